@@ -1,0 +1,83 @@
+# `make run` and `make test` set everything up by themselves; a second run reuses what is there.
+PYTHON ?= python3
+VENV ?= .venv
+RUN_ENV ?= mpe2.simple_spread_v3
+RUN_STEPS ?= 20000
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace
+export PYGAME_HIDE_SUPPORT_PROMPT := 1
+export NO_MKDOCS_2_WARNING := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
+
+run: build ## sample simple_spread with 16 environments: table and profile.png
+	$(BIN)/fastmarl sample --env $(RUN_ENV) --num-envs 16 --steps $(RUN_STEPS) --seed 0 --out profile.png
+
+test: $(VENV)/.test build ## all tests on the release build
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-checked: $(VENV)/.test checked ## all tests on the checked build
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+build: $(VENV)/.run ## the release build, in place
+	FASTMARL_CHECKED=0 $(BUILD_EXT)
+
+checked: $(VENV)/.run ## the build that checks bounds, None and initialisation, in place
+	FASTMARL_CHECKED=1 $(BUILD_EXT)
+
+lint: $(VENV)/.dev ## ruff, cython-lint, mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	PATH="$(abspath $(BIN)):$$PATH" cython-lint src_ext
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## let ruff correct and format the whole tree
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev build ## the documentation, to build/docs
+	$(BIN)/mkdocs build --quiet --strict
+
+bench: $(VENV)/.test build ## benchmarks, then the efficiency table
+	$(BIN)/python -m pytest benchmarks $(PYTEST_ARGS)
+	$(BIN)/fastmarl bench efficiency --json build/efficiency.json
+
+bench-smoke: $(VENV)/.test build ## every benchmark once, untimed
+	$(BIN)/python -m pytest benchmarks --benchmark-disable $(PYTEST_ARGS)
+
+clean: ## remove what was built, but not the virtual environment
+	rm -rf build dist *.egg-info fastmarl/*.so profile.png .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## remove the virtual environment too
+	rm -rf $(VENV)
+
+.PHONY: help run test test-checked build checked lint format docs bench bench-smoke clean distclean
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "fastmarl needs Python 3.11 or newer; say which with make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# The extensions are built first and in parallel: the editable install then finds them ready.
+$(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt setup.py
+	$(INSTALL) setuptools wheel Cython numpy
+	$(BUILD_EXT)
+	$(INSTALL) --no-build-isolation --editable '.[viz,pettingzoo]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.run
+	$(INSTALL) --no-build-isolation --editable '.[test,bench,rllib]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.test
+	$(INSTALL) --no-build-isolation --editable '.[dev,docs]'
+	touch $@

@@ -1,0 +1,31 @@
+"""The numba kernels, beside their NumPy references."""
+
+import numpy as np
+import pytest
+
+from fastmarl.kernels.accumulate import accumulate, accumulate_numpy
+from fastmarl.kernels.remap import lanes_to_rows, lanes_to_rows_numpy, rows_to_lanes, rows_to_lanes_numpy
+
+REMAPS = [rows_to_lanes, rows_to_lanes_numpy, lanes_to_rows, lanes_to_rows_numpy]
+
+
+@pytest.mark.benchmark(group="accumulate 64k rows of 512 lanes")
+@pytest.mark.parametrize("kernel", [accumulate, accumulate_numpy], ids=["numba", "numpy"])
+def bench_accumulate(benchmark, kernel):
+    n, n_lanes = 65_536, 512
+    reward_R = np.ones(n)
+    lane_R = (np.arange(n) % n_lanes).astype(np.int32)
+    row_L, final_L = np.full(n_lanes, n - 1), np.full(n_lanes, -1)
+    sums = np.zeros(n_lanes), np.zeros(n_lanes, np.int64), np.zeros(n_lanes, np.int64)
+    benchmark(kernel, reward_R, lane_R, np.zeros(0, np.bool_), 0, n, row_L, final_L, *sums)
+    assert sums[2].sum() >= n
+
+
+@pytest.mark.benchmark(group="state of 512 rows, 128 floats")
+@pytest.mark.parametrize("kernel", REMAPS, ids=lambda kernel: kernel.__name__)
+def bench_remap(benchmark, kernel):
+    lanes_N = np.random.default_rng(0).permutation(1024)[:512].astype(np.int32)
+    rows, lanes = np.ones((512, 128), np.float32), np.ones((1024, 128), np.float32)
+    first, last = (rows, lanes) if "rows_to_lanes" in kernel.__name__ else (lanes, rows)
+    benchmark(kernel, first, lanes_N, last)
+    assert last.sum() > 0

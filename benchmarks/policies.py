@@ -1,0 +1,17 @@
+"""Policies that cost (almost) nothing, so that what is left is the sampler's own cost."""
+
+import torch
+
+
+class NoPolicy(torch.nn.Module):
+    """Everybody always takes action 0; nothing else is computed."""
+
+    def __init__(self):
+        super().__init__()
+        self._zeros = torch.zeros(0, dtype=torch.int64)
+
+    def forward(self, batch):
+        n = len(batch["obs"])
+        if len(self._zeros) < n:
+            self._zeros = torch.zeros(n, dtype=torch.int64)
+        return {"actions": self._zeros[:n]}

@@ -1,0 +1,43 @@
+"""fastmarl samples multi-agent experience: many envs, many agents, several PyTorch policies."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fastmarl.callbacks import Callbacks as Callbacks
+    from fastmarl.columns import Columns as Columns
+    from fastmarl.config import EnvRunnerConfig as EnvRunnerConfig
+    from fastmarl.envs.base import MultiAgentEnv as MultiAgentEnv
+    from fastmarl.envs.registry import register_env as register_env
+    from fastmarl.episodes import MultiAgentEpisode as MultiAgentEpisode
+    from fastmarl.episodes import SingleAgentEpisode as SingleAgentEpisode
+    from fastmarl.modules import MultiRLModule as MultiRLModule
+    from fastmarl.modules import RLModule as RLModule
+    from fastmarl.modules import RLModuleSpec as RLModuleSpec
+    from fastmarl.runner import MultiAgentEnvRunner as MultiAgentEnvRunner
+
+_HOMES = {
+    "Callbacks": "callbacks",
+    "Columns": "columns",
+    "EnvRunnerConfig": "config",
+    "MultiAgentEnv": "envs.base",
+    "MultiAgentEnvRunner": "runner",
+    "MultiAgentEpisode": "episodes",
+    "MultiRLModule": "modules",
+    "RLModule": "modules",
+    "RLModuleSpec": "modules",
+    "SingleAgentEpisode": "episodes",
+    "register_env": "envs.registry",
+}
+__all__ = [*sorted(_HOMES), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: numba and torch take most of a second."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

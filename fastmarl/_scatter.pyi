@@ -1,0 +1,41 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+class LeafRows:
+    array: np.ndarray
+    def __init__(self, array: np.ndarray, path: tuple, sizes: tuple[int, ...]) -> None: ...
+
+class ModuleRows:
+    n: int
+    n_finals: int
+    capacity: int
+    final_capacity: int
+    def bind(
+        self,
+        leaves: list[LeafRows],
+        lane_R: np.ndarray,
+        prev_R: np.ndarray,
+        env_t_R: np.ndarray,
+        reward_R: np.ndarray,
+    ) -> None: ...
+    def bind_finals(self, leaves: list[LeafRows], capacity: int) -> None: ...
+
+class EnvLanes:
+    lane_of: dict[Any, int]
+    infos: list[tuple[int, int, dict]]
+    env_t: int
+    n_acting: int
+    def clear(self) -> None: ...
+
+class Scatter:
+    modules: list[ModuleRows]
+    envs: list[EnvLanes]
+    def __init__(self, table: Any, grow: Callable[[int, bool], None], modules: list[ModuleRows]) -> None: ...
+    def bind_lanes(self) -> None: ...
+    def write_reset(self, env_index: int, obs: dict, infos: dict) -> None: ...
+    def write_step(
+        self, env_index: int, obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict
+    ) -> int: ...
+    def forget_done_lanes(self) -> None: ...

@@ -1,0 +1,12 @@
+import numpy as np
+
+def chain(prev_R: np.ndarray, last: int, n: int) -> tuple[np.ndarray, int]: ...
+def carried(
+    lanes: np.ndarray,
+    row_L: np.ndarray,
+    count_L: np.ndarray,
+    from_env_t: np.ndarray,
+    prev_R: np.ndarray,
+    env_t_R: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]: ...
+def write_rows(columns: dict, outputs: dict, first: int, n: int) -> bool: ...

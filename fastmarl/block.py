@@ -1,0 +1,249 @@
+"""The memory of one module's rows in one call of `sample()`, leased to the episodes made of it.
+
+Axes in names: R row, L lane, K flattened leaf. Rows are in order of arrival, so what a module acts upon in a tick
+is a slice, and what it answers is recorded by slices.
+"""
+
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from fastmarl import _store
+from fastmarl._scatter import LeafRows
+from fastmarl.columns import Columns
+from fastmarl.spaces import RowLayout
+
+FIRST_CAPACITY = 64
+KEPT_MEMORIES = 4  # idle ones; what a learner held for long and then dropped goes back to the system
+ROW_ARRAYS = {
+    "lane_R": np.int32,
+    "prev_R": np.int64,
+    "env_t_R": np.int32,
+    "reward_R": np.float64,
+    "seq_no_R": np.int64,
+}
+Key = str | tuple  # an output's name, or (name, *path) of a leaf of a nested output
+
+
+class Lease:
+    """Stands for one borrower of a block's memory; who holds it, or any array made from it, keeps the memory."""
+
+
+class LeasedArray:
+    """NumPy keeps this object alive for as long as any view of the array made from it (see numpy's `.base`)."""
+
+    def __init__(self, memory: np.ndarray, lease: Lease):
+        self._memory = memory
+        self._lease = lease
+        self.__array_interface__ = memory.__array_interface__
+
+
+class MemoryPool:
+    """Hands out sets of arrays and takes them back when the last view of their lease has died, in any thread."""
+
+    def __init__(self) -> None:
+        self._idle: deque[dict[Key, np.ndarray]] = deque(maxlen=KEPT_MEMORIES)
+
+    def lend(self) -> tuple[dict[Key, np.ndarray], Lease]:
+        try:
+            memory = self._idle.pop()
+        except IndexError:
+            memory = {}
+        lease = Lease()
+        weakref.finalize(lease, self._idle.append, memory).atexit = False
+        return memory, lease
+
+
+class Block:
+    """Rows of one module: what its agents observed, were paid, and what the module answered.
+
+    `rows` (a `_scatter.ModuleRows`) is bound to this block's arrays and counts its rows.
+    """
+
+    def __init__(self, layout: RowLayout, pool: MemoryPool, rows: Any):
+        self.layout = layout
+        self.rows = rows
+        self._memory, self._lease = pool.lend()
+        self._objects: dict[Key, np.ndarray] = {}  # leaves that are no arrays: these have no array interface to lease
+        self.outputs: dict[Key, np.ndarray] = {}
+        self.lookback_R = np.zeros(0, np.bool_)  # of the rows carried over: whether their step was complete before
+        rows.n = rows.n_finals = 0
+        self._bind(self._remembered_capacity("reward_R"))
+        self._bind_finals(self._remembered_capacity("final0"))
+
+    def grow(self, finals: bool) -> None:
+        """Double the rows (or the final observations); what was written stays."""
+        if finals:
+            self._bind_finals(2 * self.rows.final_capacity)
+        else:
+            self._bind(2 * self.rows.capacity)
+
+    def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
+        """Store what the module answered to rows first .. first + n. Outputs it lacks this time become NaN (or 0)."""
+        if _store.write_rows(self.outputs, outputs, first, n):
+            return
+        for key, values in outputs.items():
+            column = self.outputs.get(key)
+            if column is None:
+                column = self._add_output(key, values, first)
+            column[first : first + n] = values
+        for key, column in self.outputs.items():
+            if key not in outputs:
+                _blank(column[first : first + n])
+
+    def take(self, source: "Block", rows: np.ndarray) -> None:
+        """Begin with copies of `rows` (int64, ascending) of another block of the same module; lanes are the same."""
+        n = len(rows)
+        while self.rows.capacity < n:
+            self.grow(finals=False)
+        for name in ("lane_R", "env_t_R", "reward_R", "seq_no_R"):
+            _take(getattr(source, name), rows, getattr(self, name))
+        for old, new in zip(source.obs, self.obs, strict=True):
+            _take(old, rows, new)
+        for key, old in source.outputs.items():
+            self.outputs[key] = self._array(key, (self.rows.capacity, *old.shape[1:]), old.dtype)
+            _take(old, rows, self.outputs[key])
+        self.rows.n = n
+
+    def _add_output(self, key: Key, values: np.ndarray, first: int) -> np.ndarray:
+        column = self._array(key, (self.rows.capacity, *values.shape[1:]), values.dtype)
+        _blank(column[:first])
+        self.outputs[key] = column
+        return column
+
+    def _bind(self, capacity: int) -> None:
+        written = self.rows.n
+        for name, dtype in ROW_ARRAYS.items():
+            setattr(self, name, self._array(name, (capacity,), np.dtype(dtype), written))
+        self.obs = self._leaves("obs", capacity, written)
+        for key, column in self.outputs.items():
+            self.outputs[key] = self._array(key, (capacity, *column.shape[1:]), column.dtype, written)
+        leaves = self._leaf_rows(self.obs)
+        self.rows.bind(leaves, self.lane_R, self.prev_R, self.env_t_R, self.reward_R)
+
+    def _bind_finals(self, capacity: int) -> None:
+        self.final_obs = self._leaves("final", capacity, self.rows.n_finals)
+        self.rows.bind_finals(self._leaf_rows(self.final_obs), capacity)
+
+    def _leaves(self, prefix: str, capacity: int, written: int) -> list[np.ndarray]:
+        return [
+            self._array(f"{prefix}{i}", (capacity, *leaf.shape), leaf.dtype, written)
+            for i, leaf in enumerate(self.layout.leaves)
+        ]
+
+    def _leaf_rows(self, arrays: list[np.ndarray]) -> list[LeafRows]:
+        return [LeafRows(array, leaf.path, leaf.sizes) for array, leaf in zip(arrays, self.layout.leaves, strict=True)]
+
+    def _remembered_capacity(self, name: str) -> int:
+        return len(self._memory[name]) if name in self._memory else FIRST_CAPACITY
+
+    def _array(self, key: Key, shape: tuple, dtype: np.dtype, written: int = 0) -> np.ndarray:
+        """The memory's array of that name, made anew where it has another shape; the first `written` rows stay."""
+        memory = self._objects if dtype == object else self._memory
+        old = memory.get(key)
+        if old is None or old.shape != shape or old.dtype != dtype:
+            memory[key] = np.empty(shape, dtype)
+            if written and old is not None:
+                memory[key][:written] = old[:written]
+        return memory[key] if dtype == object else np.asarray(LeasedArray(memory[key], self._lease))
+
+    lane_R: np.ndarray
+    prev_R: np.ndarray
+    env_t_R: np.ndarray
+    reward_R: np.ndarray
+    seq_no_R: np.ndarray  # number of the weights that acted, written once a call
+
+
+def _take(source: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    np.take(source, rows, axis=0, out=out[: len(rows)], mode="clip")  # "clip": NumPy would buffer otherwise
+
+
+def _blank(rows: np.ndarray) -> None:
+    rows[...] = np.nan if rows.dtype.kind == "f" else 0
+
+
+class BlockSource:
+    """The columns of one lane in one chunk, looked up in its block when asked for.
+
+    Args:
+        block: of the lane's module.
+        last_row, n_rows: the lane's rows, by the chain that ends with `last_row`.
+        final: place of its final observation in the block, or -1.
+        end_env_t: env step of the final observation.
+        infos_at: env step -> info, of the steps that had one.
+    """
+
+    __slots__ = ("_block", "_end_env_t", "_final", "_infos_at", "_last_row", "_n_rows", "_rows")
+
+    def __init__(self, block: Block, last_row: int, n_rows: int, final: int, end_env_t: int, infos_at: dict[int, dict]):
+        self._block = block
+        self._last_row = last_row
+        self._n_rows = n_rows
+        self._final = final
+        self._end_env_t = end_env_t
+        self._infos_at = infos_at
+        self._rows: slice | np.ndarray | None = None
+
+    @property
+    def n_obs(self) -> int:
+        return self._n_rows + (self._final >= 0)
+
+    def observations(self) -> Any:
+        """[n_obs, ...], nested as in their space; a copy where a final observation is appended, else views."""
+        block = self._block
+        leaves = [self._column(array, self._n_rows) for array in block.obs]
+        if self._final >= 0:
+            last = slice(self._final, self._final + 1)
+            leaves = [np.concatenate([leaf, final[last]]) for leaf, final in zip(leaves, block.final_obs, strict=True)]
+        return block.layout.nest(leaves)
+
+    def env_ts(self) -> np.ndarray:
+        """int64 [n_obs]: env step of each observation."""
+        env_ts = self._column(self._block.env_t_R, self._n_rows).astype(np.int64)
+        return np.append(env_ts, self._end_env_t) if self._final >= 0 else env_ts
+
+    def infos(self) -> list[dict]:
+        if not self._infos_at:
+            return [{} for _ in range(self.n_obs)]
+        return [self._infos_at.get(env_t, {}) for env_t in self.env_ts().tolist()]
+
+    def rewards(self) -> np.ndarray:
+        return self._column(self._block.reward_R, self.n_obs - 1)
+
+    def actions(self) -> Any:
+        return self.extra("actions")
+
+    def extra_keys(self) -> tuple[str, ...]:
+        names = (key if isinstance(key, str) else key[0] for key in self._block.outputs)
+        return (*(name for name in dict.fromkeys(names) if name != "actions"), Columns.WEIGHTS_SEQ_NO)
+
+    def extra(self, key: str) -> Any:
+        outputs = self._block.outputs
+        if key == Columns.WEIGHTS_SEQ_NO:
+            return self._column(self._block.seq_no_R, self.n_obs - 1)
+        if key in outputs:
+            return self._column(outputs[key], self.n_obs - 1)
+        parts = {path[1:]: column for path, column in outputs.items() if isinstance(path, tuple) and path[0] == key}
+        if not parts:
+            raise KeyError(key)
+        return _nested({path: self._column(column, self.n_obs - 1) for path, column in parts.items()})
+
+    def _column(self, array: np.ndarray, n: int) -> np.ndarray:
+        if self._rows is None:
+            rows, stride = _store.chain(self._block.prev_R, self._last_row, self._n_rows)
+            self._rows = slice(int(rows[0]), int(rows[-1]) + 1, stride) if stride else rows
+        return array[self._rows][:n]
+
+
+def _nested(leaves: dict[tuple, np.ndarray]) -> Any:
+    """Dicts (str keys) and tuples (int keys) of leaves, from their paths."""
+    if list(leaves) == [()]:
+        return leaves[()]
+    parts: dict[Any, dict[tuple, np.ndarray]] = {}
+    for path, leaf in leaves.items():
+        parts.setdefault(path[0], {})[path[1:]] = leaf
+    nested = {key: _nested(part) for key, part in parts.items()}
+    return tuple(nested.values()) if all(isinstance(key, int) for key in nested) else nested
+

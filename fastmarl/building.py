@@ -1,0 +1,133 @@
+"""Making a runner's parts from its config."""
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from fastmarl.config import EnvRunnerConfig
+from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.check import check_spaces
+from fastmarl.envs.registry import env_creator
+from fastmarl.errors import ConfigError
+from fastmarl.modules import MultiRLModule, RLModuleSpec, as_rl_module
+
+Spaces = tuple[gym.Space, gym.Space]  # of observations, of actions
+
+
+class EnvContext(dict):
+    """The `env_config` an env is made from, and which of the envs it is."""
+
+    def __init__(self, env_config: Any, worker_index: int, vector_index: int):
+        super().__init__(env_config)
+        self.worker_index = worker_index
+        self.vector_index = vector_index
+        self.num_workers = 0
+
+
+class Envs:
+    """The envs of one runner, and their agents' spaces."""
+
+    def __init__(self, config: EnvRunnerConfig):
+        create = env_creator(config.env)
+        self.contexts = [
+            EnvContext(config.env_config, config.worker_index, i) for i in range(config.num_envs_per_env_runner)
+        ]
+        self.all: list[Any] = []
+        self._spaces: list[dict[Hashable, Spaces]] = [{} for _ in self.contexts]
+        try:
+            for context in self.contexts:
+                self.all.append(as_multi_agent_env(create(context)))
+            for env_index, env in enumerate(self.all):
+                check_spaces(env, env_index)
+        except BaseException:
+            self.close()
+            raise
+        self.possible_agents = [list(getattr(env, "possible_agents", None) or []) for env in self.all]
+
+    def spaces(self, env_index: int, agent_id: Hashable) -> Spaces:
+        """An agent's (observation space, action space)."""
+        known = self._spaces[env_index]
+        if agent_id not in known:
+            if len(known) > 4096:  # an open world
+                known.clear()
+            known[agent_id] = env_spaces(self.all[env_index], agent_id)
+        return known[agent_id]
+
+    def close(self) -> None:
+        """Close them all; the first error is raised when all were tried."""
+        errors = []
+        for env in self.all:
+            try:
+                if hasattr(env, "close"):
+                    env.close()
+            except Exception as error:
+                errors.append(error)
+        self.all = []
+        if errors:
+            raise errors[0]
+
+
+def make_modules(config: EnvRunnerConfig, envs: Envs) -> MultiRLModule:
+    """The modules named in `policies`: given instances, built specs, or default nets for their agents' spaces."""
+    modules = {}
+    for module_id, given in config.module_specs.items():
+        given = config.rl_module_spec if given is None else given
+        spaces = _given_spaces(given) or _module_spaces(config, envs, module_id)
+        if isinstance(given, torch.nn.Module):
+            modules[module_id] = as_rl_module(given, *spaces)
+            continue
+        if given is not None and not isinstance(given, RLModuleSpec):
+            raise ConfigError(
+                f"policies[{module_id!r}] must be None, an RLModuleSpec or a torch.nn.Module, got {given!r}"
+            )
+        spec = given or RLModuleSpec()
+        modules[module_id] = RLModuleSpec(
+            module_class=spec.module_class,
+            observation_space=spaces[0],
+            action_space=spaces[1],
+            inference_only=spec.inference_only,
+            model_config=spec.model_config or dict(config.model_config),
+        ).build()
+    return MultiRLModule(modules)
+
+
+def _given_spaces(given: Any) -> Spaces | None:
+    spaces = getattr(given, "observation_space", None), getattr(given, "action_space", None)
+    return None if None in spaces else spaces
+
+
+def _module_spaces(config: EnvRunnerConfig, envs: Envs, module_id: str) -> Spaces:
+    """The spaces of the agents that the mapping function gives to a module (all agents', where they are the same)."""
+    agents = envs.possible_agents[0]
+    if not agents:
+        raise ConfigError(f"module {module_id!r} needs spaces: the env names no possible_agents; give an RLModuleSpec "
+                          f"with observation_space and action_space in `policies`")  # fmt: skip
+    mapped = {agent: envs.spaces(0, agent) for agent in agents}
+    if len(config.module_specs) > 1 and not _all_equal(list(mapped.values())):
+        mapped = {agent: spaces for agent, spaces in mapped.items() if config.module_id_for(agent, None) == module_id}
+    if not mapped:
+        raise ConfigError(f"no agent of {agents} is mapped to {module_id!r}; give it an RLModuleSpec with spaces")
+    if not _all_equal(list(mapped.values())):
+        raise ConfigError(f"the agents of module {module_id!r} have different spaces: {mapped}; map them to different "
+                          f"modules with `policies` and `policy_mapping_fn`")  # fmt: skip
+    return next(iter(mapped.values()))
+
+
+def _all_equal(values: list) -> bool:
+    return all(value == values[0] for value in values)
+
+
+@contextmanager
+def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Dropout and the like are off while sampling; the module is left in the mode it was in."""
+    training = [part for part in module.modules() if part.training]
+    if training:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

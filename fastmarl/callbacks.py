@@ -1,0 +1,154 @@
+"""Hooks into sampling, with RLlib's event names and keyword arguments.
+
+An event that nobody overrides has no listeners, so the sampling loop neither calls nor prepares anything for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fastmarl.errors import ConfigError
+
+EVENTS = (
+    "on_environment_created",
+    "on_episode_created",
+    "on_episode_start",
+    "on_episode_step",
+    "on_episode_end",
+    "on_sample_end",
+)
+
+Listener = Callable[..., Any]
+
+# RLlib's own base class defines every event as a no-op; recognised by name because Ray is not imported here.
+_RLLIB_BASE = ("ray.rllib.callbacks.callbacks", "RLlibCallback")
+
+
+class Callbacks:
+    """Base class with all events as no-ops; override the ones you need.
+
+    Every argument comes by keyword, and more may come later: end your signature with `**kwargs` and name only what you
+    use. One object is made for each runner, so attributes of `self` last as long as the runner.
+    `env_runner` is the `MultiAgentEnvRunner`, `metrics_logger` its `metrics`.
+    """
+
+    def on_environment_created(
+        self, *, env_runner: Any, metrics_logger: Any, env: Any, env_context: Any, **kwargs: Any
+    ):
+        """The environments were made (`env.envs` lists them) from the `env_config` in `env_context`."""
+
+    def on_episode_created(
+        self,
+        *,
+        episode: Any,
+        env_runner: Any,
+        metrics_logger: Any,
+        env: Any,
+        rl_module: Any,
+        env_index: int,
+        **kwargs: Any,
+    ):
+        """An empty episode was made for environment `env_index`, which is not reset yet."""
+
+    def on_episode_start(
+        self,
+        *,
+        episode: Any,
+        env_runner: Any,
+        metrics_logger: Any,
+        env: Any,
+        rl_module: Any,
+        env_index: int,
+        **kwargs: Any,
+    ):
+        """Environment `env_index` was reset; `episode` holds its first observations."""
+
+    def on_episode_step(
+        self,
+        *,
+        episode: Any,
+        env_runner: Any,
+        metrics_logger: Any,
+        env: Any,
+        rl_module: Any,
+        env_index: int,
+        **kwargs: Any,
+    ):
+        """Environment `env_index` was stepped; `episode` holds the outcome."""
+
+    def on_episode_end(
+        self,
+        *,
+        episode: Any,
+        prev_episode_chunks: list,
+        env_runner: Any,
+        metrics_logger: Any,
+        env: Any,
+        rl_module: Any,
+        env_index: int,
+        **kwargs: Any,
+    ):
+        """The episode of environment `env_index` is over.
+
+        `episode` is its last chunk; `prev_episode_chunks` lists those that earlier `sample()` calls returned of it.
+        """
+
+    def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: list, **kwargs: Any):
+        """`sample()` is about to return `samples`."""
+
+
+def listeners(callbacks_class: Any, functions: Mapping[str, Any]) -> dict[str, tuple[Listener, ...]]:
+    """Instantiate the callback classes and collect who listens to which event.
+
+    Args:
+        callbacks_class: None, a class (or a function that makes the object), or a list of those; each is called once.
+        functions: event name -> None, a callable, or a list of callables.
+
+    Returns:
+        Every event of `EVENTS` -> bound callables in calling order: classes first, then functions, each in the order
+        given. Classes need not derive from `Callbacks`; RLlib's `RLlibCallback` and its subclasses work.
+
+    Raises:
+        ConfigError: an unknown event name, or something that can't be called.
+    """
+    objects = [_instantiate(cls) for cls in _as_list(callbacks_class)]
+    unknown = sorted(set(functions) - set(EVENTS))
+    if unknown:
+        raise ConfigError(f"unknown callback event {unknown[0]!r}; the events are {', '.join(EVENTS)}")
+    return {
+        event: tuple(getattr(obj, event) for obj in objects if _overrides(obj, event))
+        + tuple(_checked(event, function) for function in _as_list(functions.get(event)))
+        for event in EVENTS
+    }
+
+
+def _as_list(value: Any) -> Iterable[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _instantiate(callbacks_class: Any) -> Any:
+    if not callable(callbacks_class):
+        raise ConfigError(
+            f"callbacks_class must be a class or a list of classes, got {callbacks_class!r}; "
+            "pass the class itself, the runner makes the object"
+        )
+    return callbacks_class()
+
+
+def _checked(event: str, function: Any) -> Listener:
+    if not callable(function):
+        raise ConfigError(f"callbacks_{event} must be a callable or a list of callables, got {function!r}")
+    return function
+
+
+def _overrides(obj: Any, event: str) -> bool:
+    """Whether `obj` does anything at `event`: its nearest definition is not the no-op of a base class."""
+    if event in getattr(obj, "__dict__", ()):
+        return True
+    for cls in type(obj).__mro__:
+        if event in vars(cls):
+            return cls is not Callbacks and (cls.__module__, cls.__qualname__) != _RLLIB_BASE
+    return False

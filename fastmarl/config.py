@@ -1,0 +1,117 @@
+"""What a runner is told, under RLlib's option names; checked once, when it is made."""
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastmarl.errors import ConfigError
+
+DEFAULT_MODULE_ID = "default_policy"
+CHOICES = {
+    "batch_mode": ("truncate_episodes", "complete_episodes"),
+    "count_steps_by": ("env_steps", "agent_steps"),
+    "post_death": ("error", "accumulate", "drop"),
+    "gym_env_vectorize_mode": ("sync",),
+}
+AT_LEAST = {
+    "num_envs_per_env_runner": 1,
+    "rollout_fragment_length": 1,
+    "episode_lookback_horizon": 0,
+    "metrics_num_episodes_for_smoothing": 1,
+    "worker_index": 0,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvRunnerConfig:
+    """Options of a `MultiAgentEnvRunner`.
+
+    A misspelt option is a TypeError, a bad value a ConfigError that names option, value and what is allowed.
+    """
+
+    env: Any
+    """A class, a callable `(env_config) -> env`, or a name: registered with `register_env`, or such as
+    `"mpe2.simple_spread_v3"`."""
+    env_config: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to `env`, as a dict with the attributes `worker_index`, `vector_index` and `num_workers`."""
+    num_envs_per_env_runner: int = 1
+    gym_env_vectorize_mode: str = "sync"
+    """"sync": the envs are stepped one after the other, in this process."""
+    disable_env_checking: bool = False
+    """Skip the precise checks of the first reset() and step() of each env."""
+
+    policies: Any = None
+    """Module ids (a collection), or module id -> RLModuleSpec, torch.nn.Module or None (the default net).
+    None: one module, "default_policy"."""
+    policy_mapping_fn: Callable[..., str] | None = None
+    """`(agent_id, episode) -> module id`, called once per agent and episode. None: everybody to the one module."""
+    rl_module_spec: Any = None
+    """RLModuleSpec of the modules that `policies` gives none."""
+    model_config: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the default nets, such as {"fcnet_hiddens": [64, 64]}."""
+    device: str = "cpu"
+    """Where the modules run: "cpu", "cuda" (or "cuda:1"), or "auto": a GPU if there is one."""
+    explore: bool = True
+    normalize_actions: bool = True
+    """Modules act in [-1, 1]; bounded Box actions are scaled to the space's bounds for the env."""
+    clip_actions: bool = False
+    """Without normalize_actions: clip Box actions to the bounds for the env."""
+
+    rollout_fragment_length: int = 200
+    """Env steps (or agent steps) of each env in one sample() call without a number."""
+    batch_mode: str = "truncate_episodes"
+    count_steps_by: str = "env_steps"
+    episode_lookback_horizon: int = 1
+    """Env steps of history that a chunk of an episode carries over from the one before."""
+    post_death: str = "error"
+    """What a reward for a finished agent does: "error", "accumulate" (onto its last transition, if that has not been
+    returned yet) or "drop". What reaches no transition is counted in the metric `unattributed_reward`."""
+    respawn: bool = False
+    """Whether a finished agent that is observed again begins a new trajectory (else an error)."""
+
+    seed: int | None = None
+    worker_index: int = 0
+    """Runners of one seed and different worker_index draw from different streams."""
+    metrics_num_episodes_for_smoothing: int = 100
+    callbacks_class: Any = None
+    """A class with RLlib's `on_...` methods, or a list of such classes."""
+    callbacks_on_environment_created: Any = None
+    callbacks_on_episode_created: Any = None
+    callbacks_on_episode_start: Any = None
+    callbacks_on_episode_step: Any = None
+    callbacks_on_episode_end: Any = None
+    callbacks_on_sample_end: Any = None
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
+        for name, least in AT_LEAST.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+        if self.seed is not None and (not isinstance(self.seed, int) or self.seed < 0):
+            raise ConfigError(f"seed must be None or an integer of at least 0, got {self.seed!r}")
+        if self.policy_mapping_fn is None and len(self.module_specs) != 1:
+            raise ConfigError(f"policy_mapping_fn is needed to choose among the policies {sorted(self.module_specs)}")
+
+    @property
+    def module_specs(self) -> dict[str, Any]:
+        """Module id -> its entry in `policies`, or None."""
+        if self.policies is None:
+            return {DEFAULT_MODULE_ID: None}
+        if isinstance(self.policies, Mapping):
+            specs = dict(self.policies)
+        elif isinstance(self.policies, Collection) and not isinstance(self.policies, str):
+            specs = dict.fromkeys(self.policies)
+        else:
+            raise ConfigError(f"policies must be module ids or a dict by module id, got {self.policies!r}")
+        if not specs or not all(isinstance(module_id, str) for module_id in specs):
+            raise ConfigError(f"policies must name at least one module, by strings, got {self.policies!r}")
+        return specs
+
+    def module_id_for(self, agent_id: Hashable, episode: Any) -> str:
+        """What the mapping function says (or the only module)."""
+        if self.policy_mapping_fn is None:
+            return next(iter(self.module_specs))
+        return self.policy_mapping_fn(agent_id, episode)

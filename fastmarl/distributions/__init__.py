@@ -1,0 +1,21 @@
+"""Action distributions: from a net's outputs ("action_dist_inputs") to actions and their log-probabilities.
+
+Names and conventions are RLlib's. The two classmethods `sample_and_logp` and `deterministic` are for sampling: they go
+from logits to actions in few torch operations, without making an object.
+"""
+
+from fastmarl.distributions.base import Deterministic, Distribution
+from fastmarl.distributions.continuous import DiagGaussian
+from fastmarl.distributions.discrete import Bernoulli, Categorical, MultiCategorical
+from fastmarl.distributions.nested import MultiDistribution, get_action_dist_cls
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Deterministic",
+    "DiagGaussian",
+    "Distribution",
+    "MultiCategorical",
+    "MultiDistribution",
+    "get_action_dist_cls",
+]

@@ -1,0 +1,145 @@
+"""Distributions over Dict and Tuple spaces, and the choice of the distribution for a space."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastmarl.distributions.base import Distribution, bind
+from fastmarl.distributions.continuous import DiagGaussian
+from fastmarl.distributions.discrete import Bernoulli, Categorical, MultiCategorical
+from fastmarl.errors import ConfigError
+
+
+class MultiDistribution(Distribution):
+    """For Dict and Tuple: independent parts, whose logits stand in a row in the space's order.
+
+    Actions are nested like the space; log-probabilities, entropies and divergences are sums over the parts.
+
+    Class attributes, from `get_action_dist_cls`:
+        keys: of the Dict; None for a Tuple.
+        kinds: the parts' distributions.
+        input_dims: the parts' numbers of logits.
+    """
+
+    keys: ClassVar[tuple | None]
+    kinds: ClassVar[tuple[type[Distribution], ...]]
+    input_dims: ClassVar[tuple[int, ...]]
+
+    def __init__(self, parts: list[Distribution]):
+        self.parts = parts
+
+    @staticmethod
+    def required_input_dim(action_space: gym.Space) -> int:
+        return sum(get_action_dist_cls(part).required_input_dim(part) for part in _parts(action_space)[1])
+
+    @classmethod
+    def from_logits(cls, logits: Tensor) -> "MultiDistribution":
+        return cls([kind.from_logits(part) for kind, part in cls._split(logits)])
+
+    @classmethod
+    def sample_and_logp(cls, logits: Tensor, generator: torch.Generator | None = None) -> tuple[Any, Tensor]:
+        sampled = [kind.sample_and_logp(part, generator) for kind, part in cls._split(logits)]
+        return cls._nest([actions for actions, _ in sampled]), _sum([logp for _, logp in sampled])
+
+    @classmethod
+    def deterministic(cls, logits: Tensor) -> Any:
+        return cls._nest([kind.deterministic(part) for kind, part in cls._split(logits)])
+
+    @classmethod
+    def _split(cls, logits: Tensor) -> list[tuple[type[Distribution], Tensor]]:
+        return list(zip(cls.kinds, logits.split(cls.input_dims, dim=-1), strict=True))
+
+    @classmethod
+    def _nest(cls, values: list) -> Any:
+        return tuple(values) if cls.keys is None else dict(zip(cls.keys, values, strict=True))
+
+    def sample(self, generator: torch.Generator | None = None) -> Any:
+        return self._nest([part.sample(generator) for part in self.parts])
+
+    def rsample(self, generator: torch.Generator | None = None) -> Any:
+        return self._nest([part.rsample(generator) for part in self.parts])
+
+    def logp(self, value: Any) -> Tensor:
+        values = value if self.keys is None else [value[key] for key in self.keys]
+        return _sum([part.logp(x) for part, x in zip(self.parts, values, strict=True)])
+
+    def entropy(self) -> Tensor:
+        return _sum([part.entropy() for part in self.parts])
+
+    def kl(self, other: "MultiDistribution") -> Tensor:
+        return _sum([part.kl(its_part) for part, its_part in zip(self.parts, other.parts, strict=True)])
+
+    def to_deterministic(self) -> "MultiDistribution":
+        return type(self)([part.to_deterministic() for part in self.parts])
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _parts(space: Any) -> tuple[tuple | None, list[gym.Space]]:
+    if isinstance(space, gym.spaces.Dict):
+        return tuple(space.spaces), list(space.spaces.values())
+    return None, list(space.spaces)
+
+
+def get_action_dist_cls(action_space: gym.Space) -> type[Distribution]:
+    """The distribution that RLlib would choose for this space; equal spaces get the same class, and it can be pickled.
+
+    Discrete: Categorical. MultiDiscrete: MultiCategorical. MultiBinary: Bernoulli. Box of floats: DiagGaussian.
+    Dict and Tuple: MultiDistribution of those.
+
+    Raises:
+        ConfigError: any other space.
+    """
+    for space_type, choose in _CHOICES.items():
+        if isinstance(action_space, space_type):
+            return choose(action_space)
+    raise ConfigError(
+        f"no action distribution for {action_space!r}; use a Discrete, MultiDiscrete, MultiBinary or Box space, or a "
+        "Dict or Tuple of these, or let the module return its 'actions' itself"
+    )
+
+
+def _multi_categorical(space: Any) -> type[Distribution]:
+    nvec = tuple(int(n) for n in np.ravel(space.nvec))
+    return bind(MultiCategorical, (("nvec", nvec), ("shape", tuple(space.shape))))
+
+
+def _bernoulli(space: Any) -> type[Distribution]:
+    return Bernoulli if len(space.shape) == 1 else bind(Bernoulli, (("shape", tuple(space.shape)),))
+
+
+def _gaussian(space: Any) -> type[Distribution]:
+    if not np.issubdtype(space.dtype, np.floating):
+        raise ConfigError(
+            f"no action distribution for {space!r}: it needs a float dtype; for integer actions use "
+            "Discrete or MultiDiscrete, or let the module return its 'actions' itself"
+        )
+    return DiagGaussian if len(space.shape) == 1 else bind(DiagGaussian, (("shape", tuple(space.shape)),))
+
+
+def _multi(space: Any) -> type[Distribution]:
+    keys, parts = _parts(space)
+    if not parts:
+        raise ConfigError(f"no action distribution for {space!r}: it has no parts")
+    kinds = tuple(get_action_dist_cls(part) for part in parts)
+    input_dims = tuple(kind.required_input_dim(part) for kind, part in zip(kinds, parts, strict=True))
+    return bind(MultiDistribution, (("keys", keys), ("kinds", kinds), ("input_dims", input_dims)))
+
+
+_CHOICES: dict[type[gym.Space], Callable[[Any], type[Distribution]]] = {
+    gym.spaces.Discrete: lambda space: Categorical,
+    gym.spaces.MultiDiscrete: _multi_categorical,
+    gym.spaces.MultiBinary: _bernoulli,
+    gym.spaces.Box: _gaussian,
+    gym.spaces.Dict: _multi,
+    gym.spaces.Tuple: _multi,
+}

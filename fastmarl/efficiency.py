@@ -1,0 +1,253 @@
+"""How close a runner comes to the limit that its environments and modules set.
+
+The limit is a bare loop that steps the same environments with ready-made actions, plus the same modules' forward passes
+and action sampling on ready batches, one for each that the runner makes. Neither records anything.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fastmarl.building import evaluation_mode
+from fastmarl.columns import Columns
+from fastmarl.config import EnvRunnerConfig
+from fastmarl.envs.base import env_spaces
+from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
+from fastmarl.errors import EnvCheckError
+from fastmarl.runner import MultiAgentEnvRunner
+from fastmarl.spaces import flatten_struct, map_struct
+
+TICKS_PER_CALL = 128  # env steps of each env in one call of sample()
+MAX_CALLS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """Times in microseconds per agent step (an action taken), each the median of the rounds."""
+
+    envs: int
+    agents: float
+    """Agents that act in one step of an env, on average."""
+    env_us: float
+    """Stepping the bare environments."""
+    network_us: float
+    """Forward passes and action sampling."""
+    limit_us: float
+    """Both together."""
+    runner_us: float
+    efficiency: float
+    """Median of the rounds' ratios limit / runner."""
+    rounds: tuple[float, ...]
+    """Those ratios."""
+
+    @property
+    def agent_steps_per_second(self) -> float:
+        """What the runner reaches."""
+        return 1e6 / self.runner_us
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, for JSON."""
+        return {**asdict(self), "agent_steps_per_second": self.agent_steps_per_second}
+
+
+def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: float = 1.0) -> Efficiency:
+    """Measure a runner of `config` against its limit, in turn, in this process, with one torch thread.
+
+    Args:
+        config: what to run; an unseeded one gets seed 0.
+        rounds: in each, the environments, the modules and the runner are timed once.
+        seconds: about how long each of these takes; at least 128 steps of every environment are made.
+
+    Raises:
+        EnvCheckError: after the same `reset(seed)` and the same actions other agents act, so ready-made actions can't
+            be given to this environment.
+    """
+    config = replace(config, seed=0 if config.seed is None else config.seed)
+    with _one_torch_thread():
+        runner, owner_of_bare_envs = MultiAgentEnvRunner(config), MultiAgentEnvRunner(config)
+        try:
+            loop = BareEnvs(owner_of_bare_envs.env.envs, seed=config.seed or 0, seconds=seconds)
+            network = BareNetwork(runner)
+            return _measure(runner, loop, network, rounds)
+        finally:
+            runner.stop()
+            owner_of_bare_envs.stop()
+
+
+def _measure(runner: MultiAgentEnvRunner, loop: BareEnvs, network: BareNetwork, rounds: int) -> Efficiency:
+    measured = [(loop.run(), network.run(loop.calls), _run(runner, loop.calls)) for _ in range(rounds)]
+    ratios = tuple((env + net) / total for env, net, total in measured)
+    env_us, network_us, runner_us = (statistics.median(column) for column in zip(*measured, strict=True))
+    return Efficiency(
+        envs=runner.num_envs,
+        agents=loop.agent_steps / loop.env_steps,
+        env_us=env_us,
+        network_us=network_us,
+        limit_us=statistics.median(env + net for env, net, _ in measured),
+        runner_us=runner_us,
+        efficiency=statistics.median(ratios),
+        rounds=ratios,
+    )
+
+
+def _run(runner: MultiAgentEnvRunner, calls: int) -> float:
+    """Microseconds per agent step of `calls` calls of sample(), beginning with a reset as the bare loop does."""
+    begun = perf_counter()
+    for i in range(calls):
+        runner.sample(num_timesteps=TICKS_PER_CALL * runner.num_envs, explore=True, force_reset=i == 0)
+    seconds = perf_counter() - begun
+    return 1e6 * seconds / sum(runner.get_metrics()["num_agent_steps_sampled"].values())
+
+
+class BareEnvs:
+    """Environments in a bare loop: legal random actions are recorded once, `run` plays them again, timed.
+
+    Args:
+        envs: of a runner; those that are adapters are taken out of them.
+        seed: env i is reset with `seed + i` at the beginning, so that every run is the same.
+        seconds: about how long the recorded steps take, in whole multiples of TICKS_PER_CALL ticks.
+    """
+
+    def __init__(self, envs: list[Any], seed: int, seconds: float):
+        self._envs = [_without_adapter(env) for env in envs]
+        self._resets = [partial(env.reset, seed=seed + i) for i, env in enumerate(self._envs)]
+        self._steps: list[tuple[int, dict | None]] = []  # (env index, actions or None for a reset), in order
+        self.calls = 0
+        self._record(envs, seconds)
+        self._check_repeats()
+        self.env_steps = self.calls * TICKS_PER_CALL * len(envs)
+        self.agent_steps = sum(len(actions) for _, actions in self._steps if actions)
+        self._schedule: list[Callable[[], Any]] = [
+            self._envs[i].reset if actions is None else partial(self._envs[i].step, actions)
+            for i, actions in self._steps
+        ]
+
+    def run(self) -> float:
+        """Microseconds per agent step of one pass, the resets included."""
+        begun = perf_counter()
+        for reset in self._resets:
+            reset()
+        for call in self._schedule:
+            call()
+        return 1e6 * (perf_counter() - begun) / self.agent_steps
+
+    def _record(self, envs: list[Any], seconds: float) -> None:
+        spaces = [{agent: env_spaces(env, agent)[1] for agent in env.possible_agents} for env in envs]
+        for i, of_agent in enumerate(spaces):
+            for j, space in enumerate(of_agent.values()):
+                space.seed(1000 * i + j)
+        acting = [list(reset()[0]) for reset in self._resets]
+        begun = perf_counter()
+        while self.calls < MAX_CALLS and (not self.calls or perf_counter() - begun < seconds):
+            self.calls += 1
+            for _ in range(TICKS_PER_CALL):
+                for i, env in enumerate(self._envs):
+                    actions = {agent: spaces[i][agent].sample() for agent in acting[i]}
+                    self._steps.append((i, actions))
+                    acting[i], done = _who_acts(env, env.step(actions))
+                    if done:
+                        self._steps.append((i, None))
+                        acting[i] = list(env.reset()[0])
+
+    def _check_repeats(self) -> None:
+        acting = [list(reset()[0]) for reset in self._resets]
+        for i, actions in self._steps:
+            env = self._envs[i]
+            if actions is None:
+                acting[i] = list(env.reset()[0])
+                continue
+            if acting[i] != list(actions):
+                raise EnvCheckError(
+                    f"{type(env).__name__}: other agents act after the same reset(seed) and the same actions, so it "
+                    "can't be stepped with ready-made ones; let its randomness come from that seed alone"
+                )
+            acting[i], _ = _who_acts(env, env.step(actions))
+
+
+class BareNetwork:
+    """The modules of a runner on batches such as it makes, without the runner.
+
+    One call of `sample()` is watched: each batch is one step of `run`, on a copy of the first batch of its size.
+    """
+
+    def __init__(self, runner: MultiAgentEnvRunner):
+        assert runner.module is not None
+        self._module = runner.module
+        self._sampling = {}
+        for module_id, module in self._module.items():
+            device = next(module.parameters(), torch.empty(0)).device
+            generator = torch.Generator(device).manual_seed(0)
+            self._sampling[module_id] = (module, module.get_exploration_action_dist_cls(), generator)
+        self._batches: dict[tuple[str, int], dict] = {}
+        self._steps: list[tuple[str, int]] = []
+        with self._watched():
+            runner.sample(num_timesteps=TICKS_PER_CALL * runner.num_envs, explore=True, force_reset=True)
+        runner.get_metrics()
+
+    def run(self, passes: int) -> float:
+        """Microseconds per agent step of `passes` times as many steps as one call of sample() makes."""
+        steps = [(*self._sampling[module_id], self._batches[module_id, n]) for module_id, n in self._steps]
+        synchronize = torch.cuda.synchronize if torch.cuda.is_initialized() else _nothing
+        with torch.inference_mode(), evaluation_mode(self._module):
+            begun = perf_counter()
+            for _ in range(passes):
+                for module, dist, generator, batch in steps:
+                    outputs = module.forward_exploration(batch, t=0)
+                    if Columns.ACTIONS not in outputs:
+                        dist.sample_and_logp(outputs[Columns.ACTION_DIST_INPUTS], generator)
+                    synchronize()
+            seconds = perf_counter() - begun
+        return 1e6 * seconds / (passes * sum(n for _, n in self._steps))
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        for module_id, (module, _, _) in self._sampling.items():
+            module.forward_exploration = partial(self._note, module_id, module.forward_exploration)
+        try:
+            yield
+        finally:
+            for module, _, _ in self._sampling.values():
+                del module.forward_exploration
+
+    def _note(self, module_id: str, forward: Callable[..., dict], batch: dict, **kwargs: Any) -> dict:
+        n = len(flatten_struct(batch[Columns.OBS])[0][1])
+        self._steps.append((module_id, n))
+        if (module_id, n) not in self._batches:
+            self._batches[module_id, n] = map_struct(torch.clone, batch)
+        return forward(batch, **kwargs)
+
+
+def _without_adapter(env: Any) -> Any:
+    return env.env if isinstance(env, ParallelPettingZooEnv) else env
+
+
+def _who_acts(env: Any, step: tuple) -> tuple[list, bool]:
+    """(agents that act next, whether the episode is over), from what step() returned."""
+    obs, _, terminateds, truncateds, _ = step
+    if "__all__" in terminateds:
+        done = terminateds["__all__"] or truncateds["__all__"]
+    else:
+        done = not env.agents
+    return [agent for agent in obs if not (terminateds.get(agent) or truncateds.get(agent))], done
+
+
+def _nothing() -> None:
+    pass
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,58 @@
+"""What `fastmarl bench efficiency` measures if it is not told: a real environment, one that costs nothing, a crowd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.config import EnvRunnerConfig
+from fastmarl.envs.base import MultiAgentEnv
+
+SPREAD_ENVS = (1, 8, 32)
+READY_AGENTS_AND_ENVS = ((2, 1), (2, 16), (8, 16), (32, 16), (128, 8))
+EPISODE_LENGTH = 100
+
+
+class ReadyDicts(MultiAgentEnv):
+    """Returns dicts that were made beforehand, so all time that passes is the sampler's own.
+
+    Args:
+        config: "agents": how many (2); "size": numbers in an observation (18); "actions": of a Discrete space (5).
+    """
+
+    def __init__(self, config: dict[str, Any] | None = None):
+        super().__init__()
+        options = {"agents": 2, "size": 18, "actions": 5, **(config or {})}
+        self.possible_agents = [f"agent_{i}" for i in range(options["agents"])]
+        shape = (options["size"],)
+        box = gym.spaces.Box(-np.inf, np.inf, shape, np.float32)
+        self.observation_spaces = dict.fromkeys(self.possible_agents, box)
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(options["actions"]))
+        rng = np.random.default_rng(0)
+        self._obs = {agent: rng.standard_normal(shape, np.float32) for agent in self.possible_agents}
+        rewards, running = dict.fromkeys(self.possible_agents, 1.0), {"__all__": False}
+        self._step = (self._obs, rewards, running, running, {})
+        self._last_step = (self._obs, rewards, running, {"__all__": True}, {})
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        self._t = 0
+        return self._obs, {}
+
+    def step(self, action_dict: dict) -> tuple[dict, dict, dict, dict, dict]:
+        self._t += 1
+        return self._last_step if self._t == EPISODE_LENGTH else self._step
+
+
+def standard_configs(**options: Any) -> list[tuple[str, EnvRunnerConfig]]:
+    """(name, config) of every row of the table; `options` go to all configs."""
+    rows: list[tuple[str, dict[str, Any]]] = [
+        ("mpe2.simple_spread_v3", {"env": "mpe2.simple_spread_v3", "num_envs_per_env_runner": envs})
+        for envs in SPREAD_ENVS
+    ]
+    for agents, envs in READY_AGENTS_AND_ENVS:
+        config = {"env": ReadyDicts, "env_config": {"agents": agents}, "num_envs_per_env_runner": envs}
+        rows.append(("ready dicts", config))
+    rows.append(("magent2.battle_v4", {"env": "magent2.battle_v4"}))
+    return [(name, EnvRunnerConfig(**config, **options)) for name, config in rows]

@@ -1,0 +1,96 @@
+"""Everything this package raises on purpose.
+
+The arguments of each constructor are its `args`, so every exception survives pickling.
+"""
+
+
+class FastmarlError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class ConfigError(FastmarlError, ValueError):
+    """An option has a value that can't be right."""
+
+
+class MultiAgentEnvError(FastmarlError, RuntimeError):
+    """An environment broke the multi-agent protocol.
+
+    Args:
+        env_index: index of the environment in its runner.
+        agent_id: the agent concerned, or None.
+        env_t: env steps since the reset of that environment's episode.
+        problem: what was expected, what came, and the way out.
+    """
+
+    def __init__(self, env_index: int, agent_id: object, env_t: int, problem: str):
+        super().__init__(env_index, agent_id, env_t, problem)
+
+    def __str__(self) -> str:
+        env_index, agent_id, env_t, problem = self.args
+        agent = "" if agent_id is None else f", agent {agent_id!r}"
+        return f"env {env_index}{agent}, env step {env_t}: {problem}"
+
+
+class UnknownAgentError(MultiAgentEnvError, KeyError):
+    """An env named an agent that is not in its `possible_agents`."""
+
+
+class ObservationError(MultiAgentEnvError, ValueError):
+    """An observation does not fit the agent's observation space."""
+
+
+class RewardError(MultiAgentEnvError, ValueError):
+    """A reward is not a finite number."""
+
+
+class FinishedAgentError(MultiAgentEnvError):
+    """Data came for an agent that had already finished (options `post_death` and `respawn`)."""
+
+
+class EnvCheckError(FastmarlError, ValueError):
+    """A class, name or object can't be used as an environment."""
+
+
+class UnknownModuleError(FastmarlError, KeyError):
+    """The policy mapping function named a module that does not exist.
+
+    Args:
+        module_id: what the mapping function returned.
+        agent_id: for which agent.
+        known: ids of the existing modules.
+    """
+
+    def __init__(self, module_id: object, agent_id: object, known: list):
+        super().__init__(module_id, agent_id, list(known))
+
+    def __str__(self) -> str:
+        module_id, agent_id, known = self.args
+        return (f"policy_mapping_fn({agent_id!r}) returned {module_id!r}, which is none of the "
+                f"modules {known}; add it to `policies` or correct the function")
+
+
+class ModuleOutputError(FastmarlError, ValueError):
+    """A module returned something that can't be recorded or acted upon.
+
+    Args:
+        module_id: the module.
+        problem: what was expected, what came, and the way out.
+    """
+
+    def __init__(self, module_id: object, problem: str):
+        super().__init__(module_id, problem)
+
+    def __str__(self) -> str:
+        return "module {!r}: {}".format(*self.args)
+
+
+class RunnerStoppedError(FastmarlError, RuntimeError):
+    """A method was called on a runner after `stop()`."""
+
+
+class CheckpointError(FastmarlError, ValueError):
+    """A checkpoint is missing, damaged, or from a newer version."""
+
+
+class EpisodeError(FastmarlError, ValueError):
+    """Chunks of episodes, their columns or a saved state don't fit together."""

@@ -1,0 +1,60 @@
+"""How much one call of sample() is to make."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fastmarl.config import EnvRunnerConfig
+from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.errors import ConfigError
+
+
+@dataclass
+class Goal:
+    """Counts of the call so far, and when it is enough."""
+
+    enough: Callable[["Goal"], bool]
+    num_episodes: int | None = None
+    random_actions: bool = False
+    ticks: int = 0
+    env_steps: int = 0
+    agent_steps: int = 0
+    finished_ids: set[str] = field(default_factory=set)
+
+    def reached(self) -> bool:
+        return self.enough(self)
+
+    @property
+    def counts_episodes(self) -> bool:
+        return self.num_episodes is not None
+
+    @property
+    def wants_episodes(self) -> bool:
+        """Whether one more finished episode is wanted."""
+        return self.num_episodes is None or len(self.finished_ids) < self.num_episodes
+
+    def wanted(self, chunks: list[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
+        """Without the chunks of episodes that were not finished, where whole episodes were asked for."""
+        return [chunk for chunk in chunks if not self.counts_episodes or chunk.id_ in self.finished_ids]
+
+
+def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: int | None, num_envs: int) -> Goal:
+    """The goal for sample()'s arguments; with neither number, what the config says.
+
+    Raises:
+        ConfigError: both numbers are given, or one is negative or no integer.
+    """
+    if num_timesteps is not None and num_episodes is not None:
+        raise ConfigError(f"give num_timesteps or num_episodes, not both; got {num_timesteps} and {num_episodes}")
+    for name, number in (("num_timesteps", num_timesteps), ("num_episodes", num_episodes)):
+        if number is not None and (not isinstance(number, int) or number < 0):
+            raise ConfigError(f"{name} must be an integer of at least 0, got {number!r}")
+    if num_timesteps is None and num_episodes is None:
+        if config.batch_mode == "complete_episodes":
+            num_episodes = num_envs
+        else:
+            num_timesteps = config.rollout_fragment_length * num_envs
+    if num_episodes is not None:
+        return Goal(lambda goal: not goal.wants_episodes, num_episodes)
+    if config.count_steps_by == "env_steps":
+        return Goal(lambda goal: goal.env_steps >= num_timesteps)
+    return Goal(lambda goal: goal.agent_steps >= num_timesteps)

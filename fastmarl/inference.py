@@ -1,0 +1,183 @@
+"""What the agents of one module do: rows of observations -> torch -> actions and outputs."""
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from fastmarl.block import Block, Key
+from fastmarl.columns import Columns
+from fastmarl.errors import ModuleOutputError
+from fastmarl.kernels.remap import lanes_to_rows, rows_to_lanes
+from fastmarl.lanes import LaneTable
+from fastmarl.modules import RLModule
+from fastmarl.spaces import flatten_struct, map_struct
+from fastmarl.transfer import Transfer
+
+OBS, ACTIONS, LOGP, LOGITS = Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS
+
+
+class ModuleInference:
+    """Runs one module.
+
+    Args:
+        module_id, module: the module; on `transfer.device`.
+        transfer: between arrays and tensors.
+        generator: for exploration's random draws; on the same device.
+        table: lanes, for modules with recurrent state.
+    """
+
+    def __init__(
+        self, module_id: str, module: RLModule, transfer: Transfer, generator: torch.Generator, table: LaneTable
+    ):
+        self.module_id = module_id
+        self.module = module
+        self._transfer = transfer
+        self._generator = generator
+        self._explore_dist = module.get_exploration_action_dist_cls()
+        self._inference_dist = module.get_inference_action_dist_cls()
+        self._is_plain = not isinstance(module.observation_space, (gym.spaces.Dict, gym.spaces.Tuple))
+        self._inference_mode = torch.inference_mode()  # made once: making one takes longer than entering it
+        self._state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
+
+    def batch(self, block: Block, first: int, end: int) -> dict[str, Any]:
+        """The module's input for rows first .. end of its block; tensors may share the block's memory."""
+        arrays = [leaf[first:end] for leaf in block.obs]
+        if self._state is None:
+            obs = self._transfer.to_device(arrays)
+            return {OBS: obs[0] if self._is_plain else block.layout.nest(obs)}
+        states = self._state.read(block.lane_R[first:end])
+        tensors = self._transfer.to_device([*arrays, *states])
+        obs = [tensor.unsqueeze(1) for tensor in tensors[: len(arrays)]]  # [B, T=1, ...], as RLlib has it
+        state_in = self._state.nest(tensors[len(arrays) :])
+        return {OBS: block.layout.nest(obs), Columns.STATE_IN: state_in}
+
+    def act(self, batch: dict[str, Any], n: int, *, explore: bool, t: int) -> dict[Key, np.ndarray]:
+        """One forward pass, and actions. Returns every output, "actions" among them, as arrays [n, ...].
+
+        Raises:
+            ModuleOutputError: an output has another number of rows, NaN came out, or there is nothing to act upon.
+        """
+        with self._inference_mode:
+            module = self.module
+            outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
+            if type(outputs) is not dict or self._state is not None:
+                outputs = self._plain_outputs(outputs)
+            if ACTIONS not in outputs:
+                outputs = self._with_actions(outputs, explore)
+        self._check_untouched(batch)
+        return self._to_arrays(outputs, n)
+
+    def keep_state(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray]) -> None:
+        """Keep the recurrent state each lane goes on with, and add the one it acted in to the outputs as "state_in"."""
+        if self._state is not None:
+            outputs.update(self._state.write(lanes, outputs, self.module_id))
+
+    def _plain_outputs(self, outputs: Any) -> dict[str, Any]:
+        """The outputs as a dict, without the time axis of recurrent modules."""
+        if not isinstance(outputs, dict):
+            problem = f"expected a dict from forward(), got {type(outputs).__name__}"
+            raise ModuleOutputError(self.module_id, problem)
+        if self._state is None:
+            return dict(outputs)
+        return {
+            name: value if name == Columns.STATE_OUT else map_struct(lambda leaf: leaf.squeeze(1), value)
+            for name, value in outputs.items()
+        }
+
+    def _with_actions(self, outputs: dict[str, Any], explore: bool) -> dict[str, Any]:
+        logits = outputs.get(LOGITS)
+        if logits is None:
+            problem = f"expected 'action_dist_inputs' or 'actions' among its outputs, got {sorted(outputs)}"
+            raise ModuleOutputError(self.module_id, problem)
+        if explore:
+            actions, logp = self._explore_dist.sample_and_logp(logits, self._generator)
+            return {**outputs, ACTIONS: actions, LOGP: logp}
+        return {**outputs, ACTIONS: self._inference_dist.deterministic(logits)}
+
+    def _to_arrays(self, outputs: dict[str, Any], n: int) -> dict[Key, np.ndarray]:
+        """All leaves as arrays; rows are counted, and log-probabilities looked at for NaN."""
+        tensors: dict[Key, torch.Tensor] = {}
+        for name, value in outputs.items():
+            if type(value) is torch.Tensor:
+                tensors[name] = value
+            else:
+                for path, leaf in flatten_struct(value):
+                    tensors[(name, *path) if path else name] = torch.as_tensor(leaf)
+        arrays = self._transfer.to_host(tensors)
+        for key, array in arrays.items():
+            if not array.ndim or len(array) != n:
+                problem = f"expected {n} rows in output {key!r}, one for each row of its batch, got shape {array.shape}"
+                raise ModuleOutputError(self.module_id, problem)
+        logp = arrays.get(LOGP)
+        if logp is not None and logp.ndim == 1 and math.isnan(logp.dot(logp)):  # the cheapest way to look at all
+            row = int(np.flatnonzero(np.isnan(logp))[0])
+            logits = arrays.get(LOGITS, logp)[row]
+            problem = f"row {row} of its batch has log-probability NaN, from {logits}; are weights or inputs NaN?"
+            raise ModuleOutputError(self.module_id, problem)
+        return arrays
+
+    def _check_untouched(self, batch: dict[str, Any]) -> None:
+        obs = batch[OBS]
+        for leaf in (obs,) if type(obs) is torch.Tensor else [leaf for _, leaf in flatten_struct(obs)]:
+            if leaf._version:
+                problem = "wrote into its input batch, which is the record; use an operation that is not in place"
+                raise ModuleOutputError(self.module_id, problem)
+
+
+class LaneState:
+    """The recurrent state of every lane of one module.
+
+    Args:
+        initial: nested dict of arrays or tensors without a batch axis: the state at an agent's first step.
+        table: the lanes.
+    """
+
+    def __init__(self, initial: Any, table: LaneTable):
+        self._table = table
+        self._keys = [(Columns.STATE_OUT, *path) for path, _ in flatten_struct(initial)]
+        self._initial = [_array(leaf) for _, leaf in flatten_struct(initial)]
+        self._structure = initial
+        self._values_LK = [np.empty((0, leaf.size), leaf.dtype) for leaf in self._initial]
+        self._read: list[np.ndarray] = []
+
+    def nest(self, leaves: list) -> Any:
+        """Leaves in the nesting of the state."""
+        remaining = iter(leaves)
+        return map_struct(lambda _: next(remaining), self._structure)
+
+    def read(self, lanes: np.ndarray) -> list[np.ndarray]:
+        """The states these lanes (int32 [n]) act in, [n, ...] a leaf."""
+        table = self._table
+        is_first = table.t_started_L[lanes] + table.count_L[lanes] - table.lookback_L[lanes] == 1
+        self._read = []
+        for i, (values_LK, initial) in enumerate(zip(self._values_LK, self._initial, strict=True)):
+            if len(values_LK) < len(table.row_L):
+                grown = np.zeros((len(table.row_L), initial.size), initial.dtype)
+                grown[: len(values_LK)] = values_LK
+                self._values_LK[i] = values_LK = grown
+            values_LK[lanes[is_first]] = initial.reshape(-1)
+            rows = np.empty((len(lanes), initial.size), initial.dtype)
+            lanes_to_rows(values_LK, lanes, rows)
+            self._read.append(rows.reshape(len(lanes), *initial.shape))
+        return self._read
+
+    def write(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray], module_id: str) -> dict[Key, np.ndarray]:
+        """Keep "state_out" by lane; returns the "state_in" columns that were read for this batch."""
+        state_in: dict[Key, np.ndarray] = {}
+        for key, values_LK, read in zip(self._keys, self._values_LK, self._read, strict=True):
+            out = outputs.get(key if len(key) > 1 else key[0])
+            if out is None or out.shape != read.shape:
+                got = "nothing" if out is None else f"shape {out.shape}"
+                raise ModuleOutputError(module_id, f"expected {key} of shape {read.shape}, got {got}")
+            rows_to_lanes(np.ascontiguousarray(out.reshape(len(lanes), -1), read.dtype), lanes, values_LK)
+            state_in[(Columns.STATE_IN, *key[1:]) if len(key) > 1 else Columns.STATE_IN] = read
+        return state_in
+
+
+def _array(leaf: Any) -> np.ndarray:
+    return leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
+
+

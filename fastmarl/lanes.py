@@ -1,0 +1,216 @@
+"""Lanes: a lane is one agent's stay in one episode of one env, from its first observation to its last.
+
+Only what is rare happens here, in Python: agents that come and go. What happens at every step is done by
+`_scatter`, on the arrays of this table. Lanes that have ended stay until `release()`, so that episodes can be
+made of them; then their numbers are used again.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import numpy as np
+
+from fastmarl._scatter import EnvLanes
+from fastmarl.errors import FinishedAgentError, UnknownAgentError
+
+ARRAYS = {  # name -> (dtype, value of a fresh lane)
+    "row_L": (np.int64, -1),  # last row in its module's block
+    "final_L": (np.int64, -1),  # place of its final observation, once it has ended
+    "count_L": (np.int32, 0),  # rows in the current chunk, lookback included
+    "end_env_t_L": (np.int32, 0),  # env step of that
+    "module_L": (np.int32, 0),
+    "env_L": (np.int32, 0),
+    "place_L": (np.int32, 0),  # place in the env's last observation dict
+    "done_L": (np.uint8, 0),  # bits: 1 terminated, 2 truncated
+    "lookback_L": (np.int32, 0),  # rows of count_L that precede the chunk
+    "t_started_L": (np.int64, 0),  # agent steps before the chunk
+    "return_L": (np.float64, 0),  # sum of the rewards of its completed steps
+    "steps_L": (np.int64, 0),  # completed steps
+    "actions_L": (np.int64, 0),  # actions in the current call
+}
+REMEMBERED = 4096  # finished agents of one episode that are told apart from ones never seen
+
+
+class EpisodeRecord:
+    """What is known of one env's running episode beside its rows."""
+
+    def __init__(self, env_index: int, id_: str, started_at: float):
+        self.env_index = env_index
+        self.id_ = id_
+        self.started_at = started_at
+        self.env_t_started = 0  # of the current chunk
+        self.lookback = 0
+        self.lanes: list[int] = []  # of the current chunk, in order of appearance
+        self.joining: list[int] = []  # respawned while their former lane is in this chunk: they open the next
+        self.ended: list[int] = []  # since the call began
+        self.finished: dict[Hashable, int] = {}  # agent id -> its ended lane, or -1 once that was returned
+        self.early_rewards: dict[Hashable, float] = {}  # paid before the first observation
+        self.module_of: dict[Hashable, int] = {}
+        self.opened: Any = None  # the episode as mapping functions see it
+        self.custom_data: dict[str, Any] = {}
+        self.agent_returns: dict[Hashable, float] = {}  # of ended lanes
+        self.agent_steps: dict[Hashable, int] = {}
+        self.module_returns: dict[int, float] = {}
+
+    def add(self, agent_id: Hashable, module: int, total: float, steps: int) -> None:
+        """Add an ended lane's return and steps to the episode's."""
+        self.agent_returns[agent_id] = self.agent_returns.get(agent_id, 0.0) + total
+        self.agent_steps[agent_id] = self.agent_steps.get(agent_id, 0) + steps
+        self.module_returns[module] = self.module_returns.get(module, 0.0) + total
+        if len(self.agent_returns) > REMEMBERED:
+            forgotten = next(iter(self.agent_returns))
+            del self.agent_returns[forgotten], self.agent_steps[forgotten]
+
+
+class LaneTable:
+    """All lanes of all envs.
+
+    Args:
+        known_agents: per env the ids in `possible_agents`; an empty set lets any id in.
+        module_for: (agent id, env index) -> index of the agent's module; called once per agent and episode.
+        post_death: "error", "accumulate" or "drop": what a reward for a finished agent does.
+        respawn: whether a finished agent that is observed again begins a new trajectory.
+    """
+
+    row_L: np.ndarray
+    final_L: np.ndarray
+    end_env_t_L: np.ndarray
+    env_L: np.ndarray
+    count_L: np.ndarray
+    module_L: np.ndarray
+    place_L: np.ndarray
+    done_L: np.ndarray
+    lookback_L: np.ndarray
+    t_started_L: np.ndarray
+    return_L: np.ndarray
+    steps_L: np.ndarray
+    actions_L: np.ndarray
+
+    def __init__(
+        self,
+        known_agents: list[frozenset],
+        module_for: Callable[[Hashable, int], int],
+        *,
+        post_death: str,
+        respawn: bool,
+    ):
+        self._known_agents = known_agents
+        self._module_for = module_for
+        self._post_death = post_death
+        self._respawn = respawn
+        self.records: list[EpisodeRecord | None] = [None] * len(known_agents)
+        self.envs = [EnvLanes() for _ in known_agents]
+        self.agent_ids: list[Hashable] = []  # by lane
+        self.unattributed_reward = 0.0
+        self.respawned: set[int] = set()  # envs whose chunk must be split after this step
+        self.on_grow: list[Callable[[], None]] = []  # called when the arrays have moved
+        self._free: list[int] = []
+        for name, (dtype, _) in ARRAYS.items():
+            setattr(self, name, np.zeros(0, dtype))
+        self._resize(16)
+
+    def join(self, env_index: int, agent_id: Hashable, all_done: int, terminateds: dict, truncateds: dict) -> int:
+        """A lane for an agent that is observed and has none; -1 if it finishes in this very step."""
+        self.check_known(env_index, agent_id)
+        record = self.record(env_index)
+        if agent_id in record.finished and not self._respawn:
+            raise self._finished_error(env_index, agent_id, "an observation")
+        if all_done or terminateds.get(agent_id) or truncateds.get(agent_id):
+            record.early_rewards.pop(agent_id, None)
+            return -1
+        former = record.finished.pop(agent_id, -1)
+        module = record.module_of.get(agent_id)
+        if module is None:
+            module = record.module_of[agent_id] = self._module_for(agent_id, env_index)
+        lane = self._take(agent_id)
+        self.module_L[lane] = module
+        self.env_L[lane] = env_index
+        if former >= 0 and former in record.lanes:
+            record.joining.append(lane)
+            self.respawned.add(env_index)
+        else:
+            record.lanes.append(lane)
+        self.envs[env_index].lane_of[agent_id] = lane
+        return lane
+
+    def early_reward(self, env_index: int, lane: int) -> float:
+        """Take what the lane's agent was paid before its first observation."""
+        return self.record(env_index).early_rewards.pop(self.agent_ids[lane], 0.0)
+
+    def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: float) -> int:
+        """Where a reward for an agent without a lane goes: to a lane, or (-1) not into a transition now."""
+        record = self.record(env_index)
+        if agent_id in record.finished:
+            if self._post_death == "error":
+                raise self._finished_error(env_index, agent_id, f"the reward {reward}")
+            lane = record.finished[agent_id]
+            if self._post_death == "accumulate" and lane >= 0:
+                return lane
+        else:
+            self.check_known(env_index, agent_id)
+            record.early_rewards[agent_id] = record.early_rewards.get(agent_id, 0.0) + reward
+            if len(record.early_rewards) > REMEMBERED:
+                del record.early_rewards[next(iter(record.early_rewards))]
+        self.unattributed_reward += reward
+        return -1
+
+    def finish(self, env_index: int, lane: int, env_t: int) -> None:
+        """The lane's agent has ended."""
+        record = self.record(env_index)
+        agent_id = self.agent_ids[lane]
+        del self.envs[env_index].lane_of[agent_id]
+        record.finished[agent_id] = lane
+        record.ended.append(lane)
+        self.end_env_t_L[lane] = env_t
+        if len(record.finished) > REMEMBERED:
+            forgotten = next(iter(record.finished))
+            del record.finished[forgotten], record.module_of[forgotten]
+
+    def check_known(self, env_index: int, agent_id: Hashable) -> None:
+        known = self._known_agents[env_index]
+        if known and agent_id not in known:
+            problem = f"is not in possible_agents {sorted(map(str, known))}; add it there or drop it from step()"
+            raise UnknownAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
+
+    def release(self, lanes: list[int]) -> None:
+        """Give the numbers of ended lanes back: their rows have been returned, or dropped."""
+        if not lanes:
+            return
+        for name, (_, fresh) in ARRAYS.items():
+            getattr(self, name)[lanes] = fresh
+        for lane in lanes:
+            self.agent_ids[lane] = None
+        self._free.extend(lanes)
+
+    def record(self, env_index: int) -> EpisodeRecord:
+        record = self.records[env_index]
+        assert record is not None, "an env was stepped before its first reset"
+        return record
+
+    def live_lanes(self, env_indices: Iterable[int]) -> np.ndarray:
+        """int32: lanes of these envs that have not ended."""
+        lanes = [lane for env_index in env_indices for lane in self.envs[env_index].lane_of.values()]
+        return np.array(lanes, np.int32)
+
+    def _take(self, agent_id: Hashable) -> int:
+        if not self._free:
+            self._resize(2 * len(self.row_L))
+        lane = self._free.pop()
+        self.agent_ids[lane] = agent_id
+        return lane
+
+    def _resize(self, capacity: int) -> None:
+        old = len(self.row_L)
+        for name, (dtype, fresh) in ARRAYS.items():
+            grown = np.full(capacity, fresh, dtype)
+            grown[:old] = getattr(self, name)
+            setattr(self, name, grown)
+        self.agent_ids.extend([None] * (capacity - old))
+        self._free.extend(range(capacity - 1, old - 1, -1))
+        for rebind in self.on_grow:
+            rebind()
+
+    def _finished_error(self, env_index: int, agent_id: Hashable, what: str) -> FinishedAgentError:
+        option = 'post_death="accumulate" or "drop"' if "reward" in what else "respawn=True"
+        problem = f"sent {what} after the agent had finished; drop it from step(), or set {option}"
+        return FinishedAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)

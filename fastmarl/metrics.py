@@ -1,0 +1,202 @@
+"""What runners report: RLlib's names and meanings, as plain numbers.
+
+The store counts in arrays; here the counts get their names, once per `get_metrics()`.
+"""
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from fastmarl.goals import Goal
+    from fastmarl.store import CallSummary, EpisodeSummary
+
+STAGES = ("env", "scatter", "connect", "forward", "record", "send", "bookkeeping")
+REDUCTIONS = {"mean": np.mean, "min": np.min, "max": np.max, "sum": np.sum}
+
+
+class MetricsLogger:
+    """Takes custom values from callbacks: `metrics_logger.log_value("hits", 3)`. Part of RLlib's class of that name."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple, tuple[str, deque]] = {}
+        self._lifetime: Counter = Counter()
+
+    def log_value(
+        self,
+        key: str | tuple,
+        value: float,
+        *,
+        reduce: str = "mean",
+        window: int | None = None,
+        clear_on_reduce: bool = False,
+    ) -> None:
+        """Add a value under `key`, nested by a tuple of keys.
+
+        Args:
+            reduce: "mean", "min", "max", "sum" or "lifetime_sum".
+            window: keep the last so many values (None: those since the last report; a mean then covers the last 100).
+            clear_on_reduce: forget the values with each report.
+        """
+        path = key if isinstance(key, tuple) else (key,)
+        if reduce == "lifetime_sum":
+            self._lifetime[path] += value
+        elif reduce in REDUCTIONS:
+            keep = window is not None or (reduce == "mean" and not clear_on_reduce)
+            name = f"{reduce}{'' if keep else ' since report'}"
+            self._values.setdefault(path, (name, deque(maxlen=window or (100 if keep else None))))[1].append(value)
+        else:
+            raise ValueError(f"reduce must be 'lifetime_sum' or one of {sorted(REDUCTIONS)}, got {reduce!r}")
+
+    def log_dict(self, values: dict[str, Any], *, key: str | tuple = (), **options: Any) -> None:
+        """`log_value` for every entry of a nested dict."""
+        path = key if isinstance(key, tuple) else (key,)
+        for name, value in values.items():
+            if isinstance(value, dict):
+                self.log_dict(value, key=(*path, name), **options)
+            else:
+                self.log_value((*path, name), value, **options)
+
+    def peek(self, key: str | tuple, default: float | None = None) -> float | None:
+        """The value as it would be reported now."""
+        path = key if isinstance(key, tuple) else (key,)
+        if path in self._lifetime:
+            return self._lifetime[path]
+        name, values = self._values.get(path, ("mean", ()))
+        return float(REDUCTIONS[name.split()[0]](values)) if values else default
+
+    def reduce(self) -> dict[str, Any]:
+        """A nested dict of all values, reduced."""
+        report: dict[str, Any] = {}
+        for path in [*self._values, *self._lifetime]:
+            value = self.peek(path)
+            if value is not None:
+                *parents, last = path
+                inner = report
+                for parent in parents:
+                    inner = inner.setdefault(parent, {})
+                inner[last] = value
+        for name, values in self._values.values():
+            if name.endswith("since report"):
+                values.clear()
+        return report
+
+
+class RunnerMetrics:
+    """Counts and times of one runner.
+
+    Args:
+        window: episodes over which means, minima and maxima go.
+    """
+
+    def __init__(self, window: int):
+        self._episodes: deque[EpisodeSummary] = deque(maxlen=window)
+        self.logger = MetricsLogger()
+        self.lifetime: Counter = Counter()  # num_env_steps_sampled, num_agent_steps_sampled, num_episodes
+        self.seconds: Counter = Counter()  # since the last report: see _stage_seconds()
+        self.sample_seconds = 0.0
+        self.reset_seconds = 0.0
+        self._new = _new_counts()
+
+    def add_call(self, goal: "Goal", summary: "CallSummary") -> None:
+        """Take the counts of one call of sample()."""
+        counts = {
+            "num_env_steps_sampled": goal.env_steps,
+            "num_agent_steps": goal.agent_steps,
+            "num_episodes": len(summary.episodes),
+        }
+        for name, count in counts.items():
+            self._new[name] += count
+            self.lifetime[name] += count
+        self._new["ticks"] += goal.ticks
+        self._new["calls"] += 1
+        self._new["unattributed_reward"] += summary.unattributed_reward
+        self._new["agent_steps"].update(summary.agent_steps)
+        self._new["module_steps"].update(summary.module_steps)
+        self._episodes.extend(summary.episodes)
+
+    def report(self, weights_seq_no: int) -> dict[str, Any]:
+        """Everything since the last report (means over the last episodes), and begin anew.
+
+        Times are in seconds; `stage_time_ms` and `mean_..._ms` in milliseconds per tick (one step of all envs).
+        """
+        new = self._new
+        report: dict[str, Any] = {
+            "num_env_steps_sampled": new["num_env_steps_sampled"],
+            "num_env_steps_sampled_lifetime": self.lifetime["num_env_steps_sampled"],
+            "num_agent_steps_sampled": {str(agent): n for agent, n in new["agent_steps"].items()},
+            "num_agent_steps_sampled_lifetime": self.lifetime["num_agent_steps"],
+            "num_module_steps_sampled": dict(new["module_steps"]),
+            "num_episodes": new["num_episodes"],
+            "num_episodes_lifetime": self.lifetime["num_episodes"],
+            "unattributed_reward": new["unattributed_reward"],
+            "weights_seq_no": weights_seq_no,
+            **self._times(),
+            **self._episode_statistics(),
+            **self.logger.reduce(),
+        }
+        self._new = _new_counts()
+        self.seconds.clear()
+        self.sample_seconds = self.reset_seconds = 0.0
+        return report
+
+    def _times(self) -> dict[str, Any]:
+        calls, ticks = max(1, self._new["calls"]), max(1, self._new["ticks"])
+        seconds = self._stage_seconds()
+        stage_ms = {stage: 1e3 * seconds[stage] / ticks for stage in STAGES}
+        return {
+            "sample": self.sample_seconds / calls,
+            "env_reset_timer": self.reset_seconds / calls,
+            "env_step_timer": seconds["env"] / ticks,
+            "rlmodule_inference_timer": seconds["forward"] / ticks,
+            "stage_time_ms": stage_ms,
+            # Names of RLlib's old stack.
+            "mean_env_wait_ms": stage_ms["env"],
+            "mean_inference_ms": stage_ms["forward"],
+            "mean_raw_obs_processing_ms": stage_ms["scatter"] + stage_ms["connect"],
+            "mean_action_processing_ms": stage_ms["record"] + stage_ms["send"],
+        }
+
+    def _stage_seconds(self) -> dict[str, float]:
+        """Seconds of each stage. What the vector takes is shared among its stages as in the ticks with clocks."""
+        seconds = self.seconds
+        stages = {stage: seconds[stage] for stage in ("connect", "forward", "record")}
+        stepping = seconds["vector"] - seconds["after_step"]
+        timed = {stage: seconds[f"timed_{stage}"] for stage in ("env", "scatter", "send")}
+        for stage, part in timed.items():
+            stages[stage] = stepping * part / (sum(timed.values()) or 1.0)
+        stages["bookkeeping"] = max(0.0, self.sample_seconds - sum(stages.values()))
+        return stages
+
+    def _episode_statistics(self) -> dict[str, Any]:
+        if not self._episodes:
+            return {}
+        returns = [sum(episode.module_returns.values()) for episode in self._episodes]
+        lengths = [episode.env_steps for episode in self._episodes]
+        return {
+            **{f"episode_return_{name}": float(REDUCTIONS[name](returns)) for name in ("mean", "min", "max")},
+            **{f"episode_len_{name}": float(REDUCTIONS[name](lengths)) for name in ("mean", "min", "max")},
+            "episode_duration_sec_mean": float(np.mean([episode.duration_s for episode in self._episodes])),
+            "agent_episode_returns_mean": self._mean_by_key("agent_returns"),
+            "agent_steps": self._mean_by_key("agent_steps"),
+            "module_episode_returns_mean": self._mean_by_key("module_returns"),
+        }
+
+    def _mean_by_key(self, name: str) -> dict[str, float]:
+        """Means over the episodes in which an agent (or module) took part."""
+        values: dict[str, list[float]] = {}
+        for episode in self._episodes:
+            for key, value in getattr(episode, name).items():
+                values.setdefault(str(key), []).append(value)
+        return {key: float(np.mean(seen)) for key, seen in values.items()}
+
+
+def _new_counts() -> dict[str, Any]:
+    names = ("num_env_steps_sampled", "num_agent_steps", "num_episodes", "ticks", "calls")
+    return {
+        **dict.fromkeys(names, 0),
+        "unattributed_reward": 0.0,
+        "agent_steps": Counter(),
+        "module_steps": Counter(),
+    }

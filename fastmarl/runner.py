@@ -1,0 +1,439 @@
+"""The standalone runner: puts the parts together, calls them in order, and keeps the state between calls."""
+
+import os
+from collections.abc import Collection, Hashable, Iterator
+from time import perf_counter
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from fastmarl._actions import ActionDicts
+from fastmarl.building import Envs, evaluation_mode, make_modules
+from fastmarl.callbacks import EVENTS, listeners
+from fastmarl.checkpoint import load_state, save_state
+from fastmarl.config import EnvRunnerConfig
+from fastmarl.env_actions import EnvActions
+from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.errors import CheckpointError, ConfigError, RunnerStoppedError, UnknownModuleError
+from fastmarl.goals import Goal, make_goal
+from fastmarl.inference import ModuleInference
+from fastmarl.lanes import LaneTable
+from fastmarl.metrics import RunnerMetrics
+from fastmarl.seeds import Streams
+from fastmarl.spaces import RowLayout
+from fastmarl.store import EpisodeStore
+from fastmarl.transfer import make_transfer
+from fastmarl.vector.inprocess import InProcessVector
+
+STATE_COMPONENTS = ("rl_module", "weights_seq_no", "num_env_steps_sampled_lifetime", "random_state")
+
+
+class MultiAgentEnvRunner:
+    """Samples episodes of many agents in several envs. The API is that of RLlib's class of the same name.
+
+    ```python
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env="mpe2.simple_spread_v3"))
+    episodes = runner.sample(num_timesteps=1000)
+    ```
+
+    Attributes:
+        config: the EnvRunnerConfig.
+        env: the vector of envs; `env.envs` lists them.
+        module: the MultiRLModule; train it in place, or a copy and `set_weights()`.
+        metrics: takes custom values from callbacks (`log_value`).
+    """
+
+    def __init__(self, config: EnvRunnerConfig):
+        if not isinstance(config, EnvRunnerConfig):
+            raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
+        self.config = config
+        self.worker_index = config.worker_index
+        self._stopped = False
+        self._weights_seq_no = 0
+        self._streams = Streams(config.seed, config.worker_index)
+        self._transfer = make_transfer(config.device)
+        self._generator = self._streams.torch_generator(self._transfer.device)
+        self._rng = self._streams.numpy_generator()
+        self._counts = RunnerMetrics(config.metrics_num_episodes_for_smoothing)
+        self.metrics = self._counts.logger
+        self._listeners = listeners(
+            config.callbacks_class, {event: getattr(config, f"callbacks_{event}") for event in EVENTS}
+        )
+        self._rescued: list[MultiAgentEpisode] = []  # finished in a call that then failed
+        self._earlier_chunks: dict[str, list[MultiAgentEpisode]] = {}  # of running episodes, for on_episode_end alone
+        self._envs = Envs(config)
+        try:
+            self.make_module()
+            self._announce_envs()
+        except BaseException:
+            self._envs.close()
+            raise
+
+    # Building.
+
+    def make_env(self) -> None:
+        """Close the envs and create them anew; running episodes are dropped."""
+        self._check_running()
+        self._envs.close()
+        self._envs = Envs(self.config)
+        self._connect_parts()
+        self._announce_envs()
+
+    def make_module(self) -> None:
+        """Create the modules, with fresh weights unless given as instances; running episodes are dropped."""
+        self._check_running()
+        with self._streams.torch_seeded():
+            self.module = make_modules(self.config, self._envs)
+        self.module.to(self._transfer.device)
+        self._connect_parts()
+
+    def _connect_parts(self) -> None:
+        config, envs, modules = self.config, self._envs, self.module
+        self._module_ids = list(modules.keys())
+        known_agents = [frozenset(agents) for agents in envs.possible_agents]
+        self._table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
+        layouts = [RowLayout(modules[module_id].observation_space) for module_id in self._module_ids]
+        self._store = EpisodeStore(
+            layouts, self._module_ids, self._table, envs.spaces, config.episode_lookback_horizon
+        )
+        self._inferences = [
+            ModuleInference(module_id, modules[module_id], self._transfer, self._generator, self._table)
+            for module_id in self._module_ids
+        ]
+        options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
+        self._env_actions = [
+            EnvActions(module_id, modules[module_id].action_space, **options) for module_id in self._module_ids
+        ]
+        action_dicts = ActionDicts(self._table, [actions.rows for actions in self._env_actions])
+        seeds = [self._streams.env_seed(env_index) for env_index in range(self.num_envs)]
+        check = not config.disable_env_checking
+        self.env = InProcessVector(envs.all, seeds, self._store, action_dicts, self._counts.seconds, check)
+        self._to_reset = set(range(self.num_envs))
+        self._goal = make_goal(config, 0, None, self.num_envs)  # of the current call, or the last one
+
+    def _announce_envs(self) -> None:
+        self._call("on_environment_created", env=self.env, env_context=self._envs.contexts[0])
+
+    @property
+    def num_envs(self) -> int:
+        return self.config.num_envs_per_env_runner
+
+    # Sampling.
+
+    def sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool | None = None,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> list[MultiAgentEpisode]:
+        """Step all envs, and return what happened.
+
+        Args:
+            num_timesteps: env steps (or agent steps, by `count_steps_by`) to make at least, over all envs; running
+                episodes are cut and go on in the next call.
+            num_episodes: exactly so many whole episodes; begun ones are dropped before and after. With neither number:
+                `rollout_fragment_length` steps of each env, or (`batch_mode="complete_episodes"`) an episode of each.
+            explore: sample actions, or take the most likely ones. None: as configured.
+            random_actions: act uniformly at random, without the modules.
+            force_reset: drop running episodes first.
+
+        Returns:
+            Chunks of episodes: those that finished in order of finishing, then running ones in env order.
+
+        Raises:
+            MultiAgentEnvError, ModuleOutputError, or whatever an env raises: running episodes are then dropped;
+                episodes that had finished are returned by the next call.
+        """
+        self._check_running()
+        goal = make_goal(self.config, num_timesteps, num_episodes, self.num_envs)
+        goal.random_actions = random_actions
+        self._goal = goal
+        begun = perf_counter()
+        explore = self.config.explore if explore is None else explore
+        try:
+            self._reset_envs(begun_ones=force_reset or goal.counts_episodes)
+            with evaluation_mode(self.module):
+                self._run(goal, explore)
+        except BaseException:
+            self._rescue(goal)
+            raise
+        self._stamp_actions()
+        if goal.counts_episodes:
+            self._drop_begun()
+        chunks, summary = self._store.cut()
+        samples = [*self._rescued, *goal.wanted(chunks)]
+        self._rescued = []
+        self._counts.add_call(goal, summary)
+        self._remember(samples)
+        self._call("on_sample_end", samples=samples)
+        self._counts.sample_seconds += perf_counter() - begun
+        return samples
+
+    def run(self) -> Iterator[list[MultiAgentEpisode]]:
+        """`sample()` for ever, with the configured amounts."""
+        while True:
+            yield self.sample()
+
+    def _run(self, goal: Goal, explore: bool) -> None:
+        """Tick until the goal is reached: agents act, envs step, episodes end."""
+        store, respawned, seconds = self._store, self._table.respawned, self._counts.seconds
+        after_each = bool(self._listeners["on_episode_step"])
+        while not goal.reached():
+            self._act(goal, explore)
+            begun = perf_counter()
+            goal.agent_steps += store.advance()
+            goal.env_steps += self.num_envs
+            goal.ticks += 1
+            self.env.step(self._after_step, after_each=after_each)
+            while respawned:
+                store.split_respawned(respawned.pop())
+            seconds["vector"] += perf_counter() - begun
+
+    def _act(self, goal: Goal, explore: bool) -> None:
+        """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
+        store, seconds = self._store, self._counts.seconds
+        for module, (inference, env_actions) in enumerate(zip(self._inferences, self._env_actions, strict=True)):
+            first, end = store.acting_from[module], store.rows[module].n
+            if first == end:
+                continue
+            block, n = store.blocks[module], end - first
+            begun = perf_counter()
+            batch = {} if goal.random_actions else inference.batch(block, first, end)
+            batched = perf_counter()
+            if goal.random_actions:
+                outputs = env_actions.random(n, self._rng)
+            else:
+                outputs = inference.act(batch, n, explore=explore, t=goal.env_steps)
+                inference.keep_state(block.lane_R[first:end], outputs)
+            acted = perf_counter()
+            env_actions.set(first, n, outputs)
+            store.record(module, outputs)
+            seconds["record"] += perf_counter() - acted
+            seconds["forward"] += acted - batched
+            seconds["connect"] += batched - begun
+
+    def _after_step(self, env_index: int, all_done: int) -> None:
+        """An env's step is recorded: tell who listens; close its episode and begin the next if it is over."""
+        begun = perf_counter()
+        goal = self._goal
+        if self._listeners["on_episode_step"]:
+            self._call_for_env("on_episode_step", env_index, self._store.running_chunk(env_index))
+        if all_done and not goal.wants_episodes:
+            self._store.drop_episode(env_index)
+            self._to_reset.add(env_index)
+        elif all_done:
+            chunk = self._store.finish_episode(env_index, all_done)
+            goal.finished_ids.add(chunk.id_)
+            earlier = self._earlier_chunks.pop(chunk.id_, [])
+            self._call_for_env("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
+            if goal.wants_episodes:
+                self._reset_env(env_index)
+            else:
+                self._to_reset.add(env_index)
+        self._counts.seconds["after_step"] += perf_counter() - begun
+
+    def _reset_envs(self, *, begun_ones: bool) -> None:
+        if begun_ones:
+            self._drop_begun()
+            self._store.renew()
+        for env_index in sorted(self._to_reset):
+            self._reset_env(env_index)
+
+    def _reset_env(self, env_index: int) -> None:
+        begun = perf_counter()
+        self._store.open_episode(env_index)
+        if self._listeners["on_episode_created"]:
+            self._call_for_env("on_episode_created", env_index, self._store.running_chunk(env_index))
+        self.env.reset(env_index)
+        self._to_reset.discard(env_index)
+        if self._listeners["on_episode_start"]:
+            self._call_for_env("on_episode_start", env_index, self._store.running_chunk(env_index))
+        self._counts.reset_seconds += perf_counter() - begun
+
+    def _drop_begun(self) -> None:
+        """Drop the running episodes of which a step was made; their envs are reset by the next call."""
+        for env_index, lanes in enumerate(self._table.envs):
+            if lanes.env_t and self._table.records[env_index] is not None:
+                self._store.drop_episode(env_index)
+                self._to_reset.add(env_index)
+
+    def _rescue(self, goal: Goal) -> None:
+        """After an error: keep the episodes that finished for the next call, drop the running ones."""
+        finished = {chunk.id_ for chunk in self._store.finished_chunks if chunk.is_done}
+        self._rescued += [chunk for chunk in self._store.finished_chunks if chunk.id_ in finished]
+        for env_index in range(self.num_envs):
+            self._store.drop_episode(env_index)
+        self._to_reset.update(range(self.num_envs))
+        self._store.scatter.forget_done_lanes()
+        self._table.respawned.clear()
+        self._stamp_actions()
+        self._counts.add_call(goal, self._store.renew())
+
+    def _module_for(self, agent_id: Hashable, env_index: int) -> int:
+        if self.config.policy_mapping_fn is None:
+            return 0
+        module_id = self.config.policy_mapping_fn(agent_id, self._store.opened_chunk(env_index))
+        if module_id not in self._module_ids:
+            raise UnknownModuleError(module_id, agent_id, self._module_ids)
+        return self._module_ids.index(module_id)
+
+    def _stamp_actions(self) -> None:
+        """Record the weights' number with the actions since the last stamp; -1 where no weights chose them."""
+        self._store.stamp(-1 if self._goal.random_actions else self._weights_seq_no)
+
+    # Callbacks.
+
+    def _call(self, event: str, **arguments: Any) -> None:
+        for listener in self._listeners[event]:
+            listener(env_runner=self, metrics_logger=self.metrics, **arguments)
+
+    def _call_for_env(self, event: str, env_index: int, episode: MultiAgentEpisode, **arguments: Any) -> None:
+        if not self._listeners[event]:
+            return
+        self._stamp_actions()
+        self._call(event, episode=episode, env=self.env, env_index=env_index, rl_module=self.module, **arguments)
+
+    def _remember(self, samples: list[MultiAgentEpisode]) -> None:
+        """Keep the chunks of running episodes, for those who are told of an episode's end."""
+        if self._listeners["on_episode_end"]:
+            for chunk in samples:
+                if not chunk.is_done:
+                    self._earlier_chunks.setdefault(chunk.id_, []).append(chunk)
+            running = {record.id_ for record in self._table.records if record is not None}
+            self._earlier_chunks = {id_: kept for id_, kept in self._earlier_chunks.items() if id_ in running}
+
+    # State and reports.
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Nested dict of plain numbers under RLlib's keys: counts and times since the last call, and statistics of the
+        last `metrics_num_episodes_for_smoothing` episodes (see docs/metrics.md)."""
+        return self._counts.report(self._weights_seq_no)
+
+    def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
+        """(observation space, action space) of every module by its id, and of one env (Dict spaces by agent id) under
+        "__env__" and "__env_single__"."""
+        agents = {agent: self._envs.spaces(0, agent) for agent in self._envs.possible_agents[0]}
+        of_env = (
+            gym.spaces.Dict({agent: spaces[0] for agent, spaces in agents.items()}),
+            gym.spaces.Dict({agent: spaces[1] for agent, spaces in agents.items()}),
+        )
+        of_modules = {
+            module_id: (module.observation_space, module.action_space) for module_id, module in self.module.items()
+        }
+        return {"__env__": of_env, "__env_single__": of_env, **of_modules}
+
+    def get_state(
+        self, components: str | Collection[str] | None = None, *, not_components: str | Collection[str] | None = None
+    ) -> dict[str, Any]:
+        """What is needed to go on elsewhere: weights, counters, random streams; running episodes are not part of it.
+
+        Args:
+            components: only these of "rl_module" (with "weights_seq_no"), "num_env_steps_sampled_lifetime",
+                "random_state".
+            not_components: all but these.
+        """
+        state = {
+            "rl_module": self.module.get_state(),
+            "weights_seq_no": self._weights_seq_no,
+            "num_env_steps_sampled_lifetime": self._counts.lifetime["num_env_steps_sampled"],
+            "random_state": {
+                "torch": self._generator.get_state().numpy(),
+                "numpy": self._rng.bit_generator.state,
+            },
+        }
+        chosen = set(state) if components is None else _names(components)
+        chosen -= set() if not_components is None else _names(not_components)
+        if "rl_module" in chosen:
+            chosen.add("weights_seq_no")
+        return {name: value for name, value in state.items() if name in chosen}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take (parts of) what `get_state()` returned.
+
+        Weights with a "weights_seq_no" above 0 are taken only if that is newer than the runner's own, as in RLlib.
+        """
+        _check_names(state)
+        if "rl_module" in state:
+            seq_no = int(state.get("weights_seq_no", 0))
+            if seq_no == 0 or seq_no > self._weights_seq_no:
+                self.module.set_state(state["rl_module"])
+            if seq_no > 0:
+                self._stamp_actions()
+                self._weights_seq_no = seq_no
+        if "num_env_steps_sampled_lifetime" in state:
+            self._counts.lifetime["num_env_steps_sampled"] = int(state["num_env_steps_sampled_lifetime"])
+        if "random_state" in state:
+            self._generator.set_state(torch.as_tensor(np.array(state["random_state"]["torch"])))
+            self._rng.bit_generator.state = state["random_state"]["numpy"]
+
+    def get_weights(self, modules: Collection[str] | None = None) -> dict[str, Any]:
+        """Module id -> its weights, by parameter name, as arrays."""
+        return {
+            module_id: weights
+            for module_id, weights in self.module.get_state().items()
+            if modules is None or module_id in modules
+        }
+
+    def set_weights(self, weights: dict[str, Any], weights_seq_no: int = 0) -> None:
+        """Take weights as `get_weights()` returns them; `weights_seq_no` is recorded with each action from now on."""
+        self.set_state({"rl_module": weights, "weights_seq_no": weights_seq_no})
+
+    def save_to_path(self, path: str | os.PathLike) -> str:
+        """Write `get_state()` to a folder; returns its path."""
+        save_state(path, self.get_state())
+        return str(path)
+
+    def restore_from_path(self, path: str | os.PathLike) -> None:
+        """Take the state from a folder that `save_to_path()` wrote.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged, from a newer version, or of other modules; the runner
+                keeps its state.
+        """
+        state = load_state(path)
+        if not isinstance(state, dict) or set(state.get("rl_module", ())) != set(self._module_ids):
+            raise CheckpointError(f"{path} is no state of a runner with the modules {self._module_ids}")
+        self._weights_seq_no = 0
+        self.set_state(state)
+
+    @classmethod
+    def from_checkpoint(cls, path: str | os.PathLike, config: EnvRunnerConfig) -> "MultiAgentEnvRunner":
+        """A new runner with `config` and the state in the folder `path`."""
+        runner = cls(config)
+        try:
+            runner.restore_from_path(path)
+        except BaseException:
+            runner.stop()
+            raise
+        return runner
+
+    def assert_healthy(self) -> None:
+        """Raises RunnerStoppedError after stop()."""
+        self._check_running()
+
+    def stop(self) -> None:
+        """Close the envs; sampling is over. Stopping twice is fine."""
+        if not self._stopped:
+            self._stopped = True
+            self._envs.close()
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise RunnerStoppedError("this runner was stopped and its envs are closed; make a new one")
+
+
+def _names(components: str | Collection[str]) -> set[str]:
+    names = {components} if isinstance(components, str) else set(components)
+    _check_names(names)
+    return names
+
+
+def _check_names(names: Collection[str]) -> None:
+    unknown = set(names) - set(STATE_COMPONENTS)
+    if unknown:
+        raise ConfigError(f"unknown state components {sorted(unknown)}; known are {list(STATE_COMPONENTS)}")

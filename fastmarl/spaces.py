@@ -1,0 +1,84 @@
+"""Gymnasium space -> the leaves a value of it consists of; and nested structures of arrays in general."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.errors import ConfigError
+
+Path = tuple  # keys of dicts and indices of tuples, from the whole value to one leaf
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of a nested value. `sizes` are the numbers of entries of the containers on its path."""
+
+    path: Path
+    sizes: tuple[int, ...]
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+
+class RowLayout:
+    """The leaves of a space, in the order of the space's own dicts and tuples.
+
+    Leaves that are no arrays (Text, Graph, Sequence, ...) have dtype object and shape ().
+    """
+
+    def __init__(self, space: gym.Space):
+        self.space = space
+        self.leaves = tuple(_leaves(space, (), ()))
+        if not self.leaves:
+            raise ConfigError(f"the space {space} has no leaves; a value of it can't be recorded")
+
+    def allocate(self, capacity: int) -> list[np.ndarray]:
+        """One uninitialised array [capacity, *leaf shape] for each leaf (objects start as None)."""
+        return [np.empty((capacity, *leaf.shape), leaf.dtype) for leaf in self.leaves]
+
+    def nest(self, arrays: list) -> Any:
+        """The leaves' arrays as the space nests them: one array, or dicts and tuples of arrays."""
+        return _nest(self.space, iter(arrays))
+
+
+def _leaves(space: gym.Space, path: Path, sizes: tuple[int, ...]):
+    if isinstance(space, gym.spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from _leaves(part, (*path, key), (*sizes, len(space.spaces)))
+    elif isinstance(space, gym.spaces.Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from _leaves(part, (*path, index), (*sizes, len(space.spaces)))
+    elif isinstance(space, (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)):
+        assert space.shape is not None and space.dtype is not None
+        yield Leaf(path, sizes, np.dtype(space.dtype), tuple(space.shape))
+    elif isinstance(space, gym.Space):
+        yield Leaf(path, sizes, np.dtype(object), ())
+    else:
+        raise ConfigError(f"expected a gymnasium space, got {space!r}")
+
+
+def _nest(space: gym.Space, arrays) -> Any:
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _nest(part, arrays) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_nest(part, arrays) for part in space.spaces)
+    return next(arrays)
+
+
+def flatten_struct(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
+    """The leaves of nested dicts, tuples and lists with their paths, in order."""
+    if isinstance(value, dict):
+        return [leaf for key, part in value.items() for leaf in flatten_struct(part, (*path, key))]
+    if isinstance(value, (tuple, list)):
+        return [leaf for index, part in enumerate(value) for leaf in flatten_struct(part, (*path, index))]
+    return [(path, value)]
+
+
+def map_struct(function, value: Any) -> Any:
+    """`function` of every leaf, in the same nesting (lists become tuples)."""
+    if isinstance(value, dict):
+        return {key: map_struct(function, part) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(map_struct(function, part) for part in value)
+    return function(value)

@@ -1,0 +1,314 @@
+"""Everything that is recorded: the modules' blocks, the lanes, the episodes under way and those just finished.
+
+One call of `sample()` fills one block per module. `cut()` ends the call: it makes the running episodes' chunks and
+begins new blocks with what the next call needs of the old ones (see docs/data-path.md).
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl import _store
+from fastmarl._scatter import ModuleRows, Scatter
+from fastmarl.block import Block, BlockSource, Key, MemoryPool
+from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from fastmarl.kernels.accumulate import accumulate
+from fastmarl.lanes import EpisodeRecord, LaneTable
+from fastmarl.spaces import RowLayout
+
+TERMINATED, TRUNCATED = 1, 2
+CHUNK_COLUMNS = ("row_L", "count_L", "lookback_L", "t_started_L", "final_L", "end_env_t_L", "done_L", "module_L")
+
+
+@dataclass
+class EpisodeSummary:
+    """An episode that has ended, in numbers; returns and steps are those of the whole episode."""
+
+    env_steps: int
+    duration_s: float
+    agent_returns: dict[Hashable, float]
+    agent_steps: dict[Hashable, int]
+    module_returns: dict[str, float]
+
+
+@dataclass
+class CallSummary:
+    """What one call of sample() has recorded, in numbers."""
+
+    episodes: list[EpisodeSummary] = field(default_factory=list)
+    agent_steps: dict[Hashable, int] = field(default_factory=dict)  # actions by agent id
+    module_steps: dict[str, int] = field(default_factory=dict)  # actions by module id
+    unattributed_reward: float = 0.0
+
+
+class EpisodeStore:
+    """Records the steps of all envs.
+
+    Args:
+        layouts: per module index, the layout of its agents' observations.
+        module_ids: per module index.
+        table: the lanes.
+        spaces_of: (env index, agent id) -> (observation space, action space).
+        lookback: env steps of history that a chunk carries over from the one before.
+    """
+
+    def __init__(
+        self,
+        layouts: list[RowLayout],
+        module_ids: list[str],
+        table: LaneTable,
+        spaces_of: Callable[[int, Hashable], tuple[gym.Space, gym.Space]],
+        lookback: int,
+    ):
+        self.table = table
+        self.module_ids = module_ids
+        self._layouts = layouts
+        self._spaces_of = spaces_of
+        self._lookback = lookback
+        self._pools = [MemoryPool() for _ in layouts]
+        self.rows = [ModuleRows() for _ in layouts]
+        self.blocks = [Block(*parts) for parts in zip(layouts, self._pools, self.rows, strict=True)]
+        self.scatter = Scatter(table, lambda module, finals: self.blocks[module].grow(finals), self.rows)
+        self.acting_from = [0] * len(layouts)  # per module: its agents act next upon the rows from here on
+        self._first_action = [0] * len(layouts)  # acting_from at the call's begin
+        self._stamped = [0] * len(layouts)
+        self._run_id = uuid.uuid4().hex[:20]
+        self._n_episodes = 0
+        self._finished: list[tuple[EpisodeRecord, int, float]] = []  # with env steps and seconds
+        self._dropped_lanes: list[int] = []
+        self.finished_chunks: list[MultiAgentEpisode] = []
+
+    # In every tick.
+
+    def open_episode(self, env_index: int) -> None:
+        """The env is about to be reset: what comes next for it is a new episode."""
+        self._n_episodes += 1
+        id_ = f"{self._run_id}{self._n_episodes:012x}"
+        self.table.envs[env_index].clear()
+        self.table.records[env_index] = EpisodeRecord(env_index, id_, time.perf_counter())
+
+    def record(self, module: int, outputs: dict[Key, np.ndarray]) -> None:
+        """Store a module's answers to the rows from `acting_from[module]` on."""
+        first = self.acting_from[module]
+        self.blocks[module].record(first, self.rows[module].n - first, outputs)
+
+    def advance(self) -> int:
+        """All agents have acted; what is written from now on is the next tick's. Returns the number of actions."""
+        actions = 0
+        for module, rows in enumerate(self.rows):
+            actions += rows.n - self.acting_from[module]
+            self.acting_from[module] = rows.n
+        return actions
+
+    def stamp(self, seq_no: int) -> None:
+        """Say which weights have acted since the last stamp: it is recorded with every action."""
+        for module, block in enumerate(self.blocks):
+            block.seq_no_R[self._stamped[module] : self.acting_from[module]] = seq_no
+        self._stamped = list(self.acting_from)
+
+    # When episodes end, and at the end of a call.
+
+    def finish_episode(self, env_index: int, all_done: int) -> MultiAgentEpisode:
+        """The env has said `__all__`: close the episode and its last chunk."""
+        record = self.table.record(env_index)
+        chunk = self._make_chunk(record, bool(all_done & TERMINATED), bool(all_done & TRUNCATED))
+        self.finished_chunks.append(chunk)
+        duration_s = time.perf_counter() - record.started_at
+        self._finished.append((record, self.table.envs[env_index].env_t, duration_s))
+        self.table.records[env_index] = None
+        return chunk
+
+    def drop_episode(self, env_index: int) -> None:
+        """Forget the running episode, if there is one."""
+        record = self.table.records[env_index]
+        env = self.table.envs[env_index]
+        if record is not None:
+            self._dropped_lanes += [*record.ended, *env.lane_of.values()]
+            self.table.records[env_index] = None
+        env.clear()
+
+    def split_respawned(self, env_index: int) -> None:
+        """End the chunk here, as an agent of it has respawned: a chunk holds one trajectory of an agent."""
+        record = self.table.record(env_index)
+        joining, record.joining = record.joining, []
+        self.finished_chunks.append(self._make_chunk(record))
+        for module in range(len(self.rows)):
+            lanes, _, counts = self._carried(module, self.table.live_lanes([env_index]))
+            self._open_chunk(lanes, counts)
+        self._next_chunk(record)
+        record.lanes += joining
+
+    def running_chunk(self, env_index: int) -> MultiAgentEpisode:
+        """The running episode's chunk as recorded up to now."""
+        return self._make_chunk(self.table.record(env_index))
+
+    def opened_chunk(self, env_index: int) -> MultiAgentEpisode:
+        """The running episode before its agents have joined: what mapping functions are given."""
+        record = self.table.record(env_index)
+        if record.opened is None:
+            record.opened = MultiAgentEpisode(
+                id_=record.id_, agent_episodes={}, env_t_started=0, env_t=0, custom_data=record.custom_data
+            )
+        return record.opened
+
+    def cut(self) -> tuple[list[MultiAgentEpisode], CallSummary]:
+        """End the call: finished chunks in order of finishing, then the running episodes' in env order."""
+        chunks = self.finished_chunks
+        for record in self.table.records:
+            if record is not None and self.table.envs[record.env_index].env_t > record.env_t_started:
+                chunks.append(self._make_chunk(record))
+        return chunks, self.renew()
+
+    def renew(self) -> CallSummary:
+        """Begin new blocks with what the running episodes need of the old ones; sum up the call."""
+        summary = self._sum_up()
+        live = self.table.live_lanes(range(len(self.table.envs)))
+        for module in range(len(self.rows)):
+            self._renew_block(module, live)
+        self._first_action = list(self.acting_from)
+        self._stamped = list(self.acting_from)
+        for record in self.table.records:
+            if record is not None:
+                self._settle_ended(record)
+                self._next_chunk(record)
+        self.table.release(self._dropped_lanes)
+        self.finished_chunks, self._finished, self._dropped_lanes = [], [], []
+        return summary
+
+    def _make_chunk(
+        self, record: EpisodeRecord, terminated: bool = False, truncated: bool = False
+    ) -> MultiAgentEpisode:
+        table, env = self.table, self.table.envs[record.env_index]
+        infos_of: dict[int, dict[int, dict]] = {}
+        for env_t, lane, info in env.infos:
+            infos_of.setdefault(lane, {})[env_t] = info
+        agents, alive, hanging = {}, [], {}
+        columns = [getattr(table, name)[record.lanes].tolist() for name in CHUNK_COLUMNS]
+        for lane, row, count, lookback, t_started, final, end_env_t, done, module in zip(
+            record.lanes, *columns, strict=True
+        ):
+            agent_id = table.agent_ids[lane]
+            alive.append(agent_id)
+            if not done and row < self.acting_from[module]:
+                hanging[agent_id] = float(self.blocks[module].reward_R[row])
+            if count + (final >= 0) - 1 > lookback:
+                spaces = self._spaces_of(record.env_index, agent_id)
+                agents[agent_id] = SingleAgentEpisode(
+                    agent_id=agent_id,
+                    module_id=self.module_ids[module],
+                    id_=None,
+                    multi_agent_episode_id=record.id_,
+                    observation_space=spaces[0],
+                    action_space=spaces[1],
+                    source=BlockSource(self.blocks[module], row, count, final, end_env_t, infos_of.get(lane, {})),
+                    lookback=lookback,
+                    t_started=t_started,
+                    is_terminated=bool(done & TERMINATED),
+                    is_truncated=bool(done & TRUNCATED),
+                )
+        return MultiAgentEpisode(
+            id_=record.id_,
+            agent_episodes=agents,
+            env_t_started=record.env_t_started,
+            env_t=env.env_t,
+            lookback=record.lookback,
+            is_terminated=terminated,
+            is_truncated=truncated,
+            common_infos=infos_of.get(-1, {}),
+            hanging_rewards=hanging,
+            custom_data=record.custom_data,
+            agent_ids=alive,
+            duration_s=time.perf_counter() - record.started_at,
+        )
+
+    def _sum_up(self) -> CallSummary:
+        table, summary = self.table, CallSummary()
+        for module, (block, rows) in enumerate(zip(self.blocks, self.rows, strict=True)):
+            reward_R, lane_R = block.reward_R[: rows.n], block.lane_R[: rows.n]
+            actions = self._first_action[module], self.acting_from[module]
+            ends = table.row_L, table.final_L
+            sums = table.return_L, table.steps_L, table.actions_L
+            accumulate(reward_R, lane_R, block.lookback_R, *actions, *ends, *sums)
+            summary.module_steps[self.module_ids[module]] = actions[1] - actions[0]
+        acted = np.flatnonzero(table.actions_L)
+        for lane, n_actions in zip(acted.tolist(), table.actions_L[acted].tolist(), strict=True):
+            agent_id = table.agent_ids[lane]
+            summary.agent_steps[agent_id] = summary.agent_steps.get(agent_id, 0) + n_actions
+        table.actions_L[:] = 0
+        for record, env_steps, duration_s in self._finished:
+            self._settle_ended(record)
+            module_returns = {self.module_ids[module]: total for module, total in record.module_returns.items()}
+            summary.episodes.append(
+                EpisodeSummary(env_steps, duration_s, record.agent_returns, record.agent_steps, module_returns)
+            )
+        summary.unattributed_reward = table.unattributed_reward
+        table.unattributed_reward = 0.0
+        return summary
+
+    def _settle_ended(self, record: EpisodeRecord) -> None:
+        """Add the ended lanes' sums to the episode's, and give the lanes back."""
+        table = self.table
+        for lane in record.ended:
+            agent_id = table.agent_ids[lane]
+            record.add(agent_id, int(table.module_L[lane]), float(table.return_L[lane]), int(table.steps_L[lane]))
+            if record.finished.get(agent_id) == lane:
+                record.finished[agent_id] = -1
+        self._dropped_lanes += record.ended
+        record.ended = []
+
+    def _next_chunk(self, record: EpisodeRecord) -> None:
+        """The episode goes on in a new chunk, with the lanes that live."""
+        table, env = self.table, self.table.envs[record.env_index]
+        record.env_t_started = env.env_t
+        record.lookback = min(self._lookback, env.env_t)
+        record.lanes = [lane for lane in record.lanes if not table.done_L[lane]]
+        if env.infos:
+            since = env.env_t - self._lookback
+            kept_from = {-1: since}
+            for lane in record.lanes:
+                last_env_t = self.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]]
+                kept_from[lane] = min(since, int(last_env_t))
+            env.infos = [info for info in env.infos if info[0] >= kept_from.get(info[1], env.env_t + 1)]
+
+    def _carried(self, module: int, live: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(the live lanes of a module, their rows for the next chunk, how many of each): see _store.carried()."""
+        table, block = self.table, self.blocks[module]
+        lanes = live[table.module_L[live] == module]
+        env_t_E = np.array([env.env_t for env in table.envs], np.int32)
+        from_env_t = env_t_E[table.env_L[lanes]] - np.int32(self._lookback)
+        rows, counts = _store.carried(lanes, table.row_L, table.count_L, from_env_t, block.prev_R, block.env_t_R)
+        return lanes, rows, counts
+
+    def _open_chunk(self, lanes: np.ndarray, counts: np.ndarray) -> None:
+        """Let a chunk of these lanes begin with their last row; `counts` rows (int32) with lookback."""
+        table = self.table
+        table.t_started_L[lanes] += table.count_L[lanes] - table.lookback_L[lanes] - 1
+        table.count_L[lanes] = counts
+        table.lookback_L[lanes] = counts - 1
+
+    def _renew_block(self, module: int, live: np.ndarray) -> None:
+        """Copy the carried rows to a new block, in their order; those that wait for an action come last."""
+        table, old = self.table, self.blocks[module]
+        lanes, rows, counts = self._carried(module, live)
+        order = np.argsort(rows)
+        n_waiting = int(np.count_nonzero(rows >= self.acting_from[module]))
+        block = Block(self._layouts[module], self._pools[module], self.rows[module])
+        block.take(old, rows[order])
+        place = np.empty_like(order)  # of each carried row in the new block; rows are grouped by lane, last to first
+        place[order] = np.arange(len(order))
+        heads = np.cumsum(counts) - counts
+        has_former = np.ones(len(rows), bool)
+        has_former[heads + counts - 1] = False
+        former = np.full(len(rows), -1, np.int64)
+        former[np.flatnonzero(has_former)] = place[np.flatnonzero(has_former) + 1]
+        block.prev_R[place] = former
+        block.lookback_R = np.ones(len(rows), bool)
+        block.lookback_R[place[heads]] = False
+        table.row_L[lanes] = place[heads]
+        self._open_chunk(lanes, counts)
+        self.blocks[module] = block
+        self.acting_from[module] = len(rows) - n_waiting

@@ -1,0 +1,1 @@
+"""Many envs behind one interface."""

@@ -1,0 +1,123 @@
+"""Envs stepped one after the other, in this process."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+from fastmarl._actions import ActionDicts
+from fastmarl._scatter import EnvLanes
+from fastmarl.envs.check import check_reset_result, check_step_result
+from fastmarl.store import EpisodeStore
+
+TIMED_EVERY = 8  # ticks; clocks around each env's calls would cost as much as the cheapest envs
+
+
+class InProcessVector:
+    """Sends actions, receives steps, and writes them to the store at once: an env may reuse its arrays afterwards.
+
+    Args:
+        envs: multi-agent envs (see `fastmarl.envs.base`).
+        seeds: per env, of its first reset.
+        store, actions: where steps go to and actions come from.
+        seconds: takes "timed_env", "timed_scatter" and "timed_send", of every TIMED_EVERY-th tick.
+        check: whether each env's first results are checked in detail.
+    """
+
+    def __init__(self, envs: list[Any], seeds: list[int | None], store: EpisodeStore, actions: ActionDicts,
+                 seconds: Counter, check: bool):
+        self.envs = envs
+        self._seeds = seeds
+        self._store = store
+        self._actions = actions
+        self._slots = list(zip(range(len(envs)), envs, store.table.envs, strict=True))
+        self._unchecked_resets = set(range(len(envs))) if check else set()
+        self._unchecked_steps = set(self._unchecked_resets)
+        self._ticks = 0
+        self._seconds = seconds
+
+    def reset(self, env_index: int) -> None:
+        """Reset one env and write its first observations; only an env's first reset is seeded."""
+        seed, self._seeds[env_index] = self._seeds[env_index], None
+        with _located(env_index, "reset()"):
+            result = self.envs[env_index].reset(seed=seed)
+        if env_index in self._unchecked_resets or not _is_tuple_of(2, result):
+            check_reset_result(result, env_index)
+            self._unchecked_resets.discard(env_index)
+        obs, infos = result
+        self._store.scatter.write_reset(env_index, _exact_dict(obs), _exact_dict(infos))
+
+    def step(self, after_step: Callable[[int, int], None], *, after_each: bool) -> None:
+        """Step every env with its agents' actions.
+
+        Args:
+            after_step: called with (env index, flags of `__all__`) when an env's step is recorded,
+            after_each: after every step, or else only after those that end an episode.
+        """
+        self._ticks += 1
+        if self._unchecked_steps or self._ticks % TIMED_EVERY == 0:
+            self._step_watched(after_step, after_each)
+            return
+        action_dict, write_step = self._actions.of, self._store.scatter.write_step
+        for env_index, env, lanes in self._slots:
+            actions = action_dict(lanes)
+            try:
+                result = env.step(actions)
+            except Exception as error:
+                _locate(error, env_index, "step()")
+                raise
+            try:
+                all_done = write_step(env_index, *result)
+            except TypeError:
+                if _is_tuple_of(5, result) and all(type(part) is dict for part in result):
+                    raise
+                all_done = self._write_odd(env_index, lanes, result)
+            if all_done or after_each:
+                after_step(env_index, all_done)
+
+    def _step_watched(self, after_step: Callable[[int, int], None], after_each: bool) -> None:
+        """The same with clocks, and with checks of each env's first step."""
+        for env_index, env, lanes in self._slots:
+            begun = perf_counter()
+            actions = self._actions.of(lanes)
+            sent = perf_counter()
+            with _located(env_index, "step()"):
+                result = env.step(actions)
+            stepped = perf_counter()
+            all_done = self._write_odd(env_index, lanes, result)
+            written = perf_counter()
+            self._seconds["timed_send"] += sent - begun
+            self._seconds["timed_env"] += stepped - sent
+            self._seconds["timed_scatter"] += written - stepped
+            if all_done or after_each:
+                after_step(env_index, all_done)
+
+    def _write_odd(self, env_index: int, lanes: EnvLanes, result: Any) -> int:
+        """Write a step whose form is not yet checked, or is unusual."""
+        if env_index in self._unchecked_steps or not _is_tuple_of(5, result):
+            check_step_result(result, env_index, lanes.env_t + 1)
+            self._unchecked_steps.discard(env_index)
+        return self._store.scatter.write_step(env_index, *map(_exact_dict, result))
+
+
+def _is_tuple_of(n: int, result: Any) -> bool:
+    return isinstance(result, tuple) and len(result) == n and all(isinstance(part, dict) for part in result)
+
+
+def _exact_dict(part: dict) -> dict:
+    return part if type(part) is dict else dict(part)
+
+
+@contextmanager
+def _located(env_index: int, call: str) -> Iterator[None]:
+    """Let an env's own error say which env it came from."""
+    try:
+        yield
+    except Exception as error:
+        _locate(error, env_index, call)
+        raise
+
+
+def _locate(error: Exception, env_index: int, call: str) -> None:
+    error.add_note(f"fastmarl: raised by {call} of env {env_index}")

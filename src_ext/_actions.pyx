@@ -1,0 +1,84 @@
+"""Modules' actions -> the action dicts of the envs.
+
+Every action is a private copy of the Python type its space promises: an int for Discrete, an array of its own
+for array spaces. Nothing an env does to it reaches the record.
+"""
+cimport numpy as cnp
+from libc.string cimport memcpy
+
+from typedefs cimport lane_t, row_t
+
+from fastmarl._scatter cimport EnvLanes
+
+cnp.import_array()
+
+
+cdef class ModuleActions:
+    """One module's actions of the current tick, for its rows from `first_row` on, in one of three forms."""
+    cdef Py_ssize_t first_row
+    cdef const long long[::1] numbers       # of a Discrete space
+    cdef cnp.ndarray arrays                 # [n, *shape] of an array space
+    cdef list values                        # ready Python values, for nested spaces
+
+    def set_numbers(self, Py_ssize_t first_row, const long long[::1] numbers):
+        """`numbers`: int64 [n], kept by reference until the next call."""
+        self.first_row, self.numbers, self.arrays, self.values = first_row, numbers, None, None
+
+    def set_arrays(self, Py_ssize_t first_row, cnp.ndarray arrays):
+        """`arrays`: [n, *shape], C-contiguous, kept by reference until the next call."""
+        self.first_row, self.numbers, self.arrays, self.values = first_row, None, arrays, None
+
+    def set_values(self, Py_ssize_t first_row, list values):
+        """`values`: n objects, handed over as they are."""
+        self.first_row, self.numbers, self.arrays, self.values = first_row, None, None, values
+
+    cdef object action(self, Py_ssize_t row):
+        cdef Py_ssize_t i = row - self.first_row
+        if self.numbers is not None:
+            return self.numbers[i]
+        if self.arrays is not None:
+            return _copied_row(self.arrays, i)
+        return self.values[i]
+
+
+cdef class ActionDicts:
+    """Makes the dict for each env's step().
+
+    Args:
+        table: the LaneTable.
+        modules: of ModuleActions, by module index.
+    """
+    cdef object table
+    cdef list modules
+    cdef const lane_t[::1] module_L
+    cdef const row_t[::1] row_L
+    cdef list agent_ids
+
+    def __init__(self, table, list modules):
+        self.table = table
+        self.modules = modules
+        table.on_grow.append(self.bind_lanes)
+        self.bind_lanes()
+
+    def bind_lanes(self):
+        """Point at the table's (new) arrays."""
+        self.module_L = self.table.module_L
+        self.row_L = self.table.row_L
+        self.agent_ids = self.table.agent_ids
+
+    def of(self, EnvLanes env):
+        """The action of every agent in the env's last observation dict, in its order."""
+        cdef Py_ssize_t i, lane
+        cdef dict actions = {}
+        for i in range(env.n_acting):
+            lane = env.lanes[i]
+            actions[self.agent_ids[lane]] = (<ModuleActions>self.modules[self.module_L[lane]]).action(self.row_L[lane])
+        return actions
+
+
+cdef object _copied_row(cnp.ndarray arrays, Py_ssize_t i):
+    cdef cnp.ndarray row = cnp.PyArray_EMPTY(cnp.PyArray_NDIM(arrays) - 1, cnp.PyArray_DIMS(arrays) + 1,
+                                             cnp.PyArray_TYPE(arrays), 0)
+    memcpy(cnp.PyArray_DATA(row), cnp.PyArray_BYTES(arrays) + i * cnp.PyArray_STRIDE(arrays, 0),
+           cnp.PyArray_NBYTES(row))
+    return row

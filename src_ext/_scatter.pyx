@@ -1,0 +1,461 @@
+"""Agent dicts of one env's step -> rows of the modules' blocks.
+
+An observation is copied once, from the env's array to its place in the block. Envs nearly always name their
+agents in the same order with the same key objects, so a key is first compared by identity with the one at the
+same place in the step before; only a miss costs a dict look-up.
+"""
+cimport numpy as cnp
+import numpy as np
+from cpython.dict cimport PyDict_Copy, PyDict_Next, PyDict_Size
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_AsDouble, PyFloat_Check
+from cpython.long cimport PyLong_AsLong, PyLong_CheckExact
+from cpython.object cimport PyObject, PyObject_IsTrue
+from libc.math cimport isfinite
+from libc.string cimport memcpy
+
+from typedefs cimport TERMINATED, TRUNCATED, flag_t, lane_t, row_t
+
+from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    PyObject* PyDict_GetItemWithError(object p, object key) except? NULL
+    int PyObject_RichCompareBool(object a, object b, int op) except -1
+    int Py_EQ
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define fastmarl_prefetch(address) __builtin_prefetch(address)
+    #else
+    #define fastmarl_prefetch(address)
+    #endif
+    """
+    void fastmarl_prefetch(const void* address) noexcept
+
+cdef enum:
+    AHEAD = 6            # entries; an agent's array is asked for this long before it is read: hundreds of agents
+                         # don't fit the nearest caches, and waiting for each in turn took half of the time
+    LINE = 64            # bytes
+
+cdef str ALL = "__all__"
+cdef str COMMON = "__common__"
+cdef object NUMPY_FALSE = np.False_
+
+
+class UnfitValueError(Exception):
+    """A value does not fit its leaf; Scatter adds env, agent and env step."""
+
+
+cdef class LeafRows:
+    """The rows of one leaf of an observation space, and how a value gets into one.
+
+    Args:
+        array: [capacity, *shape], C-contiguous; object dtype for leaves that are no arrays.
+        path: keys and indices that lead from an observation to this leaf.
+        sizes: number of entries each container on that path must have.
+    """
+    cdef readonly cnp.ndarray array
+    cdef unsigned char[:, ::1] bytes_       # the same memory, [row, byte]; unset for objects
+    cdef tuple path
+    cdef tuple sizes
+    cdef bint is_object
+    cdef int type_num
+    cdef int ndim
+    cdef size_t row_bytes
+
+    def __init__(self, cnp.ndarray array, tuple path, tuple sizes):
+        self.array = array
+        self.path = path
+        self.sizes = sizes
+        self.type_num = cnp.PyArray_TYPE(array)
+        self.ndim = cnp.PyArray_NDIM(array) - 1
+        self.is_object = self.type_num == cnp.NPY_OBJECT
+        self.row_bytes = array.strides[0]
+        if not self.is_object:
+            self.bytes_ = array.reshape(array.shape[0], -1).view(np.uint8)
+
+    cdef int write(self, Py_ssize_t row, object value) except -1:
+        """Copy the leaf's part of `value`, a whole observation, to `row`. Raises UnfitValueError."""
+        if self.path:
+            value = self._follow(value)
+        if not self.is_object and cnp.PyArray_CheckExact(value) and self._fits(<cnp.ndarray>value):
+            if self.row_bytes:
+                memcpy(&self.bytes_[row, 0], cnp.PyArray_DATA(<cnp.ndarray>value), self.row_bytes)
+        else:
+            self._convert(row, value)
+        return 0
+
+    cdef bint _fits(self, cnp.ndarray value) noexcept:
+        cdef int axis
+        if (cnp.PyArray_TYPE(value) != self.type_num or cnp.PyArray_NDIM(value) != self.ndim
+                or not cnp.PyArray_ISCARRAY_RO(value)):          # contiguous, aligned, native byte order
+            return False
+        for axis in range(self.ndim):
+            if cnp.PyArray_DIMS(value)[axis] != cnp.PyArray_DIMS(self.array)[axis + 1]:
+                return False
+        return True
+
+    cdef object _follow(self, object value):
+        cdef Py_ssize_t depth
+        for depth in range(len(self.path)):
+            try:
+                size = len(value)
+                entry = value[self.path[depth]]
+            except (KeyError, IndexError, TypeError):
+                raise UnfitValueError(f"expected an entry {self.path[depth]!r} in {value!r:.200}; return what the "
+                                      "observation space promises") from None
+            if size != self.sizes[depth]:
+                raise UnfitValueError(f"expected {self.sizes[depth]} entries beside {self.path[depth]!r}, got {size}: "
+                                      f"{value!r:.200}; return what the observation space promises")
+            value = entry
+        return value
+
+    cdef int _convert(self, Py_ssize_t row, object value) except -1:
+        """Slow and safe: NumPy casts where no kind of number is lost, anything else is an error."""
+        if self.is_object:
+            self.array[row] = value
+            return 0
+        try:
+            given = np.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise UnfitValueError(f"expected an array, got {value!r:.200}: {error}") from None
+        shape = (<object>self.array).shape[1:]
+        if given.shape != shape or not np.can_cast(given.dtype, self.array.dtype, "same_kind"):
+            if not (self.array.dtype.kind in "iu" and given.dtype.kind in "iub" and given.shape == shape):
+                raise UnfitValueError(f"expected {self.array.dtype} of shape {shape}, got {given.dtype} of shape "
+                                      f"{given.shape}; return what the observation space promises")
+        self.array[row] = given
+        return 0
+
+    cdef int copy_row(self, Py_ssize_t row, LeafRows source, Py_ssize_t source_row) except -1:
+        if self.is_object:
+            self.array[row] = source.array[source_row]
+        elif self.row_bytes:
+            memcpy(&self.bytes_[row, 0], &source.bytes_[source_row, 0], self.row_bytes)
+        return 0
+
+
+cdef class ModuleRows:
+    """The rows of one module, as the scatter sees them: `n` written so far, of `capacity`.
+
+    `finals` are last observations, upon which nobody acts: kept apart, so that rows are just what the module sees.
+    """
+    cdef public Py_ssize_t n
+    cdef public Py_ssize_t n_finals
+    cdef readonly Py_ssize_t capacity
+    cdef readonly Py_ssize_t final_capacity
+    cdef list leaves                        # of LeafRows
+    cdef list final_leaves
+    cdef lane_t[::1] lane_R
+    cdef row_t[::1] prev_R                  # the same lane's row before, or -1
+    cdef lane_t[::1] env_t_R
+    cdef double[::1] reward_R
+
+    def bind(self, list leaves, lane_R, prev_R, env_t_R, reward_R):
+        """Point at (new) memory; `n` stays."""
+        self.leaves = leaves
+        self.lane_R = lane_R
+        self.prev_R = prev_R
+        self.env_t_R = env_t_R
+        self.reward_R = reward_R
+        self.capacity = self.lane_R.shape[0]
+
+    def bind_finals(self, list leaves, Py_ssize_t capacity):
+        self.final_leaves = leaves
+        self.final_capacity = capacity
+
+
+cdef class EnvLanes:
+    """One env's live agents: by id, and in the order of its last observation dict (those who act next)."""
+
+    def __init__(self):
+        self.clear()
+        self._grow(8)
+
+    cdef int _grow(self, Py_ssize_t capacity) except -1:
+        cdef Py_ssize_t old = 0 if self.next_keys is None else self.next_keys.shape[0]
+        addresses, lanes = np.zeros((4, capacity), np.uintp), np.zeros((2, capacity), np.int32)
+        if old:
+            addresses[0, :old], lanes[0, :old] = self.keys, self.lanes
+        self.keys, self.next_keys, self.seen_keys, self.seen_values = addresses
+        self.lanes, self.next_lanes = lanes
+        return 0
+
+    def clear(self):
+        """Forget all agents: a new episode begins."""
+        self.lane_of = {}
+        self.infos = []
+        self.env_t = 0
+        self.n_acting = 0
+
+
+cdef class Scatter:
+    """Writes reset() and step() results of all envs.
+
+    Args:
+        table: the LaneTable; its arrays are read and written here, its methods called for what is rare.
+        grow: called with (module index, finals) when a module's rows (or finals) are full; must `bind` more.
+    """
+    cdef object table
+    cdef object grow
+    cdef readonly list modules              # of ModuleRows
+    cdef readonly list envs                 # of EnvLanes
+    cdef row_t[::1] row_L                   # the lane's last row
+    cdef row_t[::1] final_L                 # its final observation's place, or -1
+    cdef lane_t[::1] count_L                # its rows in the current chunk, lookback included
+    cdef lane_t[::1] module_L
+    cdef lane_t[::1] place_L                # where it stood in the env's last observation dict
+    cdef flag_t[::1] done_L
+    cdef list done_lanes                    # finished in this step by their own flags
+
+    def __init__(self, table, grow, list modules):
+        self.table = table
+        self.grow = grow
+        self.modules = modules
+        self.envs = table.envs
+        self.done_lanes = []
+        table.on_grow.append(self.bind_lanes)
+        self.bind_lanes()
+
+    def bind_lanes(self):
+        """Point at the table's (new) arrays."""
+        self.row_L = self.table.row_L
+        self.final_L = self.table.final_L
+        self.count_L = self.table.count_L
+        self.module_L = self.table.module_L
+        self.place_L = self.table.place_L
+        self.done_L = self.table.done_L
+
+    def write_reset(self, Py_ssize_t env_index, dict obs, dict infos):
+        """Begin an episode: every agent in `obs` gets a lane and its first row."""
+        cdef EnvLanes env = <EnvLanes>self.envs[env_index]
+        env.clear()
+        self._observations(env, env_index, obs, 0, 0, {}, {})
+        self._infos(env, env_index, infos)
+
+    def write_step(self, Py_ssize_t env_index, dict obs, dict rewards, dict terminateds, dict truncateds, dict infos):
+        """Add one step. Returns the flags of `__all__`: 0, TERMINATED (1), TRUNCATED (2) or both (3).
+
+        Raises:
+            MultiAgentEnvError: and its kinds, with env index, agent, env step. The env's episode is then unusable.
+        """
+        cdef EnvLanes env = <EnvLanes>self.envs[env_index]
+        cdef int all_done
+        env.env_t += 1
+        self._rewards(env, env_index, rewards)
+        all_done = self._flags(env, env_index, terminateds, TERMINATED, True)
+        all_done |= self._flags(env, env_index, truncateds, TRUNCATED, False)
+        self._observations(env, env_index, obs, all_done, env.env_t, terminateds, truncateds)
+        self._infos(env, env_index, infos)
+        if all_done or self.done_lanes:
+            self._close_lanes(env, env_index, all_done)
+        return all_done
+
+    cdef inline Py_ssize_t _lane(self, EnvLanes env, PyObject* key, Py_ssize_t* place) except -2:
+        """The key's lane, or -1. `place` is where to look first, and moves on."""
+        cdef PyObject* found
+        cdef Py_ssize_t lane
+        if place[0] < env.n_acting and env.keys[place[0]] == <size_t>key:
+            lane = env.lanes[place[0]]
+            place[0] += 1
+            return lane
+        found = PyDict_GetItemWithError(env.lane_of, <object>key)
+        if found == NULL:
+            return -1
+        lane = PyLong_AsLong(<object>found)
+        place[0] = self.place_L[lane] + 1
+        return lane
+
+    cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, dict rewards) except -1:
+        cdef PyObject *key
+        cdef PyObject *value
+        cdef Py_ssize_t pos = 0, place = 0, lane
+        cdef double reward
+        while PyDict_Next(rewards, &pos, &key, &value):          # key and value are borrowed from the dict
+            if PyFloat_Check(<object>value):
+                reward = PyFloat_AS_DOUBLE(<object>value)
+            else:
+                reward = _as_double(<object>value, env_index, <object>key, env.env_t)
+            if not isfinite(reward):
+                raise RewardError(env_index, <object>key, env.env_t, f"expected a finite reward, got {reward}")
+            lane = self._lane(env, key, &place)
+            if lane < 0:
+                lane = self.table.lane_for_late_reward(env_index, <object>key, reward)
+                if lane < 0:
+                    continue
+            (<ModuleRows>self.modules[self.module_L[lane]]).reward_R[self.row_L[lane]] += reward
+        return 0
+
+    cdef int _flags(self, EnvLanes env, Py_ssize_t env_index, dict flags, int bit, bint required) except -1:
+        """Note own True flags in done_L; return `bit` if `__all__` is True, else 0."""
+        cdef PyObject *key
+        cdef PyObject *value
+        cdef PyObject *for_all = PyDict_GetItemWithError(flags, ALL)
+        cdef Py_ssize_t pos = 0, place = 0, lane
+        if for_all == NULL and required:
+            raise MultiAgentEnvError(env_index, None, env.env_t,
+                                     "expected the key '__all__' in terminateds, which says whether the episode is over; "
+                                     f"got the keys {list(flags)}")
+        while PyDict_Next(flags, &pos, &key, &value):
+            if <object>value is False or <object>value is NUMPY_FALSE or not PyObject_IsTrue(<object>value):
+                continue
+            if <object>key is ALL or PyObject_RichCompareBool(<object>key, ALL, Py_EQ):
+                continue
+            lane = self._lane(env, key, &place)
+            if lane < 0:
+                self.table.check_known(env_index, <object>key)
+                continue
+            if not self.done_L[lane]:
+                self.done_lanes.append(lane)
+            self.done_L[lane] |= bit
+        if for_all != NULL and PyObject_IsTrue(<object>for_all):
+            return bit
+        return 0
+
+    cdef int _observations(self, EnvLanes env, Py_ssize_t env_index, dict obs, int all_done, lane_t env_t,
+                           dict terminateds, dict truncateds) except -1:
+        cdef PyObject *key = NULL
+        cdef PyObject *value
+        cdef Py_ssize_t pos = 0, place = 0, i, lane, n = 0, n_obs = 0
+        if env.next_keys.shape[0] < PyDict_Size(obs):
+            env._grow(2 * PyDict_Size(obs))
+        while PyDict_Next(obs, &pos, &key, &value):              # key and value are borrowed from the dict
+            env.seen_keys[n_obs] = <size_t>key
+            env.seen_values[n_obs] = <size_t>value
+            fastmarl_prefetch(value)
+            fastmarl_prefetch(<char*>value + LINE)
+            n_obs += 1
+        try:
+            for i in range(n_obs):
+                if i + AHEAD < n_obs:
+                    _prefetch_array(<PyObject*>env.seen_values[i + AHEAD])
+                key, value = <PyObject*>env.seen_keys[i], <PyObject*>env.seen_values[i]
+                lane = self._lane(env, key, &place)
+                if lane < 0:
+                    lane = self.table.join(env_index, <object>key, all_done, terminateds, truncateds)
+                    if lane < 0:                                  # came and went in one step: nothing to act upon
+                        continue
+                    self._append(lane, env_t, <object>value)
+                    (<ModuleRows>self.modules[self.module_L[lane]]).reward_R[self.row_L[lane]] += \
+                        self.table.early_reward(env_index, lane)
+                elif all_done or self.done_L[lane]:
+                    self._finalize(lane, <object>value)
+                    continue
+                else:
+                    self._append(lane, env_t, <object>value)
+                env.next_keys[n] = <size_t>key
+                env.next_lanes[n] = <lane_t>lane
+                self.place_L[lane] = <lane_t>n
+                n += 1
+        except UnfitValueError as error:
+            raise ObservationError(env_index, <object>key, env_t, f"observation: {error}") from None
+        env.keys, env.next_keys = env.next_keys, env.keys
+        env.lanes, env.next_lanes = env.next_lanes, env.lanes
+        env.n_acting = n
+        return 0
+
+    cdef int _append(self, Py_ssize_t lane, lane_t env_t, object value) except -1:
+        cdef ModuleRows rows = <ModuleRows>self.modules[self.module_L[lane]]
+        cdef Py_ssize_t row = rows.n
+        if row == rows.capacity:
+            self.grow(self.module_L[lane], False)
+        for leaf in rows.leaves:
+            (<LeafRows>leaf).write(row, value)
+        rows.lane_R[row] = <lane_t>lane
+        rows.prev_R[row] = self.row_L[lane]
+        rows.env_t_R[row] = env_t
+        rows.reward_R[row] = 0.0
+        rows.n = row + 1
+        self.row_L[lane] = row
+        self.count_L[lane] += 1
+        return 0
+
+    cdef int _finalize(self, Py_ssize_t lane, object value) except -1:
+        """Write the lane's final observation: `value`, or its previous one again where that is missing."""
+        cdef ModuleRows rows = <ModuleRows>self.modules[self.module_L[lane]]
+        cdef Py_ssize_t i, place = rows.n_finals
+        if place == rows.final_capacity:
+            self.grow(self.module_L[lane], True)
+        for i in range(len(rows.final_leaves)):
+            if value is MISSING:
+                (<LeafRows>rows.final_leaves[i]).copy_row(place, <LeafRows>rows.leaves[i], self.row_L[lane])
+            else:
+                (<LeafRows>rows.final_leaves[i]).write(place, value)
+        rows.n_finals = place + 1
+        self.final_L[lane] = place
+        return 0
+
+    cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1:
+        cdef Py_ssize_t lane
+        lanes = list(env.lane_of.values()) if all_done else self.done_lanes
+        for lane in lanes:
+            if not self.done_L[lane]:                             # own flags win over those of `__all__`
+                self.done_L[lane] = <flag_t>all_done
+            if self.final_L[lane] < 0 and self.row_L[lane] >= 0:
+                self._finalize(lane, MISSING)
+            self.table.finish(env_index, lane, env.env_t)
+        self.done_lanes = []
+        if all_done:
+            env.n_acting = 0
+        return 0
+
+    cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, dict infos) except -1:
+        cdef PyObject *key
+        cdef PyObject *value
+        cdef Py_ssize_t pos = 0, place = 0, lane
+        while PyDict_Next(infos, &pos, &key, &value):
+            fastmarl_prefetch(value)
+        pos = 0
+        while PyDict_Next(infos, &pos, &key, &value):
+            if type(<object>value) is dict and PyDict_Size(<object>value) == 0:
+                continue
+            if <object>value is None:
+                continue
+            if not isinstance(<object>value, dict):
+                raise MultiAgentEnvError(env_index, <object>key, env.env_t,
+                                         f"expected a dict as info, got {type(<object>value).__name__}")
+            lane = self._lane(env, key, &place)
+            if lane < 0 and <object>key != COMMON:
+                continue                                          # an agent that was never seen
+            env.infos.append((env.env_t, lane, _private_copy(<object>value)))
+        return 0
+
+    def forget_done_lanes(self):
+        """After an error in write_step(): drop what it had noted of the broken step."""
+        self.done_lanes = []
+
+
+cdef inline void _prefetch_array(PyObject* value) noexcept:
+    if cnp.PyArray_CheckExact(<object>value):
+        fastmarl_prefetch(cnp.PyArray_DIMS(<cnp.ndarray>value))
+        fastmarl_prefetch(cnp.PyArray_DATA(<cnp.ndarray>value))
+
+
+cdef object MISSING = object()
+cdef frozenset IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), np.float32, np.float64, np.int32,
+                                      np.int64, np.bool_))
+
+
+cdef object _private_copy(object info):
+    """Envs reuse info dicts and the arrays in them; what is recorded must not change with them."""
+    from copy import deepcopy
+    cdef dict copied = PyDict_Copy(info) if type(info) is dict else dict(info)
+    for key, value in copied.items():
+        if type(value) not in IMMUTABLE:
+            copied[key] = deepcopy(value)
+    return copied
+
+
+cdef double _as_double(object value, Py_ssize_t env_index, object agent_id, lane_t env_t) except? -1.0:
+    """A reward that is no float: an int, a NumPy scalar, an array or tensor of one element."""
+    if PyLong_CheckExact(value):
+        return PyFloat_AsDouble(value)
+    try:
+        given = np.asarray(value)
+        if given.size == 1 and given.dtype.kind in "fiub":
+            return given.item()
+    except (TypeError, ValueError):
+        pass
+    raise RewardError(env_index, agent_id, env_t, f"expected a number as reward, got {value!r:.200}")

@@ -1,0 +1,108 @@
+"""Finding a lane's rows in a block. Rows are written in the order of arrival; each knows the lane's row before."""
+cimport numpy as cnp
+import numpy as np
+from cpython.dict cimport PyDict_Next
+from cpython.object cimport PyObject
+from libc.string cimport memcpy
+
+from typedefs cimport lane_t, row_t
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    PyObject* PyDict_GetItemWithError(object p, object key) except? NULL
+
+
+def chain(const row_t[::1] prev_R, Py_ssize_t last, Py_ssize_t n):
+    """The `n` rows of one lane that end with row `last`.
+
+    Returns:
+        (rows, stride): int64 [n], ascending; `stride` is their common distance, or 0 if there is none, so that
+        with a stride (or n < 2: stride 1) the rows are a slice.
+    """
+    rows = np.empty(n, np.int64)
+    cdef row_t[::1] out = rows
+    cdef Py_ssize_t stride
+    with nogil:
+        stride = _chain(prev_R, last, n, out)
+    return rows, stride
+
+
+cdef Py_ssize_t _chain(
+    const row_t[::1] prev_R,       # IN  [row] the same lane's row before
+    Py_ssize_t last,
+    Py_ssize_t n,
+    row_t[::1] out_rows,           # OUT [n]
+) except -2 nogil:
+    cdef Py_ssize_t i, row = last, stride = 1
+    for i in range(n - 1, -1, -1):
+        out_rows[i] = row
+        row = prev_R[row]
+    if n > 1:
+        stride = out_rows[1] - out_rows[0]
+    for i in range(2, n):
+        if out_rows[i] - out_rows[i - 1] != stride:
+            return 0
+    return stride
+
+
+def carried(
+    const lane_t[::1] lanes,       # IN  live lanes of one module
+    const row_t[::1] row_L,        # IN  [lane] last row
+    const lane_t[::1] count_L,     # IN  [lane] rows in the chunk
+    const lane_t[::1] from_env_t,  # IN  [len(lanes)] lookback begins here
+    const row_t[::1] prev_R,       # IN  [row]
+    const lane_t[::1] env_t_R,     # IN  [row]
+):
+    """What the next chunk needs of this one: each lane's last row, and rows of its lookback.
+
+    Returns:
+        (rows, counts): int64, grouped by lane, each lane's from last to first; int32 [len(lanes)] of them.
+    """
+    cdef Py_ssize_t i, k, n = 0, row
+    cdef lane_t[::1] counts = np.zeros(lanes.shape[0], np.int32)
+    for i in range(lanes.shape[0]):
+        row = row_L[lanes[i]]
+        k = 1
+        while k < count_L[lanes[i]] and env_t_R[prev_R[row]] >= from_env_t[i]:
+            row = prev_R[row]
+            k += 1
+        counts[i] = <lane_t>k
+        n += k
+    cdef row_t[::1] rows = np.empty(n, np.int64)
+    n = 0
+    for i in range(lanes.shape[0]):
+        row = row_L[lanes[i]]
+        for k in range(counts[i]):
+            rows[n] = row
+            row = prev_R[row]
+            n += 1
+    return np.asarray(rows), np.asarray(counts)
+
+
+def write_rows(dict columns, dict outputs, Py_ssize_t first, Py_ssize_t n):
+    """Copy outputs [n, ...] to rows first .. first + n of the columns of the same keys.
+
+    Returns:
+        False if some output has no column, or one of another dtype or shape: nothing is wrong, but the slow way is
+        needed for it; what was copied may be copied again.
+    """
+    cdef PyObject *key
+    cdef PyObject *value
+    cdef PyObject *found
+    cdef Py_ssize_t pos = 0
+    cdef size_t row_bytes
+    cdef cnp.ndarray column, rows
+    if len(columns) != len(outputs):
+        return False
+    while PyDict_Next(outputs, &pos, &key, &value):
+        found = PyDict_GetItemWithError(columns, <object>key)
+        if found == NULL:
+            return False
+        column, rows = <cnp.ndarray?><object>found, <cnp.ndarray?><object>value
+        row_bytes = cnp.PyArray_STRIDE(column, 0)
+        if (cnp.PyArray_TYPE(rows) != cnp.PyArray_TYPE(column) or not cnp.PyArray_ISCARRAY_RO(rows)
+                or <size_t>cnp.PyArray_NBYTES(rows) != n * row_bytes or first + n > cnp.PyArray_DIM(column, 0)):
+            return False
+        memcpy(cnp.PyArray_BYTES(column) + first * row_bytes, cnp.PyArray_DATA(rows), n * row_bytes)
+    return True

@@ -1,0 +1,23 @@
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+torch.set_num_threads(1)
+
+settings.register_profile("local", deadline=None, print_blob=True)
+settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture
+def rng(request):
+    """A generator whose seed a failing test reports; FASTMARL_SEED runs it again."""
+    seed = int(os.environ.get("FASTMARL_SEED", random.randrange(2**32)))
+    request.node.add_report_section("setup", "seed", f"FASTMARL_SEED={seed}")
+    return np.random.default_rng(seed)

@@ -1,0 +1,116 @@
+import functools
+import types
+
+import pytest
+
+from fastmarl.callbacks import EVENTS, Callbacks, listeners
+from fastmarl.errors import ConfigError
+
+
+class Recorder(Callbacks):
+    """Writes down the ends it hears of."""
+
+    def __init__(self, log=None):
+        self.log = [] if log is None else log
+
+    def on_episode_end(self, *, episode, **kwargs):
+        self.log.append(("class", episode))
+
+
+def rllib_classes():
+    """Stand-ins with the module and class names that RLlib's own classes have."""
+    base = type("RLlibCallback", (), {event: lambda self, **kwargs: None for event in EVENTS})
+    base.__module__ = "ray.rllib.callbacks.callbacks"
+    tracker = type("MemoryTrackingCallbacks", (base,), {"on_episode_end": lambda self, **kwargs: "rllib"})
+    tracker.__module__ = base.__module__
+    mine = type("Mine", (base,), {"on_sample_end": lambda self, **kwargs: "mine"})
+    return base, tracker, mine
+
+
+def heard(found):
+    return {event for event, callables in found.items() if callables}
+
+
+@pytest.mark.parametrize("callbacks_class", [None, [], Callbacks, rllib_classes()[0]])
+def test_an_event_that_nobody_overrides_has_no_listeners(callbacks_class):
+    assert listeners(callbacks_class, {}) == dict.fromkeys(EVENTS, ())
+
+
+def test_only_overridden_events_are_heard():
+    assert heard(listeners(Recorder, {})) == {"on_episode_end"}
+
+
+def test_an_override_is_inherited():
+    class Heir(Recorder):
+        pass
+
+    assert heard(listeners(Heir, {})) == {"on_episode_end"}
+
+
+def test_each_class_is_instantiated_once_for_all_events():
+    class Both(Callbacks):
+        def on_episode_start(self, **kwargs):
+            self.started = True
+
+        def on_episode_end(self, **kwargs):
+            return self.started
+
+    found = listeners(Both, {})
+    found["on_episode_start"][0]()
+    assert found["on_episode_end"][0]() is True
+
+
+def test_classes_come_before_functions_and_keep_their_order():
+    log = []
+    classes = [functools.partial(Recorder, log), functools.partial(Recorder, log)]
+    functions = [functools.partial(lambda i, *, episode, **kwargs: log.append((i, episode)), i) for i in range(2)]
+    for listener in listeners(classes, {"on_episode_end": functions})["on_episode_end"]:
+        listener(episode="e")
+    assert log == [("class", "e"), ("class", "e"), (0, "e"), (1, "e")]
+
+
+def test_a_single_function_and_none_are_taken_as_they_are():
+    found = listeners(None, {"on_sample_end": max, "on_episode_step": None})
+    assert found["on_sample_end"] == (max,)
+    assert found["on_episode_step"] == ()
+
+
+def test_classes_without_our_base_work():
+    class Plain:
+        def on_episode_step(self, **kwargs):
+            return "plain"
+
+    found = listeners(Plain, {})
+    assert heard(found) == {"on_episode_step"}
+    assert found["on_episode_step"][0](episode=None) == "plain"
+
+
+def test_a_method_set_on_the_object_is_heard():
+    def make():
+        obj = Callbacks()
+        obj.on_episode_step = lambda **kwargs: "instance"
+        return obj
+
+    assert heard(listeners(make, {})) == {"on_episode_step"}
+
+
+def test_rllib_subclasses_are_heard_even_those_that_rllib_ships():
+    _, tracker, mine = rllib_classes()
+    assert heard(listeners(tracker, {})) == {"on_episode_end"}
+    assert heard(listeners(mine, {})) == {"on_sample_end"}
+
+
+def test_an_instance_instead_of_a_class_is_refused():
+    with pytest.raises(ConfigError, match="pass the class itself"):
+        listeners(Recorder(), {})
+
+
+def test_an_unknown_event_is_refused_by_name():
+    with pytest.raises(ConfigError, match="'on_episode_finish'; the events are on_environment_created, "):
+        listeners(None, {"on_episode_finish": max})
+
+
+@pytest.mark.parametrize("bad", ["print", [max, 3], types.SimpleNamespace()])
+def test_something_that_cannot_be_called_is_refused(bad):
+    with pytest.raises(ConfigError, match="callbacks_on_sample_end must be a callable"):
+        listeners(None, {"on_sample_end": bad})

@@ -1,0 +1,235 @@
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fastmarl import checkpoint
+from fastmarl.checkpoint import load_state, save_state
+from fastmarl.errors import CheckpointError
+
+DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+DTYPES += ["float16", "float32", "float64", "complex64", "complex128"]
+
+
+def assert_same(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    elif isinstance(a, np.ndarray):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert a.tobytes() == b.tobytes()
+    else:
+        assert repr(a) == repr(b)
+
+
+def arrays_file(folder):
+    (file,) = folder.glob("arrays-*.safetensors")
+    return file
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A checkpoint with some of everything, and the state in it."""
+    state = {
+        "rng": np.random.default_rng(7).bit_generator.state,
+        "weights": {"default_policy": {"layer.weight": np.arange(12, dtype=np.float32).reshape(3, 4)}},
+        "counters": [0, -1, 2**200, 0.1, float("inf"), None, True, "text \ud800 ü"],
+    }
+    save_state(tmp_path / "checkpoint", state)
+    return tmp_path / "checkpoint", state
+
+
+leaves = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+    | hnp.arrays(st.sampled_from(DTYPES), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
+)  # fmt: skip
+keys = st.text() | st.just("$") | st.integers() | st.tuples(st.text(), st.integers())
+trees = st.recursive(leaves, lambda t: st.lists(t) | st.tuples(t, t) | st.dictionaries(keys, t), max_leaves=8)
+
+
+@given(state=trees)
+def test_any_tree_comes_back_equal(state, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("any")
+    save_state(folder, state)
+    assert_same(load_state(folder), state)
+    shutil.rmtree(folder)
+
+
+def test_a_generator_goes_on_where_it_was_saved(tmp_path):
+    rng = np.random.default_rng(3)
+    save_state(tmp_path, {"rng": rng.bit_generator.state})
+    expected = rng.random(5)
+    rng.bit_generator.state = load_state(tmp_path)["rng"]
+    np.testing.assert_array_equal(rng.random(5), expected)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12).reshape(3, 4).T,
+        np.arange(12)[::-2],
+        np.arange(3, dtype=">i4"),
+        np.broadcast_to(np.float32(2), (2, 2)),
+    ],
+    ids=["transposed", "reversed", "big-endian", "broadcast"],
+)
+def test_memory_layout_does_not_matter(tmp_path, array):
+    save_state(tmp_path, array)
+    np.testing.assert_array_equal(load_state(tmp_path), array)
+
+
+def test_tensors_come_back_as_arrays(tmp_path):
+    state = {
+        "a": torch.ones(2, 3, requires_grad=True),
+        "b": torch.tensor([1.5], dtype=torch.bfloat16),
+        "c": torch.tensor(4),
+    }
+    save_state(tmp_path, state)
+    loaded = load_state(tmp_path)
+    assert_same(
+        loaded, {"a": np.ones((2, 3), np.float32), "b": np.array([1.5], np.float32), "c": np.array(4, dtype=np.int64)}
+    )
+    assert loaded["a"].flags.writeable
+
+
+def test_numpy_scalars_come_back_as_python_numbers(tmp_path):
+    save_state(tmp_path, [np.float32(0.5), np.int64(3), np.bool_(True), np.float64("nan")])
+    assert_same(load_state(tmp_path), [0.5, 3, True, float("nan")])
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"a": [1, {2}]}, r"state\['a'\]\[1\] is a set"),
+        ({"a": np.array(["x"], object)}, r"state\['a'\] is an array of dtype object"),
+        ({"a": np.array(["x"])}, r"state\['a'\] is an array of dtype <U1"),
+        ({frozenset(): 1}, r"state has the key frozenset\(\)"),
+        ((lambda: 0,), r"state\[0\] is a function"),
+    ],
+)
+def test_what_cannot_be_saved_is_named_and_leaves_the_old_checkpoint(saved, state, message):
+    folder, before = saved
+    with pytest.raises(CheckpointError, match=message):
+        save_state(folder, state)
+    assert_same(load_state(folder), before)
+
+
+@pytest.mark.parametrize("failing_call", [0, 1])
+@pytest.mark.parametrize("name", ["fsync", "replace"])
+def test_a_failed_save_leaves_the_old_checkpoint_and_no_litter(saved, monkeypatch, name, failing_call):
+    folder, before = saved
+    files = sorted(folder.iterdir())
+    real, calls = getattr(os, name), []
+
+    def failing(*args):
+        calls.append(args)
+        if len(calls) == failing_call + 1:
+            raise OSError(28, "No space left on device")
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.os, name, failing)
+        with pytest.raises(OSError, match="No space left"):
+            save_state(folder, {"x": np.zeros(3)})
+    assert_same(load_state(folder), before)
+    save_state(folder, before)
+    assert sorted(folder.iterdir()) == files
+
+
+def test_saving_again_replaces_the_arrays_and_keeps_foreign_files(saved):
+    folder, _ = saved
+    (folder / "notes.txt").write_text("mine")
+    save_state(folder, {"x": np.zeros(3)})
+    assert_same(load_state(folder), {"x": np.zeros(3)})
+    assert sorted(f.name for f in folder.iterdir()) == sorted(["notes.txt", "state.json", arrays_file(folder).name])
+
+
+def test_a_missing_checkpoint_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"nowhere/state\.json does not exist"):
+        load_state(tmp_path / "nowhere")
+
+
+def test_missing_arrays_are_named(saved):
+    folder, _ = saved
+    file = arrays_file(folder)
+    file.unlink()
+    with pytest.raises(CheckpointError, match=f"{file.name} does not exist; the checkpoint is incomplete"):
+        load_state(folder)
+
+
+def test_a_newer_version_asks_for_an_upgrade(saved):
+    folder, _ = saved
+    document = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps(document | {"version": checkpoint.VERSION + 1, "content": "unknown"}))
+    with pytest.raises(CheckpointError, match=r"state\.json was written by a newer fastmarl .* upgrade fastmarl"):
+        load_state(folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "null", "[" * 100_000, '{"format": "x", "version": 1, "content": {}}']
+)
+def test_another_json_file_is_refused(saved, text):
+    folder, _ = saved
+    (folder / "state.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"state\.json is damaged"):
+        load_state(folder)
+
+
+def each_file(folder):
+    return [folder / "state.json", arrays_file(folder)]
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["json", "arrays"])
+def test_a_file_cut_anywhere_is_refused(saved, which):
+    folder, _ = saved
+    file = each_file(folder)[which]
+    blob = file.read_bytes()
+    for length in range(len(blob)):
+        file.write_bytes(blob[:length])
+        with pytest.raises(CheckpointError, match=f"{file.name} is damaged"):
+            load_state(folder)
+
+
+def test_a_flipped_bit_in_the_arrays_is_refused(saved):
+    folder, _ = saved
+    file = arrays_file(folder)
+    for flipped in flipped_copies(file.read_bytes()):
+        file.write_bytes(flipped)
+        with pytest.raises(CheckpointError, match=f"{file.name} is damaged"):
+            load_state(folder)
+
+
+def test_a_flipped_bit_in_the_json_is_refused_or_harmless(saved):
+    folder, before = saved
+    file = folder / "state.json"
+    blob = file.read_bytes()
+    harmless = 0
+    for flipped in flipped_copies(blob):
+        file.write_bytes(flipped)
+        try:
+            loaded = load_state(folder)
+        except CheckpointError:
+            continue
+        assert_same(loaded, before)  # white space carries nothing
+        harmless += 1
+    assert harmless <= blob.count(b" ") + blob.count(b"\n")
+
+
+def flipped_copies(blob):
+    """`blob` with one bit flipped, for each byte."""
+    for position in range(len(blob)):
+        flipped = bytearray(blob)
+        flipped[position] ^= 1 << position % 8
+        yield flipped

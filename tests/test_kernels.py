@@ -1,0 +1,78 @@
+"""Every numba kernel against its NumPy reference, compiled and as plain Python."""
+
+import numpy as np
+import pytest
+
+from fastmarl.kernels.accumulate import accumulate, accumulate_numpy
+from fastmarl.kernels.moments import update_moments, update_moments_numpy
+from fastmarl.kernels.remap import lanes_to_rows, lanes_to_rows_numpy, rows_to_lanes, rows_to_lanes_numpy
+
+
+def versions(kernel):
+    return pytest.mark.parametrize("kernel", [kernel, kernel.py_func], ids=["numba", "python"])
+
+
+@versions(accumulate)
+@pytest.mark.parametrize("n", [0, 1, 257])
+@pytest.mark.parametrize("n_lookback", [0, 40])
+def test_accumulate_matches_numpy(rng, kernel, n, n_lookback):
+    n_lanes = 9
+    lane_R = rng.integers(0, n_lanes, n).astype(np.int32)
+    reward_R = rng.integers(-99, 99, n) / 8.0
+    lookback_R = rng.random(min(n, n_lookback)) < 0.5
+    row_L = np.full(n_lanes, -1)
+    row_L[lane_R] = np.arange(n)
+    final_L = np.where(rng.random(n_lanes) < 0.5, 3, -1)
+    first_action, end_action = n // 4, n - n // 5
+    start = rng.integers(-9, 9, n_lanes) / 8.0, rng.integers(0, 9, n_lanes), rng.integers(0, 9, n_lanes)
+    expected, got = [a.copy() for a in start], [a.copy() for a in start]
+    rows = reward_R, lane_R, lookback_R, first_action, end_action, row_L, final_L
+    accumulate_numpy(*rows, *expected)
+    kernel(*rows, *got)
+    for expected_L, got_L in zip(expected, got, strict=True):
+        np.testing.assert_array_equal(got_L, expected_L)
+    if n > 200:
+        assert (got[0] != start[0]).any() and (got[2] != start[2]).any()
+
+
+@versions(rows_to_lanes)
+@pytest.mark.parametrize("n", [0, 1, 33])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_rows_to_lanes_matches_numpy(rng, kernel, n, dtype):
+    values_NK = rng.integers(0, 99, (n, 5)).astype(dtype)
+    lanes_N = rng.permutation(40)[:n].astype(np.int32)
+    expected, got = np.full((40, 5), -7, dtype), np.full((40, 5), -7, dtype)
+    rows_to_lanes_numpy(values_NK, lanes_N, expected)
+    kernel(values_NK, lanes_N, got)
+    np.testing.assert_array_equal(got, expected)
+    assert (got == -7).all(axis=1).sum() == 40 - n  # lanes that are not in the batch were left alone
+
+
+@versions(lanes_to_rows)
+@pytest.mark.parametrize("n", [0, 1, 33])
+def test_lanes_to_rows_matches_numpy(rng, kernel, n):
+    values_LK = rng.normal(size=(40, 5)).astype(np.float32)
+    lanes_N = rng.permutation(40)[:n].astype(np.int32)
+    expected, got = np.full((n, 5), np.nan, np.float32), np.full((n, 5), np.nan, np.float32)
+    lanes_to_rows_numpy(values_LK, lanes_N, expected)
+    kernel(values_LK, lanes_N, got)
+    np.testing.assert_array_equal(got, expected)
+    assert not np.isnan(got).any()
+
+
+@versions(update_moments)
+@pytest.mark.parametrize("sizes", [[0], [1], [1, 0, 5], [300, 7]])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+def test_update_moments_matches_numpy(rng, kernel, sizes, dtype):
+    batches = [rng.normal(50, 9, (n, 3)).astype(dtype) for n in sizes]
+    expected, got = [np.zeros(3), np.zeros(3)], [np.zeros(3), np.zeros(3)]
+    expected_count = got_count = 0
+    for batch in batches:
+        expected_count = update_moments_numpy(batch, expected_count, *expected)
+        got_count = kernel(batch, got_count, *got)
+    assert got_count == expected_count == sum(sizes)
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-9)
+    if sum(sizes):
+        everything = np.concatenate(batches).astype(np.float64)
+        np.testing.assert_allclose(got[0], everything.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(got[1] / got_count, everything.var(0), rtol=1e-6, atol=1e-12)

@@ -1,0 +1,157 @@
+"""src_ext/_store.pyx, blocks and their leases."""
+
+import gc
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from reference.rows import ListRows
+
+from fastmarl import _store
+from fastmarl._scatter import ModuleRows
+from fastmarl.block import Block, BlockSource, MemoryPool
+from fastmarl.spaces import RowLayout
+
+SPACE = gym.spaces.Box(0, 255, (2,), np.uint8)
+
+
+def random_rows(rng, n, n_lanes):
+    rows = ListRows()
+    for env_t in range(n):
+        rows.append(int(rng.integers(n_lanes)), env_t, None)
+    prev_R = np.full(max(n, 1), -9)
+    for lane in range(n_lanes):
+        indices = rows.indices(lane)
+        prev_R[indices] = [-1, *indices[:-1]][: len(indices)]
+    return rows, prev_R
+
+
+@pytest.mark.parametrize(("n", "n_lanes"), [(1, 1), (60, 1), (400, 7)])
+def test_chain_matches_the_lists(rng, n, n_lanes):
+    rows, prev_R = random_rows(rng, n, n_lanes)
+    for lane in range(n_lanes):
+        indices = rows.indices(lane)
+        for k in range(1, len(indices) + 1):
+            got, stride = _store.chain(prev_R, indices[-1], k)
+            assert got.tolist() == indices[-k:]
+            distances = set(np.diff(got).tolist())
+            assert stride == (1 if k == 1 else distances.pop() if len(distances) == 1 else 0)
+
+
+def test_chain_of_nothing():
+    assert _store.chain(np.zeros(0, np.int64), -1, 0)[0].tolist() == []
+
+
+@pytest.mark.parametrize("n_lanes", [1, 5])
+@pytest.mark.parametrize("lookback", [0, 1, 10, 1000])
+def test_carried_matches_the_lists(rng, n_lanes, lookback):
+    n = 200
+    rows, prev_R = random_rows(rng, n, n_lanes)
+    env_t_R = np.arange(n, dtype=np.int32)
+    lanes = rng.permutation(n_lanes).astype(np.int32)
+    row_L = np.array([rows.indices(lane)[-1] for lane in range(n_lanes)])
+    count_L = np.array([len(rows.indices(lane)) for lane in range(n_lanes)], np.int32)
+    from_env_t = np.full(n_lanes, n - lookback, np.int32)
+    got, counts = _store.carried(lanes, row_L, count_L, from_env_t, prev_R, env_t_R)
+    expected = []
+    for lane in lanes:
+        *others, last = rows.indices(lane)
+        expected.append([last, *reversed([row for row in others if row >= n - lookback])])
+    assert got.tolist() == [row for rows_of_lane in expected for row in rows_of_lane]
+    assert counts.tolist() == [len(rows_of_lane) for rows_of_lane in expected]
+
+
+def test_carried_of_no_lanes():
+    nothing = np.zeros(0, np.int32)
+    rows, counts = _store.carried(nothing, np.zeros(0, np.int64), nothing, nothing, np.zeros(0, np.int64), nothing)
+    assert rows.tolist() == counts.tolist() == []
+
+
+def filled_block(pool, n=10):
+    rows = ModuleRows()
+    block = Block(RowLayout(SPACE), pool, rows)
+    block.obs[0][:n] = np.arange(2 * n).reshape(n, 2)
+    block.prev_R[:n] = np.arange(n) - 1
+    block.reward_R[:n] = np.arange(n)
+    block.env_t_R[:n] = np.arange(n)
+    rows.n = n
+    block.record(0, n, {"actions": np.arange(n), ("state", "h"): np.ones((n, 3), np.float32)})
+    return block
+
+
+def test_views_of_a_block_keep_its_memory_and_their_death_gives_it_back():
+    pool = MemoryPool()
+    block = filled_block(pool)
+    source = BlockSource(block, 9, 10, -1, 9, {})
+    tensor = torch.from_numpy(source.observations())
+    del block, source
+    gc.collect()
+    other = filled_block(pool)  # would be the same memory if it had been given back
+    other.obs[0][:] = 0
+    assert tensor.tolist() == [[2 * i, 2 * i + 1] for i in range(10)]
+    address = tensor.data_ptr()
+    del tensor, other
+    gc.collect()
+    borrowers = filled_block(pool), filled_block(pool)
+    assert address in {borrower.obs[0].ctypes.data for borrower in borrowers}
+
+
+def test_memory_may_be_given_back_from_another_thread():
+    pool = MemoryPool()
+    held = [filled_block(pool)]
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join(timeout=10)
+    gc.collect()
+    assert len(pool._idle) == 1
+
+
+def test_growing_keeps_rows_and_leaves_older_views_alone():
+    block = filled_block(MemoryPool())
+    view = block.obs[0][:10]
+    before = view.copy()
+    capacity = block.rows.capacity
+    block.grow(finals=False)
+    assert block.rows.capacity == 2 * capacity
+    np.testing.assert_array_equal(block.obs[0][:10], before)
+    np.testing.assert_array_equal(block.outputs["actions"][:10], np.arange(10))
+    block.obs[0][:] = 0
+    np.testing.assert_array_equal(view, before)
+
+
+def test_an_output_that_is_missing_once_becomes_nan_there():
+    block = filled_block(MemoryPool())
+    block.rows.n = 14
+    block.record(10, 2, {"actions": np.array([7, 7]), "logp": np.ones(2, np.float32)})
+    block.record(12, 2, {"actions": np.array([8, 8])})
+    assert np.isnan(block.outputs["logp"][:10]).all()
+    assert block.outputs["logp"][10:12].tolist() == [1, 1]
+    assert np.isnan(block.outputs["logp"][12:14]).all()
+    assert np.isnan(block.outputs["state", "h"][10:14]).all()
+    assert block.outputs["actions"][9:14].tolist() == [9, 7, 7, 8, 8]
+
+
+def test_columns_without_copies_where_the_rows_are_a_slice():
+    block = filled_block(MemoryPool())
+    source = BlockSource(block, 9, 10, -1, 9, {})
+    assert np.shares_memory(source.rewards(), block.reward_R)
+    assert source.rewards().tolist() == list(range(9))
+    assert np.shares_memory(source.observations(), block.obs[0])
+    assert source.extra_keys() == ("state",)
+    assert source.extra("state")["h"].shape == (9, 3)
+    block.prev_R[9] = 7  # a step that the lane missed
+    gaps = BlockSource(block, 9, 9, -1, 9, {})
+    assert gaps.rewards().tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_take_copies_rows_and_outputs():
+    pool = MemoryPool()
+    block = filled_block(pool)
+    copy = Block(block.layout, pool, ModuleRows())
+    copy.take(block, np.array([1, 4, 9]))
+    assert copy.rows.n == 3
+    assert copy.obs[0][:3].tolist() == [[2, 3], [8, 9], [18, 19]]
+    assert copy.outputs["actions"][:3].tolist() == [1, 4, 9]
+    assert copy.reward_R[:3].tolist() == [1, 4, 9]
