@@ -125,7 +125,7 @@ class RunnerMetrics:
         report: dict[str, Any] = {
             "num_env_steps_sampled": new["num_env_steps_sampled"],
             "num_env_steps_sampled_lifetime": self.lifetime["num_env_steps_sampled"],
-            "num_agent_steps_sampled": {str(agent): n for agent, n in new["agent_steps"].items()},
+            "num_agent_steps_sampled": _by_name(new["agent_steps"]),
             "num_agent_steps_sampled_lifetime": self.lifetime["num_agent_steps"],
             "num_module_steps_sampled": dict(new["module_steps"]),
             "num_episodes": new["num_episodes"],
@@ -190,6 +190,14 @@ class RunnerMetrics:
             for key, value in getattr(episode, name).items():
                 values.setdefault(str(key), []).append(value)
         return {key: float(np.mean(seen)) for key, seen in values.items()}
+
+
+def _by_name(counts: Counter) -> dict[str, int]:
+    """Counts by the agents' names; the ids 1 and "1" share one."""
+    named: Counter = Counter()
+    for agent_id, n in counts.items():
+        named[str(agent_id)] += n
+    return dict(named)
 
 
 def _new_counts() -> dict[str, Any]:

@@ -139,8 +139,8 @@ class EpisodeStore:
         for module in range(len(self.rows)):
             lanes, _, counts = self._carried(module, self.table.live_lanes([env_index]))
             self._open_chunk(lanes, counts)
-        self._next_chunk(record)
         record.lanes += joining
+        self._next_chunk(record)
 
     def running_chunk(self, env_index: int) -> MultiAgentEpisode:
         """The running episode's chunk as recorded up to now."""

@@ -1,0 +1,131 @@
+"""The runner against a plain oracle, over random worlds: whatever the agents do, the record is right."""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+from reference.compare import SideBySide, assert_same_chunk, fingerprint, join, outline
+from reference.runner import ReferenceRunner
+from reference.worlds import Call, World, make_world
+
+GROUPS, WORLDS_PER_GROUP = 20, 100
+SOME_WORLDS = range(100_000, 100_120)
+
+
+@contextmanager
+def _naming(seed: int) -> Iterator[World]:
+    """The world of `seed`; a failure inside tells which one it was."""
+    try:
+        yield make_world(random.Random(seed))
+    except Exception as error:
+        error.add_note(f"world: make_world(random.Random({seed}))")
+        raise
+
+
+def _worlds(condition) -> list[int]:
+    return [seed for seed in SOME_WORLDS if condition(make_world(random.Random(seed)))]
+
+
+def _check(world: World) -> None:
+    both = SideBySide(world)
+    for chunk, expected in both.run():
+        assert_same_chunk(world, chunk, expected)
+    both.assert_same_actions()
+    both.assert_same_metrics()
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_chunks_actions_and_counters_equal_the_oracle(group):
+    for seed in range(group * WORLDS_PER_GROUP, (group + 1) * WORLDS_PER_GROUP):
+        with _naming(seed) as world:
+            _check(world)
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+def test_small_worlds_equal_the_oracle(rng):
+    world = make_world(rng, small=True)
+    note(repr(world))
+    _check(world)
+
+
+def test_the_worlds_have_what_they_are_for():
+    """Else the tests above could pass for want of trouble."""
+    seen: Counter[str] = Counter()
+    for seed in range(GROUPS * WORLDS_PER_GROUP):
+        world = make_world(random.Random(seed))
+        oracle = ReferenceRunner(world)
+        for call in world.calls:
+            chunks = oracle.sample(call)
+            parts = [(chunk, part) for chunk in chunks for part in chunk.agents.values()]
+            seen["split"] += any(c.id_ == d.id_ and c.env_t == d.env_t_started for c, d in combinations(chunks, 2))
+            seen["nobody's chunk"] += any(not chunk.agents for chunk in chunks)
+            seen["lookback"] += any(part.lookback for _, part in parts)
+            seen["waited over a cut"] += any(p.env_ts[p.lookback] < c.env_t_started for c, p in parts)
+            seen["last one repeated"] += any(p.obs[-1] == p.obs[-2] for _, p in parts)
+            seen["died alone"] += any((p.terminated or p.truncated) and not c.terminated for c, p in parts)
+        seen["early reward"] += oracle.unattributed > oracle.lost
+        seen["lost reward"] += oracle.lost != 0
+        seen["pending reward"] += oracle.pending != 0
+        seen["nobody acts"] += any(not actions for actions in oracle.env_actions.values())
+        seen["everybody acts"] += any(len(actions) > 3 for actions in oracle.env_actions.values())
+    assert len(seen) == 11 and min(seen.values()) >= 50, seen
+
+
+@pytest.mark.parametrize("seed", _worlds(lambda world: world.keeps_everything and not world.respawn))
+def test_joined_chunks_are_the_whole_episode(seed):
+    with _naming(seed) as world:
+        both = SideBySide(world)
+        chunks = defaultdict(list)
+        for chunk, expected in both.run():
+            chunks[expected.id_].append(chunk)
+        for episode in both.oracle.finished:
+            whole = both.oracle.whole(episode)
+            assert_same_chunk(world, join(chunks[whole.id_]), whole)
+
+
+@pytest.mark.parametrize("seed", _worlds(lambda world: world.keeps_everything))
+def test_rewards_are_conserved(seed):
+    with _naming(seed) as world:
+        both = SideBySide(world)
+        returned = sum(chunk.get_return() for chunk, _ in both.run())
+        paid = sum(sum(env.paid.values()) for env in both.envs)
+        assert returned + both.oracle.pending + both.oracle.lost == paid
+
+
+def _divides(world: World) -> bool:
+    """Whether the length of a call can't matter: what a finished agent is paid may depend on what has been returned."""
+    return world.keeps_everything and world.count_steps_by == "env_steps" and world.post_death != "accumulate"
+
+
+@pytest.mark.parametrize("seed", _worlds(lambda world: _divides(world) and not world.respawn))
+def test_the_length_of_the_calls_does_not_matter(seed):
+    with _naming(seed) as world:
+        fragments = SideBySide(world)
+        chunks = defaultdict(list)
+        for chunk, expected in fragments.run():
+            chunks[expected.id_].append(chunk)
+        at_once = SideBySide(world)
+        for chunk, expected in at_once.sample(Call(num_timesteps=fragments.oracle.env_steps)):
+            joined = join(chunks[expected.id_])
+            assert outline(joined) == outline(chunk)
+            no_lookback = dict.fromkeys(expected.agents, 0)
+            assert fingerprint(joined, no_lookback) == fingerprint(chunk, no_lookback)
+
+
+@pytest.mark.parametrize("seed", SOME_WORLDS[::4])
+def test_a_returned_chunk_never_changes(seed):
+    with _naming(seed) as world:
+        both = SideBySide(replace(world, reuse_arrays=True))
+        held = []
+        for chunk, expected in both.run():
+            lookbacks = {agent: part.lookback for agent, part in expected.agents.items()}
+            held.append((chunk, lookbacks, fingerprint(chunk, lookbacks)))
+        for chunk, lookbacks, before in held:
+            assert fingerprint(chunk, lookbacks) == before

@@ -1,0 +1,348 @@
+"""What users of multi-agent samplers were bitten by: turns, deaths, respawns, late rewards, mixed clocks, odd ticks."""
+
+from collections import defaultdict
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from reference.compare import env_ts_of, join
+
+import fastmarl
+from fastmarl.errors import FinishedAgentError
+
+OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+
+
+class ClockEnv(fastmarl.MultiAgentEnv):
+    """Observations are the number of steps so far; subclasses say who sees it, who is paid, and who has ended."""
+
+    length = 10
+    possible_agents: list = ["a0", "a1"]  # noqa: RUF012
+
+    def __init__(self, config: Any = None):
+        super().__init__()
+        self.possible_agents = list(type(self).possible_agents)
+        self.agents = list(self.possible_agents)
+        self.observation_spaces = dict.fromkeys(self.possible_agents, OBS_SPACE)
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(3))
+        self.told: list[dict] = []
+        self.t = 0
+
+    def sees(self, t: int) -> list:
+        return self.possible_agents
+
+    def pays(self, t: int) -> dict:
+        return {}
+
+    def ends(self, t: int) -> list:
+        return []
+
+    def infos(self, t: int) -> dict:
+        return {}
+
+    def observe(self) -> dict:
+        return {agent: np.full(4, self.t, np.float32) for agent in self.sees(self.t)}
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        self.t = 0
+        return self.observe(), self.infos(0)
+
+    def step(self, action_dict: dict) -> tuple[dict, dict, dict, dict, dict]:
+        self.told.append(dict(action_dict))
+        self.t += 1
+        terminateds = dict.fromkeys(self.ends(self.t), True) | {"__all__": self.t == self.length}
+        return self.observe(), self.pays(self.t), terminateds, {"__all__": False}, self.infos(self.t)
+
+
+class Echo(torch.nn.Module):
+    """Acts 0, 1 or 2 by the clock, and keeps the sizes of its batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_sizes: list[int] = []
+
+    def forward(self, batch: dict) -> dict:
+        self.batch_sizes.append(len(batch["obs"]))
+        return {"actions": batch["obs"][:, 0].to(torch.int64) % 3}
+
+
+def _runner(env: Any, **options: Any) -> fastmarl.MultiAgentEnvRunner:
+    options = {"policies": {"echo": Echo()}} | options
+    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=env, **options))
+
+
+def _made(env_class: type, envs: list) -> Any:
+    """An env maker that keeps what it made."""
+
+    def make(config: Any) -> Any:
+        envs.append(env_class(config))
+        return envs[-1]
+
+    return make
+
+
+def _clock(episode: Any) -> list[float]:
+    return episode.get_observations()[:, 0].tolist()
+
+
+class TurnsEnv(ClockEnv):
+    """Who acts at t is paid t, the other one -0.5 in the same step."""
+
+    length = 21
+
+    def sees(self, t):
+        return self.possible_agents if t == self.length else [f"a{t % 2}"]
+
+    def pays(self, t):
+        return {f"a{(t - 1) % 2}": t, f"a{t % 2}": -0.5}
+
+
+def test_turns_lose_no_reward_at_any_fragment_length():
+    runner = _runner(TurnsEnv)
+    chunks = defaultdict(list)
+    for call in range(200):
+        for chunk in runner.sample(num_timesteps=(1, 2, 3, 6, 7, 21)[call % 6]):
+            chunks[chunk.id_].append(chunk)
+    assert len(chunks) == 63, "200 calls are 1323 steps, 63 whole episodes"
+    for parts in chunks.values():
+        whole = join(parts)
+        assert _clock(whole.agent_episodes["a0"]) == [*range(0, 21, 2), 21]
+        assert _clock(whole.agent_episodes["a1"]) == [*range(1, 21, 2), 21]
+        assert whole.agent_episodes["a0"].get_rewards().tolist() == [*(t - 0.5 for t in range(1, 21, 2)), 21.0]
+        first, *rest = whole.agent_episodes["a1"].get_rewards().tolist()
+        assert first == 2 - 0.5 - 0.5, "what came before its first observation is on its first transition"
+        assert rest == [t - 0.5 for t in range(4, 21, 2)]
+    metrics = runner.get_metrics()
+    assert metrics["unattributed_reward"] == 63 * -0.5
+    assert metrics["agent_episode_returns_mean"] == {"a0": 116.0, "a1": 104.5}
+
+
+class LateRewardEnv(ClockEnv):
+    """a1 ends at 3; at 6 everything ends, and both are paid 5."""
+
+    length = 6
+
+    def sees(self, t):
+        return ["a0", "a1"] if t <= 3 else ["a0"]
+
+    def pays(self, t):
+        return {"a0": 5, "a1": 5} if t == 6 else dict.fromkeys(self.sees(t), 1)
+
+    def ends(self, t):
+        return ["a1"] if t == 3 else []
+
+
+@pytest.mark.parametrize(
+    ("post_death", "rewards", "unattributed"), [("accumulate", [1, 1, 6], 0), ("drop", [1, 1, 1], 5)]
+)
+def test_a_reward_after_death(post_death, rewards, unattributed):
+    runner = _runner(LateRewardEnv, post_death=post_death)
+    (episode,) = runner.sample(num_episodes=1)
+    alive, dead = episode.agent_episodes["a0"], episode.agent_episodes["a1"]
+    assert alive.get_rewards().tolist() == [1, 1, 1, 1, 1, 5]
+    assert dead.get_rewards().tolist() == rewards
+    assert dead.is_terminated and not dead.is_truncated
+    assert runner.get_metrics()["unattributed_reward"] == unattributed
+
+
+def test_a_reward_after_death_does_not_reach_what_was_returned():
+    runner = _runner(LateRewardEnv, post_death="accumulate")
+    (early,) = runner.sample(num_timesteps=4)
+    (late,) = runner.sample(num_timesteps=2)
+    assert early.agent_episodes["a1"].get_return() == 3
+    assert set(late.agent_episodes) == {"a0"}
+    assert runner.get_metrics()["unattributed_reward"] == 5
+
+
+def test_a_reward_after_death_is_an_error_unless_asked_for():
+    runner = _runner(LateRewardEnv)
+    with pytest.raises(FinishedAgentError, match=r"env 0, agent 'a1', env step 6.*post_death") as caught:
+        runner.sample(num_episodes=1)
+    assert caught.value.args[:3] == (0, "a1", 6)
+
+
+class RespawnEnv(ClockEnv):
+    """a1 ends at 3 and is back at 6."""
+
+    def sees(self, t):
+        return ["a0", "a1"] if t <= 3 or t >= 6 else ["a0"]
+
+    def ends(self, t):
+        return ["a1"] if t == 3 else []
+
+    def infos(self, t):
+        return {agent: {"t": t} for agent in self.sees(t)}
+
+
+def test_a_respawn_begins_a_new_trajectory_in_a_chunk_of_its_own():
+    first, second = _runner(RespawnEnv, respawn=True).sample(num_episodes=1)
+    assert first.id_ == second.id_
+    assert [(c.env_t_started, c.env_t, c.is_done) for c in (first, second)] == [(0, 6, False), (6, 10, True)]
+    assert _clock(first.agent_episodes["a0"]) == [0, 1, 2, 3, 4, 5, 6]
+    assert _clock(second.agent_episodes["a0"]) == [6, 7, 8, 9, 10]
+    assert _clock(first.agent_episodes["a1"]) == [0, 1, 2, 3]
+    assert _clock(second.agent_episodes["a1"]) == [6, 7, 8, 9, 10]
+    assert [c.agent_episodes["a1"].is_terminated for c in (first, second)] == [True, True]
+    assert [c.agent_episodes["a1"].t_started for c in (first, second)] == [0, 0]
+    for part in (*first.agent_episodes.values(), *second.agent_episodes.values()):
+        assert part.get_infos() == [{"t": t} for t in _clock(part)]
+
+
+def test_a_respawn_after_a_cut_needs_no_chunk_of_its_own():
+    runner = _runner(RespawnEnv, respawn=True)
+    before, after = [chunk for _ in range(2) for chunk in runner.sample(num_timesteps=5)]
+    assert (before.env_t, after.env_t_started) == (5, 5)
+    assert _clock(after.agent_episodes["a1"]) == [6, 7, 8, 9, 10]
+
+
+def test_a_respawn_is_an_error_unless_asked_for():
+    with pytest.raises(FinishedAgentError, match=r"env 0, agent 'a1', env step 6.*respawn"):
+        _runner(RespawnEnv).sample(num_episodes=1)
+
+
+class SilentDeathEnv(ClockEnv):
+    """a1 ends at 3 and is not observed there."""
+
+    length = 5
+
+    def sees(self, t):
+        return ["a0", "a1"] if t < 3 else ["a0"]
+
+    def ends(self, t):
+        return ["a1"] if t == 3 else []
+
+
+@pytest.mark.parametrize("fragment", [1, 2, 3, 5])
+def test_a_death_without_an_observation_repeats_the_last_one(fragment):
+    runner = _runner(SilentDeathEnv)
+    chunks = [chunk for _ in range(6) for chunk in runner.sample(num_timesteps=fragment)]
+    whole = join([chunk for chunk in chunks if chunk.id_ == chunks[0].id_])
+    dead = whole.agent_episodes["a1"]
+    assert _clock(dead) == [0, 1, 2, 2]
+    assert env_ts_of(dead) == [0, 1, 2, 3]
+    assert dead.is_terminated
+
+
+class MixedClocksEnv(ClockEnv):
+    """a0 acts at every fifth tick, a1 at all others."""
+
+    length = 40
+
+    def sees(self, t):
+        return ["a0"] if t % 5 == 0 else ["a1"]
+
+
+class StepCounter(fastmarl.RLModule):
+    """Its memory is how often an agent has acted; what it found there is recorded as "count"."""
+
+    def get_initial_state(self):
+        return {"h": np.zeros(2, np.float32), "nested": {"c": np.zeros((), np.float32)}}
+
+    def _forward(self, batch, **kwargs):
+        state = batch["state_in"]
+        actions = batch["obs"][..., 0].to(torch.int64) % 3
+        assert actions.shape == (len(state["h"]), 1), "observations of modules with memory have a time axis"
+        return {
+            "actions": actions,
+            "count": torch.stack([state["h"][:, 1], state["nested"]["c"]], dim=-1)[:, None],
+            "state_out": {"h": state["h"] + 1, "nested": {"c": state["nested"]["c"] + 1}},
+        }
+
+
+@pytest.mark.parametrize("env", [MixedClocksEnv, TurnsEnv, RespawnEnv])
+def test_memory_goes_by_the_agents_own_steps(env):
+    runner = _runner(env, policies={"memory": StepCounter()}, num_envs_per_env_runner=4, respawn=True)
+    seen = 0
+    for _ in range(60):
+        for chunk in runner.sample(num_timesteps=7):
+            for agent, part in chunk.agent_episodes.items():
+                count = part.get_extra_model_outputs("count").tolist()
+                assert count == [[n, n] for n in range(part.t_started, part.t)], (agent, chunk.env_t_started)
+                assert part.get_extra_model_outputs("state_in")["h"][:, 0].tolist() == [n for n, _ in count]
+                assert part.get_extra_model_outputs("state_out")["h"][:, 0].tolist() == [n + 1 for n, _ in count]
+                seen += len(part)
+    assert seen >= 400
+
+
+class SometimesNobodyEnv(ClockEnv):
+    """Nobody is observed at odd ticks; "never" is not observed at all."""
+
+    length = 4
+    possible_agents = ["a0", "never"]  # noqa: RUF012
+
+    def sees(self, t):
+        return ["a0"] if t % 2 == 0 else []
+
+    def infos(self, t):
+        return {"a0": {"t": t}, "__common__": {"t": t}}
+
+
+def test_a_tick_without_observations_still_steps_the_env():
+    envs: list[Any] = []
+    echo = Echo()
+    (episode,) = _runner(_made(SometimesNobodyEnv, envs), policies={"echo": echo}).sample(num_episodes=1)
+    assert [sorted(actions) for actions in envs[0].told[:4]] == [["a0"], [], ["a0"], []]
+    assert episode.env_t == 4
+    assert _clock(episode.agent_episodes["a0"]) == [0, 2, 4]
+    assert 0 not in echo.batch_sizes
+    assert episode.get_common_infos() == {t: {"t": t} for t in range(5)}
+
+
+def test_an_agent_that_never_comes_has_no_key_anywhere():
+    runner = _runner(SometimesNobodyEnv)
+    (episode,) = runner.sample(num_episodes=1)
+    assert set(episode.agent_episodes) == {"a0"}
+    metrics = runner.get_metrics()
+    for name in ("num_agent_steps_sampled", "agent_episode_returns_mean", "agent_steps"):
+        assert set(metrics[name]) == {"a0"}, name
+
+
+def test_a_policy_nobody_is_mapped_to_is_never_asked():
+    idle = Echo()
+    mapping = lambda agent_id, episode, **_: "busy"  # noqa: E731
+    runner = _runner(TurnsEnv, policies={"busy": Echo(), "idle": idle}, policy_mapping_fn=mapping)
+    runner.sample(num_timesteps=30)
+    assert idle.batch_sizes == []
+    assert runner.get_metrics()["num_module_steps_sampled"] == {"busy": 30, "idle": 0}
+
+
+class LookalikeIdsEnv(ClockEnv):
+    possible_agents = [1, "1"]  # noqa: RUF012
+    length = 3
+
+    def pays(self, t):
+        return {1: 1, "1": 2}
+
+
+def test_ids_that_read_the_same_are_different_agents_but_share_a_counter():
+    runner = _runner(LookalikeIdsEnv)
+    (episode,) = runner.sample(num_episodes=1)
+    assert {agent: part.get_return() for agent, part in episode.agent_episodes.items()} == {1: 3.0, "1": 6.0}
+    assert runner.get_metrics()["num_agent_steps_sampled"] == {"1": 6}
+
+
+class OddTypesEnv(ClockEnv):
+    """Rewards of shape (1,), 0-d and of NumPy types; observations in float64 for a float32 space."""
+
+    possible_agents = [("team", 0), 7, frozenset({1})]  # noqa: RUF012
+    length = 3
+
+    def pays(self, t):
+        return dict(zip(self.possible_agents, (np.array([1.5]), np.array(2), np.float32(0.25)), strict=True))
+
+    def observe(self):
+        return {agent: np.full(4, self.t + 0.1, np.float64) for agent in self.possible_agents}
+
+
+def test_odd_ids_and_types_of_rewards_and_observations():
+    envs: list[Any] = []
+    (episode,) = _runner(_made(OddTypesEnv, envs)).sample(num_episodes=1)
+    returns = {agent: part.get_return() for agent, part in episode.agent_episodes.items()}
+    assert returns == {("team", 0): 4.5, 7: 6.0, frozenset({1}): 0.75}
+    expected = (np.arange(4) + 0.1).astype(np.float32)
+    for part in episode.agent_episodes.values():
+        assert part.get_observations().dtype == np.float32
+        np.testing.assert_array_equal(part.get_observations()[:, 0], expected)
+    assert {type(action) for actions in envs[0].told for action in actions.values()} == {int}
