@@ -6,7 +6,7 @@
 """
 
 import pytest
-from envs import ReadyEnv
+from envs import ready_env
 from policies import NoPolicy
 
 import fastmarl
@@ -17,7 +17,7 @@ TICKS = 128
 def make_runner(agents, envs, **options):
     return fastmarl.MultiAgentEnvRunner(
         fastmarl.EnvRunnerConfig(
-            env=lambda context: ReadyEnv(agents),
+            env=ready_env(agents),
             num_envs_per_env_runner=envs,
             policies={"default_policy": NoPolicy()},
             **options,
@@ -49,7 +49,7 @@ def bench_sample_without_policy(benchmark):
 @pytest.mark.benchmark(group="own cost, 32 agents x 16 envs")
 def bench_plain_for_over_the_same_dicts(benchmark):
     """What merely looking at every entry costs in Python: no store, no lanes, no checks."""
-    envs = [ReadyEnv(32) for _ in range(16)]
+    envs = [ready_env(32)({}) for _ in range(16)]
     for env in envs:
         env.reset()
     seen = 0

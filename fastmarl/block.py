@@ -45,6 +45,8 @@ class MemoryPool:
 
     def __init__(self) -> None:
         self._idle: deque[dict[Key, np.ndarray]] = deque(maxlen=KEPT_MEMORIES)
+        self.capacity = FIRST_CAPACITY  # rows of the largest block yet: new memory is made that large at once
+        self.final_capacity = FIRST_CAPACITY
 
     def lend(self) -> tuple[dict[Key, np.ndarray], Lease]:
         try:
@@ -70,15 +72,18 @@ class Block:
         self.outputs: dict[Key, np.ndarray] = {}
         self.lookback_R = np.zeros(0, np.bool_)  # of the rows carried over: whether their step was complete before
         rows.n = rows.n_finals = 0
-        self._bind(self._remembered_capacity("reward_R"))
-        self._bind_finals(self._remembered_capacity("final0"))
+        self._pool = pool
+        self._bind(pool.capacity)
+        self._bind_finals(pool.final_capacity)
 
     def grow(self, finals: bool) -> None:
         """Double the rows (or the final observations); what was written stays."""
         if finals:
-            self._bind_finals(2 * self.rows.final_capacity)
+            self._pool.final_capacity = 2 * self.rows.final_capacity
+            self._bind_finals(self._pool.final_capacity)
         else:
-            self._bind(2 * self.rows.capacity)
+            self._pool.capacity = 2 * self.rows.capacity
+            self._bind(self._pool.capacity)
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
         """Store what the module answered to rows first .. first + n. Outputs it lacks this time become NaN (or 0)."""
@@ -135,9 +140,6 @@ class Block:
 
     def _leaf_rows(self, arrays: list[np.ndarray]) -> list[LeafRows]:
         return [LeafRows(array, leaf.path, leaf.sizes) for array, leaf in zip(arrays, self.layout.leaves, strict=True)]
-
-    def _remembered_capacity(self, name: str) -> int:
-        return len(self._memory[name]) if name in self._memory else FIRST_CAPACITY
 
     def _array(self, key: Key, shape: tuple, dtype: np.dtype, written: int = 0) -> np.ndarray:
         """The memory's array of that name, made anew where it has another shape; the first `written` rows stay."""

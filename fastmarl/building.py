@@ -94,9 +94,18 @@ def make_modules(config: EnvRunnerConfig, envs: Envs) -> MultiRLModule:
     return MultiRLModule(modules)
 
 
+def spaces_of_modules(modules: MultiRLModule) -> dict[str, Spaces]:
+    """Module id -> (observation space, action space)."""
+    spaces = {module_id: _given_spaces(module) for module_id, module in modules.items()}
+    lacking = [module_id for module_id, given in spaces.items() if given is None]
+    if lacking:
+        raise ConfigError(f"module {lacking[0]!r} has no observation_space or no action_space; set both")
+    return {module_id: given for module_id, given in spaces.items() if given is not None}
+
+
 def _given_spaces(given: Any) -> Spaces | None:
-    spaces = getattr(given, "observation_space", None), getattr(given, "action_space", None)
-    return None if None in spaces else spaces
+    observation_space, action_space = getattr(given, "observation_space", None), getattr(given, "action_space", None)
+    return None if observation_space is None or action_space is None else (observation_space, action_space)
 
 
 def _module_spaces(config: EnvRunnerConfig, envs: Envs, module_id: str) -> Spaces:

@@ -1,7 +1,8 @@
 """How close a runner comes to the limit that its environments and modules set.
 
 The limit is a bare loop that steps the same environments with ready-made actions, plus the same modules' forward passes
-and action sampling on ready batches, one for each that the runner makes. Neither records anything.
+on ready batches, one for each that the runner makes, with actions and log-probabilities by torch.distributions. Neither
+records anything. It is told beside a stricter limit, which samples actions as sparingly as the runner does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from fastmarl.building import evaluation_mode
 from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
+from fastmarl.distributions import Categorical, DiagGaussian
 from fastmarl.envs.base import env_spaces
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.errors import EnvCheckError
@@ -39,7 +41,7 @@ class Efficiency:
     env_us: float
     """Stepping the bare environments."""
     network_us: float
-    """Forward passes and action sampling."""
+    """Forward passes, and action sampling with torch.distributions."""
     limit_us: float
     """Both together."""
     runner_us: float
@@ -47,6 +49,10 @@ class Efficiency:
     """Median of the rounds' ratios limit / runner."""
     rounds: tuple[float, ...]
     """Those ratios."""
+    own_network_us: float
+    """Forward passes, and action sampling in the few operations that the runner itself uses."""
+    own_efficiency: float
+    """Median of the ratios (env + own network) / runner: a limit that has our own sampling to its advantage."""
 
     @property
     def agent_steps_per_second(self) -> float:
@@ -83,18 +89,29 @@ def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: flo
 
 
 def _measure(runner: MultiAgentEnvRunner, loop: BareEnvs, network: BareNetwork, rounds: int) -> Efficiency:
-    measured = [(loop.run(), network.run(loop.calls), _run(runner, loop.calls)) for _ in range(rounds)]
-    ratios = tuple((env + net) / total for env, net, total in measured)
-    env_us, network_us, runner_us = (statistics.median(column) for column in zip(*measured, strict=True))
+    measured = [
+        (
+            loop.run(),
+            network.run(loop.calls, network.sample_as_torch_does),
+            network.run(loop.calls, network.sample_as_we_do),
+            _run(runner, loop.calls),
+        )
+        for _ in range(rounds)
+    ]
+    ratios = tuple((env + net) / total for env, net, _, total in measured)
+    medians = [statistics.median(column) for column in zip(*measured, strict=True)]
+    env_us, network_us, own_network_us, runner_us = medians
     return Efficiency(
         envs=runner.num_envs,
         agents=loop.agent_steps / loop.env_steps,
         env_us=env_us,
         network_us=network_us,
-        limit_us=statistics.median(env + net for env, net, _ in measured),
+        limit_us=statistics.median(env + net for env, net, _, _ in measured),
         runner_us=runner_us,
         efficiency=statistics.median(ratios),
         rounds=ratios,
+        own_network_us=own_network_us,
+        own_efficiency=statistics.median((env + own) / total for env, _, own, total in measured),
     )
 
 
@@ -192,7 +209,23 @@ class BareNetwork:
             runner.sample(num_timesteps=TICKS_PER_CALL * runner.num_envs, explore=True, force_reset=True)
         runner.get_metrics()
 
-    def run(self, passes: int) -> float:
+    def sample_as_torch_does(self, dist: type, logits: torch.Tensor, generator: torch.Generator) -> None:
+        """What most training loops have; where torch has no such distribution, ours."""
+        if dist is Categorical:
+            chosen: torch.distributions.Distribution = torch.distributions.Categorical(logits=logits)
+        elif dist is DiagGaussian:
+            mean, log_std = logits.chunk(2, -1)
+            chosen = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+        else:
+            self.sample_as_we_do(dist, logits, generator)
+            return
+        chosen.log_prob(chosen.sample())
+
+    def sample_as_we_do(self, dist: Any, logits: torch.Tensor, generator: torch.Generator) -> None:
+        """The fused classmethod that the runner calls."""
+        dist.sample_and_logp(logits, generator)
+
+    def run(self, passes: int, sample: Callable[..., None]) -> float:
         """Microseconds per agent step of `passes` times as many steps as one call of sample() makes."""
         steps = [(*self._sampling[module_id], self._batches[module_id, n]) for module_id, n in self._steps]
         synchronize = torch.cuda.synchronize if torch.cuda.is_initialized() else _nothing
@@ -202,7 +235,7 @@ class BareNetwork:
                 for module, dist, generator, batch in steps:
                     outputs = module.forward_exploration(batch, t=0)
                     if Columns.ACTIONS not in outputs:
-                        dist.sample_and_logp(outputs[Columns.ACTION_DIST_INPUTS], generator)
+                        sample(dist, outputs[Columns.ACTION_DIST_INPUTS], generator)
                     synchronize()
             seconds = perf_counter() - begun
         return 1e6 * seconds / (passes * sum(n for _, n in self._steps))
@@ -210,7 +243,8 @@ class BareNetwork:
     @contextmanager
     def _watched(self) -> Iterator[None]:
         for module_id, (module, _, _) in self._sampling.items():
-            module.forward_exploration = partial(self._note, module_id, module.forward_exploration)
+            watched = partial(self._note, module_id, module.forward_exploration)
+            module.forward_exploration = watched  # type: ignore[method-assign]
         try:
             yield
         finally:

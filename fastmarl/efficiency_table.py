@@ -14,6 +14,8 @@ SPREAD_ENVS = (1, 8, 32)
 READY_AGENTS_AND_ENVS = ((2, 1), (2, 16), (8, 16), (32, 16), (128, 8))
 EPISODE_LENGTH = 100
 
+Step = tuple[dict, dict, dict, dict, dict]
+
 
 class ReadyDicts(MultiAgentEnv):
     """Returns dicts that were made beforehand, so all time that passes is the sampler's own.
@@ -32,15 +34,18 @@ class ReadyDicts(MultiAgentEnv):
         self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(options["actions"]))
         rng = np.random.default_rng(0)
         self._obs = {agent: rng.standard_normal(shape, np.float32) for agent in self.possible_agents}
-        rewards, running = dict.fromkeys(self.possible_agents, 1.0), {"__all__": False}
-        self._step = (self._obs, rewards, running, running, {})
-        self._last_step = (self._obs, rewards, running, {"__all__": True}, {})
+        self._infos: dict[str, dict] = {agent: {} for agent in self.possible_agents}
+        rewards = dict.fromkeys(self.possible_agents, 1.0)
+        go_on = {**dict.fromkeys(self.possible_agents, False), "__all__": False}
+        over = {**dict.fromkeys(self.possible_agents, True), "__all__": True}
+        self._step: Step = (self._obs, rewards, go_on, go_on, self._infos)
+        self._last_step: Step = (self._obs, rewards, go_on, over, self._infos)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         self._t = 0
-        return self._obs, {}
+        return self._obs, self._infos
 
-    def step(self, action_dict: dict) -> tuple[dict, dict, dict, dict, dict]:
+    def step(self, actions: dict) -> Step:
         self._t += 1
         return self._last_step if self._t == EPISODE_LENGTH else self._step
 

@@ -106,19 +106,19 @@ class _LeafActions:
 
     def random(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, float]:
         """(raw actions [n, *shape], the log-probability (density) of each)."""
-        space = self.space
+        space, shape = self.space, self.space.shape or ()
         if isinstance(space, gym.spaces.Discrete):
             return rng.integers(space.n, size=n), -math.log(space.n)
         if isinstance(space, gym.spaces.MultiDiscrete):
-            return rng.integers(space.nvec, size=(n, *space.shape)), -float(np.log(space.nvec).sum())
+            return rng.integers(space.nvec, size=(n, *shape)), -float(np.log(space.nvec).sum())
         if isinstance(space, gym.spaces.MultiBinary):
-            return rng.integers(2, size=(n, *space.shape)), -math.log(2) * math.prod(space.shape)
-        if self._scaled or not self._bounded:
-            low, high = np.full(space.shape, -1.0), np.full(space.shape, 1.0)
-        else:
+            return rng.integers(2, size=(n, *shape)), -math.log(2) * math.prod(shape)
+        if isinstance(space, gym.spaces.Box) and self._bounded and not self._scaled:
             low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        else:
+            low, high = np.full(shape, -1.0), np.full(shape, 1.0)
         width = np.maximum(high - low, np.finfo(np.float32).tiny)
-        return rng.uniform(low, high, (n, *space.shape)).astype(np.float32), -float(np.log(width).sum())
+        return rng.uniform(low, high, (n, *shape)).astype(np.float32), -float(np.log(width).sum())
 
 
 def _key(leaf: Leaf) -> Key:

@@ -43,7 +43,8 @@ class MultiAgentEpisode(Getters):
 
     Args:
         id_: the same for all chunks of an episode.
-        agent_episodes: the agents' parts, of agents with at least one transition in this chunk.
+        agent_episodes: the agents' parts, of agents with at least one transition in this chunk; or what makes them,
+            called when they are first asked for.
         lookback: env steps before `env_t_started` that can be looked at with negative indices.
         is_terminated, is_truncated: the env's own `__all__` flags. An agent's own end is in its part only.
         agent_to_module_mapping_fn: called as `fn(agent_id, episode)` for agents that have no part yet.
@@ -56,14 +57,15 @@ class MultiAgentEpisode(Getters):
     """
 
     __slots__ = (
+        "_agent_episodes",
         "_common_infos",
         "_custom_data",
         "_duration_s",
         "_hanging_rewards",
         "_known_agents",
+        "_make_parts",
         "_module_of",
         "action_space",
-        "agent_episodes",
         "agent_to_module_mapping_fn",
         "env_t",
         "env_t_started",
@@ -78,7 +80,7 @@ class MultiAgentEpisode(Getters):
         self,
         *,
         id_: str,
-        agent_episodes: dict[AgentID, SingleAgentEpisode],
+        agent_episodes: dict[AgentID, SingleAgentEpisode] | Callable[[], dict[AgentID, SingleAgentEpisode]],
         env_t_started: int,
         env_t: int,
         lookback: int = 0,
@@ -94,7 +96,8 @@ class MultiAgentEpisode(Getters):
         duration_s: float = 0.0,
     ):
         self.id_ = id_
-        self.agent_episodes = agent_episodes
+        self._make_parts = agent_episodes if callable(agent_episodes) else None
+        self._agent_episodes = None if callable(agent_episodes) else agent_episodes
         self.env_t_started = env_t_started
         self.env_t = env_t
         self.lookback = lookback
@@ -106,9 +109,21 @@ class MultiAgentEpisode(Getters):
         self._common_infos = {} if common_infos is None else common_infos
         self._hanging_rewards = {} if hanging_rewards is None else hanging_rewards
         self._custom_data = {} if custom_data is None else custom_data
-        self._known_agents = list(agent_episodes) if agent_ids is None else agent_ids
+        self._known_agents = list(self.agent_episodes) if agent_ids is None else agent_ids
         self._duration_s = duration_s
         self._module_of: dict[AgentID, str] = {}
+
+    @property
+    def agent_episodes(self) -> dict[AgentID, SingleAgentEpisode]:
+        """Agent id -> its part, of agents with at least one transition in this chunk."""
+        if self._agent_episodes is None:
+            assert self._make_parts is not None
+            self._agent_episodes = self._make_parts()
+        return self._agent_episodes
+
+    @agent_episodes.setter
+    def agent_episodes(self, parts: dict[AgentID, SingleAgentEpisode]) -> None:
+        self._agent_episodes = parts
 
     @property
     def agent_ids(self) -> set:

@@ -48,13 +48,11 @@ def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: 
     for name, number in (("num_timesteps", num_timesteps), ("num_episodes", num_episodes)):
         if number is not None and (not isinstance(number, int) or number < 0):
             raise ConfigError(f"{name} must be an integer of at least 0, got {number!r}")
-    if num_timesteps is None and num_episodes is None:
-        if config.batch_mode == "complete_episodes":
-            num_episodes = num_envs
-        else:
-            num_timesteps = config.rollout_fragment_length * num_envs
+    if num_timesteps is None and num_episodes is None and config.batch_mode == "complete_episodes":
+        num_episodes = num_envs
     if num_episodes is not None:
         return Goal(lambda goal: not goal.wants_episodes, num_episodes)
+    steps = config.rollout_fragment_length * num_envs if num_timesteps is None else num_timesteps
     if config.count_steps_by == "env_steps":
-        return Goal(lambda goal: goal.env_steps >= num_timesteps)
-    return Goal(lambda goal: goal.agent_steps >= num_timesteps)
+        return Goal(lambda goal: goal.env_steps >= steps)
+    return Goal(lambda goal: goal.agent_steps >= steps)

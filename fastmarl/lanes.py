@@ -116,7 +116,6 @@ class LaneTable:
         if agent_id in record.finished and not self._respawn:
             raise self._finished_error(env_index, agent_id, "an observation")
         if all_done or terminateds.get(agent_id) or truncateds.get(agent_id):
-            record.early_rewards.pop(agent_id, None)
             return -1
         former = record.finished.pop(agent_id, -1)
         module = record.module_of.get(agent_id)

@@ -3,7 +3,8 @@
 The store counts in arrays; here the counts get their names, once per `get_metrics()`.
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from fastmarl.store import CallSummary, EpisodeSummary
 
 STAGES = ("env", "scatter", "connect", "forward", "record", "send", "bookkeeping")
-REDUCTIONS = {"mean": np.mean, "min": np.min, "max": np.max, "sum": np.sum}
+REDUCTIONS: dict[str, Callable[[Any], float]] = {"mean": np.mean, "min": np.min, "max": np.max, "sum": np.sum}
 
 
 class MetricsLogger:
@@ -21,7 +22,7 @@ class MetricsLogger:
 
     def __init__(self) -> None:
         self._values: dict[tuple, tuple[str, deque]] = {}
-        self._lifetime: Counter = Counter()
+        self._lifetime: defaultdict[tuple, float] = defaultdict(float)
 
     def log_value(
         self,
@@ -94,7 +95,7 @@ class RunnerMetrics:
         self._episodes: deque[EpisodeSummary] = deque(maxlen=window)
         self.logger = MetricsLogger()
         self.lifetime: Counter = Counter()  # num_env_steps_sampled, num_agent_steps_sampled, num_episodes
-        self.seconds: Counter = Counter()  # since the last report: see _stage_seconds()
+        self.seconds: defaultdict[str, float] = defaultdict(float)  # since the last report: see _stage_seconds()
         self.sample_seconds = 0.0
         self.reset_seconds = 0.0
         self._new = _new_counts()

@@ -1,36 +1,32 @@
 """The standalone runner: puts the parts together, calls them in order, and keeps the state between calls."""
 
-import os
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from time import perf_counter
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
-import torch
 
 from fastmarl._actions import ActionDicts
-from fastmarl.building import Envs, evaluation_mode, make_modules
+from fastmarl.building import Envs, evaluation_mode, make_modules, spaces_of_modules
 from fastmarl.callbacks import EVENTS, listeners
-from fastmarl.checkpoint import load_state, save_state
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.env_actions import EnvActions
 from fastmarl.episodes import MultiAgentEpisode
-from fastmarl.errors import CheckpointError, ConfigError, RunnerStoppedError, UnknownModuleError
+from fastmarl.errors import ConfigError, RunnerStoppedError, UnknownModuleError
 from fastmarl.goals import Goal, make_goal
 from fastmarl.inference import ModuleInference
 from fastmarl.lanes import LaneTable
 from fastmarl.metrics import RunnerMetrics
+from fastmarl.modules import MultiRLModule
+from fastmarl.runner_state import RunnerState
 from fastmarl.seeds import Streams
 from fastmarl.spaces import RowLayout
 from fastmarl.store import EpisodeStore
 from fastmarl.transfer import make_transfer
 from fastmarl.vector.inprocess import InProcessVector
 
-STATE_COMPONENTS = ("rl_module", "weights_seq_no", "num_env_steps_sampled_lifetime", "random_state")
 
-
-class MultiAgentEnvRunner:
+class MultiAgentEnvRunner(RunnerState):
     """Samples episodes of many agents in several envs. The API is that of RLlib's class of the same name.
 
     ```python
@@ -84,6 +80,7 @@ class MultiAgentEnvRunner:
     def make_module(self) -> None:
         """Create the modules, with fresh weights unless given as instances; running episodes are dropped."""
         self._check_running()
+        self.module: MultiRLModule
         with self._streams.torch_seeded():
             self.module = make_modules(self.config, self._envs)
         self.module.to(self._transfer.device)
@@ -94,7 +91,8 @@ class MultiAgentEnvRunner:
         self._module_ids = list(modules.keys())
         known_agents = [frozenset(agents) for agents in envs.possible_agents]
         self._table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
-        layouts = [RowLayout(modules[module_id].observation_space) for module_id in self._module_ids]
+        self._spaces = spaces_of_modules(modules)
+        layouts = [RowLayout(self._spaces[module_id][0]) for module_id in self._module_ids]
         self._store = EpisodeStore(
             layouts, self._module_ids, self._table, envs.spaces, config.episode_lookback_horizon
         )
@@ -104,7 +102,7 @@ class MultiAgentEnvRunner:
         ]
         options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
         self._env_actions = [
-            EnvActions(module_id, modules[module_id].action_space, **options) for module_id in self._module_ids
+            EnvActions(module_id, self._spaces[module_id][1], **options) for module_id in self._module_ids
         ]
         action_dicts = ActionDicts(self._table, [actions.rows for actions in self._env_actions])
         seeds = [self._streams.env_seed(env_index) for env_index in range(self.num_envs)]
@@ -190,8 +188,8 @@ class MultiAgentEnvRunner:
             goal.env_steps += self.num_envs
             goal.ticks += 1
             self.env.step(self._after_step, after_each=after_each)
-            while respawned:
-                store.split_respawned(respawned.pop())
+            if respawned:
+                store.split_respawned()
             seconds["vector"] += perf_counter() - begun
 
     def _act(self, goal: Goal, explore: bool) -> None:
@@ -307,7 +305,7 @@ class MultiAgentEnvRunner:
             running = {record.id_ for record in self._table.records if record is not None}
             self._earlier_chunks = {id_: kept for id_, kept in self._earlier_chunks.items() if id_ in running}
 
-    # State and reports.
+    # Reports.
 
     def get_metrics(self) -> dict[str, Any]:
         """Nested dict of plain numbers under RLlib's keys: counts and times since the last call, and statistics of the
@@ -322,95 +320,7 @@ class MultiAgentEnvRunner:
             gym.spaces.Dict({agent: spaces[0] for agent, spaces in agents.items()}),
             gym.spaces.Dict({agent: spaces[1] for agent, spaces in agents.items()}),
         )
-        of_modules = {
-            module_id: (module.observation_space, module.action_space) for module_id, module in self.module.items()
-        }
-        return {"__env__": of_env, "__env_single__": of_env, **of_modules}
-
-    def get_state(
-        self, components: str | Collection[str] | None = None, *, not_components: str | Collection[str] | None = None
-    ) -> dict[str, Any]:
-        """What is needed to go on elsewhere: weights, counters, random streams; running episodes are not part of it.
-
-        Args:
-            components: only these of "rl_module" (with "weights_seq_no"), "num_env_steps_sampled_lifetime",
-                "random_state".
-            not_components: all but these.
-        """
-        state = {
-            "rl_module": self.module.get_state(),
-            "weights_seq_no": self._weights_seq_no,
-            "num_env_steps_sampled_lifetime": self._counts.lifetime["num_env_steps_sampled"],
-            "random_state": {
-                "torch": self._generator.get_state().numpy(),
-                "numpy": self._rng.bit_generator.state,
-            },
-        }
-        chosen = set(state) if components is None else _names(components)
-        chosen -= set() if not_components is None else _names(not_components)
-        if "rl_module" in chosen:
-            chosen.add("weights_seq_no")
-        return {name: value for name, value in state.items() if name in chosen}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take (parts of) what `get_state()` returned.
-
-        Weights with a "weights_seq_no" above 0 are taken only if that is newer than the runner's own, as in RLlib.
-        """
-        _check_names(state)
-        if "rl_module" in state:
-            seq_no = int(state.get("weights_seq_no", 0))
-            if seq_no == 0 or seq_no > self._weights_seq_no:
-                self.module.set_state(state["rl_module"])
-            if seq_no > 0:
-                self._stamp_actions()
-                self._weights_seq_no = seq_no
-        if "num_env_steps_sampled_lifetime" in state:
-            self._counts.lifetime["num_env_steps_sampled"] = int(state["num_env_steps_sampled_lifetime"])
-        if "random_state" in state:
-            self._generator.set_state(torch.as_tensor(np.array(state["random_state"]["torch"])))
-            self._rng.bit_generator.state = state["random_state"]["numpy"]
-
-    def get_weights(self, modules: Collection[str] | None = None) -> dict[str, Any]:
-        """Module id -> its weights, by parameter name, as arrays."""
-        return {
-            module_id: weights
-            for module_id, weights in self.module.get_state().items()
-            if modules is None or module_id in modules
-        }
-
-    def set_weights(self, weights: dict[str, Any], weights_seq_no: int = 0) -> None:
-        """Take weights as `get_weights()` returns them; `weights_seq_no` is recorded with each action from now on."""
-        self.set_state({"rl_module": weights, "weights_seq_no": weights_seq_no})
-
-    def save_to_path(self, path: str | os.PathLike) -> str:
-        """Write `get_state()` to a folder; returns its path."""
-        save_state(path, self.get_state())
-        return str(path)
-
-    def restore_from_path(self, path: str | os.PathLike) -> None:
-        """Take the state from a folder that `save_to_path()` wrote.
-
-        Raises:
-            CheckpointError: the folder is missing, damaged, from a newer version, or of other modules; the runner
-                keeps its state.
-        """
-        state = load_state(path)
-        if not isinstance(state, dict) or set(state.get("rl_module", ())) != set(self._module_ids):
-            raise CheckpointError(f"{path} is no state of a runner with the modules {self._module_ids}")
-        self._weights_seq_no = 0
-        self.set_state(state)
-
-    @classmethod
-    def from_checkpoint(cls, path: str | os.PathLike, config: EnvRunnerConfig) -> "MultiAgentEnvRunner":
-        """A new runner with `config` and the state in the folder `path`."""
-        runner = cls(config)
-        try:
-            runner.restore_from_path(path)
-        except BaseException:
-            runner.stop()
-            raise
-        return runner
+        return {"__env__": of_env, "__env_single__": of_env, **self._spaces}
 
     def assert_healthy(self) -> None:
         """Raises RunnerStoppedError after stop()."""
@@ -425,15 +335,3 @@ class MultiAgentEnvRunner:
     def _check_running(self) -> None:
         if self._stopped:
             raise RunnerStoppedError("this runner was stopped and its envs are closed; make a new one")
-
-
-def _names(components: str | Collection[str]) -> set[str]:
-    names = {components} if isinstance(components, str) else set(components)
-    _check_names(names)
-    return names
-
-
-def _check_names(names: Collection[str]) -> None:
-    unknown = set(names) - set(STATE_COMPONENTS)
-    if unknown:
-        raise ConfigError(f"unknown state components {sorted(unknown)}; known are {list(STATE_COMPONENTS)}")

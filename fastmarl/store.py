@@ -8,20 +8,19 @@ import time
 import uuid
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
 
 from fastmarl import _store
 from fastmarl._scatter import ModuleRows, Scatter
-from fastmarl.block import Block, BlockSource, Key, MemoryPool
-from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from fastmarl.block import Block, Key, MemoryPool
+from fastmarl.chunk import TERMINATED, TRUNCATED, ChunkParts
+from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.kernels.accumulate import accumulate
 from fastmarl.lanes import EpisodeRecord, LaneTable
 from fastmarl.spaces import RowLayout
-
-TERMINATED, TRUNCATED = 1, 2
-CHUNK_COLUMNS = ("row_L", "count_L", "lookback_L", "t_started_L", "final_L", "end_env_t_L", "done_L", "module_L")
 
 
 @dataclass
@@ -131,16 +130,18 @@ class EpisodeStore:
             self.table.records[env_index] = None
         env.clear()
 
-    def split_respawned(self, env_index: int) -> None:
-        """End the chunk here, as an agent of it has respawned: a chunk holds one trajectory of an agent."""
-        record = self.table.record(env_index)
-        joining, record.joining = record.joining, []
-        self.finished_chunks.append(self._make_chunk(record))
-        for module in range(len(self.rows)):
-            lanes, _, counts = self._carried(module, self.table.live_lanes([env_index]))
-            self._open_chunk(lanes, counts)
-        record.lanes += joining
-        self._next_chunk(record)
+    def split_respawned(self) -> None:
+        """End chunks of which an agent has respawned in this step: a chunk holds one trajectory of an agent."""
+        for env_index in sorted(self.table.respawned):
+            record = self.table.record(env_index)
+            joining, record.joining = record.joining, []
+            self.finished_chunks.append(self._make_chunk(record))
+            for module in range(len(self.rows)):
+                lanes, _, counts = self._carried(module, self.table.live_lanes([env_index]))
+                self._open_chunk(lanes, counts)
+            record.lanes += joining
+            self._next_chunk(record)
+        self.table.respawned.clear()
 
     def running_chunk(self, env_index: int) -> MultiAgentEpisode:
         """The running episode's chunk as recorded up to now."""
@@ -183,45 +184,23 @@ class EpisodeStore:
         self, record: EpisodeRecord, terminated: bool = False, truncated: bool = False
     ) -> MultiAgentEpisode:
         table, env = self.table, self.table.envs[record.env_index]
-        infos_of: dict[int, dict[int, dict]] = {}
+        infos: dict[int, dict[int, dict]] = {}
         for env_t, lane, info in env.infos:
-            infos_of.setdefault(lane, {})[env_t] = info
-        agents, alive, hanging = {}, [], {}
-        columns = [getattr(table, name)[record.lanes].tolist() for name in CHUNK_COLUMNS]
-        for lane, row, count, lookback, t_started, final, end_env_t, done, module in zip(
-            record.lanes, *columns, strict=True
-        ):
-            agent_id = table.agent_ids[lane]
-            alive.append(agent_id)
-            if not done and row < self.acting_from[module]:
-                hanging[agent_id] = float(self.blocks[module].reward_R[row])
-            if count + (final >= 0) - 1 > lookback:
-                spaces = self._spaces_of(record.env_index, agent_id)
-                agents[agent_id] = SingleAgentEpisode(
-                    agent_id=agent_id,
-                    module_id=self.module_ids[module],
-                    id_=None,
-                    multi_agent_episode_id=record.id_,
-                    observation_space=spaces[0],
-                    action_space=spaces[1],
-                    source=BlockSource(self.blocks[module], row, count, final, end_env_t, infos_of.get(lane, {})),
-                    lookback=lookback,
-                    t_started=t_started,
-                    is_terminated=bool(done & TERMINATED),
-                    is_truncated=bool(done & TRUNCATED),
-                )
+            infos.setdefault(lane, {})[env_t] = info
+        spaces_of = partial(self._spaces_of, record.env_index)
+        parts = ChunkParts(table, list(record.lanes), self.blocks, self.module_ids, record.id_, spaces_of, infos)
         return MultiAgentEpisode(
             id_=record.id_,
-            agent_episodes=agents,
+            agent_episodes=parts,
             env_t_started=record.env_t_started,
             env_t=env.env_t,
             lookback=record.lookback,
             is_terminated=terminated,
             is_truncated=truncated,
-            common_infos=infos_of.get(-1, {}),
-            hanging_rewards=hanging,
+            common_infos=infos.get(-1, {}),
+            hanging_rewards=parts.hanging_rewards(self.acting_from),
             custom_data=record.custom_data,
-            agent_ids=alive,
+            agent_ids=parts.agent_ids,
             duration_s=time.perf_counter() - record.started_at,
         )
 

@@ -35,8 +35,9 @@ cdef extern from *:
     void fastmarl_prefetch(const void* address) noexcept
 
 cdef enum:
-    AHEAD = 6            # entries; an agent's array is asked for this long before it is read: hundreds of agents
-                         # don't fit the nearest caches, and waiting for each in turn took half of the time
+    # Entries: an agent's array is asked for this long before it is read. Hundreds of agents don't fit the nearest
+    # caches, and waiting for each in turn took half of the time.
+    AHEAD = 6
     LINE = 64            # bytes
 
 cdef str ALL = "__all__"

@@ -73,7 +73,7 @@ def carried(
     n = 0
     for i in range(lanes.shape[0]):
         row = row_L[lanes[i]]
-        for k in range(counts[i]):
+        for _k in range(counts[i]):
             rows[n] = row
             row = prev_R[row]
             n += 1

@@ -20,6 +20,7 @@ LAYERS = [
         "episode_getters",
         "episode_indices",
         "episode_sources",
+        "chunk",
         "store",
         "vector",
         "connectors",
@@ -29,7 +30,7 @@ LAYERS = [
         "inference",
     ],
     ["checkpoint", "goals", "building"],
-    ["runner"],
+    ["runner", "runner_state"],
     ["testing", "efficiency", "efficiency_table", "cli", "__main__", "__init__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

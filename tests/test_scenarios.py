@@ -301,8 +301,8 @@ def test_an_agent_that_never_comes_has_no_key_anywhere():
 
 def test_a_policy_nobody_is_mapped_to_is_never_asked():
     idle = Echo()
-    mapping = lambda agent_id, episode, **_: "busy"  # noqa: E731
-    runner = _runner(TurnsEnv, policies={"busy": Echo(), "idle": idle}, policy_mapping_fn=mapping)
+    policies = {"busy": Echo(), "idle": idle}
+    runner = _runner(TurnsEnv, policies=policies, policy_mapping_fn=lambda agent_id, episode: "busy")
     runner.sample(num_timesteps=30)
     assert idle.batch_sizes == []
     assert runner.get_metrics()["num_module_steps_sampled"] == {"busy": 30, "idle": 0}

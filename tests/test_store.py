@@ -139,7 +139,7 @@ def test_columns_without_copies_where_the_rows_are_a_slice():
     assert np.shares_memory(source.rewards(), block.reward_R)
     assert source.rewards().tolist() == list(range(9))
     assert np.shares_memory(source.observations(), block.obs[0])
-    assert source.extra_keys() == ("state",)
+    assert source.extra_keys() == ("state", "weights_seq_no")
     assert source.extra("state")["h"].shape == (9, 3)
     block.prev_R[9] = 7  # a step that the lane missed
     gaps = BlockSource(block, 9, 9, -1, 9, {})

@@ -86,7 +86,8 @@ class RLModule(torch.nn.Module):
 
     def is_stateful(self) -> bool:
         """Whether the module has memory."""
-        return bool(self.get_initial_state())
+        state = self.get_initial_state()
+        return len(state) > 0 if isinstance(state, dict) else state is not None
 
     def get_exploration_action_dist_cls(self) -> type[Distribution]:
         """The distribution that "action_dist_inputs" are for, in exploration.

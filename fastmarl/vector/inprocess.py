@@ -1,8 +1,7 @@
 """Envs stepped one after the other, in this process."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -11,7 +10,7 @@ from fastmarl._scatter import EnvLanes
 from fastmarl.envs.check import check_reset_result, check_step_result
 from fastmarl.store import EpisodeStore
 
-TIMED_EVERY = 8  # ticks; clocks around each env's calls would cost as much as the cheapest envs
+TIMED_EVERY = 32  # ticks; clocks around each env's calls would cost as much as the cheapest envs
 
 
 class InProcessVector:
@@ -25,8 +24,15 @@ class InProcessVector:
         check: whether each env's first results are checked in detail.
     """
 
-    def __init__(self, envs: list[Any], seeds: list[int | None], store: EpisodeStore, actions: ActionDicts,
-                 seconds: Counter, check: bool):
+    def __init__(
+        self,
+        envs: list[Any],
+        seeds: list[int | None],
+        store: EpisodeStore,
+        actions: ActionDicts,
+        seconds: defaultdict[str, float],
+        check: bool,
+    ):
         self.envs = envs
         self._seeds = seeds
         self._store = store
@@ -40,8 +46,11 @@ class InProcessVector:
     def reset(self, env_index: int) -> None:
         """Reset one env and write its first observations; only an env's first reset is seeded."""
         seed, self._seeds[env_index] = self._seeds[env_index], None
-        with _located(env_index, "reset()"):
+        try:
             result = self.envs[env_index].reset(seed=seed)
+        except Exception as error:
+            _locate(error, env_index, "reset()")
+            raise
         if env_index in self._unchecked_resets or not _is_tuple_of(2, result):
             check_reset_result(result, env_index)
             self._unchecked_resets.discard(env_index)
@@ -57,7 +66,7 @@ class InProcessVector:
         """
         self._ticks += 1
         if self._unchecked_steps or self._ticks % TIMED_EVERY == 0:
-            self._step_watched(after_step, after_each)
+            self._watched_step(after_step, after_each)
             return
         action_dict, write_step = self._actions.of, self._store.scatter.write_step
         for env_index, env, lanes in self._slots:
@@ -76,20 +85,23 @@ class InProcessVector:
             if all_done or after_each:
                 after_step(env_index, all_done)
 
-    def _step_watched(self, after_step: Callable[[int, int], None], after_each: bool) -> None:
-        """The same with clocks, and with checks of each env's first step."""
+    def _watched_step(self, after_step: Callable[[int, int], None], after_each: bool) -> None:
+        """The same with clocks, and with a close look at each env's first step."""
+        seconds = self._seconds
         for env_index, env, lanes in self._slots:
             begun = perf_counter()
             actions = self._actions.of(lanes)
             sent = perf_counter()
-            with _located(env_index, "step()"):
+            try:
                 result = env.step(actions)
+            except Exception as error:
+                _locate(error, env_index, "step()")
+                raise
             stepped = perf_counter()
             all_done = self._write_odd(env_index, lanes, result)
-            written = perf_counter()
-            self._seconds["timed_send"] += sent - begun
-            self._seconds["timed_env"] += stepped - sent
-            self._seconds["timed_scatter"] += written - stepped
+            seconds["timed_scatter"] += perf_counter() - stepped
+            seconds["timed_env"] += stepped - sent
+            seconds["timed_send"] += sent - begun
             if all_done or after_each:
                 after_step(env_index, all_done)
 
@@ -109,15 +121,6 @@ def _exact_dict(part: dict) -> dict:
     return part if type(part) is dict else dict(part)
 
 
-@contextmanager
-def _located(env_index: int, call: str) -> Iterator[None]:
-    """Let an env's own error say which env it came from."""
-    try:
-        yield
-    except Exception as error:
-        _locate(error, env_index, call)
-        raise
-
-
 def _locate(error: Exception, env_index: int, call: str) -> None:
+    """Let an env's own error say which env it came from."""
     error.add_note(f"fastmarl: raised by {call} of env {env_index}")

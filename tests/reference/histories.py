@@ -66,16 +66,22 @@ class History:
 
 
 @st.composite
-def histories(draw, max_env_t: int = 9, agents: tuple = AGENTS, always: bool = False, done: bool = True) -> History:
-    """`always`: every agent observes every step from 0 on. `done`: agents and the episode may end."""
+def histories(draw, max_env_t: int = 9, always: bool = False, done: bool = True, stays: bool = False) -> History:
+    """Args:
+    always: every agent observes every step from 0 on.
+    done: agents and the episode may end.
+    stays: one agent is there from 0 to the end, and who ends with the episode has the episode's flags.
+    """
     env_t = draw(st.integers(1, max_env_t))
     ends = draw(st.sampled_from(["", "", "terminated", "truncated"])) if done else ""
     history = History(env_t, {}, ends == "terminated", ends == "truncated")
-    for agent in draw(st.lists(st.sampled_from(agents), min_size=1, unique=True)):
-        joins = 0 if always else draw(st.integers(0, env_t - 1))
+    for agent in draw(st.lists(st.sampled_from(AGENTS), min_size=1, unique=True)):
+        staying = stays and not history.agents
+        joins = 0 if always or staying else draw(st.integers(0, env_t - 1))
         steps = range(joins, env_t + 1)
         env_ts = [t for t in steps if always or t == joins or draw(st.booleans())]
-        dies = done and len(env_ts) > 1 and draw(st.booleans())
+        dies = done and not staying and len(env_ts) > 1 and draw(st.booleans())
+        dies = dies and not (stays and ends and env_ts[-1] == env_t)
         if ends and not dies and env_ts[-1] != env_t:
             env_ts.append(env_t)
         last = env_ts[-1] if dies else env_t

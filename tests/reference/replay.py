@@ -1,6 +1,6 @@
 """Envs that replay a `World`, and the policies that answer to serial numbers."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 import gymnasium as gym
@@ -159,7 +159,9 @@ def make_config(world: World, **options: Any) -> tuple[fastmarl.EnvRunnerConfig,
         envs.append(ScriptedEnv(world, context.vector_index))
         return envs[-1]
 
-    mapping: Callable[..., str] = lambda agent_id, episode, **_: world.module_of[agent_id]  # noqa: E731
+    def mapping(agent_id: Hashable, episode: Any) -> str:
+        return world.module_of[agent_id]
+
     defaults: dict[str, Any] = {
         "env": make_env,
         "num_envs_per_env_runner": world.num_envs,

@@ -1,0 +1,74 @@
+"""The agents' parts of a chunk, made when they are first asked for: most agents are never looked at one by one."""
+
+from collections.abc import Callable, Hashable, Sequence
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.block import Block, BlockSource
+from fastmarl.lanes import LaneTable
+from fastmarl.single_agent_episode import SingleAgentEpisode
+
+TERMINATED, TRUNCATED = 1, 2
+LANE_COLUMNS = ("row_L", "count_L", "lookback_L", "t_started_L", "final_L", "end_env_t_L", "done_L", "module_L")
+
+
+class ChunkParts:
+    """Where the rows of one chunk's lanes are, as of now; called, it makes the agents' parts.
+
+    Args:
+        table, lanes: the lanes of the chunk, in order of appearance.
+        blocks, module_ids: by module index.
+        episode_id: of the chunk's episode.
+        spaces_of: agent id -> (observation space, action space).
+        infos: lane -> env step -> info.
+    """
+
+    def __init__(
+        self,
+        table: LaneTable,
+        lanes: list[int],
+        blocks: Sequence[Block],
+        module_ids: Sequence[str],
+        episode_id: str,
+        spaces_of: Callable[[Hashable], tuple[gym.Space, gym.Space]],
+        infos: dict[int, dict[int, dict]],
+    ):
+        self.agent_ids = [table.agent_ids[lane] for lane in lanes]
+        self._lanes = lanes
+        self._columns = np.array([getattr(table, name)[lanes] for name in LANE_COLUMNS], np.int64)
+        self._blocks = tuple(blocks)
+        self._module_ids = module_ids
+        self._episode_id = episode_id
+        self._spaces_of = spaces_of
+        self._infos = infos
+
+    def hanging_rewards(self, acting_from: list[int]) -> dict[Hashable, float]:
+        """What agents that have acted and wait for an observation have been paid since."""
+        rows, done, modules = self._columns[0], self._columns[6], self._columns[7]
+        waiting = np.flatnonzero((done == 0) & (rows < np.array(acting_from)[modules]))
+        return {self.agent_ids[i]: float(self._blocks[modules[i]].reward_R[rows[i]]) for i in waiting}
+
+    def __call__(self) -> dict[Hashable, SingleAgentEpisode]:
+        """Agent id -> its part, of those with at least one completed step in the chunk."""
+        parts: dict[Hashable, SingleAgentEpisode] = {}
+        for agent_id, lane, columns in zip(self.agent_ids, self._lanes, self._columns.T.tolist(), strict=True):
+            row, count, lookback, t_started, final, end_env_t, done, module = columns
+            if count + (final >= 0) - 1 <= lookback:
+                continue
+            observation_space, action_space = self._spaces_of(agent_id)
+            infos = self._infos.get(lane, {})
+            parts[agent_id] = SingleAgentEpisode(
+                agent_id=agent_id,
+                module_id=self._module_ids[module],
+                id_=None,
+                multi_agent_episode_id=self._episode_id,
+                observation_space=observation_space,
+                action_space=action_space,
+                source=BlockSource(self._blocks[module], row, count, final, end_env_t, infos),
+                lookback=lookback,
+                t_started=t_started,
+                is_terminated=bool(done & TERMINATED),
+                is_truncated=bool(done & TRUNCATED),
+            )
+        return parts
