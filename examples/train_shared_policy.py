@@ -1,0 +1,95 @@
+"""PPO for one policy that all agents of simple_spread share: a whole training loop in plain PyTorch.
+
+python examples/train_shared_policy.py --iterations 100
+"""
+
+import argparse
+
+import torch
+
+import fastmarl
+
+GAMMA, LAMBDA, CLIP, EPOCHS, MINIBATCH = 0.95, 0.95, 0.2, 6, 1024
+REWARD_SCALE = 0.1  # keeps the value error from drowning the policy's gradient in the layers they share
+
+
+def advantages(rewards, values, last_value):
+    """Generalised advantage estimates, float32 [n]; `last_value` is that of the observation after the last step."""
+    advantage, result = 0.0, torch.empty(len(rewards))
+    next_values = torch.cat([values[1:], last_value.reshape(1)])
+    for t in reversed(range(len(rewards))):
+        delta = rewards[t] + GAMMA * next_values[t] - values[t]
+        advantage = delta + GAMMA * LAMBDA * advantage
+        result[t] = advantage
+    return result
+
+
+def make_batch(episodes, module):
+    """All agents' steps, one after the other, with advantages and targets of the value function."""
+    columns = {name: [] for name in ("obs", "actions", "action_logp", "advantages", "targets")}
+    for episode in episodes:
+        for steps in episode.agent_episodes.values():
+            obs = torch.as_tensor(steps.get_observations())
+            with torch.no_grad():
+                values = module.forward_train({"obs": obs})["vf_preds"]
+            last_value = values[-1] * (not steps.is_terminated)
+            rewards = REWARD_SCALE * torch.as_tensor(steps.get_rewards(), dtype=torch.float32)
+            advantage = advantages(rewards, values[:-1], last_value)
+            columns["obs"].append(obs[:-1])
+            columns["actions"].append(torch.as_tensor(steps.get_actions()))
+            columns["action_logp"].append(torch.as_tensor(steps.get_extra_model_outputs("action_logp")))
+            columns["advantages"].append(advantage)
+            columns["targets"].append(advantage + values[:-1])
+    batch = {name: torch.cat(parts) for name, parts in columns.items()}
+    batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-6)
+    return batch
+
+
+def ppo_loss(module, batch):
+    """Clipped surrogate, value error and entropy bonus of a minibatch."""
+    outputs = module.forward_train({"obs": batch["obs"]})
+    dist = module.get_train_action_dist_cls().from_logits(outputs["action_dist_inputs"])
+    ratio = torch.exp(dist.logp(batch["actions"]) - batch["action_logp"])
+    clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
+    surrogate = torch.minimum(ratio * batch["advantages"], clipped * batch["advantages"]).mean()
+    value_error = (outputs["vf_preds"] - batch["targets"]).square().mean()
+    return -surrogate + 0.5 * value_error - 0.01 * dist.entropy().mean()
+
+
+def train(runner, iterations):
+    module = runner.module["default_policy"]  # trained in place: the runner acts with the newest weights
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
+    for iteration in range(iterations):
+        episodes = runner.sample()
+        batch = make_batch(episodes, module)
+        for _ in range(EPOCHS):
+            for rows in torch.randperm(len(batch["obs"])).split(MINIBATCH):
+                loss = ppo_loss(module, {name: column[rows] for name, column in batch.items()})
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        metrics = runner.get_metrics()
+        print(f"iteration {iteration:3}  mean return {metrics['episode_return_mean']:8.2f}  steps {len(batch['obs'])}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--iterations", type=int, default=100)
+    parser.add_argument("--num-envs", type=int, default=16)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    config = fastmarl.EnvRunnerConfig(
+        env="mpe2.simple_spread_v3",
+        num_envs_per_env_runner=args.num_envs,
+        rollout_fragment_length=200,
+        model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh"},
+        seed=args.seed,
+    )
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    train(runner, args.iterations)
+    runner.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""`python -m fastmarl` is the `fastmarl` command."""
+
+import sys
+
+from fastmarl.cli import main
+
+sys.exit(main())

@@ -1,0 +1,310 @@
+"""The `fastmarl` command. The only module that prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib import import_module, metadata
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from fastmarl.errors import EnvCheckError, FastmarlError
+
+VIZ_PACKAGES = ("rich", "matplotlib")
+CORE_PACKAGES = ("numpy", "numba", "gymnasium", "torch", "safetensors")
+LISTED_PACKAGES = (*CORE_PACKAGES, "pettingzoo", "mpe2", "magent2", *VIZ_PACKAGES)
+ENV_HELP = "such as mpe2.simple_spread_v3, or my_package.my_module:MyEnv"
+CALLS = 50  # of sample(), in one `fastmarl sample`
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code: 0, 1 for an error that was reported, 2 for wrong arguments."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    args = _parser().parse_args(argv)
+    try:
+        return args.command(args)
+    except FastmarlError as error:
+        print(f"fastmarl: {error}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in VIZ_PACKAGES:
+            raise
+        print(f"fastmarl: this needs {package}: pip install 'fastmarl[viz]'", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fastmarl", description="Multi-agent experience, close to the limit.")
+    commands = parser.add_subparsers(title="commands", required=True)
+
+    sample = commands.add_parser("sample", help="sample an environment; show returns, speed and where the time goes")
+    _add_env_arguments(sample, num_envs=16)
+    sample.add_argument("--env", required=True, metavar="NAME", help=ENV_HELP)
+    sample.add_argument("--steps", type=_positive, default=20_000, help="env steps over all envs (default %(default)s)")
+    sample.add_argument("--out", type=Path, metavar="PNG", help="write a picture of the stage profile")
+    sample.add_argument("--no-efficiency", action="store_true", help="do not measure the limit")
+    sample.set_defaults(command=_sample)
+
+    bench = commands.add_parser("bench", help="measure").add_subparsers(title="benchmarks", required=True)
+    efficiency = bench.add_parser("efficiency", help="the runner against the limit; without --env: a standard table")
+    _add_env_arguments(efficiency, num_envs=8)
+    efficiency.add_argument("--env", metavar="NAME", help=ENV_HELP)
+    efficiency.add_argument("--rounds", type=_positive, default=5, help="default %(default)s")
+    efficiency.add_argument("--seconds", type=float, default=1.0, help="of each measurement (default %(default)s)")
+    efficiency.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    efficiency.set_defaults(command=_bench_efficiency)
+
+    info = commands.add_parser("info", help="versions, build, device, threads")
+    info.set_defaults(command=_info)
+
+    check = commands.add_parser("check-env", help="check an environment; exit code 1 if something is wrong with it")
+    check.add_argument("env", metavar="NAME", help=ENV_HELP)
+    check.add_argument("--config", type=_json_object, default={}, metavar="JSON", help="env_config")
+    check.set_defaults(command=_check_env)
+    return parser
+
+
+def _add_env_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
+    parser.add_argument("--config", type=_json_object, default={}, metavar="JSON", help="env_config")
+    parser.add_argument("--num-envs", type=_positive, default=num_envs, help="default %(default)s")
+    parser.add_argument("--hiddens", type=_positive, nargs="+", default=[64, 64], help="layers (default 64 64)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or auto (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def _json_object(text: str) -> dict:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text}")
+    return value
+
+
+def _env_named(name: str) -> Any:
+    """The class or function that "package.module:name" means; other names as they are."""
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        return name
+    sys.path.insert(0, "")  # as with `python -m`: modules lie in the current folder, too
+    try:
+        return getattr(import_module(module_name), attribute)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise EnvCheckError(f"no environment {name!r}: {error}") from error
+    finally:
+        sys.path.remove("")
+
+
+def _runner_config(args: argparse.Namespace) -> Any:
+    from fastmarl.config import EnvRunnerConfig
+
+    return EnvRunnerConfig(
+        env=_env_named(args.env),
+        env_config=args.config,
+        num_envs_per_env_runner=args.num_envs,
+        model_config={"fcnet_hiddens": args.hiddens},
+        device=args.device,
+        seed=args.seed,
+    )
+
+
+# fastmarl sample
+
+
+def _sample(args: argparse.Namespace) -> int:
+    import torch
+    from rich.console import Console
+
+    from fastmarl.efficiency import measure_efficiency
+    from fastmarl.runner import MultiAgentEnvRunner
+
+    if args.out:
+        import matplotlib  # noqa: F401  before the work, not after it
+    torch.set_num_threads(1)
+    console = Console()
+    config = _runner_config(args)
+    runner = MultiAgentEnvRunner(config)
+    try:
+        seconds = _sample_with_progress(runner, args.steps, console)
+        metrics = runner.get_metrics()
+    finally:
+        runner.stop()
+    efficiency = None
+    if not args.no_efficiency:
+        with console.status("measuring the limit ..."):
+            efficiency = measure_efficiency(config, rounds=3, seconds=0.5)
+    console.print(_summary_table(args, metrics, seconds, efficiency))
+    console.print(_stage_table(metrics["stage_time_ms"]))
+    if args.out:
+        _draw_stages(metrics["stage_time_ms"], f"{args.env}, {args.num_envs} envs", args.out)
+        console.print(f"stage profile: {args.out}")
+    return 0
+
+
+def _sample_with_progress(runner: Any, steps: int, console: Any) -> float:
+    """Make at least `steps` env steps; returns the seconds spent in sample()."""
+    from rich.progress import Progress
+
+    per_call = max(1, steps // CALLS // runner.num_envs) * runner.num_envs
+    runner.sample(num_timesteps=runner.num_envs)  # warms up
+    runner.get_metrics()
+    seconds = 0.0
+    with Progress(console=console) as progress:
+        for _ in progress.track(range(0, steps, per_call), description="sampling"):
+            begun = perf_counter()
+            runner.sample(num_timesteps=per_call)
+            seconds += perf_counter() - begun
+    return seconds
+
+
+def _summary_table(args: argparse.Namespace, metrics: dict, seconds: float, efficiency: Any) -> Any:
+    from rich.table import Table
+
+    agent_steps = sum(metrics["num_agent_steps_sampled"].values())
+    table = Table(title=f"{args.env}, {args.num_envs} envs", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_row("env steps", f"{metrics['num_env_steps_sampled']:,}")
+    table.add_row("agent steps", f"{agent_steps:,}")
+    table.add_row("episodes", f"{metrics['num_episodes']:,}")
+    if "episode_return_mean" in metrics:
+        table.add_row("mean return", f"{metrics['episode_return_mean']:,.2f}")
+        table.add_row("mean length", f"{metrics['episode_len_mean']:,.1f}")
+    table.add_row("agent steps/s", f"{agent_steps / seconds:,.0f}")
+    if efficiency is not None:
+        table.add_row("limit, agent steps/s", f"{1e6 / efficiency.limit_us:,.0f}")
+        table.add_row("efficiency", f"{efficiency.efficiency:.3f}")
+    return table
+
+
+def _stage_table(stage_ms: dict[str, float]) -> Any:
+    from rich.table import Table
+
+    total = sum(stage_ms.values()) or 1.0
+    table = Table(title="where the time goes")
+    table.add_column("stage")
+    table.add_column("ms per tick", justify="right")
+    table.add_column("share", justify="right")
+    for stage, ms in stage_ms.items():
+        table.add_row(stage, f"{ms:.4f}", f"{ms / total:.1%}")
+    return table
+
+
+def _draw_stages(stage_ms: dict[str, float], title: str, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    total = sum(stage_ms.values()) or 1.0
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    axes = figure.subplots()
+    bars = axes.barh(list(stage_ms), list(stage_ms.values()), color="#00897b")
+    axes.bar_label(bars, [f" {ms / total:.1%}" for ms in stage_ms.values()])
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlabel("milliseconds per tick (one step of all envs)")
+    axes.set_title(title)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+# fastmarl bench efficiency
+
+
+def _bench_efficiency(args: argparse.Namespace) -> int:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from fastmarl.efficiency import measure_efficiency
+    from fastmarl.efficiency_table import standard_configs
+
+    options = {"model_config": {"fcnet_hiddens": args.hiddens}, "device": args.device, "seed": args.seed}
+    configs = [(args.env, _runner_config(args))] if args.env else standard_configs(**options)
+    title = f"us per agent step, medians of {args.rounds} rounds, one torch thread"
+    table = Table(title=title, box=box.SIMPLE)
+    table.add_column("environment", no_wrap=True)
+    for column in ("agents", "envs", "env", "network", "limit", "runner", "efficiency", "agent steps/s"):
+        table.add_column(column, justify="right", no_wrap=True)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    figures = []
+    for name, config in configs:
+        with console.status(f"measuring {name}, {config.num_envs_per_env_runner} envs ..."):
+            result = measure_efficiency(config, rounds=args.rounds, seconds=args.seconds)
+        figures.append({"environment": name, **result.as_dict()})
+        table.add_row(name, *_efficiency_cells(result))
+    console.print(table)
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps({"versions": _versions(), "figures": figures}, indent=1) + "\n")
+    return 0
+
+
+def _efficiency_cells(result: Any) -> list[str]:
+    times = (result.env_us, result.network_us, result.limit_us, result.runner_us)
+    return [
+        f"{result.agents:.1f}",
+        str(result.envs),
+        *(f"{us:.2f}" for us in times),
+        f"{result.efficiency:.3f}",
+        f"{result.agent_steps_per_second:,.0f}",
+    ]
+
+
+# fastmarl info
+
+
+def _info(args: argparse.Namespace) -> int:
+    import torch
+
+    from fastmarl import _build
+
+    for name, version in _versions().items():
+        print(f"{name:12} {version}")
+    print(f"{'build':12} {'checked (bounds, None, initialisation)' if _build.CHECKED else 'release'}")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    print(f"{'device':12} {device}")
+    print(f"{'threads':12} torch {torch.get_num_threads()}, cores {os.cpu_count()}")
+    return 0
+
+
+def _versions() -> dict[str, str]:
+    """Name -> installed version, or "not installed"."""
+
+    def version(package: str) -> str:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return "not installed"
+
+    return {
+        "fastmarl": version("fastmarl"),
+        "python": platform.python_version(),
+        **{package: version(package) for package in LISTED_PACKAGES},
+    }
+
+
+# fastmarl check-env
+
+
+def _check_env(args: argparse.Namespace) -> int:
+    from fastmarl.testing import check_env
+
+    report = check_env(_env_named(args.env), args.config)
+    print(f"{args.env}: no problem found")
+    print(f"{report.env_steps} env steps, {report.agent_steps} actions of {len(report.agents)} agents", end="")
+    print(f", {report.episodes} episodes finished")
+    for note in report.notes:
+        print(f"note: {note}")
+    return 0
