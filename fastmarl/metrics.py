@@ -4,7 +4,7 @@ The store counts in arrays; here the counts get their names, once per `get_metri
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from fastmarl.store import CallSummary, EpisodeSummary
 
 STAGES = ("env", "scatter", "connect", "forward", "record", "send", "bookkeeping")
+NAMED_AGENTS = 4096  # agents with a count of their own: where ids never end, the report must not grow with them
+OTHER_AGENTS = "__others__"
 REDUCTIONS: dict[str, Callable[[Any], float]] = {"mean": np.mean, "min": np.min, "max": np.max, "sum": np.sum}
 
 
@@ -94,7 +96,9 @@ class RunnerMetrics:
     def __init__(self, window: int):
         self._episodes: deque[EpisodeSummary] = deque(maxlen=window)
         self.logger = MetricsLogger()
-        self.lifetime: Counter = Counter()  # num_env_steps_sampled, num_agent_steps_sampled, num_episodes
+        self.lifetime: Counter = Counter()  # num_env_steps_sampled, num_episodes
+        self._lifetime_agent_steps: Counter[str] = Counter()
+        self._lifetime_module_steps: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)  # since the last report: see _stage_seconds()
         self.sample_seconds = 0.0
         self.reset_seconds = 0.0
@@ -104,7 +108,6 @@ class RunnerMetrics:
         """Take the counts of one call of sample()."""
         counts = {
             "num_env_steps_sampled": goal.env_steps,
-            "num_agent_steps": goal.agent_steps,
             "num_episodes": len(summary.episodes),
         }
         for name, count in counts.items():
@@ -113,8 +116,10 @@ class RunnerMetrics:
         self._new["ticks"] += goal.ticks
         self._new["calls"] += 1
         self._new["unattributed_reward"] += summary.unattributed_reward
-        self._new["agent_steps"].update(summary.agent_steps)
-        self._new["module_steps"].update(summary.module_steps)
+        for steps in (self._new["agent_steps"], self._lifetime_agent_steps):
+            _add_by_name(steps, summary.agent_steps)
+        for steps in (self._new["module_steps"], self._lifetime_module_steps):
+            steps.update(summary.module_steps)
         self._episodes.extend(summary.episodes)
 
     def report(self, weights_seq_no: int) -> dict[str, Any]:
@@ -126,9 +131,10 @@ class RunnerMetrics:
         report: dict[str, Any] = {
             "num_env_steps_sampled": new["num_env_steps_sampled"],
             "num_env_steps_sampled_lifetime": self.lifetime["num_env_steps_sampled"],
-            "num_agent_steps_sampled": _by_name(new["agent_steps"]),
-            "num_agent_steps_sampled_lifetime": self.lifetime["num_agent_steps"],
+            "num_agent_steps_sampled": dict(new["agent_steps"]),
+            "num_agent_steps_sampled_lifetime": dict(self._lifetime_agent_steps),
             "num_module_steps_sampled": dict(new["module_steps"]),
+            "num_module_steps_sampled_lifetime": dict(self._lifetime_module_steps),
             "num_episodes": new["num_episodes"],
             "num_episodes_lifetime": self.lifetime["num_episodes"],
             "unattributed_reward": new["unattributed_reward"],
@@ -193,16 +199,15 @@ class RunnerMetrics:
         return {key: float(np.mean(seen)) for key, seen in values.items()}
 
 
-def _by_name(counts: Counter) -> dict[str, int]:
-    """Counts by the agents' names; the ids 1 and "1" share one."""
-    named: Counter = Counter()
-    for agent_id, n in counts.items():
-        named[str(agent_id)] += n
-    return dict(named)
+def _add_by_name(steps: Counter[str], by_agent: dict[Hashable, int]) -> None:
+    """Add counts under the agents' names; the ids 1 and "1" share one, and so do all beyond NAMED_AGENTS."""
+    for agent_id, n in by_agent.items():
+        name = str(agent_id)
+        steps[name if name in steps or len(steps) < NAMED_AGENTS else OTHER_AGENTS] += n
 
 
 def _new_counts() -> dict[str, Any]:
-    names = ("num_env_steps_sampled", "num_agent_steps", "num_episodes", "ticks", "calls")
+    names = ("num_env_steps_sampled", "num_episodes", "ticks", "calls")
     return {
         **dict.fromkeys(names, 0),
         "unattributed_reward": 0.0,

@@ -6,7 +6,7 @@ same place in the step before; only a miss costs a dict look-up.
 """
 cimport numpy as cnp
 import numpy as np
-from cpython.dict cimport PyDict_Copy, PyDict_Next, PyDict_Size
+from cpython.dict cimport PyDict_Copy
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_AsDouble, PyFloat_Check
 from cpython.long cimport PyLong_AsLong, PyLong_CheckExact
 from cpython.object cimport PyObject, PyObject_IsTrue
@@ -20,7 +20,10 @@ from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError
 cnp.import_array()
 
 cdef extern from "Python.h":
+    # Declared here to take any object: subclasses of dict (PettingZoo's envs return defaultdicts) are dicts to them.
     PyObject* PyDict_GetItemWithError(object p, object key) except? NULL
+    int PyDict_Next(object p, Py_ssize_t *pos, PyObject **key, PyObject **value)
+    Py_ssize_t PyDict_Size(object p) except -1
     int PyObject_RichCompareBool(object a, object b, int op) except -1
     int Py_EQ
 
@@ -229,21 +232,27 @@ cdef class Scatter:
         self.place_L = self.table.place_L
         self.done_L = self.table.done_L
 
-    def write_reset(self, Py_ssize_t env_index, dict obs, dict infos):
+    def write_reset(self, Py_ssize_t env_index, obs, infos):
         """Begin an episode: every agent in `obs` gets a lane and its first row."""
         cdef EnvLanes env = <EnvLanes>self.envs[env_index]
+        if not (isinstance(obs, dict) and isinstance(infos, dict)):
+            raise TypeError("expected dicts")
         env.clear()
         self._observations(env, env_index, obs, 0, 0, {}, {})
         self._infos(env, env_index, infos)
 
-    def write_step(self, Py_ssize_t env_index, dict obs, dict rewards, dict terminateds, dict truncateds, dict infos):
+    def write_step(self, Py_ssize_t env_index, obs, rewards, terminateds, truncateds, infos):
         """Add one step. Returns the flags of `__all__`: 0, TERMINATED (1), TRUNCATED (2) or both (3).
 
         Raises:
             MultiAgentEnvError: and its kinds, with env index, agent, env step. The env's episode is then unusable.
+            TypeError: something is no dict. Nothing was written.
         """
         cdef EnvLanes env = <EnvLanes>self.envs[env_index]
         cdef int all_done
+        if not (isinstance(obs, dict) and isinstance(rewards, dict) and isinstance(terminateds, dict)
+                and isinstance(truncateds, dict) and isinstance(infos, dict)):
+            raise TypeError("expected dicts")
         env.env_t += 1
         self._rewards(env, env_index, rewards)
         all_done = self._flags(env, env_index, terminateds, TERMINATED, True)
@@ -269,7 +278,7 @@ cdef class Scatter:
         place[0] = self.place_L[lane] + 1
         return lane
 
-    cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, dict rewards) except -1:
+    cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards) except -1:
         cdef PyObject *key
         cdef PyObject *value
         cdef Py_ssize_t pos = 0, place = 0, lane
@@ -289,7 +298,7 @@ cdef class Scatter:
             (<ModuleRows>self.modules[self.module_L[lane]]).reward_R[self.row_L[lane]] += reward
         return 0
 
-    cdef int _flags(self, EnvLanes env, Py_ssize_t env_index, dict flags, int bit, bint required) except -1:
+    cdef int _flags(self, EnvLanes env, Py_ssize_t env_index, object flags, int bit, bint required) except -1:
         """Note own True flags in done_L; return `bit` if `__all__` is True, else 0."""
         cdef PyObject *key
         cdef PyObject *value
@@ -315,8 +324,8 @@ cdef class Scatter:
             return bit
         return 0
 
-    cdef int _observations(self, EnvLanes env, Py_ssize_t env_index, dict obs, int all_done, lane_t env_t,
-                           dict terminateds, dict truncateds) except -1:
+    cdef int _observations(self, EnvLanes env, Py_ssize_t env_index, object obs, int all_done, lane_t env_t,
+                           object terminateds, object truncateds) except -1:
         cdef PyObject *key = NULL
         cdef PyObject *value
         cdef Py_ssize_t pos = 0, place = 0, i, lane, n = 0, n_obs = 0
@@ -402,7 +411,7 @@ cdef class Scatter:
             env.n_acting = 0
         return 0
 
-    cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, dict infos) except -1:
+    cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, object infos) except -1:
         cdef PyObject *key
         cdef PyObject *value
         cdef Py_ssize_t pos = 0, place = 0, lane

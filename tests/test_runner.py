@@ -195,6 +195,7 @@ def test_metrics():
     assert metrics["num_env_steps_sampled"] == metrics["num_env_steps_sampled_lifetime"] == 50
     assert metrics["num_agent_steps_sampled"] == {"a": 50, "b": 50}
     assert metrics["num_module_steps_sampled"] == {"default_policy": 100}
+    assert metrics["num_agent_steps_sampled_lifetime"] == {"a": 50, "b": 50}
     assert (metrics["num_episodes"], metrics["episode_len_mean"], metrics["episode_return_mean"]) == (4, 10, 20)
     assert metrics["agent_episode_returns_mean"] == {"a": 10, "b": 10}
     assert metrics["module_episode_returns_mean"] == {"default_policy": 20}
@@ -521,8 +522,8 @@ def test_sampling_in_a_thread_while_a_learner_reads():
 
     def sample():
         try:
-            for _ in range(60):
-                runner.sample(num_timesteps=100)
+            for _ in range(20):
+                runner.sample(num_timesteps=40)
         except Exception as error:
             errors.append(error)
 

@@ -39,7 +39,8 @@ def check_reset_result(result: Any, env_index: int) -> None:
         MultiAgentEnvError: it is no pair (observations, infos) of dicts.
     """
     if isinstance(result, dict):
-        raise _form_error(env_index, 0, "reset", "(observations, infos)", "observations alone, as in old Gym; add infos")
+        got = "observations alone, as in old Gym; add infos"
+        raise _form_error(env_index, 0, "reset", "(observations, infos)", got)
     _check_dicts(result, ("observations", "infos"), env_index, 0, "reset")
 
 
@@ -71,7 +72,8 @@ def _check_dicts(result: Any, parts: tuple[str, ...], env_index: int, env_t: int
         raise _form_error(env_index, env_t, call, expected, got)
     for name, part in zip(parts, result, strict=True):
         if not isinstance(part, dict):
-            raise _form_error(env_index, env_t, call, f"a dict by agent id as {name}", f"{type(part).__name__} {part!r:.200}")
+            got = f"{type(part).__name__} {part!r:.200}"
+            raise _form_error(env_index, env_t, call, f"a dict by agent id as {name}", got)
 
 
 def _form_error(env_index: int, env_t: int, call: str, expected: str, got: str) -> MultiAgentEnvError:

@@ -51,11 +51,14 @@ class InProcessVector:
         except Exception as error:
             _locate(error, env_index, "reset()")
             raise
-        if env_index in self._unchecked_resets or not _is_tuple_of(2, result):
+        if env_index in self._unchecked_resets:
             check_reset_result(result, env_index)
             self._unchecked_resets.discard(env_index)
-        obs, infos = result
-        self._store.scatter.write_reset(env_index, _exact_dict(obs), _exact_dict(infos))
+        try:
+            self._store.scatter.write_reset(env_index, *result)
+        except TypeError:
+            check_reset_result(result, env_index)
+            raise
 
     def step(self, after_step: Callable[[int, int], None], *, after_each: bool) -> None:
         """Step every env with its agents' actions.
@@ -79,9 +82,8 @@ class InProcessVector:
             try:
                 all_done = write_step(env_index, *result)
             except TypeError:
-                if _is_tuple_of(5, result) and all(type(part) is dict for part in result):
-                    raise
-                all_done = self._write_odd(env_index, lanes, result)
+                check_step_result(result, env_index, lanes.env_t + 1)
+                raise
             if all_done or after_each:
                 after_step(env_index, all_done)
 
@@ -98,27 +100,19 @@ class InProcessVector:
                 _locate(error, env_index, "step()")
                 raise
             stepped = perf_counter()
-            all_done = self._write_odd(env_index, lanes, result)
+            if env_index in self._unchecked_steps:
+                check_step_result(result, env_index, lanes.env_t + 1)
+                self._unchecked_steps.discard(env_index)
+            try:
+                all_done = self._store.scatter.write_step(env_index, *result)
+            except TypeError:
+                check_step_result(result, env_index, lanes.env_t + 1)
+                raise
             seconds["timed_scatter"] += perf_counter() - stepped
             seconds["timed_env"] += stepped - sent
             seconds["timed_send"] += sent - begun
             if all_done or after_each:
                 after_step(env_index, all_done)
-
-    def _write_odd(self, env_index: int, lanes: EnvLanes, result: Any) -> int:
-        """Write a step whose form is not yet checked, or is unusual."""
-        if env_index in self._unchecked_steps or not _is_tuple_of(5, result):
-            check_step_result(result, env_index, lanes.env_t + 1)
-            self._unchecked_steps.discard(env_index)
-        return self._store.scatter.write_step(env_index, *map(_exact_dict, result))
-
-
-def _is_tuple_of(n: int, result: Any) -> bool:
-    return isinstance(result, tuple) and len(result) == n and all(isinstance(part, dict) for part in result)
-
-
-def _exact_dict(part: dict) -> dict:
-    return part if type(part) is dict else dict(part)
 
 
 def _locate(error: Exception, env_index: int, call: str) -> None:

@@ -165,6 +165,14 @@ def make_chunk(history: History, begin: int = 0, end: int | None = None, lookbac
     )
 
 
+@st.composite
+def chunks(draw) -> tuple[History, MultiAgentEpisode]:
+    """A history, and a chunk of its episode."""
+    history = draw(histories())
+    begin = draw(st.integers(0, history.env_t - 1))
+    return history, make_chunk(history, begin, draw(st.integers(begin + 1, history.env_t)), draw(st.integers(0, 4)))
+
+
 def same(got: Any, want: Any) -> bool:
     """Equal values in the same nesting; arrays with the same shape."""
     if isinstance(want, dict):
