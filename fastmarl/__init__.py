@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fastmarl.modules import MultiRLModule as MultiRLModule
     from fastmarl.modules import RLModule as RLModule
     from fastmarl.modules import RLModuleSpec as RLModuleSpec
+    from fastmarl.moments import RunningMoments as RunningMoments
     from fastmarl.runner import MultiAgentEnvRunner as MultiAgentEnvRunner
 
 _HOMES = {
@@ -27,6 +28,7 @@ _HOMES = {
     "MultiAgentEpisode": "episodes",
     "MultiRLModule": "modules",
     "RLModule": "modules",
+    "RunningMoments": "moments",
     "RLModuleSpec": "modules",
     "SingleAgentEpisode": "episodes",
     "register_env": "envs.registry",

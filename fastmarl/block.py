@@ -248,4 +248,3 @@ def _nested(leaves: dict[tuple, np.ndarray]) -> Any:
         parts.setdefault(path[0], {})[path[1:]] = leaf
     nested = {key: _nested(part) for key, part in parts.items()}
     return tuple(nested.values()) if all(isinstance(key, int) for key in nested) else nested
-

@@ -65,8 +65,10 @@ class UnknownModuleError(FastmarlError, KeyError):
 
     def __str__(self) -> str:
         module_id, agent_id, known = self.args
-        return (f"policy_mapping_fn({agent_id!r}) returned {module_id!r}, which is none of the "
-                f"modules {known}; add it to `policies` or correct the function")
+        return (
+            f"policy_mapping_fn({agent_id!r}) returned {module_id!r}, which is none of the "
+            f"modules {known}; add it to `policies` or correct the function"
+        )
 
 
 class ModuleOutputError(FastmarlError, ValueError):

@@ -9,8 +9,10 @@ import torch
 
 from fastmarl.block import Block, Key
 from fastmarl.columns import Columns
+from fastmarl.distributions import Categorical
 from fastmarl.errors import ModuleOutputError
 from fastmarl.kernels.remap import lanes_to_rows, rows_to_lanes
+from fastmarl.kernels.sample import sample_categorical
 from fastmarl.lanes import LaneTable
 from fastmarl.modules import RLModule
 from fastmarl.spaces import flatten_struct, map_struct
@@ -19,25 +21,36 @@ from fastmarl.transfer import Transfer
 OBS, ACTIONS, LOGP, LOGITS = Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS
 
 
+SMALL = 8192  # logits in a batch; below it torch takes longer to be called than to compute
+
+
 class ModuleInference:
     """Runs one module.
 
     Args:
         module_id, module: the module; on `transfer.device`.
         transfer: between arrays and tensors.
-        generator: for exploration's random draws; on the same device.
+        generator, rng: for exploration's random draws, by torch on the same device, and by NumPy.
         table: lanes, for modules with recurrent state.
     """
 
     def __init__(
-        self, module_id: str, module: RLModule, transfer: Transfer, generator: torch.Generator, table: LaneTable
+        self,
+        module_id: str,
+        module: RLModule,
+        transfer: Transfer,
+        generator: torch.Generator,
+        rng: np.random.Generator,
+        table: LaneTable,
     ):
         self.module_id = module_id
         self.module = module
         self._transfer = transfer
         self._generator = generator
+        self._rng = rng
         self._explore_dist = module.get_exploration_action_dist_cls()
         self._inference_dist = module.get_inference_action_dist_cls()
+        self._draws_on_cpu = self._explore_dist is Categorical and transfer.device.type == "cpu"
         self._is_plain = not isinstance(module.observation_space, (gym.spaces.Dict, gym.spaces.Tuple))
         self._inference_mode = torch.inference_mode()  # made once: making one takes longer than entering it
         self._state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
@@ -65,10 +78,15 @@ class ModuleInference:
             outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
             if type(outputs) is not dict or self._state is not None:
                 outputs = self._plain_outputs(outputs)
-            if ACTIONS not in outputs:
+            is_small = explore and self._draws_on_cpu and _is_small(outputs)
+            if not is_small and ACTIONS not in outputs:
                 outputs = self._with_actions(outputs, explore)
         self._check_untouched(batch)
-        return self._to_arrays(outputs, n)
+        arrays = self._to_arrays(outputs, n)
+        if is_small:
+            arrays[ACTIONS], arrays[LOGP] = self._draw(arrays[LOGITS])
+        self._check_finite(arrays)
+        return arrays
 
     def keep_state(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray]) -> None:
         """Keep the recurrent state each lane goes on with, and add the one it acted in to the outputs as "state_in"."""
@@ -98,7 +116,7 @@ class ModuleInference:
         return {**outputs, ACTIONS: self._inference_dist.deterministic(logits)}
 
     def _to_arrays(self, outputs: dict[str, Any], n: int) -> dict[Key, np.ndarray]:
-        """All leaves as arrays; rows are counted, and log-probabilities looked at for NaN."""
+        """All leaves as arrays; their rows are counted."""
         tensors: dict[Key, torch.Tensor] = {}
         for name, value in outputs.items():
             if type(value) is torch.Tensor:
@@ -111,13 +129,22 @@ class ModuleInference:
             if not array.ndim or len(array) != n:
                 problem = f"expected {n} rows in output {key!r}, one for each row of its batch, got shape {array.shape}"
                 raise ModuleOutputError(self.module_id, problem)
+        return arrays
+
+    def _draw(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(actions, their log-probabilities) of a small batch of categorical logits [n, k]."""
+        actions, logp = np.empty(len(logits), np.int64), np.empty(len(logits), np.float32)
+        uniform = self._rng.random(len(logits))
+        sample_categorical(np.ascontiguousarray(logits, np.float32), uniform, actions, logp)
+        return actions, logp
+
+    def _check_finite(self, arrays: dict[Key, np.ndarray]) -> None:
         logp = arrays.get(LOGP)
         if logp is not None and logp.ndim == 1 and math.isnan(logp.dot(logp)):  # the cheapest way to look at all
             row = int(np.flatnonzero(np.isnan(logp))[0])
             logits = arrays.get(LOGITS, logp)[row]
             problem = f"row {row} of its batch has log-probability NaN, from {logits}; are weights or inputs NaN?"
             raise ModuleOutputError(self.module_id, problem)
-        return arrays
 
     def _check_untouched(self, batch: dict[str, Any]) -> None:
         obs = batch[OBS]
@@ -125,6 +152,11 @@ class ModuleInference:
             if leaf._version:
                 problem = "wrote into its input batch, which is the record; use an operation that is not in place"
                 raise ModuleOutputError(self.module_id, problem)
+
+
+def _is_small(outputs: dict[str, Any]) -> bool:
+    logits = outputs.get(LOGITS)
+    return ACTIONS not in outputs and type(logits) is torch.Tensor and logits.numel() <= SMALL and logits.dim() == 2
 
 
 class LaneState:
@@ -179,5 +211,3 @@ class LaneState:
 
 def _array(leaf: Any) -> np.ndarray:
     return leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
-
-

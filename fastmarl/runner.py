@@ -93,11 +93,9 @@ class MultiAgentEnvRunner(RunnerState):
         self._table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
         self._spaces = spaces_of_modules(modules)
         layouts = [RowLayout(self._spaces[module_id][0]) for module_id in self._module_ids]
-        self._store = EpisodeStore(
-            layouts, self._module_ids, self._table, envs.spaces, config.episode_lookback_horizon
-        )
+        self._store = EpisodeStore(layouts, self._module_ids, self._table, envs.spaces, config.episode_lookback_horizon)
         self._inferences = [
-            ModuleInference(module_id, modules[module_id], self._transfer, self._generator, self._table)
+            ModuleInference(module_id, modules[module_id], self._transfer, self._generator, self._rng, self._table)
             for module_id in self._module_ids
         ]
         options = {"normalize": config.normalize_actions, "clip": config.clip_actions}

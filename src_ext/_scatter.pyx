@@ -24,6 +24,7 @@ cdef extern from "Python.h":
     PyObject* PyDict_GetItemWithError(object p, object key) except? NULL
     int PyDict_Next(object p, Py_ssize_t *pos, PyObject **key, PyObject **value)
     Py_ssize_t PyDict_Size(object p) except -1
+    PyObject* PyList_GET_ITEM(object p, Py_ssize_t i) noexcept
     int PyObject_RichCompareBool(object a, object b, int op) except -1
     int Py_EQ
 
@@ -212,6 +213,7 @@ cdef class Scatter:
     cdef lane_t[::1] module_L
     cdef lane_t[::1] place_L                # where it stood in the env's last observation dict
     cdef flag_t[::1] done_L
+    cdef list agent_ids                     # by lane; every address in EnvLanes.keys is that of one of these
     cdef list done_lanes                    # finished in this step by their own flags
 
     def __init__(self, table, grow, list modules):
@@ -225,6 +227,7 @@ cdef class Scatter:
 
     def bind_lanes(self):
         """Point at the table's (new) arrays."""
+        self.agent_ids = self.table.agent_ids
         self.row_L = self.table.row_L
         self.final_L = self.table.final_L
         self.count_L = self.table.count_L
@@ -275,8 +278,19 @@ cdef class Scatter:
         if found == NULL:
             return -1
         lane = PyLong_AsLong(<object>found)
+        self._adopt(env, lane, <object>key)
         place[0] = self.place_L[lane] + 1
         return lane
+
+    cdef int _adopt(self, EnvLanes env, Py_ssize_t lane, object key) except -1:
+        """Keep this equal id object from now on, so that it is known by its address if the env uses it again."""
+        cdef Py_ssize_t place = self.place_L[lane]
+        if type(key) is not type(self.agent_ids[lane]):           # 1 and True: the one that came first stays
+            return 0
+        if place < env.n_acting and env.lanes[place] == lane:
+            env.keys[place] = <size_t><PyObject*>key
+        self.agent_ids[lane] = key
+        return 0
 
     cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards) except -1:
         cdef PyObject *key
@@ -306,8 +320,8 @@ cdef class Scatter:
         cdef Py_ssize_t pos = 0, place = 0, lane
         if for_all == NULL and required:
             raise MultiAgentEnvError(env_index, None, env.env_t,
-                                     "expected the key '__all__' in terminateds, which says whether the episode is over; "
-                                     f"got the keys {list(flags)}")
+                                     "expected the key '__all__' in terminateds, which says whether the episode is "
+                                     f"over; got the keys {list(flags)}")
         while PyDict_Next(flags, &pos, &key, &value):
             if <object>value is False or <object>value is NUMPY_FALSE or not PyObject_IsTrue(<object>value):
                 continue
@@ -355,7 +369,7 @@ cdef class Scatter:
                     continue
                 else:
                     self._append(lane, env_t, <object>value)
-                env.next_keys[n] = <size_t>key
+                env.next_keys[n] = <size_t>PyList_GET_ITEM(self.agent_ids, lane)
                 env.next_lanes[n] = <lane_t>lane
                 self.place_L[lane] = <lane_t>n
                 n += 1

@@ -12,7 +12,7 @@ PACKAGE = pathlib.Path(__file__).parents[1] / "fastmarl"
 LAYERS = [
     ["errors", "columns", "kernels", "_extensions"],
     ["config", "spaces", "seeds"],
-    ["lanes", "callbacks", "metrics", "distributions"],
+    ["lanes", "callbacks", "metrics", "distributions", "moments"],
     ["envs", "block"],
     [
         "episodes",

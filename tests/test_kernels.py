@@ -6,6 +6,7 @@ import pytest
 from fastmarl.kernels.accumulate import accumulate, accumulate_numpy
 from fastmarl.kernels.moments import update_moments, update_moments_numpy
 from fastmarl.kernels.remap import lanes_to_rows, lanes_to_rows_numpy, rows_to_lanes, rows_to_lanes_numpy
+from fastmarl.kernels.sample import sample_categorical, sample_categorical_numpy
 
 
 def versions(kernel):
@@ -76,3 +77,46 @@ def test_update_moments_matches_numpy(rng, kernel, sizes, dtype):
         everything = np.concatenate(batches).astype(np.float64)
         np.testing.assert_allclose(got[0], everything.mean(0), rtol=1e-12)
         np.testing.assert_allclose(got[1] / got_count, everything.var(0), rtol=1e-6, atol=1e-12)
+
+
+def drawn(kernel, logits, uniform):
+    actions, logp = np.full(len(logits), -9), np.full(len(logits), 9.0, np.float32)
+    kernel(logits, uniform, actions, logp)
+    return actions, logp
+
+
+@versions(sample_categorical)
+@pytest.mark.parametrize(("n", "k"), [(0, 3), (1, 1), (257, 5)])
+@pytest.mark.parametrize("scale", [1, 1e4])
+def test_sample_categorical_matches_numpy(rng, kernel, n, k, scale):
+    logits = (rng.normal(size=(n, k)) * scale).astype(np.float32)
+    logits[rng.random((n, k)) < 0.3] = -np.inf
+    logits[:, 0] = np.where(np.isinf(logits).all(1), 0, logits[:, 0])
+    uniform = rng.random(n)
+    expected, got = drawn(sample_categorical_numpy, logits, uniform), drawn(kernel, logits, uniform)
+    np.testing.assert_array_equal(got[0], expected[0])
+    np.testing.assert_allclose(got[1], expected[1], rtol=1e-6, atol=1e-6)
+    assert np.isfinite(logits[np.arange(n), got[0]]).all()
+
+
+def test_sample_categorical_is_distributed_as_softmax(rng):
+    logits = np.array([0.0, 1.0, -np.inf, 2.0], np.float32)
+    n = 200_000
+    actions, logp = drawn(sample_categorical, np.tile(logits, (n, 1)), rng.random(n))
+    expected = np.exp(logits) / np.exp(logits).sum()
+    observed = np.bincount(actions, minlength=4)
+    possible = expected > 0
+    chi_square = ((observed - n * expected)[possible] ** 2 / (n * expected[possible])).sum()
+    assert observed[2] == 0
+    assert chi_square < 30  # 2 degrees of freedom: once in 3 million runs
+    np.testing.assert_allclose(np.exp(logp), expected[actions], rtol=1e-6)
+
+
+@versions(sample_categorical)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_sample_categorical_of_bad_logits_says_nan(kernel, bad):
+    logits = np.array([[0, bad], [1, 1], [-np.inf, -np.inf]], np.float32)
+    with np.errstate(invalid="ignore"):
+        actions, logp = drawn(kernel, logits, np.zeros(3))
+    assert np.isnan(logp).tolist() == [True, False, True]
+    assert actions.tolist() == [0, 0, 0]

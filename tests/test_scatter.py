@@ -211,3 +211,17 @@ def test_action_dicts_have_private_copies_of_the_promised_types(n):
     assert (arrays == np.arange(n * 2).reshape(n, 2)).all()
     module.set_values(0, [str(i) for i in range(n)])
     assert dicts.of(env) == {i: str(i) for i in range(n)}
+
+
+def test_ids_made_anew_at_every_step_are_told_apart():
+    """Fresh strings often lie where the last step's lay: an address alone says nothing about who it was."""
+    recorder = Recorder()
+    recorder.reset({"".join(["agent_", "0"]): obs_of(0, 0, 0), "".join(["agent_", "1"]): obs_of(1, 1, 1)})
+    for env_t in range(1, 2000):
+        key = "".join(["agent_", str(env_t % 2)])
+        recorder.step({key: obs_of(env_t % 2, 0, 0)}, {key: 1.0})
+        del key
+    n = recorder.rows.n
+    first = recorder.lane("agent_1")
+    lanes = recorder.block.lane_R[2:n].tolist()
+    assert [lane == first for lane in lanes] == [value == 1 for value in recorder.block.obs[0][2:n, 0].tolist()]

@@ -6,7 +6,6 @@ from time import perf_counter
 from typing import Any
 
 from fastmarl._actions import ActionDicts
-from fastmarl._scatter import EnvLanes
 from fastmarl.envs.check import check_reset_result, check_step_result
 from fastmarl.store import EpisodeStore
 

@@ -1,0 +1,62 @@
+"""Running mean and standard deviation of observations, returns, or anything in rows."""
+
+from typing import Any, Self
+
+import numpy as np
+
+from fastmarl.kernels.moments import update_moments
+
+
+class RunningMoments:
+    """Count, mean and variance of all rows seen, by column; those of several runners can be merged.
+
+    ```python
+    moments = fastmarl.RunningMoments(18)
+    for episode in runner.sample():
+        for agent in episode.agent_episodes.values():
+            moments.update(agent.get_observations())
+    module.mean, module.std = torch.from_numpy(moments.mean), torch.from_numpy(moments.std)
+    ```
+
+    Args:
+        size: numbers in a row.
+    """
+
+    def __init__(self, size: int):
+        self.count = 0
+        self.mean = np.zeros(size)
+        self._m2 = np.zeros(size)  # sum of squared deviations from the mean
+
+    def update(self, rows: np.ndarray) -> None:
+        """Add rows [n, ...] of `size` numbers each, of any real dtype."""
+        values = np.ascontiguousarray(rows).reshape(len(rows), self.mean.size)
+        self.count = int(update_moments(values, self.count, self.mean, self._m2))
+
+    def merge(self, other: Self) -> None:
+        """Add all that another has seen (Chan, Golub, LeVeque 1983)."""
+        count = self.count + other.count
+        if count == 0:
+            return
+        delta = other.mean - self.mean
+        self._m2 += other._m2 + delta**2 * (self.count * other.count / count)
+        self.mean += delta * (other.count / count)
+        self.count = count
+
+    @property
+    def var(self) -> np.ndarray:
+        """float64 [size]: variance of the rows themselves (divided by their number); ones before there are any."""
+        return self._m2 / self.count if self.count else np.ones_like(self._m2)
+
+    @property
+    def std(self) -> np.ndarray:
+        """float64 [size]: square root of `var`."""
+        return np.sqrt(self.var)
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything, as plain arrays and numbers."""
+        return {"count": self.count, "mean": self.mean.copy(), "m2": self._m2.copy()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take what `get_state()` returned."""
+        self.count = int(state["count"])
+        self.mean, self._m2 = np.array(state["mean"], np.float64), np.array(state["m2"], np.float64)

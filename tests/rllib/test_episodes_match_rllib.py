@@ -1,0 +1,245 @@
+"""The same random histories in RLlib's episodes and in ours: every getter must give the same.
+
+Where RLlib is wrong the comparison steps aside, and says why; test_episode_getters.py has these cases against lists.
+"""
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
+from reference.histories import ACTION_SPACES, OBS_SPACES, History, histories, make_chunk, same
+
+COLUMNS = ("observations", "infos", "actions", "rewards", "extra_model_outputs")
+BOUND = st.none() | st.integers(-12, 12)
+SLICES = st.builds(slice, BOUND, BOUND, st.sampled_from([None, 1, 2]))
+INDICES = st.none() | st.integers(-12, 12) | st.lists(st.integers(-12, 12), min_size=1, max_size=4) | SLICES
+FILLS = st.sampled_from([None, None, 0, 7])
+
+
+def play(history: History) -> RLlibEpisode:
+    """RLlib's episode of the whole history, as its runner returns it."""
+    episode = RLlibEpisode(
+        id_="e",
+        observation_space=OBS_SPACES,
+        action_space=ACTION_SPACES,
+        agent_to_module_mapping_fn=lambda agent, episode: "p0",
+    )
+    agents = history.agents
+    first = {agent: history.observation(agent, 0) for agent, one in agents.items() if 0 in one.env_ts}
+    episode.add_env_reset(observations=first, infos={agent: history.info(agent, 0) for agent in first})
+    for t in range(1, history.env_t + 1):
+        seen = [agent for agent, one in agents.items() if t in one.env_ts]
+        acted = [agent for agent, one in agents.items() if t - 1 in one.env_ts and not ends(one, t - 1)]
+        over = t == history.env_t
+        episode.add_env_step(
+            observations={agent: history.observation(agent, t) for agent in seen},
+            infos={agent: history.info(agent, t) for agent in seen},
+            actions={agent: history.action(agent, t - 1) for agent in acted},
+            extra_model_outputs={agent: history.extras(agent, t - 1) for agent in acted},
+            rewards={agent: one.paid[t] for agent, one in agents.items() if t in one.paid},
+            terminateds=flags(agents, seen, t, "terminated", over and history.terminated),
+            truncateds=flags(agents, seen, t, "truncated", over and history.truncated),
+        )
+    return episode
+
+
+def ends(one, t):
+    return one.done and t == one.env_ts[-1]
+
+
+def flags(agents, seen, t, name, everybody):
+    own = {agent: True for agent in seen if ends(agents[agent], t) and getattr(agents[agent], name)}
+    return {"__all__": True} if everybody else {**own, "__all__": False}
+
+
+def as_returned(episode: RLlibEpisode) -> RLlibEpisode:
+    """Without agents that have no transition, and without unanswered actions: ours are in the next chunk."""
+    for agent, part in list(episode.agent_episodes.items()):
+        if not len(part):
+            del episode.agent_episodes[agent]
+    episode._hanging_actions_end.clear()
+    episode._hanging_extra_model_outputs_end.clear()
+    episode._hanging_rewards_end.clear()
+    return episode.to_numpy()
+
+
+@st.composite
+def pairs(draw, **options):
+    """(RLlib's, ours)"""
+    # RLlib needs somebody at the reset, ends the episode as soon as everybody known so far has finished, and with
+    # `__all__` mixes an agent's own flags with the env's: `stays` is without these.
+    history = draw(histories(stays=True, **options))
+    return as_returned(play(history)), make_chunk(history)
+
+
+def answer(episode, what, *args, **kwargs):
+    """What a getter returns, or the class of its error."""
+    if what == "extra_model_outputs":
+        args = ("x", *args)
+    try:
+        return getattr(episode, f"get_{what}")(*args, **kwargs)
+    except Exception as error:
+        return type(error)
+
+
+def is_sane(indices, neg, fill, first, origin, end):
+    """Whether RLlib means by these arguments what it says."""
+    if isinstance(indices, slice):
+        bounds = [b if b is None else b + (origin if b >= 0 or neg else end) for b in (indices.start, indices.stop)]
+        start, stop = (origin if bounds[0] is None else bounds[0]), (end if bounds[1] is None else bounds[1])
+        outside = [start < first, stop > end]
+        if fill is None:
+            return indices.step in (None, 1) or not any(outside)
+        # It fills on one side only, fills where a slice is empty, and forgets the step.
+        return start <= stop and not all(outside) and (indices.step in (None, 1) or not (any(outside) or stop < first))
+    several = indices if isinstance(indices, list) else [indices]
+    # An index before the lookback wraps around to the end.
+    return not any(isinstance(index, int) and neg and index + origin < first for index in several)
+
+
+@given(pairs(), st.sampled_from(COLUMNS), INDICES, st.booleans(), FILLS, st.booleans())
+@settings(max_examples=500)
+def test_env_steps(pair, what, indices, neg, fill, as_list):
+    theirs, ours = pair
+    as_list = as_list and not isinstance(indices, int)  # an AssertionError or TypeError
+    if what in ("infos", "extra_model_outputs") and not (as_list or isinstance(indices, int)):
+        fill = None  # it makes arrays of dicts, and can't fill several steps of an extra output
+    end = ours.env_t + (what in ("observations", "infos"))
+    assume(is_sane(indices, neg, 0 if as_list else fill, 0, 0, end))
+    kwargs = {"neg_index_as_lookback": neg, "fill": fill, "return_list": as_list}
+    want, got = (answer(episode, what, indices, **kwargs) for episode in (theirs, ours))
+    assert equal(got, want), (got, want)
+
+
+@given(pairs(), st.sampled_from(("observations", "actions")), INDICES, FILLS)
+@settings(max_examples=200)
+def test_one_hot(pair, what, indices, fill):
+    theirs, ours = pair
+    assume(is_sane(indices, False, fill, 0, 0, ours.env_t + (what == "observations")))
+    want, got = (answer(episode, what, indices, fill=fill, one_hot_discrete=True) for episode in (theirs, ours))
+    assert equal(got, want), (got, want)
+
+
+@given(pairs(), st.sampled_from(COLUMNS), INDICES, st.booleans(), FILLS, st.booleans())
+@settings(max_examples=400)
+def test_agent_steps(pair, what, indices, neg, fill, one_by_one):
+    theirs, ours = pair
+    assert set(theirs.agent_episodes) == set(ours.agent_episodes)
+    kwargs = {"neg_index_as_lookback": neg, "fill": fill}
+    for agent, part in ours.agent_episodes.items():
+        end = len(part) + (what in ("observations", "infos"))
+        if not is_sane(indices, neg, fill, 0, 0, end):
+            continue
+        if one_by_one or what == "extra_model_outputs":  # by env_steps=False RLlib can't look up these
+            want = answer(theirs.agent_episodes[agent], what, indices, **kwargs)
+            got = answer(part, what, indices, **kwargs)
+        else:
+            want, got = (answer(each, what, indices, agent, env_steps=False, **kwargs) for each in (theirs, ours))
+        assert equal(got, want), (got, want)
+
+
+@given(pairs())
+@settings(max_examples=200)
+def test_all_else(pair):
+    theirs, ours = pair
+    for name in ("env_t", "env_t_started", "agent_ids", "is_done", "is_terminated", "is_truncated", "id_"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    for name in ("env_steps", "agent_steps", "get_return", "get_terminateds", "__len__"):
+        assert getattr(ours, name)() == getattr(theirs, name)(), name
+    assert ours.agent_t_started == {agent: theirs.agent_t_started[agent] for agent in theirs.agent_ids}
+    assert {agent: ours.module_for(agent) for agent in ours.agent_ids} == dict.fromkeys(ours.agent_ids, "p0")
+    assert ours.get_agents_to_act() & ours.agent_ids == theirs.get_agents_to_act()
+    assert ours.get_agents_that_stepped() & ours.agent_ids == theirs.get_agents_that_stepped()
+    for agent, part in ours.agent_episodes.items():
+        other = theirs.agent_episodes[agent]
+        for name in ("t", "t_started", "is_done", "is_terminated", "is_truncated", "is_reset", "is_numpy"):
+            assert getattr(part, name) == getattr(other, name), name
+        for name in ("env_steps", "agent_steps", "get_return", "__len__"):
+            assert getattr(part, name)() == getattr(other, name)(), name
+        want, got = other.get_data_dict(), part.get_data_dict()
+        got["eps_id"] = want["eps_id"]  # RLlib's are random
+        assert equal(got, want)
+
+
+@given(histories(stays=True, done=False))
+@settings(max_examples=100)
+def test_return_with_what_waiting_agents_were_paid(history):
+    assert make_chunk(history).get_return(True) == play(history).get_return(True)
+
+
+@given(pairs(always=True, done=False), SLICES, st.integers(0, 3))
+@settings(max_examples=200)
+def test_slice(pair, slice_, lookback):
+    """Agents that wait, and flags, are not compared: RLlib loses what crosses a border, and the flags."""
+    theirs, ours = pair
+    slice_ = slice(slice_.start, slice_.stop)
+    start, stop, _ = slice_.indices(len(ours))
+    assume(start < stop)
+    want = theirs.slice(slice_, len_lookback_buffer=lookback)
+    got = ours.slice(slice_, len_lookback_buffer=lookback)
+    assert (got.env_t_started, got.env_t, len(got)) == (want.env_t_started, want.env_t, len(want))
+    for agent, part in got.agent_episodes.items():
+        other = want.agent_episodes[agent]
+        assert (part.t_started, part.t, part.lookback) == (other.t_started, other.t, other.observations.lookback)
+        for what in COLUMNS:
+            everything = {"indices": slice(-part.lookback, None), "neg_index_as_lookback": True}
+            columns = [answer(each, what, **everything) for each in (part, other)]
+            if what == "extra_model_outputs":
+                columns = [each.get_extra_model_outputs("x", **everything) for each in (part, other)]
+            if part.lookback and what != "infos":  # slice() doesn't hand on the infos
+                assert equal(*columns), (what, columns)
+
+
+@st.composite
+def chunk_pairs(draw):
+    """(RLlib's, ours) chunk with lookback, built from lists by RLlib's constructor, of agents that never wait."""
+    history = draw(histories(always=True, done=False))
+    begin = draw(st.integers(0, history.env_t - 1))
+    lookback = draw(st.integers(0, begin))
+    steps = range(begin - lookback, history.env_t + 1)
+    agents = history.agents
+    theirs = RLlibEpisode(
+        id_="e",
+        observations=[{agent: history.observation(agent, t) for agent in agents} for t in steps],
+        infos=[{agent: history.info(agent, t) for agent in agents} for t in steps],
+        actions=[{agent: history.action(agent, t) for agent in agents} for t in steps[:-1]],
+        rewards=[{agent: one.paid[t + 1] for agent, one in agents.items()} for t in steps[:-1]],
+        extra_model_outputs=[{agent: history.extras(agent, t) for agent in agents} for t in steps[:-1]],
+        observation_space=OBS_SPACES,
+        action_space=ACTION_SPACES,
+        env_t_started=begin,
+        agent_t_started=dict.fromkeys(agents, begin),
+        len_lookback_buffer=lookback,
+    )
+    return theirs.to_numpy(), make_chunk(history, begin, history.env_t, lookback)
+
+
+@given(chunk_pairs(), st.sampled_from(COLUMNS), INDICES, st.booleans(), FILLS, st.booleans())
+@settings(max_examples=300)
+def test_chunks_with_lookback(pair, what, indices, neg, fill, env_steps):
+    theirs, ours = pair
+    if what not in ("observations", "infos") and ours.env_t_started:
+        env_steps = False  # it compares an agent's absolute step with the length of the chunk, and skips an action
+    if what == "infos" or (env_steps and what == "extra_model_outputs"):
+        fill = None
+    end = len(ours) + (what in ("observations", "infos"))
+    assume(is_sane(indices, neg, fill, -ours.lookback, 0, end))
+    kwargs = {"neg_index_as_lookback": neg, "fill": fill}
+    if env_steps:
+        want, got = (answer(each, what, indices, **kwargs) for each in (theirs, ours))
+        assert equal(got, want), (got, want)
+        return
+    for agent, part in ours.agent_episodes.items():
+        want, got = (answer(each, what, indices, **kwargs) for each in (theirs.agent_episodes[agent], part))
+        assert equal(got, want), (got, want)
+
+
+def equal(got, want):
+    """`same`, but RLlib's dicts are in any order, and its scalars and lists may be of any type."""
+    if isinstance(want, dict):
+        return isinstance(got, dict) and got.keys() == want.keys() and all(equal(got[key], want[key]) for key in want)
+    if isinstance(want, type) or isinstance(got, type):
+        return got is want
+    if isinstance(want, (list, tuple)) and not isinstance(got, np.ndarray):
+        return len(got) == len(want) and all(map(equal, got, want))
+    return same(got, want)
