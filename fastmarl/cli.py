@@ -299,12 +299,8 @@ def _versions() -> dict[str, str]:
 
 
 def _check_env(args: argparse.Namespace) -> int:
-    from fastmarl.testing import check_env
+    from fastmarl.envs.check import check_env
 
     report = check_env(_env_named(args.env), args.config)
-    print(f"{args.env}: no problem found")
-    print(f"{report.env_steps} env steps, {report.agent_steps} actions of {len(report.agents)} agents", end="")
-    print(f", {report.episodes} episodes finished")
-    for note in report.notes:
-        print(f"note: {note}")
-    return 0
+    print(report)
+    return 0 if report.ok else 1

@@ -110,7 +110,7 @@ class _LeafActions:
         if isinstance(space, gym.spaces.Discrete):
             return rng.integers(space.n, size=n), -math.log(space.n)
         if isinstance(space, gym.spaces.MultiDiscrete):
-            return rng.integers(space.nvec, size=(n, *shape)), -float(np.log(space.nvec).sum())
+            return rng.integers(space.nvec.astype(np.int64), size=(n, *shape)), -float(np.log(space.nvec).sum())
         if isinstance(space, gym.spaces.MultiBinary):
             return rng.integers(2, size=(n, *shape)), -math.log(2) * math.prod(shape)
         if isinstance(space, gym.spaces.Box) and self._bounded and not self._scaled:

@@ -1,141 +1,191 @@
-"""The kit to run on an environment of your own, before training does."""
+"""The kit to run on an environment of your own, before training does; and small environments to test with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
-from fastmarl.config import EnvRunnerConfig
-from fastmarl.envs.base import as_multi_agent_env, env_spaces
-from fastmarl.envs.registry import env_creator
-from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.envs.base import MultiAgentEnv, env_spaces
+from fastmarl.envs.check import check_env as check_env
+from fastmarl.envs.values import arrays_in
 from fastmarl.errors import EnvCheckError
-from fastmarl.runner import MultiAgentEnvRunner
-from fastmarl.spaces import flatten_struct
-
-ENVS = 2  # copies, stepped in turn: what they share by mistake shows
-STEPS_PER_CALL = 50
 
 
-@dataclass(frozen=True)
-class EnvReport:
-    """What `check_env` saw. `notes` are no errors, but often not what was meant."""
-
-    agents: tuple[Any, ...]
-    env_steps: int
-    agent_steps: int
-    episodes: int
-    notes: tuple[str, ...]
-
-
-class SpacesOnly(torch.nn.Module):
-    """Stands where a module is needed, for agents that act at random."""
-
-    def __init__(self, observation_space: gym.Space, action_space: gym.Space):
-        super().__init__()
-        self.observation_space = observation_space
-        self.action_space = action_space
-
-    def forward(self, batch: dict) -> dict:
-        raise NotImplementedError
-
-
-def check_env(env: Any, env_config: Mapping[str, Any] | None = None, *, steps: int = 1000) -> EnvReport:
-    """Sample two copies of an environment with random actions, just as a runner does, and look at what they return.
+class ClockEnv(MultiAgentEnv):
+    """Observations are the env steps since the reset; subclasses say who has one, who is paid, who ends.
 
     Args:
-        env, env_config: as in `EnvRunnerConfig`. Agents may come late, die and be rewarded late; all options that a
-            runner has for that are on.
-        steps: env steps to make, over both copies.
-
-    Raises:
-        FastmarlError: the first mistake: env, agent and step, what was expected, what came, and the way out.
+        agents: their ids.
+        episode_length: env steps until everybody is truncated.
+        obs_size: an observation is float32 [obs_size], filled with the time; actions are Discrete(3).
     """
-    config = _random_config(env, dict(env_config or {}))
-    runner = MultiAgentEnvRunner(config)
-    try:
-        notes: dict[str, None] = {}
-        made = 0
-        while made < steps:
-            for chunk in runner.sample(num_timesteps=STEPS_PER_CALL, random_actions=True):
-                notes.update(dict.fromkeys(_unlikely_values(chunk)))
-            made += STEPS_PER_CALL
-        return _report(runner, notes)
-    finally:
-        runner.stop()
+
+    def __init__(self, agents: list[Any], episode_length: int = 10, obs_size: int = 4):
+        self.possible_agents = list(agents)
+        self.observation_spaces = dict.fromkeys(agents, gym.spaces.Box(0, np.inf, (obs_size,), np.float32))
+        self.action_spaces = dict.fromkeys(agents, gym.spaces.Discrete(3))
+        self.episode_length = episode_length
+        self._obs_size = obs_size
+        self.env_t = 0
+
+    def observed(self, env_t: int) -> list[Any]:
+        """Who is observed at `env_t`."""
+        return self.possible_agents
+
+    def paid(self, env_t: int) -> dict[Any, float]:
+        """The rewards of the step that leads to `env_t`."""
+        return dict.fromkeys(self.observed(env_t - 1), 1.0)
+
+    def terminated(self, env_t: int) -> list[Any]:
+        """Who ends at `env_t`."""
+        return []
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        self.env_t = 0
+        return self._observations(), {}
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        self.env_t += 1
+        terminateds = {**dict.fromkeys(self.terminated(self.env_t), True), "__all__": False}
+        truncateds = {"__all__": self.env_t >= self.episode_length}
+        return self._observations(), self.paid(self.env_t), terminateds, truncateds, {}
+
+    def _observations(self) -> dict[Any, np.ndarray]:
+        return {agent: np.full(self._obs_size, self.env_t, np.float32) for agent in self.observed(self.env_t)}
 
 
-def _random_config(env: Any, env_config: dict) -> EnvRunnerConfig:
-    """A config with one module for each pair of spaces among the agents."""
-    probe = as_multi_agent_env(env_creator(env)(env_config))
-    try:
-        agents = list(getattr(probe, "possible_agents", None) or [])
-        spaces = {agent: env_spaces(probe, agent) for agent in agents}
-    finally:
-        if hasattr(probe, "close"):
-            probe.close()
-    if not agents:
-        raise EnvCheckError(f"{type(probe).__name__} names no possible_agents; list there all agents it can have")
-    different: list[tuple] = []
-    for pair in spaces.values():
-        if pair not in different:
-            different.append(pair)
-    return EnvRunnerConfig(
-        env=env,
-        env_config=env_config,
-        num_envs_per_env_runner=ENVS,
-        policies={f"spaces_{i}": SpacesOnly(*pair) for i, pair in enumerate(different)},
-        policy_mapping_fn=lambda agent, *args, **kwargs: f"spaces_{different.index(spaces[agent])}",
-        post_death="accumulate",
-        respawn=True,
-        seed=0,
-    )
+class CountingEnv(ClockEnv):
+    """Everybody is observed at every step and paid 1 for every action."""
+
+    def __init__(self, num_agents: int = 2, episode_length: int = 10, obs_size: int = 4):
+        super().__init__([f"agent_{i}" for i in range(num_agents)], episode_length, obs_size)
 
 
-def _report(runner: MultiAgentEnvRunner, notes: dict[str, None]) -> EnvReport:
-    metrics = runner.get_metrics()
-    all_notes = list(notes)
-    if metrics["num_episodes"] == 0:
-        all_notes.append(
-            f"no episode came to an end in {metrics['num_env_steps_sampled'] // ENVS} steps; is that meant?"
-        )
-    if metrics["unattributed_reward"]:
-        all_notes.append(f"rewards of {metrics['unattributed_reward']:g} in all belong to no action of their agent")
-    actions = metrics["num_agent_steps_sampled"]
-    return EnvReport(
-        agents=tuple(actions),
-        env_steps=metrics["num_env_steps_sampled"],
-        agent_steps=sum(actions.values()),
-        episodes=metrics["num_episodes"],
-        notes=tuple(all_notes),
-    )
+class TurnBasedEnv(CountingEnv):
+    """Agents are observed in turn, at the end all of them. Who acts at t - 1 is paid t, and the next one -0.5."""
+
+    def observed(self, env_t: int) -> list[Any]:
+        if env_t >= self.episode_length:
+            return self.possible_agents
+        return [self.possible_agents[env_t % len(self.possible_agents)]]
+
+    def paid(self, env_t: int) -> dict[Any, float]:
+        n = len(self.possible_agents)
+        return {self.possible_agents[(env_t - 1) % n]: float(env_t), self.possible_agents[env_t % n]: -0.5}
 
 
-def _unlikely_values(chunk: MultiAgentEpisode) -> list[str]:
-    """One note for each agent and leaf of its observations with NaN or values out of bounds."""
-    notes = []
-    for agent, steps in chunk.agent_episodes.items():
-        leaves = dict(flatten_struct(steps.get_observations()))
-        assert steps.observation_space is not None
-        for path, space in _boxes(steps.observation_space, ()):
-            values, where = np.asarray(leaves[path]), f"agent {agent!r}: observation{''.join(f'[{p!r}]' for p in path)}"
-            if np.isnan(values).any():
-                notes.append(f"{where} holds NaN")
-            elif (values < space.low).any() or (values > space.high).any():
-                notes.append(f"{where} goes out of the bounds of its space")
-    return notes
+class DyingAgentsEnv(ClockEnv):
+    """Agents come and go by a script; each is paid 1 for every action.
+
+    Args:
+        stays: agent -> [(first, last), ...]: the env steps of its first and last observation, once for each stay.
+            At the last one it terminates; a stay that is to outlast the episode has a `last` beyond its end.
+    """
+
+    def __init__(self, stays: dict[Any, list[tuple[int, int]]], episode_length: int = 10, obs_size: int = 4):
+        super().__init__(list(stays), episode_length, obs_size)
+        self._stays = stays
+
+    def observed(self, env_t: int) -> list[Any]:
+        return [a for a, stays in self._stays.items() if any(first <= env_t <= last for first, last in stays)]
+
+    def paid(self, env_t: int) -> dict[Any, float]:
+        stays = self._stays.items()
+        return {a: 1.0 for a, spans in stays if any(first < env_t <= last for first, last in spans)}
+
+    def terminated(self, env_t: int) -> list[Any]:
+        return [a for a, stays in self._stays.items() if any(last == env_t for _, last in stays)]
 
 
-def _boxes(space: gym.Space, path: tuple) -> list[tuple[tuple, gym.spaces.Box]]:
-    if isinstance(space, gym.spaces.Box):
-        return [(path, space)]
-    if isinstance(space, gym.spaces.Dict):
-        return [box for key, part in space.spaces.items() for box in _boxes(part, (*path, key))]
-    if isinstance(space, gym.spaces.Tuple):
-        return [box for i, part in enumerate(space.spaces) for box in _boxes(part, (*path, i))]
-    return []
+class ScriptedEnv(MultiAgentEnv):
+    """Plays back what reset() and step() are to return, over and over.
+
+    Args:
+        script: pairs (observations, infos) for resets, five dicts for steps. reset() goes on to the next pair.
+        observation_space, action_space: of every agent.
+
+    Attributes:
+        actions: every action dict that came in, in order.
+    """
+
+    def __init__(self, script: list[tuple], observation_space: gym.Space, action_space: gym.Space):
+        if not script or len(script[0]) != 2:
+            raise EnvCheckError("a script begins with a pair (observations, infos), for the first reset")
+        self.possible_agents = list(dict.fromkeys(agent for tick in script for agent in tick[0]))
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.actions: list[dict] = []
+        self._script = script
+        self._next = 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        while len(self._script[self._next % len(self._script)]) != 2:
+            self._next += 1
+        return self._tick()  # type: ignore[return-value]
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        self.actions.append(actions)
+        return self._tick()  # type: ignore[return-value]
+
+    def _tick(self) -> tuple:
+        tick = self._script[self._next % len(self._script)]
+        self._next += 1
+        return tick
+
+
+class ReusingEnv(MultiAgentEnv):
+    """Another env whose arrays change behind your back, as those of envs with buffers of their own do.
+
+    Every array it ever returned, in observations and infos, is overwritten by each of its following calls, and so are
+    the arrays in the actions that it got.
+    """
+
+    def __init__(self, env: Any):
+        self.env = env
+        self.possible_agents = list(env.possible_agents)
+        self._returned: list[np.ndarray] = []
+        self._calls = 0
+
+    @property
+    def unwrapped(self) -> Any:
+        return self.env.unwrapped
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        return self._private(self.env.reset(seed=seed, options=options))
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        result = self._private(self.env.step(deepcopy(actions)))
+        for array in arrays_in(actions):
+            self._overwrite(array)
+        return result
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_observation_space(self, agent_id: Hashable) -> gym.Space:
+        return env_spaces(self.env, agent_id)[0]
+
+    def get_action_space(self, agent_id: Hashable) -> gym.Space:
+        return env_spaces(self.env, agent_id)[1]
+
+    def _private(self, result: Any) -> Any:
+        """A copy of what the env returned; what was returned before is overwritten."""
+        self._calls += 1
+        for array in self._returned:
+            self._overwrite(array)
+        result = deepcopy(result)
+        self._returned += arrays_in(result)
+        return result
+
+    def _overwrite(self, array: np.ndarray) -> None:
+        if array.dtype == bool:
+            np.logical_not(array, out=array)
+        elif array.dtype != object and array.flags.writeable:
+            np.copyto(array, 100 + self._calls % 27, casting="unsafe")

@@ -1,5 +1,7 @@
 """The multi-agent protocol, which is RLlib's, and what counts as an environment."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable
 from typing import Any
 
@@ -7,6 +9,8 @@ import gymnasium as gym
 
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.errors import EnvCheckError
+
+ACCEPTED = "a fastmarl.MultiAgentEnv, RLlib's MultiAgentEnv or a PettingZoo ParallelEnv"
 
 
 class MultiAgentEnv:
@@ -17,12 +21,22 @@ class MultiAgentEnv:
 
     Attributes:
         possible_agents: ids of all agents that can ever appear. Empty: any id may appear.
+        agents: ids of those that take part now; for your own use, samplers go by the observations.
         observation_spaces, action_spaces: gymnasium spaces by agent id.
+        observation_space, action_space: without those, one space for all agents, or a Dict space by agent id.
     """
 
     possible_agents: list[Any] = []  # noqa: RUF012  (replaced by each env, never changed)
+    agents: list[Any] = []  # noqa: RUF012
     observation_spaces: dict[Any, gym.Space] | None = None
     action_spaces: dict[Any, gym.Space] | None = None
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+
+    @property
+    def unwrapped(self) -> Any:
+        """The env without wrappers."""
+        return self
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         """Begin an episode; returns (observations, infos), dicts by agent id."""
@@ -45,49 +59,72 @@ class MultiAgentEnv:
         """Give resources back."""
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:
+        """Raises EnvCheckError if the env has none for this agent."""
         return _space_of(self, "observation", agent_id)
 
     def get_action_space(self, agent_id: Hashable) -> gym.Space:
+        """Raises EnvCheckError if the env has none for this agent."""
         return _space_of(self, "action", agent_id)
 
 
 def as_multi_agent_env(env: Any) -> Any:
     """The object to sample from: multi-agent envs as they are, PettingZoo's parallel envs in their adapter.
 
-    RLlib's MultiAgentEnv is recognised by what it has, without importing Ray.
+    RLlib's MultiAgentEnv and envs of your own are recognised by what they have, without importing Ray: reset(), step()
+    and `possible_agents`, get_observation_space(), `observation_spaces` or, if it is no gymnasium.Env,
+    `observation_space`.
 
     Raises:
         EnvCheckError: anything else; says what is there and what to do.
     """
     if isinstance(env, MultiAgentEnv):
         return env
+    name = type(env).__name__
     if hasattr(env, "agent_iter") and hasattr(env, "last"):
-        raise EnvCheckError(f"{env} is a turn-based PettingZoo AECEnv, which is not supported; if its agents can move "
-                            f"at once, give pettingzoo.utils.aec_to_parallel(env)")  # fmt: skip
+        raise EnvCheckError(f"{name} is a PettingZoo AECEnv, whose agents move one at a time; these are not supported "
+                            f"yet. If its agents can also move at once, give pettingzoo.utils.aec_to_parallel(env); "
+                            f"otherwise write it as a fastmarl.MultiAgentEnv that observes only the agent whose turn "
+                            f"it is")  # fmt: skip
     if not (callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))):
-        raise EnvCheckError(f"expected a multi-agent environment, got {env!r}, which has no reset() and step()")
-    if callable(getattr(env, "observation_space", None)) and hasattr(env, "possible_agents"):
+        raise EnvCheckError(f"expected {ACCEPTED}, got {env!r:.200}, which has no reset() and step()")
+    if callable(getattr(env, "observation_space", None)) and callable(getattr(env, "action_space", None)):
         return ParallelPettingZooEnv(env)
-    if hasattr(env, "get_observation_space") or hasattr(env, "possible_agents"):
+    if hasattr(env, "possible_agents") or hasattr(env, "get_observation_space") or hasattr(env, "observation_spaces"):
         return env
-    raise EnvCheckError(f"{env!r} is an environment of one agent; expected a fastmarl.MultiAgentEnv, RLlib's "
-                        f"MultiAgentEnv or a PettingZoo ParallelEnv")  # fmt: skip
+    if hasattr(env, "observation_space") and not isinstance(env, gym.Env):
+        return env
+    raise EnvCheckError(f"expected {ACCEPTED}, got {name}, an environment of one agent; if it has several, list their "
+                        f"ids in its attribute possible_agents")  # fmt: skip
 
 
 def env_spaces(env: Any, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:
-    """An agent's (observation space, action space).
+    """An agent's (observation space, action space), in whatever form the env has them.
 
     Raises:
         EnvCheckError: the env doesn't say, or what it says is no gymnasium space.
     """
-    spaces = []
-    for kind in ("observation", "action"):
-        getter = getattr(env, f"get_{kind}_space", None)
-        space = getter(agent_id) if getter is not None else _space_of(env, kind, agent_id)
-        if not isinstance(space, gym.Space):
-            raise EnvCheckError(f"expected a gymnasium space as {kind} space of agent {agent_id!r}, got {space!r}")
-        spaces.append(space)
-    return spaces[0], spaces[1]
+    return _checked_space(env, "observation", agent_id), _checked_space(env, "action", agent_id)
+
+
+def _checked_space(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
+    getter = getattr(env, f"get_{kind}_space", None)
+    try:
+        space = _space_of(env, kind, agent_id) if getter is None else getter(agent_id)
+    except EnvCheckError:
+        raise
+    except Exception as error:
+        raise EnvCheckError(f"{type(env).__name__}.get_{kind}_space({agent_id!r}) raised {error!r}; every agent needs "
+                            f"an entry in {kind}_spaces") from error  # fmt: skip
+    if not isinstance(space, gym.Space):
+        raise EnvCheckError(f"expected a gymnasium space as {kind} space of agent {agent_id!r}, got {space!r:.200}; "
+                            f"{_what_to_do(space, kind)}")  # fmt: skip
+    return space
+
+
+def _what_to_do(space: Any, kind: str) -> str:
+    if type(space).__module__.partition(".")[0] == "gym":
+        return "this is a space of the old gym package: make it with gymnasium.spaces"
+    return f"put a gymnasium space for this agent into {kind}_spaces"
 
 
 def _space_of(env: Any, kind: str, agent_id: Hashable) -> Any:
@@ -96,8 +133,9 @@ def _space_of(env: Any, kind: str, agent_id: Hashable) -> Any:
     if spaces is not None and agent_id in spaces:
         return spaces[agent_id]
     space = getattr(env, f"{kind}_space", None)
-    if isinstance(space, gym.spaces.Dict) and agent_id in space.spaces:
-        return space.spaces[agent_id]
+    by_agent: Any = space.spaces if isinstance(space, gym.spaces.Dict) else space
+    if isinstance(by_agent, dict) and agent_id in by_agent:
+        return by_agent[agent_id]
     if space is None:
         raise EnvCheckError(f"{type(env).__name__} has no {kind} space for agent {agent_id!r}; add it to "
                             f"{kind}_spaces")  # fmt: skip

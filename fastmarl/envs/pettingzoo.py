@@ -1,5 +1,7 @@
 """PettingZoo's ParallelEnv in the multi-agent protocol."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable
 from typing import Any
 
@@ -10,7 +12,8 @@ import numpy as np
 class ParallelPettingZooEnv:
     """Adds the `__all__` flags: an episode is over when the env has no agents left.
 
-    It is then truncated if some agent was truncated in that last step, else terminated.
+    It is then truncated if some agent was truncated in that last step, else terminated. The env's own dicts stay as
+    they are. An agent that vanishes from `agents` without a flag waits until the end of the episode.
 
     Args:
         env: a PettingZoo ParallelEnv; `unwrapped` is it without its wrappers.
@@ -18,27 +21,34 @@ class ParallelPettingZooEnv:
 
     def __init__(self, env: Any):
         self.env = env
-        self.possible_agents = list(env.possible_agents)
+        self.possible_agents: list[Any] = list(getattr(env, "possible_agents", ()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.env!r})"
 
     @property
     def agents(self) -> list[Any]:
+        """Ids of those that take part now."""
         return self.env.agents
 
     @property
     def unwrapped(self) -> Any:
+        """The PettingZoo env, without its wrappers."""
         return self.env.unwrapped
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        """As the env's own, with `__all__` in terminateds, and in truncateds where it is True."""
         obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
-        is_over = not self.env.agents
-        is_truncated = is_over and any(truncateds.values())
+        if self.env.agents:
+            return obs, rewards, {**terminateds, "__all__": False}, truncateds, infos
+        is_truncated = any(truncateds.values())
         return (
             obs,
             rewards,
-            {**terminateds, "__all__": is_over and not is_truncated},
+            {**terminateds, "__all__": not is_truncated},
             {**truncateds, "__all__": is_truncated},
             infos,
         )

@@ -1,9 +1,13 @@
 """Environments by name."""
 
+from __future__ import annotations
+
 import difflib
 import inspect
+import pkgutil
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from fastmarl.errors import EnvCheckError
@@ -14,9 +18,14 @@ _EXTRAS = {"mpe2": "pettingzoo", "pettingzoo": "pettingzoo", "magent2": "petting
 
 
 def register_env(name: str, creator: Callable[[dict], Any]) -> None:
-    """Make `env=name` call `creator(env_config)`. A name may be registered anew."""
-    if not callable(creator):
-        raise EnvCheckError(f"expected a callable (env_config) -> env for {name!r}, got {creator!r}")
+    """Make `env=name` call `creator(env_config)`. A name may be registered anew.
+
+    Raises:
+        EnvCheckError: `creator` can't be called so, or is an env instead of what makes one.
+    """
+    if not isinstance(name, str):
+        raise EnvCheckError(f"expected a string as the name of an environment, got {name!r}")
+    _check_is_creator(creator, f"the creator of {name!r}")
     _registered[name] = creator
 
 
@@ -24,42 +33,90 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
     """What makes an env from an `env_config`.
 
     Args:
-        env: a class or callable taking `env_config`; or a name: a registered one, or that of a PettingZoo-style module
-            such as "mpe2.simple_spread_v3", whose `parallel_env(**env_config)` is called.
+        env: a class or callable, which is called with `env_config` as its one argument, as in RLlib; or a name: a
+            registered one, or that of a module with PettingZoo's function `parallel_env`, such as
+            "mpe2.simple_spread_v3", "pettingzoo.sisl.multiwalker_v9" or "magent2.battle_v4", which is called with
+            `**env_config`.
 
     Raises:
-        EnvCheckError: an unknown name, a package that is not installed, or an env instance.
+        EnvCheckError: an unknown name, a package that is not installed, an env instance, or what can't be called so.
     """
     if isinstance(env, str):
         return _registered[env] if env in _registered else _from_module(env)
-    if not inspect.isclass(env) and hasattr(env, "reset") and hasattr(env, "step"):
-        name = type(env).__name__
-        raise EnvCheckError(f"env is an instance of {name}, but every copy needs its own; give the class, or a "
-                            f"callable such as lambda env_config: {name}(...)")  # fmt: skip
-    if not callable(env):
-        raise EnvCheckError(f"env must be a class, a callable (env_config) -> env, or a name, got {env!r}")
+    _check_is_creator(env, "env")
     return env
+
+
+def _check_is_creator(creator: Any, what: str) -> None:
+    if not inspect.isclass(creator) and hasattr(creator, "reset") and hasattr(creator, "step"):
+        name = type(creator).__name__
+        raise EnvCheckError(f"{what} is an instance of {name}, but every copy needs its own; give the class, or a "
+                            f"callable such as lambda env_config: {name}(...)")  # fmt: skip
+    if not callable(creator):
+        raise EnvCheckError(f"{what} must be a class, a callable (env_config) -> env, or a registered name, "
+                            f"got {creator!r:.200}")  # fmt: skip
+    if not _takes_one_argument(creator):
+        name = getattr(creator, "__name__", repr(creator))
+        raise EnvCheckError(f"{what} is called with env_config as its one argument, but {name} does not take it; give "
+                            f"a callable such as lambda env_config: {name}(**env_config)")  # fmt: skip
+
+
+def _takes_one_argument(creator: Callable) -> bool:
+    try:
+        signature = inspect.signature(creator)
+    except (TypeError, ValueError):  # some callables of extensions have none
+        return True
+    try:
+        signature.bind({})
+    except TypeError:
+        return False
+    return True
 
 
 def _from_module(name: str) -> Callable[[dict], Any]:
     package, _, rest = name.partition(".")
-    home = _HOMES.get(package, package)
-    path = f"{home}.{rest.removeprefix('environments.')}" if package in _HOMES else name
     if not rest:
-        raise EnvCheckError(_unknown(name, "it is not registered"))
+        raise _unknown(name, "it is not registered; see fastmarl.register_env()")
+    if not _is_installed(package):
+        raise _unknown(name, f"the package {package!r} is not installed; {_how_to_install(package)}")
+    home = _HOMES.get(package, package)
+    path = name if name.startswith(home + ".") else f"{home}.{rest}"
     try:
         module = import_module(path)
-    except ModuleNotFoundError as error:
-        raise EnvCheckError(_unknown(name, str(error))) from error
-    if not hasattr(module, "parallel_env"):
-        raise EnvCheckError(_unknown(name, f"the module {path} has no parallel_env()"))
+    except ImportError as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{path}.".startswith(f"{missing}."):
+            raise _unknown(name, f"there is no module {missing}", _modules_beside(path)) from error
+        raise _unknown(name, f"importing {path} failed: {error}; {_how_to_install(package)}") from error
+    if not callable(getattr(module, "parallel_env", None)):
+        kind = "only the turn-based env()" if hasattr(module, "env") else "none"
+        raise _unknown(name, f"expected parallel_env() in the module {path}, which has {kind}; see register_env()")
     return lambda env_config: module.parallel_env(**env_config)
 
 
-def _unknown(name: str, reason: str) -> str:
-    message = f"no environment {name!r}: {reason}"
-    close = difflib.get_close_matches(name, _registered)
-    if close:
-        message += f"; did you mean {close[0]!r}?"
-    extra = _EXTRAS.get(name.partition(".")[0])
-    return message + (f"; pip install 'fastmarl[{extra}]'" if extra else "; see fastmarl.register_env()")
+def _how_to_install(package: str) -> str:
+    extra = _EXTRAS.get(package)
+    return f"pip install 'fastmarl[{extra}]'" if extra else "install what it needs"
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _modules_beside(path: str) -> list[str]:
+    """Full names of the modules in the package that `path` should be in; none if there is no such package."""
+    parent = path.rpartition(".")[0]
+    try:
+        package = import_module(parent)
+    except ImportError:
+        return []
+    return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
+
+
+def _unknown(name: str, reason: str, modules: list[str] | None = None) -> EnvCheckError:
+    close = difflib.get_close_matches(name, [*_registered, *(modules or [])], n=3)
+    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return EnvCheckError(f"no environment {name!r}: {reason}{hint}")

@@ -1,0 +1,120 @@
+"""What `check_env` found, and how it looks on a terminal."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+LINES_OF_A_KIND = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found, where it came first and how often.
+
+    Attributes:
+        env_t: env steps since the reset of that episode; None: this was not found while playing.
+    """
+
+    kind: str
+    text: str
+    episode: int
+    env_t: int | None
+    agent_id: Any = None
+    times: int = 1
+
+    def __str__(self) -> str:
+        where = [] if self.env_t is None else [f"episode {self.episode}, env step {self.env_t}"]
+        if self.agent_id is not None:
+            where.append(f"agent {self.agent_id!r}")
+        times = f" [{self.times} times]" if self.times > 1 else ""
+        return f"{', '.join(where)}: {self.text}{times}" if where else f"{self.text}{times}"
+
+
+class Findings:
+    """Of each (kind, agent, place) the first, and how often it came.
+
+    Attributes:
+        episode, env_t: where the env is now; whoever plays it keeps them up to date.
+    """
+
+    def __init__(self) -> None:
+        self.episode = 0
+        self.env_t: int | None = None
+        self._problems: dict[tuple, Finding] = {}
+        self._notes: dict[tuple, Finding] = {}
+
+    @property
+    def problems(self) -> list[Finding]:
+        return list(self._problems.values())
+
+    @property
+    def notes(self) -> list[Finding]:
+        return list(self._notes.values())
+
+    def problem(self, kind: str, text: str, agent: Any = None, place: Any = None) -> None:
+        self._add(self._problems, kind, text, agent, place)
+
+    def note(self, kind: str, text: str, agent: Any = None, place: Any = None) -> None:
+        self._add(self._notes, kind, text, agent, place)
+
+    def _add(self, findings: dict[tuple, Finding], kind: str, text: str, agent: Any, place: Any) -> None:
+        key = (kind, agent, place)
+        first = findings.get(key) or Finding(kind, text, self.episode, self.env_t, agent, times=0)
+        findings[key] = Finding(kind, first.text, first.episode, first.env_t, agent, first.times + 1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check_env` found; `str()` of it is for the terminal.
+
+    Attributes:
+        env: the name of its class.
+        problems: what a runner refuses, or what breaks a promise that the env made.
+        notes: what is allowed, but often not meant.
+        agents: ids of the agents that were observed.
+        agent_steps: actions that were given.
+        episodes: those that came to an end.
+    """
+
+    env: str
+    problems: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+    agents: tuple[Any, ...] = ()
+    env_steps: int = 0
+    agent_steps: int = 0
+    episodes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """No problems; there may be notes."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.env}: {_count(len(self.problems), 'problem')}, {_count(len(self.notes), 'note')}",
+            f"  {_count(self.env_steps, 'env step')}, {_count(self.agent_steps, 'action')} of "
+            f"{_count(len(self.agents), 'agent')}, {_count(self.episodes, 'episode')} finished",
+        ]
+        return "\n".join(lines + _lines("problem", self.problems) + _lines("note", self.notes))
+
+
+def _lines(label: str, findings: list[Finding]) -> list[str]:
+    lines = []
+    for kind in dict.fromkeys(finding.kind for finding in findings):
+        of_kind = [finding for finding in findings if finding.kind == kind]
+        lines += [f"  {label:8} {finding}" for finding in of_kind[:LINES_OF_A_KIND]]
+        if len(of_kind) > LINES_OF_A_KIND:
+            lines.append(f"  {label:8} ... and {len(of_kind) - LINES_OF_A_KIND} more like this")
+    return lines
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def place_of(error: Exception) -> str:
+    """File and line where an exception was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}:{last.lineno}"

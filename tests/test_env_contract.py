@@ -1,0 +1,180 @@
+"""One body for every kind of environment: reset() and step() keep the protocol. And the small envs for tests."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.check import check_env, check_reset_result, check_step_result
+from fastmarl.envs.registry import env_creator
+from fastmarl.errors import EnvCheckError
+from fastmarl.testing import CountingEnv, DyingAgentsEnv, ReusingEnv, ScriptedEnv, TurnBasedEnv
+
+# Box2D's wheels and PettingZoo's change of registries warn on import.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning"),
+]
+
+STEPS = 200
+KINDS = {
+    "counting": (lambda env_config: CountingEnv(3, 25), {}),
+    "turn based": (lambda env_config: TurnBasedEnv(3, 25), {}),
+    "simple_spread": ("mpe2.simple_spread_v3", {}),
+    "simple_spread, continuous": ("mpe2.simple_spread_v3", {"continuous_actions": True}),
+    "simple_speaker_listener": ("mpe2.simple_speaker_listener_v4", {}),
+    "multiwalker": ("pettingzoo.sisl.multiwalker_v9", {"terminate_on_fall": False, "remove_on_fall": True}),
+    "knights_archers_zombies": ("pettingzoo.butterfly.knights_archers_zombies_v11", {}),
+    "battle": ("magent2.battle_v4", {"map_size": 20, "max_cycles": 60}),
+}
+
+
+@pytest.fixture(params=KINDS)
+def make(request):
+    """Makes envs of one kind; those that are made are closed."""
+    made = []
+
+    def make():
+        creator, env_config = KINDS[request.param]
+        made.append(as_multi_agent_env(env_creator(creator)(env_config)))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+def test_reset_and_step_keep_the_protocol(make):
+    env = make()
+    possible = list(env.possible_agents)
+    assert len(possible) == len(set(possible)) > 0
+    spaces = {agent: env_spaces(env, agent) for agent in possible}
+    for i, (_, action_space) in enumerate(spaces.values()):
+        action_space.seed(i)
+    episodes, over = 0, True
+    for env_t in range(STEPS):
+        if over:
+            result = env.reset(seed=0) if env_t == 0 else env.reset()
+            check_reset_result(result, 0)
+            obs, alive = result[0], set(possible)
+            assert obs, "somebody begins"
+        result = env.step({agent: spaces[agent][1].sample() for agent in obs if agent in alive})
+        check_step_result(result, 0, env_t)
+        obs, rewards, terminateds, truncateds, infos = result
+        for part in result:
+            assert set(part) <= {*possible, "__all__", "__common__"}
+        assert not {"__all__", "__common__"} & (set(obs) | set(rewards))
+        assert set(obs) <= alive, "who has finished is not observed again"
+        for agent, observation in obs.items():
+            assert spaces[agent][0].contains(observation), f"{agent}: {observation} in {spaces[agent][0]}"
+        assert all(np.isfinite(reward) for reward in rewards.values())
+        assert all(isinstance(info, dict) for info in infos.values())
+        alive -= {agent for flags in (terminateds, truncateds) for agent, flag in flags.items() if flag}
+        over = terminateds["__all__"] or truncateds.get("__all__", False)
+        episodes += over
+    assert episodes > 0, "no episode came to an end"
+    assert env.possible_agents == possible
+
+
+def test_the_same_seed_and_actions_bring_the_same(make):
+    first, second = make(), make()
+    spaces = {agent: env_spaces(first, agent)[1] for agent in first.possible_agents}
+    acting = list(first.reset(seed=3)[0])
+    second.reset(seed=3)
+    for _ in range(20):
+        actions = {agent: spaces[agent].sample() for agent in acting}
+        one, other = first.step(actions), second.step(actions)
+        assert one[1:4] == other[1:4]
+        assert list(one[0]) == list(other[0])
+        for agent, observation in one[0].items():
+            np.testing.assert_array_equal(observation, other[0][agent])
+        acting = [agent for agent in one[0] if not one[2].get(agent) and not one[3].get(agent)]
+
+
+def test_check_env_finds_nothing(make):
+    report = check_env(make(), steps=200)
+    assert report.ok, str(report)
+    assert not report.notes, str(report)
+    assert report.env_steps == 200
+
+
+def test_agents_of_multiwalker_die_one_by_one():
+    """Else the runs above would not see agents leave."""
+    env = as_multi_agent_env(env_creator(KINDS["multiwalker"][0])(KINDS["multiwalker"][1]))
+    rng = np.random.default_rng(0)
+    numbers = set()
+    for seed in range(5):
+        obs, _ = env.reset(seed=seed)
+        over = False
+        while not over and len(numbers) < 2:
+            numbers.add(len(obs))
+            actions = {agent: rng.uniform(-1, 1, 4).astype(np.float32) for agent in obs}
+            obs, _, terminateds, truncateds, _ = env.step(actions)
+            over = terminateds["__all__"] or truncateds.get("__all__")
+            obs = {agent: observation for agent, observation in obs.items() if not terminateds[agent]}
+    env.close()
+    assert numbers >= {3, 2}
+
+
+# The small environments
+
+
+def clocks(env, steps):
+    """Who is observed at each env step, after the observations were compared with the clock."""
+    seen = []
+    result = env.reset()
+    for env_t in range(steps + 1):
+        for observation in result[0].values():
+            assert observation.tolist() == [env_t] * 4
+        seen.append(sorted(result[0]))
+        result = env.step(dict.fromkeys(result[0], 0))
+    return seen
+
+
+def test_small_envs_observe_whom_they_say():
+    assert clocks(CountingEnv(2, 3), 3) == [["agent_0", "agent_1"]] * 4
+    assert clocks(TurnBasedEnv(2, 3), 3) == [["agent_0"], ["agent_1"], ["agent_0"], ["agent_0", "agent_1"]]
+    dying = DyingAgentsEnv({"a": [(0, 9)], "b": [(1, 2), (4, 9)]}, 5)
+    assert clocks(dying, 5) == [["a"], ["a", "b"], ["a", "b"], ["a"], ["a", "b"], ["a", "b"]]
+
+
+def test_small_envs_pay_and_end_as_they_say():
+    turns = TurnBasedEnv(2, 3)
+    turns.reset()
+    assert [turns.step({})[1] for _ in range(2)] == [{"agent_0": 1, "agent_1": -0.5}, {"agent_1": 2, "agent_0": -0.5}]
+    dying = DyingAgentsEnv({"a": [(0, 9)], "b": [(1, 2)]}, 3)
+    dying.reset()
+    steps = [dying.step({}) for _ in range(3)]
+    assert [rewards for _, rewards, *_ in steps] == [{"a": 1}, {"a": 1, "b": 1}, {"a": 1}]
+    assert [flags.get("b", False) for _, _, flags, _, _ in steps] == [False, True, False]
+    assert [flags["__all__"] for _, _, _, flags, _ in steps] == [False, False, True]
+
+
+def test_a_script_is_played_over_and_over():
+    reset, step = ({"a": 0}, {}), ({"b": 1}, {}, {"__all__": True}, {}, {})
+    env = ScriptedEnv([reset, step, step], gym.spaces.Discrete(9), gym.spaces.Discrete(2))
+    assert env.possible_agents == ["a", "b"]
+    assert [env.reset(), env.step({"a": 1}), env.reset(), env.step({})] == [reset, step, reset, step]
+    assert env.actions == [{"a": 1}, {}]
+    with pytest.raises(EnvCheckError, match="a script begins with"):
+        ScriptedEnv([step], gym.spaces.Discrete(9), gym.spaces.Discrete(2))
+
+
+def test_reusing_env_overwrites_what_it_gave_and_what_it_got():
+    kept = np.array([1, 2], np.uint8), np.array([True])
+    env = ReusingEnv(
+        ScriptedEnv([({"a": kept[0]}, {"a": {"deep": [kept[1]]}})], gym.spaces.Discrete(9), gym.spaces.Discrete(2))
+    )
+    obs, infos = env.reset()
+    snapshots = []
+    for _ in range(2):
+        env.reset()
+        snapshots.append([obs["a"].tolist(), infos["a"]["deep"][0].tolist()])
+    assert snapshots[0] != [[1, 2], [True]]
+    assert snapshots[0] != snapshots[1], "each further call writes again"
+    assert [array.tolist() for array in kept] == [[1, 2], [True]], "the env inside keeps its own"
+    counting = ReusingEnv(CountingEnv(1))
+    counting.reset()
+    actions = {"agent_0": np.zeros(2, np.float32)}
+    counting.step(actions)
+    assert actions["agent_0"].all()

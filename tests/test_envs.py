@@ -1,0 +1,360 @@
+"""What is an environment, how it is made, and what the runner looks at in its first results."""
+
+import re
+import sys
+import types
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import fastmarl
+from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.check import check_reset_result, check_spaces, check_step_result
+from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
+from fastmarl.envs.registry import env_creator
+from fastmarl.errors import EnvCheckError, MultiAgentEnvError
+from fastmarl.testing import CountingEnv, DyingAgentsEnv
+
+BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
+DISCRETE = gym.spaces.Discrete(2)
+
+
+class Duck:
+    """Has reset() and step(), and whatever else it is given."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+    def reset(self, *, seed=None, options=None):
+        return {}, {}
+
+    def step(self, actions):
+        return {}, {}, {}, {}, {}
+
+
+class Parallel:
+    """A PettingZoo ParallelEnv, as thin as can be: `script` holds (agents left, step() result)."""
+
+    metadata = {"name": "parallel_v0"}  # noqa: RUF012
+
+    def __init__(self, *script):
+        self.possible_agents = ["a", "b"]
+        self.agents = ["a", "b"]
+        self.script = list(script)
+        self.calls = []
+
+    def observation_space(self, agent):
+        return BOX
+
+    def action_space(self, agent):
+        return DISCRETE
+
+    def reset(self, seed=None, options=None):
+        self.calls.append((seed, options))
+        return {}, {}
+
+    def step(self, actions):
+        self.agents, result = self.script.pop(0)
+        return result
+
+    def state(self):
+        return np.arange(3)
+
+    def render(self):
+        return "picture"
+
+    def close(self):
+        self.calls.append("closed")
+
+
+class TurnBasedPettingZoo(Parallel):
+    def agent_iter(self):
+        return iter(())
+
+    def last(self):
+        return None
+
+
+# What counts as an environment
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        CountingEnv(),
+        Duck(possible_agents=["a"]),
+        Duck(get_observation_space=lambda agent: BOX),
+        Duck(observation_spaces={"a": BOX}),
+        Duck(observation_space=BOX),
+    ],
+    ids=["ours", "possible_agents", "getter", "spaces", "one space"],
+)
+def test_multi_agent_envs_are_taken_as_they_are(env):
+    assert as_multi_agent_env(env) is env
+
+
+def test_parallel_pettingzoo_envs_get_their_adapter():
+    env = Parallel()
+    adapter = as_multi_agent_env(env)
+    assert isinstance(adapter, ParallelPettingZooEnv)
+    assert adapter.env is env
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (TurnBasedPettingZoo(), r"TurnBasedPettingZoo is a PettingZoo AECEnv.*aec_to_parallel"),
+        (gym.Env(), "got Env, an environment of one agent; .*possible_agents"),
+        (Duck(), "got Duck, an environment of one agent"),
+        (None, r"got None, which has no reset\(\) and step\(\)"),
+    ],
+    ids=["aec", "gymnasium", "no agents", "nothing"],
+)
+def test_what_is_no_multi_agent_env_is_told_why(env, message):
+    with pytest.raises(EnvCheckError, match=message):
+        as_multi_agent_env(env)
+
+
+# Spaces
+
+
+class FromMethod(fastmarl.MultiAgentEnv):
+    def get_observation_space(self, agent_id):
+        return BOX
+
+    def get_action_space(self, agent_id):
+        return DISCRETE
+
+
+def with_spaces(base=fastmarl.MultiAgentEnv, **attributes):
+    return type("Env", (base,), attributes)()
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        with_spaces(observation_spaces={1: BOX}, action_spaces={1: DISCRETE}),
+        with_spaces(observation_space=BOX, action_space=DISCRETE),
+        with_spaces(observation_space=gym.spaces.Dict({1: BOX}), action_space=gym.spaces.Dict({1: DISCRETE})),
+        with_spaces(observation_space={1: BOX}, action_space={1: DISCRETE}),
+        with_spaces(observation_spaces={2: DISCRETE}, observation_space=BOX, action_space=DISCRETE),
+        with_spaces(Duck, observation_spaces={1: BOX}, action_spaces={1: DISCRETE}),
+        FromMethod(),
+        ParallelPettingZooEnv(Parallel()),
+    ],
+    ids=["dicts", "one for all", "Dict space", "dict of spaces", "fallback", "no base class", "method", "pettingzoo"],
+)
+def test_spaces_are_found_in_every_form(env):
+    assert env_spaces(env, 1) == (BOX, DISCRETE)
+
+
+def test_a_dict_space_without_the_agent_is_the_space_of_all():
+    space = gym.spaces.Dict({"position": BOX})
+    assert env_spaces(with_spaces(observation_space=space, action_space=DISCRETE), "a") == (space, DISCRETE)
+
+
+def test_missing_and_wrong_spaces_are_named():
+    with pytest.raises(EnvCheckError, match="Env has no observation space for agent 'a'; add it to observation_spaces"):
+        env_spaces(with_spaces(), "a")
+    with pytest.raises(EnvCheckError, match="action space of agent 'a', got 5; put a gymnasium space"):
+        env_spaces(with_spaces(observation_space=BOX, action_space=5), "a")
+
+    class Raising(FromMethod):
+        def get_action_space(self, agent_id):
+            return {}[agent_id]
+
+    with pytest.raises(EnvCheckError, match=r"Raising.get_action_space\('a'\) raised KeyError\('a'\)"):
+        env_spaces(Raising(), "a")
+
+
+@pytest.mark.parametrize(
+    ("agents", "message"),
+    [
+        ("ab", "expected a list of agent ids as possible_agents, got 'ab'"),
+        (7, "expected a list"),
+        ([["a"]], r"must be hashable, got \['a'\]"),
+        ([("a", [])], "must be hashable"),
+        (["a", "b", "a"], "names 'a' more than once"),
+        (["a", "c"], "no observation space for agent 'c'"),
+    ],
+)
+def test_static_check_names_env_and_mistake(agents, message):
+    env = with_spaces(possible_agents=agents, observation_spaces={"a": BOX, "b": BOX}, action_space=DISCRETE)
+    with pytest.raises(EnvCheckError, match=rf"env 3 \(Env\): .*{message}"):
+        check_spaces(env, 3)
+
+
+def test_static_check_calls_neither_reset_nor_step():
+    check_spaces(with_spaces(possible_agents=["a"], observation_space=BOX, action_space=DISCRETE), 0)
+    check_spaces(with_spaces(), 0)  # no possible_agents: any may come
+
+
+# PettingZoo's parallel envs
+
+GO_ON = {"a": False, "b": False}
+
+
+@pytest.mark.parametrize(
+    ("agents_left", "terminateds", "truncateds", "expected"),
+    [
+        (["a", "b"], GO_ON, GO_ON, (False, False)),
+        (["b"], {"a": True, "b": False}, GO_ON, (False, False)),
+        ([], {"a": True, "b": True}, GO_ON, (True, False)),
+        ([], GO_ON, {"a": True, "b": True}, (False, True)),
+        ([], {"a": True, "b": False}, {"a": False, "b": True}, (False, True)),
+        ([], {}, {}, (True, False)),
+    ],
+    ids=["goes on", "one dies", "terminated", "truncated", "both", "agents gone without flags"],
+)
+def test_the_adapter_adds_the_flags_of_all(agents_left, terminateds, truncateds, expected):
+    result = {"a": 0}, {"a": 1.0}, dict(terminateds), dict(truncateds), {"a": {}}
+    env = ParallelPettingZooEnv(Parallel((agents_left, result)))
+    obs, rewards, all_terminateds, all_truncateds, infos = env.step({})
+    assert (all_terminateds.pop("__all__"), all_truncateds.get("__all__", False)) == expected
+    assert all_terminateds == terminateds
+    assert {agent: flag for agent, flag in all_truncateds.items() if agent != "__all__"} == truncateds
+    assert (obs, rewards, infos) == ({"a": 0}, {"a": 1.0}, {"a": {}})
+    assert result[2:4] == (terminateds, truncateds), "the env's own dicts must stay as they are"
+
+
+def test_the_adapter_hands_everything_else_through():
+    raw = Parallel()
+    env = ParallelPettingZooEnv(raw)
+    env.reset(seed=5, options={"x": 1})
+    assert env.state().tolist() == [0, 1, 2]
+    assert env.render() == "picture"
+    assert env.agents == ["a", "b"]
+    env.close()
+    assert raw.calls == [(5, {"x": 1}), "closed"]
+
+
+# Names
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setattr("fastmarl.envs.registry._registered", {})
+    fastmarl.register_env("counting", lambda env_config: CountingEnv(**env_config))
+
+
+def module_named(monkeypatch, name, **attributes):
+    module = types.ModuleType(name)
+    module.__dict__.update(attributes)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_classes_callables_and_registered_names_get_the_config():
+    assert env_creator(DyingAgentsEnv) is DyingAgentsEnv
+    assert env_creator("counting")({"num_agents": 5}).possible_agents[4] == "agent_4"
+    fastmarl.register_env("counting", lambda env_config: env_config)
+    assert env_creator("counting")({"x": 1}) == {"x": 1}, "a name may be registered anew"
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("mpe2.some_v1", "mpe2.some_v1"),
+        ("pettingzoo.sisl.some_v1", "pettingzoo.sisl.some_v1"),
+        ("magent2.some_v1", "magent2.environments.some_v1"),
+        ("magent2.environments.some_v1", "magent2.environments.some_v1"),
+    ],
+)
+def test_modules_make_parallel_envs(monkeypatch, name, module):
+    module_named(monkeypatch, module, parallel_env=lambda **options: options)
+    assert env_creator(name)({"max_cycles": 3}) == {"max_cycles": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("countign", "no environment 'countign': it is not registered; .*did you mean 'counting'"),
+        ("mpe2.simple_spred_v3", "no module mpe2.simple_spred_v3; did you mean 'mpe2.simple_spread_v3'"),
+        ("magent2.batle_v4", "did you mean 'magent2.environments.battle_v4'"),
+        ("no_such_package.env_v1", "the package 'no_such_package' is not installed"),
+        ("json.decoder", r"expected parallel_env\(\) in the module json.decoder, which has none"),
+        ("mpe2.turns_v0", r"mpe2.turns_v0, which has only the turn-based env\(\)"),
+    ],
+)
+def test_unknown_names_are_explained(monkeypatch, name, message):
+    module_named(monkeypatch, "mpe2.turns_v0", env=Duck)
+    with pytest.raises(EnvCheckError, match=message):
+        env_creator(name)
+
+
+def test_a_missing_package_names_its_extra(monkeypatch):
+    monkeypatch.setattr("fastmarl.envs.registry.find_spec", lambda package: None)
+    with pytest.raises(EnvCheckError, match=re.escape("'mpe2' is not installed; pip install 'fastmarl[pettingzoo]'")):
+        env_creator("mpe2.simple_spread_v3")
+
+
+def test_a_module_that_fails_to_import_says_what_it_lacks(monkeypatch, tmp_path):
+    (tmp_path / "needy_v0.py").write_text("import no_such_physics_engine\n")
+    monkeypatch.setattr("mpe2.__path__", [str(tmp_path)])
+    with pytest.raises(EnvCheckError, match=r"No module named 'no_such_physics_engine'; pip install .*pettingzoo"):
+        env_creator("mpe2.needy_v0")
+
+
+@pytest.mark.parametrize("env", [Duck(), 5, None])
+def test_what_makes_no_env_is_refused(env):
+    message = r"instance of Duck, but every copy needs its own" if isinstance(env, Duck) else "must be a class, a calla"
+    with pytest.raises(EnvCheckError, match=message):
+        env_creator(env)
+    with pytest.raises(EnvCheckError, match=f"creator of 'mine' .*{message}"):
+        fastmarl.register_env("mine", env)
+
+
+def test_a_class_that_takes_no_config_is_refused_when_it_is_named():
+    with pytest.raises(
+        EnvCheckError, match=r"but Parameterless does not take it; .*lambda env_config: Parameterless\("
+    ):
+        env_creator(type("Parameterless", (CountingEnv,), {"__init__": lambda self: None}))
+
+
+# The first results
+
+STEP = ({"a": 0}, {"a": 0.0}, {"__all__": False}, {}, {})
+
+
+def replaced(index, part):
+    return (*STEP[:index], part, *STEP[index + 1 :])
+
+
+def test_good_results_pass():
+    check_reset_result(({}, {}), 0)
+    check_step_result(STEP, 0, 1)
+    check_step_result(replaced(2, {"a": np.True_, "__all__": np.False_}), 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("result", "problem"),
+    [
+        ({"a": 0}, "expected (observations, infos) from reset(), got observations alone, as in old Gym"),
+        (({"a": 0},), "got 1 values"),
+        (None, "got NoneType None"),
+        (({"a": 0}, None), "expected a dict by agent id as infos from reset(), got NoneType None"),
+        ((np.zeros(2), {}), "expected a dict by agent id as observations from reset(), got ndarray"),
+    ],
+)
+def test_reset_mistakes(result, problem):
+    with pytest.raises(MultiAgentEnvError, match=re.escape(problem)) as raised:
+        check_reset_result(result, 2)
+    assert raised.value.args[:3] == (2, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("result", "agent", "problem"),
+    [
+        (STEP[:4], None, "got four values, as in old Gym; split dones into terminateds and truncateds"),
+        (STEP[:3], None, "got 3 values"),
+        (list(STEP), None, "got list"),
+        (replaced(1, 1.0), None, "expected a dict by agent id as rewards from step(), got float 1.0"),
+        (replaced(2, {"a": False}), None, "expected the key '__all__' in terminateds"),
+        (replaced(2, {"a": 0, "__all__": False}), "a", "expected True or False in terminateds, got int 0"),
+        (replaced(3, {"__all__": None}), "__all__", "expected True or False in truncateds, got NoneType None"),
+    ],
+)
+def test_step_mistakes(result, agent, problem):
+    with pytest.raises(MultiAgentEnvError, match=re.escape(problem)) as raised:
+        check_step_result(result, 2, 7)
+    assert raised.value.args[:3] == (2, agent, 7)

@@ -1,0 +1,47 @@
+"""Custom values from callbacks."""
+
+import pytest
+
+from fastmarl.metrics import NAMED_AGENTS, OTHER_AGENTS, MetricsLogger, RunnerMetrics
+
+
+def test_reductions_windows_and_nesting():
+    logger = MetricsLogger()
+    for value in (1.0, 2.0, 6.0):
+        logger.log_value("mean", value)
+        logger.log_value("last two", value, window=2)
+        logger.log_value("sum", value, reduce="sum")
+        logger.log_value("highest", value, reduce="max", clear_on_reduce=True)
+        logger.log_value(("nested", "lifetime"), value, reduce="lifetime_sum")
+    logger.log_dict({"a": 1.0, "b": {"c": 2.0}}, key="dict")
+    assert logger.peek("mean") == 3
+    assert logger.peek("nothing", default=7.0) == 7
+    assert logger.reduce() == {
+        "mean": 3,
+        "last two": 4,
+        "sum": 9,
+        "highest": 6,
+        "nested": {"lifetime": 9},
+        "dict": {"a": 1, "b": {"c": 2}},
+    }
+    # Sums and extremes begin anew with each report, means go on.
+    assert logger.reduce() == {"mean": 3, "last two": 4, "nested": {"lifetime": 9}, "dict": {"a": 1, "b": {"c": 2}}}
+
+
+def test_unknown_reduction():
+    with pytest.raises(ValueError, match="'median'"):
+        MetricsLogger().log_value("x", 1.0, reduce="median")
+
+
+def test_a_report_does_not_grow_with_ids_that_never_end():
+    from fastmarl.goals import Goal
+    from fastmarl.store import CallSummary
+
+    metrics = RunnerMetrics(window=1)
+    for first in range(0, 3 * NAMED_AGENTS, 1000):
+        metrics.add_call(Goal(lambda goal: True), CallSummary(agent_steps=dict.fromkeys(range(first, first + 1000), 2)))
+    steps = metrics.report(0)["num_agent_steps_sampled"]
+    assert len(steps) == NAMED_AGENTS + 1
+    assert steps["5"] == 2
+    assert sum(steps.values()) == 2 * 13_000
+    assert steps[OTHER_AGENTS] == 2 * (13_000 - NAMED_AGENTS)
