@@ -211,6 +211,13 @@ class BlockSource:
             return [{} for _ in range(self.n_obs)]
         return [self._infos_at.get(env_t, {}) for env_t in self.env_ts().tolist()]
 
+    def waiting_infos(self) -> dict[int, dict]:
+        """Env step -> info, of steps in which the agent waited: it had an info but no observation."""
+        if not self._infos_at:
+            return {}
+        observed = set(self.env_ts().tolist())
+        return {env_t: info for env_t, info in self._infos_at.items() if env_t not in observed}
+
     def rewards(self) -> np.ndarray:
         return self._column(self._block.reward_R, self.n_obs - 1)
 

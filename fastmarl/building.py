@@ -10,21 +10,12 @@ import torch
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
 from fastmarl.envs.check import check_spaces
+from fastmarl.envs.context import EnvContext
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError
 from fastmarl.modules import MultiRLModule, RLModuleSpec, as_rl_module
 
 Spaces = tuple[gym.Space, gym.Space]  # of observations, of actions
-
-
-class EnvContext(dict):
-    """The `env_config` an env is made from, and which of the envs it is."""
-
-    def __init__(self, env_config: Any, worker_index: int, vector_index: int):
-        super().__init__(env_config)
-        self.worker_index = worker_index
-        self.vector_index = vector_index
-        self.num_workers = 0
 
 
 class Envs:

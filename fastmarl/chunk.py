@@ -49,6 +49,17 @@ class ChunkParts:
         waiting = np.flatnonzero((done == 0) & (rows < np.array(acting_from)[modules]))
         return {self.agent_ids[i]: float(self._blocks[modules[i]].reward_R[rows[i]]) for i in waiting}
 
+    def waiting_infos(self) -> dict[Hashable, dict[int, dict]]:
+        """Agent id -> env step -> info, of steps in which the agent waited for an observation."""
+        found = {}
+        for agent_id, lane, columns in zip(self.agent_ids, self._lanes, self._columns.T.tolist(), strict=True):
+            row, count, _, _, final, end_env_t, _, module = columns
+            if lane in self._infos:
+                source = BlockSource(self._blocks[module], row, count, final, end_env_t, self._infos[lane])
+                if infos := source.waiting_infos():
+                    found[agent_id] = infos
+        return found
+
     def __call__(self) -> dict[Hashable, SingleAgentEpisode]:
         """Agent id -> its part, of those with at least one completed step in the chunk."""
         parts: dict[Hashable, SingleAgentEpisode] = {}

@@ -267,7 +267,7 @@ def _who_acts(env: Any, step: tuple) -> tuple[list, bool]:
     """(agents that act next, whether the episode is over), from what step() returned."""
     obs, _, terminateds, truncateds, _ = step
     if "__all__" in terminateds:
-        done = terminateds["__all__"] or truncateds["__all__"]
+        done = terminateds["__all__"] or truncateds.get("__all__", False)
     else:
         done = not env.agents
     return [agent for agent in obs if not (terminateds.get(agent) or truncateds.get(agent))], done

@@ -50,6 +50,7 @@ class MultiAgentEpisode(Getters):
         agent_to_module_mapping_fn: called as `fn(agent_id, episode)` for agents that have no part yet.
         observation_space, action_space: by agent.
         common_infos: the env's `infos["__common__"]` by env step.
+        waiting_infos: called by `get_waiting_infos()`.
         hanging_rewards: by waiting agent (it has acted, and has not had an observation since): what it was paid since.
         custom_data: anything a user keeps with the episode; the chunks that follow get it too.
         agent_ids: agents that are known to live in this chunk, also those without a transition in it.
@@ -65,6 +66,7 @@ class MultiAgentEpisode(Getters):
         "_known_agents",
         "_make_parts",
         "_module_of",
+        "_waiting_infos",
         "action_space",
         "agent_to_module_mapping_fn",
         "env_t",
@@ -90,6 +92,7 @@ class MultiAgentEpisode(Getters):
         observation_space: Mapping[Any, gym.Space] | None = None,
         action_space: Mapping[Any, gym.Space] | None = None,
         common_infos: dict[int, dict] | None = None,
+        waiting_infos: Callable[[], dict[AgentID, dict[int, dict]]] | None = None,
         hanging_rewards: dict[AgentID, float] | None = None,
         custom_data: dict | None = None,
         agent_ids: Collection[AgentID] | None = None,
@@ -107,6 +110,7 @@ class MultiAgentEpisode(Getters):
         self.observation_space = observation_space or {}
         self.action_space = action_space or {}
         self._common_infos = {} if common_infos is None else common_infos
+        self._waiting_infos = waiting_infos
         self._hanging_rewards = {} if hanging_rewards is None else hanging_rewards
         self._custom_data = {} if custom_data is None else custom_data
         self._known_agents = list(self.agent_episodes) if agent_ids is None else agent_ids
@@ -181,6 +185,11 @@ class MultiAgentEpisode(Getters):
         """Sum of all agents' rewards in this chunk; those paid to waiting agents count when their transition ends."""
         total = sum((part.get_return() for part in self.agent_episodes.values()), 0.0)
         return total + sum(self._hanging_rewards.values()) if include_hanging_rewards else total
+
+    def get_waiting_infos(self) -> dict[AgentID, dict[int, dict]]:
+        """Agent -> env step -> info, of steps in which an agent had an info and no observation: `get_infos()` has one
+        info for each observation. Only in episodes that a runner returned, not in slices of them."""
+        return {} if self._waiting_infos is None else self._waiting_infos()
 
     def get_common_infos(self) -> dict[int, dict]:
         """Env step -> the env's `infos["__common__"]` of that step."""

@@ -198,6 +198,7 @@ class EpisodeStore:
             is_terminated=terminated,
             is_truncated=truncated,
             common_infos=infos.get(-1, {}),
+            waiting_infos=parts.waiting_infos,
             hanging_rewards=parts.hanging_rewards(self.acting_from),
             custom_data=record.custom_data,
             agent_ids=parts.agent_ids,

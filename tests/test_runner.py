@@ -457,6 +457,24 @@ def test_older_weights_are_not_taken():
     np.testing.assert_array_equal(runner.get_weights()["default_policy"][name], array)
 
 
+def test_infos_of_waiting_agents_and_of_nobody_are_kept():
+    class Turns(Env):
+        """Agent "b" is observed at every third step only, and told something at every one."""
+
+        def step(self, actions):
+            obs, rewards, terminateds, truncateds, _ = super().step(actions)
+            if self.t % 3:
+                del obs["b"]
+            return obs, rewards, terminateds, truncateds, {"b": {"t": self.t}, "__common__": {"wind": self.t}}
+
+    runner = make_runner(Turns)
+    first, second = runner.sample(num_timesteps=5)[0], runner.sample(num_timesteps=5)[0]
+    assert first.get_infos()["b"] == [{}, {"t": 3}]
+    assert first.get_waiting_infos() == {"b": {1: {"t": 1}, 2: {"t": 2}, 4: {"t": 4}, 5: {"t": 5}}}
+    assert second.get_waiting_infos()["b"].keys() >= {7, 8}
+    assert second.get_common_infos()[7] == {"wind": 7}
+
+
 class Aliasing(Env):
     """Returns the same arrays at every step, overwritten, infos too; overwrites the actions it gets."""
 

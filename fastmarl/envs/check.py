@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.context import EnvContext
 from fastmarl.envs.registry import env_creator
 from fastmarl.envs.report import Findings, Report, place_of
 from fastmarl.envs.values import action_mask, arrays_in, misfits, random_action, reward_problem, same
@@ -131,7 +132,7 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
         EnvCheckError: this is no multi-agent environment at all. What its constructor raises comes through, too.
     """
     is_instance = not isinstance(env, str) and not inspect.isclass(env) and hasattr(env, "step")
-    env = as_multi_agent_env(env if is_instance else env_creator(env)(dict(env_config or {})))
+    env = as_multi_agent_env(env if is_instance else env_creator(env)(EnvContext(env_config or {}, 0, 0)))
     findings = Findings()
     play = _Play(env, findings, seed, post_death != "error", respawn)
     try:
