@@ -108,9 +108,9 @@ class _LeafActions:
         """(raw actions [n, *shape], the log-probability (density) of each)."""
         space, shape = self.space, self.space.shape or ()
         if isinstance(space, gym.spaces.Discrete):
-            return rng.integers(space.n, size=n), -math.log(space.n)
+            return rng.integers(int(space.n), size=n), -math.log(space.n)
         if isinstance(space, gym.spaces.MultiDiscrete):
-            return rng.integers(space.nvec.astype(np.int64), size=(n, *shape)), -float(np.log(space.nvec).sum())
+            return rng.integers(np.asarray(space.nvec, np.int64), size=(n, *shape)), -float(np.log(space.nvec).sum())
         if isinstance(space, gym.spaces.MultiBinary):
             return rng.integers(2, size=(n, *shape)), -math.log(2) * math.prod(shape)
         if isinstance(space, gym.spaces.Box) and self._bounded and not self._scaled:
