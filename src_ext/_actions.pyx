@@ -20,6 +20,9 @@ cdef class ModuleActions:
     cdef cnp.ndarray arrays                 # [n, *shape] of an array space
     cdef list values                        # ready Python values, for nested spaces
 
+    def __init__(self):
+        self.numbers = None
+
     def set_numbers(self, Py_ssize_t first_row, const long long[::1] numbers):
         """`numbers`: int64 [n], kept by reference until the next call."""
         self.first_row, self.numbers, self.arrays, self.values = first_row, numbers, None, None

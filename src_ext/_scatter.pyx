@@ -176,6 +176,7 @@ cdef class EnvLanes:
     """One env's live agents: by id, and in the order of its last observation dict (those who act next)."""
 
     def __init__(self):
+        self.next_keys = None
         self.clear()
         self._grow(8)
 

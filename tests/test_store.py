@@ -9,7 +9,7 @@ import pytest
 import torch
 from reference.rows import ListRows
 
-from fastmarl import _store
+from fastmarl import _build, _store
 from fastmarl._scatter import ModuleRows
 from fastmarl.block import Block, BlockSource, MemoryPool
 from fastmarl.spaces import RowLayout
@@ -38,6 +38,12 @@ def test_chain_matches_the_lists(rng, n, n_lanes):
             assert got.tolist() == indices[-k:]
             distances = set(np.diff(got).tolist())
             assert stride == (1 if k == 1 else distances.pop() if len(distances) == 1 else 0)
+
+
+@pytest.mark.skipif(not _build.CHECKED, reason="needs the checked build")
+def test_checked_build_catches_rows_out_of_range():
+    with pytest.raises(IndexError):
+        _store.chain(np.zeros(3, np.int64), 7, 2)
 
 
 def test_chain_of_nothing():
