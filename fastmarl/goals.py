@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.episodes import MultiAgentEpisode
-from fastmarl.errors import ConfigError
+from fastmarl.errors import ConfigError, MultiAgentEnvError
+
+MAX_IDLE_TICKS = 10_000
 
 
 @dataclass
@@ -14,14 +16,33 @@ class Goal:
 
     enough: Callable[["Goal"], bool]
     num_episodes: int | None = None
+    counts_env_steps: bool = False
     random_actions: bool = False
     ticks: int = 0
+    idle_ticks: int = 0  # the last ones, in which nobody acted
     env_steps: int = 0
     agent_steps: int = 0
     finished_ids: set[str] = field(default_factory=set)
 
     def reached(self) -> bool:
         return self.enough(self)
+
+    def add_tick(self, env_steps: int, agent_steps: int) -> None:
+        """Count one step of all envs.
+
+        Raises:
+            MultiAgentEnvError: nobody has been observed for so long that the goal may never be reached.
+        """
+        self.ticks += 1
+        self.env_steps += env_steps
+        self.agent_steps += agent_steps
+        self.idle_ticks = 0 if agent_steps else self.idle_ticks + 1
+        if self.idle_ticks >= MAX_IDLE_TICKS and not self.counts_env_steps:
+            problem = (
+                f"no env has observed any agent in {MAX_IDLE_TICKS} steps, and the call waits for agent steps or "
+                "episodes; does step() set '__all__' when everybody has ended?"
+            )
+            raise MultiAgentEnvError(0, None, self.ticks, problem)
 
     @property
     def counts_episodes(self) -> bool:
@@ -54,5 +75,5 @@ def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: 
         return Goal(lambda goal: not goal.wants_episodes, num_episodes)
     steps = config.rollout_fragment_length * num_envs if num_timesteps is None else num_timesteps
     if config.count_steps_by == "env_steps":
-        return Goal(lambda goal: goal.env_steps >= steps)
+        return Goal(lambda goal: goal.env_steps >= steps, counts_env_steps=True)
     return Goal(lambda goal: goal.agent_steps >= steps)

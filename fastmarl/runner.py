@@ -182,9 +182,7 @@ class MultiAgentEnvRunner(RunnerState):
         while not goal.reached():
             self._act(goal, explore)
             begun = perf_counter()
-            goal.agent_steps += store.advance()
-            goal.env_steps += self.num_envs
-            goal.ticks += 1
+            goal.add_tick(self.num_envs, store.advance())
             self.env.step(self._after_step, after_each=after_each)
             if respawned:
                 store.split_respawned()

@@ -389,6 +389,17 @@ def test_impossible_amounts(options):
         make_runner().sample(**options)
 
 
+def test_an_env_that_forgets_to_end_is_no_endless_loop():
+    class Forgets(Env):
+        def step(self, actions):
+            return {}, {}, {"__all__": False}, {}, {}
+
+    runner = make_runner(Forgets)
+    assert len(runner.sample(num_timesteps=10)) == 1
+    with pytest.raises(MultiAgentEnvError, match="no env has observed any agent in 10000 steps"):
+        runner.sample(num_episodes=1)
+
+
 def test_after_stop():
     runner = make_runner(num_envs_per_env_runner=2)
     envs = runner.env.envs
