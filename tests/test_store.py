@@ -139,6 +139,34 @@ def test_an_output_that_is_missing_once_becomes_nan_there():
     assert block.outputs["actions"][9:14].tolist() == [9, 7, 7, 8, 8]
 
 
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_write_rows_matches_slices_and_touches_nothing_else(rng, n):
+    outputs = {"actions": rng.integers(0, 9, n), ("state", "h"): rng.normal(size=(n, 3)).astype(np.float32)}
+    columns = {key: np.full((9, *array.shape[1:]), 77, array.dtype) for key, array in outputs.items()}
+    expected = {key: column.copy() for key, column in columns.items()}
+    for key, array in outputs.items():
+        expected[key][2 : 2 + n] = array
+    assert _store.write_rows(columns, outputs, 2, n)
+    for key, column in columns.items():
+        np.testing.assert_array_equal(column, expected[key])
+
+
+@pytest.mark.parametrize(
+    ("columns", "values"),
+    [
+        ({}, np.zeros(2)),
+        ({"x": np.zeros(9, np.float32)}, np.zeros(2)),
+        ({"x": np.zeros((9, 2))}, np.zeros((2, 3))),
+        ({"x": np.zeros(9)}, np.zeros(4)[::2]),
+        ({"x": np.zeros(3)}, np.zeros(2)),
+        ({"x": np.zeros(9), "y": np.zeros(9)}, np.zeros(2)),
+    ],
+    ids=["no column", "dtype", "shape", "strided", "too short", "one lacks"],
+)
+def test_write_rows_leaves_odd_cases_to_the_slow_way(columns, values):
+    assert not _store.write_rows(columns, {"x": values}, 2, 2)
+
+
 def test_columns_without_copies_where_the_rows_are_a_slice():
     block = filled_block(MemoryPool())
     source = BlockSource(block, 9, 10, -1, 9, {})
