@@ -33,10 +33,6 @@ class RowLayout:
         if not self.leaves:
             raise ConfigError(f"the space {space} has no leaves; a value of it can't be recorded")
 
-    def allocate(self, capacity: int) -> list[np.ndarray]:
-        """One uninitialised array [capacity, *leaf shape] for each leaf (objects start as None)."""
-        return [np.empty((capacity, *leaf.shape), leaf.dtype) for leaf in self.leaves]
-
     def nest(self, arrays: list) -> Any:
         """The leaves' arrays as the space nests them: one array, or dicts and tuples of arrays."""
         return _nest(self.space, iter(arrays))
