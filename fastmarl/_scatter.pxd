@@ -1,4 +1,36 @@
-from typedefs cimport lane_t
+cimport numpy as cnp
+from cpython.object cimport PyObject
+
+from typedefs cimport flag_t, lane_t, row_t
+
+
+cdef class LeafRows:
+    cdef readonly cnp.ndarray array
+    cdef unsigned char[:, ::1] bytes_       # the same memory, [row, byte]; unset for objects
+    cdef tuple path
+    cdef tuple sizes
+    cdef bint is_object
+    cdef int type_num
+    cdef int ndim
+    cdef size_t row_bytes
+    cdef int write(self, Py_ssize_t row, object value) except -1
+    cdef bint _fits(self, cnp.ndarray value) noexcept
+    cdef object _follow(self, object value)
+    cdef int _convert(self, Py_ssize_t row, object value) except -1
+    cdef int copy_row(self, Py_ssize_t row, LeafRows source, Py_ssize_t source_row) except -1
+
+
+cdef class ModuleRows:
+    cdef public Py_ssize_t n
+    cdef public Py_ssize_t n_finals
+    cdef readonly Py_ssize_t capacity
+    cdef readonly Py_ssize_t final_capacity
+    cdef list leaves                        # of LeafRows
+    cdef list final_leaves
+    cdef lane_t[::1] lane_R
+    cdef row_t[::1] prev_R                  # the same lane's row before, or -1
+    cdef lane_t[::1] env_t_R
+    cdef double[::1] reward_R
 
 
 cdef class EnvLanes:
@@ -10,3 +42,28 @@ cdef class EnvLanes:
     cdef size_t[::1] keys, next_keys        # addresses of the id objects, which the lane table keeps alive
     cdef lane_t[::1] lanes, next_lanes
     cdef int _grow(self, Py_ssize_t capacity) except -1
+
+
+cdef class Scatter:
+    cdef object table
+    cdef object grow
+    cdef readonly list modules              # of ModuleRows
+    cdef readonly list envs                 # of EnvLanes
+    cdef row_t[::1] row_L                   # the lane's last row
+    cdef row_t[::1] final_L                 # its final observation's place, or -1
+    cdef lane_t[::1] count_L                # its rows in the current chunk, lookback included
+    cdef lane_t[::1] module_L
+    cdef lane_t[::1] place_L                # where it stood in the env's last observation dict
+    cdef flag_t[::1] done_L
+    cdef list agent_ids                     # by lane; every address in EnvLanes.keys is that of one of these
+    cdef list done_lanes                    # finished in this step by their own flags
+    cdef Py_ssize_t _lane(self, EnvLanes env, PyObject* key, Py_ssize_t* place) except -2
+    cdef int _adopt(self, EnvLanes env, Py_ssize_t lane, object key) except -1
+    cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards) except -1
+    cdef int _flags(self, EnvLanes env, Py_ssize_t env_index, object flags, int bit, bint required) except -1
+    cdef int _observations(self, EnvLanes env, Py_ssize_t env_index, object obs, int all_done, lane_t env_t,
+                           object terminateds, object truncateds) except -1
+    cdef int _append(self, Py_ssize_t lane, lane_t env_t, object value) except -1
+    cdef int _finalize(self, Py_ssize_t lane, object value) except -1
+    cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1
+    cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, object infos) except -1

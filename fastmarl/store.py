@@ -67,28 +67,40 @@ class EpisodeStore:
         self.module_ids = module_ids
         self._layouts = layouts
         self._spaces_of = spaces_of
-        self._lookback = lookback
+        self._lookback_E = np.full(len(table.envs), lookback, np.int32)
         self._pools = [MemoryPool() for _ in layouts]
         self.rows = [ModuleRows() for _ in layouts]
-        self.blocks = [Block(*parts) for parts in zip(layouts, self._pools, self.rows, strict=True)]
-        self.scatter = Scatter(table, lambda module, finals: self.blocks[module].grow(finals), self.rows)
+        self.scatter = self._make_scatter()
+        self.blocks = [self._make_block(module) for module in range(len(layouts))]
         self.acting_from = [0] * len(layouts)  # per module: its agents act next upon the rows from here on
         self._first_action = [0] * len(layouts)  # acting_from at the call's begin
         self._stamped = [0] * len(layouts)
         self._run_id = uuid.uuid4().hex[:20]
-        self._n_episodes = 0
+        self._n_ids = 0
         self._finished: list[tuple[EpisodeRecord, int, float]] = []  # with env steps and seconds
         self._dropped_lanes: list[int] = []
         self.finished_chunks: list[MultiAgentEpisode] = []
+
+    def _make_scatter(self) -> Scatter:
+        return Scatter(self.table, self._grow, self.rows)
+
+    def _make_block(self, module: int) -> Block:
+        return Block(self._layouts[module], self._pools[module], self.rows[module])
+
+    def _grow(self, module: int, finals: bool) -> None:
+        self.blocks[module].grow(finals)
 
     # In every tick.
 
     def open_episode(self, env_index: int) -> None:
         """The env is about to be reset: what comes next for it is a new episode."""
-        self._n_episodes += 1
-        id_ = f"{self._run_id}{self._n_episodes:012x}"
         self.table.envs[env_index].clear()
-        self.table.records[env_index] = EpisodeRecord(env_index, id_, time.perf_counter())
+        self.table.records[env_index] = EpisodeRecord(env_index, self.new_id(), time.perf_counter())
+
+    def new_id(self) -> str:
+        """32 hexadecimal digits, different from all others."""
+        self._n_ids += 1
+        return f"{self._run_id}{self._n_ids:012x}"
 
     def record(self, module: int, outputs: dict[Key, np.ndarray]) -> None:
         """Store a module's answers to the rows from `acting_from[module]` on."""
@@ -244,10 +256,11 @@ class EpisodeStore:
         """The episode goes on in a new chunk, with the lanes that live."""
         table, env = self.table, self.table.envs[record.env_index]
         record.env_t_started = env.env_t
-        record.lookback = min(self._lookback, env.env_t)
+        lookback = int(self._lookback_E[record.env_index])
+        record.lookback = min(lookback, env.env_t)
         record.lanes = [lane for lane in record.lanes if not table.done_L[lane]]
         if env.infos:
-            since = env.env_t - self._lookback
+            since = env.env_t - lookback
             kept_from = {-1: since}
             for lane in record.lanes:
                 last_env_t = self.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]]
@@ -259,7 +272,7 @@ class EpisodeStore:
         table, block = self.table, self.blocks[module]
         lanes = live[table.module_L[live] == module]
         env_t_E = np.array([env.env_t for env in table.envs], np.int32)
-        from_env_t = env_t_E[table.env_L[lanes]] - np.int32(self._lookback)
+        from_env_t = (env_t_E - self._lookback_E)[table.env_L[lanes]]
         rows, counts = _store.carried(lanes, table.row_L, table.count_L, from_env_t, block.prev_R, block.env_t_R)
         return lanes, rows, counts
 
@@ -276,7 +289,7 @@ class EpisodeStore:
         lanes, rows, counts = self._carried(module, live)
         order = np.argsort(rows)
         n_waiting = int(np.count_nonzero(rows >= self.acting_from[module]))
-        block = Block(self._layouts[module], self._pools[module], self.rows[module])
+        block = self._make_block(module)
         block.take(old, rows[order])
         place = np.empty_like(order)  # of each carried row in the new block; rows are grouped by lane, last to first
         place[order] = np.arange(len(order))

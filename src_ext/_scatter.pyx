@@ -61,15 +61,6 @@ cdef class LeafRows:
         path: keys and indices that lead from an observation to this leaf.
         sizes: number of entries each container on that path must have.
     """
-    cdef readonly cnp.ndarray array
-    cdef unsigned char[:, ::1] bytes_       # the same memory, [row, byte]; unset for objects
-    cdef tuple path
-    cdef tuple sizes
-    cdef bint is_object
-    cdef int type_num
-    cdef int ndim
-    cdef size_t row_bytes
-
     def __init__(self, cnp.ndarray array, tuple path, tuple sizes):
         self.array = array
         self.path = path
@@ -147,17 +138,6 @@ cdef class ModuleRows:
 
     `finals` are last observations, upon which nobody acts: kept apart, so that rows are just what the module sees.
     """
-    cdef public Py_ssize_t n
-    cdef public Py_ssize_t n_finals
-    cdef readonly Py_ssize_t capacity
-    cdef readonly Py_ssize_t final_capacity
-    cdef list leaves                        # of LeafRows
-    cdef list final_leaves
-    cdef lane_t[::1] lane_R
-    cdef row_t[::1] prev_R                  # the same lane's row before, or -1
-    cdef lane_t[::1] env_t_R
-    cdef double[::1] reward_R
-
     def bind(self, list leaves, lane_R, prev_R, env_t_R, reward_R):
         """Point at (new) memory; `n` stays."""
         self.leaves = leaves
@@ -204,19 +184,6 @@ cdef class Scatter:
         table: the LaneTable; its arrays are read and written here, its methods called for what is rare.
         grow: called with (module index, finals) when a module's rows (or finals) are full; must `bind` more.
     """
-    cdef object table
-    cdef object grow
-    cdef readonly list modules              # of ModuleRows
-    cdef readonly list envs                 # of EnvLanes
-    cdef row_t[::1] row_L                   # the lane's last row
-    cdef row_t[::1] final_L                 # its final observation's place, or -1
-    cdef lane_t[::1] count_L                # its rows in the current chunk, lookback included
-    cdef lane_t[::1] module_L
-    cdef lane_t[::1] place_L                # where it stood in the env's last observation dict
-    cdef flag_t[::1] done_L
-    cdef list agent_ids                     # by lane; every address in EnvLanes.keys is that of one of these
-    cdef list done_lanes                    # finished in this step by their own flags
-
     def __init__(self, table, grow, list modules):
         self.table = table
         self.grow = grow
@@ -264,10 +231,10 @@ cdef class Scatter:
         self._observations(env, env_index, obs, all_done, env.env_t, terminateds, truncateds)
         self._infos(env, env_index, infos)
         if all_done or self.done_lanes:
-            self._close_lanes(env, env_index, all_done)
+            all_done = self._close_lanes(env, env_index, all_done)
         return all_done
 
-    cdef inline Py_ssize_t _lane(self, EnvLanes env, PyObject* key, Py_ssize_t* place) except -2:
+    cdef Py_ssize_t _lane(self, EnvLanes env, PyObject* key, Py_ssize_t* place) except -2:
         """The key's lane, or -1. `place` is where to look first, and moves on."""
         cdef PyObject* found
         cdef Py_ssize_t lane
@@ -413,6 +380,7 @@ cdef class Scatter:
         return 0
 
     cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1:
+        """End the lanes that are done. Returns the flags of `__all__`."""
         cdef Py_ssize_t lane
         lanes = list(env.lane_of.values()) if all_done else self.done_lanes
         for lane in lanes:
@@ -424,7 +392,7 @@ cdef class Scatter:
         self.done_lanes = []
         if all_done:
             env.n_acting = 0
-        return 0
+        return all_done
 
     cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, object infos) except -1:
         cdef PyObject *key

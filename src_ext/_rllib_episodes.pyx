@@ -1,0 +1,163 @@
+"""RLlib's episode objects from the columns of blocks, many at once: slots are filled, no constructor runs."""
+cimport numpy as cnp
+import numpy as np
+from libc.string cimport memcpy
+
+from typedefs cimport lane_t, row_t
+
+from ray.rllib.env.single_agent_episode import _REWARDS_BOX_SPACE, SingleAgentEpisode
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
+
+cnp.import_array()
+
+cdef object new = object.__new__
+cdef str SKIPPED = "S"        # RLlib's mark for env steps in which an agent was not observed
+
+
+def chains(const row_t[::1] prev_R, const row_t[::1] lasts, const row_t[::1] counts):
+    """int64: the rows of several lanes, one after the other, each lane's ascending; see _store.chain()."""
+    cdef Py_ssize_t i, j, row, begin = 0, total = 0
+    for i in range(counts.shape[0]):
+        total += counts[i]
+    rows = np.empty(total, np.int64)
+    cdef row_t[::1] out = rows
+    with nogil:
+        for i in range(counts.shape[0]):
+            row = lasts[i]
+            for j in range(counts[i] - 1, -1, -1):
+                out[begin + j] = row
+                row = prev_R[row]
+            begin += counts[i]
+    return rows
+
+
+def with_finals(cnp.ndarray rows_of, cnp.ndarray finals_of, const row_t[::1] rows, const row_t[::1] counts,
+                const row_t[::1] finals):
+    """Each lane's rows (as `chains` gives them), followed by its final observation if it has one.
+
+    Args:
+        rows_of, finals_of: [capacity, *shape], C-contiguous, of the same dtype.
+        counts, finals: per lane, its number of rows, and the place of its final observation or -1.
+    """
+    cdef Py_ssize_t i, j, read = 0, written = 0, total = rows.shape[0]
+    cdef size_t n_bytes = cnp.PyArray_STRIDE(rows_of, 0)
+    for i in range(finals.shape[0]):
+        total += finals[i] >= 0
+    cdef cnp.ndarray gathered = np.empty((total, *(<object>rows_of).shape[1:]), rows_of.dtype)
+    if rows_of.dtype == object:
+        for i in range(counts.shape[0]):
+            for j in range(counts[i]):
+                gathered[written] = rows_of[rows[read]]
+                read += 1
+                written += 1
+            if finals[i] >= 0:
+                gathered[written] = finals_of[finals[i]]
+                written += 1
+        return gathered
+    cdef char* out = <char*>cnp.PyArray_DATA(gathered)
+    cdef char* source = <char*>cnp.PyArray_DATA(rows_of)
+    cdef char* final_source = <char*>cnp.PyArray_DATA(finals_of)
+    with nogil:
+        for i in range(counts.shape[0]):
+            for j in range(counts[i]):
+                memcpy(out, source + rows[read] * n_bytes, n_bytes)
+                out += n_bytes
+                read += 1
+            if finals[i] >= 0:
+                memcpy(out, final_source + finals[i] * n_bytes, n_bytes)
+                out += n_bytes
+    return gathered
+
+
+def time_map(const lane_t[::1] env_t_R, const row_t[::1] rows, Py_ssize_t begin, Py_ssize_t n, Py_ssize_t length,
+             Py_ssize_t offset, long long first_t, Py_ssize_t final_place):
+    """RLlib's env_t_to_agent_t of one agent: a list with an agent step, or "S", for each env step.
+
+    Args:
+        rows, begin, n: the lane's rows are rows[begin : begin + n].
+        length: entries of the list.
+        offset: place in the list of env step 0 (negative in later chunks).
+        first_t: agent step of the first row.
+        final_place: place of the final observation, or -1.
+    """
+    cdef list out = [SKIPPED] * length
+    cdef Py_ssize_t i
+    for i in range(n):
+        out[env_t_R[rows[begin + i]] + offset] = first_t + i
+    if final_place >= 0:
+        out[final_place] = first_t + n
+    return out
+
+
+def empty_infos(Py_ssize_t n):
+    """n dicts of their own."""
+    cdef list out = []
+    cdef Py_ssize_t i
+    for i in range(n):
+        out.append({})
+    return out
+
+
+def sums(const double[::1] values, const row_t[::1] begins, const row_t[::1] ends):
+    """float64: the sums of values[begin:end], added one after the other as Python's sum() does."""
+    out = np.empty(begins.shape[0], np.float64)
+    cdef double[::1] out_sums = out
+    cdef double total
+    cdef Py_ssize_t i, j
+    with nogil:
+        for i in range(begins.shape[0]):
+            total = 0.0
+            for j in range(begins[i], ends[i]):
+                total += values[j]
+            out_sums[i] = total
+    return out
+
+
+cpdef object buffer_of(object data, object lookback, object finalized, object space, object space_struct):
+    """An InfiniteLookbackBuffer."""
+    buffer = new(InfiniteLookbackBuffer)
+    buffer.__dict__ = {"data": data, "lookback": lookback, "finalized": finalized, "_space": space,
+                       "_space_struct": space_struct}
+    return buffer
+
+
+def agent_part(tuple who, tuple spaces, observations, infos, actions, rewards, dict extras, tuple when, flags,
+               tuple clock):
+    """A SingleAgentEpisode in its final form.
+
+    Args:
+        who: (id, agent id, module id, id of the whole episode).
+        spaces: (observation space, its struct, action space, its struct).
+        observations, actions, rewards, extras: columns with the lookback in front; one more observation.
+        infos: list, one for each observation.
+        when: (t_started, t, lookback).
+        flags: (terminated, truncated).
+        clock: (start time, time of the last step).
+    """
+    part = new(SingleAgentEpisode)
+    part.id_, part.agent_id, part.module_id, part.multi_agent_episode_id = who
+    t_started, t, lookback = when
+    part.observations = buffer_of(observations, lookback, True, spaces[0], spaces[1])
+    part._observation_space = spaces[0]
+    part.infos = buffer_of(infos, lookback, False, None, None)
+    part.actions = buffer_of(actions, lookback, True, spaces[2], spaces[3])
+    part._action_space = spaces[2]
+    part.rewards = buffer_of(rewards, lookback, True, _REWARDS_BOX_SPACE, _REWARDS_BOX_SPACE)
+    part.extra_model_outputs = {
+        name: buffer_of(column, lookback, True, None, None) for name, column in extras.items()
+    }
+    part.is_terminated, part.is_truncated = flags
+    part.t_started, part.t = t_started, t
+    part._last_added_observation = _last(observations)
+    part._last_added_infos = infos[len(infos) - 1]
+    part._start_time, part._last_step_time = clock
+    part._custom_data = {}
+    return part
+
+
+cdef object _last(object column):
+    if type(column) is np.ndarray:
+        return column[len(column) - 1]
+    if isinstance(column, dict):
+        return {key: _last(part) for key, part in column.items()}
+    return tuple([_last(part) for part in column])

@@ -1,0 +1,272 @@
+"""RLlib's rules for what envs return, where they are not those of the standalone runner.
+
+Rewards: RLlib keeps the env's own objects and lets NumPy find one dtype for a list of them, so beside each sum stands
+what kind of numbers were added. Flags: an agent's flags are its own or the episode's, and an episode all of whose
+agents are done counts as terminated. Observations keep the dtype that the env gave them.
+"""
+cimport numpy as cnp
+import numpy as np
+from copy import deepcopy
+from cpython.dict cimport PyDict_Copy
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.object cimport PyObject, PyObject_IsTrue
+
+from typedefs cimport TERMINATED, flag_t, row_t
+
+from fastmarl._scatter cimport EnvLanes, LeafRows, ModuleRows, Scatter
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    int PyDict_Next(object p, Py_ssize_t *pos, PyObject **key, PyObject **value)
+    Py_ssize_t PyDict_Size(object p) except -1
+    PyObject* PyList_GET_ITEM(object p, Py_ssize_t i) noexcept
+    int PyObject_RichCompareBool(object a, object b, int op) except -1
+    int Py_EQ
+
+cpdef enum Kind:             # of the numbers summed in a row's reward
+    NOTHING = 0              # none but zeros: Python's 0.0
+    PYTHON_FLOAT = 1
+    FLOAT32 = 2
+    OTHER = 3                # kept as an object
+    FLOAT64 = 4              # NumPy's
+    INT = 16                 # Python's; INT + n: the sum of n + 1 of them
+
+cdef enum:
+    MOST_INTS = 200
+
+cdef long long LARGEST_INT = 1LL << 53       # ints up to here are exact in a double
+
+
+cdef class RewardKinds:
+    """What kinds of rewards the rows of one module hold. `others`: row -> (object, how many were added)."""
+    cdef unsigned char[::1] kind_R
+    cdef readonly dict others
+
+    def __init__(self, kind_R, dict others):
+        self.kind_R = kind_R
+        self.others = others
+
+    cdef int add(self, double[::1] reward_R, Py_ssize_t row, object reward) except -1:
+        """Add a reward that is not zero, in the arithmetic of its type."""
+        cdef int kind = self.kind_R[row], new
+        cdef int overflow = 0
+        cdef long long whole = 0
+        cdef double value = 0.0
+        if PyFloat_CheckExact(reward):
+            new, value = PYTHON_FLOAT, PyFloat_AS_DOUBLE(reward)
+        elif PyLong_CheckExact(reward):
+            whole = PyLong_AsLongLongAndOverflow(reward, &overflow)
+            new = INT if not overflow and -LARGEST_INT < whole < LARGEST_INT else OTHER
+            value = <double>whole
+        elif isinstance(reward, np.float64):
+            new, value = FLOAT64, PyFloat_AS_DOUBLE(reward)
+        elif isinstance(reward, np.float32):
+            new, value = FLOAT32, float(reward)
+        else:
+            new = OTHER
+        if new == OTHER or kind == OTHER:
+            return self._add_object(reward_R, row, reward)
+        if kind == NOTHING:
+            reward_R[row] = value
+            self.kind_R[row] = <unsigned char>new
+            return 0
+        if new == FLOAT32 and kind != FLOAT64 or kind == FLOAT32 and new != FLOAT64:
+            reward_R[row] = <float>(<float>reward_R[row] + <float>value)
+            new = FLOAT32
+        else:
+            reward_R[row] += value
+            if new == INT and kind >= INT:
+                if kind - INT >= MOST_INTS or abs(reward_R[row]) >= LARGEST_INT:
+                    raise OverflowError("the sum of an agent's int rewards is too large while it waits")
+                new = kind + 1
+            elif new == FLOAT64 or kind == FLOAT64:
+                new = FLOAT64
+            else:
+                new = PYTHON_FLOAT
+        self.kind_R[row] = <unsigned char>new
+        return 0
+
+    cdef int _add_object(self, double[::1] reward_R, Py_ssize_t row, object reward) except -1:
+        cdef int kind = self.kind_R[row]
+        reward = deepcopy(reward)                                  # the env may reuse an array
+        if kind == NOTHING:
+            self.others[row] = (reward, 1)
+        elif kind == OTHER:
+            value, n = self.others[row]
+            self.others[row] = (value + reward, n + 1)
+        else:
+            self.others[row] = (as_object(reward_R[row], kind) + reward, 2)
+        self.kind_R[row] = OTHER
+        reward_R[row] = float(np.asarray(self.others[row][0]).sum())
+        return 0
+
+
+def as_object(double value, int kind):
+    """The reward as the object that RLlib would hold."""
+    if kind == FLOAT32:
+        return np.float32(value)
+    if kind == FLOAT64:
+        return np.float64(value)
+    return int(value) if kind >= INT else value
+
+
+cdef class ExactLeafRows(LeafRows):
+    """Takes what has just this leaf's dtype and shape; for anything else, `on_unfit(row, whole observation)`."""
+    cdef object on_unfit
+
+    def __init__(self, array, path, sizes, on_unfit):
+        LeafRows.__init__(self, array, path, sizes)
+        self.on_unfit = on_unfit
+
+    cdef int write(self, Py_ssize_t row, object value) except -1:
+        part = value
+        for step in self.path:
+            try:
+                part = part[step]
+            except (KeyError, IndexError, TypeError):
+                self.on_unfit(row, value)
+                return 0
+        if self.is_object:
+            self.array[row] = deepcopy(part)
+            return 0
+        if cnp.PyArray_CheckExact(part):
+            if self._fits(<cnp.ndarray>part):
+                return LeafRows.write(self, row, value)
+            if part.dtype == self.array.dtype and part.shape == (<object>self.array).shape[1:]:
+                self.array[row] = part
+                return 0
+        elif self.ndim == 0 and self.type_num == cnp.NPY_INT64 and type(part) in (int, np.int64):
+            self.array[row] = part
+            return 0
+        self.on_unfit(row, value)
+        return 0
+
+
+cdef class RLlibScatter(Scatter):
+    """Scatter by RLlib's rules.
+
+    Args:
+        table, grow, modules: see Scatter.
+        merge_flags: whether an agent's flags are its own or the episode's (RLlib), or its own if it has some.
+    """
+    cdef bint merge_flags
+    cdef list kinds                          # of RewardKinds, by module
+    cdef readonly list closed                # lanes ended in the last step
+    cdef readonly list unseen                # those of them that ended without an observation
+    cdef readonly double dropped_reward      # paid to agents that had not been observed yet, or had long ended
+
+    def __init__(self, table, grow, list modules, bint merge_flags):
+        Scatter.__init__(self, table, grow, modules)
+        self.merge_flags = merge_flags
+        self.kinds = [None] * len(modules)
+        self.closed = []
+        self.unseen = []
+
+    def bind_kinds(self, Py_ssize_t module, RewardKinds kinds):
+        """Point at a module's (new) memory."""
+        self.kinds[module] = kinds
+
+    cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards) except -1:
+        cdef PyObject *key
+        cdef PyObject *value
+        cdef Py_ssize_t pos = 0, place = 0, lane, module
+        while PyDict_Next(rewards, &pos, &key, &value):           # key and value are borrowed from the dict
+            if <object>value is None or not PyObject_IsTrue(<object>value):
+                continue
+            lane = self._lane(env, key, &place)
+            if lane < 0:
+                lane = self.table.lane_for_late_reward(env_index, <object>key, <object>value)
+                if lane < 0:
+                    continue
+            module = self.module_L[lane]
+            (<RewardKinds>self.kinds[module]).add((<ModuleRows>self.modules[module]).reward_R, self.row_L[lane],
+                                                  <object>value)
+        return 0
+
+    cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1:
+        cdef Py_ssize_t lane
+        cdef bint everybody = True
+        cdef int own = 0
+        live = list(env.lane_of.values())
+        for lane in live:
+            own |= self.done_L[lane]
+            everybody = everybody and self.done_L[lane] != 0
+        if everybody and live:
+            if self.merge_flags:
+                all_done |= TERMINATED
+            elif not all_done:
+                all_done = own
+        if all_done and self.merge_flags:
+            for lane in live:
+                self.done_L[lane] |= <flag_t>all_done
+        self.closed = live if all_done else list(self.done_lanes)
+        self.unseen = [lane for lane in self.closed if self.final_L[lane] < 0]
+        return Scatter._close_lanes(self, env, env_index, all_done)
+
+    cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, object infos) except -1:
+        cdef PyObject *key
+        cdef PyObject *value
+        cdef Py_ssize_t pos = 0, place = 0, lane
+        while PyDict_Next(infos, &pos, &key, &value):
+            if not PyObject_IsTrue(<object>value):
+                continue
+            lane = self._lane(env, key, &place)
+            if lane >= 0:
+                env.infos.append((env.env_t, lane, _private_copy(<object>value)))
+        return 0
+
+
+cdef frozenset IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), np.float32, np.float64, np.int32,
+                                      np.int64, np.bool_))
+
+
+cdef object _private_copy(object info):
+    if type(info) is not dict:
+        return deepcopy(info)
+    cdef dict copied = PyDict_Copy(info)
+    for key, value in copied.items():
+        if type(value) not in IMMUTABLE:
+            copied[key] = deepcopy(value)
+    return copied
+
+
+cdef class StepKeys:
+    """The agents that an env's last step named, to see quickly whether the next one names the same."""
+    cdef list obs
+    cdef list rewards
+    cdef list terminateds
+    cdef list truncateds
+
+    def __init__(self):
+        self.forget()
+
+    def forget(self):
+        """Nothing is the same as nothing."""
+        self.obs = self.rewards = self.terminateds = self.truncateds = None
+
+    def remember(self, obs, rewards, terminateds, truncateds):
+        """What same() compares with."""
+        self.obs, self.rewards = list(obs), list(rewards)
+        self.terminateds, self.truncateds = list(terminateds), list(truncateds)
+
+    def same(self, obs, rewards, terminateds, truncateds):
+        """Whether each dict has equal keys in equal order as remembered."""
+        return (self.obs is not None and _same(obs, self.obs) and _same(rewards, self.rewards)
+                and _same(terminateds, self.terminateds) and _same(truncateds, self.truncateds))
+
+
+cdef bint _same(object entries, list keys) except -1:
+    cdef PyObject *key
+    cdef PyObject *value
+    cdef PyObject *known
+    cdef Py_ssize_t pos = 0, i = 0
+    if PyDict_Size(entries) != len(keys):
+        return False
+    while PyDict_Next(entries, &pos, &key, &value):
+        known = PyList_GET_ITEM(keys, i)
+        if known != key and not PyObject_RichCompareBool(<object>known, <object>key, Py_EQ):
+            return False
+        i += 1
+    return True
