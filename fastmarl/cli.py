@@ -15,9 +15,9 @@ from typing import Any
 
 from fastmarl.errors import EnvCheckError, FastmarlError
 
-VIZ_PACKAGES = ("rich", "matplotlib")
+EXTRA_OF = {"rich": "viz", "matplotlib": "viz", "ray": "rllib", "pettingzoo": "pettingzoo", "magent2": "pettingzoo"}
 CORE_PACKAGES = ("numpy", "numba", "gymnasium", "torch", "safetensors")
-LISTED_PACKAGES = (*CORE_PACKAGES, "pettingzoo", "mpe2", "magent2", *VIZ_PACKAGES)
+LISTED_PACKAGES = (*CORE_PACKAGES, "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "ray")
 ENV_HELP = "such as mpe2.simple_spread_v3, or my_package.my_module:MyEnv"
 CALLS = 50  # of sample(), in one `fastmarl sample`
 
@@ -32,9 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fastmarl: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
         package = (error.name or "").split(".")[0]
-        if package not in VIZ_PACKAGES:
+        if package not in EXTRA_OF:
             raise
-        print(f"fastmarl: this needs {package}: pip install 'fastmarl[viz]'", file=sys.stderr)
+        print(f"fastmarl: this needs {package}: pip install 'fastmarl[{EXTRA_OF[package]}]'", file=sys.stderr)
     return 1
 
 
@@ -58,6 +58,16 @@ def _parser() -> argparse.ArgumentParser:
     efficiency.add_argument("--seconds", type=float, default=1.0, help="of each measurement (default %(default)s)")
     efficiency.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     efficiency.set_defaults(command=_bench_efficiency)
+    rllib = bench.add_parser("rllib", help="fastmarl.rllib's runner against RLlib's, after a check that they are equal")
+    rllib.add_argument(
+        "--cases", nargs="+", metavar="NAME", help="instead of the standard ones; a wrong name lists all"
+    )
+    rllib.add_argument("--rounds", type=_positive, default=5, help="default %(default)s")
+    rllib.add_argument("--quick", action="store_true", help="one round; two small cases if none are named")
+    rllib.add_argument("--ppo", action="store_true", help="PPO iterations, too; starts Ray")
+    rllib.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    rllib.add_argument("--plot", type=Path, metavar="PNG", help="draw ratios and growth")
+    rllib.set_defaults(command=_bench_rllib)
 
     info = commands.add_parser("info", help="versions, build, device, threads")
     info.set_defaults(command=_info)
@@ -247,9 +257,13 @@ def _bench_efficiency(args: argparse.Namespace) -> int:
         table.add_row(name, *_efficiency_cells(result))
     console.print(table)
     if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps({"versions": _versions(), "figures": figures}, indent=1) + "\n")
+        _write_json(args.json, {"figures": figures})
     return 0
+
+
+def _write_json(path: Path, figures: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"versions": _versions(), **figures}, indent=1) + "\n")
 
 
 def _efficiency_cells(result: Any) -> list[str]:
@@ -262,6 +276,44 @@ def _efficiency_cells(result: Any) -> list[str]:
         f"{result.own_efficiency:.3f}",
         f"{result.agent_steps_per_second:,.0f}",
     ]
+
+
+# fastmarl bench rllib
+
+
+def _bench_rllib(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from fastmarl.rllib.benchmark import measure_case
+    from fastmarl.rllib.benchmark_cases import CASES, QUICK, STANDARD, check_names
+    from fastmarl.rllib.benchmark_extras import measure_growth, measure_ppo, measure_transfer
+    from fastmarl.rllib.benchmark_report import draw, table_of
+
+    if args.plot:
+        import matplotlib  # noqa: F401  before the work, not after it
+    names = args.cases or (QUICK if args.quick else STANDARD)
+    check_names(names)
+    rounds = 1 if args.quick else args.rounds
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    report: dict[str, list[dict]] = {"cases": []}
+    for name in (name for name in names if name in CASES):
+        with console.status(f"measuring {name} ..."):
+            report["cases"].append(measure_case(name, rounds=rounds).as_dict())
+    with console.status("measuring growth, transfer, PPO ..."):
+        if "growth" in names:
+            report["growth"] = [row.as_dict() for row in measure_growth(rounds=min(3, rounds))]
+        if "transfer" in names:
+            report["transfer"] = [row.as_dict() for row in measure_transfer(rounds=rounds)]
+        if args.ppo:
+            report["ppo"] = [row.as_dict() for row in measure_ppo(iterations=min(3, rounds))]
+    for section, figures in report.items():
+        if figures:
+            console.print(table_of(section, figures))
+    if args.json:
+        _write_json(args.json, report)
+    if args.plot:
+        draw(report["cases"], report.get("growth", []), args.plot)
+    return 0
 
 
 # fastmarl info

@@ -52,7 +52,7 @@ cdef class ActionDicts:
         modules: of ModuleActions, by module index.
     """
     cdef object table
-    cdef list modules
+    cdef readonly list modules              # of ModuleActions
     cdef const lane_t[::1] module_L
     cdef const row_t[::1] row_L
     cdef list agent_ids
@@ -76,6 +76,18 @@ cdef class ActionDicts:
         for i in range(env.n_acting):
             lane = env.lanes[i]
             actions[self.agent_ids[lane]] = (<ModuleActions>self.modules[self.module_L[lane]]).action(self.row_L[lane])
+        return actions
+
+
+    def by_module(self, EnvLanes env, list order):
+        """The same with the agents of the first module index in `order` first, then those of the next, ..."""
+        cdef Py_ssize_t i, lane, module
+        cdef dict actions = {}
+        for module in order:
+            for i in range(env.n_acting):
+                lane = env.lanes[i]
+                if self.module_L[lane] == module:
+                    actions[self.agent_ids[lane]] = (<ModuleActions>self.modules[module]).action(self.row_L[lane])
         return actions
 
 

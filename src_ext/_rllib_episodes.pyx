@@ -69,21 +69,23 @@ def with_finals(cnp.ndarray rows_of, cnp.ndarray finals_of, const row_t[::1] row
     return gathered
 
 
-def time_map(const lane_t[::1] env_t_R, const row_t[::1] rows, Py_ssize_t begin, Py_ssize_t n, Py_ssize_t length,
-             Py_ssize_t offset, long long first_t, Py_ssize_t final_place):
+def time_map(const lane_t[::1] env_ts, Py_ssize_t length, Py_ssize_t offset, long long first_t,
+             Py_ssize_t final_place):
     """RLlib's env_t_to_agent_t of one agent: a list with an agent step, or "S", for each env step.
 
     Args:
-        rows, begin, n: the lane's rows are rows[begin : begin + n].
+        env_ts: env steps of the lane's rows.
         length: entries of the list.
         offset: place in the list of env step 0 (negative in later chunks).
         first_t: agent step of the first row.
         final_place: place of the final observation, or -1.
     """
+    cdef Py_ssize_t i, n = env_ts.shape[0]
+    if n == length and n and env_ts[0] + offset == 0 and env_ts[n - 1] - env_ts[0] == n - 1:
+        return list(range(first_t, first_t + n))
     cdef list out = [SKIPPED] * length
-    cdef Py_ssize_t i
     for i in range(n):
-        out[env_t_R[rows[begin + i]] + offset] = first_t + i
+        out[env_ts[i] + offset] = first_t + i
     if final_place >= 0:
         out[final_place] = first_t + n
     return out
@@ -161,3 +163,22 @@ cdef object _last(object column):
     if isinstance(column, dict):
         return {key: _last(part) for key, part in column.items()}
     return tuple([_last(part) for part in column])
+
+
+ndarray = np.ndarray
+
+
+def is_slice(view, cnp.ndarray array, Py_ssize_t begin, Py_ssize_t end):
+    """Whether `view` is array[begin:end]."""
+    if not cnp.PyArray_CheckExact(view) or cnp.PyArray_NDIM(view) != cnp.PyArray_NDIM(array):
+        return False
+    cdef cnp.ndarray part = view
+    cdef int axis
+    if (cnp.PyArray_TYPE(part) != cnp.PyArray_TYPE(array) or cnp.PyArray_DIM(part, 0) != end - begin
+            or cnp.PyArray_DATA(part) != cnp.PyArray_BYTES(array) + begin * cnp.PyArray_STRIDE(array, 0)):
+        return False
+    for axis in range(cnp.PyArray_NDIM(array)):
+        if (cnp.PyArray_STRIDE(part, axis) != cnp.PyArray_STRIDE(array, axis)
+                or axis and cnp.PyArray_DIM(part, axis) != cnp.PyArray_DIM(array, axis)):
+            return False
+    return True

@@ -155,7 +155,7 @@ cdef class RLlibScatter(Scatter):
     cdef list kinds                          # of RewardKinds, by module
     cdef readonly list closed                # lanes ended in the last step
     cdef readonly list unseen                # those of them that ended without an observation
-    cdef readonly double dropped_reward      # paid to agents that had not been observed yet, or had long ended
+    cdef readonly bint everybody             # whether no agent lives on after the last step that ended some
 
     def __init__(self, table, grow, list modules, bint merge_flags):
         Scatter.__init__(self, table, grow, modules)
@@ -163,6 +163,10 @@ cdef class RLlibScatter(Scatter):
         self.kinds = [None] * len(modules)
         self.closed = []
         self.unseen = []
+
+    def add_module(self):
+        """There is a module more, at the end of `modules`."""
+        self.kinds.append(None)
 
     def bind_kinds(self, Py_ssize_t module, RewardKinds kinds):
         """Point at a module's (new) memory."""
@@ -187,13 +191,13 @@ cdef class RLlibScatter(Scatter):
 
     cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1:
         cdef Py_ssize_t lane
-        cdef bint everybody = True
         cdef int own = 0
         live = list(env.lane_of.values())
+        self.everybody = True
         for lane in live:
             own |= self.done_L[lane]
-            everybody = everybody and self.done_L[lane] != 0
-        if everybody and live:
+            self.everybody = self.everybody and self.done_L[lane] != 0
+        if self.everybody and live:
             if self.merge_flags:
                 all_done |= TERMINATED
             elif not all_done:
@@ -252,12 +256,12 @@ cdef class StepKeys:
         self.terminateds, self.truncateds = list(terminateds), list(truncateds)
 
     def same(self, obs, rewards, terminateds, truncateds):
-        """Whether each dict has equal keys in equal order as remembered."""
-        return (self.obs is not None and _same(obs, self.obs) and _same(rewards, self.rewards)
-                and _same(terminateds, self.terminateds) and _same(truncateds, self.truncateds))
+        """Whether each dict has equal keys in equal order as remembered, and no flag is true."""
+        return (self.obs is not None and _same(obs, self.obs, False) and _same(rewards, self.rewards, False)
+                and _same(terminateds, self.terminateds, True) and _same(truncateds, self.truncateds, True))
 
 
-cdef bint _same(object entries, list keys) except -1:
+cdef bint _same(object entries, list keys, bint all_false) except -1:
     cdef PyObject *key
     cdef PyObject *value
     cdef PyObject *known
@@ -267,6 +271,8 @@ cdef bint _same(object entries, list keys) except -1:
     while PyDict_Next(entries, &pos, &key, &value):
         known = PyList_GET_ITEM(keys, i)
         if known != key and not PyObject_RichCompareBool(<object>known, <object>key, Py_EQ):
+            return False
+        if all_false and <object>value is not False and PyObject_IsTrue(<object>value):
             return False
         i += 1
     return True

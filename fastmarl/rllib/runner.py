@@ -1,7 +1,178 @@
 """RLlib's runner with fastmarl's core behind it."""
 
+import logging
+from typing import Any, ClassVar, Literal
+
+import gymnasium as gym
+from ray.rllib.env.env_errors import StepFailedRecreateEnvError
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from ray.rllib.utils.metrics import ENV_RESET_TIMER
+
+from fastmarl.rllib.episodes import MultiAgentEpisode
+from fastmarl.rllib.metrics import RunnerMetrics
+from fastmarl.rllib.options import parse_fixes, variant
+from fastmarl.rllib.provable import slow_path_reasons
+from fastmarl.rllib.records import ChunkNumbers, summed_up
+from fastmarl.rllib.sampler import FastSampler
+
+logger = logging.getLogger(__name__)
+MOST_RESTARTS = 10  # of one env in a row
 
 
 class MultiAgentEnvRunner(RLlibEnvRunner):
-    """Takes the place of RLlib's class of the same name; returns the same episodes."""
+    """Takes the place of RLlib's class of the same name; returns the same episodes.
+
+    ```python
+    config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)
+    ```
+
+    Attributes:
+        fixes: numbers of the corrections that are on; see docs/differences.md.
+        sampler: "exact" or "fast".
+        slow_path_reasons: what in the config needs RLlib's own loop; empty if fastmarl samples.
+    """
+
+    fixes: ClassVar[frozenset[str]] = frozenset()
+    sampler: ClassVar[str] = "exact"
+    episode_class: ClassVar[type[MultiAgentEpisode]] = MultiAgentEpisode
+
+    @classmethod
+    def options(cls, *, fixes: Any = (), sampler: Literal["exact", "fast"] = "exact") -> type["MultiAgentEnvRunner"]:
+        """This class with other options; it can be sent to remote runners.
+
+        Args:
+            fixes: "all", or names or numbers of corrections to what RLlib records wrongly.
+            sampler: "exact": the same random draws as RLlib; "fast": others, of the same distributions.
+        """
+        return variant(cls, parse_fixes(fixes), sampler)
+
+    def __init__(self, config: Any, **kwargs: Any):
+        self._fast: FastSampler | None = None
+        self._finished_numbers: list[list[ChunkNumbers]] = []  # of episodes ended since the last get_metrics()
+        self.slow_path_reasons: list[str] = []
+        super().__init__(config=config, **kwargs)
+        self._bulk_metrics = RunnerMetrics(self)
+
+    # Sampling.
+
+    def _sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> list[Any]:
+        arguments: dict[str, Any] = {
+            "num_timesteps": num_timesteps,
+            "num_episodes": num_episodes,
+            "explore": explore,
+            "random_actions": random_actions,
+            "force_reset": force_reset,
+        }
+        if self._needs_initial_reset or force_reset or num_episodes is not None:
+            self._choose_path()
+        if self._fast is None:
+            return super()._sample(**arguments)
+        try:
+            return self._fast.sample(**arguments)
+        finally:
+            self._bulk_metrics.log_call(self._fast.counts)
+
+    def _choose_path(self) -> None:
+        """Find out whether the fast way is provably equal, while no episode is under way."""
+        reasons = slow_path_reasons(self, MultiAgentEnvRunner)
+        if reasons and reasons != self.slow_path_reasons:
+            logger.warning("RLlib's own loop samples, which is slow: %s.", "; ".join(reasons))
+        self.slow_path_reasons = reasons
+        if reasons:
+            self._fast = None
+        elif self._fast is None:
+            self._fast = FastSampler(self, self._finished_numbers)
+
+    @property
+    def is_accelerated(self) -> bool | None:
+        """Whether fastmarl samples; None before the first call of sample()."""
+        return None if self._fast is None and not self.slow_path_reasons else self._fast is not None
+
+    def get_metrics(self) -> Any:
+        """What has been logged since the last call, reduced; see RLlib's method."""
+        self._bulk_metrics.log_episodes([summed_up(chunks) for chunks in self._finished_numbers])
+        self._finished_numbers.clear()
+        self._bulk_metrics.keep_counters_alive()
+        return super().get_metrics()
+
+    def _new_episode(self, env_index: int, episodes: list | None = None) -> None:
+        """For RLlib's own loop: an episode of our class."""
+        env = self.env.envs[env_index].unwrapped
+        episodes = self._ongoing_episodes if episodes is None else episodes
+        episodes[env_index] = self.episode_class(
+            observation_space={agent_id: env.get_observation_space(agent_id) for agent_id in env.possible_agents},
+            action_space={agent_id: env.get_action_space(agent_id) for agent_id in env.possible_agents},
+            agent_to_module_mapping_fn=self.config.policy_mapping_fn,
+        )
+        self._make_on_episode_callback("on_episode_created", env_index, episodes)
+
+    # Envs.
+
+    def make_env(self) -> None:
+        """Make all envs anew; running episodes are dropped."""
+        self._fast = None
+        super().make_env()
+
+    def _try_env_reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[list, list]:
+        """Reset all envs. Where that fails, they are made anew, if `restart_failed_sub_environments` allows it."""
+        for attempt in range(MOST_RESTARTS):
+            try:
+                with self.metrics.log_time(ENV_RESET_TIMER):
+                    return self.env.reset(seed=seed, options=options)
+            except Exception as error:
+                if not self.config.restart_failed_sub_environments or attempt == MOST_RESTARTS - 1:
+                    raise
+                logger.error("Resetting the envs failed; they are made anew.", exc_info=error)
+                self._remake_env()
+        raise AssertionError
+
+    def restart_env(self, env_index: int, error: Exception) -> None:
+        """Make a failed env anew, if `restart_failed_sub_environments` allows it.
+
+        Raises:
+            RuntimeError: it does not.
+        """
+        if not self.config.restart_failed_sub_environments:
+            option = "fault_tolerance(restart_failed_sub_environments=True)"
+            raise RuntimeError(f"env {env_index} failed; {option} would make it anew") from error
+        if not isinstance(error, StepFailedRecreateEnvError):
+            logger.error("Env %d failed and is made anew; its episode is dropped.", env_index, exc_info=error)
+        if self.num_envs == 1:
+            self._remake_env()
+            self._needs_initial_reset = False
+            return
+        envs = self.env.unwrapped.envs
+        try:
+            envs[env_index].close()
+        except Exception as closing_error:
+            logger.warning("Closing the failed env %d failed as well: %r", env_index, closing_error)
+        envs[env_index] = gym.make(envs[env_index].unwrapped.spec)
+
+    def _remake_env(self) -> None:
+        """make_env() while the fast way goes on. It has been checked before: a flaky env need not pass again."""
+        fast, checks = self._fast, self.config.disable_env_checking
+        self.config.disable_env_checking = True
+        try:
+            self.make_env()
+        finally:
+            self._fast, self.config.disable_env_checking = fast, checks
+
+    def reset_env(self, env_index: int) -> tuple[dict, dict]:
+        """(observations, infos) of an env that was made anew, which is seeded as it was at first."""
+        seed = None if self._seed is None else self._seed + env_index
+        for attempt in range(MOST_RESTARTS):
+            try:
+                return self.env.envs[env_index].reset(seed=seed, options=None)
+            except Exception as error:
+                if attempt == MOST_RESTARTS - 1:
+                    raise
+                self.restart_env(env_index, error)
+        raise AssertionError

@@ -1,0 +1,144 @@
+"""A module's rows with what equality with RLlib needs: kinds of rewards, and observations of any dtype."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from fastmarl import _store
+from fastmarl._rllib_scatter import ExactLeafRows, RewardKinds
+from fastmarl.block import Block, Key, MemoryPool
+from fastmarl.rllib.layout import WHOLE, ObservationLayout
+
+Outputs = dict[Key, Any]  # of one row
+
+
+class RLlibBlock(Block):
+    """Rows of one module.
+
+    Attributes:
+        former: per row carried over that acted with other outputs than this block's (another mode of sampling), what
+            it acted with; rows from `len(former)` on have theirs in `outputs`.
+    """
+
+    layout: ObservationLayout  # type: ignore[assignment]
+    former: list[Outputs]
+
+    def __init__(
+        self, layout: ObservationLayout, pool: MemoryPool, rows: Any, on_change: Callable[["RLlibBlock"], None]
+    ):
+        self.others: dict[int, tuple[Any, int]] = {}
+        self.former = []
+        self.seq_no = 0  # of the weights that act at present, ...
+        self.unstamped_from = 0  # ... upon rows from here on
+        self._on_change = on_change
+        super().__init__(layout, pool, rows)  # type: ignore[arg-type]
+
+    kind_R: np.ndarray
+
+    def _bind(self, capacity: int) -> None:
+        written = self.rows.n
+        kinds = np.zeros(capacity, np.uint8)
+        if written:
+            kinds[:written] = self.kind_R[:written]
+        self.kind_R = kinds
+        self.kinds = RewardKinds(kinds, self.others)
+        super()._bind(capacity)
+        self._on_change(self)
+
+    def _leaf_rows(self, arrays: list[np.ndarray]) -> list:
+        finals = bool(arrays) and arrays is getattr(self, "final_obs", None)
+        unfit = self._unfit_final if finals else self._unfit_row
+        return [
+            ExactLeafRows(array, leaf.path, leaf.sizes, unfit)
+            for array, leaf in zip(arrays, self.layout.leaves, strict=True)
+        ]
+
+    def _unfit_row(self, row: int, value: Any) -> None:
+        self._take_whole()
+        self.obs[0][row] = deepcopy(value)
+
+    def _unfit_final(self, row: int, value: Any) -> None:
+        self._take_whole()
+        self.final_obs[0][row] = deepcopy(value)
+
+    def _take_whole(self) -> None:
+        """An observation has another dtype or shape than those before: from now on each is kept as it is."""
+        if self.layout.whole:
+            return
+        rows = _one_by_one(self.layout, self.obs, self.rows.n)
+        finals = _one_by_one(self.layout, self.final_obs, self.rows.n_finals)
+        self.lay_out(WHOLE)
+        for array, values in ((self.obs[0], rows), (self.final_obs[0], finals)):
+            for i, value in enumerate(values):
+                array[i] = value
+
+    def lay_out(self, layout: ObservationLayout) -> None:
+        """Have room for observations of another layout; those written so far are lost."""
+        self.layout = layout
+        self._bind(self.rows.capacity)
+        self._bind_finals(self.rows.final_capacity)
+
+    def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
+        """Store what the module answered to rows first .. first + n."""
+        if _store.write_rows(self.outputs, outputs, first, n):
+            return
+        if self.outputs and not self._same_columns(outputs):
+            self.seq_no_R[self.unstamped_from : first] = self.seq_no
+            self.former = [self.acted_with(row) for row in range(first)]
+            self.outputs = {}
+        for key, values in outputs.items():
+            column = self.outputs.get(key)
+            if column is None:
+                column = self.outputs[key] = self._array(key, (self.rows.capacity, *values.shape[1:]), values.dtype)
+            column[first : first + n] = values
+
+    def _same_columns(self, outputs: dict[Key, np.ndarray]) -> bool:
+        return self.outputs.keys() == outputs.keys() and all(
+            column.dtype == outputs[key].dtype and column.shape[1:] == outputs[key].shape[1:]
+            for key, column in self.outputs.items()
+        )
+
+    def acted_with(self, row: int) -> Outputs:
+        """What the module answered to a row, leaf by leaf, and the number of its weights."""
+        if row < len(self.former):
+            return self.former[row]
+        values = {key: _item(column, row) for key, column in self.outputs.items()}
+        return {**values, SEQ_NO: int(self.seq_no_R[row])} if has_extras(values) else values
+
+    def take(self, source: Block, rows: np.ndarray) -> None:
+        """Begin with copies of `rows` (int64, ascending) of another block of the same module."""
+        assert isinstance(source, RLlibBlock)
+        n = len(rows)
+        n_former = int(np.searchsorted(rows, len(source.former)))
+        if n_former:
+            self.former = [source.acted_with(row) for row in rows.tolist()]
+        super().take(source, rows)
+        if n_former:
+            self.outputs = {}
+        self.kind_R[:n] = source.kind_R[rows]
+        for row in np.flatnonzero(self.kind_R[:n] == OTHER).tolist():
+            self.others[row] = source.others[int(rows[row])]
+
+    def forget_waiting(self, acting_from: int) -> None:
+        """Rows from `acting_from` on have not acted yet."""
+        del self.former[acting_from:]
+
+
+SEQ_NO = "weights_seq_no"
+OTHER = 3
+
+
+def has_extras(outputs: dict[Key, Any]) -> bool:
+    """Whether there is more than actions: RLlib records the number of the weights only beside something else."""
+    return any((key if isinstance(key, str) else key[0]) != "actions" for key in outputs)
+
+
+def _item(column: np.ndarray, row: int) -> Any:
+    item = column[row]
+    return item.copy() if isinstance(item, np.ndarray) else item
+
+
+def _one_by_one(layout: ObservationLayout, arrays: list[np.ndarray], n: int) -> list:
+    return [layout.nest([_item(array, i) for array in arrays]) for i in range(n)]

@@ -1,0 +1,85 @@
+"""The parts that sampling for RLlib works with."""
+
+from collections.abc import Hashable
+from typing import Any
+
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
+
+from fastmarl._actions import ActionDicts
+from fastmarl.inference import LaneState
+from fastmarl.rllib.env_actions import RLlibEnvActions
+from fastmarl.rllib.inference import ExactInference
+from fastmarl.rllib.metrics import CallCounts
+from fastmarl.rllib.records import RLlibLanes, RLlibRecord
+from fastmarl.rllib.store import RLlibStore
+
+
+class Core:
+    """The core's parts for one RLlib runner: lanes, store, inference, actions.
+
+    Args:
+        runner: the RLlib face; its env, module, connectors and config are read.
+
+    Attributes:
+        module_ids: module id by module index.
+        counts: of the call under way.
+    """
+
+    def __init__(self, runner: Any):
+        self.runner = runner
+        self.counts = CallCounts()
+        self.module_ids: list[str] = list(runner.module.keys())
+        self._module = runner.module
+        self.inference = ExactInference(runner.module, runner._device)
+        self.table = RLlibLanes(
+            [frozenset()] * runner.num_envs, _already_mapped, post_death="accumulate", respawn=False
+        )
+        self.store = RLlibStore(self.module_ids, self.table, {}, merge_flags="01" not in runner.fixes)
+        unsquash = runner._module_to_env.connectors[-2]
+        self._structs = get_base_struct_from_space(unsquash.input_action_space)
+        self._options = {"normalize": unsquash.normalize_actions, "clip": unsquash.clip_actions}
+        self.env_actions = [self._make_env_actions(module_id) for module_id in self.module_ids]
+        self.action_dicts = ActionDicts(self.table, [actions.rows for actions in self.env_actions])
+        self.states = [self._lane_state(module_id) for module_id in self.module_ids]
+
+    def refresh(self) -> None:
+        """Before a call: see which modules there are now."""
+        if self._module is not self.runner.module:
+            self._module = self.runner.module
+            self.inference = ExactInference(self._module, self.runner._device)
+        self.inference.refresh()
+        for module_id in list(self.runner.module.keys()):  # noqa: SIM118 - RLlib's class is no mapping
+            if module_id not in self.module_ids:
+                self.module_ids.append(module_id)
+                self.store.add_module()
+                self.env_actions.append(self._make_env_actions(module_id))
+                self.action_dicts.modules.append(self.env_actions[-1].rows)
+                self.states.append(self._lane_state(module_id))
+
+    def record_of(self, env_index: int) -> RLlibRecord:
+        """The env's running episode."""
+        record = self.table.record(env_index)
+        assert isinstance(record, RLlibRecord)
+        return record
+
+    def episode_for_mapping(self, record: RLlibRecord, env_t: int) -> MultiAgentEpisode:
+        """What a policy mapping function is given as its episode: the id and the time are right, the rest is empty."""
+        episode = MultiAgentEpisode(id_=record.id_, env_t_started=record.env_t_started)
+        episode.env_t = env_t
+        return episode
+
+    def count(self, record: RLlibRecord) -> None:
+        """Add what was observed of the episode to the call's counts."""
+        record.count_observations(self.counts.agent_observations, self.counts.module_observations)
+
+    def _make_env_actions(self, module_id: str) -> RLlibEnvActions:
+        return RLlibEnvActions(self._structs, **self._options, boxed=self.runner.module[module_id].is_stateful())
+
+    def _lane_state(self, module_id: str) -> LaneState | None:
+        module = self.runner.module[module_id]
+        return LaneState(module.get_initial_state(), self.table) if module.is_stateful() else None
+
+
+def _already_mapped(agent_id: Hashable, env_index: int) -> int:
+    raise AssertionError(f"agent {agent_id!r} of env {env_index} has joined without a module")

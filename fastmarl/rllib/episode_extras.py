@@ -1,0 +1,121 @@
+"""Extra model outputs that are not the same in all steps: what RLlib then can't store is completed here.
+
+Steps differ where a running episode is sampled now by the module and now at random (random steps have no outputs), or
+now with and now without exploration (RLlib's log-probability of a deterministic continuous action has a number for each
+component of the action).
+"""
+
+import copy
+from typing import Any
+
+import numpy as np
+import tree  # type: ignore[import-untyped]
+from ray.rllib.core.columns import Columns
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
+
+
+def completed(part: SingleAgentEpisode, extras: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The outputs of an agent's step with the same keys and ranks as those that `part` has; may complete these, too.
+
+    `extras` is None or empty for a random action.
+    """
+    columns = part.extra_model_outputs
+    if not extras and not columns:
+        return extras
+    extras = dict(extras or {})
+    n_steps, lookback = part.actions.len_incl_lookback(), part.actions.lookback
+    for key, column in columns.items():
+        if key not in extras and column.len_incl_lookback():
+            extras[key] = stand_in(key, column.get(-1))
+    for key, value in extras.items():
+        if key not in columns and n_steps:
+            columns[key] = blank_column(key, value, n_steps, lookback, part.is_numpy)
+        if key in columns:
+            extras[key] = same_rank(columns[key], value)
+    return extras
+
+
+def uniform(part: SingleAgentEpisode, other: SingleAgentEpisode) -> SingleAgentEpisode:
+    """`other`, or a copy of it whose columns go with those of `part`, to be appended; may complete `part`, too."""
+    ours, theirs = part.extra_model_outputs, dict(other.extra_model_outputs)
+    for key, column in theirs.items():
+        if key not in ours and column.len_incl_lookback():
+            n_steps = part.actions.len_incl_lookback()
+            ours[key] = blank_column(key, column.get(-1), n_steps, part.actions.lookback, part.is_numpy)
+    for key, column in ours.items():
+        if not len(other) or not column.len_incl_lookback():
+            continue
+        if key not in theirs:
+            n_steps, lookback = other.actions.len_incl_lookback(), other.actions.lookback
+            theirs[key] = blank_column(key, column.get(-1), n_steps, lookback, other.is_numpy)
+        elif _rank(theirs[key].get(-1)) != _rank(column.get(-1)):
+            theirs[key] = copy.copy(theirs[key])
+            same_rank(theirs[key], same_rank(column, theirs[key].get(-1)))
+            _lower(column, _rank(theirs[key].get(-1)))
+    if theirs.keys() == other.extra_model_outputs.keys() and all(
+        theirs[key] is column for key, column in other.extra_model_outputs.items()
+    ):
+        return other
+    other = copy.copy(other)
+    other.extra_model_outputs = theirs
+    return other
+
+
+def stand_in(key: str, like: Any) -> Any:
+    """What a step without this output has: NaN or 0; for a recurrent state the one before, as no module changed it."""
+    return like if key == Columns.STATE_OUT else tree.map_structure(_blank, like)
+
+
+def blank_column(key: str, like: Any, n: int, lookback: int, as_arrays: bool) -> InfiniteLookbackBuffer:
+    """A column of n stand-ins for steps that came before the first output; recurrent states began with zeros."""
+    blank = tree.map_structure(np.zeros_like if key == Columns.STATE_OUT else _blank, like)
+    data: Any = [blank] * n
+    if as_arrays:
+        data = tree.map_structure(lambda leaf: np.repeat(np.asarray(leaf)[None], n, axis=0), blank)
+    column = InfiniteLookbackBuffer(data)
+    column.lookback = lookback
+    return column
+
+
+def same_rank(column: InfiniteLookbackBuffer, value: Any) -> Any:
+    """`value` with as many axes as the column's items have, or the column changed to the fewer axes of `value`."""
+    if not column.len_incl_lookback():
+        return value
+    rank, column_rank = _rank(value), _rank(column.get(-1))
+    if rank is None or column_rank is None:
+        return value
+    _lower(column, rank)
+    return _summed(value, column_rank) if rank > column_rank else value
+
+
+def _lower(column: InfiniteLookbackBuffer, rank: int | None) -> None:
+    """Sum up the last axes of a column's items, down to `rank` axes."""
+    column_rank = _rank(column.get(-1))
+    if rank is None or column_rank is None or column_rank <= rank:
+        return
+    if column.finalized:
+        column.data = _summed(column.data, rank + 1)
+    else:
+        column.data = [_summed(item, rank) for item in column.data]
+
+
+def _summed(value: Any, rank: int) -> Any:
+    """`value` in its own dtype, summed up to `rank` axes: log-probabilities of parts make that of the whole."""
+    array = np.asarray(value)
+    return array.sum(axis=tuple(range(rank, array.ndim)), dtype=array.dtype)
+
+
+def _rank(value: Any) -> int | None:
+    """Axes of an array or number; None for what has parts."""
+    return None if isinstance(value, dict | tuple | list) else np.ndim(value)
+
+
+def _blank(value: Any) -> Any:
+    """NaN for floats and 0 for others, with the dtype and shape of `value`."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufc":
+        return value
+    blank = np.full(array.shape, np.nan if array.dtype.kind in "fc" else 0, array.dtype)
+    return blank if isinstance(value, np.ndarray) else blank[()]
+

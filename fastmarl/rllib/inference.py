@@ -1,0 +1,214 @@
+"""What RLlib's modules and the first connector pieces after them compute, with a fraction of the calls."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
+from ray.rllib.core.rl_module.rl_module import RLModule
+from torch import Tensor
+
+from fastmarl.block import Key
+from fastmarl.errors import ModuleOutputError
+from fastmarl.rllib.layers import actor_function
+from fastmarl.rllib.sampling import sampler_of
+from fastmarl.rllib.sampling_torch import Sampler
+from fastmarl.spaces import flatten_struct
+from fastmarl.transfer import StagedCopy
+
+OBS, ACTIONS, LOGP, LOGITS = Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS
+WHOLE_FORWARDS = ("forward_exploration", "forward_inference", "_forward_exploration", "_forward_inference")
+NARROWED = {
+    np.dtype(np.int64): np.int32,
+    **{np.dtype(kind): np.float32 for kind in (np.float16, np.float64, np.longdouble)},
+}
+
+
+class ExactInference:
+    """Runs the modules of a `MultiRLModule`.
+
+    Equal to the bit to its forward pass, the pieces GetActions and TensorToNumpy and, for modules with state,
+    RemoveSingleTsTimeRankFromBatch; as much is taken from torch's global generator.
+
+    Args:
+        module: on `device`.
+        device: None is the CPU.
+    """
+
+    def __init__(self, module: MultiRLModule, device: torch.device | str | None):
+        self._module = module
+        self._device = torch.device(device or "cpu")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the modules anew: after layers, hooks or methods were changed.
+
+        Parameters may change or be replaced, and modules come, go and be replaced at any time without this.
+        """
+        module = self._module
+        self._runs_whole = any(
+            getattr(type(module), name) is not getattr(MultiRLModule, name) or name in vars(module)
+            for name in WHOLE_FORWARDS
+        )
+        self._parts = {module_id: ModulePart(module_id, part, self._device) for module_id, part in module.items()}
+
+    def leaves_input_untouched(self, module_id: str) -> bool:
+        """Whether the module neither writes to nor keeps the tensors it is given."""
+        return not self._runs_whole and self._part(module_id).is_quick
+
+    def forward(self, batches: dict[str, dict[str, Any]], *, explore: bool, t: int) -> dict[str, dict[str, Any]]:
+        """All modules' forward passes, in the order of `batches`.
+
+        Args:
+            batches: module id -> "obs", a tensor or nested ones, [n, ...]; for modules with state [n, 1, ...], and
+                "state_in".
+            t: env steps sampled so far, for modules that explore by a schedule.
+        """
+        if self._runs_whole:
+            module = self._module
+            return module.forward_exploration(batches, t=t) if explore else module.forward_inference(batches)
+        return {module_id: self._part(module_id).forward(batch, explore, t) for module_id, batch in batches.items()}
+
+    def act(self, module_id: str, outputs: dict[str, Any], *, explore: bool) -> dict[Key, np.ndarray]:
+        """Every output as an array [n, ...], actions among them, in RLlib's order.
+
+        int64 has become int32, and every float float32. Only "state_out" of modules with state has kept its axes, of
+        the others the time axis is gone.
+
+        Args:
+            outputs: what `forward()` returned for this module; nested outputs are flattened to keys (name, *path).
+
+        Raises:
+            ModuleOutputError: there is nothing to act upon, or an output has no rows.
+            RuntimeError: NaN came out while exploring; torch raises it as under RLlib.
+        """
+        return self._part(module_id).act(outputs, explore)
+
+    def _part(self, module_id: str) -> "ModulePart":
+        part = self._parts.get(module_id)
+        if part is None or part.module is not self._module.get(module_id):
+            self.refresh()
+            part = self._parts[module_id]
+        return part
+
+
+class ModulePart:
+    """One of the modules.
+
+    Args:
+        device: where its parameters are.
+
+    Attributes:
+        is_quick: whether it is run by its layers' functions instead of its own methods.
+    """
+
+    def __init__(self, module_id: str, module: RLModule, device: torch.device):
+        self.module = module
+        self._id = module_id
+        self._device = device
+        self._actor = actor_function(module)
+        self.is_quick = self._actor is not None
+        self._is_stateful = module.is_stateful()
+        self._samplers: dict[type, Sampler | None] = {}  # by RLlib's distribution classes
+        self._transfer = None if device.type == "cpu" else StagedCopy(device, pinned=device.type == "cuda")
+        self._inference_mode = torch.inference_mode()  # made once: making one takes longer than entering it
+
+    def forward(self, batch: dict[str, Any], explore: bool, t: int) -> dict[str, Any]:
+        """See `ExactInference.forward`."""
+        if self._actor is not None:
+            with self._inference_mode:
+                return {LOGITS: self._actor(batch[OBS])}
+        return self.module.forward_exploration(batch, t=t) if explore else self.module.forward_inference(batch)
+
+    def act(self, outputs: dict[str, Any], explore: bool) -> dict[Key, np.ndarray]:
+        """See `ExactInference.act`."""
+        leaves = _leaves(outputs)
+        if ACTIONS in outputs:
+            return self._to_arrays(leaves)
+        logits = outputs.get(LOGITS)
+        if logits is None:
+            problem = f"expected 'action_dist_inputs' or 'actions' among its outputs, got {sorted(outputs)}"
+            raise ModuleOutputError(self._id, problem)
+        dist_cls: Any = (
+            self.module.get_exploration_action_dist_cls() if explore else self.module.get_inference_action_dist_cls()
+        )
+        if LOGP not in outputs and (drawn := self._draw(dist_cls, logits, explore)) is not None:
+            arrays = self._to_arrays(leaves | drawn)
+            if explore and not math.isfinite(arrays[LOGP].dot(arrays[LOGP])):  # the cheapest way to look at all
+                self._let_rllib_raise(dist_cls, logits)
+            return arrays
+        distribution = dist_cls.from_logits(logits) if explore else dist_cls.from_logits(logits).to_deterministic()
+        actions = distribution.sample()
+        logp = {} if LOGP in outputs else {LOGP: distribution.logp(actions)}
+        return self._to_arrays(leaves | _leaves({ACTIONS: actions, **logp}))
+
+    def _draw(self, dist_cls: type, logits: Tensor, explore: bool) -> dict[Key, Any] | None:
+        """Actions and their log-probabilities; None where only RLlib's own distribution is known to do it."""
+        rows = logits.squeeze(1) if self._is_stateful else logits
+        if rows.dtype is not torch.float32 or rows.dim() != 2 or not rows.is_contiguous():
+            return None
+        sampler = self._sampler(dist_cls)
+        if sampler is None:
+            return None
+        with self._inference_mode:
+            drawn = sampler.explore(rows) if explore else sampler.exploit(rows)
+            if drawn is None:
+                return None
+            actions, logp = drawn
+            columns = dict(zip(sampler.keys, actions, strict=True))
+            columns[LOGP] = logp
+            if self._is_stateful:
+                return {key: column[:, None] for key, column in columns.items()}
+        return columns
+
+    def _sampler(self, dist_cls: type) -> Sampler | None:
+        try:
+            return self._samplers[dist_cls]
+        except KeyError:
+            return self._samplers.setdefault(dist_cls, sampler_of(dist_cls, self._device))
+
+    def _let_rllib_raise(self, dist_cls: Any, logits: Tensor) -> None:
+        """Raise if RLlib's distribution does; it lets some NaN pass, and then so do we."""
+        with torch.random.fork_rng([] if self._transfer is None else [self._device]):
+            try:
+                dist_cls.from_logits(logits).sample()
+            except RuntimeError as error:
+                rows = (~logits.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
+                error.add_note(f"module {self._id!r}: rows {rows} of its batch gave these; are weights or inputs NaN?")
+                raise
+
+    def _to_arrays(self, leaves: dict[Key, Any]) -> dict[Key, np.ndarray]:
+        if self._transfer is not None:
+            tensors = {key: leaf.to(self._device) for key, leaf in leaves.items() if isinstance(leaf, Tensor)}
+            leaves = leaves | self._transfer.to_host(tensors)
+        copies = self._transfer is not None or not self.is_quick  # who else may write to it later
+        arrays = {key: self._array(key, leaf, copies) for key, leaf in leaves.items()}
+        if not self._is_stateful:
+            return arrays
+        return {key: array if _is_state(key) else np.squeeze(array, 1) for key, array in arrays.items()}
+
+    def _array(self, key: Key, leaf: Any, copies: bool) -> np.ndarray:
+        array = (leaf.detach() if leaf.requires_grad else leaf).numpy() if isinstance(leaf, Tensor) else leaf
+        if not isinstance(array, np.ndarray) or not array.ndim:
+            problem = f"expected a row for each row of its batch in output {key!r}, got {type(leaf).__name__} {leaf!r}"
+            raise ModuleOutputError(self._id, problem)
+        narrowed = NARROWED.get(array.dtype)
+        if narrowed is not None:
+            return array.astype(narrowed)
+        return array.copy() if copies else array
+
+
+def _leaves(outputs: dict[str, Any]) -> dict[Key, Any]:
+    leaves: dict[Key, Any] = {}
+    for name, value in outputs.items():
+        if isinstance(value, Tensor):
+            leaves[name] = value
+        else:
+            leaves.update(((name, *path) if path else name, leaf) for path, leaf in flatten_struct(value))
+    return leaves
+
+
+def _is_state(key: Key) -> bool:
+    return (key if isinstance(key, str) else key[0]) == Columns.STATE_OUT

@@ -1,0 +1,61 @@
+"""How observations lie in rows: as the env's own arrays are, not as their space says."""
+
+from typing import Any
+
+import numpy as np
+
+from fastmarl.spaces import Leaf
+
+
+class ObservationLayout:
+    """The leaves of an observation, found from one.
+
+    Like `fastmarl.spaces.RowLayout`, with the dtypes and the order of keys of what the env returned first. `whole` is
+    true for observations that are no nest of arrays: one leaf then takes each as it is.
+    """
+
+    def __init__(self, leaves: tuple[Leaf, ...], example: Any, whole: bool):
+        self.leaves = leaves
+        self.whole = whole
+        self._example = example
+
+    @classmethod
+    def of(cls, observation: Any) -> "ObservationLayout":
+        leaves: list[Leaf] = []
+        if not _collect(observation, (), (), leaves) or not leaves:
+            return WHOLE
+        return cls(tuple(leaves), _structure(observation), whole=False)
+
+    def nest(self, arrays: list) -> Any:
+        """The leaves' arrays as the observation nests them."""
+        return _nest(self._example, iter(arrays))
+
+
+def _collect(value: Any, path: tuple, sizes: tuple, leaves: list[Leaf]) -> bool:
+    """Add the leaves of `value`; False if there is something that has no dtype of its own."""
+    if type(value) is dict:
+        return all(_collect(part, (*path, key), (*sizes, len(value)), leaves) for key, part in value.items())
+    if type(value) is tuple:
+        return all(_collect(part, (*path, i), (*sizes, len(value)), leaves) for i, part in enumerate(value))
+    if type(value) is np.ndarray and value.dtype != object and value.dtype.isnative:
+        leaves.append(Leaf(path, sizes, value.dtype, value.shape))
+    elif type(value) in (int, np.int64):
+        leaves.append(Leaf(path, sizes, np.dtype(np.int64), ()))
+    else:
+        return False
+    return True
+
+
+def _structure(value: Any) -> Any:
+    if type(value) is dict:
+        return {key: _structure(part) for key, part in value.items()}
+    return tuple(_structure(part) for part in value) if type(value) is tuple else None
+
+
+def _nest(example: Any, arrays: Any) -> Any:
+    if type(example) is dict:
+        return {key: _nest(part, arrays) for key, part in example.items()}
+    return tuple(_nest(part, arrays) for part in example) if type(example) is tuple else next(arrays)
+
+
+WHOLE = ObservationLayout((Leaf((), (), np.dtype(object), ()),), None, whole=True)

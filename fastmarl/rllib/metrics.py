@@ -1,0 +1,262 @@
+"""What RLlib's runner logs step by step, logged once a call: the same keys, classes and values.
+
+The clock apart, `logger.reduce()` and what an Algorithm aggregates from it can't be told from RLlib's. Two things
+differ on purpose: counters of what was not seen are 0 and not NaN, and the connectors' times at resets are not logged
+at the top of the tree, where only a misspelt argument puts them. The order of keys is that of a usual run.
+"""
+
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from ray.rllib.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME
+from ray.rllib.utils.metrics import (
+    CONNECTOR_PIPELINE_TIMER,
+    CONNECTOR_TIMERS,
+    ENV_STEP_TIMER,
+    ENV_TO_MODULE_CONNECTOR,
+    ENV_TO_MODULE_SUM_EPISODES_LENGTH_IN,
+    ENV_TO_MODULE_SUM_EPISODES_LENGTH_OUT,
+    EPISODE_AGENT_RETURN_MEAN,
+    EPISODE_AGENT_STEPS,
+    EPISODE_DURATION_SEC_MEAN,
+    EPISODE_LEN_MAX,
+    EPISODE_LEN_MEAN,
+    EPISODE_LEN_MIN,
+    EPISODE_MODULE_RETURN_MEAN,
+    EPISODE_RETURN_MAX,
+    EPISODE_RETURN_MEAN,
+    EPISODE_RETURN_MIN,
+    MODULE_TO_ENV_CONNECTOR,
+    NUM_AGENT_STEPS_SAMPLED,
+    NUM_AGENT_STEPS_SAMPLED_LIFETIME,
+    NUM_ENV_STEPS_SAMPLED,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    NUM_EPISODES,
+    NUM_EPISODES_LIFETIME,
+    NUM_MODULE_STEPS_SAMPLED,
+    NUM_MODULE_STEPS_SAMPLED_LIFETIME,
+    RLMODULE_INFERENCE_TIMER,
+    TIMERS,
+)
+from ray.rllib.utils.metrics.stats import EmaStats, LifetimeSumStats, MaxStats, MeanStats, MinStats, SumStats
+from ray.rllib.utils.metrics.utils import to_snake_case
+
+Path = tuple[str, ...]
+COUNTERS = (NUM_ENV_STEPS_SAMPLED, NUM_EPISODES, NUM_AGENT_STEPS_SAMPLED, NUM_MODULE_STEPS_SAMPLED)
+
+
+@dataclass
+class CallCounts:
+    """What one call of sample() has counted.
+
+    Counts by agent and by module are of observations, as RLlib's are: the steps in whose observation dict an agent was.
+    No count in them is 0.
+    """
+
+    env_steps: int = 0
+    agent_observations: dict[Hashable, int] = field(default_factory=dict)
+    module_observations: dict[str, int] = field(default_factory=dict)
+    episodes: int = 0  # that have ended
+    step_failures: int = 0
+    resets: int = 0  # of all envs at once, before the first tick
+    ticks: int = 0  # steps of all envs at once
+    forwards: int = 0  # ticks in which modules were asked
+    lengths: list[int] = field(default_factory=list)  # per tick: sum of the lengths of the chunks under way after it
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Totals of the stages "connect", "forward", "act" and "env_step"."""
+
+
+@dataclass(slots=True)
+class EpisodeNumbers:
+    """A finished episode in numbers, all its chunks taken together. Agents go by `str(id)`, as in the metrics."""
+
+    length: int  # in env steps
+    episode_return: float
+    duration_s: float
+    agent_returns: dict[str, float]
+    agent_steps: dict[str, int]
+    module_returns: dict[str, float]
+
+
+class RunnerMetrics:
+    """Logs a runner's counts and episodes in bulk.
+
+    Args:
+        runner: an RLlib runner with connectors; its logger and config are used, too.
+    """
+
+    def __init__(self, runner: Any):
+        self._runner = runner
+
+    # Calls of sample().
+
+    def log_call(self, counts: CallCounts) -> None:
+        """Log what a call has counted; also one that ended in an error, as RLlib would have logged the steps so far.
+
+        `env_reset_timer` is not logged here, as the runner's `_try_env_reset()` does that.
+        """
+        self._log_lengths(counts)
+        seconds, runner = counts.seconds, self._runner
+        if counts.forwards:
+            self._log_time((RLMODULE_INFERENCE_TIMER,), seconds["forward"], counts.forwards)
+            self._log_connectors(MODULE_TO_ENV_CONNECTOR, runner._module_to_env, seconds["act"], counts.forwards)
+        if counts.ticks:
+            self._log_time((ENV_STEP_TIMER,), seconds["env_step"], counts.ticks)
+            runner._log_env_steps(metric=runner._metrics_num_try_env_step, num_steps=counts.ticks)
+        self._log_counters(counts)
+        if counts.ticks:
+            self._log_connectors(ENV_TO_MODULE_CONNECTOR, runner._env_to_module, seconds["connect"], counts.ticks)
+        if counts.episodes:
+            add_ones(self._stats((NUM_EPISODES,), reduce="sum"), counts.episodes)
+            add_ones(self._stats((NUM_EPISODES_LIFETIME,), reduce="lifetime_sum"), counts.episodes)
+
+    def _log_lengths(self, counts: CallCounts) -> None:
+        """One value per pass of the env-to-module connectors; the one after a reset sees empty episodes."""
+        lengths = [0] * counts.resets + counts.lengths
+        if lengths:
+            for name in (ENV_TO_MODULE_SUM_EPISODES_LENGTH_IN, ENV_TO_MODULE_SUM_EPISODES_LENGTH_OUT):
+                push_all(self._stats((name,)), lengths)
+
+    def _log_counters(self, counts: CallCounts) -> None:
+        runner = self._runner
+        if counts.step_failures:
+            add_ones(self._stats((NUM_ENV_STEP_FAILURES_LIFETIME,), reduce="lifetime_sum"), counts.step_failures)
+        if counts.env_steps:
+            runner._log_env_steps(metric=runner._metrics_num_env_steps_sampled, num_steps=counts.env_steps)
+            add_ones(self._stats((NUM_ENV_STEPS_SAMPLED,), reduce="sum"), counts.env_steps)
+            lifetime = self._stats((NUM_ENV_STEPS_SAMPLED_LIFETIME,), reduce="lifetime_sum", with_throughput=True)
+            add_ones(lifetime, counts.env_steps)
+        self._log_observations(NUM_AGENT_STEPS_SAMPLED, "sum", counts.agent_observations)
+        self._log_observations(NUM_AGENT_STEPS_SAMPLED_LIFETIME, "lifetime_sum", counts.agent_observations)
+        self._log_observations(NUM_MODULE_STEPS_SAMPLED, "sum", counts.module_observations)
+        self._log_observations(NUM_MODULE_STEPS_SAMPLED_LIFETIME, "lifetime_sum", counts.module_observations)
+
+    def _log_observations(self, name: str, reduce: str, counts: dict[Any, int]) -> None:
+        """Add to `name/<id>`. There may be hundreds of ids: they are looked up without a walk down the tree each."""
+        branch = self._runner.metrics.stats.get(name, {})
+        for id_, n in counts.items():
+            key = str(id_)
+            stats = branch.get(key)  # false if it is empty, so it has to be asked for None
+            add_ones(self._stats((name, key), reduce=reduce) if stats is None else stats, n)
+
+    def _log_connectors(self, prefix: str, pipeline: Any, seconds: float, n: int) -> None:
+        """The time of a stage stands for that of its pipeline; the pipeline's pieces have not run and took no time."""
+        self._log_time((prefix, CONNECTOR_PIPELINE_TIMER), seconds, n)
+        for piece in pipeline.connectors:
+            self._log_time((prefix, TIMERS, CONNECTOR_TIMERS, _timer_name(type(piece).__name__)), 0.0, n)
+
+    def _log_time(self, path: Path, seconds: float, n: int) -> None:
+        """A total of `n` measurements of which we do not know the single ones."""
+        push_repeated(self._stats(path), seconds / n, n)
+
+    # Episodes.
+
+    def log_episodes(self, episodes: Sequence[EpisodeNumbers]) -> None:
+        """Log finished episodes, in the order in which they have finished. To be called by get_metrics()."""
+        if not episodes:
+            return
+        config = self._runner.config
+        window = max(1, math.ceil(config.metrics_num_episodes_for_smoothing / (config.num_env_runners or 1)))
+        lengths = [episode.length for episode in episodes]
+        returns = [episode.episode_return for episode in episodes]
+        self._log_by_id(EPISODE_AGENT_RETURN_MEAN, (episode.agent_returns for episode in episodes), window)
+        self._log_by_id(EPISODE_AGENT_STEPS, (episode.agent_steps for episode in episodes), window)
+        self._log_window(EPISODE_DURATION_SEC_MEAN, "mean", [episode.duration_s for episode in episodes], window)
+        self._log_window(EPISODE_LEN_MEAN, "mean", lengths, window)
+        self._log_window(EPISODE_RETURN_MEAN, "mean", returns, window)
+        self._log_by_id(EPISODE_MODULE_RETURN_MEAN, (episode.module_returns for episode in episodes), window)
+        self._log_window(EPISODE_LEN_MIN, "min", lengths, window)
+        self._log_window(EPISODE_RETURN_MIN, "min", returns, window)
+        self._log_window(EPISODE_LEN_MAX, "max", lengths, window)
+        self._log_window(EPISODE_RETURN_MAX, "max", returns, window)
+
+    def _log_by_id(self, name: str, numbers: Iterable[dict[str, Any]], window: int) -> None:
+        """Log each id's numbers under `name/<id>`."""
+        collected: dict[str, list] = {}
+        for by_id in numbers:
+            for id_ in sorted(by_id):  # RLlib's logger sorts, which is the order of the keys
+                collected.setdefault(id_, []).append(by_id[id_])
+        for id_, values in collected.items():
+            push_all(self._stats((name, id_), reduce="mean", window=window), values)
+
+    def _log_window(self, name: str, reduce: str, values: list, window: int) -> None:
+        push_all(self._stats((name,), reduce=reduce, window=window), values)
+
+    # Reports.
+
+    def keep_counters_alive(self) -> None:
+        """Make counters 0 that have not been logged since the last reduce(), where RLlib's turn to NaN."""
+        for name in COUNTERS:
+            branch = self._runner.metrics.stats.get(name, {})
+            for stats in branch.values() if isinstance(branch, dict) else [branch]:
+                if not len(stats):
+                    stats.push(0)
+
+    def _stats(self, path: Path, **options: Any) -> Any:
+        """What the logger has at `path`, made if missing: an exponential mean, or as `options` say."""
+        logger = self._runner.metrics
+        node = logger.stats
+        for key in path:
+            node = node.get(key)
+            if node is None:
+                return logger.log_time(path, **options)  # makes one and measures nothing
+        return node
+
+
+@functools.cache
+def _timer_name(class_name: str) -> str:
+    return to_snake_case(class_name)
+
+
+# Many pushes at once. What isn't RLlib's own class (see `stats_cls_lookup` in its config) gets them one by one.
+
+
+def push_all(stats: Any, values: Iterable[Any]) -> None:
+    """As `stats.push(value)` for all values, which are numbers: to the bit, for every class."""
+    kind = type(stats)
+    if kind is EmaStats:
+        stats._value = _ema(stats._value, stats._ema_coeff, values)
+    elif kind is MeanStats or (kind in (MinStats, MaxStats) and stats._window is not None):
+        stats.values.extend(values)
+    else:
+        for value in values:
+            stats.push(value)
+
+
+def _ema(average: Any, weight: float, values: Iterable[Any]) -> Any:
+    """The exponential mean after all values; NaN stands for none, in both."""
+    rest = 1.0 - weight
+    for value in values:
+        if value == value:
+            average = weight * value + rest * average if average == average else value
+    return average
+
+
+def add_ones(stats: Any, n: int) -> None:
+    """As `n` times `stats.push(1)`, n > 0: to the bit, for every class that has counted whole numbers so far."""
+    if type(stats) is LifetimeSumStats:
+        stats._lifetime_sum += n
+    elif type(stats) is SumStats and stats._window is None and _is_whole(stats.values):
+        # RLlib keeps a first value as it is, and sums to int64.
+        stats.values = [np.int64(stats.values[0] + n) if stats.values else (1 if n == 1 else np.int64(n))]
+    else:
+        push_all(stats, [1] * n)
+
+
+def _is_whole(values: Sequence) -> bool:
+    return not values or isinstance(values[0], int | np.int64)
+
+
+def push_repeated(stats: Any, value: float, n: int) -> None:
+    """As `n` times `stats.push(value)`, n > 0, up to rounding."""
+    if type(stats) is not EmaStats:
+        push_all(stats, [value] * n)
+    elif stats._value != stats._value:
+        stats._value = value
+    else:
+        stats._value = value + (1.0 - stats._ema_coeff) ** n * (stats._value - value)

@@ -1,0 +1,103 @@
+"""Which of RLlib's defects are corrected on request, and the classes that do it.
+
+What RLlib raises on, loses or leaks is always put right; that needs no option. Here are the corrections of data that
+RLlib returns and that are merely wrong: by default they stay as RLlib has them, to the bit. See docs/differences.md.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from fastmarl.errors import ConfigError
+from fastmarl.rllib import variants
+
+Who = Literal["runner", "episode"]
+
+
+@dataclass(frozen=True)
+class Fix:
+    """One correction.
+
+    Attributes:
+        number: as in docs/differences.md.
+        alias: a name that says what is right afterwards; may be used in place of the number.
+        meaning: the same in a line.
+        who: the class that applies it; "episode" means that the runner need only use the episode class.
+    """
+
+    number: str
+    alias: str
+    meaning: str
+    who: Who
+
+
+FIXES: dict[str, Fix] = {
+    fix.number: fix
+    for fix in (
+        Fix("01", "true_flags", "a time limit truncates agents and episode, it terminates none", "episode"),
+        Fix("04", "distinct_seeds", "no two environments of all runners get the same seed", "runner"),
+        Fix("05", "seed_once", "a runner's first reset is seeded, not every call with num_episodes", "runner"),
+        Fix("06", "unseeded_differ", "without a seed, environments differ from each other", "runner"),
+        Fix("07", "stable_rows", "the order of agents in a batch does not depend on PYTHONHASHSEED", "runner"),
+        Fix("14", "time_maps", "an agent that joins a continued chunk is found at its own env steps", "episode"),
+        Fix("18", "count_actions", "agent and module steps are actions taken, not observations", "runner"),
+        Fix("21", "common_infos", 'infos["__common__"] is kept, in custom_data["__common__"][env_t]', "episode"),
+        Fix("28", "discrete_start", "the start of a Discrete action space is added to what environments get", "runner"),
+        Fix("43", "durations", "an episode's duration does not shrink with the fragment length", "runner"),
+        Fix("45", "mixed_flags", "who is truncated after others died is not terminated (one with 01)", "episode"),
+        Fix("46", "typed_ids", "agents 1 and '1' have metrics of their own", "runner"),
+        Fix("50", "seeded_random", "random actions depend on the seed", "runner"),
+        Fix("52", "weighted_means", "means over several runners weigh episodes, not runners", "runner"),
+    )
+}
+SAME_FLAGS = frozenset(("01", "45"))  # two symptoms of one cause
+
+
+def parse_fixes(fixes: Literal["all"] | Iterable[str]) -> frozenset[str]:
+    """Numbers of the corrections that are asked for.
+
+    Args:
+        fixes: "all", or numbers ("01") and aliases ("true_flags").
+
+    Raises:
+        ConfigError: a name is not known.
+    """
+    if fixes == "all":
+        return frozenset(FIXES)
+    if isinstance(fixes, str):
+        raise ConfigError(f'fixes must be "all" or a collection of names, got the string {fixes!r}; try {{{fixes!r}}}')
+    number_of = {fix.alias: fix.number for fix in FIXES.values()} | {number: number for number in FIXES}
+    names = list(fixes)
+    if unknown := [name for name in names if name not in number_of]:
+        known = ", ".join(f"{fix.number} ({fix.alias})" for fix in FIXES.values())
+        raise ConfigError(f"unknown fixes {unknown}; what can be switched is {known}; all else is always corrected")
+    numbers = frozenset(number_of[name] for name in names)
+    return numbers | SAME_FLAGS if numbers & SAME_FLAGS else numbers
+
+
+def variant(cls: type, fixes: frozenset[str], sampler: str) -> type:
+    """The kind of runner class `cls` that has these options, the same one each time.
+
+    A variant of fastmarl's own class pickles by import. One of a subclass (which may stand in a notebook) has no place
+    to be imported from, so that cloudpickle sends it by value, with its bases by import where they have a module.
+
+    Args:
+        cls: fastmarl's runner class, a subclass of it, or a variant of one of these: options are not added to those
+            that it has, they replace them.
+        fixes: as `parse_fixes` gives them.
+        sampler: "exact" or "fast".
+    """
+    if sampler not in variants.SAMPLERS:
+        raise ConfigError(f"sampler must be one of {list(variants.SAMPLERS)}, got {sampler!r}")
+    origin = getattr(cls, "variant_of", cls)
+    if origin is variants.own_runner_class():
+        return getattr(variants, variants.runner_name(fixes, sampler))
+    return _local_variant(origin, fixes, sampler)
+
+
+@cache
+def _local_variant(origin: type, fixes: frozenset[str], sampler: str) -> type:
+    name = f"{origin.__name__}[{variants.runner_name(fixes, sampler)}]"
+    members: dict[str, Any] = variants.runner_members(origin, fixes, sampler)
+    return type(name, (origin,), {**members, "__module__": origin.__module__, "__qualname__": name})

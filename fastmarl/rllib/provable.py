@@ -1,0 +1,142 @@
+"""Which configs the fast way samples exactly as RLlib does: what it can't prove equal goes RLlib's own way."""
+
+import dis
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.connectors import env_to_module, module_to_env
+from ray.rllib.connectors.common import (
+    AddObservationsFromEpisodesToBatch,
+    AddStatesFromEpisodesToBatch,
+    AddTimeDimToBatchAndZeroPad,
+    AgentToModuleMapping,
+    BatchIndividualItems,
+    NumpyToTensor,
+)
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
+from ray.rllib.env.env_runner import EnvRunner
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
+from ray.rllib.utils import force_list
+
+ENV_TO_MODULE = [
+    AddObservationsFromEpisodesToBatch,
+    AddTimeDimToBatchAndZeroPad,
+    AddStatesFromEpisodesToBatch,
+    AgentToModuleMapping,
+    BatchIndividualItems,
+    NumpyToTensor,
+]
+MODULE_TO_ENV = [
+    module_to_env.GetActions,
+    module_to_env.TensorToNumpy,
+    module_to_env.UnBatchToIndividualItems,
+    module_to_env.ModuleToAgentUnmapping,
+    module_to_env.RemoveSingleTsTimeRankFromBatch,
+    module_to_env.NormalizeAndClipActions,
+    module_to_env.ListifyDataForVectorEnv,
+]
+EPISODE_EVENTS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
+INTERNALS = (
+    "_sample",
+    "_reset_envs",
+    "_reset_envs_and_episodes",
+    "_try_env_step",
+    "_new_episode",
+    "_make_on_episode_callback",
+    "_increase_sampled_metrics",
+    "_log_episode_metrics",
+    "_prune_zero_len_sa_episodes",
+    "_convert_to_tensor",
+)
+ASKED_OF_EPISODES = {"id_", "env_t", "env_t_started"}  # what a mapping function may read of the episode it is given
+
+
+def slow_path_reasons(runner: Any, own_class: type) -> list[str]:
+    """Why this runner can't sample the fast way, a sentence part each; none if it can.
+
+    Args:
+        runner: a runner with env, module and connectors.
+        own_class: fastmarl's class: what a subclass of it overrides is not known to be equal.
+    """
+    return [*_of_config(runner), *_of_parts(runner), *_of_subclass(runner, own_class), *_of_callbacks(runner)]
+
+
+def _of_config(runner: Any) -> Iterator[str]:
+    config = runner.config
+    if config.framework_str != "torch":
+        yield f"the framework is {config.framework_str!r}"
+    if not runner.episodes_to_numpy:
+        yield "episodes_to_numpy is off"
+    if reads := _reads_of_episode(config.policy_mapping_fn):
+        yield f"policy_mapping_fn reads the running episode ({reads})"
+
+
+def _of_parts(runner: Any) -> Iterator[str]:
+    if type(runner.env) is not SyncVectorMultiAgentEnv or "step" in vars(runner.env):
+        yield f"the vector env is {type(runner.env).__name__}"
+    if runner.module is None:
+        yield "there is no module"
+    elif not isinstance(runner.module, MultiRLModule):
+        yield f"the module is {type(runner.module).__name__}"
+    yield from _of_pipeline(runner._env_to_module, env_to_module.EnvToModulePipeline, ENV_TO_MODULE)
+    yield from _of_pipeline(runner._module_to_env, module_to_env.ModuleToEnvPipeline, MODULE_TO_ENV)
+
+
+def _of_pipeline(pipeline: Any, kind: Any, pieces: list[type]) -> Iterator[str]:
+    if type(pipeline) is not kind:
+        yield f"the connector pipeline is {type(pipeline).__name__}"
+        return
+    found = [type(piece) for piece in pipeline.connectors]
+    if foreign := [piece.__name__ for piece in found if piece not in pieces]:
+        yield f"the connector pieces {', '.join(foreign)} need running episodes"
+    elif found != pieces:
+        yield f"{kind.__name__} has other pieces than RLlib's default: {[piece.__name__ for piece in found]}"
+
+
+def _of_subclass(runner: Any, own_class: type) -> Iterator[str]:
+    for name in INTERNALS:
+        known = getattr(own_class, name, None) or getattr(RLlibEnvRunner, name, None) or getattr(EnvRunner, name)
+        if getattr(type(runner), name) is not known or name in vars(runner):
+            yield f"{type(runner).__name__} overrides {name}()"
+
+
+def _of_callbacks(runner: Any) -> Iterator[str]:
+    for event in EPISODE_EVENTS:
+        for listener in runner._callbacks:
+            if getattr(type(listener), event) is not getattr(RLlibCallback, event) or event in vars(listener):
+                yield f"the callback {type(listener).__name__}.{event}() is given the running episode"
+        if force_list(getattr(runner.config, f"callbacks_{event}")):
+            yield f"the callback given as {event} is given the running episode"
+
+
+def _reads_of_episode(function: Callable) -> str:
+    """What a mapping function reads of its second argument, if that is more than we have for it."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return "its code can't be looked at"
+    n_positional = code.co_argcount - hasattr(function, "__self__")
+    names = code.co_varnames[code.co_argcount - n_positional :][:n_positional]
+    if len(names) < 2:
+        return "" if code.co_flags & 0x04 and not _uses_rest(code) else "through its variable arguments"
+    episode = names[1]
+    if episode in code.co_cellvars:
+        return "in an inner function"
+    instructions = list(dis.get_instructions(code))
+    for instruction, following in zip(instructions, [*instructions[1:], None], strict=True):
+        if instruction.opname.startswith("LOAD_FAST") and episode in str(instruction.argval):
+            attribute = getattr(following, "argval", None) if following and following.opname == "LOAD_ATTR" else None
+            if attribute not in ASKED_OF_EPISODES:
+                return str(attribute or "as a whole")
+    return ""
+
+
+def _uses_rest(code: Any) -> bool:
+    """Whether *args or **kwargs are read at all."""
+    n_named = code.co_argcount + code.co_kwonlyargcount
+    rest = code.co_varnames[n_named : n_named + 2]
+    return any(
+        instruction.opname.startswith("LOAD_") and str(instruction.argval) in rest
+        for instruction in dis.get_instructions(code)
+    )

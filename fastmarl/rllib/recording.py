@@ -1,0 +1,167 @@
+"""What envs return is recorded by RLlib's rules: who joins, in which order, with which module, who ends and how."""
+
+import time
+from collections.abc import Hashable
+from typing import Any
+
+from fastmarl.errors import UnknownModuleError
+from fastmarl.rllib.core import Core
+from fastmarl.rllib.records import RLlibRecord
+
+TERMINATED, TRUNCATED = 1, 2
+
+
+class Recording:
+    """Records resets and steps.
+
+    Args:
+        core: the parts to work with.
+    """
+
+    def __init__(self, core: Core):
+        self._core = core
+
+    def begin_episode(self, env_index: int, obs: dict, infos: dict) -> None:
+        """Write an env's first observations."""
+        store = self._core.store
+        record = self._core.record_of(env_index)
+        record.awaits_reset = False
+        record.started_at = time.perf_counter()
+        episode = self._core.episode_for_mapping(record, env_t=0)
+        for agent_id, value in obs.items():
+            self._join(record, agent_id, value, episode)
+        row_order = tuple(set(dict.fromkeys(record.order).keys()))
+        record.observed = tuple(obs)
+        store.scatter.write_reset(env_index, {agent_id: obs[agent_id] for agent_id in row_order}, infos or {})
+        self._note_joined(record)
+
+    def _join(self, record: RLlibRecord, agent_id: Hashable, observation: Any, episode: Any) -> None:
+        """An agent is observed for the first time."""
+        self._map(record, agent_id, episode)
+        module = record.module_of.get(agent_id)
+        if module is None:
+            raise UnknownModuleError(record.mapping[agent_id], agent_id, self._core.module_ids)
+        record.order.append(agent_id)
+        record.joined.append(agent_id)
+        self._core.env_actions[module].add_agent(agent_id)
+        self._core.store.fit(module, observation)
+
+    def _map(self, record: RLlibRecord, agent_id: Hashable, episode: Any) -> None:
+        """Ask the mapping function, once per agent and chunk."""
+        if agent_id not in record.mapping:
+            module_id = self._core.runner.config.policy_mapping_fn(agent_id, episode)
+            record.mapping[agent_id] = module_id
+            if module_id in self._core.module_ids:
+                record.module_of[agent_id] = self._core.module_ids.index(module_id)
+
+    def add_step(
+        self, env_index: int, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict,
+        truncateds: dict, infos: dict,
+    ) -> bool:  # fmt: skip
+        """Write one env's step. Returns whether its episode is over."""
+        store = self._core.store
+        if not record.keys.same(obs, rewards, terminateds, truncateds):
+            obs = self._look(record, actions, obs, rewards, terminateds, truncateds)
+        elif record.row_order is not None:
+            obs = {agent_id: obs[agent_id] for agent_id in record.row_order}
+        record.steps_observed += 1
+        all_done = store.scatter.write_step(env_index, obs, rewards or {}, terminateds, truncateds or {}, infos or {})
+        record.last_step_at = time.perf_counter()
+        record.is_terminated, record.is_truncated = terminateds["__all__"], (truncateds or {}).get("__all__", False)
+        if record.joined:
+            self._note_joined(record)
+        if store.scatter.closed:
+            self._note_flags(record, all_done, terminateds, truncateds or {})
+        return bool(all_done)
+
+    def _look(
+        self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict,
+        truncateds: dict,
+    ) -> dict:  # fmt: skip
+        """Other agents than in the last step are named, or some end: let new ones join, find RLlib's order of rows."""
+        self._core.count(record)
+        known, given = set(record.order), obs
+        named = [agent_id for part in (obs, actions, rewards, terminateds, truncateds) for agent_id in part]
+        if any(agent_id not in known and agent_id != "__all__" for agent_id in named):
+            obs = self._let_join(record, known, actions, obs, rewards, terminateds, truncateds)
+        # One that ends unobserved counts as observed: RLlib repeats its last observation.
+        unseen = {
+            agent_id
+            for agent_id in self._core.table.envs[record.env_index].lane_of
+            if agent_id not in obs and (terminateds.get(agent_id) or truncateds.get(agent_id))
+        }
+        stepped = [agent_id for agent_id in record.order if agent_id in obs or agent_id in unseen]
+        row_order = tuple(agent_id for agent_id in set(dict.fromkeys(stepped).keys()) if agent_id not in unseen)
+        record.observed = tuple(given)
+        record.row_order = None if row_order == record.observed else row_order
+        if unseen:
+            record.keys.forget()
+        else:
+            record.keys.remember(given, rewards, terminateds, truncateds)
+        return obs if record.row_order is None else {agent_id: obs[agent_id] for agent_id in row_order}
+
+    def _let_join(
+        self,
+        record: RLlibRecord,
+        known: set,
+        actions: dict,
+        obs: dict,
+        rewards: dict,
+        terminateds: dict,
+        truncateds: dict,
+    ) -> dict:
+        """Map and add the agents that are named for the first time, in the order of RLlib's set of them."""
+        all_done = terminateds.get("__all__") or truncateds.get("__all__")
+        named = (
+            set(obs.keys())
+            | set(actions.keys())
+            | set(rewards.keys())
+            | set(terminateds.keys())
+            | set(truncateds.keys())
+            | set(dict.fromkeys(record.order).keys() if all_done else set())
+        ) - {"__all__"}
+        env_t = self._core.table.envs[record.env_index].env_t + 1
+        episode = self._core.episode_for_mapping(record, env_t)
+        all_known_done = self._all_known_done(record, terminateds, truncateds)
+        for agent_id in named:
+            if agent_id in known:
+                continue
+            self._map(record, agent_id, episode)
+            is_done = all_done or all_known_done or terminateds.get(agent_id) or truncateds.get(agent_id)
+            if agent_id in obs and not is_done:
+                self._join(record, agent_id, obs[agent_id], episode)
+        if all_known_done and known and "01" not in self._core.runner.fixes:
+            return {agent_id: value for agent_id, value in obs.items() if agent_id in known}
+        return obs
+
+    def _all_known_done(self, record: RLlibRecord, terminateds: dict, truncateds: dict) -> bool:
+        """RLlib ends an episode when all agents it knows are done, whatever else there is."""
+        lane_of = self._core.table.envs[record.env_index].lane_of
+        return bool(record.order) and all(terminateds.get(agent) or truncateds.get(agent) for agent in lane_of)
+
+    def _note_joined(self, record: RLlibRecord) -> None:
+        """Those who have joined have lanes now."""
+        for agent_id in record.joined:
+            record.lane_of[agent_id] = self._core.table.envs[record.env_index].lane_of[agent_id]
+        record.joined.clear()
+
+    def _note_flags(self, record: RLlibRecord, all_done: int, terminateds: dict, truncateds: dict) -> None:
+        """Keep the flags of agents that have ended as the env gave them."""
+        scatter, table = self._core.store.scatter, self._core.table  # type: ignore[union-attr]
+        if all_done:
+            if bool(all_done & TERMINATED) and (scatter.everybody or not record.is_terminated):
+                record.is_terminated = True
+            if bool(all_done & TRUNCATED) and not record.is_truncated:
+                record.is_truncated = True
+        merges = "01" not in self._core.runner.fixes
+        for lane in scatter.closed:
+            agent_id = table.agent_ids[lane]
+            if merges:
+                record.flags[lane] = (
+                    terminateds.get(agent_id, False) or record.is_terminated,
+                    truncateds.get(agent_id, False) or record.is_truncated,
+                )
+            else:
+                record.flags[lane] = (bool(table.done_L[lane] & TERMINATED), bool(table.done_L[lane] & TRUNCATED))
+        record.unseen.update(scatter.unseen)
+        scatter.closed.clear()

@@ -1,0 +1,143 @@
+"""What is known of a running episode by RLlib's rules: its agents in RLlib's order, its modules, its time.
+
+The order of agents decides which random number an agent gets, so it is kept exactly as RLlib's dicts and sets would
+have it: agents of the reset in the order of the observation dict, later ones in the order of a set of all agents that
+the step named, and after a cut in the order in which the observations of the lookback window show them.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from fastmarl._rllib_scatter import StepKeys
+from fastmarl.lanes import EpisodeRecord, LaneTable
+from fastmarl.rllib.metrics import EpisodeNumbers
+
+
+@dataclass
+class ChunkNumbers:
+    """A chunk in numbers, for the metrics: agent ids are those of the agents with a completed step, in order."""
+
+    length: int
+    duration_s: float
+    agents: list[tuple[Hashable, str, int, Any]]  # agent id, module id, steps, return
+
+
+class RLlibRecord(EpisodeRecord):
+    """One env's running episode."""
+
+    def __init__(self, env_index: int, id_: str, started_at: float):
+        super().__init__(env_index, id_, started_at)
+        self.order: list[Hashable] = []  # agents of the chunk; those that ended before it and RLlib still knows, too
+        self.lane_of: dict[Hashable, int] = {}  # of the chunk
+        self.mapping: dict[Hashable, str] = {}  # agent id -> module id
+        self.ended_before: dict[Hashable, list[int]] = {}  # agents of `order` without a lane -> when they were observed
+        self.joined: list[Hashable] = []  # agents without a lane as yet
+        self.map_order: list[Hashable] = []  # the agents carried over, in the order of RLlib's time maps
+        self.carried: set[Hashable] = set()  # agents of the chunk before that go on in this one
+        self.infos: list[tuple[int, int, Any]] = []  # (env step, lane, info), set when the chunk ends
+        self._part_ids: dict[Hashable, str] = {}
+        self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated) as the env gave them
+        self.unseen: set[int] = set()  # lanes that ended without an observation
+        self.earlier: list[ChunkNumbers] = []
+        self.hanging_rewards: dict[Hashable, Any] = {}  # at the chunk's begin
+        self.is_terminated: Any = False
+        self.is_truncated: Any = False
+        self.last_step_at: float | None = None
+        self.awaits_reset = True  # what its env says next are its first observations
+        self.keys = StepKeys()
+        self.row_order: tuple[Hashable, ...] | None = None  # if it is not that of the observation dict
+        self.observed: tuple[Hashable, ...] = ()  # keys of the observation dict
+        self.steps_observed = 0  # steps with these keys that have not been counted yet
+
+    def part_id(self, agent_id: Hashable, new_id: Callable[[], str]) -> str:
+        """The id of the agent's SingleAgentEpisode, the same in all chunks."""
+        if agent_id not in self._part_ids:
+            self._part_ids[agent_id] = new_id()
+        return self._part_ids[agent_id]
+
+    def count_observations(self, agents: dict[Hashable, int], modules: dict[str, int]) -> None:
+        """Add the steps since the observed agents last changed."""
+        n, self.steps_observed = self.steps_observed, 0
+        if n:
+            for agent_id in self.observed:
+                agents[agent_id] = agents.get(agent_id, 0) + n
+                module_id = self.mapping[agent_id]
+                modules[module_id] = modules.get(module_id, 0) + n
+
+    def go_on(
+        self,
+        order: list[Hashable],
+        dropped: set[Hashable],
+        live: dict[Hashable, int],
+        hanging_reward: Callable[[int], Any],
+        hanging: set[int],
+    ) -> None:
+        """Begin the next chunk with the agents of `order`; RLlib has forgotten all others that ended.
+
+        Args:
+            dropped: those whose module RLlib has forgotten, too.
+            live: agent id -> lane.
+            hanging_reward: of lanes that hang, which are `hanging`.
+        """
+        self.hanging_rewards = {a: hanging_reward(lane) for a, lane in self.lane_of.items() if lane in hanging}
+        known = set(dict.fromkeys(self.order).keys())  # in the order of RLlib's set
+        self.mapping = {agent_id: self.mapping[agent_id] for agent_id in known if agent_id not in dropped}
+        self.module_of = {agent_id: self.module_of[agent_id] for agent_id in self.mapping if agent_id in self.module_of}
+        self.order = order
+        self.lane_of = {agent_id: live[agent_id] for agent_id in order if agent_id in live}
+        self.carried = set(self.lane_of)
+        self.finished = {agent_id: -1 for agent_id in order if agent_id not in live}
+        self._part_ids = {agent_id: id_ for agent_id, id_ in self._part_ids.items() if agent_id in order}
+        self.flags, self.unseen = {}, set()
+        self.keys.forget()
+        if len(self.earlier) > MOST_CHUNKS:
+            self.earlier = [_joined(self.earlier)]
+
+
+class RLlibLanes(LaneTable):
+    """Lanes whose late rewards go by RLlib's rules."""
+
+    def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: Any) -> int:
+        """A finished agent is paid for its last transition while that is at hand; an unseen one is not paid."""
+        lane = self.record(env_index).finished.get(agent_id, -1)
+        if lane < 0:
+            self.unattributed_reward += float(reward)
+        return lane
+
+
+def summed_up(chunks: list[ChunkNumbers]) -> EpisodeNumbers:
+    """A finished episode in numbers, added up in RLlib's order: its last chunk, then the others from the first on."""
+    *earlier, last = chunks
+    agent_returns: dict[str, Any] = {str(agent): total for agent, _, _, total in last.agents}
+    agent_steps = {str(agent): steps for agent, _, steps, _ in last.agents}
+    module_returns: dict[str, Any] = {}
+    for _, module_id, _, total in last.agents:
+        module_returns[module_id] = module_returns.get(module_id, 0.0) + total
+    length, duration_s = last.length, last.duration_s
+    episode_return = sum(total for *_, total in last.agents)
+    for chunk in earlier:
+        length += chunk.length
+        duration_s += chunk.duration_s
+        episode_return += sum(total for *_, total in chunk.agents)
+        for agent, module_id, steps, total in chunk.agents:
+            agent_steps[str(agent)] = agent_steps.get(str(agent), 0) + steps
+            agent_returns[str(agent)] = agent_returns.get(str(agent), 0.0) + total
+            module_returns[module_id] = module_returns.get(module_id, 0.0) + total
+    return EpisodeNumbers(length, episode_return, duration_s, agent_returns, agent_steps, module_returns)
+
+
+MOST_CHUNKS = 4096  # of an episode whose numbers are kept one by one, to be summed in RLlib's order
+
+
+def _joined(chunks: list[ChunkNumbers]) -> ChunkNumbers:
+    agents: dict[Hashable, tuple[str, int, Any]] = {}
+    for chunk in chunks:
+        for agent_id, module_id, steps, total in chunk.agents:
+            _, steps_before, total_before = agents.get(agent_id, (module_id, 0, 0.0))
+            agents[agent_id] = (module_id, steps_before + steps, total_before + total)
+    return ChunkNumbers(
+        sum(chunk.length for chunk in chunks),
+        sum(chunk.duration_s for chunk in chunks),
+        [(agent_id, *numbers) for agent_id, numbers in agents.items()],
+    )

@@ -1,0 +1,202 @@
+"""What one call of sample() returns, as a few arrays; RLlib's episodes are made of it, here or where it is sent.
+
+Each module's columns lie agent by agent in one array each, and the agents' parts are views of these. Episodes that are
+as they were made travel as this one block; others, which somebody has changed, travel as RLlib's do.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
+
+from fastmarl import _rllib_episodes as compiled
+from fastmarl.block import Key, _nested
+
+SEQ_NO = "weights_seq_no"
+new = object.__new__
+
+
+@dataclass(slots=True)
+class ModuleColumns:
+    """One module's columns, agent by agent; [n, ...] with one observation more per agent than steps."""
+
+    layout: Any
+    obs: list[np.ndarray]
+    env_ts: np.ndarray
+    """int32: of the rows, which are observations without final ones."""
+    rewards: np.ndarray
+    outputs: dict[Key, np.ndarray]
+    seq_nos: np.ndarray
+
+
+@dataclass(slots=True)
+class AgentMeta:
+    """Where one agent's data lie in its module's columns, and what else is known of it."""
+
+    agent_id: Hashable
+    module: int
+    module_id: str
+    part_id: str | None
+    """None if no step was completed: then there is no SingleAgentEpisode."""
+    rows: tuple[int, int]
+    steps: tuple[int, int]
+    obs_begin: int
+    lookback: int
+    t_started: int
+    flags: tuple[Any, Any]
+    time_map: tuple[int, int, int, int]
+    """Arguments of `_rllib_episodes.time_map()`."""
+    infos: list | None
+    odd: dict[str, Any] | None
+    """Columns that are no slices: "observations", "rewards", "actions", "extras"."""
+
+
+@dataclass(slots=True)
+class ChunkMeta:
+    """One episode's chunk."""
+
+    id_: str
+    env_index: int
+    env_t_started: int
+    env_t: int
+    lookback: int
+    flags: tuple[Any, Any]
+    mapping: dict[Hashable, str]
+    agent_t_started: dict[Hashable, int]
+    hanging: dict[Hashable, tuple[Any, dict[str, Any], Any]]
+    """Agents that have acted and wait: action, other outputs, reward so far."""
+    hanging_before: dict[Hashable, Any]
+    custom_data: dict
+    clock: tuple[float, float]
+    map_order: list[Hashable]
+    agents: list[AgentMeta] = field(default_factory=list)
+
+
+class SampleBlock:
+    """All chunks of one call.
+
+    Args:
+        modules: by module index; None for those without rows.
+        chunks: in the order in which they are returned.
+        spaces: per env, agent id -> (observation space, action space).
+        mapping_fn: the policy mapping function.
+        episode_class: a kind of SampledEpisode.
+    """
+
+    def __init__(
+        self,
+        modules: list[ModuleColumns | None],
+        chunks: list[ChunkMeta],
+        spaces: list[tuple[dict, dict]],
+        mapping_fn: Any,
+        episode_class: type,
+    ):
+        self.modules = modules
+        self.chunks = chunks
+        self._spaces = spaces
+        self._mapping_fn = mapping_fn
+        self._episode_class = episode_class
+        self._structs: dict[int, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_structs": {}}
+
+    def episodes(self) -> list[Any]:
+        """All of them, in order."""
+        return [self.episode(i) for i in range(len(self.chunks))]
+
+    def episode(self, i: int) -> Any:
+        """One chunk as RLlib's MultiAgentEpisode."""
+        chunk = self.chunks[i]
+        episode: Any = new(self._episode_class)
+        episode._origin = (self, i)
+        self._fill(episode, chunk)
+        parts, maps = episode.agent_episodes, episode.env_t_to_agent_t
+        for agent in chunk.agents:
+            columns = self.modules[agent.module]
+            assert columns is not None
+            begin, end = agent.rows
+            time_map = compiled.time_map(columns.env_ts[begin:end], *agent.time_map)
+            maps[agent.agent_id] = compiled.buffer_of(time_map, chunk.lookback, False, None, None)
+            if agent.part_id is not None:
+                parts[agent.agent_id] = self._part(chunk, agent, columns)
+        for agent_id in chunk.map_order:
+            maps[agent_id] = maps.pop(agent_id)
+        return episode
+
+    def _fill(self, episode: Any, chunk: ChunkMeta) -> None:
+        episode.id_ = chunk.id_
+        episode.agent_to_module_mapping_fn = self._mapping_fn
+        episode._agent_to_module_mapping = dict(chunk.mapping)
+        episode._len_lookback_buffers = chunk.lookback
+        episode.observation_space, episode.action_space = self._spaces[chunk.env_index]
+        episode.env_t_started, episode.env_t = chunk.env_t_started, chunk.env_t
+        episode.agent_t_started = defaultdict(int, chunk.agent_t_started)
+        episode.env_t_to_agent_t = defaultdict(compiled.InfiniteLookbackBuffer)
+        episode._hanging_actions_end = {agent_id: action for agent_id, (action, _, _) in chunk.hanging.items()}
+        extras = {agent_id: dict(extras) for agent_id, (_, extras, _) in chunk.hanging.items()}
+        episode._hanging_extra_model_outputs_end = defaultdict(dict, extras)
+        rewards = {agent_id: reward for agent_id, (_, _, reward) in chunk.hanging.items()}
+        episode._hanging_rewards_end = defaultdict(float, rewards)
+        episode._hanging_rewards_begin = defaultdict(float, chunk.hanging_before)
+        episode.is_terminated, episode.is_truncated = chunk.flags
+        episode.agent_episodes = {}
+        episode._custom_data = chunk.custom_data
+        episode._start_time, episode._last_step_time = chunk.clock
+
+    def _part(self, chunk: ChunkMeta, agent: AgentMeta, columns: ModuleColumns) -> Any:
+        begin, end = agent.steps
+        odd = agent.odd or {}
+        observations = odd.get("observations")
+        if observations is None:
+            obs_end = agent.obs_begin + end - begin + 1
+            observations = columns.layout.nest([leaf[agent.obs_begin : obs_end] for leaf in columns.obs])
+        if "extras" in odd:
+            actions, extras = odd["actions"], odd["extras"]
+        else:
+            slices = {key: column[begin:end] for key, column in columns.outputs.items()}
+            actions, extras = nested_outputs(slices, columns.seq_nos[begin:end])
+        return compiled.agent_part(
+            (agent.part_id, agent.agent_id, agent.module_id, chunk.id_),
+            self._agent_spaces(chunk.env_index, agent.agent_id),
+            observations,
+            compiled.empty_infos(end - begin + 1) if agent.infos is None else list(agent.infos),
+            actions,
+            odd.get("rewards", columns.rewards[begin:end]),
+            extras,
+            (agent.t_started, agent.t_started + end - begin - agent.lookback, agent.lookback),
+            agent.flags,
+            chunk.clock,
+        )
+
+    def _agent_spaces(self, env_index: int, agent_id: Hashable) -> tuple:
+        observation_space = self._spaces[env_index][0].get(agent_id)
+        action_space = self._spaces[env_index][1].get(agent_id)
+        return (observation_space, self._struct(observation_space), action_space, self._struct(action_space))
+
+    def _struct(self, space: gym.Space | None) -> Any:
+        """RLlib's struct of a space, made once per space: buffers hold both."""
+        if id(space) not in self._structs:
+            self._structs[id(space)] = (space, get_base_struct_from_space(space))
+        return self._structs[id(space)][1]
+
+
+def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str, Any]]:
+    """(actions, other outputs as RLlib has them) from flat ones; `seq_nos` is recorded beside others only."""
+    if any(type(key) is not str for key in columns):
+        parts: dict[str, dict[tuple, Any]] = {}
+        for key, column in columns.items():
+            name, path = (key, ()) if isinstance(key, str) else (key[0], key[1:])
+            parts.setdefault(name, {})[path] = column
+        columns = {name: _nested(part) for name, part in parts.items()}
+    extras: dict[str, Any] = {}
+    for name, column in columns.items():
+        if name != "actions":
+            extras[name] = column  # type: ignore[index]
+            if len(extras) == 1:
+                extras[SEQ_NO] = seq_nos
+    return columns.get("actions"), extras

@@ -1,0 +1,276 @@
+"""The fast way to sample for RLlib: its order of events over the core's store.
+
+What RLlib does in one iteration, and in which order, decides which random number goes where: all modules answer, all
+envs step (those whose episode is over are reset instead), all steps are recorded, episodes end. See
+`ray.rllib.env.multi_agent_env_runner`.
+"""
+
+import time
+from typing import Any
+
+from fastmarl.rllib.acting import Acting
+from fastmarl.rllib.builder import Builder, Chunk
+from fastmarl.rllib.core import Core
+from fastmarl.rllib.metrics import CallCounts
+from fastmarl.rllib.recording import Recording
+from fastmarl.rllib.records import ChunkNumbers, RLlibRecord
+from fastmarl.rllib.window import Window
+
+
+class FastSampler:
+    """Samples for a runner whose config it has been found fit for.
+
+    Args:
+        runner: the RLlib face; its env, module, config and seed are used.
+        finished: gets the numbers of each episode that ends, chunk by chunk.
+
+    Attributes:
+        counts: of the last call.
+    """
+
+    def __init__(self, runner: Any, finished: list[list[ChunkNumbers]]):
+        self._runner = runner
+        self._core = Core(runner)
+        self._acting = Acting(self._core)
+        self._recording = Recording(self._core)
+        spaces = [_spaces_of(env) for env in runner.env.envs]
+        self._builder = Builder(self._core.store, spaces, runner.episode_class, runner.fixes)
+        self._autoreset = [False] * runner.num_envs  # envs whose episode is over: reset instead of stepped
+        self._under_way = 0  # env steps in the chunks of running episodes
+        self._finished: list[Chunk] = []
+        self._rescued: list[Any] = []  # episodes that had finished in a call that then failed
+        self._finished_numbers = finished
+
+    @property
+    def counts(self) -> CallCounts:
+        return self._core.counts
+
+    # Sampling.
+
+    def sample(
+        self,
+        *,
+        num_timesteps: int | None,
+        num_episodes: int | None,
+        explore: bool,
+        random_actions: bool,
+        force_reset: bool,
+    ) -> list[Any]:
+        """What RLlib's `_sample()` does, and returns."""
+        runner = self._runner
+        self._core.counts = CallCounts()
+        self._env_ts = self._agent_ts = 0  # of the call; what is lost with a failed env does not count
+        try:
+            self._core.refresh()
+            if force_reset or num_episodes is not None or runner._needs_initial_reset:
+                self._reset_all()
+            if num_episodes is not None:
+                runner._needs_initial_reset = True
+            self._core.store.begin_call(runner._weights_seq_no)
+            while not self._reached(num_timesteps, num_episodes):
+                self._tick(explore, random_actions, num_episodes)
+        except BaseException:
+            self._rescue()
+            raise
+        self._core.store.stamp(runner._weights_seq_no)
+        episodes, self._rescued = [*self._rescued, *self._end_call(cut=num_episodes is None)], []
+        return episodes
+
+    def _reached(self, num_timesteps: int | None, num_episodes: int | None) -> bool:
+        if num_timesteps is None:
+            return num_episodes is not None and len(self._finished) >= num_episodes
+        by_env_steps = self._runner.config.count_steps_by == "env_steps"
+        return (self._env_ts if by_env_steps else self._agent_ts) >= num_timesteps
+
+    def _tick(self, explore: bool, random_actions: bool, num_episodes: int | None) -> None:
+        """Agents act, envs step, steps are recorded, episodes end."""
+        acting, counts = self._acting, self._core.counts
+        actions = acting.act_at_random() if random_actions else acting.act(explore, self._global_step())
+        self._core.store.advance()
+        done = self._record(actions, self._step_envs(actions))
+        self._end_episodes(done, num_episodes)
+        counts.ticks += 1
+        counts.lengths.append(self._under_way)
+
+    def _global_step(self) -> int:
+        """Env steps of all runners, as RLlib estimates them for exploration schedules."""
+        n_runners = self._runner.config.num_env_runners or 1
+        return (self._runner.num_env_steps_sampled_lifetime // n_runners + self._env_ts) * n_runners
+
+    # Envs.
+
+    def _reset_all(self) -> None:
+        """Drop all running episodes, and reset all envs."""
+        runner, core = self._runner, self._core
+        seed = runner._seed if runner._needs_initial_reset else None
+        observations, infos = runner._try_env_reset(seed=seed, options=None)
+        core.counts.resets += 1
+        self._forget_earlier_chunks()
+        for record in core.table.records:
+            if record is not None:
+                core.store.drop_episode(record.env_index)
+        core.store.renew()
+        for env_index, (obs, info) in enumerate(zip(observations, infos, strict=True)):
+            core.store.open_record(env_index)
+            self._recording.begin_episode(env_index, obs, info)
+        self._autoreset = [False] * len(observations)
+        self._under_way = 0
+        runner._needs_initial_reset = False
+
+    def _forget_earlier_chunks(self) -> None:
+        """RLlib does, at every reset of all envs: the metrics of ended episodes are then those of their last chunk."""
+        for chunks in self._finished_numbers:
+            del chunks[:-1]
+        for chunk in self._finished:
+            chunk.record.earlier.clear()
+
+    def _step_envs(self, actions: list[dict]) -> list[tuple | None]:
+        """Step or reset every env; None where that failed and the env was made anew."""
+        began = time.perf_counter()
+        results: list[tuple | None] = []
+        for env_index, env in enumerate(self._runner.env.envs):
+            try:
+                if self._autoreset[env_index]:
+                    results.append(env.reset())
+                else:
+                    result = env.step(actions[env_index])
+                    _is_over(result)  # fails here if `__all__` is missing
+                    results.append(result)
+            except Exception as error:
+                self._core.counts.step_failures += 1
+                self._runner.restart_env(env_index, error)
+                results.append(None)
+        self._core.counts.seconds["env_step"] += time.perf_counter() - began
+        return results
+
+    def _record(self, actions: list[dict], results: list[tuple | None]) -> list[int]:
+        """Write what the envs returned, env by env. Returns the envs whose episodes are over."""
+        recording, done = self._recording, []
+        for env_index, result in enumerate(results):
+            if result is None:
+                self._begin_anew(env_index)
+                continue
+            record = self._core.record_of(env_index)
+            was_reset = self._autoreset[env_index]
+            self._autoreset[env_index] = not was_reset and _is_over(result)
+            if record.awaits_reset:
+                if not was_reset and not result[0]:
+                    continue  # RLlib began an episode on its own, which waits for its first observation
+                recording.begin_episode(env_index, result[0], result[-1])
+                continue
+            if was_reset:  # RLlib had ended the episode before its env did, and begun another: that one goes on
+                result = _as_step(self._runner.env.envs[env_index], *result)
+            if recording.add_step(env_index, record, actions[env_index], *result):
+                done.append(env_index)
+            self._core.counts.env_steps += 1
+            self._env_ts += 1
+            self._under_way += 1
+            self._agent_ts += len(result[0])
+        return done
+
+    def _begin_anew(self, env_index: int) -> None:
+        """The env failed and was made anew: its episode is dropped, the others go on."""
+        core, env = self._core, self._core.table.envs[env_index]
+        record = core.record_of(env_index)
+        core.count(record)
+        lost = env.env_t - record.env_t_started
+        self._under_way -= lost
+        if self._runner.num_envs > 1:
+            self._env_ts -= lost
+        else:  # as RLlib, which begins to count anew
+            self._env_ts = self._agent_ts = 0
+            self._forget_earlier_chunks()
+        core.store.drop_episode(env_index)
+        core.store.open_record(env_index)
+        self._recording.begin_episode(env_index, *self._runner.reset_env(env_index))
+        self._autoreset[env_index] = False
+
+    # Episodes end.
+
+    def _end_episodes(self, done: list[int], num_episodes: int | None) -> None:
+        for env_index in done:
+            record = self._core.record_of(env_index)
+            self._finished.append(self._chunk(record))
+            self._under_way -= self._finished[-1].length
+            self._core.counts.episodes += 1
+            self._core.store.close_record(env_index)
+            self._core.store.open_record(env_index)
+            if num_episodes is not None and len(self._finished) >= num_episodes:
+                return
+
+    def _chunk(self, record: RLlibRecord) -> Chunk:
+        self._core.count(record)
+        env = self._core.table.envs[record.env_index]
+        record.infos = env.infos
+        return Chunk(record, env.env_t)
+
+    def _end_call(self, *, cut: bool) -> list[Any]:
+        """Build all chunks, and prepare the next call."""
+        core, builder = self._core, self._builder
+        running = [core.record_of(i) for i, record in enumerate(core.table.records) if record is not None]
+        chunks = list(self._finished)
+        if cut:
+            chunks += [self._chunk(r) for r in running if core.table.envs[r.env_index].env_t > r.env_t_started]
+        builder.find_hanging()
+        episodes = builder.build(chunks, self._runner.config.policy_mapping_fn)
+        self._finished_numbers += [chunk.record.earlier for chunk in self._finished]
+        for record in running:
+            if cut:
+                self._cut(record)
+            else:
+                core.count(record)
+                core.store.drop_episode(record.env_index)
+        core.store.renew()
+        self._finished, self._under_way = [], 0
+        return episodes
+
+    def _cut(self, record: RLlibRecord) -> None:
+        """RLlib makes the next chunk of an episode from its lookback window."""
+        core, builder, config = self._core, self._builder, self._runner.config
+        if record.awaits_reset:
+            return
+        window = Window(core.store, record, config.episode_lookback_horizon, builder.hanging)
+        core.store.set_lookback(record.env_index, window.lookback)
+        live = core.table.envs[record.env_index].lane_of
+        record.map_order = [agent_id for agent_id in window.map_order if agent_id in live]
+        builder.settle_hanging(record)
+        record.ended_before = window.ended
+        record.go_on(window.order, window.dropped, live, builder.hanging_reward, builder.hanging)
+        env_t = core.table.envs[record.env_index].env_t
+        successor = core.episode_for_mapping(record, env_t)
+        successor.env_t_started = env_t
+        for agent_id in record.order:
+            config.policy_mapping_fn(agent_id, successor)  # RLlib asks, and does not use the answer
+
+    def _rescue(self) -> None:
+        """After an error: what had finished is returned by the next call, what was running is dropped."""
+        core = self._core
+        core.store.scatter.forget_done_lanes()
+        core.store.stamp(self._runner._weights_seq_no)
+        self._builder.find_hanging()
+        self._rescued += self._builder.build(self._finished, self._runner.config.policy_mapping_fn)
+        self._finished_numbers += [chunk.record.earlier for chunk in self._finished]
+        self._finished = []
+        for record in core.table.records:
+            if record is not None:
+                core.store.drop_episode(record.env_index)
+        core.store.renew()
+        self._runner._needs_initial_reset = True
+
+
+def _is_over(result: tuple) -> bool:
+    return bool(result[2]["__all__"] or (result[3] or {}).get("__all__", False))
+
+
+def _as_step(env: Any, obs: dict, infos: dict) -> tuple:
+    """What RLlib's vector env returns for a reset."""
+    agents = env.unwrapped.possible_agents
+    flags = {**dict.fromkeys(agents, False), "__all__": False}
+    return obs, dict.fromkeys(agents, 0.0), flags, dict(flags), infos
+
+
+def _spaces_of(env: Any) -> tuple[dict, dict]:
+    """({agent id: observation space}, {agent id: action space}) as RLlib's episodes have them."""
+    inner = env.unwrapped
+    agents = inner.possible_agents
+    return {a: inner.get_observation_space(a) for a in agents}, {a: inner.get_action_space(a) for a in agents}

@@ -1,0 +1,104 @@
+"""The core's store with RLlib's records, lookback and episodes."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from fastmarl._rllib_scatter import RLlibScatter
+from fastmarl._scatter import ModuleRows
+from fastmarl.block import MemoryPool
+from fastmarl.rllib.block import RLlibBlock
+from fastmarl.rllib.layout import WHOLE, ObservationLayout
+from fastmarl.rllib.records import RLlibLanes, RLlibRecord
+from fastmarl.store import CallSummary, EpisodeStore
+
+
+class RLlibStore(EpisodeStore):
+    """Records the steps of all envs.
+
+    Args:
+        module_ids: per module index.
+        table: the lanes.
+        layouts: module id -> layout of its agents' observations, of those that are known yet.
+        merge_flags: see RLlibScatter.
+    """
+
+    scatter: RLlibScatter
+    blocks: list[RLlibBlock]  # type: ignore[assignment]
+
+    def __init__(
+        self, module_ids: list[str], table: RLlibLanes, layouts: dict[str, ObservationLayout], merge_flags: bool
+    ):
+        self._merge_flags = merge_flags
+        chosen: list[Any] = [layouts.get(module_id, WHOLE) for module_id in module_ids]
+        super().__init__(chosen, module_ids, table, _no_spaces, lookback=0)
+
+    def _make_scatter(self) -> RLlibScatter:
+        return RLlibScatter(self.table, self._grow, self.rows, self._merge_flags)
+
+    def _make_block(self, module: int) -> RLlibBlock:
+        def bind(block: RLlibBlock) -> None:
+            self._layouts[module] = block.layout  # type: ignore[call-overload]
+            self.scatter.bind_kinds(module, block.kinds)
+
+        return RLlibBlock(self._layouts[module], self._pools[module], self.rows[module], bind)  # type: ignore[arg-type]
+
+    def open_record(self, env_index: int) -> RLlibRecord:
+        """The env's next episode."""
+        record = RLlibRecord(env_index, self.new_id(), time.perf_counter())
+        self.table.envs[env_index].clear()
+        self.table.records[env_index] = record
+        self._lookback_E[env_index] = 0
+        return record
+
+    def close_record(self, env_index: int) -> None:
+        """The env's episode is over; its lanes stay until renew()."""
+        record = self.table.record(env_index)
+        self._dropped_lanes += record.ended
+        record.ended = []
+        self.table.records[env_index] = None
+
+    def add_module(self) -> None:
+        """A module more, whose id was appended to `module_ids`."""
+        self._layouts.append(WHOLE)  # type: ignore[arg-type]
+        self._pools.append(MemoryPool())
+        self.rows.append(ModuleRows())
+        self.scatter.add_module()
+        self.blocks.append(self._make_block(len(self.blocks)))
+        for places in (self.acting_from, self._first_action, self._stamped):
+            places.append(0)
+
+    def fit(self, module: int, observation: Any) -> None:
+        """Lay out a module's rows for its first observation, if it has none yet."""
+        block = self.blocks[module]
+        if block.layout is WHOLE and not block.rows.n and not block.rows.n_finals:
+            block.lay_out(ObservationLayout.of(observation))
+
+    def begin_call(self, seq_no: int) -> None:
+        """Actions from now on are those of the weights with this number."""
+        for block, first in zip(self.blocks, self.acting_from, strict=True):
+            block.seq_no, block.unstamped_from = seq_no, first
+
+    def set_lookback(self, env_index: int, lookback: int) -> None:
+        """How many env steps the next chunk looks back upon."""
+        self._lookback_E[env_index] = lookback
+
+    def _renew_block(self, module: int, live: np.ndarray) -> None:
+        super()._renew_block(module, live)
+        self.blocks[module].forget_waiting(self.acting_from[module])
+
+    def _next_chunk(self, record: Any) -> None:
+        super()._next_chunk(record)
+        record.lookback = int(self._lookback_E[record.env_index])
+
+    def _sum_up(self) -> CallSummary:
+        return CallSummary()  # RLlib's numbers are summed chunk by chunk, in its order
+
+    def _settle_ended(self, record: Any) -> None:
+        self._dropped_lanes += record.ended
+        record.ended = []
+
+
+def _no_spaces(env_index: int, agent_id: Any) -> Any:
+    raise AssertionError("RLlib's episodes take their spaces from the env")

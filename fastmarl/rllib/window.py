@@ -1,0 +1,98 @@
+"""What a cut leaves of an episode's agents, and in what order: RLlib rebuilds its dicts from the lookback window."""
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from fastmarl import _store
+from fastmarl.rllib.records import RLlibRecord
+from fastmarl.rllib.store import RLlibStore
+
+
+class Window:
+    """The lookback window of the chunk that follows upon a cut.
+
+    Args:
+        store: what was recorded.
+        record: the episode, as it is at the end of a chunk.
+        horizon: `episode_lookback_horizon`.
+        hanging: lanes that have acted and wait.
+
+    Attributes:
+        lookback: env steps; more than the horizon if a waiting agent's last observation is further back. RLlib fills up
+            what lies before the episode.
+        order: agents of the next chunk in RLlib's order; those that ended within the window included.
+        map_order: the same agents in the order of RLlib's time maps: those at the window's begin, then others.
+        ended: of these, those that have ended -> env steps of their observations in the window.
+        dropped: agents that ended and have one observation in the window, of which RLlib removes every trace.
+    """
+
+    def __init__(self, store: RLlibStore, record: RLlibRecord, horizon: int, hanging: set[int]):
+        self._store = store
+        self._record = record
+        self._env_t = store.table.envs[record.env_index].env_t
+        self._observed_at: dict[Hashable, list[int]] = {}
+        self.lookback = horizon
+        for agent_id, lane in record.lane_of.items():
+            if lane in hanging:
+                self.lookback = max(self.lookback, self._needed(agent_id, lane, horizon))
+        self.dropped: set[Hashable] = set()
+        self.ended: dict[Hashable, list[int]] = {}
+        self.order = self._order()
+
+    def _needed(self, agent_id: Hashable, lane: int, horizon: int) -> int:
+        """How far RLlib looks back for a waiting agent: to its last observation at least `horizon` steps back."""
+        for env_t in reversed(self._times(agent_id, lane)):
+            if (back := self._env_t - env_t + 1) >= max(horizon, 1):
+                return back - 1
+        return horizon
+
+    def _order(self) -> list[Hashable]:
+        """Order of first appearance in the window; agents that ended and appear only once are dropped."""
+        table, since = self._store.table, self._env_t - self.lookback
+        seen: list[tuple[int, int, Hashable]] = []
+        for place, agent_id in enumerate(self._record.order):
+            lane = self._record.lane_of.get(agent_id)
+            if lane is None or table.done_L[lane]:
+                times = self._record.ended_before[agent_id] if lane is None else self._times(agent_id, lane)
+                times = [env_t for env_t in times if env_t >= since]
+                if len(times) == 1:
+                    self.dropped.add(agent_id)
+                elif times:
+                    self.ended[agent_id] = times
+                    seen.append((times[0], place, agent_id))
+            else:
+                seen.append((self._first_since(lane, since), place, agent_id))
+        seen.sort(key=lambda entry: entry[:2])
+        at_begin = dict.fromkeys(agent_id for env_t, _, agent_id in seen if env_t == since)
+        later = {agent_id for env_t, _, agent_id in seen if env_t > since}
+        known = set(dict.fromkeys(self._record.order).keys())  # in the order of RLlib's set
+        self.map_order = [*at_begin, *(agent_id for agent_id in known if agent_id in later)]
+        return [agent_id for _, _, agent_id in seen]
+
+    def _first_since(self, lane: int, since: int) -> int:
+        """The lane's first observation from env step `since` on."""
+        table = self._store.table
+        block, row = self._store.blocks[table.module_L[lane]], int(table.row_L[lane])
+        first = int(block.env_t_R[row])
+        for _ in range(int(table.count_L[lane]) - 1):
+            row = int(block.prev_R[row])
+            if block.env_t_R[row] < since:
+                break
+            first = int(block.env_t_R[row])
+        return first
+
+    def _times(self, agent_id: Hashable, lane: int) -> list[int]:
+        """Env steps of the lane's observations in the chunk, as RLlib's map has them counted from its end."""
+        if agent_id not in self._observed_at:
+            table = self._store.table
+            block = self._store.blocks[table.module_L[lane]]
+            rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
+            env_ts = np.asarray(block.env_t_R)[rows]
+            if table.final_L[lane] >= 0:
+                # The extra entry for an agent that ended unobserved moves its earlier ones back by one.
+                times = [*(env_ts - (lane in self._record.unseen)).tolist(), int(table.end_env_t_L[lane])]
+            else:
+                times = env_ts.tolist()
+            self._observed_at[agent_id] = times
+        return self._observed_at[agent_id]
