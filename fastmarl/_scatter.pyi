@@ -27,6 +27,7 @@ class EnvLanes:
     infos: list[tuple[int, int, dict]]
     env_t: int
     n_acting: int
+    def set_order(self, order: np.ndarray | None) -> None: ...
     def clear(self) -> None: ...
 
 class Scatter:

@@ -263,18 +263,23 @@ class EpisodeStore:
             since = env.env_t - lookback
             kept_from = {-1: since}
             for lane in record.lanes:
-                last_env_t = self.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]]
-                kept_from[lane] = min(since, int(last_env_t))
+                block = self.blocks[table.module_L[lane]]
+                rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
+                kept_from[lane] = min(since, int(block.env_t_R[rows[0]]))
             env.infos = [info for info in env.infos if info[0] >= kept_from.get(info[1], env.env_t + 1)]
 
     def _carried(self, module: int, live: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(the live lanes of a module, their rows for the next chunk, how many of each): see _store.carried()."""
         table, block = self.table, self.blocks[module]
         lanes = live[table.module_L[live] == module]
-        env_t_E = np.array([env.env_t for env in table.envs], np.int32)
-        from_env_t = (env_t_E - self._lookback_E)[table.env_L[lanes]]
+        from_env_t = self._lookback_begins(module, lanes)
         rows, counts = _store.carried(lanes, table.row_L, table.count_L, from_env_t, block.prev_R, block.env_t_R)
         return lanes, rows, counts
+
+    def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
+        """int32: the env step with which each of these lanes' lookback begins, for the next chunk."""
+        env_t_E = np.array([env.env_t for env in self.table.envs], np.int32)
+        return (env_t_E - self._lookback_E)[self.table.env_L[lanes]]
 
     def _open_chunk(self, lanes: np.ndarray, counts: np.ndarray) -> None:
         """Let a chunk of these lanes begin with their last row; `counts` rows (int32) with lookback."""

@@ -10,7 +10,10 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
 cnp.import_array()
 
-cdef object new = object.__new__
+cdef extern from "Python.h":
+    ctypedef struct PyTypeObject
+    object PyType_GenericNew(PyTypeObject* kind, object args, object kwargs)
+
 cdef str SKIPPED = "S"        # RLlib's mark for env steps in which an agent was not observed
 
 
@@ -85,7 +88,8 @@ def time_map(const lane_t[::1] env_ts, Py_ssize_t length, Py_ssize_t offset, lon
         return list(range(first_t, first_t + n))
     cdef list out = [SKIPPED] * length
     for i in range(n):
-        out[env_ts[i] + offset] = first_t + i
+        if env_ts[i] + offset >= 0:                               # not before the window
+            out[env_ts[i] + offset] = first_t + i
     if final_place >= 0:
         out[final_place] = first_t + n
     return out
@@ -117,43 +121,80 @@ def sums(const double[::1] values, const row_t[::1] begins, const row_t[::1] end
 
 cpdef object buffer_of(object data, object lookback, object finalized, object space, object space_struct):
     """An InfiniteLookbackBuffer."""
-    buffer = new(InfiniteLookbackBuffer)
+    buffer = _fresh(InfiniteLookbackBuffer)
     buffer.__dict__ = {"data": data, "lookback": lookback, "finalized": finalized, "_space": space,
                        "_space_struct": space_struct}
     return buffer
 
 
-def agent_part(tuple who, tuple spaces, observations, infos, actions, rewards, dict extras, tuple when, flags,
-               tuple clock):
+def agent_part(agent, columns, str episode_id, tuple spaces, tuple clock):
     """A SingleAgentEpisode in its final form.
 
     Args:
-        who: (id, agent id, module id, id of the whole episode).
+        agent: an AgentMeta (see fastmarl/rllib/sample_block.py).
+        columns: ModuleColumns of its module.
         spaces: (observation space, its struct, action space, its struct).
-        observations, actions, rewards, extras: columns with the lookback in front; one more observation.
-        infos: list, one for each observation.
-        when: (t_started, t, lookback).
-        flags: (terminated, truncated).
         clock: (start time, time of the last step).
     """
-    part = new(SingleAgentEpisode)
-    part.id_, part.agent_id, part.module_id, part.multi_agent_episode_id = who
-    t_started, t, lookback = when
+    agent_id, _, module_id, part_id, _, steps, obs_begin, lookback, t_started, flags, _, infos, odd = agent
+    cdef Py_ssize_t begin = steps[0], end = steps[1], n = end - begin
+    part = _fresh(SingleAgentEpisode)
+    part.id_ = part_id
+    part.agent_id = agent_id
+    part.module_id = module_id
+    part.multi_agent_episode_id = episode_id
+    odd = odd or {}
+    observations = odd.get("observations")
+    if observations is None:
+        observations = columns.nested_obs(obs_begin, obs_begin + n + 1)
+    rewards = odd.get("rewards")
+    if rewards is None:
+        rewards = view(columns.rewards, begin, end)
+    infos = empty_infos(n + 1) if infos is None else list(infos)
+    extras = {}
+    if "extras" in odd:
+        actions = odd["actions"]
+        for name, column in odd["extras"].items():
+            extras[name] = buffer_of(column, lookback, True, None, None)
+    else:
+        actions, named = columns.nested_outputs(begin, end)
+        for name, column in named.items():
+            extras[name] = buffer_of(column, lookback, True, None, None)
     part.observations = buffer_of(observations, lookback, True, spaces[0], spaces[1])
     part._observation_space = spaces[0]
     part.infos = buffer_of(infos, lookback, False, None, None)
     part.actions = buffer_of(actions, lookback, True, spaces[2], spaces[3])
     part._action_space = spaces[2]
     part.rewards = buffer_of(rewards, lookback, True, _REWARDS_BOX_SPACE, _REWARDS_BOX_SPACE)
-    part.extra_model_outputs = {
-        name: buffer_of(column, lookback, True, None, None) for name, column in extras.items()
-    }
+    part.extra_model_outputs = extras
     part.is_terminated, part.is_truncated = flags
-    part.t_started, part.t = t_started, t
+    part.t_started = t_started
+    part.t = t_started + n - lookback
     part._last_added_observation = _last(observations)
     part._last_added_infos = infos[len(infos) - 1]
     part._start_time, part._last_step_time = clock
     part._custom_data = {}
+    return part
+
+
+cdef object _fresh(object kind):
+    """An instance that no constructor has seen."""
+    return PyType_GenericNew(<PyTypeObject*>kind, (), None)
+
+
+cpdef object view(cnp.ndarray array, Py_ssize_t begin, Py_ssize_t end):
+    """array[begin:end] of a C-contiguous array, quicker."""
+    if cnp.PyArray_TYPE(array) == cnp.NPY_OBJECT or not cnp.PyArray_ISCARRAY(array) or begin < 0 or begin > end \
+            or end > cnp.PyArray_DIM(array, 0):
+        return array[begin:end]
+    cdef cnp.npy_intp[32] shape
+    cdef int axis, ndim = cnp.PyArray_NDIM(array)
+    for axis in range(ndim):
+        shape[axis] = cnp.PyArray_DIM(array, axis)
+    shape[0] = end - begin
+    cdef cnp.ndarray part = cnp.PyArray_SimpleNewFromData(
+        ndim, shape, cnp.PyArray_TYPE(array), cnp.PyArray_BYTES(array) + begin * cnp.PyArray_STRIDE(array, 0))
+    cnp.set_array_base(part, array)
     return part
 
 

@@ -169,8 +169,13 @@ cdef class EnvLanes:
         self.lanes, self.next_lanes = lanes
         return 0
 
+    def set_order(self, order):
+        """Write these entries of the next observation dicts, in this order: int32 places, or None for all as they are."""
+        self.order = order
+
     def clear(self):
         """Forget all agents: a new episode begins."""
+        self.order = None
         self.lane_of = {}
         self.infos = []
         self.env_t = 0
@@ -310,7 +315,7 @@ cdef class Scatter:
                            object terminateds, object truncateds) except -1:
         cdef PyObject *key = NULL
         cdef PyObject *value
-        cdef Py_ssize_t pos = 0, place = 0, i, lane, n = 0, n_obs = 0
+        cdef Py_ssize_t pos = 0, place = 0, i, at, lane, n = 0, n_obs = 0
         if env.next_keys.shape[0] < PyDict_Size(obs):
             env._grow(2 * PyDict_Size(obs))
         while PyDict_Next(obs, &pos, &key, &value):              # key and value are borrowed from the dict
@@ -319,11 +324,14 @@ cdef class Scatter:
             fastmarl_prefetch(value)
             fastmarl_prefetch(<char*>value + LINE)
             n_obs += 1
+        cdef bint reorders = env.order is not None
+        cdef Py_ssize_t n_written = env.order.shape[0] if reorders else n_obs
         try:
-            for i in range(n_obs):
-                if i + AHEAD < n_obs:
-                    _prefetch_array(<PyObject*>env.seen_values[i + AHEAD])
-                key, value = <PyObject*>env.seen_keys[i], <PyObject*>env.seen_values[i]
+            for i in range(n_written):
+                at = env.order[i] if reorders else i
+                if i + AHEAD < n_written:
+                    _prefetch_array(<PyObject*>env.seen_values[env.order[i + AHEAD] if reorders else i + AHEAD])
+                key, value = <PyObject*>env.seen_keys[at], <PyObject*>env.seen_values[at]
                 lane = self._lane(env, key, &place)
                 if lane < 0:
                     lane = self.table.join(env_index, <object>key, all_done, terminateds, truncateds)

@@ -14,6 +14,8 @@ from fastmarl.rllib.core import Core
 from fastmarl.rllib.records import RLlibLanes
 from fastmarl.spaces import flatten_struct, map_struct
 
+ALIGNMENT = 16  # bytes
+
 
 class Acting:
     """Lets all agents act that have been observed.
@@ -42,6 +44,7 @@ class Acting:
             if (state := core.states[module]) is not None:
                 state.write(block.lane_R[first : store.rows[module].n], columns, ids[module])
             core.env_actions[module].set(first, columns, _AgentsOfRows(core.table, block, first))
+            block.boxes_scalars = state is not None
             store.record(module, columns)
         envs = core.table.envs
         if len(ids) == 1:
@@ -71,6 +74,8 @@ class Acting:
         else:
             obs = block.layout.nest([leaf[first:end] for leaf in block.obs])
         shares = not block.layout.whole and self._core.inference.leaves_input_untouched(self._core.module_ids[module])
+        # The last bits of a matrix product depend on where its input lies; RLlib's lies as NumPy allocates.
+        shares = shares and all(first * leaf.strides[0] % ALIGNMENT == 0 for leaf in block.obs)
         state = self._core.states[module]
         if state is None:
             return {Columns.OBS: map_struct(lambda leaf: self._tensor(leaf, shares), obs)}
@@ -102,6 +107,7 @@ class Acting:
             lanes_R = block.lane_R[first:end].tolist()
             chosen = [actions[table.env_L[lane]][table.agent_ids[lane]] for lane in lanes_R]
             if chosen:
+                block.boxes_scalars = isinstance(chosen[0], np.ndarray)
                 store.record(module, _flat_actions(chosen))
         return actions
 

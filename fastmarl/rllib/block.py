@@ -9,6 +9,7 @@ import numpy as np
 from fastmarl import _store
 from fastmarl._rllib_scatter import ExactLeafRows, RewardKinds
 from fastmarl.block import Block, Key, MemoryPool
+from fastmarl.columns import Columns
 from fastmarl.rllib.layout import WHOLE, ObservationLayout
 
 Outputs = dict[Key, Any]  # of one row
@@ -32,6 +33,8 @@ class RLlibBlock(Block):
         self.former = []
         self.seq_no = 0  # of the weights that act at present, ...
         self.unstamped_from = 0  # ... upon rows from here on
+        self.boxes_scalars = False  # whether what is recorded next has arrays of shape () where others have scalars
+        self._boxed = False  # the same of what `outputs` hold
         self._on_change = on_change
         super().__init__(layout, pool, rows)  # type: ignore[arg-type]
 
@@ -88,6 +91,8 @@ class RLlibBlock(Block):
             self.seq_no_R[self.unstamped_from : first] = self.seq_no
             self.former = [self.acted_with(row) for row in range(first)]
             self.outputs = {}
+        if not self.outputs:
+            self._boxed = self.boxes_scalars
         for key, values in outputs.items():
             column = self.outputs.get(key)
             if column is None:
@@ -104,7 +109,7 @@ class RLlibBlock(Block):
         """What the module answered to a row, leaf by leaf, and the number of its weights."""
         if row < len(self.former):
             return self.former[row]
-        values = {key: _item(column, row) for key, column in self.outputs.items()}
+        values = {key: _item(column, row, self._boxed and not _is_state(key)) for key, column in self.outputs.items()}
         return {**values, SEQ_NO: int(self.seq_no_R[row])} if has_extras(values) else values
 
     def take(self, source: Block, rows: np.ndarray) -> None:
@@ -114,12 +119,16 @@ class RLlibBlock(Block):
         n_former = int(np.searchsorted(rows, len(source.former)))
         if n_former:
             self.former = [source.acted_with(row) for row in rows.tolist()]
+        self._boxed = source._boxed
         super().take(source, rows)
         if n_former:
             self.outputs = {}
-        self.kind_R[:n] = source.kind_R[rows]
-        for row in np.flatnonzero(self.kind_R[:n] == OTHER).tolist():
-            self.others[row] = source.others[int(rows[row])]
+        # RLlib adds what is in a lookback to Python's 0.0.
+        kinds = source.kind_R[rows]
+        self.kind_R[:n] = np.where(kinds >= INT, PYTHON_FLOAT, kinds)
+        for row in np.flatnonzero(kinds == OTHER).tolist():
+            value, n_added = source.others[int(rows[row])]
+            self.others[row] = (0.0 + value, n_added)
 
     def forget_waiting(self, acting_from: int) -> None:
         """Rows from `acting_from` on have not acted yet."""
@@ -127,7 +136,7 @@ class RLlibBlock(Block):
 
 
 SEQ_NO = "weights_seq_no"
-OTHER = 3
+PYTHON_FLOAT, OTHER, INT = 1, 3, 16  # kinds of rewards, see _rllib_scatter
 
 
 def has_extras(outputs: dict[Key, Any]) -> bool:
@@ -135,9 +144,13 @@ def has_extras(outputs: dict[Key, Any]) -> bool:
     return any((key if isinstance(key, str) else key[0]) != "actions" for key in outputs)
 
 
-def _item(column: np.ndarray, row: int) -> Any:
+def _item(column: np.ndarray, row: int, boxed: bool = False) -> Any:
     item = column[row]
-    return item.copy() if isinstance(item, np.ndarray) else item
+    return np.array(item) if boxed or isinstance(item, np.ndarray) else item
+
+
+def _is_state(key: Key) -> bool:
+    return (key if isinstance(key, str) else key[0]) == Columns.STATE_OUT
 
 
 def _one_by_one(layout: ObservationLayout, arrays: list[np.ndarray], n: int) -> list:

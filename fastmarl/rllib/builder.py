@@ -4,6 +4,7 @@ What is gathered shares no memory with the store, so blocks can be used again at
 """
 
 from collections.abc import Hashable
+from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -14,12 +15,12 @@ from ray.rllib.utils.spaces.space_utils import batch as batch_of
 from fastmarl import _rllib_episodes as compiled
 from fastmarl._rllib_scatter import as_object
 from fastmarl.block import Key
-from fastmarl.rllib.block import OTHER, RLlibBlock
+from fastmarl.rllib.block import INT, OTHER, RLlibBlock
 from fastmarl.rllib.records import ChunkNumbers, RLlibRecord
 from fastmarl.rllib.sample_block import SEQ_NO, AgentMeta, ChunkMeta, ModuleColumns, SampleBlock, nested_outputs
 from fastmarl.rllib.store import RLlibStore
 
-PYTHON_FLOAT, FLOAT32, INT = 1, 2, 16
+FLOAT32 = 2
 FLOAT64_KINDS = np.zeros(256, bool)  # kinds of rewards of which NumPy makes float64
 FLOAT64_KINDS[[0, 1, 4]] = True
 
@@ -66,6 +67,7 @@ class Builder:
         self._spaces = spaces
         self._episode_class = episode_class
         self._true_time_maps = "14" in fixes
+        self._structs: dict[tuple[int, Hashable], tuple] = {}
         self.hanging: set[int] = set()
 
     def build(self, chunks: list[Chunk], mapping_fn: Any) -> list[Any]:
@@ -78,7 +80,7 @@ class Builder:
             of_module = lanes[modules_L == module]
             modules.append(self._gather(block, of_module, extents) if len(of_module) else None)
         metas = [self._chunk_meta(chunk, extents) for chunk in chunks]
-        return SampleBlock(modules, metas, self._spaces, mapping_fn, self._episode_class).episodes()
+        return SampleBlock(modules, metas, self._spaces, mapping_fn, self._episode_class, self._structs).episodes()
 
     # Columns.
 
@@ -164,7 +166,7 @@ class Builder:
             agent_t_started={},
             hanging={},
             hanging_before=record.hanging_rewards,
-            custom_data=record.custom_data,
+            custom_data=deepcopy(record.custom_data),
             clock=clock,
             map_order=[*record.map_order, *(a for a in agents if a not in record.carried)] if record.map_order else [],
         )
@@ -179,8 +181,7 @@ class Builder:
                 meta.agent_t_started[agent_id] = agent.t_started
             if lane in self.hanging:
                 meta.hanging[agent_id] = self._hanging_outputs(lane)
-            if n_steps > lookback:
-                agent.part_id = record.part_id(agent_id, self._store.new_id)
+            if agent.part_id is not None:
                 numbers.agents.append((agent_id, agent.module_id, n_steps - lookback, extent.total))
         record.earlier.append(numbers)
         return meta
@@ -190,6 +191,7 @@ class Builder:
     ) -> AgentMeta:
         record, table = chunk.record, self._store.table
         lookback, t_started = int(table.lookback_L[lane]), int(table.t_started_L[lane])
+        n_steps = extent.steps[1] - extent.steps[0]
         # RLlib pads an agent that joins a later chunk as if the chunk had begun with the episode.
         joined = extent.first_env_t > record.env_t_started
         offset = 0 if joined and not self._true_time_maps else record.lookback - record.env_t_started
@@ -202,7 +204,7 @@ class Builder:
             agent_id=agent_id,
             module=int(table.module_L[lane]),
             module_id=record.mapping[agent_id],
-            part_id=None,
+            part_id=record.part_id(agent_id, self._store.new_id) if n_steps > lookback else None,
             rows=extent.rows,
             steps=extent.steps,
             obs_begin=extent.obs_begin,
@@ -231,29 +233,20 @@ class Builder:
         live = table.live_lanes(range(len(table.envs)))
         self.hanging = set(live[table.row_L[live] < acting_from[table.module_L[live]]].tolist())
 
-    def _hanging_outputs(self, lane: int) -> tuple[Any, dict[str, Any], Any]:
+    def _hanging_outputs(self, lane: int) -> tuple[Any, dict[str, Any] | None, Any]:
         block, row = self._last_row(lane)
         outputs = dict(block.acted_with(row))
         seq_no = outputs.pop(SEQ_NO, None)
-        return (*nested_outputs(outputs, seq_no), self.hanging_reward(lane))
+        actions, extras = nested_outputs(outputs, seq_no)
+        acted_before = row < self._store.first_action(int(self._store.table.module_L[lane]))
+        # Where there are none, RLlib has an empty dict after a cut, and None before.
+        return actions, extras or ({} if acted_before else None), self.hanging_reward(lane)
 
     def hanging_reward(self, lane: int) -> Any:
         """What a waiting agent has been paid so far."""
         block, row = self._last_row(lane)
         kind = int(block.kind_R[row])
         return block.others[row][0] if kind == OTHER else as_object(float(block.reward_R[row]), kind)
-
-    def settle_hanging(self, record: RLlibRecord) -> None:
-        """At a cut RLlib adds what hanging agents have been paid to Python's 0.0."""
-        for lane in record.lane_of.values():
-            if lane not in self.hanging:
-                continue
-            block, row = self._last_row(lane)
-            if block.kind_R[row] >= INT:
-                block.kind_R[row] = PYTHON_FLOAT
-            elif block.kind_R[row] == OTHER:
-                value, n = block.others[row]
-                block.others[row] = (0.0 + value, n)
 
     def _last_row(self, lane: int) -> tuple[RLlibBlock, int]:
         table = self._store.table

@@ -38,7 +38,11 @@ class Core:
         self.store = RLlibStore(self.module_ids, self.table, {}, merge_flags="01" not in runner.fixes)
         unsquash = runner._module_to_env.connectors[-2]
         self._structs = get_base_struct_from_space(unsquash.input_action_space)
-        self._options = {"normalize": unsquash.normalize_actions, "clip": unsquash.clip_actions}
+        self._options = {
+            "normalize": unsquash.normalize_actions,
+            "clip": unsquash.clip_actions,
+            "adds_start": "28" in runner.fixes,
+        }
         self.env_actions = [self._make_env_actions(module_id) for module_id in self.module_ids]
         self.action_dicts = ActionDicts(self.table, [actions.rows for actions in self.env_actions])
         self.states = [self._lane_state(module_id) for module_id in self.module_ids]
@@ -49,7 +53,7 @@ class Core:
             self._module = self.runner.module
             self.inference = ExactInference(self._module, self.runner._device)
         self.inference.refresh()
-        for module_id in list(self.runner.module.keys()):  # noqa: SIM118 - RLlib's class is no mapping
+        for module_id in list(self.runner.module.keys()):
             if module_id not in self.module_ids:
                 self.module_ids.append(module_id)
                 self.store.add_module()
@@ -69,16 +73,33 @@ class Core:
         episode.env_t = env_t
         return episode
 
+    def running(self) -> list[RLlibRecord]:
+        """The running episodes, in env order."""
+        return [self.record_of(i) for i, record in enumerate(self.table.records) if record is not None]
+
     def count(self, record: RLlibRecord) -> None:
-        """Add what was observed of the episode to the call's counts."""
-        record.count_observations(self.counts.agent_observations, self.counts.module_observations)
+        """Add what was observed of the episode to the call's counts, which RLlib takes for steps."""
+        if "18" not in self.runner.fixes:
+            record.count_observations(self.counts.agent_observations, self.counts.module_observations)
+
+    def count_actions(self, actions: list[dict]) -> None:
+        """Add the agents that act to the call's counts."""
+        agents, modules = self.counts.agent_observations, self.counts.module_observations
+        for record, of_env in zip(self.table.records, actions, strict=True):
+            for agent_id in of_env:
+                module_id = record.mapping[agent_id]  # type: ignore[union-attr]
+                agents[agent_id] = agents.get(agent_id, 0) + 1
+                modules[module_id] = modules.get(module_id, 0) + 1
 
     def _make_env_actions(self, module_id: str) -> RLlibEnvActions:
         return RLlibEnvActions(self._structs, **self._options, boxed=self.runner.module[module_id].is_stateful())
 
     def _lane_state(self, module_id: str) -> LaneState | None:
         module = self.runner.module[module_id]
-        return LaneState(module.get_initial_state(), self.table) if module.is_stateful() else None
+        if not module.is_stateful():
+            return None
+        self.store.stateful.add(self.module_ids.index(module_id))
+        return LaneState(module.get_initial_state(), self.table)
 
 
 def _already_mapped(agent_id: Hashable, env_index: int) -> int:

@@ -17,11 +17,13 @@ class RLlibEnvActions:
     Args:
         structs: agent id -> its action space's struct, as NormalizeAndClipActions has it.
         normalize, clip: RLlib's options; normalize wins.
+        adds_start: whether Discrete actions begin with their space's start (28).
         boxed: whether scalars come as arrays of shape (), as RLlib has them from modules with recurrent state.
     """
 
-    def __init__(self, structs: dict[Hashable, Any], *, normalize: bool, clip: bool, boxed: bool):
+    def __init__(self, structs: dict[Hashable, Any], *, normalize: bool, clip: bool, adds_start: bool, boxed: bool):
         self._boxed = boxed
+        self._adds_start = adds_start
         self.rows = ModuleActions()
         self._structs = structs
         self._change = unsquash_action if normalize else clip_action if clip else None
@@ -39,7 +41,9 @@ class RLlibEnvActions:
     def set(self, first: int, outputs: dict[Key, np.ndarray], agents: Sequence[Hashable]) -> None:
         """Take the actions of the rows from `first` on; `agents` are theirs, asked only if their spaces differ."""
         column = outputs.get("actions")
-        if column is None:
+        if column is not None and self._adds_start and isinstance(self._common, gym.spaces.Discrete):
+            self._set_column(first, column + column.dtype.type(self._common.start))
+        elif column is None:
             self._set_nested(first, outputs, agents)
         elif self._change is None or isinstance(self._common, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
             self._set_column(first, column)

@@ -118,4 +118,3 @@ def _blank(value: Any) -> Any:
         return value
     blank = np.full(array.shape, np.nan if array.dtype.kind in "fc" else 0, array.dtype)
     return blank if isinstance(value, np.ndarray) else blank[()]
-

@@ -117,26 +117,24 @@ class Step:
 
     def _end_unobserved(self, agent: Hashable, part: Part) -> None:
         """An agent that awaits its next observation may be ended without one: its last one stands in."""
+        if part._last_added_observation is None:
+            part._last_added_observation, part._last_added_infos = part.get_observations(-1), part.get_infos(-1)
         if self.truncateds.get(agent) or self.truncateds.get("__all__"):
-            self.observations[agent] = part.get_observations(-1)
-            self.infos[agent] = part.get_infos(-1)
+            self.observations[agent] = part._last_added_observation
+            self.infos[agent] = part._last_added_infos
             self.rewards.setdefault(agent, 0.0)
             self._unobserved.append(agent)
-        elif self.terminateds.get(agent) or self.terminateds.get("__all__"):
-            if part._last_added_observation is None:  # it was in an earlier chunk
-                part._last_added_observation, part._last_added_infos = part.get_observations(-1), part.get_infos(-1)
 
     def _complete_extras(self) -> None:
         """Give steps that are to be stored the outputs that the agent's other steps have."""
         episode = self.episode
         hanging = episode._hanging_extra_model_outputs_end
-        for agent in self.actions:
-            if (part := episode.agent_episodes.get(agent)) is not None and not part.is_done:
+        for agent, part in episode.agent_episodes.items():
+            if agent in self.actions:
                 if (extras := completed(part, self.extras.get(agent))) is not None:
                     self.extras[agent] = extras
-        for agent in episode._hanging_actions_end:
-            if agent not in self.actions and (part := episode.agent_episodes.get(agent)) is not None:
-                hanging[agent] = completed(part, hanging.get(agent))
+            elif agent in hanging:
+                hanging[agent] = completed(part, hanging[agent])
 
     # After.
 

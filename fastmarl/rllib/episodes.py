@@ -14,6 +14,7 @@ from ray.rllib.utils import force_list
 
 from fastmarl.rllib import episode_chunks as chunks
 from fastmarl.rllib import shipping, variants
+from fastmarl.rllib.episode_slices import slice_of
 from fastmarl.rllib.episode_steps import COMMON, Step, keep_common_info, private_info, private_infos, resume_clock
 from fastmarl.rllib.episode_times import prepare_for_replay
 
@@ -81,8 +82,8 @@ class MultiAgentEpisode(RLlibEpisode):
         idle = chunks.idle_agents(self)
         after = chunks.as_kind(type(self), chunks.rllibs_view(self, idle).cut(len_lookback_buffer))
         chunks.move_back(after, idle)  # 44
+        chunks.keep_last_observations(self, after)  # 08
         chunks.keep_last_states(self, after)  # 47
-        chunks.forget_ended(after)  # 54
         if "21" in self.fixes:
             after.custom_data.pop(COMMON, None)
         return after
@@ -110,7 +111,7 @@ class MultiAgentEpisode(RLlibEpisode):
         if slice_.step not in (1, None):
             raise NotImplementedError(f"env steps can't be sliced with a step of {slice_.step}; use 1")
         start, stop, _ = slice_.indices(len(self))
-        return chunks.slice_of(self, start, stop, len_lookback_buffer)
+        return slice_of(self, start, stop, len_lookback_buffer)
 
     def __deepcopy__(self, memo: dict) -> "MultiAgentEpisode":
         copied = object.__new__(type(self))

@@ -44,11 +44,8 @@ FIXES: dict[str, Fix] = {
         Fix("18", "count_actions", "agent and module steps are actions taken, not observations", "runner"),
         Fix("21", "common_infos", 'infos["__common__"] is kept, in custom_data["__common__"][env_t]', "episode"),
         Fix("28", "discrete_start", "the start of a Discrete action space is added to what environments get", "runner"),
-        Fix("43", "durations", "an episode's duration does not shrink with the fragment length", "runner"),
         Fix("45", "mixed_flags", "who is truncated after others died is not terminated (one with 01)", "episode"),
-        Fix("46", "typed_ids", "agents 1 and '1' have metrics of their own", "runner"),
         Fix("50", "seeded_random", "random actions depend on the seed", "runner"),
-        Fix("52", "weighted_means", "means over several runners weigh episodes, not runners", "runner"),
     )
 }
 SAME_FLAGS = frozenset(("01", "45"))  # two symptoms of one cause

@@ -126,10 +126,18 @@ def _reads_of_episode(function: Callable) -> str:
     instructions = list(dis.get_instructions(code))
     for instruction, following in zip(instructions, [*instructions[1:], None], strict=True):
         if instruction.opname.startswith("LOAD_FAST") and episode in str(instruction.argval):
-            attribute = getattr(following, "argval", None) if following and following.opname == "LOAD_ATTR" else None
+            if following is None or _compares_with_none(following):
+                continue
+            attribute = following.argval if following.opname == "LOAD_ATTR" else "as a whole"
             if attribute not in ASKED_OF_EPISODES:
-                return str(attribute or "as a whole")
+                return str(attribute)
     return ""
+
+
+def _compares_with_none(instruction: dis.Instruction) -> bool:
+    """Whether what was loaded before is only asked whether it is there."""
+    is_none = instruction.opname == "LOAD_CONST" and instruction.argval is None
+    return is_none or instruction.opname.endswith(("IF_NONE", "IF_NOT_NONE"))
 
 
 def _uses_rest(code: Any) -> bool:

@@ -2,7 +2,10 @@
 
 import time
 from collections.abc import Hashable
+from copy import deepcopy
 from typing import Any
+
+import numpy as np
 
 from fastmarl.errors import UnknownModuleError
 from fastmarl.rllib.core import Core
@@ -30,10 +33,12 @@ class Recording:
         episode = self._core.episode_for_mapping(record, env_t=0)
         for agent_id, value in obs.items():
             self._join(record, agent_id, value, episode)
-        row_order = tuple(set(dict.fromkeys(record.order).keys()))
+        row_order = self._in_rllibs_order(record.order)
         record.observed = tuple(obs)
         store.scatter.write_reset(env_index, {agent_id: obs[agent_id] for agent_id in row_order}, infos or {})
         self._note_joined(record)
+        if "21" in self._core.runner.fixes:
+            self._keep_common_info(record, infos or {})
 
     def _join(self, record: RLlibRecord, agent_id: Hashable, observation: Any, episode: Any) -> None:
         """An agent is observed for the first time."""
@@ -62,17 +67,23 @@ class Recording:
         store = self._core.store
         if not record.keys.same(obs, rewards, terminateds, truncateds):
             obs = self._look(record, actions, obs, rewards, terminateds, truncateds)
-        elif record.row_order is not None:
-            obs = {agent_id: obs[agent_id] for agent_id in record.row_order}
         record.steps_observed += 1
         all_done = store.scatter.write_step(env_index, obs, rewards or {}, terminateds, truncateds or {}, infos or {})
         record.last_step_at = time.perf_counter()
+        if "21" in self._core.runner.fixes:
+            self._keep_common_info(record, infos or {})
         record.is_terminated, record.is_truncated = terminateds["__all__"], (truncateds or {}).get("__all__", False)
         if record.joined:
             self._note_joined(record)
         if store.scatter.closed:
             self._note_flags(record, all_done, terminateds, truncateds or {})
         return bool(all_done)
+
+    def _keep_common_info(self, record: RLlibRecord, infos: dict) -> None:
+        """21: in the episode's custom data, by env step."""
+        if infos.get("__common__"):
+            kept = record.custom_data.setdefault("__common__", {})
+            kept[self._core.table.envs[record.env_index].env_t] = deepcopy(infos["__common__"])
 
     def _look(
         self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict,
@@ -91,14 +102,21 @@ class Recording:
             if agent_id not in obs and (terminateds.get(agent_id) or truncateds.get(agent_id))
         }
         stepped = [agent_id for agent_id in record.order if agent_id in obs or agent_id in unseen]
-        row_order = tuple(agent_id for agent_id in set(dict.fromkeys(stepped).keys()) if agent_id not in unseen)
+        row_order = [agent_id for agent_id in self._in_rllibs_order(stepped) if agent_id not in unseen]
         record.observed = tuple(given)
-        record.row_order = None if row_order == record.observed else row_order
-        if unseen:
+        places = {agent_id: place for place, agent_id in enumerate(obs)}
+        order = [places[agent_id] for agent_id in row_order]
+        is_sorted = len(order) == len(obs) and order == sorted(order)
+        self._core.table.envs[record.env_index].set_order(None if is_sorted else np.array(order, np.int32))
+        if unseen or obs is not given:
             record.keys.forget()
         else:
-            record.keys.remember(given, rewards, terminateds, truncateds)
-        return obs if record.row_order is None else {agent_id: obs[agent_id] for agent_id in row_order}
+            record.keys.remember(obs, rewards, terminateds, truncateds)
+        return obs
+
+    def _in_rllibs_order(self, agents: list[Hashable]) -> list[Hashable]:
+        """The order of a set of them, which for strings depends on the process's hash seed; 07: their own."""
+        return agents if "07" in self._core.runner.fixes else list(set(dict.fromkeys(agents).keys()))
 
     def _let_join(
         self,
@@ -123,8 +141,10 @@ class Recording:
         env_t = self._core.table.envs[record.env_index].env_t + 1
         episode = self._core.episode_for_mapping(record, env_t)
         all_known_done = self._all_known_done(record, terminateds, truncateds)
+        if "07" in self._core.runner.fixes:
+            named = dict.fromkeys([*obs, *actions, *rewards, *terminateds, *truncateds])  # type: ignore[assignment]
         for agent_id in named:
-            if agent_id in known:
+            if agent_id in known or agent_id == "__all__":
                 continue
             self._map(record, agent_id, episode)
             is_done = all_done or all_known_done or terminateds.get(agent_id) or truncateds.get(agent_id)

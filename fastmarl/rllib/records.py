@@ -46,7 +46,6 @@ class RLlibRecord(EpisodeRecord):
         self.last_step_at: float | None = None
         self.awaits_reset = True  # what its env says next are its first observations
         self.keys = StepKeys()
-        self.row_order: tuple[Hashable, ...] | None = None  # if it is not that of the observation dict
         self.observed: tuple[Hashable, ...] = ()  # keys of the observation dict
         self.steps_observed = 0  # steps with these keys that have not been counted yet
 

@@ -4,8 +4,10 @@ import logging
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
+from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env.env_errors import StepFailedRecreateEnvError
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics import ENV_RESET_TIMER
 
 from fastmarl.rllib.episodes import MultiAgentEpisode
@@ -14,6 +16,7 @@ from fastmarl.rllib.options import parse_fixes, variant
 from fastmarl.rllib.provable import slow_path_reasons
 from fastmarl.rllib.records import ChunkNumbers, summed_up
 from fastmarl.rllib.sampler import FastSampler
+from fastmarl.rllib.seeding import env_seeds, seed_action_spaces
 
 logger = logging.getLogger(__name__)
 MOST_RESTARTS = 10  # of one env in a row
@@ -50,6 +53,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._fast: FastSampler | None = None
         self._finished_numbers: list[list[ChunkNumbers]] = []  # of episodes ended since the last get_metrics()
         self.slow_path_reasons: list[str] = []
+        self._was_seeded = False
         super().__init__(config=config, **kwargs)
         self._bulk_metrics = RunnerMetrics(self)
 
@@ -114,19 +118,29 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         )
         self._make_on_episode_callback("on_episode_created", env_index, episodes)
 
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
+        """See RLlib's method; without a module there are no weights in it."""
+        if self.module is None:
+            not_components = [*force_list(not_components), COMPONENT_RL_MODULE]
+        return super().get_state(components, not_components=not_components, **kwargs)
+
     # Envs.
 
     def make_env(self) -> None:
         """Make all envs anew; running episodes are dropped."""
         self._fast = None
         super().make_env()
+        if "50" in self.fixes:
+            seed_action_spaces(self)
 
     def _try_env_reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[list, list]:
         """Reset all envs. Where that fails, they are made anew, if `restart_failed_sub_environments` allows it."""
+        seeds = env_seeds(self, seed)
+        self._was_seeded = True
         for attempt in range(MOST_RESTARTS):
             try:
                 with self.metrics.log_time(ENV_RESET_TIMER):
-                    return self.env.reset(seed=seed, options=options)
+                    return self.env.reset(seed=seeds, options=options)
             except Exception as error:
                 if not self.config.restart_failed_sub_environments or attempt == MOST_RESTARTS - 1:
                     raise

@@ -7,13 +7,13 @@ as they were made travel as this one block; others, which somebody has changed, 
 from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 
 from fastmarl import _rllib_episodes as compiled
+from fastmarl._rllib_episodes import view
 from fastmarl.block import Key, _nested
 
 SEQ_NO = "weights_seq_no"
@@ -32,9 +32,19 @@ class ModuleColumns:
     outputs: dict[Key, np.ndarray]
     seq_nos: np.ndarray
 
+    def nested_obs(self, begin: int, end: int) -> Any:
+        """Observations begin .. end."""
+        if len(self.obs) == 1 and not self.layout.leaves[0].path:
+            return view(self.obs[0], begin, end)
+        return self.layout.nest([view(leaf, begin, end) for leaf in self.obs])
 
-@dataclass(slots=True)
-class AgentMeta:
+    def nested_outputs(self, begin: int, end: int) -> tuple[Any, dict[str, Any]]:
+        """(actions, other outputs) of steps begin .. end."""
+        slices = {key: view(column, begin, end) for key, column in self.outputs.items()}
+        return nested_outputs(slices, view(self.seq_nos, begin, end))
+
+
+class AgentMeta(NamedTuple):
     """Where one agent's data lie in its module's columns, and what else is known of it."""
 
     agent_id: Hashable
@@ -67,7 +77,7 @@ class ChunkMeta:
     flags: tuple[Any, Any]
     mapping: dict[Hashable, str]
     agent_t_started: dict[Hashable, int]
-    hanging: dict[Hashable, tuple[Any, dict[str, Any], Any]]
+    hanging: dict[Hashable, tuple[Any, dict[str, Any] | None, Any]]
     """Agents that have acted and wait: action, other outputs, reward so far."""
     hanging_before: dict[Hashable, Any]
     custom_data: dict
@@ -84,7 +94,8 @@ class SampleBlock:
         chunks: in the order in which they are returned.
         spaces: per env, agent id -> (observation space, action space).
         mapping_fn: the policy mapping function.
-        episode_class: a kind of SampledEpisode.
+        episode_class: a kind of fastmarl.rllib.episodes.MultiAgentEpisode.
+        structs: remembers what is made of the spaces.
     """
 
     def __init__(
@@ -94,13 +105,14 @@ class SampleBlock:
         spaces: list[tuple[dict, dict]],
         mapping_fn: Any,
         episode_class: type,
+        structs: dict[tuple[int, Hashable], tuple],
     ):
         self.modules = modules
         self.chunks = chunks
         self._spaces = spaces
         self._mapping_fn = mapping_fn
         self._episode_class = episode_class
-        self._structs: dict[int, Any] = {}
+        self._structs = structs
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_structs": {}}
@@ -120,10 +132,11 @@ class SampleBlock:
             columns = self.modules[agent.module]
             assert columns is not None
             begin, end = agent.rows
-            time_map = compiled.time_map(columns.env_ts[begin:end], *agent.time_map)
+            time_map = compiled.time_map(view(columns.env_ts, begin, end), *agent.time_map)
             maps[agent.agent_id] = compiled.buffer_of(time_map, chunk.lookback, False, None, None)
             if agent.part_id is not None:
-                parts[agent.agent_id] = self._part(chunk, agent, columns)
+                spaces = self._agent_spaces(chunk.env_index, agent.agent_id)
+                parts[agent.agent_id] = compiled.agent_part(agent, columns, chunk.id_, spaces, chunk.clock)
         for agent_id in chunk.map_order:
             maps[agent_id] = maps.pop(agent_id)
         return episode
@@ -138,7 +151,7 @@ class SampleBlock:
         episode.agent_t_started = defaultdict(int, chunk.agent_t_started)
         episode.env_t_to_agent_t = defaultdict(compiled.InfiniteLookbackBuffer)
         episode._hanging_actions_end = {agent_id: action for agent_id, (action, _, _) in chunk.hanging.items()}
-        extras = {agent_id: dict(extras) for agent_id, (_, extras, _) in chunk.hanging.items()}
+        extras = {agent_id: extras and dict(extras) for agent_id, (_, extras, _) in chunk.hanging.items()}
         episode._hanging_extra_model_outputs_end = defaultdict(dict, extras)
         rewards = {agent_id: reward for agent_id, (_, _, reward) in chunk.hanging.items()}
         episode._hanging_rewards_end = defaultdict(float, rewards)
@@ -148,41 +161,14 @@ class SampleBlock:
         episode._custom_data = chunk.custom_data
         episode._start_time, episode._last_step_time = chunk.clock
 
-    def _part(self, chunk: ChunkMeta, agent: AgentMeta, columns: ModuleColumns) -> Any:
-        begin, end = agent.steps
-        odd = agent.odd or {}
-        observations = odd.get("observations")
-        if observations is None:
-            obs_end = agent.obs_begin + end - begin + 1
-            observations = columns.layout.nest([leaf[agent.obs_begin : obs_end] for leaf in columns.obs])
-        if "extras" in odd:
-            actions, extras = odd["actions"], odd["extras"]
-        else:
-            slices = {key: column[begin:end] for key, column in columns.outputs.items()}
-            actions, extras = nested_outputs(slices, columns.seq_nos[begin:end])
-        return compiled.agent_part(
-            (agent.part_id, agent.agent_id, agent.module_id, chunk.id_),
-            self._agent_spaces(chunk.env_index, agent.agent_id),
-            observations,
-            compiled.empty_infos(end - begin + 1) if agent.infos is None else list(agent.infos),
-            actions,
-            odd.get("rewards", columns.rewards[begin:end]),
-            extras,
-            (agent.t_started, agent.t_started + end - begin - agent.lookback, agent.lookback),
-            agent.flags,
-            chunk.clock,
-        )
-
     def _agent_spaces(self, env_index: int, agent_id: Hashable) -> tuple:
-        observation_space = self._spaces[env_index][0].get(agent_id)
-        action_space = self._spaces[env_index][1].get(agent_id)
-        return (observation_space, self._struct(observation_space), action_space, self._struct(action_space))
-
-    def _struct(self, space: gym.Space | None) -> Any:
-        """RLlib's struct of a space, made once per space: buffers hold both."""
-        if id(space) not in self._structs:
-            self._structs[id(space)] = (space, get_base_struct_from_space(space))
-        return self._structs[id(space)][1]
+        """(observation space, its struct, action space, its struct): RLlib's buffers hold both."""
+        found = self._structs.get((env_index, agent_id))
+        if found is None:
+            spaces = [part.get(agent_id) for part in self._spaces[env_index]]
+            found = tuple(made for space in spaces for made in (space, get_base_struct_from_space(space)))
+            self._structs[env_index, agent_id] = found
+        return found
 
 
 def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str, Any]]:

@@ -67,6 +67,8 @@ class FastSampler:
             if num_episodes is not None:
                 runner._needs_initial_reset = True
             self._core.store.begin_call(runner._weights_seq_no)
+            for record in self._core.running():
+                record.started_at = time.perf_counter()
             while not self._reached(num_timesteps, num_episodes):
                 self._tick(explore, random_actions, num_episodes)
         except BaseException:
@@ -86,6 +88,8 @@ class FastSampler:
         """Agents act, envs step, steps are recorded, episodes end."""
         acting, counts = self._acting, self._core.counts
         actions = acting.act_at_random() if random_actions else acting.act(explore, self._global_step())
+        if "18" in self._runner.fixes:
+            self._core.count_actions(actions)
         self._core.store.advance()
         done = self._record(actions, self._step_envs(actions))
         self._end_episodes(done, num_episodes)
@@ -207,7 +211,7 @@ class FastSampler:
     def _end_call(self, *, cut: bool) -> list[Any]:
         """Build all chunks, and prepare the next call."""
         core, builder = self._core, self._builder
-        running = [core.record_of(i) for i, record in enumerate(core.table.records) if record is not None]
+        running = core.running()
         chunks = list(self._finished)
         if cut:
             chunks += [self._chunk(r) for r in running if core.table.envs[r.env_index].env_t > r.env_t_started]
@@ -233,7 +237,6 @@ class FastSampler:
         core.store.set_lookback(record.env_index, window.lookback)
         live = core.table.envs[record.env_index].lane_of
         record.map_order = [agent_id for agent_id in window.map_order if agent_id in live]
-        builder.settle_hanging(record)
         record.ended_before = window.ended
         record.go_on(window.order, window.dropped, live, builder.hanging_reward, builder.hanging)
         env_t = core.table.envs[record.env_index].env_t

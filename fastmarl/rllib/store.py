@@ -22,6 +22,9 @@ class RLlibStore(EpisodeStore):
         table: the lanes.
         layouts: module id -> layout of its agents' observations, of those that are known yet.
         merge_flags: see RLlibScatter.
+
+    Attributes:
+        stateful: indices of modules with recurrent state.
     """
 
     scatter: RLlibScatter
@@ -31,6 +34,7 @@ class RLlibStore(EpisodeStore):
         self, module_ids: list[str], table: RLlibLanes, layouts: dict[str, ObservationLayout], merge_flags: bool
     ):
         self._merge_flags = merge_flags
+        self.stateful: set[int] = set()
         chosen: list[Any] = [layouts.get(module_id, WHOLE) for module_id in module_ids]
         super().__init__(chosen, module_ids, table, _no_spaces, lookback=0)
 
@@ -80,9 +84,24 @@ class RLlibStore(EpisodeStore):
         for block, first in zip(self.blocks, self.acting_from, strict=True):
             block.seq_no, block.unstamped_from = seq_no, first
 
+    def first_action(self, module: int) -> int:
+        """The first row upon which the module has acted in this call."""
+        return self._first_action[module]
+
     def set_lookback(self, env_index: int, lookback: int) -> None:
         """How many env steps the next chunk looks back upon."""
         self._lookback_E[env_index] = lookback
+
+    def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
+        """With recurrent state, no later than an agent's last completed step: the learner needs that one's state."""
+        begins = super()._lookback_begins(module, lanes)
+        if module not in self.stateful:
+            return begins
+        block = self.blocks[module]
+        former = block.prev_R[self.table.row_L[lanes]]
+        has_former = self.table.count_L[lanes] > 1
+        begins[has_former] = np.minimum(begins, block.env_t_R[former])[has_former]
+        return begins
 
     def _renew_block(self, module: int, live: np.ndarray) -> None:
         super()._renew_block(module, live)

@@ -30,6 +30,7 @@ AGENTS = ("ann", 1, "cy")
 COLUMNS = ("observations", "infos", "actions", "rewards", "extra_model_outputs")
 ONGOING = {"__all__": False}
 SEEDS = st.integers(0, 2**32)
+ALL_FIXES = episode_class(parse_fixes("all"))
 
 
 def module_of(agent, episode, **kwargs):
@@ -121,22 +122,15 @@ class Story:
         self.to_act = [agent for agent in observed if agent not in ended]
         return observed, acting, rewards, ended
 
-    def play(self, cls, *, lookback=None, ends_near_cuts=True):
-        """The chunks of this history; with a lookback, it is cut here and there.
-
-        Args:
-            ends_near_cuts: whether it is cut also where an agent that has ended is in the lookback: RLlib then
-                miscounts that agent's time.
-        """
+    def play(self, cls, *, lookback=None):
+        """The chunks of this history; with a lookback, it is cut here and there."""
         episode, chunks = begin(cls, self.steps[0], {agent: {"t": 0} for agent in self.steps[0]}), []
         for t, (observed, acting, rewards, ended) in enumerate(self.steps[1:], 1):
             infos = {agent: {"t": t} for agent in observed}
             step(episode, observed, acting, rewards, infos=infos, terminateds=ended)
             if lookback is not None and t in self.cuts:
-                after = episode.cut(lookback)
-                if ends_near_cuts or not any(part.is_done for part in after.agent_episodes.values()):
-                    chunks.append(episode)
-                    episode = after
+                chunks.append(episode)
+                episode = episode.cut(lookback)
         return [*chunks, episode]
 
 
@@ -164,9 +158,10 @@ def assert_equal(want, got):
 @settings(max_examples=200)
 def test_equal_to_rllib_in_every_slot(seed, lookback):
     story = Story(seed)
-    want, got = (story.play(cls, lookback=lookback, ends_near_cuts=False) for cls in (RLlibEpisode, MultiAgentEpisode))
-    assert_equal(want, got)
-    assert_equal(*([prune(chunk).to_numpy() for chunk in chunks] for chunks in (want, got)))
+    want, got = (story.play(cls, lookback=lookback) for cls in (RLlibEpisode, MultiAgentEpisode))
+    assert [list(chunk.agent_episodes) for chunk in want] == [list(chunk.agent_episodes) for chunk in got]
+    assert_equal(*([prune(chunk) for chunk in chunks] for chunks in (want, got)))
+    assert_equal(*([chunk.to_numpy() for chunk in chunks] for chunks in (want, got)))
 
 
 @given(SEEDS, st.integers(0, 3), st.booleans())
@@ -220,11 +215,11 @@ def test_getters_equal_rllibs_on_first_chunks(seed, what, indices, as_list):
     assert_equal(*answers)
 
 
-@given(SEEDS, st.integers(1, 3))
+@given(SEEDS, st.integers(1, 3), st.sampled_from([frozenset(), frozenset(("14",))]))
 @settings(max_examples=200)
-def test_getters_of_later_chunks_find_the_right_steps(seed, lookback):
+def test_57_getters_of_later_chunks_find_the_right_steps(seed, lookback, fixes):
     story = Story(seed)
-    chunks = story.play(episode_class(frozenset(("14",))), lookback=lookback)
+    chunks = story.play(episode_class(fixes), lookback=lookback)
     [whole] = story.play(RLlibEpisode)
     for what in ("observations", "infos"):
         want = getattr(whole, f"get_{what}")(return_list=True)
@@ -292,6 +287,86 @@ def test_state_pickle_and_copy(seed, lookback):
             assert {agent: times(copied, agent) for agent in AGENTS} == {agent: times(chunk, agent) for agent in AGENTS}
             assert copied._hanging_actions_end == chunk._hanging_actions_end
             assert type(copied) in (MultiAgentEpisode, RLlibEpisode)
+
+
+class Wild:
+    """A random history of all that RLlib does not expect: the two sums tell what must not be lost.
+
+    Actions are dropped, the dead are paid, agents end unobserved, random and other outputs alternate.
+    """
+
+    def __init__(self, seed, cls):
+        self.rng = rng = random.Random(seed)
+        self.lookback = rng.choice([0, 1, 1, 2, 3])
+        self.alive = {"ann"} | {agent for agent in AGENTS if rng.random() < 0.6}
+        self.new, self.dead = set(AGENTS) - self.alive, set()
+        self.to_act, self.waiting, self.mode = set(self.alive), set(), "m"
+        self.chunks = [begin(cls, [agent for agent in AGENTS if agent in self.alive])]
+        for _ in range(rng.randint(6, 20)):
+            self.step()
+            if self.chunks[-1].is_done:
+                break
+            if rng.random() < 0.3:
+                self.chunks.append(self.chunks[-1].cut(self.lookback))
+                self.mode = rng.choice("mmri")
+
+    def step(self):
+        rng, episode = self.rng, self.chunks[-1]
+        acting = [agent for agent in AGENTS if agent in self.to_act and rng.random() < 0.95]
+        idle = self.to_act - set(acting)
+        self.waiting |= set(acting)
+        flags = {"terminateds": {}, "truncateds": {}}
+        observed = [agent for agent in AGENTS if agent in self.alive and rng.random() < 0.6]
+        for agent in [agent for agent in AGENTS if agent in self.waiting | idle and rng.random() < 0.06]:
+            rng.choice([*flags.values()])[agent] = True
+            if agent in idle and agent not in observed:
+                observed.append(agent)  # whoever neither acts nor is observed can't end
+        joining = [agent for agent in AGENTS if agent in self.new and rng.random() < 0.2]
+        if rng.random() < 0.05:
+            rng.choice([*flags.values()])["__all__"] = True
+        paid = [agent for agent in AGENTS if agent in observed or rng.random() < 0.3]
+        rewards = {agent: float(rng.randint(1, 5)) for agent in paid if agent not in self.new}
+        extras = {agent: outputs for agent in acting if (outputs := self.outputs(episode.env_t))}
+        step(episode, [*observed, *joining], acting, rewards, extras, {agent: {"t": 1} for agent in observed}, **flags)
+        self.dead |= flags["terminateds"].keys() | flags["truncateds"].keys()
+        self.alive, self.new = (self.alive | set(joining)) - self.dead, self.new - set(joining)
+        self.to_act = {*observed, *joining} - self.dead
+        self.waiting -= set(observed) | self.dead
+
+    def outputs(self, t):
+        if self.mode == "r":
+            return {}
+        logp = np.float32(-t) if self.mode == "m" else np.full(2, -t / 2, np.float32)
+        return {"action_logp": logp, "n": t, "state_out": {"h": np.full(3, t, np.float32)}}
+
+
+@given(SEEDS, st.booleans())
+@settings(max_examples=300)
+def test_wild_histories(seed, fixed):
+    history = Wild(seed, ALL_FIXES if fixed else MultiAgentEpisode)
+    chunks, rng = history.chunks, history.rng
+    for chunk in chunks:
+        for what in COLUMNS:
+            get = getattr(chunk, f"get_{what}")
+            get(), get(return_list=True), get(indices=slice(-2, None)), get(env_steps=False)
+        MultiAgentEpisode.from_state(chunk.get_state())
+    steps, total = sum(chunk.agent_steps() for chunk in chunks), sum(chunk.get_return() for chunk in chunks)
+    for chunk in chunks:
+        prune(chunk).to_numpy().validate()
+        bounds = [0, *sorted(rng.sample(range(len(chunk) + 1), min(2, len(chunk)))), len(chunk)]
+        pieces = [chunk[i:j] for i, j in pairwise(bounds)]
+        assert sum(piece.agent_steps() for piece in pieces) == chunk.agent_steps()
+        assert sum(piece.get_return() for piece in pieces) == chunk.get_return()
+    buffer = MultiAgentEpisodeReplayBuffer(capacity=1000, batch_size_B=4)
+    for chunk in chunks[rng.choice([0, 0, 1]) :]:
+        buffer.add(chunk)
+    if buffer.get_num_agent_timesteps():
+        buffer.sample()
+    first, *others = chunks
+    for chunk in others:
+        first.concat_episode(chunk)
+    assert (first.agent_steps(), first.get_return()) == (steps, total)
+    first.get_rewards(), first.get_observations(return_list=True), first.get_extra_model_outputs()
 
 
 # Data that RLlib raises on or loses.
@@ -537,6 +612,23 @@ def test_44_before_an_agent_has_ever_acted():
     assert [obs[1] for obs in episode.agent_episodes[1].get_observations()] == [1]
 
 
+@pytest.mark.parametrize("lookback", [0, 1, 3])
+@pytest.mark.parametrize("seen_again", [5, 6, 7])
+def test_44_observed_again_in_another_chunk(seen_again, lookback):
+    episode, chunks = begin(), []
+    for t in range(1, 10):
+        observed = ("ann", 1) if t <= 2 or t >= seen_again else ("ann",)
+        step(episode, observed, ("ann",) if 2 < t <= seen_again else ("ann", 1))
+        if t in (2, 4, 6):
+            chunks.append(episode)
+            episode = episode.cut(lookback)
+    first, *others = [prune(chunk) for chunk in (*chunks, episode)]
+    for chunk in others:
+        first.concat_episode(chunk)
+    assert [obs[1] for obs in first.agent_episodes[1].get_observations()] == [0, 1, *range(seen_again, 10)]
+    assert len(set(first.agent_episode_ids.values())) == 2
+
+
 @pytest.mark.parametrize("lookback", [0, 1])
 def test_47_learners_find_the_state_before_a_chunk(lookback):
     episode, chunks = begin(agents=("ann",)), []
@@ -580,7 +672,6 @@ def test_54_an_agent_that_ended_with_a_chunk_is_no_trouble_in_the_next(lookback)
     assert episode.get_rewards() == {"ann": [1.0, 1.0]}
     assert episode.get_actions(return_list=True) == [{"ann": 5}, {"ann": 6}]
     assert episode.get_agents_that_stepped() == {"ann"}
-    assert 1 not in episode.env_t_to_agent_t
     step(episode, ["ann"], terminateds={"ann": True, "__all__": True})
     assert prune(episode).to_numpy().get_terminateds() == {"ann": True, "__all__": True}
 
@@ -605,8 +696,6 @@ def test_56_a_freshly_cut_episode_has_a_state():
 
 
 # Corrections on request.
-
-ALL_FIXES = episode_class(parse_fixes("all"))
 
 
 def test_01_a_time_limit_does_not_terminate():

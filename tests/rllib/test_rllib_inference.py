@@ -282,7 +282,7 @@ class Transposed(WithOwnOutputs):
     """Memory in another order, which torch sums and draws in."""
 
     def _forward(self, batch: dict, **kwargs: Any) -> dict:
-        return {Columns.ACTION_DIST_INPUTS: self.layer(batch[Columns.OBS]).t().contiguous().t()}
+        return {Columns.ACTION_DIST_INPUTS: self.layer(batch[Columns.OBS]).repeat(1, 7).t().contiguous().t()}
 
 
 class Noting(DefaultPPOTorchRLModule):

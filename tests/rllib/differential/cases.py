@@ -1,0 +1,280 @@
+"""The cases by name; `world` and `case` fill in what a case does not care about."""
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from rllib.differential import known_envs, spaces
+from rllib.differential.configs import CONV, LSTM, Setup
+from rllib.differential.runs import Call, Case, GetMetrics, Make, Sample, SetState
+from rllib.differential.worlds import MIXED_SUMS, REWARDS, Rules
+
+METRICS = GetMetrics()
+CALLS: tuple[Call, ...] = (
+    Sample(num_timesteps=11),
+    METRICS,
+    SetState(seq_no=1),
+    Sample(num_timesteps=5),
+    Sample(),
+    SetState(seq_no=4, lifetime=1000),
+    Sample(num_timesteps=20),
+    METRICS,
+    Sample(num_timesteps=9, force_reset=True),
+    Sample(num_timesteps=9),
+    METRICS,
+)
+EPISODES: tuple[Call, ...] = (
+    Sample(num_episodes=1),
+    Sample(num_timesteps=6),
+    METRICS,
+    Sample(num_episodes=4),
+    Sample(num_episodes=2),
+    METRICS,
+)
+BATTLE: tuple[Call, ...] = (Sample(num_timesteps=20), METRICS, Sample(num_timesteps=9), METRICS)
+STRINGS = tuple(f"agent_{i}" for i in range(6))
+COLLIDING = (16, 0, 8, 24, -1, -2)
+"""Integers that fall on one another in small sets."""
+MIXED = ("a", ("team", 1), 0, ("team", 2), frozenset({3}), "1")
+
+LATE = {"at_reset": 0.4, "joins": 0.3, "pays_absent": 0.3}
+WAITING = {"style": "sparse", "pays_waiting": 0.5}
+TURNS = {"style": "turns", "pays_waiting": 0.3}
+DEATHS = {"dies": 0.15, "max_steps": 15}
+WILD = {**LATE, **WAITING, **DEATHS, "quiet": 0.1, "stillborn": 0.05, "shuffled": True, "infos": "some"}
+
+
+def world(agents: int | tuple[Hashable, ...] = 3, **rules: Any) -> Rules:
+    """A world of agents 0, 1, ... or with given ids, which belong to "p0" and "p1" by turns."""
+    ids = tuple(range(agents)) if isinstance(agents, int) else agents
+    return Rules(agents=ids, group_of={agent: f"p{i % 2}" for i, agent in enumerate(ids)}, **rules)
+
+
+def one_space(obs: str = "f32", action: str = "discrete", agents: int = 3, **rules: Any) -> Rules:
+    """A world where all have the same kinds of spaces."""
+    kinds = {"obs_kinds": dict.fromkeys(("p0", "p1"), obs), "action_kinds": dict.fromkeys(("p0", "p1"), action)}
+    return world(agents, **kinds, **rules)
+
+
+def case(
+    rules: Rules | None = None,
+    calls: Iterable[Call] = CALLS,
+    *,
+    expects_fast: bool = True,
+    worker_index: int | None = 1,
+    raises: str | None = None,
+    **setup: Any,
+) -> Case:
+    made = Setup(rules=rules if rules or "env" in setup else world(), **{"num_envs": 2, **setup})
+    return Case(setup=made, calls=tuple(calls), expects_fast=expects_fast, worker_index=worker_index, raises=raises)
+
+
+def both(kind: str) -> dict[str, str]:
+    return dict.fromkeys(("p0", "p1"), kind)
+
+
+def _sizes() -> dict[str, Case]:
+    cases = {}
+    for agents in (1, 2, 8, 100):
+        for envs in (1, 3, 8):
+            calls = CALLS if agents < 100 else (Sample(num_timesteps=3 * envs), METRICS, Sample(num_timesteps=2 * envs))
+            rules = world(agents, infos="some", **(DEATHS if agents > 2 else {}))
+            cases[f"{agents} agents, {envs} envs"] = case(rules, calls, num_envs=envs)
+    rules = world(100, **WILD)
+    cases["100 wild agents"] = case(rules, (Sample(num_timesteps=8), METRICS, Sample(num_timesteps=8)), num_envs=2)
+    return cases
+
+
+def _protocols() -> dict[str, Case]:
+    """What envs may say, for ids of all sorts."""
+    kinds: dict[str, dict[str, Any]] = {
+        "together": {},
+        "late": LATE,
+        "waiting": WAITING,
+        "turns": TURNS,
+        "deaths": DEATHS,
+        "deaths unseen": {**DEATHS, "last_words": 0.0},
+        "deaths while waiting": {**DEATHS, **WAITING},
+        "wild": WILD,
+        "few at reset": {**WILD, "at_reset": 0.05},
+        "stillborn": {**LATE, "stillborn": 0.3},
+        "truncated": {"end": "truncated"},
+        "truncated, waiting": {**WAITING, "end": "truncated"},
+        "truncated one by one": {"end": "truncated_each", "flags": "full"},
+        "truncated survivors": {**DEATHS, "end": "truncated_each"},
+        "both ends": {**DEATHS, "end": "both", "flags": "full"},
+        "only __all__": {**WAITING, "flags": "only_all"},
+        "flags repeated": {**WILD, "flags": "repeated"},
+        "full flags": {**WILD, "flags": "full"},
+        "numpy flags": {**DEATHS, "flags": "full", "numpy_flags": True},
+        "no __all__ in truncateds": {**DEATHS, "truncated_has_all": False},
+        "one step each": {"max_steps": 1},
+    }
+    cases = {}
+    for name, rules in kinds.items():
+        for label, ids in (("ints", COLLIDING), ("strings", STRINGS), ("mixed", MIXED)):
+            if label == "ints" or name in ("wild", "late", "deaths"):
+                cases[f"{name}, {label}"] = case(world(ids, **rules), num_envs=2)
+    return cases
+
+
+def _payments() -> dict[str, Case]:
+    cases = {}
+    for kind in REWARDS:
+        # What RLlib makes of the sum of such rewards while an agent waits depends on who else is named in a step.
+        cases[f"rewards {kind}"] = case(world(rewards=(kind,), **({} if kind in MIXED_SUMS else WAITING)))
+    cases["rewards of all kinds"] = case(world(4, rewards=tuple(REWARDS), **DEATHS))
+    for kind in ("some", "arrays", "reused", "empty"):
+        cases[f"infos {kind}"] = case(world(infos=kind, common_info=kind != "empty", **WAITING))
+    return cases
+
+
+def _calls() -> dict[str, Case]:
+    """Ways to call sample()."""
+    waiting = world(4, **WAITING, **DEATHS)
+    plain = (Sample(), METRICS, Sample(), Sample(), METRICS)
+    switching = [Sample(num_timesteps=7, explore=bool(i % 2)) for i in range(4)]
+    random = [Sample(num_timesteps=7, random_actions=True, force_reset=i == 0) for i in range(3)]
+    forced = [Sample(num_timesteps=7, force_reset=True) for _ in range(3)]
+    cases = {
+        "episodes": case(waiting, EPISODES, num_envs=3),
+        "episodes, no seed": case(waiting, EPISODES, num_envs=3, seed=None),
+        "complete_episodes": case(waiting, plain, num_envs=3, batch_mode="complete_episodes"),
+        "truncate_episodes": case(waiting, plain, num_envs=3, fragment=4),
+        "fragment auto": case(waiting, plain, num_envs=3, num_env_runners=2, fragment="auto", batch=50),
+        "agent_steps": case(waiting, num_envs=3, count_steps_by="agent_steps"),
+        "agent_steps, complete": case(waiting, plain, count_steps_by="agent_steps", batch_mode="complete_episodes"),
+        "no exploration": case(waiting, num_envs=3, explore=False),
+        "explore switches": case(waiting, switching),
+        "random actions": case(one_space(action="dict", **WAITING), [*random, METRICS], normalize=False),
+        "random, then module": case(waiting, [*random, METRICS, *forced]),
+        "random episodes": case(waiting, [Sample(num_episodes=3, random_actions=True), METRICS]),
+        "force_reset": case(waiting, [*forced, METRICS, *forced]),
+        "no episodes": case(waiting, [Sample(num_episodes=0), METRICS, Sample(num_timesteps=5)]),
+        "single steps": case(waiting, [*[Sample(num_timesteps=1)] * 12, METRICS], num_envs=1),
+        "metrics never read": case(waiting, [Sample(num_timesteps=15)] * 3),
+        "metrics read twice": case(waiting, [METRICS, Sample(num_timesteps=30), METRICS, METRICS]),
+        "evaluation": case(waiting, EPISODES, in_evaluation=True, explore=False),
+        "no worker": case(waiting, worker_index=None, seed=7),
+        "driver": case(waiting, worker_index=0),
+        "one of two workers": case(waiting, num_env_runners=2, worker_index=2),
+        "old weights": case(waiting, [SetState(seq_no=5), Sample(num_timesteps=5), SetState(seq_no=3), *forced]),
+        "forced weights": case(waiting, [Sample(num_timesteps=5), SetState(seq_no=0), Sample(num_timesteps=5)]),
+        "new env": case(waiting, [Sample(num_timesteps=15), Make("env"), Sample(num_timesteps=15), METRICS]),
+        "new module": case(waiting, [Sample(num_timesteps=15), Make("module"), Sample(num_timesteps=15), METRICS]),
+        "both numbers": case(calls=[Sample(num_timesteps=1, num_episodes=1)], raises="AssertionError"),
+        "negative": case(calls=[Sample(num_timesteps=-1)], raises="AssertionError"),
+    }
+    return cases
+
+
+def _options() -> dict[str, Case]:
+    wild = world(5, **WILD)
+    cases = {
+        **{f"lookback {n}": case(wild, lookback=n) for n in (2, 3, 10)},
+        "lookback 0": case(world(5, **DEATHS), lookback=0),
+        "window 1": case(wild, window=1),
+        "checked": case(world(4, infos="some"), checked=True),
+        "checked, no seed": case(world(4), checked=True, seed=None),
+        "no seed": case(wild, seed=None),
+        "lists": case(wild, to_numpy=False, expects_fast=False),
+        "one module": case(world(4, **WAITING), modules={"p0": "default"}, mapping="name"),
+        "a module for nobody": case(world(4, **WAITING), modules={f"p{i}": "default" for i in range(3)}),
+        "five modules": case(world(9, **DEATHS), modules={f"p{i}": "default" for i in range(5)}, mapping="name"),
+        "mapping by arrival": case(wild, mapping="arrival", expects_fast=False),
+        "mapping by time": case(world(5, **LATE), mapping="time"),
+        "callbacks": case(wild, callbacks="all", expects_fast=False),
+        "callback at the end of sample()": case(wild, callbacks="sample"),
+        "callbacks at ends": case(wild, callbacks="ends", expects_fast=False),
+        "callback functions": case(wild, (*CALLS, *EPISODES), callbacks="functions", expects_fast=False),
+        "arrays reused": case(world(4, reuses_arrays=True, **WAITING)),
+        "actions grabbed, own copy": case(one_space(action="box", grabs_actions=True)),
+    }
+    for i, rules in enumerate(({"failing_steps": (9, 30)}, {"failing_steps": (1,)}, {"failing_resets": (2, 3)})):
+        cases[f"failures {i}"] = case(world(4, **WAITING, **rules), num_envs=1, restarts=True)
+        cases[f"failures {i}, callbacks"] = case(
+            world(4, **rules), num_envs=1, restarts=True, callbacks="all", expects_fast=False
+        )
+    failing = world(4, failing_steps=(9,))
+    cases["failure without restart"] = case(failing, num_envs=1, raises="RuntimeError")
+    return cases
+
+
+def _spaces() -> dict[str, Case]:
+    """All observation and action spaces, with default modules where RLlib's take them."""
+    cases = {}
+    for kind in spaces.OBSERVATIONS:
+        rules = one_space(kind, **WAITING)
+        cases[f"obs {kind}, own module"] = case(rules, modules=both("any"))
+        cases[f"obs {kind}, noting module"] = case(rules, modules=both("noting"))
+        if kind in spaces.FLAT:
+            cases[f"obs {kind}"] = case(rules)
+        if kind in spaces.TO_FLATTEN:
+            cases[f"obs {kind}, flattened"] = case(rules, connectors=("flatten",), expects_fast=False)
+    cases["obs pixels"] = case(one_space("pixels"), model_config=CONV)
+    for kind in spaces.ACTIONS:
+        rules = one_space("f32", kind, **WAITING, **DEATHS)
+        cases[f"action {kind}"] = case(rules)
+        fails = {"dict": "RuntimeError", "tuple": "ValueError"}.get(kind)  # shapes of log probabilities
+        cases[f"action {kind}, no exploration"] = case(rules, explore=False, raises=fails)
+        cases[f"action {kind}, clipped"] = case(rules, normalize=False, clip=True)
+        cases[f"action {kind}, as is"] = case(rules, normalize=False)
+    kinds = {"obs_kinds": {"p0": "f32", "p1": "f64"}, "action_kinds": {"p0": "box", "p1": "multidiscrete"}}
+    cases["spaces by group"] = case(world(5, **kinds, **WILD))
+    return cases
+
+
+def _modules() -> dict[str, Case]:
+    rules, boxes = world(5, **WILD), one_space("f32", "box", agents=5, **WILD)
+    cases = {}
+    for kind in ("any", "noting", "extras", "own_actions", "heuristic", "memory"):
+        cases[f"module {kind}"] = case(rules, modules=both(kind), num_envs=3)
+        cases[f"module {kind}, boxes"] = case(boxes, modules=both(kind))
+        cases[f"module {kind}, no exploration"] = case(rules, modules=both(kind), explore=False)
+        cases[f"module {kind} and default"] = case(rules, modules={"p0": "default", "p1": kind})
+        cases[f"module {kind}, callbacks"] = case(rules, modules=both(kind), callbacks="all", expects_fast=False)
+    for name, options in {"": {}, ", waiting": WAITING, ", turns": TURNS, ", wild": WILD}.items():
+        cases[f"lstm{name}"] = case(world(4, **options), model_config=LSTM)
+    cases["lstm, boxes"] = case(one_space("f32", "box", **WAITING), EPISODES, model_config=LSTM)
+    cases["lstm and own module"] = case(rules, modules={"p0": "default", "p1": "any"}, model_config=LSTM)
+    cases["lstm, no exploration"] = case(rules, model_config=LSTM, explore=False)
+    return cases
+
+
+def _connectors() -> dict[str, Case]:
+    """RLlib's own connectors: the slow way."""
+    cases = {}
+    for names in (("mean_std",), ("frozen_mean_std",), ("previous", "flatten"), ("frames",), ("flatten", "mean_std")):
+        obs, kind = ("frame", "any") if "frames" in names else ("f32", "default")
+        for label, rules in (("", {}), (", waiting", WAITING), (", late deaths", {**LATE, **DEATHS})):
+            setup = {"connectors": names, "lookback": 4, "modules": both(kind), "expects_fast": False}
+            cases[f"{' '.join(names)}{label}"] = case(one_space(obs, agents=4, **rules), **setup)
+    return cases
+
+
+def _known_envs() -> dict[str, Case]:
+    def known(env: type, config: dict[str, Any], **setup: Any) -> Case:
+        return case(env=env, env_config=config, **{"mapping": "name", **setup})
+
+    return {
+        "cartpole": known(known_envs.CartPoles, {"num_agents": 3}, checked=True),
+        "cartpole, episodes": known(known_envs.CartPoles, {"num_agents": 4}, calls=EPISODES, num_envs=3),
+        "pendulum": known(known_envs.Pendulums, {"num_agents": 2}),
+        "spread": known(known_envs.Spread, {}, calls=(*CALLS, *EPISODES), checked=True),
+        "spread, continuous": known(known_envs.Spread, {"continuous_actions": True}),
+        "tag": known(known_envs.Tag, {}, mapping="role"),
+        "speaker and listener": known(known_envs.SpeakerListener, {}, mapping="role"),
+        "battle": known(known_envs.Battle, {}, calls=BATTLE, modules=both("any")),
+    }
+
+
+CASES: dict[str, Case] = {
+    **_sizes(),
+    **_protocols(),
+    **_payments(),
+    **_calls(),
+    **_options(),
+    **_spaces(),
+    **_modules(),
+    **_connectors(),
+    **_known_envs(),
+}

@@ -1,0 +1,229 @@
+"""What differs between two runs, to the bit: one readable line a difference, with the path to it.
+
+Not compared are the clock and the random ids; but ids must pair up over the whole run, and a time must be set in one
+run if it is in the other.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import gymnasium
+import numpy as np
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
+from ray.rllib.utils.metrics.stats import StatsBase
+
+Lines = Iterator[str]
+
+CLOCK_SLOTS = ("_start_time", "_last_step_time")
+ID_SLOTS = ("id_", "multi_agent_episode_id")
+CLOCK_METRICS = ("timer", "time_between_sampling", "episode_duration_sec", "throughput")
+UNORDERED = ("_hanging_actions_end", "_hanging_extra_model_outputs_end", "extra_model_outputs")
+"""Dicts in whose order nobody is interested."""
+REMNANTS = (
+    "env_t_to_agent_t",
+    "agent_t_started",
+    "_agent_to_module_mapping",
+    "_hanging_rewards_end",
+    "_hanging_rewards_begin",
+)
+"""Where RLlib keeps entries of agents that ended before the chunk began, or have none (54 and 15)."""
+COUNTERS = ("num_env_steps_sampled", "num_agent_steps_sampled", "num_module_steps_sampled", "num_episodes")
+STRAYS = ("connector_pipeline_timer", "timers")
+"""27: top-level keys that RLlib logs by mistake."""
+READINGS = ("values", "value")
+"""Entries of a Stats object's state that hold what was measured."""
+
+
+class Comparison:
+    """Compares two runs part by part. It knows which id of the one is which id of the other."""
+
+    def __init__(self) -> None:
+        self._their_id: dict[str, str] = {}
+        self._our_id: dict[str, str] = {}
+        self._rules: list[tuple[type | tuple[type, ...], Callable[[Any, Any, str], Lines]]] = [
+            (MultiAgentEpisode, self._slots),
+            (SingleAgentEpisode, self._slots),
+            (InfiniteLookbackBuffer, self._buffers),
+            (StatsBase, self._stats),
+            (dict, self._dicts),
+            ((list, tuple), self._sequences),
+            (np.ndarray, self._arrays),
+            (gymnasium.Space, self._spaces),
+        ]
+
+    def __call__(self, want: Any, got: Any, path: str) -> Lines:
+        """The differences between two values of any kind that runners hand out."""
+        for kind, rule in self._rules:
+            if isinstance(want, kind) and isinstance(got, kind):
+                return rule(want, got, path)
+        return self._values(want, got, path)
+
+    def _slots(self, want: Any, got: Any, path: str) -> Lines:
+        """Two episodes: all slots that RLlib's class has. Ours may be a subclass with more."""
+        for name in _rllib_slots(want):
+            theirs, ours, at = getattr(want, name), getattr(got, name), f"{path}.{name}"
+            if name in CLOCK_SLOTS:
+                if (theirs is None) != (ours is None):
+                    yield f"{at}: {theirs} / {ours}"
+            elif name in ID_SLOTS:
+                yield from self._ids(theirs, ours, at)
+            elif name == "_last_added_observation":
+                continue  # RLlib keeps the env's own object, we a view of the column's last row
+            elif name in REMNANTS:
+                yield from self._dicts(*_without_remnants(name, want, got), at)
+            elif name in UNORDERED:
+                yield from self._dicts(theirs, _ordered_like(theirs, ours), at)
+            elif name == "agent_to_module_mapping_fn":
+                if getattr(theirs, "__qualname__", theirs) != getattr(ours, "__qualname__", ours):
+                    yield f"{at}: {theirs} / {ours}"
+            else:
+                yield from self(theirs, ours, at)
+
+    def _ids(self, want: Any, got: Any, path: str) -> Lines:
+        if type(want) is not str or type(got) is not str:
+            yield from self._values(want, got, path)
+        elif self._their_id.setdefault(want, got) != got or self._our_id.setdefault(got, want) != want:
+            yield f"{path}: {want} / {got}, but before it was {self._their_id[want]} or {self._our_id.get(got)}"
+
+    def _buffers(self, want: Any, got: Any, path: str) -> Lines:
+        yield from self._dicts(vars(want), vars(got), path, attributes=True)
+
+    def _stats(self, want: StatsBase, got: StatsBase, path: str) -> Lines:
+        """Class, settings, and the readings unless they are of the clock."""
+        if type(want) is not type(got):
+            yield f"{path}: {type(want).__name__} / {type(got).__name__}"
+            return
+        if any(f"['{name}" in path for name in COUNTERS) and np.isnan(want.peek()) and got.peek() == 0:
+            return  # 19
+        theirs, ours = want.get_state(), got.get_state()
+        if is_clock(path):
+            theirs, ours = _settings(theirs), _settings(ours)
+        yield from self._dicts(theirs, ours, path)
+        if not is_clock(path):
+            yield from self(want.peek(), got.peek(), f"{path}.peek()")
+
+    def _dicts(self, want: dict, got: dict, path: str, attributes: bool = False) -> Lines:
+        if "env_reset_timer" in want:
+            want, got = ({key: items[key] for key in items if key not in STRAYS} for items in (want, got))
+        if type(want) is not type(got):
+            yield f"{path}: {type(want).__name__} / {type(got).__name__}"
+        theirs, ours = (getattr(items, "default_factory", None) for items in (want, got))
+        if theirs is not ours:
+            yield f"{path}.default_factory: {theirs} / {ours}"
+        if [*map(_key, want)] != [*map(_key, got)]:
+            yield f"{path}: keys {[*want]} / {[*got]}"
+        for name in want:
+            if name in got:
+                yield from self(want[name], got[name], f"{path}.{name}" if attributes else f"{path}[{name!r}]")
+
+    def _sequences(self, want: Any, got: Any, path: str) -> Lines:
+        if type(want) is not type(got) or len(want) != len(got):
+            yield f"{path}: {type(want).__name__} of {len(want)} / {type(got).__name__} of {len(got)}"
+        for i, (theirs, ours) in enumerate(zip(want, got, strict=False)):
+            yield from self(theirs, ours, f"{path}[{i}]")
+
+    def _arrays(self, want: np.ndarray, got: np.ndarray, path: str) -> Lines:
+        theirs, ours = _outline(want), _outline(got)
+        if theirs != ours:
+            yield f"{path}: {theirs} / {ours}"
+        elif want.dtype == object:
+            yield from self._sequences(want.ravel().tolist(), got.ravel().tolist(), path)
+        elif want.tobytes() != got.tobytes():
+            yield f"{path}: {_first_difference(want, got)}"
+
+    def _spaces(self, want: gymnasium.Space, got: gymnasium.Space, path: str) -> Lines:
+        if type(want) is not type(got) or want != got or want.dtype != got.dtype:
+            yield f"{path}: {want} / {got}"
+
+    def _values(self, want: Any, got: Any, path: str) -> Lines:
+        # By repr, as nan is nan and 0.0 is not -0.0.
+        if type(want) is not type(got) or repr(want) != repr(got):
+            yield f"{path}: {_short(want)} / {_short(got)}"
+
+
+def _without_remnants(name: str, want: Any, got: Any) -> tuple[dict, dict]:
+    """Their dict and ours, with the entries that mean something, those of the one in the order of the other."""
+    theirs, ours = getattr(want, name), getattr(got, name)
+    if name == "_hanging_rewards_end":
+        agents = [*got._hanging_actions_end]
+    elif name == "env_t_to_agent_t" or name == "_hanging_rewards_begin":
+        agents = [agent for agent in theirs if agent in ours]
+    else:
+        agents = [*got.agent_episodes]
+    return _only(theirs, agents), (ours if name == "env_t_to_agent_t" else _only(ours, agents))
+
+
+def _only(entries: dict, agents: list) -> dict:
+    found = {agent: entries[agent] for agent in agents if agent in entries}
+    return found if type(entries) is dict else type(entries)(entries.default_factory, found)  # type: ignore[attr-defined]
+
+
+def _ordered_like(theirs: dict, ours: dict) -> dict:
+    """Ours in their order; so are dicts in it."""
+    ours = _only(ours, [*ours])
+    for key, value in ours.items():
+        if type(value) is dict and type(theirs.get(key)) is dict:
+            ours[key] = _ordered_like(theirs[key], value)
+    return _only(ours, [*(key for key in theirs if key in ours), *(key for key in ours if key not in theirs)])
+
+
+def is_clock(path: str) -> bool:
+    """Whether the metric at this path holds what a clock said."""
+    return path.endswith("['sample']") or any(word in path for word in CLOCK_METRICS)
+
+
+def shared_memory(episodes: list[MultiAgentEpisode]) -> Lines:
+    """Names the columns that overlap in memory: whoever writes to the one changes the other."""
+    ranges = []
+    for number, episode in enumerate(episodes):
+        for agent, part in episode.agent_episodes.items():
+            columns = {"observations": part.observations, "actions": part.actions, "rewards": part.rewards}
+            for name, buffer in {**columns, **part.extra_model_outputs}.items():
+                for array in _leaves(getattr(buffer, "data", buffer)):
+                    begin, end = np.lib.array_utils.byte_bounds(array)
+                    ranges.append((begin, end, f"episode {number} [{agent!r}].{name}", array))
+    ranges.sort(key=lambda one: one[:2])
+    for one, other in pairwise(ranges):
+        if other[0] < one[1] and np.shares_memory(one[3], other[3]):
+            yield f"{one[2]} and {other[2]} share memory"
+
+
+def _leaves(data: Any) -> Iterator[np.ndarray]:
+    if isinstance(data, dict):
+        data = tuple(data.values())
+    if isinstance(data, tuple):
+        for part in data:
+            yield from _leaves(part)
+    elif isinstance(data, np.ndarray) and data.size:
+        yield data
+
+
+def _rllib_slots(episode: Any) -> tuple[str, ...]:
+    kind = MultiAgentEpisode if isinstance(episode, MultiAgentEpisode) else SingleAgentEpisode
+    return tuple(kind.__slots__)
+
+
+def _settings(state: dict) -> dict:
+    return {name: value for name, value in state.items() if name not in READINGS}
+
+
+def _key(key: Any) -> tuple[type, Any]:
+    return (type(key), key)
+
+
+def _outline(array: np.ndarray) -> str:
+    return f"{type(array).__name__} {array.dtype.str}{[*array.shape]}{'' if array.flags.writeable else ' read-only'}"
+
+
+def _first_difference(want: np.ndarray, got: np.ndarray) -> str:
+    flat = [np.frombuffer(array.tobytes(), np.uint8).reshape(array.size, -1) for array in (want, got)]
+    where = np.flatnonzero((flat[0] != flat[1]).any(axis=1))
+    index = tuple(map(int, np.unravel_index(where[0], want.shape)))
+    return f"{len(where)} of {want.size} differ, first at {index}: {want[index]!r} / {got[index]!r}"
+
+
+def _short(value: Any) -> str:
+    return f"{type(value).__name__} {value!r:.200}"

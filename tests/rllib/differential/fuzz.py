@@ -1,0 +1,159 @@
+"""Random cases: worlds, configs and calls, each from its seed alone."""
+
+import random
+from typing import Any
+
+from rllib.differential import spaces
+from rllib.differential.cases import COLLIDING, MIXED, STRINGS
+from rllib.differential.configs import LSTM, SMALL, Setup
+from rllib.differential.runs import Call, Case, GetMetrics, Make, Sample, SetState
+from rllib.differential.worlds import MIXED_SUMS, REWARDS, Rules
+
+IDS = (tuple(range(6)), COLLIDING, STRINGS, MIXED)
+GROUPS = ("p0", "p1", "p2")
+OWN_MODULES = ("any", "any", "noting", "extras", "own_actions", "heuristic", "memory")
+
+
+def random_case(seed: int) -> Case:
+    rng = random.Random(seed)
+    agents = tuple(rng.sample(rng.choice(IDS), rng.randint(1, 6)))
+    obs_kinds, action_kinds, modules = _kinds(rng, most=len(agents))
+    rules = _rules(rng, agents, obs_kinds, action_kinds)
+    setup = _setup(rng, rules, modules)
+    return Case(
+        setup=setup,
+        calls=tuple(_calls(rng, setup)),
+        expects_fast=not setup.connectors
+        and setup.to_numpy
+        and setup.callbacks in ("none", "sample")
+        and setup.mapping != "arrival",
+        worker_index=rng.choice((None, 1, 1, 2) if setup.num_env_runners else (None, 0)),
+    )
+
+
+def _kinds(rng: random.Random, most: int) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Kinds of observation spaces, action spaces and modules by group; those of a group go together."""
+    groups = GROUPS[: min(most, rng.choice((1, 2, 2, 3)))]
+    obs_kinds, action_kinds, modules = {}, {}, {}
+    same = rng.random() < 0.5
+    for group in groups:
+        if same and modules:
+            obs_kinds[group], action_kinds[group] = obs_kinds["p0"], action_kinds["p0"]
+            another = _module_for(rng, obs_kinds["p0"], action_kinds["p0"])
+            modules[group] = rng.choice((modules["p0"], another))
+            continue
+        own = rng.random() < 0.4
+        obs_kinds[group] = rng.choice(("f32", "f32", *spaces.OBSERVATIONS) if own else ("f32", "f32", *spaces.FLAT))
+        action_kinds[group] = rng.choice(("discrete", *(spaces.SIMPLE_ACTIONS if own else spaces.ACTIONS)))
+        modules[group] = rng.choice(OWN_MODULES) if own else "default"
+    return obs_kinds, action_kinds, modules
+
+
+def _module_for(rng: random.Random, obs_kind: str, action_kind: str) -> str:
+    """Any module that takes these spaces."""
+    kinds = OWN_MODULES if action_kind in spaces.SIMPLE_ACTIONS else ()
+    return rng.choice((*kinds, *("default",) * 2 * (obs_kind in spaces.FLAT)))
+
+
+def _rules(rng: random.Random, agents: tuple, obs_kinds: dict[str, str], action_kinds: dict[str, str]) -> Rules:
+    groups = [*obs_kinds]
+    fails = rng.random() < 0.08
+    style = rng.choice(("together", "together", "sparse", "turns"))
+    # What RLlib makes of a sum of such rewards while an agent waits depends on who else is named in a step.
+    kinds = sorted(REWARDS if style == "together" else {*REWARDS} - {*MIXED_SUMS})
+    return Rules(
+        agents=agents,
+        group_of={agent: groups[i % len(groups)] for i, agent in enumerate(agents)},
+        obs_kinds=obs_kinds,
+        action_kinds=action_kinds,
+        seed=rng.randrange(1000),
+        max_steps=rng.choice((1, 2, 5, 9, 14, 30)),
+        style=style,
+        at_reset=rng.choice((1.0, 1.0, 0.6, 0.1)),
+        joins=rng.choice((1.0, 0.3, 0.1)),
+        dies=rng.choice((0.0, 0.0, 0.05, 0.3)),
+        last_words=rng.choice((1.0, 0.5, 0.0)),
+        quiet=rng.choice((0.0, 0.0, 0.2)) if style != "together" else 0.0,
+        stillborn=rng.choice((0.0, 0.0, 0.1)),
+        end=rng.choice(("terminated", "truncated", "truncated_each", "both")),
+        flags=rng.choice(("sparse", "full", "repeated", "only_all")),
+        numpy_flags=rng.random() < 0.2,
+        truncated_has_all=rng.random() < 0.8,
+        splits=rng.random() < 0.1,
+        shuffled=rng.random() < 0.5,
+        rewards=tuple(rng.sample(kinds, rng.choice((1, 1, 2, len(kinds))))),
+        pays_waiting=rng.choice((0.0, 0.5, 1.0)),
+        pays_absent=rng.choice((0.0, 0.0, 0.4)),
+        infos=rng.choice(("none", "some", "arrays", "reused", "empty")),
+        common_info=rng.random() < 0.2,
+        reuses_arrays=rng.random() < 0.3,
+        failing_steps=tuple(rng.sample(range(1, 40), 2)) if fails else (),
+        failing_resets=tuple(rng.sample(range(1, 9), 1)) if fails else (),
+    )
+
+
+def _setup(rng: random.Random, rules: Rules, modules: dict[str, str]) -> Setup:
+    defaults_only = set(modules.values()) == {"default"}
+    same = len(set(rules.obs_kinds.values())) == len(set(rules.action_kinds.values())) == 1
+    plain = set(rules.obs_kinds.values()) <= {"f32"} and defaults_only
+    nested = bool(set(spaces.NESTED_ACTIONS) & set(rules.action_kinds.values()))
+    lists_kept = rng.random() < 0.04
+    return Setup(
+        rules=rules,
+        modules=modules,
+        model_config=LSTM if not nested and rng.random() < 0.2 else SMALL,
+        mapping=rng.choice(("group", "name", "arrival", "time")) if same else "group",
+        connectors=(rng.choice(("mean_std", "flatten")),) if plain and rng.random() < 0.2 else (),
+        callbacks=rng.choice(("none",) * 8 + ("sample", "ends", "all", "functions")),
+        num_envs=1 if rules.failing_steps else rng.choice((1, 1, 2, 3, 5)),  # 03
+        num_env_runners=rng.choice((0, 0, 2)),
+        fragment=rng.randint(1, 9),
+        batch_mode=rng.choice(("truncate_episodes",) * 3 + ("complete_episodes",)),
+        count_steps_by=rng.choice(("env_steps", "env_steps", "agent_steps")),
+        explore=nested or rng.random() < 0.8,
+        lookback=rng.choice((1, 1, 1, 2, 3, 10)),
+        normalize=rng.random() < 0.7,
+        clip=rng.random() < 0.3,
+        seed=rng.choice((None, 0, 3, 12345)),
+        in_evaluation=rng.random() < 0.1,
+        checked=rng.random() < 0.15 and not rules.failing_steps and not set(rules.rewards) & {"none"},
+        restarts=bool(rules.failing_steps),
+        to_numpy=not lists_kept,
+        window=rng.choice((1, 3, 100)),
+    )
+
+
+def _calls(rng: random.Random, setup: Setup) -> list[Call]:
+    """About four samples, with metrics and new weights in between.
+
+    A call begins with a reset where RLlib could not go on: where random actions and those of modules, or log
+    probabilities of both kinds, would come into one episode, and after an env failed in a call for episodes.
+    """
+    assert setup.rules is not None
+    one_explore = set(spaces.ONE_EXPLORE) & set(setup.rules.action_kinds.values())
+    calls: list[Call] = []
+    seq_no, was_random, must_reset = 0, False, True
+    for _ in range(rng.randint(3, 5)):
+        is_random = rng.random() < 0.1
+        explore = None if one_explore or rng.random() < 0.7 else rng.random() < 0.5
+        options: dict[str, Any] = {"explore": explore, "random_actions": True if is_random else None}
+        must_reset = must_reset or is_random != was_random
+        if rng.random() < 0.2:
+            calls.append(Sample(num_episodes=rng.randint(0, 4), **options))
+            must_reset = bool(setup.rules.failing_steps)
+        elif rng.random() < 0.2 and not must_reset:
+            calls.append(Sample(**options))
+            must_reset = bool(setup.rules.failing_steps)
+        else:
+            reset = True if must_reset or rng.random() < 0.1 else None
+            calls.append(Sample(num_timesteps=rng.choice((1, 5, 12, 20, 40)), force_reset=reset, **options))
+            must_reset = False
+        was_random = is_random
+        if rng.random() < 0.5:
+            calls.append(GetMetrics())
+        if rng.random() < 0.3:
+            seq_no += rng.choice((-1, 1, 2))
+            calls.append(SetState(seq_no=max(seq_no, 0), lifetime=rng.choice((None, 500))))
+        if rng.random() < 0.03:
+            calls.append(Make(rng.choice(("env", "module"))))
+    return [*calls, GetMetrics()]

@@ -1,0 +1,41 @@
+"""Differences that docs/differences.md explains: RLlib loses data there, and we do the right thing.
+
+A case that meets such a defect differs from RLlib's run. It must then equal a run of RLlib's own loop over our
+corrected episodes. That these equal RLlib's, defects aside, has tests of its own (test_rllib_episode_fixes.py).
+"""
+
+from rllib.differential.runs import Case, Run, differences, play
+
+from fastmarl.rllib import MultiAgentEnvRunner
+
+
+class CorrectedLoop(MultiAgentEnvRunner):
+    """RLlib's own loop, recording into our episodes."""
+
+    def _choose_path(self) -> None:
+        self.slow_path_reasons = ["asked for"]
+
+
+def unexpected(case: Case, want: Run, got: Run) -> list[str]:
+    """Differences between RLlib's run and ours that nothing explains."""
+    lines = _unexplained(case, want, got)
+    if want.error is not None:  # RLlib's may come a step earlier: we make episodes at the end of a call
+        return [line for line in lines if not line.startswith("tape")]
+    if not lines:
+        return lines
+    corrected = play(case, CorrectedLoop)
+    # When agents ended, RLlib asks the mapping function for remnants of them (54).
+    return [line for line in _unexplained(case, corrected, got) if not line.startswith("tape of mapping")]
+
+
+def _unexplained(case: Case, want: Run, got: Run) -> list[str]:
+    return [line for line in differences(want, got) if not _is_explained(case, line)]
+
+
+def _is_explained(case: Case, line: str) -> bool:
+    """20: episodes that RLlib drops are not counted. The error of a failed env says what can be done."""
+    if "['num_episodes" in line:
+        return case.setup.batch_mode == "complete_episodes" or any(
+            getattr(call, "num_episodes", None) is not None for call in case.calls
+        )
+    return line.startswith("error[1]") and "would make it anew" in line

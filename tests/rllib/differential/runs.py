@@ -1,0 +1,184 @@
+"""One case, played through one class of runner."""
+
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+import tree
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from rllib.differential import tape
+from rllib.differential.compare import Comparison, shared_memory
+from rllib.differential.configs import Setup, make_config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A call of sample(); arguments that are None are not given."""
+
+    num_timesteps: int | None = None
+    num_episodes: int | None = None
+    explore: bool | None = None
+    random_actions: bool | None = None
+    force_reset: bool | None = None
+
+    def on(self, runner: Any) -> Any:
+        return runner.sample(**{name: value for name, value in vars(self).items() if value is not None})
+
+
+@dataclass(frozen=True)
+class GetMetrics:
+    """A call of get_metrics(). The order of its keys means nothing."""
+
+    def on(self, runner: Any) -> Any:
+        return self._sorted(runner.get_metrics())
+
+    def _sorted(self, node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        return {key: self._sorted(node[key]) for key in sorted(node, key=repr)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetState:
+    """A call of set_state() as an Algorithm makes it, with weights moved by `shift`."""
+
+    seq_no: int
+    shift: float = 0.1
+    lifetime: int | None = None
+
+    def on(self, runner: Any) -> Any:
+        weights = runner.get_state(components="rl_module")["rl_module"]
+        state = {"rl_module": tree.map_structure(self._move, weights), "weights_seq_no": self.seq_no}
+        if self.lifetime is not None:
+            state["num_env_steps_sampled_lifetime"] = self.lifetime
+        return runner.set_state(state)
+
+    def _move(self, weight: Any) -> Any:
+        is_real = isinstance(weight, np.ndarray) and weight.dtype.kind == "f"
+        return weight + np.asarray(self.shift, weight.dtype) if is_real else weight
+
+
+@dataclass(frozen=True)
+class Make:
+    """make_env() or make_module(), as users may call it."""
+
+    what: str
+
+    def on(self, runner: Any) -> Any:
+        return getattr(runner, f"make_{self.what}")()
+
+
+Call = Sample | GetMetrics | SetState | Make
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What to compare. `worker_index` is that of the runner; `raises` names the error that ends the last call."""
+
+    setup: Setup
+    calls: tuple[Call, ...]
+    expects_fast: bool
+    worker_index: int | None = 1
+    raises: str | None = None
+
+
+@dataclass
+class Run:
+    """What a runner handed out, and what it left behind."""
+
+    returned: list[Any] = field(default_factory=list)
+    error: BaseException | None = None
+    notes: tape.Tape = field(default_factory=dict)
+    state: Any = None
+    generators: Any = None
+    is_accelerated: bool | None = None
+    """None: sample() did not come that far."""
+    slow_path_reasons: Any = ()
+
+    @property
+    def episodes(self) -> list[Any]:
+        return [episode for part in self.returned if isinstance(part, list) for episode in part]
+
+
+def play(case: Case, runner_class: type = RLlibEnvRunner) -> Run:
+    """Build everything from scratch under fixed seeds, make the calls, stop at the first error."""
+    run = Run()
+    with _fixed_seeds(), warnings.catch_warnings():
+        # Every runner registers its envs under this one name.
+        warnings.filterwarnings("ignore", ".*Overriding environment rllib-multi-agent-env")
+        run.notes = tape.start()
+        try:
+            runner = runner_class(config=make_config(case.setup), worker_index=case.worker_index)
+            _play(case, runner, run)
+        except Exception as error:
+            run.error = error
+        run.generators = [random.getstate(), np.random.get_state(), torch.get_rng_state().numpy()]  # noqa: NPY002
+    return run
+
+
+def _play(case: Case, runner: Any, run: Run) -> None:
+    try:
+        run.returned.append(runner.get_spaces())
+        for call in case.calls:
+            run.returned.append(call.on(runner))
+        run.state = runner.get_state()
+    finally:
+        run.is_accelerated = getattr(runner, "is_accelerated", None)
+        run.slow_path_reasons = getattr(runner, "slow_path_reasons", ())
+        runner.stop()
+
+
+def differences(want: Run, got: Run) -> Iterator[str]:
+    """One line for each difference between two runs of a case."""
+    compare = Comparison()
+    yield from compare(_described(want.error), _described(got.error), "error")
+    for i, (theirs, ours) in enumerate(zip_longest(want.returned, got.returned)):
+        yield from compare(theirs, ours, f"call {i}")
+    for channel in want.notes:
+        yield from _first_difference(want.notes[channel], got.notes[channel], f"tape of {channel}")
+    yield from compare(want.state, got.state, "get_state()")
+    yield from compare(want.generators, got.generators, "global generators")
+    if not any(shared_memory(want.episodes)):
+        yield from shared_memory(got.episodes)
+
+
+def wrong_path(case: Case, run: Run) -> Iterator[str]:
+    """A line if the fast loop did not run where it should, or did where it should not."""
+    if run.is_accelerated not in (None, case.expects_fast):
+        yield f"accelerated: {case.expects_fast} / {run.is_accelerated}, as {run.slow_path_reasons}"
+
+
+def _first_difference(want: list[tuple], got: list[tuple], path: str) -> Iterator[str]:
+    """The first entry that differs: all later ones follow from it."""
+    for i, (theirs, ours) in enumerate(zip_longest(want, got)):
+        if theirs != ours:
+            yield f"{path}, entry {i} of {len(want)} / {len(got)}: {theirs!r:.300} / {ours!r:.300}"
+            return
+
+
+def _described(error: BaseException | None) -> tuple[str, str, str]:
+    """Class, text and cause."""
+    return (type(error).__name__, str(error), type(getattr(error, "__cause__", None)).__name__)
+
+
+@contextmanager
+def _fixed_seeds() -> Iterator[None]:
+    """Global generators from fixed seeds; what they and torch were set to before comes back."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.set_rng_state(before[2])

@@ -1,0 +1,70 @@
+"""RLlib's runner and ours, one after the other under the same seeds: episodes, metrics, calls and states are equal."""
+
+import pytest
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from rllib.differential.broken import BROKEN
+from rllib.differential.cases import CASES, METRICS, both, case, world
+from rllib.differential.known import unexpected
+from rllib.differential.runs import Run, Sample, differences, play, wrong_path
+
+from fastmarl.rllib import MultiAgentEnvRunner
+
+MOST_LINES = 20
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal(name: str) -> None:
+    chosen = CASES[name]
+    want, got = play(chosen, RLlibEnvRunner), play(chosen, MultiAgentEnvRunner)
+    if chosen.raises is None and want.error is not None:
+        raise want.error
+    assert type(want.error).__name__ == (chosen.raises or "NoneType")
+    lines = [*unexpected(chosen, want, got), *wrong_path(chosen, got)]
+    if lines:
+        raise AssertionError("\n".join(lines[:MOST_LINES])) from got.error
+    assert chosen.raises or any(len(episode) for episode in want.episodes), "compared nothing"
+
+
+def test_the_fast_loop_is_there() -> None:
+    """Two equal slow runners would prove nothing."""
+    assert play(SENSITIVE, MultiAgentEnvRunner).is_accelerated
+
+
+SENSITIVE = case(
+    world(4, style="sparse", dies=0.1, pays_waiting=0.5, rewards=("float", "zero"), infos="some"),
+    (Sample(num_timesteps=40), METRICS, Sample(num_timesteps=9), METRICS),
+    num_envs=3,
+)
+"""A case in which everything occurs that the broken runners spoil."""
+
+
+@pytest.fixture(scope="module")
+def sensitive_run() -> Run:
+    return play(SENSITIVE)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_comparison_sees(name: str, sensitive_run: Run) -> None:
+    """The checker is checked."""
+    got = play(SENSITIVE, BROKEN[name])
+    assert got.error is None
+    assert [*differences(sensitive_run, got)]
+
+
+def test_comparison_sees_the_time_that_modules_are_told() -> None:
+    """Modules that explore less with time depend on it."""
+    noting = case(modules=both("noting"))
+
+    class Late(RLlibEnvRunner):
+        def sample(self, **kwargs):
+            self.num_env_steps_sampled_lifetime += 1
+            try:
+                return super().sample(**kwargs)
+            finally:
+                self.num_env_steps_sampled_lifetime -= 1
+
+    assert any("tape of forward" in line for line in differences(play(noting), play(noting, Late)))
+
+
+def test_rllib_equals_itself(sensitive_run: Run) -> None:
+    assert not [*differences(sensitive_run, play(SENSITIVE))]

@@ -1,0 +1,54 @@
+"""Random worlds, configs and calls: RLlib's runner and ours must not differ in any."""
+
+import os
+
+import pytest
+from rllib.differential.fuzz import random_case
+from rllib.differential.known import unexpected
+from rllib.differential.runs import play, wrong_path
+
+from fastmarl.rllib import MultiAgentEnvRunner
+
+FUZZ_CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", 300))
+FIRST_SEED = int(os.environ.get("FASTMARL_FUZZ_FIRST_SEED", 0))
+BATCHES = 20
+MOST_SKIPPED = 0.05
+MOST_LINES = 10
+
+played: list[int] = []
+skipped: dict[int, str] = {}
+"""Seeds of cases in which RLlib itself raises -> its error."""
+
+
+def check(seed: int) -> None:
+    """Raises AssertionError with the differences and how to see them again."""
+    case = random_case(seed)
+    want = play(case)
+    played.append(seed)
+    if want.error is not None:
+        skipped[seed] = f"{type(want.error).__name__}: {want.error}"
+        return
+    got = play(case, MultiAgentEnvRunner)
+    lines = [*unexpected(case, want, got), *wrong_path(case, got)]
+    again = f"FASTMARL_FUZZ_SEED={seed} pytest tests/rllib/test_equality_fuzz.py -k alone"
+    order = "the order of string ids depends on PYTHONHASHSEED"
+    if lines:
+        text = "\n".join([f"seed {seed}; again: {again} ({order})", *lines[:MOST_LINES], repr(case)])
+        raise AssertionError(text) from got.error
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_batch(batch: int) -> None:
+    for seed in range(FIRST_SEED + batch, FIRST_SEED + FUZZ_CASES, BATCHES):
+        check(seed)
+
+
+def test_few_were_skipped() -> None:
+    """The worlds keep to what RLlib takes, so that something was compared."""
+    assert len(skipped) <= MOST_SKIPPED * max(len(played), BATCHES), skipped
+
+
+@pytest.mark.skipif("FASTMARL_FUZZ_SEED" not in os.environ, reason="FASTMARL_FUZZ_SEED is not set")
+def test_alone() -> None:
+    check(int(os.environ["FASTMARL_FUZZ_SEED"]))
+    assert not skipped

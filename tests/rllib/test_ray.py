@@ -1,0 +1,155 @@
+"""With real Ray processes: remote runners, failures, checkpoints, Tune, evaluation, asynchronous algorithms."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import ray
+import tree
+from ray import tune
+from ray.rllib.algorithms.appo import APPOConfig
+from ray.rllib.algorithms.impala import IMPALAConfig
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
+
+from fastmarl.rllib import MultiAgentEnvRunner
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local_ray():
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()
+
+
+def make_config(kind=PPOConfig, runner_class=MultiAgentEnvRunner, **env_runners):
+    config = (
+        kind()
+        .environment(MultiAgentCartPole, env_config={"num_agents": 2})
+        .multi_agent(policies=["p0", "p1"], policy_mapping_fn=lambda agent_id, *args, **kwargs: f"p{agent_id}")
+        .env_runners(env_runner_cls=runner_class, **{"num_env_runners": 2, "num_envs_per_env_runner": 2, **env_runners})
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16]))
+        .debugging(seed=3)
+    )
+    config.training(train_batch_size_per_learner=400, lr=3e-3)
+    if kind is PPOConfig:
+        config.training(minibatch_size=128, num_epochs=4)
+    return config
+
+
+@pytest.fixture
+def build():
+    """Builds algorithms and stops them."""
+    built = []
+
+    def build_algorithm(config):
+        built.append(config.build_algo())
+        return built[-1]
+
+    yield build_algorithm
+    for algorithm in built:
+        algorithm.stop()
+
+
+def learned(algorithm):
+    return algorithm.learner_group.get_weights()
+
+
+def assert_same_weights(one, other):
+    tree.map_structure(np.testing.assert_array_equal, learned(one), learned(other))
+
+
+def test_remote_runners_learn_the_same_as_rllibs(build):
+    theirs = build(make_config(runner_class=RLlibEnvRunner))
+    for _ in range(3):
+        theirs.train()
+    ours = build(make_config())  # only now: both learners draw from this process's generators
+    for _ in range(3):
+        ours.train()
+    assert_same_weights(ours, theirs)
+    assert ours.env_runner_group.foreach_env_runner(lambda runner: runner.is_accelerated, local_env_runner=False) == [
+        True,
+        True,
+    ]
+
+
+def test_options_reach_remote_runners(build):
+    algorithm = build(make_config(runner_class=MultiAgentEnvRunner.options(fixes={"01"})))
+    algorithm.train()
+    fixes = algorithm.env_runner_group.foreach_env_runner(lambda runner: runner.fixes, local_env_runner=False)
+    assert all("01" in found for found in fixes)
+
+
+def test_a_killed_runner_comes_back(build):
+    config = make_config().fault_tolerance(restart_failed_env_runners=True, delay_between_env_runner_restarts_s=0.1)
+    algorithm = build(config)
+    algorithm.train()
+    group = algorithm.env_runner_group
+    pids = group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False)
+    for actor_id in group.healthy_env_runner_ids():  # sampling is under way when the signal comes
+        group.foreach_env_runner_async(lambda runner: runner.sample(num_timesteps=10**7), remote_worker_ids=[actor_id])
+        break
+    os.kill(pids[0], signal.SIGKILL)
+    for _ in range(10):
+        result = algorithm.train()
+        if group.num_healthy_remote_env_runners() == 2:
+            break
+    assert group.num_healthy_remote_env_runners() == 2
+    assert result["env_runners"]["num_env_steps_sampled"] > 0
+
+
+def test_restored_algorithm_goes_on_equally(build, tmp_path):
+    first = build(make_config(num_env_runners=0))
+    first.train()
+    path = first.save(str(tmp_path)).checkpoint.path
+    restored = []
+    for runner_class in (MultiAgentEnvRunner, RLlibEnvRunner):
+        algorithm = build(make_config(num_env_runners=0, runner_class=runner_class))
+        algorithm.restore(path)
+        assert_same_weights(first, algorithm)
+        algorithm.train()
+        restored.append(algorithm)
+    assert_same_weights(*restored)
+
+
+def test_tuner(tmp_path):
+    config = make_config(num_env_runners=1).training(lr=tune.grid_search([1e-3, 1e-2]))
+    tuner = tune.Tuner(
+        "PPO",
+        param_space=config,
+        run_config=tune.RunConfig(stop={"training_iteration": 2}, storage_path=str(tmp_path), verbose=0),
+    )
+    results = tuner.fit()
+    assert len(results) == 2
+    assert not results.errors
+    assert all(result.metrics["env_runners"]["num_env_steps_sampled_lifetime"] >= 800 for result in results)
+
+
+def test_evaluation_runners(build):
+    config = make_config(num_env_runners=0).evaluation(
+        evaluation_num_env_runners=1, evaluation_interval=1, evaluation_duration=3, evaluation_duration_unit="episodes"
+    )
+    result = build(config).train()
+    assert result["evaluation"]["env_runners"]["num_episodes"] >= 3
+
+
+@pytest.mark.parametrize("kind", [APPOConfig, IMPALAConfig])
+def test_asynchronous_algorithms(build, kind):
+    algorithm = build(make_config(kind))
+    returns = [algorithm.train()["env_runners"].get("episode_return_mean", 0.0) for _ in range(4)]
+    assert returns[-1] > 15
+
+
+def test_env_runner_state_server(build):
+    config = make_config(APPOConfig)
+    config.env_runners(use_env_runner_state_server=True)
+    algorithm = build(config)
+    for _ in range(2):
+        algorithm.train()
+    seq_nos = algorithm.env_runner_group.foreach_env_runner(lambda r: r._weights_seq_no, local_env_runner=False)
+    assert max(seq_nos) > 0
