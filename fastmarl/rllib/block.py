@@ -109,7 +109,7 @@ class RLlibBlock(Block):
         """What the module answered to a row, leaf by leaf, and the number of its weights."""
         if row < len(self.former):
             return self.former[row]
-        values = {key: _item(column, row, self._boxed and not _is_state(key)) for key, column in self.outputs.items()}
+        values = {key: _item(column, row, self._boxed and not is_state(key)) for key, column in self.outputs.items()}
         return {**values, SEQ_NO: int(self.seq_no_R[row])} if has_extras(values) else values
 
     def take(self, source: Block, rows: np.ndarray) -> None:
@@ -149,7 +149,8 @@ def _item(column: np.ndarray, row: int, boxed: bool = False) -> Any:
     return np.array(item) if boxed or isinstance(item, np.ndarray) else item
 
 
-def _is_state(key: Key) -> bool:
+def is_state(key: Key) -> bool:
+    """Whether an output is (part of) a recurrent state."""
     return (key if isinstance(key, str) else key[0]) == Columns.STATE_OUT
 
 

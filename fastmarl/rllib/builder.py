@@ -6,6 +6,7 @@ What is gathered shares no memory with the store, so blocks can be used again at
 from collections.abc import Hashable
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import accumulate
 from time import perf_counter
 from typing import Any
 
@@ -15,7 +16,7 @@ from ray.rllib.utils.spaces.space_utils import batch as batch_of
 from fastmarl import _rllib_episodes as compiled
 from fastmarl._rllib_scatter import as_object
 from fastmarl.block import Key
-from fastmarl.rllib.block import INT, OTHER, RLlibBlock
+from fastmarl.rllib.block import INT, OTHER, RLlibBlock, is_state
 from fastmarl.rllib.records import ChunkNumbers, RLlibRecord
 from fastmarl.rllib.sample_block import SEQ_NO, AgentMeta, ChunkMeta, ModuleColumns, SampleBlock, nested_outputs
 from fastmarl.rllib.store import RLlibStore
@@ -287,8 +288,16 @@ def _odd_rewards(
 def _mixed_outputs(steps: list[dict[Key, Any]]) -> tuple[Any, dict[str, Any]]:
     """Columns of steps that were not all made in the same mode (exploring or not, at random)."""
     keys = dict.fromkeys(key for step in steps for key in step)
-    columns = {key: _mixed_column([step.get(key) for step in steps]) for key in keys}
+    columns = {}
+    for key in keys:
+        values = [step.get(key) for step in steps]
+        columns[key] = _mixed_column(_carried_on(values) if is_state(key) else values)
     return nested_outputs(columns, columns.pop(SEQ_NO, np.zeros(len(steps), np.int64)))
+
+
+def _carried_on(values: list[Any]) -> list[Any]:
+    """A recurrent state stays what it was in steps that the module did not make."""
+    return list(accumulate(values, lambda before, value: before if value is None else value))
 
 
 def _mixed_column(values: list[Any]) -> np.ndarray:

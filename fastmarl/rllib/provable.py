@@ -1,6 +1,7 @@
 """Which configs the fast way samples exactly as RLlib does: what it can't prove equal goes RLlib's own way."""
 
 import dis
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -98,7 +99,8 @@ def _of_pipeline(pipeline: Any, kind: Any, pieces: list[type]) -> Iterator[str]:
 def _of_subclass(runner: Any, own_class: type) -> Iterator[str]:
     for name in INTERNALS:
         known = getattr(own_class, name, None) or getattr(RLlibEnvRunner, name, None) or getattr(EnvRunner, name)
-        if getattr(type(runner), name) is not known or name in vars(runner):
+        # Ray wraps the methods of remote runners.
+        if inspect.unwrap(getattr(type(runner), name)) is not inspect.unwrap(known) or name in vars(runner):
             yield f"{type(runner).__name__} overrides {name}()"
 
 

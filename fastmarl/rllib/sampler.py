@@ -33,7 +33,7 @@ class FastSampler:
         self._core = Core(runner)
         self._acting = Acting(self._core)
         self._recording = Recording(self._core)
-        spaces = [_spaces_of(env) for env in runner.env.envs]
+        spaces = _spaces_of(runner.env.envs)
         self._builder = Builder(self._core.store, spaces, runner.episode_class, runner.fixes)
         self._autoreset = [False] * runner.num_envs  # envs whose episode is over: reset instead of stepped
         self._under_way = 0  # env steps in the chunks of running episodes
@@ -272,8 +272,24 @@ def _as_step(env: Any, obs: dict, infos: dict) -> tuple:
     return obs, dict.fromkeys(agents, 0.0), flags, dict(flags), infos
 
 
-def _spaces_of(env: Any) -> tuple[dict, dict]:
-    """({agent id: observation space}, {agent id: action space}) as RLlib's episodes have them."""
-    inner = env.unwrapped
-    agents = inner.possible_agents
-    return {a: inner.get_observation_space(a) for a in agents}, {a: inner.get_action_space(a) for a in agents}
+def _spaces_of(envs: list[Any]) -> list[tuple[dict, dict]]:
+    """Per env ({agent id: observation space}, {agent id: action space}) as RLlib's episodes have them.
+
+    Equal spaces become one object: episodes are then sent with one of each, and not with one for each agent and env.
+    """
+    known: list[Any] = []
+
+    def one_of_its_kind(space: Any) -> Any:
+        for other in known:
+            if type(other) is type(space) and other == space:
+                return other
+        known.append(space)
+        return space
+
+    found = []
+    for env in envs:
+        inner, agents = env.unwrapped, env.unwrapped.possible_agents
+        observations = {agent_id: one_of_its_kind(inner.get_observation_space(agent_id)) for agent_id in agents}
+        actions = {agent_id: one_of_its_kind(inner.get_action_space(agent_id)) for agent_id in agents}
+        found.append((observations, actions))
+    return found

@@ -37,6 +37,7 @@ def make_config(kind=PPOConfig, runner_class=MultiAgentEnvRunner, **env_runners)
         .debugging(seed=3)
     )
     config.training(train_batch_size_per_learner=400, lr=3e-3)
+    config.reporting(min_time_s_per_iteration=1)
     if kind is PPOConfig:
         config.training(minibatch_size=128, num_epochs=4)
     return config

@@ -1,0 +1,237 @@
+"""What RLlib's runner does wrong and ours does not, by docs/differences.md; corrections on request included."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
+
+from fastmarl.rllib import MultiAgentEnvRunner
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
+
+OBS = gym.spaces.Box(-100, 100, (2,), np.float32)
+
+
+class Counter(MultiAgentEnv):
+    """Agents observe (steps since reset, seed of the reset); everybody ends after `length` steps.
+
+    Args:
+        config: "length"; "empty_reset": nobody is observed at first; "fails": (env, its step) that raises;
+            "failing_resets": how many resets of the first env raise; "start" of the action spaces; "common": infos.
+    """
+
+    made = 0
+
+    def __init__(self, config):
+        super().__init__()
+        self.rules = {"length": 5, "start": 0, **config}
+        self.agents = self.possible_agents = ["a", "b", "c"]
+        self.observation_spaces = dict.fromkeys(self.agents, OBS)
+        action_space = gym.spaces.Discrete(3, start=self.rules["start"])
+        self.action_spaces = dict.fromkeys(self.agents, action_space)
+        self.number, Counter.made = Counter.made, Counter.made + 1
+        self.seeds, self.received, self.resets, self.steps = [], [], 0, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.resets += 1
+        if self.number == 0 and self.resets <= self.rules.get("failing_resets", 0):
+            raise ValueError
+        self.seeds.append(seed)
+        self.t = 0
+        return ({} if self.rules.get("empty_reset") else self._observations()), self._infos()
+
+    def step(self, actions):
+        self.received.append(actions)
+        self.steps += 1
+        if self.rules.get("fails") == (self.number, self.steps):
+            raise ValueError("this env fails")
+        self.t += 1
+        rewards = dict.fromkeys(actions, 1.0)
+        return self._observations(), rewards, {"__all__": self.t >= self.rules["length"]}, {}, self._infos()
+
+    def _observations(self):
+        return {agent: np.array([self.t, self.number], np.float32) for agent in self.agents}
+
+    def _infos(self):
+        return {"__common__": {"t": self.t}} if self.rules.get("common") else {}
+
+
+def make_runner(fixes=(), num_envs=2, seed=3, worker_index=1, **rules):
+    Counter.made = 0
+    config = (
+        PPOConfig()
+        .environment(Counter, env_config=rules, disable_env_checking=True)
+        .multi_agent(policies=["p"], policy_mapping_fn=lambda agent_id, *args, **kwargs: "p")
+        .env_runners(num_envs_per_env_runner=num_envs)
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
+        .fault_tolerance(restart_failed_sub_environments=True)
+        .debugging(seed=seed)
+    )
+    return MultiAgentEnvRunner.options(fixes=fixes)(config=config, worker_index=worker_index)
+
+
+def envs_of(runner):
+    return [env.unwrapped for env in runner.env.envs]
+
+
+def test_03_only_the_failed_envs_episode_is_dropped():
+    runner = make_runner(num_envs=3, length=50, fails=(1, 4))
+    episodes = runner.sample(num_timesteps=30)
+    assert runner.is_accelerated
+    assert sum(map(len, episodes)) >= 30
+    first_steps = [episode.agent_episodes["a"].get_observations(0)[0] for episode in episodes]
+    lengths = dict(
+        zip([episode.agent_episodes["a"].get_observations(0)[1] for episode in episodes], episodes, strict=True)
+    )
+    assert first_steps == [0, 0, 0]
+    assert len(lengths[0.0]) > len(lengths[3.0])  # env 3 took the place of env 1
+    assert runner.get_metrics()["num_env_step_failures"].peek() == 1
+
+
+def test_23_and_51_resets_are_tried_ten_times():
+    runner = make_runner(num_envs=1)
+    runner.env.envs[0].unwrapped.reset = None  # calling it raises, and what is made anew is fine
+    assert runner.sample(num_timesteps=3)
+
+    class Broken(Counter):
+        def reset(self, *, seed=None, options=None):
+            raise KeyError("never")
+
+    broken = make_runner(num_envs=1)
+    broken.config.environment(Broken)
+    broken.make_env()
+    with pytest.raises(KeyError, match="never"):
+        broken.sample(num_timesteps=3)
+
+
+def test_10_an_empty_reset_begins_an_episode():
+    runner = make_runner(num_envs=1, empty_reset=True)
+    (episode,) = runner.sample(num_episodes=1)
+    assert len(episode) == 5
+    assert all(len(part) == 4 for part in episode.agent_episodes.values())
+    assert runner.get_metrics()["num_env_steps_sampled"].peek() == 5
+
+
+def test_19_and_20_counters():
+    runner = make_runner(num_envs=3)
+    assert len(runner.sample(num_episodes=1)) == 1
+    assert runner.get_metrics()["num_episodes"].peek() == 1
+    metrics = runner.get_metrics()
+    assert metrics["num_episodes"].peek() == 0
+    assert all(stats.peek() == 0 for stats in metrics["num_agent_steps_sampled"].values())
+
+
+def test_26_and_41_no_returned_episode_is_kept():
+    import gc
+    import weakref
+
+    runner = make_runner(length=10**6)
+    columns = []
+    for _ in range(3):
+        for episode in runner.sample(num_timesteps=10):
+            columns.append(weakref.ref(episode.agent_episodes["a"].rewards.data))
+    del episode
+    gc.collect()
+    assert not any(column() is not None for column in columns)
+
+
+def test_27_timers_of_connectors_stay_in_their_place():
+    runner = make_runner()
+    runner.sample(num_timesteps=4)
+    assert not {"timers", "connector_pipeline_timer"} & set(runner.get_metrics())
+
+
+def test_30_no_steps_no_episodes():
+    runner = make_runner()
+    assert runner.sample(num_timesteps=0) == []
+    assert runner.sample(num_timesteps=4)
+    assert runner.sample(num_timesteps=0) == []
+
+
+def test_34_state_without_a_module():
+    runner = make_runner()
+    runner.module = None
+    assert "rl_module" not in runner.get_state()
+
+
+def test_04_seeds_are_distinct():
+    seeds = [
+        env.seeds[0] for worker in (1, 2, 3) for env in _after_a_reset(make_runner({"04"}, 4, worker_index=worker))
+    ]
+    assert len(set(seeds)) == 12
+    overlapping = [env.seeds[0] for worker in (1, 2) for env in _after_a_reset(make_runner((), 4, worker_index=worker))]
+    assert len(set(overlapping)) == 5
+
+
+def _after_a_reset(runner):
+    runner.sample(num_timesteps=1)
+    return envs_of(runner)
+
+
+@pytest.mark.parametrize(("fixes", "expected"), [((), 2), (("05",), 1)])
+def test_05_only_the_first_reset_is_seeded(fixes, expected):
+    runner = make_runner(fixes, num_envs=1)
+    runner.sample(num_episodes=1)
+    runner.sample(num_episodes=1)
+    assert sum(seed is not None for seed in envs_of(runner)[0].seeds) == expected
+
+
+def test_06_unseeded_envs_differ():
+    seeds = [env.seeds[0] for env in _after_a_reset(make_runner({"06"}, num_envs=3, seed=None))]
+    assert None not in seeds
+    assert len(set(seeds)) == 3
+
+
+def test_07_rows_are_in_the_order_of_the_observations():
+    runner = make_runner({"07"}, num_envs=1, length=100)
+    (episode,) = runner.sample(num_timesteps=3)
+    assert list(episode.agent_episodes) == ["a", "b", "c"]
+    assert list(envs_of(runner)[0].received[0]) == ["a", "b", "c"]
+
+
+def test_18_steps_are_actions():
+    counted = {}
+    for fixes in ((), ("18",)):
+        runner = make_runner(fixes, num_envs=1, empty_reset=True)
+        runner.sample(num_episodes=1)
+        counted[fixes] = runner.get_metrics()["num_agent_steps_sampled"]["a"].peek()
+    assert counted == {(): 5, ("18",): 4}  # the first of five observations follows upon no action
+
+
+def test_21_common_infos_are_kept():
+    runner = make_runner({"21"}, num_envs=1, common=True)
+    (episode,) = runner.sample(num_episodes=1)
+    assert episode.custom_data["__common__"] == {t: {"t": t} for t in range(6)}
+
+
+def test_28_discrete_actions_begin_with_their_start():
+    for fixes, expected in (((), {0, 1, 2}), (("28",), {7, 8, 9})):
+        runner = make_runner(fixes, num_envs=1, start=7, length=200)
+        (episode,) = runner.sample(num_timesteps=100)
+        assert {int(action) for actions in envs_of(runner)[0].received for action in actions.values()} == expected
+        assert set(episode.agent_episodes["a"].get_actions().tolist()) == {0, 1, 2}
+
+
+def test_50_random_actions_depend_on_the_seed():
+    taken = [make_runner({"50"}).sample(num_timesteps=20, random_actions=True)[0] for _ in range(2)]
+    first, second = (episode.agent_episodes["b"].get_actions().tolist() for episode in taken)
+    assert first == second
+
+
+def test_an_error_keeps_what_had_finished():
+    class Rude(Counter):
+        def step(self, actions):
+            result = super().step(actions)
+            if self.steps == 8:
+                result[0]["a"] = "no observation"
+                result[1]["stranger"] = object()
+            return result
+
+    runner = make_runner(num_envs=1)
+    runner.config.environment(Rude)
+    runner.make_env()
+    with pytest.raises(Exception, match=r".*"):
+        runner.sample(num_timesteps=20)
+    assert [len(episode) for episode in runner.sample(num_timesteps=3)] == [5, 3]
