@@ -78,7 +78,6 @@ cdef class ActionDicts:
             actions[self.agent_ids[lane]] = (<ModuleActions>self.modules[self.module_L[lane]]).action(self.row_L[lane])
         return actions
 
-
     def by_module(self, EnvLanes env, list order):
         """The same with the agents of the first module index in `order` first, then those of the next, ..."""
         cdef Py_ssize_t i, lane, module

@@ -42,14 +42,14 @@ def with_finals(cnp.ndarray rows_of, cnp.ndarray finals_of, const row_t[::1] row
         rows_of, finals_of: [capacity, *shape], C-contiguous, of the same dtype.
         counts, finals: per lane, its number of rows, and the place of its final observation or -1.
     """
-    cdef Py_ssize_t i, j, read = 0, written = 0, total = rows.shape[0]
+    cdef Py_ssize_t i, _j, read = 0, written = 0, total = rows.shape[0]
     cdef size_t n_bytes = cnp.PyArray_STRIDE(rows_of, 0)
     for i in range(finals.shape[0]):
         total += finals[i] >= 0
     cdef cnp.ndarray gathered = np.empty((total, *(<object>rows_of).shape[1:]), rows_of.dtype)
     if rows_of.dtype == object:
         for i in range(counts.shape[0]):
-            for j in range(counts[i]):
+            for _j in range(counts[i]):
                 gathered[written] = rows_of[rows[read]]
                 read += 1
                 written += 1
@@ -62,7 +62,7 @@ def with_finals(cnp.ndarray rows_of, cnp.ndarray finals_of, const row_t[::1] row
     cdef char* final_source = <char*>cnp.PyArray_DATA(finals_of)
     with nogil:
         for i in range(counts.shape[0]):
-            for j in range(counts[i]):
+            for _j in range(counts[i]):
                 memcpy(out, source + rows[read] * n_bytes, n_bytes)
                 out += n_bytes
                 read += 1
@@ -98,8 +98,8 @@ def time_map(const lane_t[::1] env_ts, Py_ssize_t length, Py_ssize_t offset, lon
 def empty_infos(Py_ssize_t n):
     """n dicts of their own."""
     cdef list out = []
-    cdef Py_ssize_t i
-    for i in range(n):
+    cdef Py_ssize_t _i
+    for _i in range(n):
         out.append({})
     return out
 

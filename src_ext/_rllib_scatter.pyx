@@ -12,7 +12,7 @@ from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject, PyObject_IsTrue
 
-from typedefs cimport TERMINATED, flag_t, row_t
+from typedefs cimport TERMINATED, flag_t
 
 from fastmarl._scatter cimport EnvLanes, LeafRows, ModuleRows, Scatter
 

@@ -13,7 +13,7 @@ from cpython.object cimport PyObject, PyObject_IsTrue
 from libc.math cimport isfinite
 from libc.string cimport memcpy
 
-from typedefs cimport TERMINATED, TRUNCATED, flag_t, lane_t, row_t
+from typedefs cimport TERMINATED, TRUNCATED, flag_t, lane_t
 
 from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError
 
@@ -170,7 +170,7 @@ cdef class EnvLanes:
         return 0
 
     def set_order(self, order):
-        """Write these entries of the next observation dicts, in this order: int32 places, or None for all as they are."""
+        """Write these entries of the next observation dicts, in this order: int32 places, or None for all."""
         self.order = order
 
     def clear(self):
