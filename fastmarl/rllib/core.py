@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 
@@ -31,7 +32,8 @@ class Core:
         self.counts = CallCounts()
         self.module_ids: list[str] = list(runner.module.keys())
         self._module = runner.module
-        self.inference = ExactInference(runner.module, runner._device)
+        self._rng = np.random.default_rng(runner._seed) if runner.sampler == "fast" else None
+        self.inference = ExactInference(runner.module, runner._device, self._rng)
         self.table = RLlibLanes(
             [frozenset()] * runner.num_envs, _already_mapped, post_death="accumulate", respawn=False
         )
@@ -51,7 +53,7 @@ class Core:
         """Before a call: see which modules there are now."""
         if self._module is not self.runner.module:
             self._module = self.runner.module
-            self.inference = ExactInference(self._module, self.runner._device)
+            self.inference = ExactInference(self._module, self.runner._device, self._rng)
         self.inference.refresh()
         for module_id in list(self.runner.module.keys()):
             if module_id not in self.module_ids:

@@ -35,9 +35,13 @@ class ExactInference:
     Args:
         module: on `device`.
         device: None is the CPU.
+        rng: if given, actions are drawn from the same distributions, but need not be the ones that RLlib would draw.
     """
 
-    def __init__(self, module: MultiRLModule, device: torch.device | str | None):
+    def __init__(
+        self, module: MultiRLModule, device: torch.device | str | None, rng: np.random.Generator | None = None
+    ):
+        self._rng = rng
         self._module = module
         self._device = torch.device(device or "cpu")
         self.refresh()
@@ -52,7 +56,9 @@ class ExactInference:
             getattr(type(module), name) is not getattr(MultiRLModule, name) or name in vars(module)
             for name in WHOLE_FORWARDS
         )
-        self._parts = {module_id: ModulePart(module_id, part, self._device) for module_id, part in module.items()}
+        self._parts = {
+            module_id: ModulePart(module_id, part, self._device, self._rng) for module_id, part in module.items()
+        }
 
     def leaves_input_untouched(self, module_id: str) -> bool:
         """Whether the module neither writes to nor keeps the tensors it is given."""
@@ -99,12 +105,14 @@ class ModulePart:
 
     Args:
         device: where its parameters are.
+        rng: see ExactInference.
 
     Attributes:
         is_quick: whether it is run by its layers' functions instead of its own methods.
     """
 
-    def __init__(self, module_id: str, module: RLModule, device: torch.device):
+    def __init__(self, module_id: str, module: RLModule, device: torch.device, rng: np.random.Generator | None):
+        self._rng = rng
         self.module = module
         self._id = module_id
         self._device = device
@@ -167,7 +175,7 @@ class ModulePart:
         try:
             return self._samplers[dist_cls]
         except KeyError:
-            return self._samplers.setdefault(dist_cls, sampler_of(dist_cls, self._device))
+            return self._samplers.setdefault(dist_cls, sampler_of(dist_cls, self._device, self._rng))
 
     def _let_rllib_raise(self, dist_cls: Any, logits: Tensor) -> None:
         """Raise if RLlib's distribution does; it lets some NaN pass, and then so do we."""

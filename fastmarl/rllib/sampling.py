@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 import tree  # type: ignore[import-untyped]
 from ray.rllib.core.distribution.distribution import Distribution
@@ -14,7 +15,7 @@ from ray.rllib.core.distribution.torch.torch_distribution import (
 )
 from torch import Generator, Tensor
 
-from fastmarl.rllib.sampling_cpu import CategoricalRows, GaussianRows
+from fastmarl.rllib.sampling_cpu import CategoricalRows, GaussianRows, OwnCategoricalRows
 from fastmarl.rllib.sampling_torch import (
     CategoricalSampler,
     GaussianSampler,
@@ -27,8 +28,16 @@ CHECKED_SHAPES = ((1, 2), (2, 2), (5, 3), (33, 18), (70, 7))  # logits to try on
 CHECK_SEED = 1
 
 
-def sampler_of(dist_cls: type[Distribution], device: torch.device) -> Sampler | None:
-    """The sampler that equals this class of RLlib's on this device, None if there is none."""
+def sampler_of(
+    dist_cls: type[Distribution], device: torch.device, rng: np.random.Generator | None = None
+) -> Sampler | None:
+    """The sampler that equals this class of RLlib's on this device, None if there is none.
+
+    Args:
+        rng: if given, draws need not be RLlib's, and come from here where that is quicker.
+    """
+    if rng is not None and device.type == "cpu" and dist_cls is TorchCategorical:
+        return OwnCategoricalRows(rng)
     if not equals_torch(device):
         return None
     if device.type == "cpu" and dist_cls is TorchCategorical:
