@@ -37,9 +37,10 @@ def make_config(kind=PPOConfig, runner_class=MultiAgentEnvRunner, **env_runners)
         .debugging(seed=3)
     )
     config.training(train_batch_size_per_learner=400, lr=3e-3)
-    config.reporting(min_time_s_per_iteration=1)
     if kind is PPOConfig:
         config.training(minibatch_size=128, num_epochs=4)
+    else:  # only here: how many updates fit into a second is not to decide what PPO learns
+        config.reporting(min_time_s_per_iteration=1)
     return config
 
 
@@ -150,7 +151,9 @@ def test_env_runner_state_server(build):
     config = make_config(APPOConfig)
     config.env_runners(use_env_runner_state_server=True)
     algorithm = build(config)
-    for _ in range(2):
+    for _ in range(20):  # the first weights come whenever the learner has them
         algorithm.train()
-    seq_nos = algorithm.env_runner_group.foreach_env_runner(lambda r: r._weights_seq_no, local_env_runner=False)
-    assert max(seq_nos) > 0
+        seq_nos = algorithm.env_runner_group.foreach_env_runner(lambda r: r._weights_seq_no, local_env_runner=False)
+        if max(seq_nos) > 0:
+            return
+    pytest.fail("no runner has taken weights from the server")
