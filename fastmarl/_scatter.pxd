@@ -56,6 +56,8 @@ cdef class Scatter:
     cdef lane_t[::1] module_L
     cdef lane_t[::1] place_L                # where it stood in the env's last observation dict
     cdef flag_t[::1] done_L
+    cdef lane_t[::1] lookback_L, end_env_t_L
+    cdef row_t[::1] t_started_L
     cdef list agent_ids                     # by lane; every address in EnvLanes.keys is that of one of these
     cdef list done_lanes                    # finished in this step by their own flags
     cdef Py_ssize_t _lane(self, EnvLanes env, PyObject* key, Py_ssize_t* place) except -2

@@ -5,19 +5,21 @@ from collections.abc import Callable, Hashable, Sequence
 import gymnasium as gym
 import numpy as np
 
+from fastmarl._scatter import Scatter
 from fastmarl.block import Block, BlockSource
 from fastmarl.lanes import LaneTable
 from fastmarl.single_agent_episode import SingleAgentEpisode
 
 TERMINATED, TRUNCATED = 1, 2
-LANE_COLUMNS = ("row_L", "count_L", "lookback_L", "t_started_L", "final_L", "end_env_t_L", "done_L", "module_L")
+ROW, DONE, MODULE = 0, 6, 7  # columns of Scatter.lanes_now()
 
 
 class ChunkParts:
     """Where the rows of one chunk's lanes are, as of now; called, it makes the agents' parts.
 
     Args:
-        table, lanes: the lanes of the chunk, in order of appearance.
+        table, scatter: of all lanes.
+        lanes: those of the chunk, in order of appearance.
         blocks, module_ids: by module index.
         episode_id: of the chunk's episode.
         spaces_of: agent id -> (observation space, action space).
@@ -27,6 +29,7 @@ class ChunkParts:
     def __init__(
         self,
         table: LaneTable,
+        scatter: Scatter,
         lanes: list[int],
         blocks: Sequence[Block],
         module_ids: Sequence[str],
@@ -36,7 +39,7 @@ class ChunkParts:
     ):
         self.agent_ids = [table.agent_ids[lane] for lane in lanes]
         self._lanes = lanes
-        self._columns = np.array([getattr(table, name)[lanes] for name in LANE_COLUMNS], np.int64)
+        self._columns = scatter.lanes_now(lanes)
         self._blocks = tuple(blocks)
         self._module_ids = module_ids
         self._episode_id = episode_id
@@ -45,14 +48,16 @@ class ChunkParts:
 
     def hanging_rewards(self, acting_from: list[int]) -> dict[Hashable, float]:
         """What agents that have acted and wait for an observation have been paid since."""
-        rows, done, modules = self._columns[0], self._columns[6], self._columns[7]
+        rows, done, modules = self._columns[:, ROW], self._columns[:, DONE], self._columns[:, MODULE]
+        if done.all():
+            return {}
         waiting = np.flatnonzero((done == 0) & (rows < np.array(acting_from)[modules]))
         return {self.agent_ids[i]: float(self._blocks[modules[i]].reward_R[rows[i]]) for i in waiting}
 
     def waiting_infos(self) -> dict[Hashable, dict[int, dict]]:
         """Agent id -> env step -> info, of steps in which the agent waited for an observation."""
         found = {}
-        for agent_id, lane, columns in zip(self.agent_ids, self._lanes, self._columns.T.tolist(), strict=True):
+        for agent_id, lane, columns in zip(self.agent_ids, self._lanes, self._columns.tolist(), strict=True):
             row, count, _, _, final, end_env_t, _, module = columns
             if lane in self._infos:
                 source = BlockSource(self._blocks[module], row, count, final, end_env_t, self._infos[lane])
@@ -63,7 +68,7 @@ class ChunkParts:
     def __call__(self) -> dict[Hashable, SingleAgentEpisode]:
         """Agent id -> its part, of those with at least one completed step in the chunk."""
         parts: dict[Hashable, SingleAgentEpisode] = {}
-        for agent_id, lane, columns in zip(self.agent_ids, self._lanes, self._columns.T.tolist(), strict=True):
+        for agent_id, lane, columns in zip(self.agent_ids, self._lanes, self._columns.tolist(), strict=True):
             row, count, lookback, t_started, final, end_env_t, done, module = columns
             if count + (final >= 0) - 1 <= lookback:
                 continue

@@ -13,7 +13,7 @@ from cpython.object cimport PyObject, PyObject_IsTrue
 from libc.math cimport isfinite
 from libc.string cimport memcpy
 
-from typedefs cimport TERMINATED, TRUNCATED, flag_t, lane_t
+from typedefs cimport TERMINATED, TRUNCATED, flag_t, lane_t, row_t
 
 from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError
 
@@ -207,6 +207,26 @@ cdef class Scatter:
         self.module_L = self.table.module_L
         self.place_L = self.table.place_L
         self.done_L = self.table.done_L
+        self.lookback_L = self.table.lookback_L
+        self.end_env_t_L = self.table.end_env_t_L
+        self.t_started_L = self.table.t_started_L
+
+    def lanes_now(self, list lanes):
+        """int64 [len(lanes), 8]: their row, count, lookback, t_started, final, end_env_t, done, module."""
+        cdef Py_ssize_t i, lane
+        now = np.empty((len(lanes), 8), np.int64)
+        cdef row_t[:, ::1] out = now
+        for i in range(len(lanes)):
+            lane = PyLong_AsLong(lanes[i])
+            out[i, 0] = self.row_L[lane]
+            out[i, 1] = self.count_L[lane]
+            out[i, 2] = self.lookback_L[lane]
+            out[i, 3] = self.t_started_L[lane]
+            out[i, 4] = self.final_L[lane]
+            out[i, 5] = self.end_env_t_L[lane]
+            out[i, 6] = self.done_L[lane]
+            out[i, 7] = self.module_L[lane]
+        return now
 
     def write_reset(self, Py_ssize_t env_index, obs, infos):
         """Begin an episode: every agent in `obs` gets a lane and its first row."""

@@ -12,6 +12,7 @@ from fastmarl.distributions import get_action_dist_cls
 from fastmarl.errors import ConfigError
 from fastmarl.modules.base import RLModule
 from fastmarl.modules.encoders import make_encoder
+from fastmarl.modules.layers import Chain, call
 from fastmarl.modules.model_config import DefaultModelConfig, with_activation
 from fastmarl.spaces import flatten_struct, map_struct
 
@@ -77,12 +78,12 @@ class DefaultRLModule(RLModule):
         if self._cell_size:
             features, vf_features, outputs[Columns.STATE_OUT] = self._remember(obs, batch[Columns.STATE_IN])
         else:
-            features = self.trunk(obs)
-            vf_features = features if self.vf_trunk is None else self.vf_trunk(obs)
-        logits = self.pi(features)
+            features = call(self.trunk, obs)
+            vf_features = features if self.vf_trunk is None else call(self.vf_trunk, obs)
+        logits = call(self.pi, features)
         outputs[Columns.ACTION_DIST_INPUTS] = logits if mask is None else _masked(logits, mask)
         if self.vf is not None:
-            outputs[Columns.VF_PREDS] = self.vf(vf_features).squeeze(-1)
+            outputs[Columns.VF_PREDS] = call(self.vf, vf_features).squeeze(-1)
         return outputs
 
     def _remember(self, obs: Any, state: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
@@ -129,8 +130,8 @@ def _make_trunk(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Module
     layers += _mlp(size, config.fcnet_hiddens, config.fcnet_activation)
     size = config.fcnet_hiddens[-1] if config.fcnet_hiddens else size
     if config.use_lstm:
-        return LSTMTrunk(nn.Sequential(*layers), size, config.lstm_cell_size), config.lstm_cell_size
-    return nn.Sequential(*layers), size
+        return LSTMTrunk(Chain(*layers), size, config.lstm_cell_size), config.lstm_cell_size
+    return Chain(*layers), size
 
 
 def _make_policy_head(size: int, n_logits: int, config: DefaultModelConfig, action_space: gym.Space) -> nn.Module:
@@ -152,7 +153,7 @@ def _mlp(n_in: int, hiddens: Any, activation: str, n_out: int | None = None) -> 
 
 
 def _sequential(layers: list[nn.Module]) -> nn.Module:
-    return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+    return layers[0] if len(layers) == 1 else Chain(*layers)
 
 
 def _key_beside_mask(space: gym.Space, action_space: gym.Space, n_logits: int) -> str | None:
