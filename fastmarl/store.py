@@ -200,7 +200,9 @@ class EpisodeStore:
         for env_t, lane, info in env.infos:
             infos.setdefault(lane, {})[env_t] = info
         spaces_of = partial(self._spaces_of, record.env_index)
-        parts = ChunkParts(table, self.scatter, list(record.lanes), self.blocks, self.module_ids, record.id_, spaces_of, infos)
+        parts = ChunkParts(
+            table, self.scatter, list(record.lanes), self.blocks, self.module_ids, record.id_, spaces_of, infos
+        )
         return MultiAgentEpisode(
             id_=record.id_,
             agent_episodes=parts,
