@@ -29,8 +29,10 @@ def agent_times(episode: Episode, agent: Hashable) -> Times:
         joined = all(step == SKIPPED for step in times[: lookback + 1])
         if started > lookback and joined and len(times) >= n + started - lookback:
             times = times[started - lookback :]
-        elif started < lookback and len(times) == n + started - lookback:
-            times = [SKIPPED] * (lookback - started) + times
+        elif started < lookback:
+            lacking = lookback - started
+            if len(times) + lacking == n or (len(times) + lacking == n + 1 and lacking > 1):  # n + 1: see below
+                times = [SKIPPED] * lacking + times
     if len(times) > n:  # an agent that ended unobserved has two entries for that step
         last = last_place(times, len(times) - 1)
         del times[last - 1 if last is not None and last > 0 else -1]

@@ -20,6 +20,7 @@ from fastmarl.rllib.episode_times import prepare_for_replay
 
 EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # what an episode class can correct on request
 OF_OBSERVATIONS = ("observations", "infos")  # what also the last env step has
+LATE = ("agent_episodes", "env_t_to_agent_t")  # what SampleBlock.parts() makes
 AgentIDs = Hashable | Collection[Hashable] | None
 
 
@@ -29,6 +30,16 @@ class MultiAgentEpisode(RLlibEpisode):
     __slots__ = ("_origin",)  # (SampleBlock, place in it) of one that was sampled, for as long as it is unchanged
 
     fixes: ClassVar[frozenset[str]] = frozenset()
+
+    def __getattr__(self, name: str) -> Any:
+        # A sampled episode's agents' parts are made when they are first looked at; until then their slots are empty.
+        if name not in LATE:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        block, i = self._origin
+        for slot, value in block.parts(i).items():
+            if not _is_set(self, slot):
+                setattr(self, slot, value)
+        return getattr(self, name)
 
     # Recording.
 
@@ -126,8 +137,10 @@ class MultiAgentEpisode(RLlibEpisode):
     def __reduce_ex__(self, protocol: Any) -> Any:
         origin = getattr(self, "_origin", None)
         if origin is not None:
-            if (parts := shipping.reduced(self, *origin)) is not None:
+            was_looked_at = any(_is_set(self, slot) for slot in LATE)
+            if (parts := shipping.reduced(self, origin[0], origin[1], was_looked_at)) is not None:
                 return parts
+            self.agent_episodes  # noqa: B018  made now if it was not
             del self._origin
         return super().__reduce_ex__(protocol)
 
@@ -290,3 +303,11 @@ def episode_class(fixes: frozenset[str]) -> type[MultiAgentEpisode]:
     """
     own = fixes & EPISODE_FIXES
     return getattr(variants, variants.episode_name(own)) if own else MultiAgentEpisode
+
+
+def _is_set(episode: RLlibEpisode, slot: str) -> bool:
+    try:
+        getattr(RLlibEpisode, slot).__get__(episode)
+    except AttributeError:
+        return False
+    return True

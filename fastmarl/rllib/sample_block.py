@@ -1,7 +1,8 @@
 """What one call of sample() returns, as a few arrays; RLlib's episodes are made of it, here or where it is sent.
 
-Each module's columns lie agent by agent in one array each, and the agents' parts are views of these. Episodes that are
-as they were made travel as this one block; others, which somebody has changed, travel as RLlib's do.
+Each module's columns lie agent by agent in one array each, and the agents' parts are views of these, made when somebody
+looks at them. Episodes that are as they were made travel as this one block; others, which somebody has changed, travel
+as RLlib's do.
 """
 
 from collections import defaultdict
@@ -122,12 +123,17 @@ class SampleBlock:
         return [self.episode(i) for i in range(len(self.chunks))]
 
     def episode(self, i: int) -> Any:
-        """One chunk as RLlib's MultiAgentEpisode."""
-        chunk = self.chunks[i]
+        """One chunk as RLlib's MultiAgentEpisode, but for what `parts()` makes."""
         episode: Any = new(self._episode_class)
         episode._origin = (self, i)
-        self._fill(episode, chunk)
-        parts, maps = episode.agent_episodes, episode.env_t_to_agent_t
+        self._fill(episode, self.chunks[i])
+        return episode
+
+    def parts(self, i: int) -> dict[str, dict]:
+        """By names of the episode's attributes: its agents' parts, and the maps of their times."""
+        chunk = self.chunks[i]
+        parts: dict[Hashable, Any] = {}
+        maps: dict[Hashable, Any] = defaultdict(compiled.InfiniteLookbackBuffer)
         for agent in chunk.agents:
             columns = self.modules[agent.module]
             assert columns is not None
@@ -139,7 +145,7 @@ class SampleBlock:
                 parts[agent.agent_id] = compiled.agent_part(agent, columns, chunk.id_, spaces, chunk.clock)
         for agent_id in chunk.map_order:
             maps[agent_id] = maps.pop(agent_id)
-        return episode
+        return {"agent_episodes": parts, "env_t_to_agent_t": maps}
 
     def _fill(self, episode: Any, chunk: ChunkMeta) -> None:
         episode.id_ = chunk.id_
@@ -149,7 +155,6 @@ class SampleBlock:
         episode.observation_space, episode.action_space = self._spaces[chunk.env_index]
         episode.env_t_started, episode.env_t = chunk.env_t_started, chunk.env_t
         episode.agent_t_started = defaultdict(int, chunk.agent_t_started)
-        episode.env_t_to_agent_t = defaultdict(compiled.InfiniteLookbackBuffer)
         episode._hanging_actions_end = {agent_id: action for agent_id, (action, _, _) in chunk.hanging.items()}
         extras = {agent_id: extras and dict(extras) for agent_id, (_, extras, _) in chunk.hanging.items()}
         episode._hanging_extra_model_outputs_end = defaultdict(dict, extras)
@@ -157,7 +162,6 @@ class SampleBlock:
         episode._hanging_rewards_end = defaultdict(float, rewards)
         episode._hanging_rewards_begin = defaultdict(float, chunk.hanging_before)
         episode.is_terminated, episode.is_truncated = chunk.flags
-        episode.agent_episodes = {}
         episode._custom_data = chunk.custom_data
         episode._start_time, episode._last_step_time = chunk.clock
 

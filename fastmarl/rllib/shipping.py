@@ -11,15 +11,20 @@ from fastmarl import _rllib_episodes as compiled
 from fastmarl.rllib.sample_block import AgentMeta, ChunkMeta, SampleBlock
 
 
-def reduced(episode: Any, block: SampleBlock, i: int) -> tuple | None:
-    """What pickle needs to make the episode of its block again, or None if it is not what was made of that."""
+def reduced(episode: Any, block: SampleBlock, i: int, was_looked_at: bool) -> tuple | None:
+    """What pickle needs to make the episode of its block again, or None if it is not what was made of that.
+
+    Args:
+        was_looked_at: whether its agents' parts have been made.
+    """
     chunk = block.chunks[i]
-    if not _is_unchanged(episode, block, chunk):
+    if not _is_unchanged(episode, chunk) or (was_looked_at and not _has_unchanged_parts(episode, block, chunk)):
         return None
     infos = {}
-    for agent_id, part in episode.agent_episodes.items():
-        if any(part.infos.data):
-            infos[agent_id] = part.infos.data
+    if was_looked_at:
+        for agent_id, part in episode.agent_episodes.items():
+            if any(part.infos.data):
+                infos[agent_id] = part.infos.data
     return _rebuilt, (block, i, infos, episode._custom_data or None)
 
 
@@ -31,16 +36,21 @@ def _rebuilt(block: SampleBlock, i: int, infos: dict, custom_data: dict | None) 
     return episode
 
 
-def _is_unchanged(episode: Any, block: SampleBlock, chunk: ChunkMeta) -> bool:
-    agents = [agent for agent in chunk.agents if agent.part_id is not None]
+def _is_unchanged(episode: Any, chunk: ChunkMeta) -> bool:
     return (
         (episode.id_, episode.env_t_started, episode.env_t) == (chunk.id_, chunk.env_t_started, chunk.env_t)
         and (episode.is_terminated, episode.is_truncated) == chunk.flags
         and episode._len_lookback_buffers == chunk.lookback
         and episode._agent_to_module_mapping == chunk.mapping
-        and list(episode.agent_episodes) == [agent.agent_id for agent in agents]
-        and all(len(episode.env_t_to_agent_t[agent.agent_id].data) == _map_length(agent) for agent in chunk.agents)
         and len(episode._hanging_actions_end) == len(chunk.hanging)
+    )
+
+
+def _has_unchanged_parts(episode: Any, block: SampleBlock, chunk: ChunkMeta) -> bool:
+    agents = [agent for agent in chunk.agents if agent.part_id is not None]
+    return (
+        list(episode.agent_episodes) == [agent.agent_id for agent in agents]
+        and all(len(episode.env_t_to_agent_t[agent.agent_id].data) == _map_length(agent) for agent in chunk.agents)
         and all(_is_unchanged_part(episode.agent_episodes[a.agent_id], block, chunk, a) for a in agents)
     )
 

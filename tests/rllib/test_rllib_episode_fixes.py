@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ray import cloudpickle
 from ray.rllib.connectors.common import AddStatesFromEpisodesToBatch
@@ -341,6 +341,7 @@ class Wild:
 
 
 @given(SEEDS, st.booleans())
+@example(293467, False)  # joins a continued chunk, and ends unobserved
 @settings(max_examples=300)
 def test_wild_histories(seed, fixed):
     history = Wild(seed, ALL_FIXES if fixed else MultiAgentEpisode)
