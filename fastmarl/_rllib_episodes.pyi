@@ -7,7 +7,12 @@ InfiniteLookbackBuffer: type
 
 def chains(prev_R: np.ndarray, lasts: np.ndarray, counts: np.ndarray) -> np.ndarray: ...
 def with_finals(
-    rows_of: np.ndarray, finals_of: np.ndarray, rows: np.ndarray, counts: np.ndarray, finals: np.ndarray
+    rows_of: np.ndarray,
+    finals_of: np.ndarray,
+    rows: np.ndarray,
+    counts: np.ndarray,
+    finals: np.ndarray,
+    gathered: np.ndarray,
 ) -> np.ndarray: ...
 def time_map(env_ts: np.ndarray, length: int, offset: int, first_t: int, final_place: int) -> list: ...
 def empty_infos(n: int) -> list[dict]: ...

@@ -35,18 +35,23 @@ def chains(const row_t[::1] prev_R, const row_t[::1] lasts, const row_t[::1] cou
 
 
 def with_finals(cnp.ndarray rows_of, cnp.ndarray finals_of, const row_t[::1] rows, const row_t[::1] counts,
-                const row_t[::1] finals):
-    """Each lane's rows (as `chains` gives them), followed by its final observation if it has one.
+                const row_t[::1] finals, cnp.ndarray gathered):
+    """Write each lane's rows (as `chains` gives them), followed by its final observation if it has one.
 
     Args:
         rows_of, finals_of: [capacity, *shape], C-contiguous, of the same dtype.
         counts, finals: per lane, its number of rows, and the place of its final observation or -1.
+        gathered: out, [as many as there are, *shape], C-contiguous, of the same dtype.
+
+    Returns:
+        gathered.
     """
     cdef Py_ssize_t i, _j, read = 0, written = 0, total = rows.shape[0]
     cdef size_t n_bytes = cnp.PyArray_STRIDE(rows_of, 0)
     for i in range(finals.shape[0]):
         total += finals[i] >= 0
-    cdef cnp.ndarray gathered = np.empty((total, *(<object>rows_of).shape[1:]), rows_of.dtype)
+    if cnp.PyArray_DIM(gathered, 0) != total or not cnp.PyArray_ISCARRAY(gathered):
+        raise ValueError(f"expected a contiguous array of {total} rows to write to, got {(<object>gathered).shape}")
     if rows_of.dtype == object:
         for i in range(counts.shape[0]):
             for _j in range(counts[i]):

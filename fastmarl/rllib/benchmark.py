@@ -56,8 +56,11 @@ class CaseResult:
     agent_steps_per_second: float
     ratio: float
     """RLlib's time / our time."""
+    ratio_with_parts: float
+    """The same, with the time that ours takes to make the agents' parts when they are first looked at; RLlib's has them
+    ready, and an actor that sends its episodes away never makes them."""
     ratio_with_metrics: float
-    """The same, with the time of get_metrics() on both sides."""
+    """RLlib's time / our time, with the time of get_metrics() on both sides."""
     env_us: float
     """Stepping the bare environments, in microseconds per agent step."""
     network_us: float
@@ -75,9 +78,10 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Timing:
-    """One call of sample(), and get_metrics() after it. Times in seconds."""
+    """One call of sample(), a first look at all agents' parts, and get_metrics(). Times in seconds."""
 
     sample: float
+    look: float
     metrics: float
     env_steps: int
     agent_steps: int
@@ -128,11 +132,19 @@ class Pair:
     def time(self, runner: RLlibEnvRunner, seed: int, steps: int | None = None) -> Timing:
         """One call of sample(). After the same seeds both runners do the same work."""
         episodes, seconds = self.sample(runner, steps or self._case.steps, seed)
-        env_steps = sum(episode.env_steps() for episode in episodes)
-        agent_steps = sum(episode.agent_steps() for episode in episodes)
         begun = perf_counter()
+        for episode in episodes:
+            episode.agent_episodes  # noqa: B018  ours makes them now
+        looked = perf_counter()
         runner.get_metrics()
-        return Timing(seconds, perf_counter() - begun, env_steps, agent_steps)
+        reported = perf_counter()
+        return Timing(
+            sample=seconds,
+            look=looked - begun,
+            metrics=reported - looked,
+            env_steps=sum(episode.env_steps() for episode in episodes),
+            agent_steps=sum(episode.agent_steps() for episode in episodes),
+        )
 
     def _make(self, runner_class: type[RLlibEnvRunner]) -> RLlibEnvRunner:
         seed_everything(SEED)
@@ -233,6 +245,7 @@ def _case_result(
 ) -> CaseResult:
     both = list(zip(theirs, ours, strict=False))
     ratios = tuple(their.us / our.us for their, our in both)
+    with_parts = [(their.sample + their.look) / (our.sample + our.look) for their, our in both]
     with_metrics = [(their.sample + their.metrics) / (our.sample + our.metrics) for their, our in both]
     return CaseResult(
         case=name,
@@ -246,6 +259,7 @@ def _case_result(
         env_steps_per_second=statistics.median(timing.env_steps / timing.sample for timing in ours),
         agent_steps_per_second=statistics.median(timing.agent_steps / timing.sample for timing in ours),
         ratio=statistics.median(ratios),
+        ratio_with_parts=statistics.median(with_parts),
         ratio_with_metrics=statistics.median(with_metrics),
         env_us=statistics.median(env for env, _ in limits),
         network_us=statistics.median(network for _, network in limits),

@@ -44,6 +44,8 @@ class Transfer:
     runner: str
     dumps_ms: float
     loads_ms: float
+    look_ms: float
+    """A first look at all agents' parts where they have arrived."""
     megabytes: float
     """In the pickle and in its buffers."""
     buffers: int
@@ -109,7 +111,7 @@ def measure_transfer(
     """
     with measuring(), Pair(TRANSFER_CASE, ours) as pair:
         samples = {"RLlib": pair.theirs.sample(num_timesteps=steps), "fastmarl": pair.ours.sample(num_timesteps=steps)}
-        trips: dict[str, list[tuple[float, float, int, int]]] = {name: [] for name in samples}
+        trips: dict[str, list[tuple[float, float, float, int, int]]] = {name: [] for name in samples}
         for _ in range(1 + rounds):
             for name, episodes in samples.items():
                 trips[name].append(_trip(episodes))
@@ -119,21 +121,29 @@ def measure_transfer(
     ]
 
 
-def _trip(episodes: list) -> tuple[float, float, int, int]:
-    """(seconds of dumps, seconds of loads, bytes, buffers)."""
+def _trip(episodes: list) -> tuple[float, float, float, int, int]:
+    """(seconds of dumps, of loads, of a first look, bytes, buffers)."""
     buffers: list[pickle.PickleBuffer] = []
     begun = perf_counter()
     data = cloudpickle.dumps(episodes, protocol=5, buffer_callback=buffers.append)
     dumped = perf_counter()
-    pickle.loads(data, buffers=buffers)
+    arrived = pickle.loads(data, buffers=buffers)
     loaded = perf_counter()
+    for episode in arrived:
+        episode.agent_episodes  # noqa: B018  ours makes them now
+    looked = perf_counter()
     n_bytes = len(data) + sum(buffer.raw().nbytes for buffer in buffers)
-    return dumped - begun, loaded - dumped, n_bytes, len(buffers)
+    return dumped - begun, loaded - dumped, looked - loaded, n_bytes, len(buffers)
 
 
-def _transfer(runner: str, dumps: float, loads: float, n_bytes: float, buffers: float) -> Transfer:
+def _transfer(runner: str, dumps: float, loads: float, look: float, n_bytes: float, buffers: float) -> Transfer:
     return Transfer(
-        runner=runner, dumps_ms=1e3 * dumps, loads_ms=1e3 * loads, megabytes=n_bytes / 1e6, buffers=int(buffers)
+        runner=runner,
+        dumps_ms=1e3 * dumps,
+        loads_ms=1e3 * loads,
+        look_ms=1e3 * look,
+        megabytes=n_bytes / 1e6,
+        buffers=int(buffers),
     )
 
 

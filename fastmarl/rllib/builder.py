@@ -1,11 +1,13 @@
 """From the store's blocks to a SampleBlock: the chunks of a call, gathered agent by agent.
 
-What is gathered shares no memory with the store, so blocks can be used again at once.
+What is gathered shares no memory with the store. Observations, the most by far, are gathered when they are first looked
+at: until then their block stays leased.
 """
 
 from collections.abc import Hashable
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from time import perf_counter
 from typing import Any
@@ -17,6 +19,7 @@ from fastmarl import _rllib_episodes as compiled
 from fastmarl._rllib_scatter import as_object
 from fastmarl.block import Key
 from fastmarl.rllib.block import INT, OTHER, RLlibBlock, is_state
+from fastmarl.rllib.column_memory import ColumnMemory
 from fastmarl.rllib.records import ChunkNumbers, RLlibRecord
 from fastmarl.rllib.sample_block import SEQ_NO, AgentMeta, ChunkMeta, ModuleColumns, SampleBlock, nested_outputs
 from fastmarl.rllib.store import RLlibStore
@@ -67,6 +70,7 @@ class Builder:
         self._store = store
         self._spaces = spaces
         self._episode_class = episode_class
+        self._memory = ColumnMemory()
         self._true_time_maps = "14" in fixes
         self._structs: dict[tuple[int, Hashable], tuple] = {}
         self.hanging: set[int] = set()
@@ -98,10 +102,7 @@ class Builder:
         acted_rows = rows[acted]
         columns = ModuleColumns(
             layout=block.layout,
-            obs=[
-                compiled.with_finals(leaf, final, rows, counts, finals)
-                for leaf, final in zip(block.obs, block.final_obs, strict=True)
-            ],
+            obs=partial(self._memory.gather, block.obs, block.final_obs, rows, counts, finals),
             env_ts=block.env_t_R.take(rows),
             rewards=block.reward_R.take(acted_rows),
             outputs={key: column.take(acted_rows, axis=0) for key, column in block.outputs.items()},

@@ -6,7 +6,7 @@ as RLlib's do.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,17 +21,44 @@ SEQ_NO = "weights_seq_no"
 new = object.__new__
 
 
-@dataclass(slots=True)
 class ModuleColumns:
-    """One module's columns, agent by agent; [n, ...] with one observation more per agent than steps."""
+    """One module's columns, agent by agent; [n, ...] with one observation more per agent than steps.
 
-    layout: Any
-    obs: list[np.ndarray]
-    env_ts: np.ndarray
-    """int32: of the rows, which are observations without final ones."""
-    rewards: np.ndarray
-    outputs: dict[Key, np.ndarray]
-    seq_nos: np.ndarray
+    Args:
+        layout: of the observations.
+        obs: their leaves, or what gives them when they are first looked at.
+        env_ts: int32, of the rows, which are observations without final ones.
+    """
+
+    def __init__(
+        self,
+        layout: Any,
+        obs: list[np.ndarray] | Callable[[], list[np.ndarray]],
+        env_ts: np.ndarray,
+        rewards: np.ndarray,
+        outputs: dict[Key, np.ndarray],
+        seq_nos: np.ndarray,
+    ):
+        self.layout = layout
+        self._obs = obs
+        self.env_ts = env_ts
+        self.rewards = rewards
+        self.outputs = outputs
+        self.seq_nos = seq_nos
+
+    def __reduce__(self) -> tuple:
+        return ModuleColumns, (self.layout, self.obs, self.env_ts, self.rewards, self.outputs, self.seq_nos)
+
+    @property
+    def obs(self) -> list[np.ndarray]:
+        """The observations' leaves."""
+        if callable(self._obs):
+            self._obs = self._obs()
+        return self._obs
+
+    @obs.setter
+    def obs(self, leaves: list[np.ndarray]) -> None:
+        self._obs = leaves
 
     def nested_obs(self, begin: int, end: int) -> Any:
         """Observations begin .. end."""
