@@ -23,7 +23,7 @@ from fastmarl.errors import FastmarlError
 from fastmarl.rllib.benchmark_cases import CASES, SEED, Case
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
-CHECKED_STEPS = 1000  # env steps that are compared before anything is timed, in two calls
+CHECKED_STEPS = 1000  # env steps in each of two calls that are compared before anything is timed
 WATCHED_STEPS = 300  # env steps whose batches are noted for the bare modules
 BARE_SECONDS = 0.2  # about how long the bare environments are timed in each round
 
@@ -108,15 +108,16 @@ class Pair:
         self.ours.stop()
 
     def check(self, steps: int) -> None:
-        """Compare what two calls of sample() with half of `steps` return, the second of which goes on with episodes.
+        """Compare what two calls of sample() return, the second of which goes on with episodes. Also warms up.
+
+        Args:
+            steps: env steps in each.
 
         Raises:
             UnequalEpisodesError: names the first difference.
         """
         for call in range(2):
-            theirs, ours = (
-                self.sample(runner, max(1, steps // 2), seed=call)[0] for runner in (self.theirs, self.ours)
-            )
+            theirs, ours = (self.sample(runner, steps, seed=call)[0] for runner in (self.theirs, self.ours))
             check_equal(theirs, ours)
         for runner in (self.theirs, self.ours):
             runner.get_metrics()  # lets go of the episodes

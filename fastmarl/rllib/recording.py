@@ -23,6 +23,7 @@ class Recording:
 
     def __init__(self, core: Core):
         self._core = core
+        self._keeps_common_infos = "21" in core.runner.fixes
 
     def begin_episode(self, env_index: int, obs: dict, infos: dict) -> None:
         """Write an env's first observations."""
@@ -37,7 +38,7 @@ class Recording:
         record.observed = tuple(obs)
         store.scatter.write_reset(env_index, {agent_id: obs[agent_id] for agent_id in row_order}, infos or {})
         self._note_joined(record)
-        if "21" in self._core.runner.fixes:
+        if self._keeps_common_infos:
             self._keep_common_info(record, infos or {})
 
     def _join(self, record: RLlibRecord, agent_id: Hashable, observation: Any, episode: Any) -> None:
@@ -69,8 +70,7 @@ class Recording:
             obs = self._look(record, actions, obs, rewards, terminateds, truncateds)
         record.steps_observed += 1
         all_done = store.scatter.write_step(env_index, obs, rewards or {}, terminateds, truncateds or {}, infos or {})
-        record.last_step_at = time.perf_counter()
-        if "21" in self._core.runner.fixes:
+        if self._keeps_common_infos:
             self._keep_common_info(record, infos or {})
         record.is_terminated, record.is_truncated = terminateds["__all__"], (truncateds or {}).get("__all__", False)
         if record.joined:

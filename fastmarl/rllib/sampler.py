@@ -91,7 +91,7 @@ class FastSampler:
         if "18" in self._runner.fixes:
             self._core.count_actions(actions)
         self._core.store.advance()
-        done = self._record(actions, self._step_envs(actions))
+        done = self._record(actions, *self._step_envs(actions))
         self._end_episodes(done, num_episodes)
         counts.ticks += 1
         counts.lengths.append(self._under_way)
@@ -128,35 +128,40 @@ class FastSampler:
         for chunk in self._finished:
             chunk.record.earlier.clear()
 
-    def _step_envs(self, actions: list[dict]) -> list[tuple | None]:
-        """Step or reset every env; None where that failed and the env was made anew."""
+    def _step_envs(self, actions: list[dict]) -> tuple[list[tuple | None], list[bool]]:
+        """Step or reset every env: (results, None where that failed and the env was made anew; who is over)."""
         began = time.perf_counter()
         results: list[tuple | None] = []
+        over = [False] * len(actions)
+        autoreset = self._autoreset
         for env_index, env in enumerate(self._runner.env.envs):
             try:
-                if self._autoreset[env_index]:
+                if autoreset[env_index]:
                     results.append(env.reset())
                 else:
                     result = env.step(actions[env_index])
-                    _is_over(result)  # fails here if `__all__` is missing
+                    over[env_index] = _is_over(result)
                     results.append(result)
             except Exception as error:
                 self._core.counts.step_failures += 1
                 self._runner.restart_env(env_index, error)
                 results.append(None)
         self._core.counts.seconds["env_step"] += time.perf_counter() - began
-        return results
+        return results, over
 
-    def _record(self, actions: list[dict], results: list[tuple | None]) -> list[int]:
+    def _record(self, actions: list[dict], results: list[tuple | None], over: list[bool]) -> list[int]:
         """Write what the envs returned, env by env. Returns the envs whose episodes are over."""
-        recording, done = self._recording, []
+        recording, autoreset, records = self._recording, self._autoreset, self._core.table.records
+        done: list[int] = []
+        n_steps = n_observed = 0
+        now = time.perf_counter()
         for env_index, result in enumerate(results):
             if result is None:
                 self._begin_anew(env_index)
                 continue
-            record = self._core.record_of(env_index)
-            was_reset = self._autoreset[env_index]
-            self._autoreset[env_index] = not was_reset and _is_over(result)
+            record: Any = records[env_index]
+            was_reset = autoreset[env_index]
+            autoreset[env_index] = over[env_index]
             if record.awaits_reset:
                 if not was_reset and not result[0]:
                     continue  # RLlib began an episode on its own, which waits for its first observation
@@ -164,12 +169,15 @@ class FastSampler:
                 continue
             if was_reset:  # RLlib had ended the episode before its env did, and begun another: that one goes on
                 result = _as_step(self._runner.env.envs[env_index], *result)
+            record.last_step_at = now
             if recording.add_step(env_index, record, actions[env_index], *result):
                 done.append(env_index)
-            self._core.counts.env_steps += 1
-            self._env_ts += 1
-            self._under_way += 1
-            self._agent_ts += len(result[0])
+            n_steps += 1
+            n_observed += len(result[0])
+        self._core.counts.env_steps += n_steps
+        self._env_ts += n_steps
+        self._under_way += n_steps
+        self._agent_ts += n_observed
         return done
 
     def _begin_anew(self, env_index: int) -> None:
