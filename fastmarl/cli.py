@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     rllib.add_argument("--rounds", type=_positive, default=5, help="default %(default)s")
     rllib.add_argument("--quick", action="store_true", help="one round; two small cases if none are named")
-    rllib.add_argument("--ppo", action="store_true", help="PPO iterations, too; starts Ray")
+    rllib.add_argument("--ray", action="store_true", help="with Ray, too: the trip from an actor, PPO iterations")
     rllib.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     rllib.add_argument("--plot", type=Path, metavar="PNG", help="draw ratios and growth")
     rllib.set_defaults(command=_bench_rllib)
@@ -286,7 +286,7 @@ def _bench_rllib(args: argparse.Namespace) -> int:
 
     from fastmarl.rllib.benchmark import measure_case
     from fastmarl.rllib.benchmark_cases import CASES, QUICK, STANDARD, check_names
-    from fastmarl.rllib.benchmark_extras import measure_growth, measure_ppo, measure_transfer
+    from fastmarl.rllib.benchmark_extras import local_ray, measure_growth, measure_ppo, measure_transfer, measure_trip
     from fastmarl.rllib.benchmark_report import draw, table_of
 
     if args.plot:
@@ -299,13 +299,15 @@ def _bench_rllib(args: argparse.Namespace) -> int:
     for name in (name for name in names if name in CASES):
         with console.status(f"measuring {name} ..."):
             report["cases"].append(measure_case(name, rounds=rounds).as_dict())
-    with console.status("measuring growth, transfer, PPO ..."):
+    with console.status("measuring growth, transfer, trip, PPO ..."):
         if "growth" in names:
             report["growth"] = [row.as_dict() for row in measure_growth(rounds=min(3, rounds))]
         if "transfer" in names:
             report["transfer"] = [row.as_dict() for row in measure_transfer(rounds=rounds)]
-        if args.ppo:
-            report["ppo"] = [row.as_dict() for row in measure_ppo(iterations=min(3, rounds))]
+        if args.ray:
+            with local_ray():
+                report["trip"] = [row.as_dict() for row in measure_trip()]
+                report["ppo"] = [row.as_dict() for row in measure_ppo(iterations=min(3, rounds))]
     for section, figures in report.items():
         if figures:
             console.print(table_of(section, figures))

@@ -1,8 +1,9 @@
-"""Beside the cases: how the time grows with the steps in a call, what the trip to a learner costs, a PPO iteration."""
+"""Beside the cases: how the time grows with the steps in a call, what the way to a learner costs, a PPO iteration."""
 
 import pickle
 import statistics
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
@@ -12,8 +13,8 @@ from ray import cloudpickle
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 
-from fastmarl.rllib.benchmark import Pair, measuring
-from fastmarl.rllib.benchmark_cases import Case, ReadyEnv, cartpole
+from fastmarl.rllib.benchmark import Pair, look, measuring, seed_everything
+from fastmarl.rllib.benchmark_cases import SEED, Case, ReadyEnv, cartpole
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 GROWTH_CASE = cartpole(agents=8, envs=8)
@@ -49,6 +50,20 @@ class Transfer:
     megabytes: float
     """In the pickle and in its buffers."""
     buffers: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trip:
+    """One sample's whole way from an actor to the driver, through Ray."""
+
+    runner: str
+    get_ms: float
+    """Asking the actor for episodes that are ready, until ray.get() has returned them."""
+    look_ms: float
+    """A first look at all agents' parts."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -129,8 +144,7 @@ def _trip(episodes: list) -> tuple[float, float, float, int, int]:
     dumped = perf_counter()
     arrived = pickle.loads(data, buffers=buffers)
     loaded = perf_counter()
-    for episode in arrived:
-        episode.agent_episodes  # noqa: B018  ours makes them now
+    look(arrived)
     looked = perf_counter()
     n_bytes = len(data) + sum(buffer.raw().nbytes for buffer in buffers)
     return dumped - begun, loaded - dumped, looked - loaded, n_bytes, len(buffers)
@@ -147,8 +161,45 @@ def _transfer(runner: str, dumps: float, loads: float, look: float, n_bytes: flo
     )
 
 
+class Sender:
+    """An actor that has sampled, and gives its episodes away as often as it is asked."""
+
+    def __init__(self, runner_class: type[RLlibEnvRunner]):
+        seed_everything(SEED)
+        runner = runner_class(config=TRANSFER_CASE.config())
+        self._episodes = runner.sample(num_timesteps=TRANSFER_CASE.steps)
+
+    def episodes(self) -> list:
+        return self._episodes
+
+
+def measure_trip(*, rounds: int = 20, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner) -> list[Trip]:
+    """The whole trip of what one call of sample() returns; medians, the runners in turn. Needs a started Ray.
+
+    Args:
+        rounds: for the medians, after one that is not counted.
+        ours: the class to compare with RLlib's.
+    """
+    classes: dict[str, type[RLlibEnvRunner]] = {"RLlib": RLlibEnvRunner, "fastmarl": ours}
+    senders = {name: ray.remote(num_cpus=0)(Sender).remote(kind) for name, kind in classes.items()}
+    trips: dict[str, list[tuple[float, float]]] = {name: [] for name in classes}
+    for _ in range(1 + rounds):
+        for name, sender in senders.items():
+            begun = perf_counter()
+            episodes = ray.get(sender.episodes.remote())
+            arrived = perf_counter()
+            look(episodes)
+            trips[name].append((arrived - begun, perf_counter() - arrived))
+    for sender in senders.values():
+        ray.kill(sender)
+    medians = {
+        name: [statistics.median(column) for column in zip(*times[1:], strict=True)] for name, times in trips.items()
+    }
+    return [Trip(runner=name, get_ms=1e3 * get, look_ms=1e3 * look) for name, (get, look) in medians.items()]
+
+
 def measure_ppo(*, iterations: int = 3, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner) -> list[Iteration]:
-    """PPO's iteration with its default settings but for the batch, which is PPO_CASE's steps. Starts and stops Ray.
+    """PPO's iteration with its default settings but for the batch, which is PPO_CASE's steps. Needs a started Ray.
 
     Args:
         iterations: for the medians, the runners in turn, after one that is not counted.
@@ -156,8 +207,6 @@ def measure_ppo(*, iterations: int = 3, ours: type[RLlibEnvRunner] = MultiAgentE
     """
     classes: dict[str, type[RLlibEnvRunner]] = {"RLlib": RLlibEnvRunner, "fastmarl": ours}
     with measuring(), ExitStack() as stack:
-        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-        stack.callback(ray.shutdown)
         algorithms = {name: _algorithm(runner_class, stack) for name, runner_class in classes.items()}
         sampling = {name: _watch_sample(algorithm.env_runner) for name, algorithm in algorithms.items()}
         totals: dict[str, list[float]] = {name: [] for name in algorithms}
@@ -174,6 +223,16 @@ def measure_ppo(*, iterations: int = 3, ours: type[RLlibEnvRunner] = MultiAgentE
         )
         for name in classes
     ]
+
+
+@contextmanager
+def local_ray() -> Iterator[None]:
+    """Ray in processes of its own, for as long as the `with` statement lasts."""
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _algorithm(runner_class: type[RLlibEnvRunner], stack: ExitStack) -> Algorithm:

@@ -30,6 +30,11 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {  # section -> key of a figure
         "megabytes": ("MB", ".2f"),
         "buffers": ("buffers", ",d"),
     },
+    "trip": {
+        "runner": ("actor to driver", ""),
+        "get_ms": ("ms", ".2f"),
+        "look_ms": ("first look, ms", ".2f"),
+    },
     "ppo": {
         "runner": ("PPO iteration", ""),
         "seconds": ("s", ".2f"),
