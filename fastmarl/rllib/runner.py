@@ -10,6 +10,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnv
 from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics import ENV_RESET_TIMER
 
+from fastmarl.rllib.env_contexts import VectorIndex, numbered
 from fastmarl.rllib.episodes import MultiAgentEpisode
 from fastmarl.rllib.metrics import RunnerMetrics
 from fastmarl.rllib.options import parse_fixes, variant
@@ -54,6 +55,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._finished_numbers: list[list[ChunkNumbers]] = []  # of episodes ended since the last get_metrics()
         self.slow_path_reasons: list[str] = []
         self._was_seeded = False
+        self._vector_index = VectorIndex()
         super().__init__(config=config, **kwargs)
         self._bulk_metrics = RunnerMetrics(self)
 
@@ -129,7 +131,13 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     def make_env(self) -> None:
         """Make all envs anew; running episodes are dropped."""
         self._fast = None
-        super().make_env()
+        configured = self.config.env
+        self._vector_index.next = 0
+        try:
+            self.config.env = configured and numbered(configured, self._vector_index)
+            super().make_env()
+        finally:
+            self.config.env = configured
         if "50" in self.fixes:
             seed_action_spaces(self)
 
@@ -168,6 +176,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             envs[env_index].close()
         except Exception as closing_error:
             logger.warning("Closing the failed env %d failed as well: %r", env_index, closing_error)
+        self._vector_index.next = env_index
         envs[env_index] = gym.make(envs[env_index].unwrapped.spec)
 
     def _remake_env(self) -> None:

@@ -6,6 +6,7 @@ import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from ray.tune.registry import register_env
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
@@ -26,7 +27,8 @@ class Counter(MultiAgentEnv):
 
     def __init__(self, config):
         super().__init__()
-        self.rules = {"length": 5, "start": 0, **config}
+        self.rules = config
+        self.rules.set_defaults({"length": 5, "start": 0})
         self.agents = self.possible_agents = ["a", "b", "c"]
         self.observation_spaces = dict.fromkeys(self.agents, OBS)
         action_space = gym.spaces.Discrete(3, start=self.rules["start"])
@@ -88,6 +90,28 @@ def test_03_only_the_failed_envs_episode_is_dropped():
     assert first_steps == [0, 0, 0]
     assert len(lengths[0.0]) > len(lengths[3.0])  # env 3 took the place of env 1
     assert runner.get_metrics()["num_env_step_failures"].peek() == 1
+
+
+def test_49_every_env_has_a_context_of_its_own():
+    runner = make_runner(num_envs=3, length=50, fails=(1, 4), mutable={"list": []})
+    contexts = [env.rules for env in envs_of(runner)]
+    assert [context.vector_index for context in contexts] == [0, 1, 2]
+    assert [context.worker_index for context in contexts] == [1, 1, 1]
+    assert runner.config.env is Counter
+    runner.sample(num_timesteps=30)  # env 1 fails and is made anew
+    assert [env.rules.vector_index for env in envs_of(runner)] == [0, 1, 2]
+    assert envs_of(runner)[1].number == 3
+    runner.make_env()
+    assert [env.rules.vector_index for env in envs_of(runner)] == [0, 1, 2]
+
+
+def test_49_registered_names_too():
+    register_env("counter_49", lambda context: Counter(context))
+    runner = make_runner(num_envs=2)
+    runner.config.env = "counter_49"
+    runner.make_env()
+    assert [env.rules.vector_index for env in envs_of(runner)] == [0, 1]
+    assert runner.config.env == "counter_49"
 
 
 def test_23_and_51_resets_are_tried_ten_times():
