@@ -7,7 +7,7 @@ at the top of the tree, where only a misspelt argument puts them. The order of k
 
 import functools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,7 +73,7 @@ class CallCounts:
 
 @dataclass(slots=True)
 class EpisodeNumbers:
-    """A finished episode in numbers, all its chunks taken together. Agents go by `str(id)`, as in the metrics."""
+    """A finished episode in numbers, all its chunks taken together. Agents go by their names in the metrics."""
 
     length: int  # in env steps
     episode_return: float
@@ -88,10 +88,16 @@ class RunnerMetrics:
 
     Args:
         runner: an RLlib runner with connectors; its logger and config are used, too.
+        names: of agents that do not go by `str(id)`.
     """
 
-    def __init__(self, runner: Any):
+    def __init__(self, runner: Any, names: dict[Hashable, str] | None = None):
         self._runner = runner
+        self._names = names or {}
+
+    def name_of(self, agent_id: Hashable) -> str:
+        """The key under which an agent's numbers are logged."""
+        return self._names.get(agent_id) or str(agent_id)
 
     # Calls of sample().
 
@@ -140,7 +146,7 @@ class RunnerMetrics:
         """Add to `name/<id>`. There may be hundreds of ids: they are looked up without a walk down the tree each."""
         branch = self._runner.metrics.stats.get(name, {})
         for id_, n in counts.items():
-            key = str(id_)
+            key = self.name_of(id_)
             stats = branch.get(key)  # false if it is empty, so it has to be asked for None
             add_ones(self._stats((name, key), reduce=reduce) if stats is None else stats, n)
 
@@ -211,6 +217,17 @@ class RunnerMetrics:
 @functools.cache
 def _timer_name(class_name: str) -> str:
     return to_snake_case(class_name)
+
+
+def distinct_names(envs: list[Any]) -> dict[Hashable, str]:
+    """46: names for those possible agents whose ids have the same text as another's, such as 1 and "1"."""
+    agents = dict.fromkeys(agent_id for env in envs for agent_id in env.unwrapped.possible_agents)
+    texts = Counter(str(agent_id) for agent_id in agents)
+    return {
+        agent_id: f"{agent_id} ({type(agent_id).__name__})"
+        for agent_id in agents
+        if texts[str(agent_id)] > 1 and not isinstance(agent_id, str)
+    }
 
 
 # Many pushes at once. What isn't RLlib's own class (see `stats_cls_lookup` in its config) gets them one by one.

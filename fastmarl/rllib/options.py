@@ -45,6 +45,12 @@ FIXES: dict[str, Fix] = {
         Fix("21", "common_infos", 'infos["__common__"] is kept, in custom_data["__common__"][env_t]', "episode"),
         Fix("28", "discrete_start", "the start of a Discrete action space is added to what environments get", "runner"),
         Fix("45", "mixed_flags", "who is truncated after others died is not terminated (one with 01)", "episode"),
+        Fix(
+            "46",
+            "distinct_names",
+            'agents whose ids have the same text (1 and "1") have metrics of their own',
+            "runner",
+        ),
         Fix("50", "seeded_random", "random actions depend on the seed", "runner"),
     )
 }

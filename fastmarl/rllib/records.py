@@ -105,11 +105,11 @@ class RLlibLanes(LaneTable):
         return lane
 
 
-def summed_up(chunks: list[ChunkNumbers]) -> EpisodeNumbers:
+def summed_up(chunks: list[ChunkNumbers], name_of: Callable[[Hashable], str]) -> EpisodeNumbers:
     """A finished episode in numbers, added up in RLlib's order: its last chunk, then the others from the first on."""
     *earlier, last = chunks
-    agent_returns: dict[str, Any] = {str(agent): total for agent, _, _, total in last.agents}
-    agent_steps = {str(agent): steps for agent, _, steps, _ in last.agents}
+    agent_returns: dict[str, Any] = {name_of(agent): total for agent, _, _, total in last.agents}
+    agent_steps = {name_of(agent): steps for agent, _, steps, _ in last.agents}
     module_returns: dict[str, Any] = {}
     for _, module_id, _, total in last.agents:
         module_returns[module_id] = module_returns.get(module_id, 0.0) + total
@@ -120,8 +120,9 @@ def summed_up(chunks: list[ChunkNumbers]) -> EpisodeNumbers:
         duration_s += chunk.duration_s
         episode_return += sum(total for *_, total in chunk.agents)
         for agent, module_id, steps, total in chunk.agents:
-            agent_steps[str(agent)] = agent_steps.get(str(agent), 0) + steps
-            agent_returns[str(agent)] = agent_returns.get(str(agent), 0.0) + total
+            name = name_of(agent)
+            agent_steps[name] = agent_steps.get(name, 0) + steps
+            agent_returns[name] = agent_returns.get(name, 0.0) + total
             module_returns[module_id] = module_returns.get(module_id, 0.0) + total
     return EpisodeNumbers(length, episode_return, duration_s, agent_returns, agent_steps, module_returns)
 

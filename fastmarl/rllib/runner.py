@@ -12,7 +12,7 @@ from ray.rllib.utils.metrics import ENV_RESET_TIMER
 
 from fastmarl.rllib.env_contexts import VectorIndex, numbered
 from fastmarl.rllib.episodes import MultiAgentEpisode
-from fastmarl.rllib.metrics import RunnerMetrics
+from fastmarl.rllib.metrics import RunnerMetrics, distinct_names
 from fastmarl.rllib.options import parse_fixes, variant
 from fastmarl.rllib.provable import slow_path_reasons
 from fastmarl.rllib.records import ChunkNumbers, summed_up
@@ -57,7 +57,8 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._was_seeded = False
         self._vector_index = VectorIndex()
         super().__init__(config=config, **kwargs)
-        self._bulk_metrics = RunnerMetrics(self)
+        has_names = "46" in self.fixes and self.env is not None
+        self._bulk_metrics = RunnerMetrics(self, distinct_names(self.env.envs) if has_names else None)
 
     # Sampling.
 
@@ -104,7 +105,8 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     def get_metrics(self) -> Any:
         """What has been logged since the last call, reduced; see RLlib's method."""
-        self._bulk_metrics.log_episodes([summed_up(chunks) for chunks in self._finished_numbers])
+        name_of = self._bulk_metrics.name_of
+        self._bulk_metrics.log_episodes([summed_up(chunks, name_of) for chunks in self._finished_numbers])
         self._finished_numbers.clear()
         self._bulk_metrics.keep_counters_alive()
         return super().get_metrics()

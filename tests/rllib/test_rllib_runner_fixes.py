@@ -29,7 +29,7 @@ class Counter(MultiAgentEnv):
         super().__init__()
         self.rules = config
         self.rules.set_defaults({"length": 5, "start": 0})
-        self.agents = self.possible_agents = ["a", "b", "c"]
+        self.agents = self.possible_agents = self.rules.get("agents", ["a", "b", "c"])
         self.observation_spaces = dict.fromkeys(self.agents, OBS)
         action_space = gym.spaces.Discrete(3, start=self.rules["start"])
         self.action_spaces = dict.fromkeys(self.agents, action_space)
@@ -236,6 +236,16 @@ def test_28_discrete_actions_begin_with_their_start():
         (episode,) = runner.sample(num_timesteps=100)
         assert {int(action) for actions in envs_of(runner)[0].received for action in actions.values()} == expected
         assert set(episode.agent_episodes["a"].get_actions().tolist()) == {0, 1, 2}
+
+
+def test_46_ids_of_equal_text_have_metrics_of_their_own():
+    for fixes, expected in (((), {"1": 10, "b": 5}), (("46",), {"1": 5, "1 (int)": 5, "b": 5})):
+        runner = make_runner(fixes, num_envs=1, agents=[1, "1", "b"])
+        runner.sample(num_episodes=1)
+        assert runner.is_accelerated
+        metrics = runner.get_metrics()
+        assert metrics["agent_steps"].keys() == expected.keys()
+        assert {name: stats.peek() for name, stats in metrics["num_agent_steps_sampled"].items()} == expected
 
 
 def test_50_random_actions_depend_on_the_seed():
