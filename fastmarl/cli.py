@@ -248,7 +248,7 @@ def _bench_efficiency(args: argparse.Namespace) -> int:
     table.add_column("environment", no_wrap=True)
     for column in ("agents", "envs", "env", "network", "limit", "runner", "efficiency", "own", "agent steps/s"):
         table.add_column(column, justify="right", no_wrap=True)
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = Console(width=None if sys.stdout.isatty() else 128)
     figures = []
     for name, config in configs:
         with console.status(f"measuring {name}, {config.num_envs_per_env_runner} envs ..."):
@@ -294,7 +294,7 @@ def _bench_rllib(args: argparse.Namespace) -> int:
     names = args.cases or (QUICK if args.quick else STANDARD)
     check_names(names)
     rounds = 1 if args.quick else args.rounds
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = Console(width=None if sys.stdout.isatty() else 128)
     report: dict[str, list[dict]] = {"cases": []}
     for name in (name for name in names if name in CASES):
         with console.status(f"measuring {name} ..."):
