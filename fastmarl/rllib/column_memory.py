@@ -22,7 +22,16 @@ class ColumnMemory:
         counts: np.ndarray,
         finals: np.ndarray,
     ) -> list[np.ndarray]:
-        """Each leaf lane by lane; see `_rllib_episodes.with_finals()`."""
+        """Rows of several lanes, lane by lane, each lane's final observation behind them.
+
+        Args:
+            leaves, final_leaves: [capacity, *shape] each, in pairs of the same dtype.
+            rows: int64 [n], the lanes' rows one after the other.
+            counts, finals: int64 [lanes], how many rows a lane has, and the place of its final observation or -1.
+
+        Returns:
+            [n + number of final observations, *shape] for each leaf.
+        """
         n = len(rows) + int((finals >= 0).sum())
         arrays = self._arrays([((n, *leaf.shape[1:]), leaf.dtype) for leaf in leaves])
         return [

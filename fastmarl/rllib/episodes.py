@@ -37,7 +37,7 @@ class MultiAgentEpisode(RLlibEpisode):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         block, i = self._origin
         for slot, value in block.parts(i).items():
-            if not _is_set(self, slot):
+            if not is_set(self, slot):
                 setattr(self, slot, value)
         return getattr(self, name)
 
@@ -137,7 +137,7 @@ class MultiAgentEpisode(RLlibEpisode):
     def __reduce_ex__(self, protocol: Any) -> Any:
         origin = getattr(self, "_origin", None)
         if origin is not None:
-            was_looked_at = any(_is_set(self, slot) for slot in LATE)
+            was_looked_at = any(is_set(self, slot) for slot in LATE)
             if (parts := shipping.reduced(self, origin[0], origin[1], was_looked_at)) is not None:
                 return parts
             self.agent_episodes  # noqa: B018  made now if it was not
@@ -305,7 +305,8 @@ def episode_class(fixes: frozenset[str]) -> type[MultiAgentEpisode]:
     return getattr(variants, variants.episode_name(own)) if own else MultiAgentEpisode
 
 
-def _is_set(episode: RLlibEpisode, slot: str) -> bool:
+def is_set(episode: RLlibEpisode, slot: str) -> bool:
+    """Whether there is something in this slot of RLlib's class; asking makes nothing."""
     try:
         getattr(RLlibEpisode, slot).__get__(episode)
     except AttributeError:

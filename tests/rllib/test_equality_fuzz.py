@@ -48,7 +48,8 @@ def test_few_were_skipped() -> None:
     assert len(skipped) <= MOST_SKIPPED * max(len(played), BATCHES), skipped
 
 
-@pytest.mark.skipif("FASTMARL_FUZZ_SEED" not in os.environ, reason="FASTMARL_FUZZ_SEED is not set")
 def test_alone() -> None:
-    check(int(os.environ["FASTMARL_FUZZ_SEED"]))
-    assert not skipped
+    """One case, for who wants to see it again; RLlib must not raise in it."""
+    seed = int(os.environ.get("FASTMARL_FUZZ_SEED", FIRST_SEED))
+    check(seed)
+    assert seed not in skipped

@@ -5,7 +5,6 @@ import signal
 
 import numpy as np
 import pytest
-import ray
 import tree
 from ray import tune
 from ray.rllib.algorithms.appo import APPOConfig
@@ -17,14 +16,10 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
-
-
-@pytest.fixture(scope="module", autouse=True)
-def local_ray():
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    yield
-    ray.shutdown()
+pytestmark = [
+    pytest.mark.usefixtures("local_ray"),
+    pytest.mark.filterwarnings("ignore"),  # Ray's and Gymnasium's own
+]
 
 
 def make_config(kind=PPOConfig, runner_class=MultiAgentEnvRunner, **env_runners):

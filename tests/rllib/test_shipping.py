@@ -6,12 +6,12 @@ import pickle
 import numpy as np
 import pytest
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 
 from fastmarl.rllib import MultiAgentEnvRunner
 from fastmarl.rllib.benchmark import check_equal, seed_everything
 from fastmarl.rllib.benchmark_cases import cartpole
 from fastmarl.rllib.column_memory import ColumnMemory
+from fastmarl.rllib.episodes import LATE, is_set
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 
@@ -38,15 +38,7 @@ def episodes():
 
 
 def is_made(episode):
-    return [name for name in ("agent_episodes", "env_t_to_agent_t") if _is_set(episode, name)]
-
-
-def _is_set(episode, name):
-    try:
-        getattr(RLlibEpisode, name).__get__(episode)
-    except AttributeError:
-        return False
-    return True
+    return [name for name in LATE if is_set(episode, name)]
 
 
 def travelled(episodes):

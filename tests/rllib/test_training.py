@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import ray
 import tree
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -14,14 +13,10 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole, Mult
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
-
-
-@pytest.fixture(scope="module", autouse=True)
-def local_ray():
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    yield
-    ray.shutdown()
+pytestmark = [
+    pytest.mark.usefixtures("local_ray"),
+    pytest.mark.filterwarnings("ignore"),  # Ray's and Gymnasium's own
+]
 
 
 def two_policies(config, env, **env_runners):
