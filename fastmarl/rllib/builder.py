@@ -45,6 +45,7 @@ class Chunk:
 class LaneExtent:
     """Where a lane's data lie in its module's columns."""
 
+    columns: ModuleColumns
     rows: tuple[int, int]
     steps: tuple[int, int]
     obs_begin: int
@@ -123,7 +124,7 @@ class Builder:
                 odd = self._odd_columns(block, lane, lane_rows, columns, (begin, end), obs_begin, lane_kinds)
                 if odd and "rewards" in odd:
                     total = sum(odd["rewards"][table.lookback_L[lane] :])
-            extents[lane] = LaneExtent((row_begin, row_end), (begin, end), obs_begin, first_env_t, total, odd)
+            extents[lane] = LaneExtent(columns, (row_begin, row_end), (begin, end), obs_begin, first_env_t, total, odd)
         if block.layout.whole:
             columns.obs = []  # object arrays: the lanes have their own
         return columns
@@ -214,15 +215,13 @@ class Builder:
             t_started=t_started,
             flags=record.flags.get(lane, (record.is_terminated, record.is_truncated)),  # false, as the env gave them
             time_map=(length, offset, t_started - lookback, final_place),
-            infos=None if infos is None else self._agent_infos(infos, lane, unseen),
+            infos=None if infos is None else self._agent_infos(infos, lane, extent, unseen),
             odd=extent.odd,
         )
 
-    def _agent_infos(self, infos: dict[int, Any], lane: int, unseen: bool) -> list:
+    def _agent_infos(self, infos: dict[int, Any], lane: int, extent: LaneExtent, unseen: bool) -> list:
         table = self._store.table
-        block, count = self._store.blocks[table.module_L[lane]], int(table.count_L[lane])
-        rows = compiled.chains(block.prev_R, table.row_L[lane : lane + 1], np.array([count]))
-        env_ts = block.env_t_R[rows].tolist()
+        env_ts = extent.columns.env_ts[slice(*extent.rows)].tolist()
         if table.final_L[lane] >= 0:
             env_ts.append(env_ts[-1] if unseen else int(table.end_env_t_L[lane]))
         return [infos.get(env_t, {}) for env_t in env_ts]
