@@ -131,9 +131,11 @@ class BareEnvs:
         envs: of a runner; those that are adapters are taken out of them.
         seed: env i is reset with `seed + i` at the beginning, so that every run is the same.
         seconds: about how long the recorded steps take, in whole multiples of TICKS_PER_CALL ticks.
+        given: makes of a space's sample the action that the runner would give to an env.
     """
 
-    def __init__(self, envs: list[Any], seed: int, seconds: float):
+    def __init__(self, envs: list[Any], seed: int, seconds: float, given: Callable[[Any], Any] = lambda action: action):
+        self._given = given
         self._envs = [_without_adapter(env) for env in envs]
         self._resets = [partial(env.reset, seed=seed + i) for i, env in enumerate(self._envs)]
         self._steps: list[tuple[int, dict | None]] = []  # (env index, actions or None for a reset), in order
@@ -167,7 +169,7 @@ class BareEnvs:
             self.calls += 1
             for _ in range(TICKS_PER_CALL):
                 for i, env in enumerate(self._envs):
-                    actions = {agent: spaces[i][agent].sample() for agent in acting[i]}
+                    actions = {agent: self._given(spaces[i][agent].sample()) for agent in acting[i]}
                     self._steps.append((i, actions))
                     acting[i], done = _who_acts(env, env.step(actions))
                     if done:

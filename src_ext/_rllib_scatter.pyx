@@ -12,7 +12,7 @@ from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject, PyObject_IsTrue
 
-from typedefs cimport TERMINATED, flag_t
+from typedefs cimport TERMINATED, flag_t, lane_t
 
 from fastmarl._scatter cimport EnvLanes, LeafRows, ModuleRows, Scatter
 
@@ -20,10 +20,6 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     int PyDict_Next(object p, Py_ssize_t *pos, PyObject **key, PyObject **value)
-    Py_ssize_t PyDict_Size(object p) except -1
-    PyObject* PyList_GET_ITEM(object p, Py_ssize_t i) noexcept
-    int PyObject_RichCompareBool(object a, object b, int op) except -1
-    int Py_EQ
 
 cpdef enum Kind:             # of the numbers summed in a row's reward
     NOTHING = 0              # none but zeros: Python's 0.0
@@ -152,6 +148,7 @@ cdef class RLlibScatter(Scatter):
         merge_flags: whether an agent's flags are its own or the episode's (RLlib), or its own if it has some.
     """
     cdef bint merge_flags
+    cdef const lane_t[::1] env_L
     cdef list kinds                          # of RewardKinds, by module
     cdef readonly list closed                # lanes ended in the last step
     cdef readonly list unseen                # those of them that ended without an observation
@@ -164,6 +161,11 @@ cdef class RLlibScatter(Scatter):
         self.closed = []
         self.unseen = []
 
+    def bind_lanes(self):
+        """Point at the table's (new) arrays."""
+        Scatter.bind_lanes(self)
+        self.env_L = self.table.env_L
+
     def add_module(self):
         """There is a module more, at the end of `modules`."""
         self.kinds.append(None)
@@ -171,6 +173,19 @@ cdef class RLlibScatter(Scatter):
     def bind_kinds(self, Py_ssize_t module, RewardKinds kinds):
         """Point at a module's (new) memory."""
         self.kinds[module] = kinds
+
+    def acting_modules(self, list acting_from):
+        """Modules with rows from `acting_from[module]` on, in the order in which these begin in RLlib's batch."""
+        cdef Py_ssize_t module, first, lane
+        cdef ModuleRows rows
+        acting = []
+        for module in range(len(self.modules)):
+            rows, first = <ModuleRows>self.modules[module], acting_from[module]
+            if rows.n > first:
+                lane = rows.lane_R[first]
+                acting.append((self.env_L[lane], self.place_L[lane], module))
+        acting.sort()
+        return [module for _, _, module in acting]
 
     cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards) except -1:
         cdef PyObject *key
@@ -234,45 +249,3 @@ cdef object _private_copy(object info):
         if type(value) not in IMMUTABLE:
             copied[key] = deepcopy(value)
     return copied
-
-
-cdef class StepKeys:
-    """The agents that an env's last step named, to see quickly whether the next one names the same."""
-    cdef list obs
-    cdef list rewards
-    cdef list terminateds
-    cdef list truncateds
-
-    def __init__(self):
-        self.forget()
-
-    def forget(self):
-        """Nothing is the same as nothing."""
-        self.obs = self.rewards = self.terminateds = self.truncateds = None
-
-    def remember(self, obs, rewards, terminateds, truncateds):
-        """What same() compares with."""
-        self.obs, self.rewards = list(obs), list(rewards)
-        self.terminateds, self.truncateds = list(terminateds), list(truncateds)
-
-    def same(self, obs, rewards, terminateds, truncateds):
-        """Whether each dict has equal keys in equal order as remembered, and no flag is true."""
-        return (self.obs is not None and _same(obs, self.obs, False) and _same(rewards, self.rewards, False)
-                and _same(terminateds, self.terminateds, True) and _same(truncateds, self.truncateds, True))
-
-
-cdef bint _same(object entries, list keys, bint all_false) except -1:
-    cdef PyObject *key
-    cdef PyObject *value
-    cdef PyObject *known
-    cdef Py_ssize_t pos = 0, i = 0
-    if PyDict_Size(entries) != len(keys):
-        return False
-    while PyDict_Next(entries, &pos, &key, &value):
-        known = PyList_GET_ITEM(keys, i)
-        if known != key and not PyObject_RichCompareBool(<object>known, <object>key, Py_EQ):
-            return False
-        if all_false and <object>value is not False and PyObject_IsTrue(<object>value):
-            return False
-        i += 1
-    return True

@@ -1,7 +1,8 @@
 """Agents act: rows of observations go to the modules, their answers to the record and to the envs."""
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from fastmarl.block import Block, Key
 from fastmarl.rllib.core import Core
-from fastmarl.rllib.records import RLlibLanes
 from fastmarl.spaces import flatten_struct, map_struct
 
 ALIGNMENT = 16  # bytes
@@ -29,71 +29,73 @@ class Acting:
 
     def act(self, explore: bool, t: int) -> list[dict]:
         """All modules answer to their agents' rows; what they say is recorded and made ready for the envs."""
-        core, store, counts, ids = self._core, self._core.store, self._core.counts, self._core.module_ids
+        core, ids, seconds = self._core, self._core.module_ids, self._core.counts.seconds
         began = time.perf_counter()
-        order = self._acting_modules()
+        order = core.store.scatter.acting_modules(core.store.acting_from)
         if not order:
             return [{} for _ in core.table.envs]
         batches = {ids[module]: self._batch(module) for module in order}
         connected = time.perf_counter()
-        outputs = core.inference.forward(batches, explore=explore, t=t)
-        answered = time.perf_counter()
+        answers = core.inference.answer(batches, explore=explore, t=t)
         for module in order:
-            first, block = store.acting_from[module], store.blocks[module]
-            columns = core.inference.act(ids[module], outputs[ids[module]], explore=explore)
-            if (state := core.states[module]) is not None:
-                state.write(block.lane_R[first : store.rows[module].n], columns, ids[module])
-            core.env_actions[module].set(first, columns, _AgentsOfRows(core.table, block, first))
-            block.boxes_scalars = state is not None
-            store.record(module, columns)
+            self._take(module, answers[ids[module]])
         envs = core.table.envs
         if len(ids) == 1:
             actions = [core.action_dicts.of(env) for env in envs]
         else:
             actions = [core.action_dicts.by_module(env, order) for env in envs]
-        counts.forwards += 1
-        counts.seconds["connect"] += connected - began
-        counts.seconds["forward"] += answered - connected
-        counts.seconds["act"] += time.perf_counter() - answered
+        core.counts.forwards += 1
+        seconds["connect"] += connected - began
+        seconds["forward"] += core.inference.forwarded_at - connected
+        seconds["act"] += time.perf_counter() - core.inference.forwarded_at
         return actions
 
-    def _acting_modules(self) -> list[int]:
-        """Modules with rows to answer, in the order in which their first rows stand in RLlib's batch."""
-        store, table = self._core.store, self._core.table
-        acting = [module for module, rows in enumerate(store.rows) if rows.n > store.acting_from[module]]
-        if len(acting) > 1:
-            first_lanes = {m: int(store.blocks[m].lane_R[store.acting_from[m]]) for m in acting}
-            acting.sort(key=lambda m: (table.env_L[first_lanes[m]], table.place_L[first_lanes[m]]))
-        return acting
-
     def _batch(self, module: int) -> dict[str, Any]:
-        store = self._core.store
+        """As RLlib's modules get it; the last bits of a matrix product depend on where its input lies, too."""
+        core, store = self._core, self._core.store
         block, first, end = store.blocks[module], store.acting_from[module], store.rows[module].n
         if block.layout.whole:
-            obs = batch_of(list(block.obs[0][first:end]))
+            obs = map_struct(self._own_tensor, batch_of(list(block.obs[0][first:end])))
         else:
-            obs = block.layout.nest([leaf[first:end] for leaf in block.obs])
-        shares = not block.layout.whole and self._core.inference.leaves_input_untouched(self._core.module_ids[module])
-        # The last bits of a matrix product depend on where its input lies; RLlib's lies as NumPy allocates.
-        shares = shares and all(first * leaf.strides[0] % ALIGNMENT == 0 for leaf in block.obs)
-        state = self._core.states[module]
+            shares = core.inference.leaves_input_untouched(core.module_ids[module])
+            leaves = [self._tensor(leaf, first, end, shares) for leaf in block.obs]
+            obs = leaves[0] if block.layout.is_array else block.layout.nest(leaves)
+        state = core.states[module]
         if state is None:
-            return {Columns.OBS: map_struct(lambda leaf: self._tensor(leaf, shares), obs)}
+            return {Columns.OBS: obs}
         read = state.read(block.lane_R[first:end])
         return {
-            Columns.OBS: map_struct(lambda leaf: self._tensor(leaf, shares).unsqueeze(1), obs),
-            Columns.STATE_IN: state.nest([self._tensor(leaf, False) for leaf in read]),
+            Columns.OBS: map_struct(lambda leaf: leaf.unsqueeze(1), obs),
+            Columns.STATE_IN: state.nest([self._own_tensor(leaf) for leaf in read]),
         }
 
-    def _tensor(self, array: np.ndarray, shares: bool) -> torch.Tensor:
-        """As RLlib's NumpyToTensor makes it: float64 becomes float32. Without `shares`, memory of its own."""
-        if array.dtype == np.float64:
-            array = array.astype(np.float32)
-        elif not shares:
-            array = array.copy()
-        tensor = torch.from_numpy(array)
-        device = self._core.runner._device
-        return tensor if device is None or torch.device(device).type == "cpu" else tensor.to(device)
+    def _tensor(self, leaf: np.ndarray, first: int, end: int, shares: bool) -> torch.Tensor:
+        """Rows of a leaf; where that may be, without a copy."""
+        if not shares or leaf.dtype == np.float64 or first * leaf.strides[0] % ALIGNMENT:
+            return self._own_tensor(leaf[first:end])
+        return self._on_device(torch.from_numpy(leaf[first:end]))
+
+    def _own_tensor(self, array: np.ndarray) -> torch.Tensor:
+        """As RLlib's NumpyToTensor makes it: float64 becomes float32. It has memory of its own, as NumPy allocates."""
+        return self._on_device(torch.from_numpy(array.astype(np.float32 if array.dtype == np.float64 else array.dtype)))
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self._core.inference.is_on_cpu else tensor.to(self._core.runner._device)
+
+    def _take(self, module: int, columns: dict[Key, np.ndarray]) -> None:
+        """Record a module's answers, and keep its actions for the envs."""
+        core, store = self._core, self._core.store
+        first, block, state = store.acting_from[module], store.blocks[module], core.states[module]
+        if state is not None:
+            state.write(block.lane_R[first : store.rows[module].n], columns, core.module_ids[module])
+        core.env_actions[module].set(first, columns, partial(self._agents_of, block, first))
+        block.boxes_scalars = state is not None
+        store.record(module, columns)
+
+    def _agents_of(self, block: Block, first: int) -> list[Hashable]:
+        """The agents of a block's rows from `first` on."""
+        agent_ids = self._core.table.agent_ids
+        return [agent_ids[lane] for lane in block.lane_R[first : block.rows.n]]
 
     def act_at_random(self) -> list[dict]:
         """Actions drawn from the env's own spaces, recorded without anything beside them."""
@@ -117,21 +119,6 @@ class Acting:
             return set()
         observed = set(record.observed)
         return {agent_id for agent_id in record.order if agent_id in observed and agent_id in lanes.lane_of}
-
-
-class _AgentsOfRows(Sequence):
-    """The agents of a block's newest rows, found when asked for."""
-
-    def __init__(self, table: RLlibLanes, block: Block, first: int):
-        self._table, self._block, self._first = table, block, first
-
-    def __len__(self) -> int:
-        return self._block.rows.n - self._first
-
-    def __getitem__(self, i: Any) -> Any:
-        if not 0 <= i < len(self):
-            raise IndexError(i)
-        return self._table.agent_ids[self._block.lane_R[self._first + i]]
 
 
 def _flat_actions(actions: list[Any]) -> dict[Key, np.ndarray]:

@@ -5,7 +5,7 @@ import logging
 import random
 import statistics
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -64,9 +64,13 @@ class CaseResult:
     env_us: float
     """Stepping the bare environments, in microseconds per agent step."""
     network_us: float
-    """The modules' layers and sampling by plain torch operations, in microseconds per agent step."""
+    """The modules' layers, and sampling by the operations that give RLlib's bits, in microseconds per agent step."""
+    plain_network_us: float
+    """The modules' layers, and sampling by as few of torch's operations as do it; not RLlib's bits."""
     efficiency: float
     """(env_us + network_us) / our time."""
+    plain_efficiency: float
+    """(env_us + plain_network_us) / our time."""
     ratios: tuple[float, ...]
     """Of the rounds."""
     slow_path_reasons: tuple[str, ...]
@@ -185,16 +189,14 @@ class BareModules:
             for module_id, module in modules.items()
         }
 
-    def run(self) -> float:
-        """Microseconds per agent step of all batches once."""
+    def run(self, sample: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> float:
+        """Microseconds per agent step of all batches once; `sample` makes actions and their logp from logits."""
         steps = [(self._layers[module_id], self._observations[module_id, n]) for module_id, n in self._steps]
         with torch.inference_mode():
             begun = perf_counter()
             for layers, observations in steps:
-                logp = torch.log_softmax(layers(observations), -1)
-                actions = torch.multinomial(logp.exp(), 1, True)
-                logp.gather(-1, actions).numpy()
-                actions.numpy()
+                for tensor in sample(layers(observations)):
+                    tensor.numpy()
             seconds = perf_counter() - begun
         return 1e6 * seconds / sum(n for _, n in self._steps)
 
@@ -203,6 +205,25 @@ class BareModules:
         self._steps.append((module_id, len(observations)))
         self._observations.setdefault((module_id, len(observations)), observations.clone())
         return forward(batch, **kwargs)
+
+
+def sample_as_rllib(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is left of TorchCategorical when only what goes into the result's bits is kept."""
+    logp = logits - logits.logsumexp(-1, keepdim=True)
+    actions = torch.multinomial(torch.softmax(logp, -1), 1, True)
+    return actions, logp.gather(-1, actions)
+
+
+def sample_plainly(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same distribution in torch's fewest operations."""
+    logp = torch.log_softmax(logits, -1)
+    actions = torch.multinomial(logp.exp(), 1, True)
+    return actions, logp.gather(-1, actions)
+
+
+def as_rllib_gives(action: Any) -> Any:
+    """RLlib's connectors make int32 of a module's int64."""
+    return np.int32(action) if isinstance(action, np.int64) else action
 
 
 def measure_case(name: str, *, rounds: int = 5, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner) -> CaseResult:
@@ -221,12 +242,12 @@ def measure_case(name: str, *, rounds: int = 5, ours: type[RLlibEnvRunner] = Mul
     with measuring(), Pair(case, ours) as pair, Pair(case, ours) as owner:
         pair.check(min(case.steps, CHECKED_STEPS))
         modules = BareModules(owner.theirs, min(case.steps, WATCHED_STEPS))
-        envs = BareEnvs(bare_envs(owner.ours), seed=SEED, seconds=BARE_SECONDS)
-        limits: list[tuple[float, float]] = []
+        envs = BareEnvs(bare_envs(owner.ours), seed=SEED, seconds=BARE_SECONDS, given=as_rllib_gives)
+        limits: list[tuple[float, float, float]] = []
         their_times: list[Timing] = []
         our_times: list[Timing] = []
         for i in range(rounds):
-            limits.append((envs.run(), modules.run()))
+            limits.append((envs.run(), modules.run(sample_as_rllib), modules.run(sample_plainly)))
             turns = [(pair.ours, our_times), (pair.theirs, their_times)]
             turns = turns if i < rllib_rounds else turns[:1]
             for runner, timings in turns if i % 2 else reversed(turns):  # nobody is always the first
@@ -244,7 +265,7 @@ def bare_envs(runner: RLlibEnvRunner) -> list[Any]:
 def _case_result(
     name: str,
     case: Case,
-    limits: list[tuple[float, float]],
+    limits: list[tuple[float, float, float]],
     theirs: list[Timing],
     ours: list[Timing],
     slow_path_reasons: tuple[str, ...],
@@ -267,9 +288,13 @@ def _case_result(
         ratio=statistics.median(ratios),
         ratio_with_parts=statistics.median(with_parts),
         ratio_with_metrics=statistics.median(with_metrics),
-        env_us=statistics.median(env for env, _ in limits),
-        network_us=statistics.median(network for _, network in limits),
-        efficiency=statistics.median(sum(limit) / our.us for limit, our in zip(limits, ours, strict=True)),
+        env_us=statistics.median(env for env, _, _ in limits),
+        network_us=statistics.median(network for _, network, _ in limits),
+        plain_network_us=statistics.median(plain for _, _, plain in limits),
+        efficiency=statistics.median((env + net) / our.us for (env, net, _), our in zip(limits, ours, strict=True)),
+        plain_efficiency=statistics.median(
+            (env + net) / our.us for (env, _, net), our in zip(limits, ours, strict=True)
+        ),
         ratios=ratios,
         slow_path_reasons=slow_path_reasons,
     )

@@ -1,6 +1,6 @@
 """Actions as RLlib hands them to envs: unsquashed or clipped per agent, as NumPy scalars and arrays."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import gymnasium as gym
@@ -38,8 +38,8 @@ class RLlibEnvActions:
             self._common = struct if is_common else None
             self._known.add(agent_id)
 
-    def set(self, first: int, outputs: dict[Key, np.ndarray], agents: Sequence[Hashable]) -> None:
-        """Take the actions of the rows from `first` on; `agents` are theirs, asked only if their spaces differ."""
+    def set(self, first: int, outputs: dict[Key, np.ndarray], agents: Callable[[], list[Hashable]]) -> None:
+        """Take the actions of the rows from `first` on; `agents` says whose they are, if their spaces differ."""
         column = outputs.get("actions")
         if column is not None and self._adds_start and isinstance(self._common, gym.spaces.Discrete):
             self._set_column(first, column + column.dtype.type(self._common.start))
@@ -51,7 +51,7 @@ class RLlibEnvActions:
             self._set_column(first, np.asarray(self._change(column, self._common)))
         else:
             items = [self._item(column, i) for i in range(len(column))]
-            self.rows.set_values(first, [self._changed(*pair) for pair in zip(items, agents, strict=True)])
+            self.rows.set_values(first, [self._changed(*pair) for pair in zip(items, agents(), strict=True)])
 
     def _set_column(self, first: int, column: np.ndarray) -> None:
         if column.ndim == 1 and self._boxed:
@@ -61,14 +61,14 @@ class RLlibEnvActions:
         else:
             self.rows.set_arrays(first, np.ascontiguousarray(column))
 
-    def _set_nested(self, first: int, outputs: dict[Key, np.ndarray], agents: Sequence[Hashable]) -> None:
+    def _set_nested(self, first: int, outputs: dict[Key, np.ndarray], agents: Callable[[], list[Hashable]]) -> None:
         columns = {
             key[1:]: column for key, column in outputs.items() if not isinstance(key, str) and key[0] == "actions"
         }
         n = len(next(iter(columns.values())))
         items = [_nested({path: self._item(column, i) for path, column in columns.items()}) for i in range(n)]
         if self._change is not None:
-            items = [self._changed(*pair) for pair in zip(items, agents, strict=True)]
+            items = [self._changed(*pair) for pair in zip(items, agents(), strict=True)]
         self.rows.set_values(first, items)
 
     def _item(self, column: np.ndarray, i: int) -> Any:

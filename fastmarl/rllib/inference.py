@@ -1,6 +1,9 @@
 """What RLlib's modules and the first connector pieces after them compute, with a fraction of the calls."""
 
 import math
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,9 @@ from torch import Tensor
 
 from fastmarl.block import Key
 from fastmarl.errors import ModuleOutputError
-from fastmarl.rllib.layers import actor_function
+from fastmarl.rllib.layers import Function, actor_function
 from fastmarl.rllib.sampling import sampler_of
+from fastmarl.rllib.sampling_cpu import RowSampler
 from fastmarl.rllib.sampling_torch import Sampler
 from fastmarl.spaces import flatten_struct
 from fastmarl.transfer import StagedCopy
@@ -36,6 +40,10 @@ class ExactInference:
         module: on `device`.
         device: None is the CPU.
         rng: if given, actions are drawn from the same distributions, but need not be the ones that RLlib would draw.
+
+    Attributes:
+        is_on_cpu: whether the modules are.
+        forwarded_at: when the last forward pass was done, by `time.perf_counter()`.
     """
 
     def __init__(
@@ -44,6 +52,8 @@ class ExactInference:
         self._rng = rng
         self._module = module
         self._device = torch.device(device or "cpu")
+        self.is_on_cpu = self._device.type == "cpu"
+        self.forwarded_at = 0.0
         self.refresh()
 
     def refresh(self) -> None:
@@ -56,82 +66,108 @@ class ExactInference:
             getattr(type(module), name) is not getattr(MultiRLModule, name) or name in vars(module)
             for name in WHOLE_FORWARDS
         )
+        functions = {module_id: actor_function(part) for module_id, part in module.items()}
+        # Entering a mode takes a tenth of the time of a small net, so it is done once for all modules where it can be.
+        all_quick = not self._runs_whole and None not in functions.values()
+        self._mode = torch.inference_mode() if all_quick else nullcontext()
+        mode = nullcontext() if all_quick else torch.inference_mode()
         self._parts = {
-            module_id: ModulePart(module_id, part, self._device, self._rng) for module_id, part in module.items()
+            module_id: ModulePart(module_id, part, functions[module_id], self._device, self._rng, mode)
+            for module_id, part in module.items()
         }
 
     def leaves_input_untouched(self, module_id: str) -> bool:
         """Whether the module neither writes to nor keeps the tensors it is given."""
-        return not self._runs_whole and self._part(module_id).is_quick
+        return not self._runs_whole and self._parts_of((module_id,))[module_id].is_quick
 
-    def forward(self, batches: dict[str, dict[str, Any]], *, explore: bool, t: int) -> dict[str, dict[str, Any]]:
-        """All modules' forward passes, in the order of `batches`.
+    def answer(self, batches: dict[str, dict[str, Any]], *, explore: bool, t: int) -> dict[str, dict[Key, np.ndarray]]:
+        """What all modules say and do, in the order of `batches`.
 
         Args:
             batches: module id -> "obs", a tensor or nested ones, [n, ...]; for modules with state [n, 1, ...], and
                 "state_in".
             t: env steps sampled so far, for modules that explore by a schedule.
-        """
-        if self._runs_whole:
-            module = self._module
-            return module.forward_exploration(batches, t=t) if explore else module.forward_inference(batches)
-        return {module_id: self._part(module_id).forward(batch, explore, t) for module_id, batch in batches.items()}
 
-    def act(self, module_id: str, outputs: dict[str, Any], *, explore: bool) -> dict[Key, np.ndarray]:
-        """Every output as an array [n, ...], actions among them, in RLlib's order.
-
-        int64 has become int32, and every float float32. Only "state_out" of modules with state has kept its axes, of
-        the others the time axis is gone.
-
-        Args:
-            outputs: what `forward()` returned for this module; nested outputs are flattened to keys (name, *path).
+        Returns:
+            Module id -> every output as an array [n, ...], actions among them, in RLlib's order; nested outputs are
+            flattened to keys (name, *path). int64 has become int32, and every float float32. Only "state_out" of
+            modules with state has kept its axes, of the others the time axis is gone.
 
         Raises:
             ModuleOutputError: there is nothing to act upon, or an output has no rows.
             RuntimeError: NaN came out while exploring; torch raises it as under RLlib.
         """
-        return self._part(module_id).act(outputs, explore)
+        parts = self._parts_of(batches)
+        with self._mode:
+            if self._runs_whole:
+                module = self._module
+                outputs = module.forward_exploration(batches, t=t) if explore else module.forward_inference(batches)
+            else:
+                outputs = {module_id: part.forward(batches[module_id], explore, t) for module_id, part in parts.items()}
+            self.forwarded_at = perf_counter()
+            return {module_id: part.act(outputs[module_id], explore) for module_id, part in parts.items()}
 
-    def _part(self, module_id: str) -> "ModulePart":
-        part = self._parts.get(module_id)
-        if part is None or part.module is not self._module.get(module_id):
-            self.refresh()
-            part = self._parts[module_id]
-        return part
+    def _parts_of(self, module_ids: Iterable[str]) -> dict[str, "ModulePart"]:
+        known, module = self._parts, self._module
+        for module_id in module_ids:
+            if module_id not in known or known[module_id].module is not module.get(module_id):
+                self.refresh()
+                return {module_id: self._parts[module_id] for module_id in module_ids}
+        return {module_id: known[module_id] for module_id in module_ids}
 
 
 class ModulePart:
     """One of the modules.
 
     Args:
+        actor: see `actor_function`.
         device: where its parameters are.
         rng: see ExactInference.
+        mode: to enter where no gradients are needed; a null context if whoever calls has done so.
 
     Attributes:
         is_quick: whether it is run by its layers' functions instead of its own methods.
     """
 
-    def __init__(self, module_id: str, module: RLModule, device: torch.device, rng: np.random.Generator | None):
+    def __init__(
+        self,
+        module_id: str,
+        module: RLModule,
+        actor: Function | None,
+        device: torch.device,
+        rng: np.random.Generator | None,
+        mode: AbstractContextManager,
+    ):
         self._rng = rng
         self.module = module
         self._id = module_id
         self._device = device
-        self._actor = actor_function(module)
-        self.is_quick = self._actor is not None
+        self._actor = actor
+        self.is_quick = actor is not None
         self._is_stateful = module.is_stateful()
         self._samplers: dict[type, Sampler | None] = {}  # by RLlib's distribution classes
         self._transfer = None if device.type == "cpu" else StagedCopy(device, pinned=device.type == "cuda")
-        self._inference_mode = torch.inference_mode()  # made once: making one takes longer than entering it
+        self._mode = mode
+        self._row_sampler = self._find_row_sampler()
+
+    def _find_row_sampler(self) -> RowSampler | None:
+        """What samples from its layers' outputs without a detour, where there is such a thing."""
+        if not self.is_quick or self._is_stateful or self._transfer is not None:
+            return None
+        sampler = self._sampler(self.module.get_exploration_action_dist_cls())
+        return sampler if isinstance(sampler, RowSampler) else None
 
     def forward(self, batch: dict[str, Any], explore: bool, t: int) -> dict[str, Any]:
-        """See `ExactInference.forward`."""
+        """What the module's own forward pass returns."""
         if self._actor is not None:
-            with self._inference_mode:
+            with self._mode:
                 return {LOGITS: self._actor(batch[OBS])}
         return self.module.forward_exploration(batch, t=t) if explore else self.module.forward_inference(batch)
 
     def act(self, outputs: dict[str, Any], explore: bool) -> dict[Key, np.ndarray]:
-        """See `ExactInference.act`."""
+        """See `ExactInference.answer`."""
+        if explore and self._row_sampler is not None:
+            return self._draw_rows(self._row_sampler, outputs[LOGITS])
         leaves = _leaves(outputs)
         if ACTIONS in outputs:
             return self._to_arrays(leaves)
@@ -144,13 +180,21 @@ class ModulePart:
         )
         if LOGP not in outputs and (drawn := self._draw(dist_cls, logits, explore)) is not None:
             arrays = self._to_arrays(leaves | drawn)
-            if explore and not math.isfinite(arrays[LOGP].dot(arrays[LOGP])):  # the cheapest way to look at all
+            if explore and not _is_finite(arrays[LOGP]):
                 self._let_rllib_raise(dist_cls, logits)
             return arrays
         distribution = dist_cls.from_logits(logits) if explore else dist_cls.from_logits(logits).to_deterministic()
         actions = distribution.sample()
         logp = {} if LOGP in outputs else {LOGP: distribution.logp(actions)}
         return self._to_arrays(leaves | _leaves({ACTIONS: actions, **logp}))
+
+    def _draw_rows(self, sampler: RowSampler, logits: Tensor) -> dict[Key, np.ndarray]:
+        logits_NK = logits.numpy()
+        with self._mode:
+            actions, logp = sampler.draw(logits, logits_NK)
+        if not _is_finite(logp):
+            self._let_rllib_raise(self.module.get_exploration_action_dist_cls(), logits)
+        return {LOGITS: logits_NK, ACTIONS: actions, LOGP: logp}
 
     def _draw(self, dist_cls: type, logits: Tensor, explore: bool) -> dict[Key, Any] | None:
         """Actions and their log-probabilities; None where only RLlib's own distribution is known to do it."""
@@ -160,7 +204,7 @@ class ModulePart:
         sampler = self._sampler(dist_cls)
         if sampler is None:
             return None
-        with self._inference_mode:
+        with self._mode:
             drawn = sampler.explore(rows) if explore else sampler.exploit(rows)
             if drawn is None:
                 return None
@@ -216,6 +260,10 @@ def _leaves(outputs: dict[str, Any]) -> dict[Key, Any]:
         else:
             leaves.update(((name, *path) if path else name, leaf) for path, leaf in flatten_struct(value))
     return leaves
+
+
+def _is_finite(numbers: np.ndarray) -> bool:
+    return math.isfinite(numbers.dot(numbers))  # the cheapest way to look at all
 
 
 def _is_state(key: Key) -> bool:

@@ -10,13 +10,17 @@ from fastmarl.spaces import Leaf
 class ObservationLayout:
     """The leaves of an observation, found from one.
 
-    Like `fastmarl.spaces.RowLayout`, with the dtypes and the order of keys of what the env returned first. `whole` is
-    true for observations that are no nest of arrays: one leaf then takes each as it is.
+    Like `fastmarl.spaces.RowLayout`, with the dtypes and the order of keys of what the env returned first.
+
+    Attributes:
+        whole: whether observations are no nest of arrays: one leaf then takes each as it is.
+        is_array: whether they are single arrays.
     """
 
     def __init__(self, leaves: tuple[Leaf, ...], example: Any, whole: bool):
         self.leaves = leaves
         self.whole = whole
+        self.is_array = not whole and not leaves[0].path
         self._example = example
 
     @classmethod

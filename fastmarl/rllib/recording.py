@@ -5,8 +5,7 @@ from collections.abc import Hashable
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
-
+from fastmarl._step_keys import ended_unobserved, names_others, places_in_set_order
 from fastmarl.errors import UnknownModuleError
 from fastmarl.rllib.core import Core
 from fastmarl.rllib.records import RLlibRecord
@@ -23,7 +22,8 @@ class Recording:
 
     def __init__(self, core: Core):
         self._core = core
-        self._keeps_common_infos = "21" in core.runner.fixes
+        self.keeps_common_infos = "21" in core.runner.fixes
+        self._keeps_order = "07" in core.runner.fixes
 
     def begin_episode(self, env_index: int, obs: dict, infos: dict) -> None:
         """Write an env's first observations."""
@@ -34,12 +34,13 @@ class Recording:
         episode = self._core.episode_for_mapping(record, env_t=0)
         for agent_id, value in obs.items():
             self._join(record, agent_id, value, episode)
-        row_order = self._in_rllibs_order(record.order)
+        # RLlib's order is that of a set of them.
+        row_order = record.order if self._keeps_order else list(set(record.order))
         record.observed = tuple(obs)
         store.scatter.write_reset(env_index, {agent_id: obs[agent_id] for agent_id in row_order}, infos or {})
-        self._note_joined(record)
-        if self._keeps_common_infos:
-            self._keep_common_info(record, infos or {})
+        self.note_joined(record)
+        if self.keeps_common_infos:
+            self.keep_common_info(record, infos or {})
 
     def _join(self, record: RLlibRecord, agent_id: Hashable, observation: Any, episode: Any) -> None:
         """An agent is observed for the first time."""
@@ -48,6 +49,7 @@ class Recording:
         if module is None:
             raise UnknownModuleError(record.mapping[agent_id], agent_id, self._core.module_ids)
         record.order.append(agent_id)
+        record.known.add(agent_id)
         record.joined.append(agent_id)
         self._core.env_actions[module].add_agent(agent_id)
         self._core.store.fit(module, observation)
@@ -60,63 +62,31 @@ class Recording:
             if module_id in self._core.module_ids:
                 record.module_of[agent_id] = self._core.module_ids.index(module_id)
 
-    def add_step(
-        self, env_index: int, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict,
-        truncateds: dict, infos: dict,
-    ) -> bool:  # fmt: skip
-        """Write one env's step. Returns whether its episode is over."""
-        store = self._core.store
-        if not record.keys.same(obs, rewards, terminateds, truncateds):
-            obs = self._look(record, actions, obs, rewards, terminateds, truncateds)
-        record.steps_observed += 1
-        all_done = store.scatter.write_step(env_index, obs, rewards or {}, terminateds, truncateds or {}, infos or {})
-        if self._keeps_common_infos:
-            self._keep_common_info(record, infos or {})
-        record.is_terminated, record.is_truncated = terminateds["__all__"], (truncateds or {}).get("__all__", False)
-        if record.joined:
-            self._note_joined(record)
-        if store.scatter.closed:
-            self._note_flags(record, all_done, terminateds, truncateds or {})
-        return bool(all_done)
-
-    def _keep_common_info(self, record: RLlibRecord, infos: dict) -> None:
+    def keep_common_info(self, record: RLlibRecord, infos: dict) -> None:
         """21: in the episode's custom data, by env step."""
         if infos.get("__common__"):
             kept = record.custom_data.setdefault("__common__", {})
             kept[self._core.table.envs[record.env_index].env_t] = deepcopy(infos["__common__"])
 
-    def _look(
+    def look(
         self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict,
         truncateds: dict,
     ) -> dict:  # fmt: skip
         """Other agents than in the last step are named, or some end: let new ones join, find RLlib's order of rows."""
         self._core.count(record)
-        known, given = set(record.order), obs
-        named = [agent_id for part in (obs, actions, rewards, terminateds, truncateds) for agent_id in part]
-        if any(agent_id not in known and agent_id != "__all__" for agent_id in named):
-            obs = self._let_join(record, known, actions, obs, rewards, terminateds, truncateds)
+        given = obs
+        if names_others(record.known, obs, actions, rewards, terminateds, truncateds):
+            obs = self._let_join(record, set(record.known), actions, obs, rewards, terminateds, truncateds)
+        env = self._core.table.envs[record.env_index]
         # One that ends unobserved counts as observed: RLlib repeats its last observation.
-        unseen = {
-            agent_id
-            for agent_id in self._core.table.envs[record.env_index].lane_of
-            if agent_id not in obs and (terminateds.get(agent_id) or truncateds.get(agent_id))
-        }
-        stepped = [agent_id for agent_id in record.order if agent_id in obs or agent_id in unseen]
-        row_order = [agent_id for agent_id in self._in_rllibs_order(stepped) if agent_id not in unseen]
+        unseen = ended_unobserved(env.lane_of, obs, terminateds, truncateds)
         record.observed = tuple(given)
-        places = {agent_id: place for place, agent_id in enumerate(obs)}
-        order = [places[agent_id] for agent_id in row_order]
-        is_sorted = len(order) == len(obs) and order == sorted(order)
-        self._core.table.envs[record.env_index].set_order(None if is_sorted else np.array(order, np.int32))
+        env.set_order(places_in_set_order(record.order, obs, unseen, self._keeps_order))
         if unseen or obs is not given:
             record.keys.forget()
         else:
             record.keys.remember(obs, rewards, terminateds, truncateds)
         return obs
-
-    def _in_rllibs_order(self, agents: list[Hashable]) -> list[Hashable]:
-        """The order of a set of them, which for strings depends on the process's hash seed; 07: their own."""
-        return agents if "07" in self._core.runner.fixes else list(set(dict.fromkeys(agents).keys()))
 
     def _let_join(
         self,
@@ -141,7 +111,7 @@ class Recording:
         env_t = self._core.table.envs[record.env_index].env_t + 1
         episode = self._core.episode_for_mapping(record, env_t)
         all_known_done = self._all_known_done(record, terminateds, truncateds)
-        if "07" in self._core.runner.fixes:
+        if self._keeps_order:
             named = dict.fromkeys([*obs, *actions, *rewards, *terminateds, *truncateds])  # type: ignore[assignment]
         for agent_id in named:
             if agent_id in known or agent_id == "__all__":
@@ -159,13 +129,13 @@ class Recording:
         lane_of = self._core.table.envs[record.env_index].lane_of
         return bool(record.order) and all(terminateds.get(agent) or truncateds.get(agent) for agent in lane_of)
 
-    def _note_joined(self, record: RLlibRecord) -> None:
+    def note_joined(self, record: RLlibRecord) -> None:
         """Those who have joined have lanes now."""
         for agent_id in record.joined:
             record.lane_of[agent_id] = self._core.table.envs[record.env_index].lane_of[agent_id]
         record.joined.clear()
 
-    def _note_flags(self, record: RLlibRecord, all_done: int, terminateds: dict, truncateds: dict) -> None:
+    def note_flags(self, record: RLlibRecord, all_done: int, terminateds: dict, truncateds: dict) -> None:
         """Keep the flags of agents that have ended as the env gave them."""
         scatter, table = self._core.store.scatter, self._core.table  # type: ignore[union-attr]
         if all_done:

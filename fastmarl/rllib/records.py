@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from fastmarl._rllib_scatter import StepKeys
+from fastmarl._step_keys import StepKeys, count_steps
 from fastmarl.lanes import EpisodeRecord, LaneTable
 from fastmarl.rllib.metrics import EpisodeNumbers
 
@@ -29,6 +29,7 @@ class RLlibRecord(EpisodeRecord):
     def __init__(self, env_index: int, id_: str, started_at: float):
         super().__init__(env_index, id_, started_at)
         self.order: list[Hashable] = []  # agents of the chunk; those that ended before it and RLlib still knows, too
+        self.known: set[Hashable] = set()  # the same
         self.lane_of: dict[Hashable, int] = {}  # of the chunk
         self.mapping: dict[Hashable, str] = {}  # agent id -> module id
         self.ended_before: dict[Hashable, list[int]] = {}  # agents of `order` without a lane -> when they were observed
@@ -57,12 +58,9 @@ class RLlibRecord(EpisodeRecord):
 
     def count_observations(self, agents: dict[Hashable, int], modules: dict[str, int]) -> None:
         """Add the steps since the observed agents last changed."""
-        n, self.steps_observed = self.steps_observed, 0
-        if n:
-            for agent_id in self.observed:
-                agents[agent_id] = agents.get(agent_id, 0) + n
-                module_id = self.mapping[agent_id]
-                modules[module_id] = modules.get(module_id, 0) + n
+        if self.steps_observed:
+            count_steps(self.observed, self.steps_observed, self.mapping, agents, modules)
+            self.steps_observed = 0
 
     def go_on(
         self,
@@ -84,6 +82,7 @@ class RLlibRecord(EpisodeRecord):
         self.mapping = {agent_id: self.mapping[agent_id] for agent_id in known if agent_id not in dropped}
         self.module_of = {agent_id: self.module_of[agent_id] for agent_id in self.mapping if agent_id in self.module_of}
         self.order = order
+        self.known = set(order)
         self.lane_of = {agent_id: live[agent_id] for agent_id in order if agent_id in live}
         self.carried = set(self.lane_of)
         self.finished = {agent_id: -1 for agent_id in order if agent_id not in live}

@@ -8,6 +8,7 @@ envs step (those whose episode is over are reset instead), all steps are recorde
 import time
 from typing import Any
 
+from fastmarl._rllib_steps import record_steps, step_envs
 from fastmarl.rllib.acting import Acting
 from fastmarl.rllib.builder import Builder, Chunk
 from fastmarl.rllib.core import Core
@@ -91,8 +92,7 @@ class FastSampler:
         if "18" in self._runner.fixes:
             self._core.count_actions(actions)
         self._core.store.advance()
-        done = self._record(actions, *self._step_envs(actions))
-        self._end_episodes(done, num_episodes)
+        self._end_episodes(self._step_envs(actions), num_episodes)
         counts.ticks += 1
         counts.lengths.append(self._under_way)
 
@@ -128,59 +128,34 @@ class FastSampler:
         for chunk in self._finished:
             chunk.record.earlier.clear()
 
-    def _step_envs(self, actions: list[dict]) -> tuple[list[tuple | None], list[bool]]:
-        """Step or reset every env: (results, None where that failed and the env was made anew; who is over)."""
-        began = time.perf_counter()
-        results: list[tuple | None] = []
-        over = [False] * len(actions)
-        autoreset = self._autoreset
-        for env_index, env in enumerate(self._runner.env.envs):
-            try:
-                if autoreset[env_index]:
-                    results.append(env.reset())
-                else:
-                    result = env.step(actions[env_index])
-                    over[env_index] = _is_over(result)
-                    results.append(result)
-            except Exception as error:
-                self._core.counts.step_failures += 1
-                self._runner.restart_env(env_index, error)
-                results.append(None)
-        self._core.counts.seconds["env_step"] += time.perf_counter() - began
-        return results, over
-
-    def _record(self, actions: list[dict], results: list[tuple | None], over: list[bool]) -> list[int]:
-        """Write what the envs returned, env by env. Returns the envs whose episodes are over."""
-        recording, autoreset, records = self._recording, self._autoreset, self._core.table.records
-        done: list[int] = []
-        n_steps = n_observed = 0
-        now = time.perf_counter()
-        for env_index, result in enumerate(results):
-            if result is None:
-                self._begin_anew(env_index)
-                continue
-            record: Any = records[env_index]
-            was_reset = autoreset[env_index]
-            autoreset[env_index] = over[env_index]
-            if record.awaits_reset:
-                if not was_reset and not result[0]:
-                    continue  # RLlib began an episode on its own, which waits for its first observation
-                recording.begin_episode(env_index, result[0], result[-1])
-                continue
-            if was_reset:  # RLlib had ended the episode before its env did, and begun another: that one goes on
-                result = _as_step(self._runner.env.envs[env_index], *result)
-            record.last_step_at = now
-            if recording.add_step(env_index, record, actions[env_index], *result):
-                done.append(env_index)
-            n_steps += 1
-            n_observed += len(result[0])
-        self._core.counts.env_steps += n_steps
+    def _step_envs(self, actions: list[dict]) -> list[int]:
+        """Step all envs, or reset them, and record what they return. Returns the envs whose episodes are over."""
+        core, resets, began = self._core, self._autoreset, time.perf_counter()
+        results, over = step_envs(self._runner.env.envs, actions, resets, self._restart)
+        stepped = time.perf_counter()
+        core.counts.seconds["env_step"] += stepped - began
+        done, n_steps, n_observed = record_steps(
+            self, self._recording, core.store.scatter, core.table.records, actions, results, over, resets, stepped
+        )
+        core.counts.env_steps += n_steps
         self._env_ts += n_steps
         self._under_way += n_steps
         self._agent_ts += n_observed
         return done
 
-    def _begin_anew(self, env_index: int) -> None:
+    def _restart(self, env_index: int, error: Exception) -> None:
+        self._core.counts.step_failures += 1
+        self._runner.restart_env(env_index, error)
+
+    def take_reset(self, env_index: int, record: RLlibRecord, was_reset: bool, result: tuple) -> tuple | None:
+        """An env was reset, or an episode awaits that: (None: recorded; otherwise what is to be recorded as a step)."""
+        if not record.awaits_reset:  # RLlib had ended the episode before its env did, and begun another: it goes on
+            return _as_step(self._runner.env.envs[env_index], *result)
+        if was_reset or result[0]:  # else RLlib began an episode on its own, which waits for its first observation
+            self._recording.begin_episode(env_index, result[0], result[-1])
+        return None
+
+    def begin_anew(self, env_index: int) -> None:
         """The env failed and was made anew: its episode is dropped, the others go on."""
         core, env = self._core, self._core.table.envs[env_index]
         record = core.record_of(env_index)
@@ -267,10 +242,6 @@ class FastSampler:
                 core.store.drop_episode(record.env_index)
         core.store.renew()
         self._runner._needs_initial_reset = True
-
-
-def _is_over(result: tuple) -> bool:
-    return bool(result[2]["__all__"] or (result[3] or {}).get("__all__", False))
 
 
 def _as_step(env: Any, obs: dict, infos: dict) -> tuple:

@@ -4,12 +4,20 @@ import json
 
 import pytest
 import torch
+from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 
 from fastmarl import cli
 from fastmarl.errors import ConfigError
 from fastmarl.rllib import benchmark, benchmark_extras
-from fastmarl.rllib.benchmark import Pair, UnequalEpisodesError, check_equal, measure_case, measuring
+from fastmarl.rllib.benchmark import (
+    Pair,
+    UnequalEpisodesError,
+    check_equal,
+    measure_case,
+    measuring,
+    sample_as_rllib,
+)
 from fastmarl.rllib.benchmark_cases import CASES, QUICK, STANDARD, Case, FlatBattle, ReadyEnv, cartpole, check_names
 from fastmarl.rllib.benchmark_extras import measure_growth, measure_transfer
 
@@ -51,6 +59,17 @@ def test_rllib_against_itself(name):
     assert 0.1 < result.ratio < 10  # a smoke test: two calls of a few milliseconds
     assert 0 < result.efficiency < 1
     assert result.slow_path_reasons == ()
+
+
+def test_the_limit_samples_rllibs_bits():
+    logits = torch.randn(40, 5)
+    torch.manual_seed(1)
+    distribution = TorchCategorical.from_logits(logits)
+    want = distribution.sample()
+    torch.manual_seed(1)
+    actions, logp = sample_as_rllib(logits)
+    assert torch.equal(actions.squeeze(-1), want)
+    assert torch.equal(logp.squeeze(-1), distribution.logp(want))
 
 
 def test_both_runners_do_the_same_work():

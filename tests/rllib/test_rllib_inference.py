@@ -135,8 +135,7 @@ def columns_of(part: Any, columns: dict) -> dict:
 
 
 def ours(inference: ExactInference, batches: dict, explore: bool, t: int = 0) -> dict[str, dict]:
-    outputs = inference.forward(batches, explore=explore, t=t)
-    return {module_id: inference.act(module_id, outputs[module_id], explore=explore) for module_id in batches}
+    return inference.answer(batches, explore=explore, t=t)
 
 
 def assert_equal(module: MultiRLModule, inference: ExactInference, sizes: list[int], seed: int, **options: Any) -> None:
@@ -429,11 +428,29 @@ def test_nan_raises_as_in_rllib(space: str) -> None:
     assert got.value.__notes__ == ["module 'p1': rows [0, 1, 2] of its batch gave these; are weights or inputs NaN?"]
 
 
+class Says(DefaultPPOTorchRLModule):
+    """Gives always the same outputs."""
+
+    outputs: dict[str, Any]
+
+    def _forward(self, batch: dict, **kwargs: Any) -> dict:
+        return dict(self.outputs)
+
+
+def saying(outputs: dict[str, Any], n_choices: int = 3) -> MultiRLModule:
+    module = build(Discrete(n_choices), module_class=Says, n_modules=1)
+    module["p0"].outputs = outputs  # type: ignore[assignment]
+    return module
+
+
 def test_infinite_logits_raise_as_in_rllib() -> None:
     """The probabilities are NaN."""
-    inference = ExactInference(build(Discrete(2)), None)
-    with pytest.raises(RuntimeError, match="probability tensor contains"):
-        inference.act("p0", {Columns.ACTION_DIST_INPUTS: torch.tensor([[0.0, torch.inf]])}, explore=True)
+    module = build(Discrete(2), n_modules=1)
+    with torch.no_grad():
+        module["p0"].pi.net.mlp[0].bias[1] = torch.inf
+    for one in (module, saying({Columns.ACTION_DIST_INPUTS: torch.tensor([[0.0, torch.inf]])}, 2)):
+        with pytest.raises(RuntimeError, match="probability tensor contains"):
+            ours(ExactInference(one, None), batches_of(one, [1]), True)
 
 
 def test_nan_that_rllib_lets_pass() -> None:
@@ -451,29 +468,30 @@ def test_nan_that_rllib_lets_pass() -> None:
     assert np.isnan(got["p0"]["actions"]).all()
 
 
-def test_choices_ruled_out() -> None:
+def test_choices_ruled_out(rng: np.random.Generator) -> None:
     """-inf among the logits is how action masks are made."""
+    quick = build(Discrete(6), n_modules=1)
+    with torch.no_grad():
+        quick["p0"].pi.net.mlp[0].bias[[0, 4]] = -torch.inf
+    assert is_quick(ExactInference(quick, None))
+    assert_equal_always(quick, rng)
     logits = torch.randn(40, 6).masked_fill_(torch.rand(40, 6) < 0.5, -torch.inf)
     logits[:, 2] = 1
-    module = build(Discrete(6))
-    inference = ExactInference(module, None)
+    module = saying({Columns.ACTION_DIST_INPUTS: logits}, 6)
     for explore in (True, False):
-        torch.manual_seed(1)
-        got = inference.act("p0", {Columns.ACTION_DIST_INPUTS: logits.clone()}, explore=explore)
-        torch.manual_seed(1)
-        options = {"rl_module": module, "episodes": [MultiAgentEpisode()], "explore": explore}
-        batch = {"p0": {Columns.ACTION_DIST_INPUTS: logits}}
-        want = TensorToNumpy()(batch=GetActions()(batch=batch, **options), **options)["p0"]
-        assert_same_columns(want, got)
+        assert_equal(module, ExactInference(module, None), [40], 1, explore=explore)
 
 
 def test_outputs_without_rows() -> None:
-    inference = ExactInference(build(Discrete(3)), None)
+    def says(outputs: dict[str, Any]) -> None:
+        module = saying(outputs)
+        ours(ExactInference(module, None), batches_of(module, [3]), True)
+
     with pytest.raises(ModuleOutputError, match=r"module 'p0': expected 'action_dist_inputs' or 'actions'.*\['x'\]"):
-        inference.act("p0", {"x": torch.zeros(3)}, explore=True)
+        says({"x": torch.zeros(3)})
     for value in (torch.tensor(1.0), 3, "text"):
         with pytest.raises(ModuleOutputError, match=r"expected a row for each row of its batch in output 'x', got"):
-            inference.act("p0", {Columns.ACTIONS: torch.zeros(3), "x": value}, explore=True)
+            says({Columns.ACTIONS: torch.zeros(3), "x": value})
 
 
 def test_input_untouched_and_results_kept() -> None:

@@ -1,0 +1,17 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+def step_envs(
+    envs: Sequence[Any], actions: list[dict], resets: list[bool], on_failure: Callable[[int, Exception], None]
+) -> tuple[list[tuple | None], list[bool]]: ...
+def record_steps(
+    sampler: Any,
+    recording: Any,
+    scatter: Any,
+    records: list[Any],
+    actions: list[dict],
+    results: list[tuple | None],
+    over: list[bool],
+    resets: list[bool],
+    now: float,
+) -> tuple[list[int], int, int]: ...

@@ -1,0 +1,87 @@
+"""Steps of all envs: taken, and recorded by RLlib's rules. With small envs the loop itself is much of the time.
+
+What is rare is left to `sampler.FastSampler` and `recording.Recording`.
+"""
+
+cdef str ALL = "__all__"
+cdef dict NOTHING = {}                      # for None, where envs return that instead of a dict; never written to
+
+
+def step_envs(envs, list actions, list resets, on_failure):
+    """Step every env, or reset it.
+
+    Args:
+        actions: of each env.
+        resets: whether to reset it.
+        on_failure: called with (env index, error) when an env raises.
+
+    Returns:
+        (results, who is over): what step() or reset() returned, None where that failed; whether an env says `__all__`.
+    """
+    cdef Py_ssize_t i
+    cdef list results = [], over = []
+    for i in range(len(actions)):
+        result, is_over = None, False
+        try:
+            if resets[i]:
+                result = envs[i].reset()
+            else:
+                result = envs[i].step(actions[i])
+                is_over = bool(result[2][ALL] or (result[3] or NOTHING).get(ALL, False))
+        except Exception as error:
+            on_failure(i, error)
+            result, is_over = None, False
+        results.append(result)
+        over.append(is_over)
+    return results, over
+
+
+def record_steps(sampler, recording, scatter, list records, list actions, list results, list over, list resets,
+                 double now):
+    """Write what the envs returned, env by env.
+
+    Args:
+        sampler: its `take_reset()` and `begin_anew()` record what was no step.
+        recording: its `look()` and `note...()` record what not every step has.
+        scatter: an RLlibScatter.
+        records: the envs' episodes.
+        actions, results, over, resets: as for and from `step_envs()`; `resets` become those of the next step.
+        now: `time.perf_counter()` when the envs had stepped.
+
+    Returns:
+        (envs whose episodes are over, number of steps, of observations).
+    """
+    cdef Py_ssize_t i, n_steps = 0, n_observed = 0
+    cdef list done = []
+    cdef bint was_reset
+    cdef int all_done
+    for i in range(len(results)):
+        result = results[i]
+        if result is None:
+            sampler.begin_anew(i)
+            continue
+        record = records[i]
+        was_reset, resets[i] = resets[i], over[i]
+        if was_reset or record.awaits_reset:
+            result = sampler.take_reset(i, record, was_reset, result)
+            if result is None:
+                continue
+        obs, rewards, terminateds, truncateds, infos = result
+        n_steps += 1
+        n_observed += len(obs)
+        if not record.keys.same(obs, rewards, terminateds, truncateds):
+            obs = recording.look(record, actions[i], obs, rewards, terminateds, truncateds)
+        record.steps_observed += 1
+        record.last_step_at = now
+        rewards, truncateds, infos = rewards or NOTHING, truncateds or NOTHING, infos or NOTHING
+        all_done = scatter.write_step(i, obs, rewards, terminateds, truncateds, infos)
+        record.is_terminated, record.is_truncated = terminateds[ALL], truncateds.get(ALL, False)
+        if infos and recording.keeps_common_infos:
+            recording.keep_common_info(record, infos)
+        if record.joined:
+            recording.note_joined(record)
+        if scatter.closed:
+            recording.note_flags(record, all_done, terminateds, truncateds)
+        if all_done:
+            done.append(i)
+    return done, n_steps, n_observed

@@ -1,0 +1,124 @@
+"""Whom an env's step names: the same agents as the step before, others, and in which order RLlib has them."""
+import numpy as np
+from cpython.object cimport PyObject, PyObject_IsTrue
+
+cdef extern from "Python.h":
+    # Declared here to take any object: subclasses of dict (PettingZoo's envs return defaultdicts) are dicts to them.
+    PyObject* PyDict_GetItemWithError(object p, object key) except? NULL
+    int PyDict_Next(object p, Py_ssize_t *pos, PyObject **key, PyObject **value)
+    Py_ssize_t PyDict_Size(object p) except -1
+    PyObject* PyList_GET_ITEM(object p, Py_ssize_t i) noexcept
+    int PyObject_RichCompareBool(object a, object b, int op) except -1
+    int Py_EQ
+
+cdef str ALL = "__all__"
+
+
+cdef class StepKeys:
+    """The agents that an env's last step named, to see quickly whether the next one names the same."""
+    cdef list obs
+    cdef list rewards
+    cdef list terminateds
+    cdef list truncateds
+
+    def __init__(self):
+        self.forget()
+
+    def forget(self):
+        """Nothing is the same as nothing."""
+        self.obs = self.rewards = self.terminateds = self.truncateds = None
+
+    def remember(self, obs, rewards, terminateds, truncateds):
+        """What same() compares with."""
+        self.obs, self.rewards = list(obs), list(rewards)
+        self.terminateds, self.truncateds = list(terminateds), list(truncateds)
+
+    def same(self, obs, rewards, terminateds, truncateds):
+        """Whether each dict has equal keys in equal order as remembered, and all who end are observed."""
+        return (self.obs is not None and _same(obs, self.obs, None) and _same(rewards, self.rewards, None)
+                and _same(terminateds, self.terminateds, obs) and _same(truncateds, self.truncateds, obs))
+
+
+cdef bint _same(object entries, list keys, object obs) except -1:
+    """Whether `keys` are those of `entries`; if there are observations, only theirs may be true."""
+    cdef PyObject *key
+    cdef PyObject *value
+    cdef PyObject *known
+    cdef Py_ssize_t pos = 0, i = 0
+    if PyDict_Size(entries) != len(keys):
+        return False
+    while PyDict_Next(entries, &pos, &key, &value):              # key and value are borrowed from the dict
+        known = PyList_GET_ITEM(keys, i)
+        if known != key and not PyObject_RichCompareBool(<object>known, <object>key, Py_EQ):
+            return False
+        if obs is not None and <object>value is not False and PyObject_IsTrue(<object>value):
+            if PyDict_GetItemWithError(obs, <object>key) == NULL and <object>key != ALL:
+                return False
+        i += 1
+    return True
+
+
+def count_steps(tuple observed, Py_ssize_t n, dict module_of, dict agents, dict modules):
+    """Add `n` steps for each of the agents to `agents`, and to `modules` for the module of each."""
+    for agent_id in observed:
+        agents[agent_id] = agents.get(agent_id, 0) + n
+        module_id = module_of[agent_id]
+        modules[module_id] = modules.get(module_id, 0) + n
+
+
+def names_others(set known, *dicts):
+    """Whether one of the dicts has a key that is not among the known agents, and not "__all__"."""
+    cdef PyObject *key
+    cdef PyObject *value
+    cdef Py_ssize_t pos
+    for entries in dicts:
+        pos = 0
+        while PyDict_Next(entries, &pos, &key, &value):
+            if <object>key not in known and <object>key != ALL:
+                return True
+    return False
+
+
+def ended_unobserved(dict lane_of, obs, terminateds, truncateds):
+    """Those of the agents in `lane_of` that end without an observation: a set."""
+    cdef set unseen = set()
+    for agent_id in lane_of:
+        if (PyDict_GetItemWithError(obs, agent_id) == NULL
+                and (_is_true(terminateds, agent_id) or _is_true(truncateds, agent_id))):
+            unseen.add(agent_id)
+    return unseen
+
+
+cdef bint _is_true(object flags, object agent_id) except -1:
+    cdef PyObject *value = PyDict_GetItemWithError(flags, agent_id)
+    return value != NULL and PyObject_IsTrue(<object>value)
+
+
+def places_in_set_order(list agents, obs, set unseen, bint own_order):
+    """Where the agents' observations stand in `obs`, in the order of a set of those that were observed or `unseen`.
+
+    That is RLlib's order, which for strings depends on the process's hash seed.
+
+    Args:
+        own_order: take that of `agents` instead.
+
+    Returns:
+        int32 places; None for 0, 1, 2, ... up to the last observation.
+    """
+    cdef PyObject *key
+    cdef PyObject *value
+    cdef Py_ssize_t pos = 0, i = 0, n = 0, n_obs = PyDict_Size(obs)
+    cdef dict place_of = {}
+    while PyDict_Next(obs, &pos, &key, &value):
+        place_of[<object>key] = i
+        i += 1
+    stepped = [agent_id for agent_id in agents if agent_id in place_of or unseen and agent_id in unseen]
+    places = np.empty(len(stepped), np.int32)
+    cdef int[::1] out = places
+    cdef bint is_sorted = True
+    for agent_id in stepped if own_order else set(stepped):
+        if not unseen or agent_id not in unseen:
+            out[n] = place_of[agent_id]
+            is_sorted = is_sorted and out[n] == n
+            n += 1
+    return None if is_sorted and n == n_obs else places[:n]
