@@ -27,6 +27,20 @@ def subtract_highest(
             shifted[i * k + j] = logits[i * k + j] - highest[i]
 
 
+def sum_rows(
+    cnp.ndarray values_NK not None,     # IN
+    cnp.ndarray sum_N1 not None,        # OUT
+):
+    """Add each row's values from the first to the last, as torch.sum() does with fewer than four."""
+    cdef Py_ssize_t i, j, n = cnp.PyArray_DIM(values_NK, 0), k = cnp.PyArray_DIM(values_NK, 1)
+    cdef const float* values = _floats(values_NK, n * k)
+    cdef float* sums = _floats(sum_N1, n)
+    for i in range(n):
+        sums[i] = values[i * k]
+        for j in range(1, k):
+            sums[i] += values[i * k + j]
+
+
 def subtract_sums(
     cnp.ndarray logits_NK not None,     # IN
     cnp.ndarray log_sum_N1 not None,    # IN  of exp(logit - highest)

@@ -38,6 +38,24 @@ cdef class StepKeys:
         return (self.obs is not None and _same(obs, self.obs, None) and _same(rewards, self.rewards, None)
                 and _same(terminateds, self.terminateds, obs) and _same(truncateds, self.truncateds, obs))
 
+    def fewer(self, obs, rewards, terminateds, truncateds):
+        """Whether each dict has no other keys than remembered, the same objects in the same order; False if unsure."""
+        return (self.obs is not None and _within(obs, self.obs) and _within(rewards, self.rewards)
+                and _within(terminateds, self.terminateds) and _within(truncateds, self.truncateds))
+
+
+cdef bint _within(object entries, list keys) except -1:
+    cdef PyObject *key
+    cdef PyObject *value
+    cdef Py_ssize_t pos = 0, i = 0, n = len(keys)
+    while PyDict_Next(entries, &pos, &key, &value):
+        while i < n and PyList_GET_ITEM(keys, i) != key:
+            i += 1
+        if i == n:
+            return False
+        i += 1
+    return True
+
 
 cdef bint _same(object entries, list keys, object obs) except -1:
     """Whether `keys` are those of `entries`; if there are observations, only theirs may be true."""

@@ -26,6 +26,19 @@ def test_same_keys_and_whoever_ends_is_observed(before, data):
     assert not keys.same(*after)
 
 
+@given(before=STEPS, data=st.data())
+def test_fewer_keys_in_the_same_order(before, data):
+    kept = data.draw(st.sets(AGENTS))
+    fewer = tuple({agent: value for agent, value in part.items() if agent in kept} for part in before)
+    after = data.draw(st.one_of(STEPS, st.just(fewer)))
+    keys = StepKeys()
+    assert not keys.fewer(*after)
+    keys.remember(*before)
+    assert keys.fewer(*fewer)
+    in_order = [[agent for agent in part if agent in of_step] for part, of_step in zip(before, after, strict=True)]
+    assert not keys.fewer(*after) or in_order == [list(of_step) for of_step in after]
+
+
 def test_an_equal_key_is_the_same():
     keys = StepKeys()
     keys.remember({(1, "x"): 0}, {}, {}, {})

@@ -54,12 +54,13 @@ class Acting:
         """As RLlib's modules get it; the last bits of a matrix product depend on where its input lies, too."""
         core, store = self._core, self._core.store
         block, first, end = store.blocks[module], store.acting_from[module], store.rows[module].n
-        if block.layout.whole:
+        shares = core.inference.leaves_input_untouched(core.module_ids[module])
+        if block.layout.is_array:
+            obs: Any = self._tensor(block.obs[0], first, end, shares)
+        elif block.layout.whole:
             obs = map_struct(self._own_tensor, batch_of(list(block.obs[0][first:end])))
         else:
-            shares = core.inference.leaves_input_untouched(core.module_ids[module])
-            leaves = [self._tensor(leaf, first, end, shares) for leaf in block.obs]
-            obs = leaves[0] if block.layout.is_array else block.layout.nest(leaves)
+            obs = block.layout.nest([self._tensor(leaf, first, end, shares) for leaf in block.obs])
         state = core.states[module]
         if state is None:
             return {Columns.OBS: obs}

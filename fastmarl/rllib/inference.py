@@ -78,7 +78,10 @@ class ExactInference:
 
     def leaves_input_untouched(self, module_id: str) -> bool:
         """Whether the module neither writes to nor keeps the tensors it is given."""
-        return not self._runs_whole and self._parts_of((module_id,))[module_id].is_quick
+        part = self._parts.get(module_id)
+        return (
+            part is not None and part.is_quick and part.module is self._module.get(module_id) and not self._runs_whole
+        )
 
     def answer(self, batches: dict[str, dict[str, Any]], *, explore: bool, t: int) -> dict[str, dict[Key, np.ndarray]]:
         """What all modules say and do, in the order of `batches`.

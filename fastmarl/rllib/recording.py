@@ -74,18 +74,20 @@ class Recording:
     ) -> dict:  # fmt: skip
         """Other agents than in the last step are named, or some end: let new ones join, find RLlib's order of rows."""
         self._core.count(record)
-        given = obs
-        if names_others(record.known, obs, actions, rewards, terminateds, truncateds):
+        given, all_joined = obs, True
+        fewer = record.keys.fewer(obs, rewards, terminateds, truncateds)
+        if not fewer and names_others(record.known, obs, actions, rewards, terminateds, truncateds):
             obs = self._let_join(record, set(record.known), actions, obs, rewards, terminateds, truncateds)
+            all_joined = not names_others(record.known, given)
         env = self._core.table.envs[record.env_index]
         # One that ends unobserved counts as observed: RLlib repeats its last observation.
         unseen = ended_unobserved(env.lane_of, obs, terminateds, truncateds)
         record.observed = tuple(given)
         env.set_order(places_in_set_order(record.order, obs, unseen, self._keeps_order))
-        if unseen or obs is not given:
-            record.keys.forget()
-        else:
+        if all_joined and not unseen:
             record.keys.remember(obs, rewards, terminateds, truncateds)
+        else:  # who ended at once may come back with the next observation, and join
+            record.keys.forget()
         return obs
 
     def _let_join(

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from fastmarl._rllib_sampling import first_to_ring, move, subtract_highest, subtract_sums
+from fastmarl._rllib_sampling import first_to_ring, move, subtract_highest, subtract_sums, sum_rows
 from fastmarl.kernels.sample import sample_categorical
 from fastmarl.rllib.sampling_torch import LOG_SQRT_2PI, CategoricalSampler, GaussianSampler
 
 MOST_SIZES = 256  # batch sizes to keep memory for
+SUMMED_IN_ORDER = 3  # torch adds so many numbers one after the other, and more of them in several sums at once
 
 
 @runtime_checkable
@@ -49,7 +50,11 @@ class CategoricalRows(CategoricalSampler):
         shifted_NK, sum_N1, log_p_NK, p_NK, clock_NK = arrays
         action_N, logp_N = np.empty(n, np.int32), np.empty(n, np.float32)
         subtract_highest(logits_NK, shifted_NK, logp_N)
-        torch.sum(shifted.exp_(), -1, True, out=sums)
+        shifted.exp_()
+        if k <= SUMMED_IN_ORDER:
+            sum_rows(shifted_NK, sum_N1)
+        else:
+            torch.sum(shifted, -1, True, out=sums)
         sums.log_()
         subtract_sums(logits_NK, sum_N1, logp_N, log_p_NK)
         torch.softmax(log_p, -1, out=p)

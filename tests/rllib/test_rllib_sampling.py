@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
-from fastmarl._rllib_sampling import first_to_ring, move, subtract_highest, subtract_sums
+from fastmarl._rllib_sampling import first_to_ring, move, subtract_highest, subtract_sums, sum_rows
+from fastmarl.rllib.sampling_cpu import SUMMED_IN_ORDER
 
 SIZES = pytest.mark.parametrize(("n", "k"), [(0, 3), (1, 1), (1, 2), (257, 5)])
 
@@ -22,6 +24,20 @@ def test_subtract_highest(rng, n, k):
     subtract_highest(logits, shifted, highest)
     assert np.array_equal(highest, logits.max(1))
     assert np.array_equal(shifted, logits - logits.max(1, keepdims=True))
+
+
+@SIZES
+def test_sum_rows(rng, n, k):
+    values, sums = normal(rng, n, k), poisoned(n, 1)
+    sum_rows(values, sums)
+    assert np.array_equal(sums, np.cumsum(values, 1, dtype=np.float32)[:, -1:])
+
+
+@pytest.mark.parametrize("k", range(1, SUMMED_IN_ORDER + 1))
+def test_torch_sums_few_in_order(rng, k):
+    values, sums = 1e3 * normal(rng, 5000, k), poisoned(5000, 1)
+    sum_rows(values, sums)
+    assert np.array_equal(sums, torch.from_numpy(values).sum(-1, True).numpy())
 
 
 @SIZES

@@ -97,6 +97,7 @@ def _protocols() -> dict[str, Case]:
         "wild": WILD,
         "few at reset": {**WILD, "at_reset": 0.05},
         "stillborn": {**LATE, "stillborn": 0.3},
+        "stillborn that come back": {"at_reset": 0.3, "stillborn": 0.5, "returns": 1.0, "flags": "full"},
         "truncated": {"end": "truncated"},
         "truncated, waiting": {**WAITING, "end": "truncated"},
         "truncated one by one": {"end": "truncated_each", "flags": "full"},

@@ -75,6 +75,7 @@ def _rules(rng: random.Random, agents: tuple, obs_kinds: dict[str, str], action_
         last_words=rng.choice((1.0, 0.5, 0.0)),
         quiet=rng.choice((0.0, 0.0, 0.2)) if style != "together" else 0.0,
         stillborn=rng.choice((0.0, 0.0, 0.1)),
+        returns=rng.choice((0.0, 0.5)),
         end=rng.choice(("terminated", "truncated", "truncated_each", "both")),
         flags=rng.choice(("sparse", "full", "repeated", "only_all")),
         numpy_flags=rng.random() < 0.2,

@@ -53,6 +53,8 @@ class Rules:
     """Chance that nobody is observed in a step."""
     stillborn: float = 0.0
     """Chance that an agent is done before it has acted."""
+    returns: float = 0.0
+    """Chance that such an agent comes back."""
     end: str = "terminated"
     flags: str = "sparse"
     numpy_flags: bool = False
@@ -196,6 +198,9 @@ class World(MultiAgentEnv):
 
     def _gone(self, agent: AgentID, _: bool) -> None:
         """It was done before it acted: RLlib does not know it."""
+        if not self.quiet and self._chance(self.rules.returns):
+            self._observe(agent)
+            self.state[agent] = "acting"
 
     def _has_turn(self, agent: AgentID) -> bool:
         if self.rules.style == "turns":
@@ -210,10 +215,10 @@ class World(MultiAgentEnv):
             over = False
         tick, end = self.tick, self.rules.end
         if self.rules.flags == "full":
-            for agent, state in self.state.items():
-                if state in ("acting", "waiting"):
-                    tick.terminateds.setdefault(agent, False)
-                    tick.truncateds.setdefault(agent, False)
+            flagged = tick.terminateds.keys() | tick.truncateds.keys()
+            named = [a for a, state in self.state.items() if state in ("acting", "waiting") or a in flagged]
+            tick.terminateds = {agent: tick.terminateds.get(agent, False) for agent in named}
+            tick.truncateds = {agent: tick.truncateds.get(agent, False) for agent in named}
         tick.terminateds["__all__"] = over or (self.last and end in ("terminated", "both"))
         truncated = self.last and end in ("truncated", "truncated_each", "both")
         if truncated or self.rules.truncated_has_all:
