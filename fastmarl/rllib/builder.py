@@ -155,7 +155,7 @@ class Builder:
     # What else is known.
 
     def _chunk_meta(self, chunk: Chunk, extents: dict[int, LaneExtent]) -> ChunkMeta:
-        record, table = chunk.record, self._store.table
+        record = chunk.record
         clock = (record.started_at, record.last_step_at or perf_counter())
         agents = list(record.lane_of)
         meta = ChunkMeta(
@@ -175,37 +175,44 @@ class Builder:
         )
         numbers = ChunkNumbers(chunk.length, clock[1] - clock[0], [])
         infos = _infos_by_lane(record)
-        for agent_id, lane in record.lane_of.items():
+        now = self._store.scatter.lanes_now(list(record.lane_of.values())).tolist()
+        for (agent_id, lane), lane_now in zip(record.lane_of.items(), now, strict=True):
             extent = extents[lane]
-            n_steps, lookback = extent.steps[1] - extent.steps[0], int(table.lookback_L[lane])
-            agent = self._agent_meta(chunk, agent_id, lane, extent, infos.get(lane) if infos else None)
+            n_steps = extent.steps[1] - extent.steps[0]
+            agent = self._agent_meta(chunk, agent_id, lane, lane_now, extent, infos.get(lane) if infos else None)
             meta.agents.append(agent)
             if agent_id in record.carried or n_steps:
                 meta.agent_t_started[agent_id] = agent.t_started
             if lane in self.hanging:
                 meta.hanging[agent_id] = self._hanging_outputs(lane)
             if agent.part_id is not None:
-                numbers.agents.append((agent_id, agent.module_id, n_steps - lookback, extent.total))
+                numbers.agents.append((agent_id, agent.module_id, n_steps - agent.lookback, extent.total))
         record.earlier.append(numbers)
         return meta
 
     def _agent_meta(
-        self, chunk: Chunk, agent_id: Hashable, lane: int, extent: LaneExtent, infos: dict[int, Any] | None
+        self,
+        chunk: Chunk,
+        agent_id: Hashable,
+        lane: int,
+        lane_now: list[int],
+        extent: LaneExtent,
+        infos: dict[int, Any] | None,
     ) -> AgentMeta:
-        record, table = chunk.record, self._store.table
-        lookback, t_started = int(table.lookback_L[lane]), int(table.t_started_L[lane])
+        record = chunk.record
+        _, _, lookback, t_started, final, end_env_t, _, module = lane_now
         n_steps = extent.steps[1] - extent.steps[0]
         # RLlib pads an agent that joins a later chunk as if the chunk had begun with the episode.
         joined = extent.first_env_t > record.env_t_started
         offset = 0 if joined and not self._true_time_maps else record.lookback - record.env_t_started
         length, final_place, unseen = chunk.env_t + offset + 1, -1, lane in record.unseen
-        if table.final_L[lane] >= 0:
+        if final >= 0:
             # It marks the step of an agent that ended unobserved twice: as one in which it was not observed, too.
-            final_place = int(table.end_env_t_L[lane]) + offset + unseen
+            final_place = end_env_t + offset + unseen
             length += unseen
         return AgentMeta(
             agent_id=agent_id,
-            module=int(table.module_L[lane]),
+            module=module,
             module_id=record.mapping[agent_id],
             part_id=record.part_id(agent_id, self._store.new_id) if n_steps > lookback else None,
             rows=extent.rows,

@@ -41,6 +41,7 @@ class FastSampler:
         self._finished: list[Chunk] = []
         self._rescued: list[Any] = []  # episodes that had finished in a call that then failed
         self._finished_numbers = finished
+        self._counts_actions = "18" in runner.fixes
 
     @property
     def counts(self) -> CallCounts:
@@ -61,6 +62,9 @@ class FastSampler:
         runner = self._runner
         self._core.counts = CallCounts()
         self._env_ts = self._agent_ts = 0  # of the call; what is lost with a failed env does not count
+        self._counts_env_steps = runner.config.count_steps_by == "env_steps"
+        self._n_runners = runner.config.num_env_runners or 1
+        self._env_ts_before = runner.num_env_steps_sampled_lifetime // self._n_runners
         try:
             self._core.refresh()
             if force_reset or num_episodes is not None or runner._needs_initial_reset:
@@ -82,14 +86,13 @@ class FastSampler:
     def _reached(self, num_timesteps: int | None, num_episodes: int | None) -> bool:
         if num_timesteps is None:
             return num_episodes is not None and len(self._finished) >= num_episodes
-        by_env_steps = self._runner.config.count_steps_by == "env_steps"
-        return (self._env_ts if by_env_steps else self._agent_ts) >= num_timesteps
+        return (self._env_ts if self._counts_env_steps else self._agent_ts) >= num_timesteps
 
     def _tick(self, explore: bool, random_actions: bool, num_episodes: int | None) -> None:
         """Agents act, envs step, steps are recorded, episodes end."""
         acting, counts = self._acting, self._core.counts
         actions = acting.act_at_random() if random_actions else acting.act(explore, self._global_step())
-        if "18" in self._runner.fixes:
+        if self._counts_actions:
             self._core.count_actions(actions)
         self._core.store.advance()
         self._end_episodes(self._step_envs(actions), num_episodes)
@@ -98,8 +101,7 @@ class FastSampler:
 
     def _global_step(self) -> int:
         """Env steps of all runners, as RLlib estimates them for exploration schedules."""
-        n_runners = self._runner.config.num_env_runners or 1
-        return (self._runner.num_env_steps_sampled_lifetime // n_runners + self._env_ts) * n_runners
+        return (self._env_ts_before + self._env_ts) * self._n_runners
 
     # Envs.
 
