@@ -86,7 +86,7 @@ class Block:
             self._bind(self._pool.capacity)
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
-        """Store what the module answered to rows first .. first + n. Outputs it lacks this time become NaN (or 0)."""
+        """Store what the module answered to rows first .. first + n. Outputs that it lacks this time are blank."""
         if _store.write_rows(self.outputs, outputs, first, n):
             return
         for key, values in outputs.items():
@@ -96,7 +96,7 @@ class Block:
             column[first : first + n] = values
         for key, column in self.outputs.items():
             if key not in outputs:
-                _blank(column[first : first + n])
+                _blank(key, column[first : first + n])
 
     def take(self, source: "Block", rows: np.ndarray) -> None:
         """Begin with copies of `rows` (int64, ascending) of another block of the same module; lanes are the same."""
@@ -114,7 +114,7 @@ class Block:
 
     def _add_output(self, key: Key, values: np.ndarray, first: int) -> np.ndarray:
         column = self._array(key, (self.rows.capacity, *values.shape[1:]), values.dtype)
-        _blank(column[:first])
+        _blank(key, column[:first])
         self.outputs[key] = column
         return column
 
@@ -162,8 +162,9 @@ def _take(source: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     np.take(source, rows, axis=0, out=out[: len(rows)], mode="clip")  # "clip": NumPy would buffer otherwise
 
 
-def _blank(rows: np.ndarray) -> None:
-    rows[...] = np.nan if rows.dtype.kind == "f" else 0
+def _blank(key: Key, rows: np.ndarray) -> None:
+    """As if nothing had been said: NaN, 0, or for masks that nothing is ruled out."""
+    rows[...] = np.nan if rows.dtype.kind == "f" else key == Columns.ACTION_MASK
 
 
 class BlockSource:

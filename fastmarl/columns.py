@@ -12,6 +12,7 @@ class Columns:
     TRUNCATEDS = "truncateds"
     ACTION_DIST_INPUTS = "action_dist_inputs"
     ACTION_LOGP = "action_logp"
+    ACTION_MASK = "action_mask"
     VF_PREDS = "vf_preds"
     STATE_IN = "state_in"
     STATE_OUT = "state_out"

@@ -21,8 +21,10 @@ from fastmarl.building import evaluation_mode
 from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.distributions import Categorical, DiagGaussian
+from fastmarl.envs.aec import AECPettingZooEnv
 from fastmarl.envs.base import env_spaces
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
+from fastmarl.envs.values import action_mask, random_action
 from fastmarl.errors import EnvCheckError
 from fastmarl.runner import MultiAgentEnvRunner
 from fastmarl.spaces import flatten_struct, map_struct
@@ -131,7 +133,7 @@ class BareEnvs:
         envs: of a runner; those that are adapters are taken out of them.
         seed: env i is reset with `seed + i` at the beginning, so that every run is the same.
         seconds: about how long the recorded steps take, in whole multiples of TICKS_PER_CALL ticks.
-        given: makes of a space's sample the action that the runner would give to an env.
+        given: makes of a legal action, an int for Discrete, the one that the runner would give to an env.
     """
 
     def __init__(self, envs: list[Any], seed: int, seconds: float, given: Callable[[Any], Any] = lambda action: action):
@@ -139,15 +141,12 @@ class BareEnvs:
         self._envs = [_without_adapter(env) for env in envs]
         self._resets = [partial(env.reset, seed=seed + i) for i, env in enumerate(self._envs)]
         self._steps: list[tuple[int, dict | None]] = []  # (env index, actions or None for a reset), in order
+        self._schedule: list[Callable[[], Any]] = []  # the same as calls of the envs themselves
         self.calls = 0
         self._record(envs, seconds)
         self._check_repeats()
         self.env_steps = self.calls * TICKS_PER_CALL * len(envs)
         self.agent_steps = sum(len(actions) for _, actions in self._steps if actions)
-        self._schedule: list[Callable[[], Any]] = [
-            self._envs[i].reset if actions is None else partial(self._envs[i].step, actions)
-            for i, actions in self._steps
-        ]
 
     def run(self) -> float:
         """Microseconds per agent step of one pass, the resets included."""
@@ -163,27 +162,32 @@ class BareEnvs:
         for i, of_agent in enumerate(spaces):
             for j, space in enumerate(of_agent.values()):
                 space.seed(1000 * i + j)
-        acting = [list(reset()[0]) for reset in self._resets]
+        acting = [_who_begins(reset()) for reset in self._resets]
         begun = perf_counter()
         while self.calls < MAX_CALLS and (not self.calls or perf_counter() - begun < seconds):
             self.calls += 1
             for _ in range(TICKS_PER_CALL):
                 for i, env in enumerate(self._envs):
-                    actions = {agent: self._given(spaces[i][agent].sample()) for agent in acting[i]}
+                    actions = {
+                        agent: self._given(random_action(spaces[i][agent], mask)) for agent, mask in acting[i].items()
+                    }
                     self._steps.append((i, actions))
-                    acting[i], done = _who_acts(env, env.step(actions))
+                    step = env.step(actions)
+                    acting[i], done = _who_acts(env, step)
+                    self._schedule += _calls_of_step(env, actions, step, done)
                     if done:
                         self._steps.append((i, None))
-                        acting[i] = list(env.reset()[0])
+                        acting[i] = _who_begins(env.reset())
+                        self._schedule += _calls_of_reset(env)
 
     def _check_repeats(self) -> None:
-        acting = [list(reset()[0]) for reset in self._resets]
+        acting = [_who_begins(reset()) for reset in self._resets]
         for i, actions in self._steps:
             env = self._envs[i]
             if actions is None:
-                acting[i] = list(env.reset()[0])
+                acting[i] = _who_begins(env.reset())
                 continue
-            if acting[i] != list(actions):
+            if list(acting[i]) != list(actions):
                 raise EnvCheckError(
                     f"{type(env).__name__}: other agents act after the same reset(seed) and the same actions, so it "
                     "can't be stepped with ready-made ones; let its randomness come from that seed alone"
@@ -265,14 +269,35 @@ def _without_adapter(env: Any) -> Any:
     return env.env if isinstance(env, ParallelPettingZooEnv) else env
 
 
-def _who_acts(env: Any, step: tuple) -> tuple[list, bool]:
-    """(agents that act next, whether the episode is over), from what step() returned."""
-    obs, _, terminateds, truncateds, _ = step
+def _calls_of_step(env: Any, actions: dict, step: tuple, done: bool) -> list[Callable[[], Any]]:
+    """What a plain loop calls for this step; with an AECEnv, that loop takes the turns of those who have ended, too."""
+    if not isinstance(env, AECPettingZooEnv):
+        return [partial(env.step, actions)]
+    (action,) = actions.values()
+    n_ended = len(step[2]) - 1  # but for "__all__"
+    turns_of_ended = [env.env.last, partial(env.env.step, None)] * n_ended
+    return [partial(env.env.step, action), *turns_of_ended, *([] if done else [env.env.last])]
+
+
+def _calls_of_reset(env: Any) -> list[Callable[[], Any]]:
+    return [env.env.reset, env.env.last] if isinstance(env, AECPettingZooEnv) else [env.reset]
+
+
+def _who_begins(reset: tuple) -> dict[Any, Any]:
+    """Agents that act next, with their action masks if they have some, from what reset() returned."""
+    obs, infos = reset
+    return {agent: action_mask(observation, infos.get(agent)) for agent, observation in obs.items()}
+
+
+def _who_acts(env: Any, step: tuple) -> tuple[dict[Any, Any], bool]:
+    """(the same, whether the episode is over), from what step() returned."""
+    obs, _, terminateds, truncateds, infos = step
     if "__all__" in terminateds:
         done = terminateds["__all__"] or truncateds.get("__all__", False)
     else:
         done = not env.agents
-    return [agent for agent in obs if not (terminateds.get(agent) or truncateds.get(agent))], done
+    alive = {agent: value for agent, value in obs.items() if not (terminateds.get(agent) or truncateds.get(agent))}
+    return _who_begins((alive, infos)), done
 
 
 def _nothing() -> None:

@@ -11,9 +11,11 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl._actions import ModuleActions
+from fastmarl.action_masks import choices_of
 from fastmarl.block import Key
 from fastmarl.columns import Columns
 from fastmarl.errors import ConfigError, ModuleOutputError
+from fastmarl.kernels.sample import sample_categorical
 from fastmarl.spaces import Leaf, RowLayout
 
 
@@ -58,8 +60,15 @@ class EnvActions:
         else:
             self.rows.set_values(first, list(arrays[0]))
 
-    def random(self, n: int, rng: np.random.Generator) -> dict[Key, np.ndarray]:
-        """Raw actions drawn uniformly, with their log-probabilities, as a module would output them."""
+    def random(self, n: int, rng: np.random.Generator, legal: np.ndarray | None = None) -> dict[Key, np.ndarray]:
+        """Raw actions drawn uniformly, with their log-probabilities, as a module would output them.
+
+        Args:
+            n: how many.
+            legal: bool [n, choices] for a Discrete or MultiDiscrete space: what may be drawn.
+        """
+        if legal is not None:
+            return self._random_legal(n, rng, legal)
         outputs: dict[Key, np.ndarray] = {}
         logp = np.zeros(n, np.float32)
         for key, _, leaf in self._leaves:
@@ -67,6 +76,18 @@ class EnvActions:
             logp += leaf_logp
         outputs[Columns.ACTION_LOGP] = logp
         return outputs
+
+    def _random_legal(self, n: int, rng: np.random.Generator, legal: np.ndarray) -> dict[Key, np.ndarray]:
+        parts, logp, begin = [], np.zeros(n, np.float32), 0
+        for size in choices_of(self._space):
+            logits = np.where(legal[:, begin : begin + size], np.float32(0), np.float32(-np.inf))
+            actions, part_logp = np.empty(n, np.int64), np.empty(n, np.float32)
+            sample_categorical(logits, rng.random(n), actions, part_logp)
+            parts.append(actions)
+            logp += part_logp
+            begin += size
+        shape = self._space.shape or ()
+        return {Columns.ACTIONS: np.stack(parts, -1).reshape(n, *shape), Columns.ACTION_LOGP: logp}
 
     def _nested_row(self, arrays: list[np.ndarray], i: int) -> Any:
         return self._layout.nest([

@@ -39,6 +39,10 @@ class ObservationError(MultiAgentEnvError, ValueError):
     """An observation does not fit the agent's observation space."""
 
 
+class ActionMaskError(MultiAgentEnvError, ValueError):
+    """An action mask rules out every action of an agent that must act, or has the wrong size."""
+
+
 class RewardError(MultiAgentEnvError, ValueError):
     """A reward is not a finite number."""
 

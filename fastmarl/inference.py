@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from fastmarl.action_masks import masked
 from fastmarl.block import Block, Key
 from fastmarl.columns import Columns
 from fastmarl.distributions import Categorical
@@ -51,6 +52,7 @@ class ModuleInference:
         self._explore_dist = module.get_exploration_action_dist_cls()
         self._inference_dist = module.get_inference_action_dist_cls()
         self._draws_on_cpu = self._explore_dist is Categorical and transfer.device.type == "cpu"
+        self._masks = not module.masks_actions
         self._is_plain = not isinstance(module.observation_space, (gym.spaces.Dict, gym.spaces.Tuple))
         self._inference_mode = torch.inference_mode()  # made once: making one takes longer than entering it
         self._state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
@@ -67,8 +69,15 @@ class ModuleInference:
         state_in = self._state.nest(tensors[len(arrays) :])
         return {OBS: block.layout.nest(obs), Columns.STATE_IN: state_in}
 
-    def act(self, batch: dict[str, Any], n: int, *, explore: bool, t: int) -> dict[Key, np.ndarray]:
+    def act(
+        self, batch: dict[str, Any], n: int, *, explore: bool, t: int, legal: np.ndarray | None = None
+    ) -> dict[Key, np.ndarray]:
         """One forward pass, and actions. Returns every output, "actions" among them, as arrays [n, ...].
+
+        Args:
+            n: rows of the batch.
+            t: env steps of the call so far, for modules that explore by a schedule.
+            legal: bool [n, choices]; other choices get the least logit, unless the module sees to that itself.
 
         Raises:
             ModuleOutputError: an output has another number of rows, NaN came out, or there is nothing to act upon.
@@ -78,6 +87,9 @@ class ModuleInference:
             outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
             if type(outputs) is not dict or self._state is not None:
                 outputs = self._plain_outputs(outputs)
+            if legal is not None and self._masks and LOGITS in outputs:
+                mask = torch.from_numpy(legal).to(self._transfer.device)
+                outputs = {**outputs, LOGITS: masked(outputs[LOGITS], mask)}
             is_small = explore and self._draws_on_cpu and _is_small(outputs)
             if not is_small and ACTIONS not in outputs:
                 outputs = self._with_actions(outputs, explore)

@@ -7,8 +7,10 @@ from typing import Any
 import gymnasium as gym
 
 from fastmarl._actions import ActionDicts
+from fastmarl.action_masks import ActionMasks
 from fastmarl.building import Envs, evaluation_mode, make_modules, spaces_of_modules
 from fastmarl.callbacks import EVENTS, listeners
+from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.env_actions import EnvActions
 from fastmarl.episodes import MultiAgentEpisode
@@ -98,6 +100,7 @@ class MultiAgentEnvRunner(RunnerState):
             ModuleInference(module_id, modules[module_id], self._transfer, self._generator, self._rng, self._table)
             for module_id in self._module_ids
         ]
+        self._masks = [ActionMasks(*self._spaces[module_id], self._table) for module_id in self._module_ids]
         options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
         self._env_actions = [
             EnvActions(module_id, self._spaces[module_id][1], **options) for module_id in self._module_ids
@@ -197,13 +200,17 @@ class MultiAgentEnvRunner(RunnerState):
                 continue
             block, n = store.blocks[module], end - first
             begun = perf_counter()
+            masks = self._masks[module]
+            legal = masks.legal(block, first, end)
             batch = {} if goal.random_actions else inference.batch(block, first, end)
             batched = perf_counter()
             if goal.random_actions:
-                outputs = env_actions.random(n, self._rng)
+                outputs = env_actions.random(n, self._rng, legal)
             else:
-                outputs = inference.act(batch, n, explore=explore, t=goal.env_steps)
+                outputs = inference.act(batch, n, explore=explore, t=goal.env_steps, legal=legal)
                 inference.keep_state(block.lane_R[first:end], outputs)
+            if legal is not None and masks.key is None:
+                outputs[Columns.ACTION_MASK] = legal  # one in the observation is on record
             acted = perf_counter()
             env_actions.set(first, n, outputs)
             store.record(module, outputs)

@@ -7,16 +7,18 @@ import pytest
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
 from fastmarl.envs.check import check_env, check_reset_result, check_step_result
 from fastmarl.envs.registry import env_creator
+from fastmarl.envs.values import action_mask, random_action, same
 from fastmarl.errors import EnvCheckError
 from fastmarl.testing import CountingEnv, DyingAgentsEnv, ReusingEnv, ScriptedEnv, TurnBasedEnv
 
-# Box2D's wheels and PettingZoo's change of registries warn on import.
+# Box2D's wheels and PettingZoo's change of registries warn on import, and a poker table when it is made.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning"),
 ]
 
-STEPS = 200
+STEPS = 800  # a random game of chess takes hundreds of moves
 KINDS = {
     "counting": (lambda env_config: CountingEnv(3, 25), {}),
     "turn based": (lambda env_config: TurnBasedEnv(3, 25), {}),
@@ -26,6 +28,14 @@ KINDS = {
     "multiwalker": ("pettingzoo.sisl.multiwalker_v9", {"terminate_on_fall": False, "remove_on_fall": True}),
     "knights_archers_zombies": ("pettingzoo.butterfly.knights_archers_zombies_v11", {}),
     "battle": ("magent2.battle_v4", {"map_size": 20, "max_cycles": 60}),
+    "tictactoe": ("pettingzoo.classic.tictactoe_v3", {}),
+    "connect_four": ("pettingzoo.classic.connect_four_v3", {}),
+    "chess": ("pettingzoo.classic.chess_v6", {}),
+    "go": ("pettingzoo.classic.go_v5", {"board_size": 5}),
+    "leduc_holdem": ("pettingzoo.classic.leduc_holdem_v4", {}),
+    "texas_holdem_no_limit": ("pettingzoo.classic.texas_holdem_no_limit_v6", {}),
+    "hanabi": ("pettingzoo.classic.hanabi_v5", {}),
+    "rps": ("pettingzoo.classic.rps_v2", {}),
 }
 
 
@@ -44,6 +54,15 @@ def make(request):
         env.close()
 
 
+def actions_for(spaces, obs, infos, alive):
+    """Random and legal, of those that are observed and alive."""
+    return {
+        agent: random_action(spaces[agent][1], action_mask(observation, infos.get(agent)))
+        for agent, observation in obs.items()
+        if agent in alive
+    }
+
+
 def test_reset_and_step_keep_the_protocol(make):
     env = make()
     possible = list(env.possible_agents)
@@ -56,9 +75,9 @@ def test_reset_and_step_keep_the_protocol(make):
         if over:
             result = env.reset(seed=0) if env_t == 0 else env.reset()
             check_reset_result(result, 0)
-            obs, alive = result[0], set(possible)
+            (obs, infos), alive = result, set(possible)
             assert obs, "somebody begins"
-        result = env.step({agent: spaces[agent][1].sample() for agent in obs if agent in alive})
+        result = env.step(actions_for(spaces, obs, infos, alive))
         check_step_result(result, 0, env_t)
         obs, rewards, terminateds, truncateds, infos = result
         for part in result:
@@ -78,24 +97,29 @@ def test_reset_and_step_keep_the_protocol(make):
 
 def test_the_same_seed_and_actions_bring_the_same(make):
     first, second = make(), make()
-    spaces = {agent: env_spaces(first, agent)[1] for agent in first.possible_agents}
-    acting = list(first.reset(seed=3)[0])
+    spaces = {agent: env_spaces(first, agent) for agent in first.possible_agents}
+    obs, infos = first.reset(seed=3)
     second.reset(seed=3)
+    alive, over = set(first.possible_agents), False
     for _ in range(20):
-        actions = {agent: spaces[agent].sample() for agent in acting}
+        if over:
+            break
+        actions = actions_for(spaces, obs, infos, alive)
         one, other = first.step(actions), second.step(actions)
+        obs, _, terminateds, truncateds, infos = one
         assert one[1:4] == other[1:4]
-        assert list(one[0]) == list(other[0])
-        for agent, observation in one[0].items():
-            np.testing.assert_array_equal(observation, other[0][agent])
-        acting = [agent for agent in one[0] if not one[2].get(agent) and not one[3].get(agent)]
+        assert list(obs) == list(other[0])
+        for agent, observation in obs.items():
+            assert same(observation, other[0][agent])
+        alive -= {agent for flags in (terminateds, truncateds) for agent, flag in flags.items() if flag}
+        over = terminateds["__all__"] or truncateds.get("__all__", False)
 
 
 def test_check_env_finds_nothing(make):
-    report = check_env(make(), steps=200)
+    report = check_env(make(), steps=STEPS)
     assert report.ok, str(report)
     assert not report.notes, str(report)
-    assert report.env_steps == 200
+    assert report.env_steps == STEPS
 
 
 def test_agents_of_multiwalker_die_one_by_one():

@@ -24,6 +24,7 @@ LAYERS = [
         "store",
         "vector",
         "connectors",
+        "action_masks",
         "modules",
         "transfer",
         "env_actions",
@@ -36,7 +37,7 @@ LAYERS = [
     ["cli", "__main__", "__init__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-OPTIONAL = {"ray", "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "pygame"}
+OPTIONAL = {"ray", "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "pygame", "pyspiel"}
 FILES = sorted(PACKAGE.rglob("*.py"))
 CORE = [path for path in FILES if path.relative_to(PACKAGE).parts[0] != "rllib"]
 

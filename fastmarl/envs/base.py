@@ -7,10 +7,12 @@ from typing import Any
 
 import gymnasium as gym
 
+from fastmarl.envs.aec import AECPettingZooEnv
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.errors import EnvCheckError
 
-ACCEPTED = "a fastmarl.MultiAgentEnv, RLlib's MultiAgentEnv or a PettingZoo ParallelEnv"
+ACCEPTED = "a fastmarl.MultiAgentEnv, RLlib's MultiAgentEnv or a PettingZoo env"
+ADAPTERS = (AECPettingZooEnv, ParallelPettingZooEnv)  # the first that adapts an env is taken
 
 
 class MultiAgentEnv:
@@ -68,7 +70,7 @@ class MultiAgentEnv:
 
 
 def as_multi_agent_env(env: Any) -> Any:
-    """The object to sample from: multi-agent envs as they are, PettingZoo's parallel envs in their adapter.
+    """The object to sample from: multi-agent envs as they are, PettingZoo's in their adapter.
 
     RLlib's MultiAgentEnv and envs of your own are recognised by what they have, without importing Ray: reset(), step()
     and `possible_agents`, get_observation_space(), `observation_spaces` or, if it is no gymnasium.Env,
@@ -79,20 +81,16 @@ def as_multi_agent_env(env: Any) -> Any:
     """
     if isinstance(env, MultiAgentEnv):
         return env
-    name = type(env).__name__
-    if hasattr(env, "agent_iter") and hasattr(env, "last"):
-        raise EnvCheckError(f"{name} is a PettingZoo AECEnv, whose agents move one at a time; these are not supported "
-                            f"yet. If its agents can also move at once, give pettingzoo.utils.aec_to_parallel(env); "
-                            f"otherwise write it as a fastmarl.MultiAgentEnv that observes only the agent whose turn "
-                            f"it is")  # fmt: skip
+    for adapter in ADAPTERS:
+        if adapter.adapts(env):
+            return adapter(env)
     if not (callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))):
         raise EnvCheckError(f"expected {ACCEPTED}, got {env!r:.200}, which has no reset() and step()")
-    if callable(getattr(env, "observation_space", None)) and callable(getattr(env, "action_space", None)):
-        return ParallelPettingZooEnv(env)
     if hasattr(env, "possible_agents") or hasattr(env, "get_observation_space") or hasattr(env, "observation_spaces"):
         return env
     if hasattr(env, "observation_space") and not isinstance(env, gym.Env):
         return env
+    name = type(env).__name__
     raise EnvCheckError(f"expected {ACCEPTED}, got {name}, an environment of one agent; if it has several, list their "
                         f"ids in its attribute possible_agents")  # fmt: skip
 

@@ -23,6 +23,12 @@ class ParallelPettingZooEnv:
         self.env = env
         self.possible_agents: list[Any] = list(getattr(env, "possible_agents", ()))
 
+    @staticmethod
+    def adapts(env: Any) -> bool:
+        """Whether this is such an env."""
+        methods = ("reset", "step", "observation_space", "action_space")
+        return all(callable(getattr(env, name, None)) for name in methods)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.env!r})"
 

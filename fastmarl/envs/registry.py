@@ -34,8 +34,8 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
 
     Args:
         env: a class or callable, which is called with `env_config` as its one argument, as in RLlib; or a name: a
-            registered one, or that of a module with PettingZoo's function `parallel_env`, such as
-            "mpe2.simple_spread_v3", "pettingzoo.sisl.multiwalker_v9" or "magent2.battle_v4", which is called with
+            registered one, or that of a module with PettingZoo's function `parallel_env`, or else `env`, such as
+            "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or "magent2.battle_v4", which is called with
             `**env_config`.
 
     Raises:
@@ -88,10 +88,12 @@ def _from_module(name: str) -> Callable[[dict], Any]:
         if missing and f"{path}.".startswith(f"{missing}."):
             raise _unknown(name, f"there is no module {missing}", _modules_beside(path)) from error
         raise _unknown(name, f"importing {path} failed: {error}; {_how_to_install(package)}") from error
-    if not callable(getattr(module, "parallel_env", None)):
-        kind = "only the turn-based env()" if hasattr(module, "env") else "none"
-        raise _unknown(name, f"expected parallel_env() in the module {path}, which has {kind}; see register_env()")
-    return lambda env_config: module.parallel_env(**env_config)
+    make = getattr(module, "parallel_env", None) or getattr(module, "env", None)
+    if not callable(make):
+        raise _unknown(
+            name, f"expected parallel_env() or env() in the module {path}, which has none; see register_env()"
+        )
+    return lambda env_config: make(**env_config)
 
 
 def _how_to_install(package: str) -> str:

@@ -28,6 +28,9 @@ class RLModule(torch.nn.Module):
         kwargs: anything else `setup()` wants to find in `self.kwargs`.
     """
 
+    masks_actions = False
+    """Whether the outputs have action masks applied already; else the sampler applies them to "action_dist_inputs"."""
+
     def __init__(
         self,
         observation_space: gym.Space | None = None,

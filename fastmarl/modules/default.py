@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fastmarl.action_masks import mask_key, masked
 from fastmarl.columns import Columns
 from fastmarl.distributions import get_action_dist_cls
 from fastmarl.errors import ConfigError
@@ -16,7 +17,6 @@ from fastmarl.modules.layers import Chain, call
 from fastmarl.modules.model_config import DefaultModelConfig, with_activation
 from fastmarl.spaces import flatten_struct, map_struct
 
-MASK = "action_mask"
 OBSERVATION_KEYS = ("observation", "observations", "obs")  # beside a mask; PettingZoo's, RLlib's, and the short one
 
 
@@ -25,8 +25,8 @@ class DefaultRLModule(RLModule):
 
     Boxes are flattened, uint8 images (height, width, channels) of at least 16 x 16 pixels go through convolutions,
     uint8 with an upper bound of 255 is scaled to 0 .. 1, integers of discrete spaces are one-hot, and what Dict and
-    Tuple hold is put side by side. A Dict of "action_mask" and "observation" ("observations", "obs") masks the actions
-    of a Discrete or MultiDiscrete space: where the mask is 0 the logit is the least finite number.
+    Tuple hold is put side by side. A Dict of "action_mask" or "avail_actions" and "observation" ("observations", "obs")
+    masks the actions of a Discrete or MultiDiscrete space: where the mask is 0 the logit is the least finite number.
 
     Outputs: "action_dist_inputs" [B, k], "vf_preds" float32 [B] (unless `inference_only`), with an LSTM "state_out";
     then, the first two are [B, T, k] and [B, T].
@@ -42,9 +42,11 @@ class DefaultRLModule(RLModule):
         config = DefaultModelConfig.of(self.model_config)
         self.action_dist_cls = get_action_dist_cls(self.action_space)
         n_logits = self.action_dist_cls.required_input_dim(self.action_space)
-        self._observation_key = _key_beside_mask(self.observation_space, self.action_space, n_logits)
+        self._mask_key = mask_key(self.observation_space, self.action_space)
+        self._observation_key = _key_beside_mask(self.observation_space, self._mask_key)
+        self.masks_actions = self._observation_key is not None
         seen: Any = self.observation_space
-        if self._observation_key is not None:
+        if self.masks_actions:
             seen = seen[self._observation_key]
         self._cell_size = config.lstm_cell_size if config.use_lstm else 0
         self.trunk, size = _make_trunk(seen, config)
@@ -73,7 +75,7 @@ class DefaultRLModule(RLModule):
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         obs, mask = batch[Columns.OBS], None
         if self._observation_key is not None:
-            obs, mask = obs[self._observation_key], obs[MASK]
+            obs, mask = obs[self._observation_key], obs[self._mask_key]
         outputs: dict[str, Any] = {}
         if self._cell_size:
             features, vf_features, outputs[Columns.STATE_OUT] = self._remember(obs, batch[Columns.STATE_IN])
@@ -81,7 +83,7 @@ class DefaultRLModule(RLModule):
             features = call(self.trunk, obs)
             vf_features = features if self.vf_trunk is None else call(self.vf_trunk, obs)
         logits = call(self.pi, features)
-        outputs[Columns.ACTION_DIST_INPUTS] = logits if mask is None else _masked(logits, mask)
+        outputs[Columns.ACTION_DIST_INPUTS] = logits if mask is None else masked(logits, _in_a_row(mask, logits))
         if self.vf is not None:
             outputs[Columns.VF_PREDS] = call(self.vf, vf_features).squeeze(-1)
         return outputs
@@ -156,31 +158,16 @@ def _sequential(layers: list[nn.Module]) -> nn.Module:
     return layers[0] if len(layers) == 1 else Chain(*layers)
 
 
-def _key_beside_mask(space: gym.Space, action_space: gym.Space, n_logits: int) -> str | None:
-    """The key of the observation proper, if `space` has a mask for the actions beside it."""
-    if not isinstance(space, gym.spaces.Dict) or len(space.spaces) != 2 or MASK not in space.spaces:
+def _key_beside_mask(space: gym.Space, key: str | None) -> str | None:
+    """The key of the observation proper, if it is the only one beside the mask."""
+    if key is None or not isinstance(space, gym.spaces.Dict) or len(space.spaces) != 2:
         return None
-    key = next(key for key in space.spaces if key != MASK)
-    if key not in OBSERVATION_KEYS or not isinstance(action_space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
-        return None
-    size = sum(int(np.prod(leaf.shape or (1,))) for leaf in _leaf_spaces(space[MASK]))
-    if size != n_logits:
-        raise ConfigError(f"the observation's {MASK!r} {space[MASK]} has {size} numbers, but {action_space} needs "
-                          f"{n_logits}: one for each action (of each part, in a row)")  # fmt: skip
-    return key
+    other = next(name for name in space.spaces if name != key)
+    return other if other in OBSERVATION_KEYS else None
 
 
-def _leaf_spaces(space: Any) -> list[gym.Space]:
-    if isinstance(space, gym.spaces.Dict):
-        return [leaf for part in space.spaces.values() for leaf in _leaf_spaces(part)]
-    if isinstance(space, gym.spaces.Tuple):
-        return [leaf for part in space.spaces for leaf in _leaf_spaces(part)]
-    return [space]
-
-
-def _masked(logits: Tensor, mask: Any) -> Tensor:
-    """Logits where the mask, a tensor or tensors of the same size in all, is not 0; elsewhere the least number."""
-    if not isinstance(mask, Tensor):
-        n_batch_axes = logits.dim() - 1
-        mask = torch.cat([leaf.flatten(n_batch_axes) for _, leaf in flatten_struct(mask)], -1)
-    return logits.masked_fill(mask.reshape(logits.shape) == 0, torch.finfo(logits.dtype).min)
+def _in_a_row(mask: Any, logits: Tensor) -> Tensor:
+    """A mask's tensors side by side."""
+    if isinstance(mask, Tensor):
+        return mask
+    return torch.cat([leaf.flatten(logits.dim() - 1) for _, leaf in flatten_struct(mask)], -1)

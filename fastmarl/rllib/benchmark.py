@@ -223,7 +223,7 @@ def sample_plainly(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def as_rllib_gives(action: Any) -> Any:
     """RLlib's connectors make int32 of a module's int64."""
-    return np.int32(action) if isinstance(action, np.int64) else action
+    return np.int32(action) if isinstance(action, int) else action
 
 
 def measure_case(name: str, *, rounds: int = 5, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner) -> CaseResult:

@@ -1,0 +1,193 @@
+"""Legal actions only: masks in observations and infos, for modules that know nothing of them and for random actions."""
+
+import re
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import fastmarl
+from fastmarl.errors import ActionMaskError, ConfigError
+
+N = 5
+SPACES = {
+    "discrete": gym.spaces.Discrete(N),
+    "started": gym.spaces.Discrete(N, start=3),
+    "multi_discrete": gym.spaces.MultiDiscrete([3, 2]),
+}
+PLACES = ("action_mask", "avail_actions", "info")
+
+
+class MaskedEnv(fastmarl.MultiAgentEnv):
+    """Two agents; what is legal follows from agent and time. Agent "b" acts in every second step only, and dies.
+
+    Args:
+        config: "space", of actions; "place" of the mask; "illegal_at": env step at which nothing is legal for "a".
+    """
+
+    def __init__(self, config):
+        self.possible_agents = ["a", "b"]
+        self.place, self.illegal_at = config["place"], config.get("illegal_at")
+        action_space = SPACES[config["space"]]
+        vector = gym.spaces.Box(-1, 1, (2,), np.float32)
+        masked = gym.spaces.Dict({"vector": vector, self.place: gym.spaces.MultiBinary(N)})
+        self.observation_spaces = dict.fromkeys(self.possible_agents, vector if self.place == "info" else masked)
+        self.action_spaces = dict.fromkeys(self.possible_agents, action_space)
+        self.sizes = [N] if isinstance(action_space, gym.spaces.Discrete) else action_space.nvec.tolist()
+        self.start = getattr(action_space, "start", 0)
+
+    def mask(self, agent):
+        if (agent == "a" and self.t == self.illegal_at) or (agent == "b" and self.t >= 8):
+            return np.zeros(N, np.int8)
+        rng = np.random.default_rng([self.t, ord(agent)])
+        parts = [(rng.random(size) < 0.5).astype(np.int8) for size in self.sizes]
+        for part in parts:
+            part[rng.integers(len(part))] = 1
+        return np.concatenate(parts)
+
+    def answer(self, agents):
+        masks = {agent: self.mask(agent) for agent in agents}
+        vector = np.full(2, self.t / 20, np.float32)
+        if self.place == "info":
+            return dict.fromkeys(agents, vector), {agent: {"action_mask": mask} for agent, mask in masks.items()}
+        return {agent: {"vector": vector, self.place: mask} for agent, mask in masks.items()}, {}
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self.answer(["a", "b"])
+
+    def step(self, actions):
+        for agent, action in actions.items():
+            self.check(self.mask(agent), action)
+        self.t += 1
+        ends = self.t == 8
+        agents = ["a", "b"] if self.t % 2 == 0 and self.t <= 8 else ["a"]
+        obs, infos = self.answer(agents)
+        return obs, dict.fromkeys(actions, 1.0), {"b": ends, "__all__": False}, {"__all__": self.t == 12}, infos
+
+    def check(self, mask, action):
+        begin = 0
+        for size, part in zip(self.sizes, np.ravel(action - self.start), strict=True):
+            assert mask[begin : begin + size][part], f"{action} at {self.t}, where {mask} is legal"
+            begin += size
+
+
+class Unmasked(fastmarl.RLModule):
+    """Always the same logits."""
+
+    def setup(self):
+        self.logits = torch.nn.Parameter(torch.linspace(-1, 2, N))
+
+    def _forward(self, batch, **kwargs):
+        n = len(next(iter(batch["obs"].values())) if isinstance(batch["obs"], dict) else batch["obs"])
+        return {"action_dist_inputs": self.logits.expand(n, N)}
+
+
+def runner_of(module=Unmasked, **env_config):
+    spec = None if module is None else fastmarl.RLModuleSpec(module_class=module)
+    config = fastmarl.EnvRunnerConfig(
+        env=MaskedEnv, env_config=env_config, rl_module_spec=spec, num_envs_per_env_runner=3, seed=0
+    )
+    return fastmarl.MultiAgentEnvRunner(config)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"explore": False}, {"random_actions": True}], ids=["explore", "best", "random"]
+)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("space", SPACES)
+def test_only_legal_actions(space, place, options):
+    """The env itself asserts it; an agent that has died may well have no legal action."""
+    runner = runner_of(space=space, place=place)
+    for _ in range(3):
+        assert runner.sample(num_timesteps=100, **options)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_default_nets_know_the_masks(place):
+    runner_of(module=None, space="discrete", place=place).sample(num_timesteps=200)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("space", SPACES)
+def test_masks_and_what_they_leave_are_recorded(space, place):
+    runner = runner_of(space=space, place=place)
+    sizes = runner.env.envs[0].sizes
+    for episode in runner.sample(num_timesteps=60):
+        for part in episode.agent_episodes.values():
+            actions = np.asarray(part.get_actions()).reshape(len(part), -1)
+            if place == "info":
+                masks = part.get_extra_model_outputs("action_mask")
+            else:
+                masks = part.get_observations()[place][: len(part)]
+            logits = torch.as_tensor(np.asarray(part.get_extra_model_outputs("action_dist_inputs")))
+            wanted = torch.linspace(-1, 2, N).masked_fill(torch.as_tensor(masks) == 0, -torch.inf)
+            assert torch.equal(logits.exp(), wanted.exp())
+            parts = [torch.log_softmax(of_part, -1) for of_part in wanted.split(sizes, -1)]
+            logp = sum(p[torch.arange(len(p)), torch.as_tensor(actions[:, i])] for i, p in enumerate(parts))
+            assert np.allclose(part.get_extra_model_outputs("action_logp"), logp, atol=1e-6)
+
+
+def test_random_actions_are_uniform_over_the_legal_ones():
+    runner = runner_of(space="multi_discrete", place="action_mask")
+    for episode in runner.sample(num_timesteps=60, random_actions=True):
+        for part in episode.agent_episodes.values():
+            masks = part.get_observations()["action_mask"][: len(part)]
+            n_legal = masks[:, :3].sum(1) * masks[:, 3:].sum(1)
+            assert np.allclose(part.get_extra_model_outputs("action_logp"), -np.log(n_legal), atol=1e-6)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_legal_action_is_an_error_that_says_where(place):
+    runner = runner_of(space="discrete", place=place, illegal_at=3)
+    where = "info['action_mask']" if place == "info" else f"obs[{place!r}]"
+    with pytest.raises(
+        ActionMaskError, match=re.escape(f"env 0, agent 'a', env step 3: {where} rules out all actions")
+    ):
+        runner.sample(num_timesteps=100)
+
+
+class LateMaskEnv(MaskedEnv):
+    """Infos have a mask from the third step on, and every third step only."""
+
+    def answer(self, agents):
+        obs, infos = super().answer(agents)
+        return obs, infos if self.t and self.t % 3 == 0 else {}
+
+    def check(self, mask, action):
+        if self.t and self.t % 3 == 0:
+            super().check(mask, action)
+
+
+def test_without_a_mask_everything_is_legal():
+    config = fastmarl.EnvRunnerConfig(env=LateMaskEnv, env_config={"space": "discrete", "place": "info"}, seed=0)
+    for episode in fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=60):
+        masks = episode.agent_episodes["a"].get_extra_model_outputs("action_mask")
+        assert [bool(mask.all()) for mask in masks[:3]] == [True] * 3
+        assert not masks[3::3].all()
+
+
+def test_a_mask_of_another_size_is_refused():
+    space = gym.spaces.Dict(vector=gym.spaces.Box(-1, 1, (2,)), action_mask=gym.spaces.MultiBinary(4))
+
+    class WrongSize(MaskedEnv):
+        def __init__(self, config):
+            super().__init__(config)
+            self.observation_spaces = dict.fromkeys(self.possible_agents, space)
+
+    config = fastmarl.EnvRunnerConfig(env=WrongSize, env_config={"space": "discrete", "place": "action_mask"})
+    with pytest.raises(ConfigError, match=r"'action_mask' MultiBinary\(4\) has 4 numbers, but Discrete\(5\) needs 5"):
+        fastmarl.MultiAgentEnvRunner(config)
+
+
+def test_an_infos_mask_of_another_size_is_an_error():
+    class Short(MaskedEnv):
+        def mask(self, agent):
+            return super().mask(agent)[:4]
+
+    config = fastmarl.EnvRunnerConfig(env=Short, env_config={"space": "discrete", "place": "info"})
+    with pytest.raises(
+        ActionMaskError, match=r"agent '[ab]', env step 0: info\['action_mask'\] has 4 numbers, expected 5"
+    ):
+        fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=5)

@@ -1,0 +1,180 @@
+"""PettingZoo's AECEnv: turns, dead steps, rewards that wait, against PettingZoo's own loop."""
+
+import importlib
+import itertools
+from typing import ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from pettingzoo import AECEnv
+
+import fastmarl
+from fastmarl.envs.aec import AECPettingZooEnv
+from fastmarl.envs.base import as_multi_agent_env
+from fastmarl.envs.registry import env_creator
+from fastmarl.envs.values import action_mask, random_action, same
+
+# PettingZoo's change of registries warns on import, and a poker table when it is made.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning"),
+]
+
+GAMES = ("tictactoe_v3", "connect_four_v3", "leduc_holdem_v4", "texas_holdem_no_limit_v6", "hanabi_v5", "rps_v2")
+TURNS = 400
+
+
+def make(name, **options):
+    return importlib.import_module(f"pettingzoo.classic.{name}").env(**options)
+
+
+class Player:
+    """Chooses legal actions at random; two of the same seed choose alike."""
+
+    def __init__(self, env):
+        self.spaces = {agent: env.action_space(agent) for agent in env.possible_agents}
+        for i, space in enumerate(self.spaces.values()):
+            space.seed(i)
+
+    def __call__(self, agent, observation, info):
+        return random_action(self.spaces[agent], action_mask(observation, info))
+
+
+def played_by_pettingzoo(env, player, seed):
+    """(agent, observation, reward, terminated, truncated) of every turn of one episode."""
+    env.reset(seed=seed)
+    turns = []
+    for agent in env.agent_iter():
+        observation, reward, terminated, truncated, info = env.last()
+        turns.append((agent, observation, reward, terminated, truncated))
+        env.step(None if terminated or truncated else player(agent, observation, info))
+    return turns
+
+
+def played_by_us(env, player, seed):
+    """The same, and the numbers of agents observed in each step."""
+    obs, infos = env.reset(seed=seed)
+    rewards, terminateds, truncateds, turns, numbers = dict.fromkeys(obs, 0), {}, {"__all__": False}, [], [len(obs)]
+    while True:
+        ended = {agent for flags in (terminateds, truncateds) for agent, flag in flags.items() if flag}
+        assert list(obs) == list(rewards)
+        turns += [
+            (agent, value, rewards[agent], agent in terminateds and terminateds[agent], truncateds.get(agent, False))
+            for agent, value in obs.items()
+        ]
+        if "__all__" in ended:
+            return turns, numbers
+        (agent,) = obs.keys() - ended
+        action = player(agent, obs[agent], infos[agent])
+        obs, rewards, terminateds, truncateds, infos = env.step({agent: action})
+        numbers.append(len(obs))
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_turns_are_pettingzoos(name):
+    theirs, ours = make(name), AECPettingZooEnv(make(name))
+    their_player, our_player = Player(theirs), Player(ours.env)
+    n_turns = seed = 0
+    while n_turns < TURNS:
+        want = played_by_pettingzoo(theirs, their_player, seed)
+        got, numbers = played_by_us(ours, our_player, seed)
+        assert [turn[0] for turn in got] == [turn[0] for turn in want]
+        assert all(same(one[1], other[1]) for one, other in zip(got, want, strict=True))
+        assert [turn[2:] for turn in got] == [turn[2:] for turn in want]
+        n_ended = sum(terminated or truncated for *_, terminated, truncated in want)
+        assert sum(numbers) == len(want), "turns of the dead are no steps of their own"
+        assert len(numbers) == len(want) - n_ended + 1
+        n_turns, seed = n_turns + len(want), seed + 1
+
+
+def test_a_player_may_move_twice_running():
+    env = AECPettingZooEnv(make("texas_holdem_no_limit_v6"))
+    player = Player(env.env)
+    again = 0
+    for seed in range(200):
+        turns, _ = played_by_us(env, player, seed)
+        movers = [agent for agent, *_, terminated, truncated in turns if not (terminated or truncated)]
+        again += sum(one == other for one, other in itertools.pairwise(movers))
+    assert again > 0
+
+
+class Countdown(AECEnv):
+    """Two agents take turns; each is paid for the other's turn. All end after `length` turns, and stay listed."""
+
+    metadata: ClassVar = {"name": "countdown"}
+
+    def __init__(self, length=3, truncates=False):
+        self.possible_agents = ["a", "b"]
+        self.length, self.truncates = length, truncates
+
+    def observation_space(self, agent):
+        return gym.spaces.Box(0, 100, (1,), np.float32)
+
+    def action_space(self, agent):
+        return gym.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.agents = list(self.possible_agents)
+        self.turn = 0
+        self.agent_selection = "a"
+        self.rewards = dict.fromkeys(self.agents, 0)
+        self._cumulative_rewards = dict.fromkeys(self.agents, 0)
+        self.terminations, self.truncations = (dict.fromkeys(self.agents, False) for _ in range(2))
+        self.infos = {agent: {} for agent in self.agents}
+
+    def observe(self, agent):
+        return np.array([self.turn], np.float32)
+
+    def step(self, action):
+        if action is not None:
+            self.turn += 1
+            self._cumulative_rewards[self.agent_selection] = 0
+            self.agent_selection = "b" if self.agent_selection == "a" else "a"
+            self._cumulative_rewards[self.agent_selection] += self.turn
+            if self.turn == self.length:
+                (self.truncations if self.truncates else self.terminations).update(a=True, b=True)
+        else:
+            self.agent_selection = "b" if self.agent_selection == "a" else "a"
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+def test_agents_that_stay_listed_when_all_are_done(truncates):
+    env = as_multi_agent_env(Countdown(2, truncates))
+    assert isinstance(env, AECPettingZooEnv)
+    assert list(env.reset()[0]) == ["a"]
+    assert env.step({"a": 0})[1:4] == ({"b": 1}, {"__all__": False}, {})
+    obs, rewards, terminateds, truncateds, _ = env.step({"b": 0})
+    assert (list(obs), rewards) == (["a", "b"], {"a": 2, "b": 0})
+    assert terminateds == {"a": not truncates, "b": not truncates, "__all__": not truncates}
+    assert truncateds == {"a": truncates, "b": truncates, "__all__": truncates}
+
+
+def test_an_action_of_somebody_else():
+    env = AECPettingZooEnv(Countdown())
+    env.reset()
+    with pytest.raises(ValueError, match=r"expected the action of 'a', whose turn it is, got actions of \['b'\]"):
+        env.step({"b": 0})
+
+
+def test_sampled_games_are_legal_and_whole():
+    """Connect four: nobody plays a full column, every turn is one agent's step, and what one wins the other loses."""
+    creator = env_creator("pettingzoo.classic.connect_four_v3")
+    runner = fastmarl.MultiAgentEnvRunner(
+        fastmarl.EnvRunnerConfig(env=creator, num_envs_per_env_runner=16, seed=0, model_config={"fcnet_hiddens": [16]})
+    )
+    finished = 0
+    for _ in range(5):
+        episodes = runner.sample(num_timesteps=4000)
+        metrics = runner.get_metrics()
+        assert metrics["num_env_steps_sampled"] == sum(metrics["num_agent_steps_sampled"].values()) == 4000
+        for episode in episodes:
+            for part in episode.agent_episodes.values():
+                actions = np.asarray(part.get_actions())
+                masks = part.get_observations()["action_mask"][: len(actions)]
+                assert masks[np.arange(len(actions)), actions].all()
+            if episode.is_done:
+                finished += 1
+                rewards = [part.get_rewards()[-1] for part in episode.agent_episodes.values()]
+                assert sorted(rewards) in ([-1, 1], [0, 0])
+    assert finished > 500
