@@ -1,0 +1,116 @@
+"""Real environments through the runner: what it returns is what they said, in order, whole, and paid to the cent."""
+
+import itertools
+
+import numpy as np
+import pytest
+from reference.compare import join
+from reference.watched import Watched
+from test_env_contract import KINDS
+
+import fastmarl
+from fastmarl.envs.base import as_multi_agent_env
+from fastmarl.envs.registry import env_creator
+from fastmarl.envs.values import same
+
+# Box2D's wheels and PettingZoo's change of registries warn on import, and a poker table when it is made.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning"),
+]
+
+STEPS = 2000
+FRAGMENTS = (1, 2, 7, 40, 250)  # env steps in a call, over and over
+NUM_ENVS = 2
+
+
+class Watching:
+    """A runner over watched envs of one kind; agents with equal spaces share a small net."""
+
+    def __init__(self, kind):
+        creator, env_config = KINDS[kind]
+        self.envs: list[Watched] = []
+        self.ids = [[] for _ in range(NUM_ENVS)]  # of the episodes, by env
+
+        def make(config):
+            self.envs.append(Watched(as_multi_agent_env(env_creator(creator)(env_config))))
+            return self.envs[-1]
+
+        def note(*, episode, env_index, **kwargs):
+            self.ids[env_index].append(episode.id_)
+
+        probe = make(None)
+        groups = []
+        self.policy_of = {}
+        for agent, spaces in probe.spaces.items():
+            if spaces not in groups:
+                groups.append(spaces)
+            self.policy_of[agent] = f"p{groups.index(spaces)}"
+        self.envs.remove(probe)
+        probe.close()
+        config = fastmarl.EnvRunnerConfig(
+            env=make,
+            policies=sorted(set(self.policy_of.values())),
+            policy_mapping_fn=lambda agent, episode: self.policy_of[agent],
+            num_envs_per_env_runner=NUM_ENVS,
+            model_config={"fcnet_hiddens": [8]},
+            callbacks_on_episode_created=note,
+            seed=0,
+        )
+        self.runner = fastmarl.MultiAgentEnvRunner(config)
+
+    def sample(self, **options):
+        """All chunks of STEPS env steps."""
+        chunks, fragments = [], itertools.cycle(FRAGMENTS)
+        while sum(len(chunk) for chunk in chunks) < STEPS:
+            chunks += self.runner.sample(num_timesteps=next(fragments), **options)
+        return chunks
+
+    def logs(self):
+        """By episode id, of those that were stepped."""
+        return {
+            id_: (env, log)
+            for env, ids in zip(self.envs, self.ids, strict=True)
+            for id_, log in zip(ids, env.episodes, strict=True)
+            if log.env_t
+        }
+
+
+def assert_as_logged(env, log, chunks):
+    """The joined chunks of an episode hold what the env has said and got."""
+    episode = join(chunks)
+    assert (episode.env_t_started, episode.env_t) == (0, log.env_t)
+    assert (episode.is_terminated, episode.is_truncated) == (log.terminated, log.truncated)
+    stepped = {agent: of_agent for agent, of_agent in log.agents.items() if len(of_agent.observations) > 1}
+    assert episode.agent_episodes.keys() == stepped.keys()
+    for agent, of_agent in stepped.items():
+        part, n = episode.agent_episodes[agent], len(of_agent.observations) - 1
+        assert len(part) == n
+        assert [env.digest(agent, part.get_observations(i)) for i in range(n + 1)] == of_agent.observations
+        assert part.get_rewards().tolist() == of_agent.rewards[:n]
+        assert (part.is_terminated, part.is_truncated) == (of_agent.terminated, of_agent.truncated)
+        start = getattr(env.spaces[agent][1], "start", None)
+        if start is not None:  # of other spaces the env gets another form than the record has
+            assert same((np.asarray(part.get_actions()) + start).tolist(), np.array(of_agent.actions[:n]).tolist())
+    hanging = sum(of_agent.rewards[len(of_agent.observations) - 1] for of_agent in log.agents.values())
+    paid = sum(sum(of_agent.rewards) for of_agent in log.agents.values())
+    assert episode.get_return() == pytest.approx(paid - hanging)
+
+
+@pytest.mark.parametrize("options", [{}, {"random_actions": True}], ids=["modules", "random"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_episodes_are_what_the_env_said(kind, options):
+    """Compared after all of it was sampled, so what was returned has not changed since."""
+    watching = Watching(kind)
+    chunks = watching.sample(**options)
+    logs = watching.logs()
+    of_episode = {id_: [chunk for chunk in chunks if chunk.id_ == id_] for id_ in logs}
+    assert sum(map(len, of_episode.values())) == len(chunks)
+    for id_, (env, log) in logs.items():
+        assert_as_logged(env, log, of_episode[id_])
+    metrics = watching.runner.get_metrics()
+    assert metrics["num_env_steps_sampled_lifetime"] == sum(log.env_t for _, log in logs.values())
+    n_actions = sum(len(of_agent.actions) for _, log in logs.values() for of_agent in log.agents.values())
+    assert sum(metrics["num_agent_steps_sampled_lifetime"].values()) == n_actions
+    watching.runner.stop()
