@@ -24,7 +24,7 @@ test: $(VENV)/.test build ## all tests on the release build
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-checked: $(VENV)/.test checked ## all tests on the checked build, but for whole training runs
-	FASTMARL_FUZZ_CASES=40 $(BIN)/python -m pytest $(PYTEST_ARGS) \
+	FASTMARL_FUZZ_CASES=40 FASTMARL_REAL_STEPS=150 $(BIN)/python -m pytest $(PYTEST_ARGS) \
 		--ignore tests/rllib/test_training.py --ignore tests/rllib/test_ray.py
 
 build: $(VENV)/.run ## the release build, in place
@@ -77,6 +77,7 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt setup.py
 
 $(VENV)/.test: $(VENV)/.run
 	$(INSTALL) --no-build-isolation --editable '.[test,bench,rllib]'
+	$(INSTALL) --no-deps multigrid  # it asks for pygame, whose files are those of pygame-ce
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.test

@@ -27,10 +27,12 @@ class Envs:
             EnvContext(config.env_config, config.worker_index, i) for i in range(config.num_envs_per_env_runner)
         ]
         self.all: list[Any] = []
+        self._to_close: list[Any] = []
         self._spaces: list[dict[Hashable, Spaces]] = [{} for _ in self.contexts]
         try:
             for context in self.contexts:
                 self.all.append(as_multi_agent_env(create(context)))
+                self._to_close.append(self.all[-1])
             for env_index, env in enumerate(self.all):
                 check_spaces(env, env_index)
         except BaseException:
@@ -48,15 +50,18 @@ class Envs:
         return known[agent_id]
 
     def close(self) -> None:
-        """Close them all; the first error is raised when all were tried."""
+        """Close them all; the first error is raised when all were tried.
+
+        They stay known: episodes that were returned before may be asked for their agents' spaces later.
+        """
         errors = []
-        for env in self.all:
+        to_close, self._to_close = self._to_close, []
+        for env in to_close:
             try:
                 if hasattr(env, "close"):
                     env.close()
             except Exception as error:
                 errors.append(error)
-        self.all = []
         if errors:
             raise errors[0]
 

@@ -6,16 +6,18 @@ import pytest
 
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
 from fastmarl.envs.check import check_env, check_reset_result, check_step_result
+from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.envs.registry import env_creator
 from fastmarl.envs.values import action_mask, random_action, same
 from fastmarl.errors import EnvCheckError
 from fastmarl.testing import CountingEnv, DyingAgentsEnv, ReusingEnv, ScriptedEnv, TurnBasedEnv
 
-# Box2D's wheels and PettingZoo's change of registries warn on import, and a poker table when it is made.
+# Box2D's wheels and PettingZoo's change of registries warn on import, a poker table when made, pong when reset.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*calling render method without:UserWarning"),
 ]
 
 STEPS = 800  # a random game of chess takes hundreds of moves
@@ -25,9 +27,17 @@ KINDS = {
     "simple_spread": ("mpe2.simple_spread_v3", {}),
     "simple_spread, continuous": ("mpe2.simple_spread_v3", {"continuous_actions": True}),
     "simple_speaker_listener": ("mpe2.simple_speaker_listener_v4", {}),
+    "simple_tag": ("mpe2.simple_tag_v3", {}),
+    "simple_crypto": ("mpe2.simple_crypto_v3", {}),
+    "pistonball": ("pettingzoo.butterfly.pistonball_v6", {"n_pistons": 5}),
+    "cooperative_pong": ("pettingzoo.butterfly.cooperative_pong_v6", {}),
+    "pursuit": ("pettingzoo.sisl.pursuit_v5", {"x_size": 8, "y_size": 8, "n_pursuers": 4, "n_evaders": 3}),
     "multiwalker": ("pettingzoo.sisl.multiwalker_v9", {"terminate_on_fall": False, "remove_on_fall": True}),
     "knights_archers_zombies": ("pettingzoo.butterfly.knights_archers_zombies_v11", {}),
     "battle": ("magent2.battle_v4", {"map_size": 20, "max_cycles": 60}),
+    "gather": ("magent2.gather_v5", {"max_cycles": 20}),
+    "combined_arms": ("magent2.combined_arms_v6", {"map_size": 16, "max_cycles": 60}),
+    "adversarial_pursuit": ("magent2.adversarial_pursuit_v4", {"map_size": 20, "max_cycles": 60}),
     "tictactoe": ("pettingzoo.classic.tictactoe_v3", {}),
     "connect_four": ("pettingzoo.classic.connect_four_v3", {}),
     "chess": ("pettingzoo.classic.chess_v6", {}),
@@ -35,17 +45,39 @@ KINDS = {
     "leduc_holdem": ("pettingzoo.classic.leduc_holdem_v4", {}),
     "texas_holdem_no_limit": ("pettingzoo.classic.texas_holdem_no_limit_v6", {}),
     "hanabi": ("pettingzoo.classic.hanabi_v5", {}),
+    "kuhn_poker": (lambda env_config: OpenSpielEnv.load("kuhn_poker", players=3), {}),
+    "goofspiel": (lambda env_config: OpenSpielEnv.load("goofspiel", num_cards=5), {}),
+    "tic_tac_toe": (lambda env_config: OpenSpielEnv.load("tic_tac_toe"), {}),
+    "liars_dice": (lambda env_config: OpenSpielEnv.load("liars_dice"), {}),
+    "markov_soccer": (lambda env_config: OpenSpielEnv.load("markov_soccer"), {}),
+    "lbforaging": ("lbforaging:Foraging-8x8-2p-3f-v3", {}),
+    "rware": ("rware:rware-tiny-2ag-v2", {"max_steps": 100}),
+    "multigrid": ("multigrid.envs:MultiGrid-Empty-8x8-v0", {"agents": 2}),
     "rps": ("pettingzoo.classic.rps_v2", {}),
 }
 
 
+KNOWN_FAULTS = {"lbforaging": {"seed"}}  # where its players stand after reset(seed) depends on where they stood before
+FEWER_STEPS = {"gather": 40, "pistonball": 200, "cooperative_pong": 200}  # hundreds of agents, large images
+
+
+def steps_of(kind, steps):
+    """How long to play an env of that kind."""
+    return min(steps, FEWER_STEPS.get(kind, steps))
+
+
 @pytest.fixture(params=KINDS)
-def make(request):
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def make(kind):
     """Makes envs of one kind; those that are made are closed."""
     made = []
 
     def make():
-        creator, env_config = KINDS[request.param]
+        creator, env_config = KINDS[kind]
         made.append(as_multi_agent_env(env_creator(creator)(env_config)))
         return made[-1]
 
@@ -63,7 +95,7 @@ def actions_for(spaces, obs, infos, alive):
     }
 
 
-def test_reset_and_step_keep_the_protocol(make):
+def test_reset_and_step_keep_the_protocol(make, kind):
     env = make()
     possible = list(env.possible_agents)
     assert len(possible) == len(set(possible)) > 0
@@ -71,7 +103,7 @@ def test_reset_and_step_keep_the_protocol(make):
     for i, (_, action_space) in enumerate(spaces.values()):
         action_space.seed(i)
     episodes, over = 0, True
-    for env_t in range(STEPS):
+    for env_t in range(steps_of(kind, STEPS)):
         if over:
             result = env.reset(seed=0) if env_t == 0 else env.reset()
             check_reset_result(result, 0)
@@ -115,11 +147,12 @@ def test_the_same_seed_and_actions_bring_the_same(make):
         over = terminateds["__all__"] or truncateds.get("__all__", False)
 
 
-def test_check_env_finds_nothing(make):
-    report = check_env(make(), steps=STEPS)
-    assert report.ok, str(report)
+def test_check_env_finds_nothing(make, kind):
+    steps = steps_of(kind, STEPS)
+    report = check_env(make(), steps=steps)
+    assert not {problem.kind for problem in report.problems} - KNOWN_FAULTS.get(kind, set()), str(report)
     assert not report.notes, str(report)
-    assert report.env_steps == STEPS
+    assert report.env_steps == steps
 
 
 def test_agents_of_multiwalker_die_one_by_one():

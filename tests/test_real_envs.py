@@ -1,26 +1,21 @@
 """Real environments through the runner: what it returns is what they said, in order, whole, and paid to the cent."""
 
 import itertools
+import os
 
 import numpy as np
 import pytest
 from reference.compare import join
 from reference.watched import Watched
-from test_env_contract import KINDS
+from test_env_contract import KINDS, steps_of
+from test_env_contract import pytestmark as pytestmark
 
 import fastmarl
 from fastmarl.envs.base import as_multi_agent_env
 from fastmarl.envs.registry import env_creator
 from fastmarl.envs.values import same
 
-# Box2D's wheels and PettingZoo's change of registries warn on import, and a poker table when it is made.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning"),
-]
-
-STEPS = 2000
+ENV_STEPS = "FASTMARL_REAL_STEPS"  # if set: so many env steps of every kind, also of those that take long
 FRAGMENTS = (1, 2, 7, 40, 250)  # env steps in a call, over and over
 NUM_ENVS = 2
 
@@ -31,6 +26,7 @@ class Watching:
     def __init__(self, kind):
         creator, env_config = KINDS[kind]
         self.envs: list[Watched] = []
+        self.steps = int(os.environ.get(ENV_STEPS, steps_of(kind, 2000)))
         self.ids = [[] for _ in range(NUM_ENVS)]  # of the episodes, by env
 
         def make(config):
@@ -61,9 +57,9 @@ class Watching:
         self.runner = fastmarl.MultiAgentEnvRunner(config)
 
     def sample(self, **options):
-        """All chunks of STEPS env steps."""
+        """All chunks of so many env steps."""
         chunks, fragments = [], itertools.cycle(FRAGMENTS)
-        while sum(len(chunk) for chunk in chunks) < STEPS:
+        while sum(len(chunk) for chunk in chunks) < self.steps:
             chunks += self.runner.sample(num_timesteps=next(fragments), **options)
         return chunks
 

@@ -400,6 +400,13 @@ def test_an_env_that_forgets_to_end_is_no_endless_loop():
         runner.sample(num_episodes=1)
 
 
+def test_episodes_are_read_after_stop():
+    runner = make_runner()
+    (episode,) = runner.sample(num_timesteps=3)
+    runner.stop()
+    assert episode.agent_episodes["a"].observation_space == BOX
+
+
 def test_after_stop():
     runner = make_runner(num_envs_per_env_runner=2)
     envs = runner.env.envs

@@ -8,11 +8,17 @@ from typing import Any
 import gymnasium as gym
 
 from fastmarl.envs.aec import AECPettingZooEnv
+from fastmarl.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumEnv
+from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.errors import EnvCheckError
 
-ACCEPTED = "a fastmarl.MultiAgentEnv, RLlib's MultiAgentEnv or a PettingZoo env"
-ADAPTERS = (AECPettingZooEnv, ParallelPettingZooEnv)  # the first that adapts an env is taken
+ACCEPTED = (
+    "a fastmarl.MultiAgentEnv, RLlib's MultiAgentEnv, a PettingZoo env, an OpenSpiel game or a Gymnasium env with its "
+    "agents in Tuple or Dict spaces"
+)
+# The first that adapts an env is taken.
+ADAPTERS = (AECPettingZooEnv, ParallelPettingZooEnv, OpenSpielEnv, TupleGymnasiumEnv, DictGymnasiumEnv)
 
 
 class MultiAgentEnv:
@@ -70,7 +76,7 @@ class MultiAgentEnv:
 
 
 def as_multi_agent_env(env: Any) -> Any:
-    """The object to sample from: multi-agent envs as they are, PettingZoo's in their adapter.
+    """The object to sample from: multi-agent envs as they are, others in their adapter (see ADAPTERS).
 
     RLlib's MultiAgentEnv and envs of your own are recognised by what they have, without importing Ray: reset(), step()
     and `possible_agents`, get_observation_space(), `observation_spaces` or, if it is no gymnasium.Env,

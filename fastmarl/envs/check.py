@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.base import ADAPTERS, as_multi_agent_env, env_spaces
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.registry import env_creator
 from fastmarl.envs.report import Findings, Report, place_of
@@ -131,7 +131,8 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
     Raises:
         EnvCheckError: this is no multi-agent environment at all. What its constructor raises comes through, too.
     """
-    is_instance = not isinstance(env, str) and not inspect.isclass(env) and hasattr(env, "step")
+    is_object = not isinstance(env, str) and not inspect.isclass(env)
+    is_instance = is_object and (hasattr(env, "step") or any(adapter.adapts(env) for adapter in ADAPTERS))
     env = as_multi_agent_env(env if is_instance else env_creator(env)(EnvContext(env_config or {}, 0, 0)))
     findings = Findings()
     play = _Play(env, findings, seed, post_death != "error", respawn)

@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+import gymnasium as gym
+
 from fastmarl.errors import EnvCheckError
 
 _registered: dict[str, Callable[[dict], Any]] = {}
@@ -36,13 +38,16 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
         env: a class or callable, which is called with `env_config` as its one argument, as in RLlib; or a name: a
             registered one, or that of a module with PettingZoo's function `parallel_env`, or else `env`, such as
             "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or "magent2.battle_v4", which is called with
-            `**env_config`.
+            `**env_config`; or an id of Gymnasium's registry with the module that registers it, such as
+            "lbforaging:Foraging-8x8-2p-3f-v3", which `gym.make` makes with `**env_config`.
 
     Raises:
         EnvCheckError: an unknown name, a package that is not installed, an env instance, or what can't be called so.
     """
     if isinstance(env, str):
-        return _registered[env] if env in _registered else _from_module(env)
+        if env in _registered:
+            return _registered[env]
+        return _from_gymnasium(env) if ":" in env else _from_module(env)
     _check_is_creator(env, "env")
     return env
 
@@ -94,6 +99,14 @@ def _from_module(name: str) -> Callable[[dict], Any]:
             name, f"expected parallel_env() or env() in the module {path}, which has none; see register_env()"
         )
     return lambda env_config: make(**env_config)
+
+
+def _from_gymnasium(name: str) -> Callable[[dict], Any]:
+    """Without Gymnasium's checker, which knows environments of one agent."""
+    package = name.partition(":")[0].partition(".")[0]
+    if not _is_installed(package):
+        raise _unknown(name, f"the package {package!r} is not installed; {_how_to_install(package)}")
+    return lambda env_config: gym.make(name, disable_env_checker=True, **env_config)
 
 
 def _how_to_install(package: str) -> str:
