@@ -111,7 +111,8 @@ class LaneTable:
 
     def join(self, env_index: int, agent_id: Hashable, all_done: int, terminateds: dict, truncateds: dict) -> int:
         """A lane for an agent that is observed and has none; -1 if it finishes in this very step."""
-        self.check_known(env_index, agent_id)
+        if self._known_agents[env_index]:
+            self.check_known(env_index, agent_id)
         record = self.record(env_index)
         if agent_id in record.finished and not self._respawn:
             raise self._finished_error(env_index, agent_id, "an observation")

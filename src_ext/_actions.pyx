@@ -78,8 +78,11 @@ cdef class ActionDicts:
             actions[self.agent_ids[lane]] = (<ModuleActions>self.modules[self.module_L[lane]]).action(self.row_L[lane])
         return actions
 
-    def by_module(self, EnvLanes env, list order):
-        """The same with the agents of the first module index in `order` first, then those of the next, ..."""
+    def by_module(self, list order):
+        """The dicts of all envs: agents of the first module index in `order` come first, then those of the next."""
+        return [self._by_module(<EnvLanes>env, order) for env in self.table.envs]
+
+    cdef dict _by_module(self, EnvLanes env, list order):
         cdef Py_ssize_t i, lane, module
         cdef dict actions = {}
         for module in order:

@@ -53,7 +53,7 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
     """
     cdef Py_ssize_t i, n_steps = 0, n_observed = 0
     cdef list done = []
-    cdef bint was_reset
+    cdef bint was_reset, looks
     cdef int all_done
     for i in range(len(results)):
         result = results[i]
@@ -69,19 +69,21 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
         obs, rewards, terminateds, truncateds, infos = result
         n_steps += 1
         n_observed += len(obs)
-        if not record.keys.same(obs, rewards, terminateds, truncateds):
+        looks = not record.keys.same(obs, rewards, terminateds, truncateds)
+        if looks:
             obs = recording.look(record, actions[i], obs, rewards, terminateds, truncateds)
-        record.steps_observed += 1
-        record.last_step_at = now
         rewards, truncateds, infos = rewards or NOTHING, truncateds or NOTHING, infos or NOTHING
         all_done = scatter.write_step(i, obs, rewards, terminateds, truncateds, infos)
-        record.is_terminated, record.is_truncated = terminateds[ALL], truncateds.get(ALL, False)
+        if terminateds[ALL] is not False or truncateds.get(ALL, False) is not False or record.has_flags:
+            record.has_flags = True
+            record.is_terminated, record.is_truncated = terminateds[ALL], truncateds.get(ALL, False)
         if infos and recording.keeps_common_infos:
             recording.keep_common_info(record, infos)
-        if record.joined:
+        if looks and record.joined:
             recording.note_joined(record)
         if scatter.closed:
             recording.note_flags(record, all_done, terminateds, truncateds)
         if all_done:
+            record.last_step_at = now
             done.append(i)
     return done, n_steps, n_observed

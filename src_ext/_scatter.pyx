@@ -358,8 +358,9 @@ cdef class Scatter:
                     if lane < 0:                                  # came and went in one step: nothing to act upon
                         continue
                     self._append(lane, env_t, <object>value)
-                    (<ModuleRows>self.modules[self.module_L[lane]]).reward_R[self.row_L[lane]] += \
-                        self.table.early_reward(env_index, lane)
+                    if self.table.records[env_index].early_rewards:
+                        (<ModuleRows>self.modules[self.module_L[lane]]).reward_R[self.row_L[lane]] += \
+                            self.table.early_reward(env_index, lane)
                 elif all_done or self.done_L[lane]:
                     self._finalize(lane, <object>value)
                     continue

@@ -39,11 +39,7 @@ class Acting:
         answers = core.inference.answer(batches, explore=explore, t=t)
         for module in order:
             self._take(module, answers[ids[module]])
-        envs = core.table.envs
-        if len(ids) == 1:
-            actions = [core.action_dicts.of(env) for env in envs]
-        else:
-            actions = [core.action_dicts.by_module(env, order) for env in envs]
+        actions = core.action_dicts.by_module(order)
         core.counts.forwards += 1
         seconds["connect"] += connected - began
         seconds["forward"] += core.inference.forwarded_at - connected

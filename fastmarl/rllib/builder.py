@@ -211,19 +211,19 @@ class Builder:
             final_place = end_env_t + offset + unseen
             length += unseen
         return AgentMeta(
-            agent_id=agent_id,
-            module=module,
-            module_id=record.mapping[agent_id],
-            part_id=record.part_id(agent_id, self._store.new_id) if n_steps > lookback else None,
-            rows=extent.rows,
-            steps=extent.steps,
-            obs_begin=extent.obs_begin,
-            lookback=lookback,
-            t_started=t_started,
-            flags=record.flags.get(lane, (record.is_terminated, record.is_truncated)),  # false, as the env gave them
-            time_map=(length, offset, t_started - lookback, final_place),
-            infos=None if infos is None else self._agent_infos(infos, lane, extent, unseen),
-            odd=extent.odd,
+            agent_id,
+            module,
+            record.mapping[agent_id],
+            record.part_id(agent_id, self._store.new_id) if n_steps > lookback else None,
+            extent.rows,
+            extent.steps,
+            extent.obs_begin,
+            lookback,
+            t_started,
+            record.flags.get(lane, (record.is_terminated, record.is_truncated)),  # false, as the env gave them
+            (length, offset, t_started - lookback, final_place),
+            None if infos is None else self._agent_infos(infos, lane, extent, unseen),
+            extent.odd,
         )
 
     def _agent_infos(self, infos: dict[int, Any], lane: int, extent: LaneExtent, unseen: bool) -> list:

@@ -25,11 +25,13 @@ class Core:
     Attributes:
         module_ids: module id by module index.
         counts: of the call under way.
+        counts_actions: whether agents that act are counted, and not those that are observed (18).
     """
 
     def __init__(self, runner: Any):
         self.runner = runner
         self.counts = CallCounts()
+        self.counts_actions = "18" in runner.fixes
         self.module_ids: list[str] = list(runner.module.keys())
         self._module = runner.module
         self._rng = np.random.default_rng(runner._seed) if runner.sampler == "fast" else None
@@ -81,8 +83,9 @@ class Core:
 
     def count(self, record: RLlibRecord) -> None:
         """Add what was observed of the episode to the call's counts, which RLlib takes for steps."""
-        if "18" not in self.runner.fixes:
-            record.count_observations(self.counts.agent_observations, self.counts.module_observations)
+        if not self.counts_actions:
+            counts, env = self.counts, self.table.envs[record.env_index]
+            record.count_observations(env.env_t, counts.agent_observations, counts.module_observations)
 
     def count_actions(self, actions: list[dict]) -> None:
         """Add the agents that act to the call's counts."""

@@ -24,6 +24,7 @@ class Recording:
         self._core = core
         self.keeps_common_infos = "21" in core.runner.fixes
         self._keeps_order = "07" in core.runner.fixes
+        self._merges_flags = "01" not in core.runner.fixes
 
     def begin_episode(self, env_index: int, obs: dict, infos: dict) -> None:
         """Write an env's first observations."""
@@ -44,7 +45,8 @@ class Recording:
 
     def _join(self, record: RLlibRecord, agent_id: Hashable, observation: Any, episode: Any) -> None:
         """An agent is observed for the first time."""
-        self._map(record, agent_id, episode)
+        if agent_id not in record.mapping:
+            self._map(record, agent_id, episode)
         module = record.module_of.get(agent_id)
         if module is None:
             raise UnknownModuleError(record.mapping[agent_id], agent_id, self._core.module_ids)
@@ -55,12 +57,11 @@ class Recording:
         self._core.store.fit(module, observation)
 
     def _map(self, record: RLlibRecord, agent_id: Hashable, episode: Any) -> None:
-        """Ask the mapping function, once per agent and chunk."""
-        if agent_id not in record.mapping:
-            module_id = self._core.runner.config.policy_mapping_fn(agent_id, episode)
-            record.mapping[agent_id] = module_id
-            if module_id in self._core.module_ids:
-                record.module_of[agent_id] = self._core.module_ids.index(module_id)
+        """Ask the mapping function; it is asked once per agent and chunk."""
+        core = self._core
+        module_id = record.mapping[agent_id] = core.runner.config.policy_mapping_fn(agent_id, episode)
+        if module_id in core.module_ids:
+            record.module_of[agent_id] = core.module_ids.index(module_id)
 
     def keep_common_info(self, record: RLlibRecord, infos: dict) -> None:
         """21: in the episode's custom data, by env step."""
@@ -118,7 +119,8 @@ class Recording:
         for agent_id in named:
             if agent_id in known or agent_id == "__all__":
                 continue
-            self._map(record, agent_id, episode)
+            if agent_id not in record.mapping:
+                self._map(record, agent_id, episode)
             is_done = all_done or all_known_done or terminateds.get(agent_id) or truncateds.get(agent_id)
             if agent_id in obs and not is_done:
                 self._join(record, agent_id, obs[agent_id], episode)
@@ -145,10 +147,9 @@ class Recording:
                 record.is_terminated = True
             if bool(all_done & TRUNCATED) and not record.is_truncated:
                 record.is_truncated = True
-        merges = "01" not in self._core.runner.fixes
         for lane in scatter.closed:
-            agent_id = table.agent_ids[lane]
-            if merges:
+            if self._merges_flags:
+                agent_id = table.agent_ids[lane]
                 record.flags[lane] = (
                     terminateds.get(agent_id, False) or record.is_terminated,
                     truncateds.get(agent_id, False) or record.is_truncated,

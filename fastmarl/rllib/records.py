@@ -44,11 +44,12 @@ class RLlibRecord(EpisodeRecord):
         self.hanging_rewards: dict[Hashable, Any] = {}  # at the chunk's begin
         self.is_terminated: Any = False
         self.is_truncated: Any = False
-        self.last_step_at: float | None = None
+        self.has_flags = False  # whether they are the env's
+        self.last_step_at: float | None = None  # set when the chunk ends
         self.awaits_reset = True  # what its env says next are its first observations
         self.keys = StepKeys()
         self.observed: tuple[Hashable, ...] = ()  # keys of the observation dict
-        self.steps_observed = 0  # steps with these keys that have not been counted yet
+        self.counted_to = 0  # env step; those after it, with these keys, have not been counted yet
 
     def part_id(self, agent_id: Hashable, new_id: Callable[[], str]) -> str:
         """The id of the agent's SingleAgentEpisode, the same in all chunks."""
@@ -56,11 +57,11 @@ class RLlibRecord(EpisodeRecord):
             self._part_ids[agent_id] = new_id()
         return self._part_ids[agent_id]
 
-    def count_observations(self, agents: dict[Hashable, int], modules: dict[str, int]) -> None:
-        """Add the steps since the observed agents last changed."""
-        if self.steps_observed:
-            count_steps(self.observed, self.steps_observed, self.mapping, agents, modules)
-            self.steps_observed = 0
+    def count_observations(self, env_t: int, agents: dict[Hashable, int], modules: dict[str, int]) -> None:
+        """Add the steps up to `env_t` since the observed agents last changed."""
+        if env_t > self.counted_to:
+            count_steps(self.observed, env_t - self.counted_to, self.mapping, agents, modules)
+            self.counted_to = env_t
 
     def go_on(
         self,

@@ -36,12 +36,12 @@ class FastSampler:
         self._recording = Recording(self._core)
         spaces = _spaces_of(runner.env.envs)
         self._builder = Builder(self._core.store, spaces, runner.episode_class, runner.fixes)
+        self._stepped_at = 0.0  # when the envs had stepped last
         self._autoreset = [False] * runner.num_envs  # envs whose episode is over: reset instead of stepped
         self._under_way = 0  # env steps in the chunks of running episodes
         self._finished: list[Chunk] = []
         self._rescued: list[Any] = []  # episodes that had finished in a call that then failed
         self._finished_numbers = finished
-        self._counts_actions = "18" in runner.fixes
 
     @property
     def counts(self) -> CallCounts:
@@ -92,10 +92,11 @@ class FastSampler:
         """Agents act, envs step, steps are recorded, episodes end."""
         acting, counts = self._acting, self._core.counts
         actions = acting.act_at_random() if random_actions else acting.act(explore, self._global_step())
-        if self._counts_actions:
+        if self._core.counts_actions:
             self._core.count_actions(actions)
         self._core.store.advance()
-        self._end_episodes(self._step_envs(actions), num_episodes)
+        if done := self._step_envs(actions):
+            self._end_episodes(done, num_episodes)
         counts.ticks += 1
         counts.lengths.append(self._under_way)
 
@@ -136,6 +137,7 @@ class FastSampler:
         results, over = step_envs(self._runner.env.envs, actions, resets, self._restart)
         stepped = time.perf_counter()
         core.counts.seconds["env_step"] += stepped - began
+        self._stepped_at = stepped
         done, n_steps, n_observed = record_steps(
             self, self._recording, core.store.scatter, core.table.records, actions, results, over, resets, stepped
         )
@@ -198,6 +200,8 @@ class FastSampler:
         core, builder = self._core, self._builder
         running = core.running()
         chunks = list(self._finished)
+        for record in running:
+            record.last_step_at = self._stepped_at
         if cut:
             chunks += [self._chunk(r) for r in running if core.table.envs[r.env_index].env_t > r.env_t_started]
         builder.find_hanging()
