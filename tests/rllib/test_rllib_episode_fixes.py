@@ -200,6 +200,7 @@ def test_chunks_make_the_whole_again(seed, as_arrays, pruned):
     st.none() | st.integers(-5, 5) | st.builds(slice, st.integers(-5, 5)),
     st.booleans(),
 )
+@example(75, "extra_model_outputs", None, False)
 @settings(max_examples=300)
 def test_getters_equal_rllibs_on_first_chunks(seed, what, indices, as_list):
     story = Story(seed)
@@ -208,11 +209,15 @@ def test_getters_equal_rllibs_on_first_chunks(seed, what, indices, as_list):
         asked = {"key": "x", "indices": indices}
     else:
         asked = {"indices": indices, "return_list": as_list}
-    answers = []
-    for cls in (RLlibEpisode, MultiAgentEpisode):
-        [episode] = story.play(cls)
-        answers.append(getattr(episode, f"get_{what}")(**asked))
-    assert_equal(*answers)
+    [theirs], [ours] = (story.play(cls) for cls in (RLlibEpisode, MultiAgentEpisode))
+    got = getattr(ours, f"get_{what}")(**asked)
+    try:
+        want = getattr(theirs, f"get_{what}")(**asked)
+    except KeyError:  # RLlib finds no such column of an agent whose first step is under way
+        assert "key" in asked
+        assert got.keys() <= {agent for agent, part in ours.agent_episodes.items() if len(part)}
+        return
+    assert_equal(want, got)
 
 
 @given(SEEDS, st.integers(1, 3), st.sampled_from([frozenset(), frozenset(("14",))]))
