@@ -169,7 +169,7 @@ class Builder:
             agent_t_started={},
             hanging={},
             hanging_before=record.hanging_rewards,
-            custom_data=deepcopy(record.custom_data),
+            custom_data=deepcopy(record.custom_data) if record.custom_data else {},
             clock=clock,
             map_order=[*record.map_order, *(a for a in agents if a not in record.carried)] if record.map_order else [],
         )

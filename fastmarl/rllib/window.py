@@ -8,6 +8,8 @@ from fastmarl import _store
 from fastmarl.rllib.records import RLlibRecord
 from fastmarl.rllib.store import RLlibStore
 
+ROW, COUNT, DONE, MODULE = 0, 1, 6, 7  # of what Scatter.lanes_now() tells
+
 
 class Window:
     """The lookback window of the chunk that follows upon a cut.
@@ -49,20 +51,21 @@ class Window:
 
     def _order(self) -> list[Hashable]:
         """Order of first appearance in the window; agents that ended and appear only once are dropped."""
-        table, since = self._store.table, self._env_t - self.lookback
+        since = self._env_t - self.lookback
         seen: list[tuple[int, int, Hashable]] = []
+        live = self._live_lanes()
         for place, agent_id in enumerate(self._record.order):
+            if agent_id in live:
+                seen.append((self._first_since(live[agent_id], since), place, agent_id))
+                continue
             lane = self._record.lane_of.get(agent_id)
-            if lane is None or table.done_L[lane]:
-                times = self._record.ended_before[agent_id] if lane is None else self._times(agent_id, lane)
-                times = [env_t for env_t in times if env_t >= since]
-                if len(times) == 1:
-                    self.dropped.add(agent_id)
-                elif times:
-                    self.ended[agent_id] = times
-                    seen.append((times[0], place, agent_id))
-            else:
-                seen.append((self._first_since(lane, since), place, agent_id))
+            times = self._record.ended_before[agent_id] if lane is None else self._times(agent_id, lane)
+            times = [env_t for env_t in times if env_t >= since]
+            if len(times) == 1:
+                self.dropped.add(agent_id)
+            elif times:
+                self.ended[agent_id] = times
+                seen.append((times[0], place, agent_id))
         seen.sort(key=lambda entry: entry[:2])
         at_begin = dict.fromkeys(agent_id for env_t, _, agent_id in seen if env_t == since)
         later = {agent_id for env_t, _, agent_id in seen if env_t > since}
@@ -70,12 +73,18 @@ class Window:
         self.map_order = [*at_begin, *(agent_id for agent_id in known if agent_id in later)]
         return [agent_id for _, _, agent_id in seen]
 
-    def _first_since(self, lane: int, since: int) -> int:
-        """The lane's first observation from env step `since` on."""
-        table = self._store.table
-        block, row = self._store.blocks[table.module_L[lane]], int(table.row_L[lane])
+    def _live_lanes(self) -> dict[Hashable, list[int]]:
+        """Agents of the chunk that have not ended -> their lanes' numbers, see Scatter.lanes_now()."""
+        lanes = self._record.lane_of
+        now = self._store.scatter.lanes_now(list(lanes.values())).tolist()
+        return {agent_id: of_lane for agent_id, of_lane in zip(lanes, now, strict=True) if not of_lane[DONE]}
+
+    def _first_since(self, lane_now: list[int], since: int) -> int:
+        """A lane's first observation from env step `since` on."""
+        row, count, module = lane_now[ROW], lane_now[COUNT], lane_now[MODULE]
+        block = self._store.blocks[module]
         first = int(block.env_t_R[row])
-        for _ in range(int(table.count_L[lane]) - 1):
+        for _ in range(count - 1):
             row = int(block.prev_R[row])
             if block.env_t_R[row] < since:
                 break
