@@ -70,8 +70,10 @@ class ActionMasks:
             for env_t, lane, info in reversed(env.infos):
                 if env_t != env.env_t:
                     break
-                row = int(self._table.row_L[lane]) if lane >= 0 else -1
-                if MASK in info and first <= row < end and block.lane_R[row] == lane:
+                if lane < 0 or MASK not in info:
+                    continue
+                row = int(self._table.row_L[lane])
+                if first <= row < end and block.lane_R[row] == lane:
                     found[row] = info[MASK]
         return found
 
