@@ -1,8 +1,36 @@
 """Environments that cost (almost) nothing."""
 
+import gymnasium as gym
+import numpy as np
+
+import fastmarl
 from fastmarl.efficiency_table import ReadyDicts
 
 
 def ready_env(agents):
     """(env_config) -> an env of so many agents that returns the same ready dicts of ready arrays at every step."""
     return lambda env_config: ReadyDicts({"agents": agents})
+
+
+class EverNewAgents(fastmarl.MultiAgentEnv):
+    """An episode without end: in each step the oldest agents end and new ones come, under ids 0, 1, 2, ...
+
+    Args:
+        config: "live" agents at a time, each for "stay" steps.
+    """
+
+    def __init__(self, config):
+        self.observation_space = gym.spaces.Box(0, 1, (4,), np.float32)
+        self.action_space = gym.spaces.Discrete(3)
+        self.live, self.change = config["live"], config["live"] // config["stay"]
+        self.observation = np.zeros(4, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.n_ids = self.live
+        return dict.fromkeys(range(self.live), self.observation), {}
+
+    def step(self, actions):
+        oldest, self.n_ids = self.n_ids - self.live, self.n_ids + self.change
+        terminateds = {**dict.fromkeys(range(oldest, oldest + self.change), True), "__all__": False}
+        obs = dict.fromkeys(range(oldest, self.n_ids), self.observation)
+        return obs, dict.fromkeys(actions, 1.0), terminateds, {}, {}

@@ -107,9 +107,11 @@ def _given_spaces(given: Any) -> Spaces | None:
 def _module_spaces(config: EnvRunnerConfig, envs: Envs, module_id: str) -> Spaces:
     """The spaces of the agents that the mapping function gives to a module (all agents', where they are the same)."""
     agents = envs.possible_agents[0]
+    if not agents and (common := _given_spaces(envs.all[0])):
+        return common
     if not agents:
-        raise ConfigError(f"module {module_id!r} needs spaces: the env names no possible_agents; give an RLModuleSpec "
-                          f"with observation_space and action_space in `policies`")  # fmt: skip
+        raise ConfigError(f"module {module_id!r} needs spaces: the env has neither possible_agents nor spaces for all; "
+                          f"give an RLModuleSpec with observation_space and action_space in `policies`")  # fmt: skip
     mapped = {agent: envs.spaces(0, agent) for agent in agents}
     if len(config.module_specs) > 1 and not _all_equal(list(mapped.values())):
         mapped = {agent: spaces for agent, spaces in mapped.items() if config.module_id_for(agent, None) == module_id}

@@ -1,6 +1,7 @@
 """What users of multi-agent samplers were bitten by: turns, deaths, respawns, late rewards, mixed clocks, odd ticks."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -346,3 +347,46 @@ def test_odd_ids_and_types_of_rewards_and_observations():
         assert part.get_observations().dtype == np.float32
         np.testing.assert_array_equal(part.get_observations()[:, 0], expected)
     assert {type(action) for actions in envs[0].told for action in actions.values()} == {int}
+
+
+class EverNewAgentsEnv(fastmarl.MultiAgentEnv):
+    """One endless episode; in each step ten agents end and ten new ones come."""
+
+    observation_space = OBS_SPACE
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        self.n_ids = 20
+        return self.seen(range(20)), {}
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        oldest, self.n_ids = self.n_ids - 20, self.n_ids + 10
+        ends = {**dict.fromkeys(range(oldest, oldest + 10), True), "__all__": False}
+        return self.seen(range(oldest, self.n_ids)), dict.fromkeys(actions, 1.0), ends, {}, {}
+
+    def seen(self, agents: range) -> dict[int, np.ndarray]:
+        return dict.fromkeys(agents, np.zeros(OBS_SPACE.shape, np.float32))
+
+
+def containers(thing: Any, seen: set[int], path: str = "runner") -> Iterator[tuple[int, str]]:
+    """(length, path) of every dict, list, set and deque that hangs on our own objects."""
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, dict | list | tuple | set | deque):
+        yield len(thing), path
+        for i, part in enumerate(list(thing.values()) if isinstance(thing, dict) else list(thing)):
+            yield from containers(part, seen, f"{path}[{i}]")
+    elif type(thing).__module__.startswith("fastmarl"):
+        for name, part in vars(thing).items() if hasattr(thing, "__dict__") else ():
+            yield from containers(part, seen, f"{path}.{name}")
+
+
+def test_ever_new_agents_leave_little_behind() -> None:
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=lambda config: EverNewAgentsEnv(), seed=0))
+    for calls in range(1, 7):
+        runner.sample(num_timesteps=500)
+        if calls % 2:
+            runner.get_metrics()
+    assert runner.env.envs[0].n_ids > 30_000
+    assert max(containers(runner, set())) < (10_000, "")
