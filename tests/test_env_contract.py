@@ -50,6 +50,7 @@ KINDS = {
     "tic_tac_toe": (lambda env_config: OpenSpielEnv.load("tic_tac_toe"), {}),
     "liars_dice": (lambda env_config: OpenSpielEnv.load("liars_dice"), {}),
     "markov_soccer": (lambda env_config: OpenSpielEnv.load("markov_soccer"), {}),
+    "mamujoco": ("gymnasium_robotics.mamujoco_v1", {"scenario": "Ant", "agent_conf": "2x4", "max_episode_steps": 60}),
     "lbforaging": ("lbforaging:Foraging-8x8-2p-3f-v3", {}),
     "rware": ("rware:rware-tiny-2ag-v2", {"max_steps": 100}),
     "multigrid": ("multigrid.envs:MultiGrid-Empty-8x8-v0", {"agents": 2}),

@@ -15,7 +15,10 @@ import gymnasium as gym
 from fastmarl.errors import EnvCheckError
 
 _registered: dict[str, Callable[[dict], Any]] = {}
-_HOMES = {"magent2": "magent2.environments"}  # where a package keeps its envs, if not at its top
+_HOMES = {  # where a package keeps its envs, if not at its top
+    "magent2": "magent2.environments",
+    "gymnasium_robotics": "gymnasium_robotics.envs.multiagent_mujoco",
+}
 _EXTRAS = {"mpe2": "pettingzoo", "pettingzoo": "pettingzoo", "magent2": "pettingzoo"}
 
 
