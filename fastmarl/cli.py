@@ -105,9 +105,9 @@ def _json_object(text: str) -> dict:
 
 
 def _env_named(name: str) -> Any:
-    """The class or function that "package.module:name" means; other names as they are."""
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
+    """The class or function that "package.module:name" means; other names, Gymnasium's ids too, as they are."""
+    module_name, _, attribute = name.partition(":")
+    if not attribute.isidentifier():
         return name
     sys.path.insert(0, "")  # as with `python -m`: modules lie in the current folder, too
     try:

@@ -150,3 +150,11 @@ def test_an_environment_in_the_current_folder_is_found(tmp_path, monkeypatch):
 def test_a_missing_class_is_named(capsys, name):
     assert cli.main(["sample", "--env", name]) == 1
     assert f"no environment '{name}'" in capsys.readouterr().err
+
+
+def test_gymnasiums_ids_are_found(capsys):
+    assert cli.main(["check-env", "rware:rware-tiny-2ag-v2", "--config", '{"max_steps": 20}']) == 0
+    assert "500 env steps" in capsys.readouterr().out
+    assert cli.main(["check-env", "rware:rware-huge-v0"]) == 1
+    assert cli.main(["check-env", "no_such_package:Env-v0"]) == 1
+    assert "the package 'no_such_package' is not installed" in capsys.readouterr().err

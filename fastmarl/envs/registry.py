@@ -106,10 +106,16 @@ def _from_module(name: str) -> Callable[[dict], Any]:
 
 def _from_gymnasium(name: str) -> Callable[[dict], Any]:
     """Without Gymnasium's checker, which knows environments of one agent."""
-    package = name.partition(":")[0].partition(".")[0]
+    path, _, id_ = name.partition(":")
+    package = path.partition(".")[0]
     if not _is_installed(package):
         raise _unknown(name, f"the package {package!r} is not installed; {_how_to_install(package)}")
-    return lambda env_config: gym.make(name, disable_env_checker=True, **env_config)
+    try:
+        import_module(path)
+        gym.spec(id_)
+    except (ImportError, gym.error.Error) as error:
+        raise _unknown(name, str(error)) from error
+    return lambda env_config: gym.make(id_, disable_env_checker=True, **env_config)
 
 
 def _how_to_install(package: str) -> str:
