@@ -77,7 +77,8 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt setup.py
 
 $(VENV)/.test: $(VENV)/.run
 	$(INSTALL) --no-build-isolation --editable '.[test,bench,rllib]'
-	$(INSTALL) --no-deps multigrid  # it asks for pygame, whose files are those of pygame-ce
+	# multigrid asks for pygame, whose files are those of pygame-ce; vmas for older versions of what is there.
+	$(INSTALL) --no-deps multigrid vmas gym gym-notices
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.test

@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+import vmas
 
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
 from fastmarl.envs.check import check_env, check_reset_result, check_step_result
@@ -21,6 +22,14 @@ pytestmark = [
 ]
 
 STEPS = 800  # a random game of chess takes hundreds of moves
+
+
+def vmas_balance(env_config):
+    """One of the worlds that vmas simulates by the batch."""
+    options = {"wrapper": "gymnasium", "terminated_truncated": True, "max_steps": 50, "seed": 0}
+    return vmas.make_env("balance", num_envs=1, **options)
+
+
 KINDS = {
     "counting": (lambda env_config: CountingEnv(3, 25), {}),
     "turn based": (lambda env_config: TurnBasedEnv(3, 25), {}),
@@ -51,6 +60,7 @@ KINDS = {
     "liars_dice": (lambda env_config: OpenSpielEnv.load("liars_dice"), {}),
     "markov_soccer": (lambda env_config: OpenSpielEnv.load("markov_soccer"), {}),
     "mamujoco": ("gymnasium_robotics.mamujoco_v1", {"scenario": "Ant", "agent_conf": "2x4", "max_episode_steps": 60}),
+    "vmas": (vmas_balance, {}),
     "lbforaging": ("lbforaging:Foraging-8x8-2p-3f-v3", {}),
     "rware": ("rware:rware-tiny-2ag-v2", {"max_steps": 100}),
     "multigrid": ("multigrid.envs:MultiGrid-Empty-8x8-v0", {"agents": 2}),
@@ -59,7 +69,7 @@ KINDS = {
 
 
 KNOWN_FAULTS = {"lbforaging": {"seed"}}  # where its players stand after reset(seed) depends on where they stood before
-FEWER_STEPS = {"gather": 40, "pistonball": 200, "cooperative_pong": 200}  # hundreds of agents, large images
+FEWER_STEPS = {"gather": 40, "pistonball": 200, "cooperative_pong": 200, "vmas": 300}  # these take long
 
 
 def steps_of(kind, steps):
