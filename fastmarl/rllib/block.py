@@ -105,6 +105,11 @@ class RLlibBlock(Block):
             for key, column in self.outputs.items()
         )
 
+    @property
+    def has_states(self) -> bool:
+        """Whether its outputs hold recurrent states."""
+        return any(map(is_state, self.outputs))
+
     def acted_with(self, row: int) -> Outputs:
         """What the module answered to a row, leaf by leaf, and the number of its weights."""
         if row < len(self.former):

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from fastmarl import _store
 from fastmarl._rllib_scatter import RLlibScatter
 from fastmarl._scatter import ModuleRows
 from fastmarl.block import MemoryPool
-from fastmarl.rllib.block import RLlibBlock
+from fastmarl.rllib.block import RLlibBlock, is_state
 from fastmarl.rllib.layout import WHOLE, ObservationLayout
 from fastmarl.rllib.records import RLlibLanes, RLlibRecord
 from fastmarl.store import CallSummary, EpisodeStore
@@ -95,13 +96,23 @@ class RLlibStore(EpisodeStore):
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
         """With recurrent state, no later than an agent's last completed step: the learner needs that one's state."""
         begins = super()._lookback_begins(module, lanes)
-        if module not in self.stateful:
-            return begins
         block = self.blocks[module]
-        former = block.prev_R[self.table.row_L[lanes]]
-        has_former = self.table.count_L[lanes] > 1
-        begins[has_former] = np.minimum(begins, block.env_t_R[former])[has_former]
+        if module not in self.stateful or not (block.former or block.has_states):
+            return begins
+        reaches_back = self.table.count_L[lanes] > 1
+        if block.former:
+            reaches_back &= np.array([self._has_states(block, lane) for lane in lanes], bool)
+        last = block.prev_R[self.table.row_L[lanes]]
+        begins[reaches_back] = np.minimum(begins, block.env_t_R[last])[reaches_back]
         return begins
+
+    def _has_states(self, block: RLlibBlock, lane: int) -> bool:
+        """Whether a completed step of this chunk was one of its module: what is done at random has no state."""
+        rows, _ = _store.chain(block.prev_R, int(self.table.row_L[lane]), int(self.table.count_L[lane]))
+        return any(
+            any(map(is_state, block.former[row])) if row < len(block.former) else block.has_states
+            for row in rows[:-1].tolist()
+        )
 
     def _renew_block(self, module: int, live: np.ndarray) -> None:
         super()._renew_block(module, live)

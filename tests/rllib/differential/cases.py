@@ -235,6 +235,12 @@ def _modules() -> dict[str, Case]:
         cases[f"module {kind}, callbacks"] = case(rules, modules=both(kind), callbacks="all", expects_fast=False)
     for name, options in {"": {}, ", waiting": WAITING, ", turns": TURNS, ", wild": WILD}.items():
         cases[f"lstm{name}"] = case(world(4, **options), model_config=LSTM)
+    at_random = [
+        Sample(num_timesteps=7, random_actions=True) for _ in range(3)
+    ]  # no states; RLlib can't mix these steps
+    calls = (*at_random, METRICS, Sample(num_timesteps=7, force_reset=True), Sample(num_timesteps=7), METRICS)
+    cases["lstm, random at first"] = case(world(3, **TURNS), calls, model_config=LSTM)
+    cases["module memory, random at first"] = case(world(3, **TURNS), calls, modules=both("memory"))
     cases["lstm, boxes"] = case(one_space("f32", "box", **WAITING), EPISODES, model_config=LSTM)
     cases["lstm and own module"] = case(rules, modules={"p0": "default", "p1": "any"}, model_config=LSTM)
     cases["lstm, no exploration"] = case(rules, model_config=LSTM, explore=False)
