@@ -17,7 +17,7 @@ from fastmarl.lanes import LaneTable
 from fastmarl.spaces import RowLayout, flatten_struct
 
 MASK = "action_mask"
-OBSERVATION_KEYS = (MASK, "avail_actions")
+MASK_KEYS = (MASK, "avail_actions")  # in observations
 
 
 class ActionMasks:
@@ -125,7 +125,7 @@ def mask_key(obs_space: gym.Space, action_space: gym.Space) -> str | None:
     n_choices = sum(choices_of(action_space))
     if not n_choices or not isinstance(obs_space, gym.spaces.Dict):
         return None
-    key = next((key for key in OBSERVATION_KEYS if key in obs_space.spaces), None)
+    key = next((key for key in MASK_KEYS if key in obs_space.spaces), None)
     if key is None:
         return None
     n_numbers = sum(int(np.prod(leaf.shape)) for leaf in RowLayout(obs_space[key]).leaves)

@@ -12,14 +12,12 @@ from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject, PyObject_IsTrue
 
+from python_api cimport PyDict_Next
 from typedefs cimport TERMINATED, flag_t, lane_t
 
 from fastmarl._scatter cimport EnvLanes, LeafRows, ModuleRows, Scatter
 
 cnp.import_array()
-
-cdef extern from "Python.h":
-    int PyDict_Next(object p, Py_ssize_t *pos, PyObject **key, PyObject **value)
 
 cpdef enum Kind:             # of the numbers summed in a row's reward
     NOTHING = 0              # none but zeros: Python's 0.0

@@ -13,20 +13,14 @@ from cpython.object cimport PyObject, PyObject_IsTrue
 from libc.math cimport isfinite
 from libc.string cimport memcpy
 
+from python_api cimport (
+    Py_EQ, PyDict_GetItemWithError, PyDict_Next, PyDict_Size, PyList_GET_ITEM, PyObject_RichCompareBool
+)
 from typedefs cimport TERMINATED, TRUNCATED, flag_t, lane_t, row_t
 
 from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError
 
 cnp.import_array()
-
-cdef extern from "Python.h":
-    # Declared here to take any object: subclasses of dict (PettingZoo's envs return defaultdicts) are dicts to them.
-    PyObject* PyDict_GetItemWithError(object p, object key) except? NULL
-    int PyDict_Next(object p, Py_ssize_t *pos, PyObject **key, PyObject **value)
-    Py_ssize_t PyDict_Size(object p) except -1
-    PyObject* PyList_GET_ITEM(object p, Py_ssize_t i) noexcept
-    int PyObject_RichCompareBool(object a, object b, int op) except -1
-    int Py_EQ
 
 cdef extern from *:
     """

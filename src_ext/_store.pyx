@@ -1,16 +1,13 @@
 """Finding a lane's rows in a block. Rows are written in the order of arrival; each knows the lane's row before."""
 cimport numpy as cnp
 import numpy as np
-from cpython.dict cimport PyDict_Next
 from cpython.object cimport PyObject
 from libc.string cimport memcpy
 
+from python_api cimport PyDict_GetItemWithError, PyDict_Next
 from typedefs cimport lane_t, row_t
 
 cnp.import_array()
-
-cdef extern from "Python.h":
-    PyObject* PyDict_GetItemWithError(object p, object key) except? NULL
 
 
 def chain(const row_t[::1] prev_R, Py_ssize_t last, Py_ssize_t n):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
+from fastmarl.envs.pettingzoo import PettingZooAdapter
 
 
-class AECPettingZooEnv:
+class AECPettingZooEnv(PettingZooAdapter):
     """One step is one turn: the agent whose turn it is is observed, and acts in the next step.
 
     An agent is paid when its turn comes, with what `last()` says: all since its last action. Turns of agents that have
@@ -22,27 +20,13 @@ class AECPettingZooEnv:
     """
 
     def __init__(self, env: Any):
-        self.env = env
-        self.possible_agents: list[Any] = list(getattr(env, "possible_agents", ()))
+        super().__init__(env)
         self._turn: Any = None  # the agent that acts next
 
     @staticmethod
     def adapts(env: Any) -> bool:
         """Whether this is such an env."""
         return hasattr(env, "agent_iter") and hasattr(env, "last")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.env!r})"
-
-    @property
-    def agents(self) -> list[Any]:
-        """Ids of those that take part now."""
-        return self.env.agents
-
-    @property
-    def unwrapped(self) -> Any:
-        """The PettingZoo env, without its wrappers."""
-        return self.env.unwrapped
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         self.env.reset(seed=seed, options=options)
@@ -79,19 +63,3 @@ class AECPettingZooEnv:
         is_truncated = any(truncateds.values())
         terminateds["__all__"], truncateds["__all__"] = not is_truncated, is_truncated
         return obs, rewards, terminateds, truncateds, infos
-
-    def state(self) -> np.ndarray:
-        """The env's global state, for central critics."""
-        return self.env.state()
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
-    def get_observation_space(self, agent_id: Hashable) -> gym.Space:
-        return self.env.observation_space(agent_id)
-
-    def get_action_space(self, agent_id: Hashable) -> gym.Space:
-        return self.env.action_space(agent_id)

@@ -1,4 +1,4 @@
-"""PettingZoo's ParallelEnv in the multi-agent protocol."""
+"""PettingZoo's ParallelEnv in the multi-agent protocol, and what its AECEnv has in common with it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,16 @@ import gymnasium as gym
 import numpy as np
 
 
-class ParallelPettingZooEnv:
-    """Adds the `__all__` flags: an episode is over when the env has no agents left.
-
-    It is then truncated if some agent was truncated in that last step, else terminated. The env's own dicts stay as
-    they are. An agent that vanishes from `agents` without a flag waits until the end of the episode.
+class PettingZooAdapter:
+    """What the adapters of both kinds of PettingZoo envs share.
 
     Args:
-        env: a PettingZoo ParallelEnv; `unwrapped` is it without its wrappers.
+        env: the PettingZoo env; `unwrapped` is it without its wrappers.
     """
 
     def __init__(self, env: Any):
         self.env = env
         self.possible_agents: list[Any] = list(getattr(env, "possible_agents", ()))
-
-    @staticmethod
-    def adapts(env: Any) -> bool:
-        """Whether this is such an env."""
-        methods = ("reset", "step", "observation_space", "action_space")
-        return all(callable(getattr(env, name, None)) for name in methods)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.env!r})"
@@ -41,6 +32,39 @@ class ParallelPettingZooEnv:
     def unwrapped(self) -> Any:
         """The PettingZoo env, without its wrappers."""
         return self.env.unwrapped
+
+    def state(self) -> np.ndarray:
+        """The env's global state, for central critics."""
+        return self.env.state()
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_observation_space(self, agent_id: Hashable) -> gym.Space:
+        return self.env.observation_space(agent_id)
+
+    def get_action_space(self, agent_id: Hashable) -> gym.Space:
+        return self.env.action_space(agent_id)
+
+
+class ParallelPettingZooEnv(PettingZooAdapter):
+    """Adds the `__all__` flags: an episode is over when the env has no agents left.
+
+    It is then truncated if some agent was truncated in that last step, else terminated. The env's own dicts stay as
+    they are. An agent that vanishes from `agents` without a flag waits until the end of the episode.
+
+    Args:
+        env: a PettingZoo ParallelEnv; `unwrapped` is it without its wrappers.
+    """
+
+    @staticmethod
+    def adapts(env: Any) -> bool:
+        """Whether this is such an env."""
+        methods = ("reset", "step", "observation_space", "action_space")
+        return all(callable(getattr(env, name, None)) for name in methods)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         return self.env.reset(seed=seed, options=options)
@@ -58,19 +82,3 @@ class ParallelPettingZooEnv:
             {**truncateds, "__all__": is_truncated},
             infos,
         )
-
-    def state(self) -> np.ndarray:
-        """The env's global state, for central critics."""
-        return self.env.state()
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
-
-    def get_observation_space(self, agent_id: Hashable) -> gym.Space:
-        return self.env.observation_space(agent_id)
-
-    def get_action_space(self, agent_id: Hashable) -> gym.Space:
-        return self.env.action_space(agent_id)
