@@ -155,7 +155,10 @@ class MultiAgentEnvRunner(RunnerState):
         begun = perf_counter()
         explore = self.config.explore if explore is None else explore
         try:
-            self._reset_envs(begun_ones=force_reset or goal.counts_episodes)
+            if force_reset or goal.counts_episodes:
+                self._drop_begun()
+                self._store.renew()
+            self._reset_envs()
             with evaluation_mode(self.module):
                 self._run(goal, explore)
         except BaseException:
@@ -190,6 +193,8 @@ class MultiAgentEnvRunner(RunnerState):
             if respawned:
                 store.split_respawned()
             seconds["vector"] += perf_counter() - begun
+            if self._to_reset and goal.wants_episodes:
+                self._reset_envs()
 
     def _act(self, goal: Goal, explore: bool) -> None:
         """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
@@ -219,7 +224,7 @@ class MultiAgentEnvRunner(RunnerState):
             seconds["connect"] += batched - begun
 
     def _after_step(self, env_index: int, all_done: int) -> None:
-        """An env's step is recorded: tell who listens; close its episode and begin the next if it is over."""
+        """An env's step is recorded: tell who listens; close its episode if it is over."""
         begun = perf_counter()
         goal = self._goal
         if self._listeners["on_episode_step"]:
@@ -232,28 +237,22 @@ class MultiAgentEnvRunner(RunnerState):
             goal.finished_ids.add(chunk.id_)
             earlier = self._earlier_chunks.pop(chunk.id_, [])
             self._call_for_env("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
-            if goal.wants_episodes:
-                self._reset_env(env_index)
-            else:
-                self._to_reset.add(env_index)
+            self._to_reset.add(env_index)
         self._counts.seconds["after_step"] += perf_counter() - begun
 
-    def _reset_envs(self, *, begun_ones: bool) -> None:
-        if begun_ones:
-            self._drop_begun()
-            self._store.renew()
-        for env_index in sorted(self._to_reset):
-            self._reset_env(env_index)
-
-    def _reset_env(self, env_index: int) -> None:
+    def _reset_envs(self) -> None:
+        """Begin the episodes of the envs that have none."""
         begun = perf_counter()
-        self._store.open_episode(env_index)
-        if self._listeners["on_episode_created"]:
-            self._call_for_env("on_episode_created", env_index, self._store.running_chunk(env_index))
-        self.env.reset(env_index)
-        self._to_reset.discard(env_index)
+        env_indices = sorted(self._to_reset)
+        for env_index in env_indices:
+            self._store.open_episode(env_index)
+            if self._listeners["on_episode_created"]:
+                self._call_for_env("on_episode_created", env_index, self._store.running_chunk(env_index))
+        self.env.reset(env_indices)
+        self._to_reset.clear()
         if self._listeners["on_episode_start"]:
-            self._call_for_env("on_episode_start", env_index, self._store.running_chunk(env_index))
+            for env_index in env_indices:
+                self._call_for_env("on_episode_start", env_index, self._store.running_chunk(env_index))
         self._counts.reset_seconds += perf_counter() - begun
 
     def _drop_begun(self) -> None:

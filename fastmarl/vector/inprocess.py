@@ -1,7 +1,7 @@
 """Envs stepped one after the other, in this process."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any
 
@@ -42,8 +42,12 @@ class InProcessVector:
         self._ticks = 0
         self._seconds = seconds
 
-    def reset(self, env_index: int) -> None:
-        """Reset one env and write its first observations; only an env's first reset is seeded."""
+    def reset(self, env_indices: Iterable[int]) -> None:
+        """Reset these envs and write their first observations; only an env's first reset is seeded."""
+        for env_index in env_indices:
+            self._reset(env_index)
+
+    def _reset(self, env_index: int) -> None:
         seed, self._seeds[env_index] = self._seeds[env_index], None
         try:
             result = self.envs[env_index].reset(seed=seed)
