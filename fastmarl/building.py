@@ -8,6 +8,7 @@ import gymnasium as gym
 import torch
 
 from fastmarl.config import EnvRunnerConfig
+from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
 from fastmarl.envs.check import check_spaces
 from fastmarl.envs.context import EnvContext
@@ -23,9 +24,8 @@ class Envs:
 
     def __init__(self, config: EnvRunnerConfig):
         create = env_creator(config.env)
-        self.contexts = [
-            EnvContext(config.env_config, config.worker_index, i) for i in range(config.num_envs_per_env_runner)
-        ]
+        n = config.num_envs_per_env_runner
+        self.contexts = [EnvContext(config.env_config, config.worker_index, i, n) for i in range(n)]
         self.all: list[Any] = []
         self._to_close: list[Any] = []
         self._spaces: list[dict[Hashable, Spaces]] = [{} for _ in self.contexts]
@@ -33,12 +33,21 @@ class Envs:
             for context in self.contexts:
                 self.all.append(as_multi_agent_env(create(context)))
                 self._to_close.append(self.all[-1])
+                if self.is_batch:
+                    _check_size(self.all[0], n)
+                    break
             for env_index, env in enumerate(self.all):
                 check_spaces(env, env_index)
         except BaseException:
             self.close()
             raise
-        self.possible_agents = [list(getattr(env, "possible_agents", None) or []) for env in self.all]
+        agents = [list(getattr(env, "possible_agents", None) or []) for env in self.all]
+        self.possible_agents = agents * n if self.is_batch else agents
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the envs are one object, which steps all of them at once."""
+        return isinstance(self.all[0], ArrayEnv)
 
     def spaces(self, env_index: int, agent_id: Hashable) -> Spaces:
         """An agent's (observation space, action space)."""
@@ -46,7 +55,7 @@ class Envs:
         if agent_id not in known:
             if len(known) > 4096:  # an open world
                 known.clear()
-            known[agent_id] = env_spaces(self.all[env_index], agent_id)
+            known[agent_id] = env_spaces(self.all[0 if self.is_batch else env_index], agent_id)
         return known[agent_id]
 
     def close(self) -> None:
@@ -64,6 +73,12 @@ class Envs:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+
+def _check_size(batch: ArrayEnv, num_envs: int) -> None:
+    if batch.num_envs != num_envs:
+        raise ConfigError(f"num_envs_per_env_runner is {num_envs}, but {type(batch).__name__} is a batch of "
+                          f"{batch.num_envs} envs; let what makes it make env_config.num_envs")  # fmt: skip
 
 
 def make_modules(config: EnvRunnerConfig, envs: Envs) -> MultiRLModule:

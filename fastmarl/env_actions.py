@@ -20,15 +20,22 @@ from fastmarl.spaces import Leaf, RowLayout
 
 
 class EnvActions:
-    """One module's actions in the form `_actions.ActionDicts` reads.
+    """One module's actions in the form `_actions.ActionDicts` reads, or as arrays.
+
+    Attributes:
+        rows: the current tick's, for dicts by agent.
 
     Args:
         module_id, space: the module and its action space.
         normalize, clip: RLlib's options; normalize wins.
+        as_arrays: they will be taken with `take()`, and not in dicts by agent.
     """
 
-    def __init__(self, module_id: str, space: gym.Space, *, normalize: bool, clip: bool):
+    def __init__(self, module_id: str, space: gym.Space, *, normalize: bool, clip: bool, as_arrays: bool = False):
         self.rows = ModuleActions()
+        self._arrays: list[np.ndarray] = []
+        self._acted = slice(0)
+        self._as_arrays = as_arrays
         self._module_id = module_id
         self._space = space
         self._layout = RowLayout(space)
@@ -51,6 +58,17 @@ class EnvActions:
                 problem = f"expected {key} of shape {(n, *shape)} for the action space {self._space}, got {got}"
                 raise ModuleOutputError(self._module_id, problem)
             arrays.append(leaf.for_env(raw))
+        if self._as_arrays:
+            self._acted, self._arrays = slice(first, first + n), arrays
+        else:
+            self._set_rows(first, n, arrays)
+
+    def take(self) -> tuple[slice, list[np.ndarray]]:
+        """(rows, an array [n, ...] for each leaf of the space, int64 for Discrete) of those that have acted since."""
+        arrays, self._arrays = self._arrays, []
+        return self._acted, arrays
+
+    def _set_rows(self, first: int, n: int, arrays: list[np.ndarray]) -> None:
         if isinstance(self._space, gym.spaces.Discrete):
             self.rows.set_numbers(first, arrays[0])
         elif isinstance(self._space, (gym.spaces.Dict, gym.spaces.Tuple)):

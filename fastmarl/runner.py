@@ -6,7 +6,6 @@ from typing import Any
 
 import gymnasium as gym
 
-from fastmarl._actions import ActionDicts
 from fastmarl.action_masks import ActionMasks
 from fastmarl.building import Envs, evaluation_mode, make_modules, spaces_of_modules
 from fastmarl.callbacks import EVENTS, listeners
@@ -25,7 +24,7 @@ from fastmarl.seeds import Streams
 from fastmarl.spaces import RowLayout
 from fastmarl.store import EpisodeStore
 from fastmarl.transfer import make_transfer
-from fastmarl.vector.inprocess import InProcessVector
+from fastmarl.vector import make_vector
 
 
 class MultiAgentEnvRunner(RunnerState):
@@ -38,7 +37,7 @@ class MultiAgentEnvRunner(RunnerState):
 
     Attributes:
         config: the EnvRunnerConfig.
-        env: the vector of envs; `env.envs` lists them.
+        env: the vector of envs; `env.envs` lists them (or has the one batch of them).
         module: the MultiRLModule; train it in place, or a copy and `set_weights()`.
         metrics: takes custom values from callbacks (`log_value`).
     """
@@ -101,14 +100,15 @@ class MultiAgentEnvRunner(RunnerState):
             for module_id in self._module_ids
         ]
         self._masks = [ActionMasks(*self._spaces[module_id], self._table) for module_id in self._module_ids]
-        options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
+        options = {
+            "normalize": config.normalize_actions, "clip": config.clip_actions, "as_arrays": envs.is_batch
+        }  # fmt: skip
         self._env_actions = [
             EnvActions(module_id, self._spaces[module_id][1], **options) for module_id in self._module_ids
         ]
-        action_dicts = ActionDicts(self._table, [actions.rows for actions in self._env_actions])
         seeds = [self._streams.env_seed(env_index) for env_index in range(self.num_envs)]
         check = not config.disable_env_checking
-        self.env = InProcessVector(envs.all, seeds, self._store, action_dicts, self._counts.seconds, check)
+        self.env = make_vector(envs.all, seeds, self._store, self._env_actions, self._counts.seconds, check)
         self._to_reset = set(range(self.num_envs))
         self._goal = make_goal(config, 0, None, self.num_envs)  # of the current call, or the last one
 

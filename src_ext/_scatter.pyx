@@ -176,6 +176,13 @@ cdef class EnvLanes:
         self.n_acting = 0
 
 
+def set_env_steps(list envs, const lane_t[::1] env_t_E):
+    """Tell each EnvLanes how many steps its env has made since its reset."""
+    cdef Py_ssize_t env_index
+    for env_index in range(len(envs)):
+        (<EnvLanes>envs[env_index]).env_t = env_t_E[env_index]
+
+
 cdef class Scatter:
     """Writes reset() and step() results of all envs.
 
@@ -435,7 +442,7 @@ cdef class Scatter:
             lane = self._lane(env, key, &place)
             if lane < 0 and <object>key != COMMON:
                 continue                                          # an agent that was never seen
-            env.infos.append((env.env_t, lane, _private_copy(<object>value)))
+            env.infos.append((env.env_t, lane, private_copy(<object>value)))
         return 0
 
     def forget_done_lanes(self):
@@ -454,7 +461,7 @@ cdef frozenset IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), 
                                       np.int64, np.bool_))
 
 
-cdef object _private_copy(object info):
+cpdef object private_copy(object info):
     """Envs reuse info dicts and the arrays in them; what is recorded must not change with them."""
     from copy import deepcopy
     cdef dict copied = PyDict_Copy(info) if type(info) is dict else dict(info)

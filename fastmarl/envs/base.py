@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from fastmarl.envs.aec import AECPettingZooEnv
+from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumEnv
 from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
@@ -85,7 +86,7 @@ def as_multi_agent_env(env: Any) -> Any:
     Raises:
         EnvCheckError: anything else; says what is there and what to do.
     """
-    if isinstance(env, MultiAgentEnv):
+    if isinstance(env, (MultiAgentEnv, ArrayEnv)):
         return env
     for adapter in ADAPTERS:
         if adapter.adapts(env):

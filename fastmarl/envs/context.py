@@ -4,10 +4,14 @@ from typing import Any
 
 
 class EnvContext(dict):
-    """The `env_config` an env is made from, and which of the envs it is."""
+    """The `env_config` an env is made from, and which of the runner's `num_envs` envs it is.
 
-    def __init__(self, env_config: Any, worker_index: int, vector_index: int):
+    What makes a batch of envs makes `num_envs` of them, at the first call.
+    """
+
+    def __init__(self, env_config: Any, worker_index: int, vector_index: int, num_envs: int = 1):
         super().__init__(env_config)
         self.worker_index = worker_index
         self.vector_index = vector_index
         self.num_workers = 0
+        self.num_envs = num_envs

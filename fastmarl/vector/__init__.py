@@ -1,1 +1,25 @@
 """Many envs behind one interface."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from fastmarl.env_actions import EnvActions
+from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.store import EpisodeStore
+from fastmarl.vector.arrays import ArrayVector
+from fastmarl.vector.inprocess import InProcessVector
+
+
+def make_vector(
+    envs: list[Any],
+    seeds: list[int | None],
+    store: EpisodeStore,
+    env_actions: Sequence[EnvActions],
+    seconds: defaultdict[str, float],
+    check: bool,
+) -> InProcessVector | ArrayVector:
+    """What steps these envs: single ones, or one batch of them."""
+    if isinstance(envs[0], ArrayEnv):
+        return ArrayVector(envs[0], seeds, store, env_actions, seconds)
+    return InProcessVector(envs, seeds, store, env_actions, seconds, check)

@@ -1,11 +1,12 @@
 """Envs stepped one after the other, in this process."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any
 
 from fastmarl._actions import ActionDicts
+from fastmarl.env_actions import EnvActions
 from fastmarl.envs.check import check_reset_result, check_step_result
 from fastmarl.store import EpisodeStore
 
@@ -18,7 +19,7 @@ class InProcessVector:
     Args:
         envs: multi-agent envs (see `fastmarl.envs.base`).
         seeds: per env, of its first reset.
-        store, actions: where steps go to and actions come from.
+        store, env_actions: where steps go to and actions come from.
         seconds: takes "timed_env", "timed_scatter" and "timed_send", of every TIMED_EVERY-th tick.
         check: whether each env's first results are checked in detail.
     """
@@ -28,14 +29,14 @@ class InProcessVector:
         envs: list[Any],
         seeds: list[int | None],
         store: EpisodeStore,
-        actions: ActionDicts,
+        env_actions: Sequence[EnvActions],
         seconds: defaultdict[str, float],
         check: bool,
     ):
         self.envs = envs
         self._seeds = seeds
         self._store = store
-        self._actions = actions
+        self._actions = ActionDicts(store.table, [actions.rows for actions in env_actions])
         self._slots = list(zip(range(len(envs)), envs, store.table.envs, strict=True))
         self._unchecked_resets = set(range(len(envs))) if check else set()
         self._unchecked_steps = set(self._unchecked_resets)

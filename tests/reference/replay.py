@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 import fastmarl
+from reference.batched import Batched
 from reference.worlds import World
 
 POISON = 113
@@ -151,9 +152,15 @@ def leaves(value: Any) -> list[np.ndarray]:
     return [value]
 
 
-def make_config(world: World, **options: Any) -> tuple[fastmarl.EnvRunnerConfig, list[ScriptedEnv]]:
-    """The runner's config for `world`, and the list that will hold its envs once they are made."""
+def make_config(
+    world: World, *, batched: bool = False, **options: Any
+) -> tuple[fastmarl.EnvRunnerConfig, list[ScriptedEnv]]:
+    """The runner's config for `world`, and the list that will hold its envs once they are made: single, or a batch."""
     envs: list[ScriptedEnv] = []
+
+    def make_batch(context: Any) -> Batched:
+        envs.extend(ScriptedEnv(world, index) for index in range(world.num_envs))
+        return Batched(envs, world.agents)
 
     def make_env(context: Any) -> ScriptedEnv:
         envs.append(ScriptedEnv(world, context.vector_index))
@@ -163,7 +170,7 @@ def make_config(world: World, **options: Any) -> tuple[fastmarl.EnvRunnerConfig,
         return world.module_of[agent_id]
 
     defaults: dict[str, Any] = {
-        "env": make_env,
+        "env": make_batch if batched else make_env,
         "num_envs_per_env_runner": world.num_envs,
         "rollout_fragment_length": world.fragment,
         "batch_mode": world.batch_mode,

@@ -1,0 +1,308 @@
+"""Steps of a batch of envs, in arrays, -> rows of the modules' blocks; and the rows' actions -> arrays for the batch.
+
+It does for `fastmarl.envs.arrays` what `_scatter` and `_actions` do for dicts by agent. Axes in names: E env, P place
+in a group's arrays (env * number of the group's agents + agent), R row, L lane.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl._scatter import private_copy, set_env_steps
+from fastmarl.block import Block
+from fastmarl.env_actions import EnvActions
+from fastmarl.envs.arrays import ArrayEnv, GroupArrays, StepArrays
+from fastmarl.errors import RewardError
+from fastmarl.kernels.array_steps import NO_PLACE, append_rows, settle_step
+from fastmarl.lanes import LaneTable
+from fastmarl.spaces import RowLayout
+from fastmarl.store import EpisodeStore
+
+COMMON = "__common__"
+
+
+class ArrayScatter:
+    """Writes what a batch of envs brings to the store, and collects the actions it gets.
+
+    Args:
+        env: the batch.
+        store: where rows go to; its table has a lane for each agent that takes part.
+        env_actions: of each module, by module index.
+    """
+
+    def __init__(self, env: ArrayEnv, store: EpisodeStore, env_actions: Sequence[EnvActions]):
+        self._table = store.table
+        self._env_actions = env_actions
+        self._env_t_E = np.zeros(env.num_envs, np.int32)
+        self._groups: dict[str, _Group] = {}
+        n_places = 0
+        for name, agents in env.groups.items():
+            spaces = env.observation_spaces[agents[0]], env.action_spaces[agents[0]]
+            self._groups[name] = _Group(agents, *spaces, store, n_places)
+            n_places += env.num_envs * len(agents)
+
+    def arrays_for_reset(self) -> StepArrays:
+        return self._arrays({name: group.arrays_for_reset() for name, group in self._groups.items()})
+
+    def arrays_for_step(self) -> StepArrays:
+        """Observations of a group with a module of its own are written to their rows at once."""
+        modules = {name: group.modules() for name, group in self._groups.items()}
+        users = Counter(module for used in modules.values() for module in used)
+        own = {name: used[0] if len(used) == 1 and users[used[0]] == 1 else None for name, used in modules.items()}
+        return self._arrays({name: group.arrays_for_step(own[name]) for name, group in self._groups.items()})
+
+    def _arrays(self, groups: dict[str, GroupArrays]) -> StepArrays:
+        terminated, truncated = np.zeros((2, len(self._env_t_E)), np.bool_)
+        return StepArrays(groups, terminated, truncated)
+
+    def write_reset(self, env_indices: np.ndarray, out: StepArrays) -> None:
+        """Begin episodes: who is present in these envs gets a lane and its first row."""
+        self._env_t_E[env_indices] = 0
+        set_env_steps(self._table.envs, self._env_t_E)
+        for name, group in self._groups.items():
+            group.write_reset(env_indices, out.groups[name], self._env_t_E)
+        self._write_infos(out)
+
+    def write_step(self, out: StepArrays) -> np.ndarray:
+        """Add one step of all envs.
+
+        Returns:
+            uint8 [E]: the flags of whole episodes, 0, 1 terminated, 2 truncated, or both.
+
+        Raises:
+            MultiAgentEnvError: and its kinds, with env index, agent, env step. All episodes are then unusable.
+        """
+        self._env_t_E += 1
+        set_env_steps(self._table.envs, self._env_t_E)
+        all_done_E = out.terminated | (out.truncated.view(np.uint8) << 1)
+        for name, group in self._groups.items():
+            group.welcome(out.groups[name], all_done_E)
+        self._write_infos(out)
+        for name, group in self._groups.items():
+            group.write_step(out.groups[name], all_done_E, self._env_t_E)
+        return all_done_E
+
+    def actions(self) -> dict[str, Any]:
+        """By group: arrays [E, A, ...] in the nesting of its action space; 0 where nobody acts."""
+        acted = [(module, *actions.take()) for module, actions in enumerate(self._env_actions)]
+        acted = [(module, rows, arrays) for module, rows, arrays in acted if arrays]
+        return {name: group.actions(acted) for name, group in self._groups.items()}
+
+    def _write_infos(self, out: StepArrays) -> None:
+        for env_index, agent_id, info in out.infos:
+            env = self._table.envs[env_index]
+            lane = env.lane_of.get(agent_id, -1)
+            if lane < 0 and agent_id != COMMON:
+                continue  # an agent that was never seen
+            env.infos.append((env.env_t, lane, private_copy(info)))
+
+
+class _Group:
+    """The agents of one group in all envs. `place_L` of the lane table is a place plus `first_place`."""
+
+    def __init__(
+        self,
+        agents: list[Hashable],
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        store: EpisodeStore,
+        first_place: int,
+    ):
+        self._store = store
+        self._table: LaneTable = store.table
+        self._agents = agents
+        self._shape = num_envs, n_agents = len(store.table.envs), len(agents)
+        self._layout, self._action_layout = RowLayout(observation_space), RowLayout(action_space)
+        self._first_place = first_place
+        n_places = num_envs * n_agents
+        self._lane_P = np.full(n_places, -1, np.int32)
+        self._module_P = np.zeros(n_places, np.int32)  # of the lane at that place
+        self._kept, self._ended = np.empty((2, n_places), np.int64)
+        self._own_leaves: list[np.ndarray] = []  # [P, ...], made when they are first needed
+        self._leaves: list[np.ndarray] = []  # what the env is writing to
+        self._own_module: int | None = None  # whose block `_leaves` are in
+        self._dense_module: int | None = None  # whose rows of this tick are all places, in order
+        self._newcomers: list[int] = []
+
+    # What the env writes into.
+
+    def arrays_for_reset(self) -> GroupArrays:
+        self._own_module, self._leaves = None, self._staging()
+        return self._arrays(np.ones(len(self._lane_P), np.bool_))
+
+    def arrays_for_step(self, own_module: int | None) -> GroupArrays:
+        self._own_module = own_module
+        self._leaves = self._staging() if own_module is None else self._next_rows(own_module)
+        return self._arrays(self._lane_P >= 0)
+
+    def _arrays(self, present_P: np.ndarray) -> GroupArrays:
+        shape = self._shape
+        obs = self._layout.nest([leaf.reshape(*shape, *leaf.shape[1:]) for leaf in self._leaves])
+        terminated, truncated = np.zeros((2, *shape), np.bool_)
+        return GroupArrays(obs, np.zeros(shape), terminated, truncated, present_P.reshape(shape))
+
+    def _staging(self) -> list[np.ndarray]:
+        if not self._own_leaves:
+            n_places = len(self._lane_P)
+            self._own_leaves = [np.zeros((n_places, *leaf.shape), leaf.dtype) for leaf in self._layout.leaves]
+        return self._own_leaves
+
+    def _next_rows(self, module: int) -> list[np.ndarray]:
+        first, n_places = self._store.rows[module].n, len(self._lane_P)
+        return [leaf[first : first + n_places] for leaf in self._block_with(module, n_places).obs]
+
+    def _block_with(self, module: int, n_rows: int) -> Block:
+        """The module's block, with room for so many rows more."""
+        rows, block = self._store.rows[module], self._store.blocks[module]
+        while rows.capacity < rows.n + n_rows:
+            block.grow(finals=False)
+        return block
+
+    def modules(self) -> list[int]:
+        """Those with lanes, ascending."""
+        return np.flatnonzero(np.bincount(self._module_P[self._lane_P >= 0])).tolist()
+
+    # What it has written.
+
+    def write_reset(self, env_indices: np.ndarray, out: GroupArrays, env_t_E: np.ndarray) -> None:
+        self._dense_module = None
+        self._lane_P.reshape(self._shape)[env_indices] = -1
+        begins = np.zeros(self._shape, np.bool_)
+        begins[env_indices] = out.present[env_indices]
+        places = np.flatnonzero(begins)
+        for place in places.tolist():
+            self._join(place, 0, {}, {})
+        for module in np.unique(self._module_P[places]).tolist():
+            self._append(module, places[self._module_P[places] == module], env_t_E)
+
+    def write_step(self, out: GroupArrays, all_done_E: np.ndarray, env_t_E: np.ndarray) -> None:
+        self._dense_module = None
+        # Last the one that closes the gaps in its rows: newcomers of other modules are still there until then.
+        for module in sorted(self.modules(), key=lambda module: module == self._own_module):
+            kept, ended = self._settle(module, out, all_done_E, env_t_E)
+            if len(ended):
+                self._finalize(module, ended, out.present.reshape(-1), env_t_E)
+            self._append(module, kept, env_t_E)
+        for place in self._newcomers:
+            self._pay_newcomer(place)
+
+    def welcome(self, out: GroupArrays, all_done_E: np.ndarray) -> None:
+        """Rewards of agents that have no lane, and lanes for those of them that are observed."""
+        self._newcomers = []
+        away = self._lane_P < 0
+        if not away.any():
+            return
+        reward_P, present_P = out.rewards.reshape(-1), out.present.reshape(-1)
+        for place in np.flatnonzero(away & (reward_P != 0)).tolist():
+            self._pay_absent(place, float(reward_P[place]))
+        for place in np.flatnonzero(away & present_P).tolist():
+            agent_id, env_index = self._who(place)
+            flags = [{agent_id: bool(flag.reshape(-1)[place])} for flag in (out.terminated, out.truncated)]
+            self._join(place, int(all_done_E[env_index]), *flags)
+            if self._lane_P[place] >= 0:
+                self._newcomers.append(place)
+                reward_P[place] = 0.0  # is among the early ones
+
+    def _settle(
+        self, module: int, out: GroupArrays, all_done_E: np.ndarray, env_t_E: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(places of who goes on, of whose lanes end), of one module's."""
+        table, block = self._table, self._store.blocks[module]
+        reward_P = out.rewards.reshape(-1)
+        n_kept, n_ended, bad = settle_step(
+            module, self._lane_P, reward_P, out.terminated.reshape(-1), out.truncated.reshape(-1),
+            out.present.reshape(-1), all_done_E, table.module_L, table.row_L, table.done_L, table.final_L,
+            block.reward_R, block.rows.n_finals, self._kept, self._ended,
+        )  # fmt: skip
+        if bad != NO_PLACE:
+            agent_id, env_index = self._who(bad)
+            problem = f"expected a finite reward, got {reward_P[bad]}"
+            raise RewardError(env_index, agent_id, int(env_t_E[env_index]), problem)
+        return self._kept[:n_kept].copy(), self._ended[:n_ended]
+
+    def _finalize(self, module: int, ended: np.ndarray, present_P: np.ndarray, env_t_E: np.ndarray) -> None:
+        """Close lanes with their final observations: what is there now, or the previous one again."""
+        block, rows = self._store.blocks[module], self._store.rows[module]
+        while rows.final_capacity < rows.n_finals + len(ended):
+            block.grow(finals=True)
+        finals = slice(rows.n_finals, rows.n_finals + len(ended))
+        lanes, is_seen = self._lane_P[ended], present_P[ended]
+        for leaf, final, written in zip(block.obs, block.final_obs, self._leaves, strict=True):
+            final[finals][is_seen] = written[ended[is_seen]]
+            final[finals][~is_seen] = leaf[self._table.row_L[lanes[~is_seen]]]
+        rows.n_finals += len(ended)
+        n_agents = self._shape[1]
+        for place, lane in zip(ended.tolist(), lanes.tolist(), strict=True):
+            env_index = place // n_agents
+            self._table.finish(env_index, lane, int(env_t_E[env_index]))
+        self._lane_P[ended] = -1
+
+    def _append(self, module: int, places: np.ndarray, env_t_E: np.ndarray) -> None:
+        """One row more for the lanes at these places."""
+        if not len(places):
+            return
+        n, rows, table = len(places), self._store.rows[module], self._table
+        block, first = self._block_with(module, n), rows.n
+        for leaf, written in zip(block.obs, self._leaves, strict=True):
+            if module != self._own_module or n < len(self._lane_P):
+                leaf[first : first + n] = written[places]
+        append_rows(
+            places, self._lane_P, self._shape[1], env_t_E, first, block.lane_R, block.prev_R, block.env_t_R,
+            block.reward_R, table.row_L, table.count_L,
+        )  # fmt: skip
+        rows.n += n
+        if n == len(self._lane_P):
+            self._dense_module = module
+
+    # What is rare.
+
+    def _who(self, place: int) -> tuple[Hashable, int]:
+        """(agent id, env index)."""
+        env_index, agent = divmod(place, self._shape[1])
+        return self._agents[agent], env_index
+
+    def _join(self, place: int, all_done: int, terminateds: dict, truncateds: dict) -> None:
+        agent_id, env_index = self._who(place)
+        lane = self._table.join(env_index, agent_id, all_done, terminateds, truncateds)
+        self._lane_P[place] = lane
+        if lane >= 0:
+            self._module_P[place] = self._table.module_L[lane]
+            self._table.place_L[lane] = self._first_place + place
+
+    def _pay_absent(self, place: int, reward: float) -> None:
+        agent_id, env_index = self._who(place)
+        if not np.isfinite(reward):
+            env_t = self._table.envs[env_index].env_t
+            raise RewardError(env_index, agent_id, env_t, f"expected a finite reward, got {reward}")
+        lane = self._table.lane_for_late_reward(env_index, agent_id, reward)
+        if lane >= 0:
+            self._store.blocks[self._table.module_L[lane]].reward_R[self._table.row_L[lane]] += reward
+
+    def _pay_newcomer(self, place: int) -> None:
+        """What it was paid before it was first observed."""
+        lane, env_index = int(self._lane_P[place]), place // self._shape[1]
+        if self._table.record(env_index).early_rewards:
+            early = self._table.early_reward(env_index, lane)
+            self._store.blocks[self._table.module_L[lane]].reward_R[self._table.row_L[lane]] += early
+
+    # Actions.
+
+    def actions(self, acted: list[tuple[int, slice, list[np.ndarray]]]) -> Any:
+        """From (module, its rows that acted, an array for each leaf)."""
+        if self._dense_module is not None:
+            return self._nested(next(arrays for module, _, arrays in acted if module == self._dense_module))
+        n_places = len(self._lane_P)
+        own = [np.zeros((n_places, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
+        for module, rows, arrays in acted:
+            places = self._table.place_L[self._store.blocks[module].lane_R[rows]] - self._first_place
+            is_here = (places >= 0) & (places < n_places)
+            if is_here.any():
+                for array, of_module in zip(own, arrays, strict=True):
+                    array[places[is_here]] = of_module[is_here]
+        return self._nested(own)
+
+    def _nested(self, arrays: list[np.ndarray]) -> Any:
+        return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in arrays])

@@ -1,0 +1,112 @@
+"""The protocol of environments that step a whole batch of copies at once, in arrays instead of dicts by agent."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.errors import EnvCheckError
+
+
+@dataclass
+class GroupArrays:
+    """What the agents of one group see and get in one step, [env, agent, ...] each.
+
+    Attributes:
+        obs: arrays [E, A, ...] in the nesting of the group's observation space, to be written in place.
+        rewards: float64 [E, A]; 0 beforehand.
+        terminated, truncated: bool [E, A]: the agent has ended, by itself; False beforehand.
+        present: bool [E, A]: the agent is observed, and unless it has ended acts next; beforehand who takes part now.
+            What stands in `obs` for others is ignored.
+    """
+
+    obs: Any
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    present: np.ndarray
+
+
+@dataclass
+class StepArrays:
+    """What one step (or reset) of the batch brings; the env writes into these arrays, and keeps none of them.
+
+    Attributes:
+        groups: GroupArrays by the group's name.
+        terminated, truncated: bool [E]: the env's episode is over, for all; False beforehand.
+        infos: (env index, agent id or "__common__", dict), to be appended where there is something to tell.
+    """
+
+    groups: dict[str, GroupArrays]
+    terminated: np.ndarray
+    truncated: np.ndarray
+    infos: list[tuple[int, Hashable, dict]] = field(default_factory=list)
+
+
+class ArrayEnv:
+    """Base class for a batch of environments that step together.
+
+    Agents with equal spaces form a group, whose values are arrays with the axes env and agent. The runner resets envs
+    whose episode is over, with `reset()`; the batch must not do so by itself.
+
+    Args:
+        num_envs: E, the copies in the batch.
+        groups: name -> ids of its agents, in the order of the arrays. Each id is in one group.
+        observation_spaces, action_spaces: of one agent, by the group's name.
+
+    Raises:
+        EnvCheckError: a group has no agents or lacks a space, or an id is used twice.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        groups: Mapping[str, Sequence[Hashable]],
+        observation_spaces: Mapping[str, gym.Space],
+        action_spaces: Mapping[str, gym.Space],
+    ):
+        self.num_envs = num_envs
+        self.groups = {name: list(agents) for name, agents in groups.items()}
+        for name, agents in self.groups.items():
+            if not agents or name not in observation_spaces or name not in action_spaces:
+                raise EnvCheckError(f"the group {name!r} needs agents, an observation space and an action space")
+        self.possible_agents = [agent for agents in self.groups.values() for agent in agents]
+        if len(set(self.possible_agents)) < len(self.possible_agents):
+            raise EnvCheckError(f"every agent must be in one group, got the groups {self.groups}")
+        self.observation_spaces = {a: observation_spaces[name] for name, ids in self.groups.items() for a in ids}
+        self.action_spaces = {a: action_spaces[name] for name, ids in self.groups.items() for a in ids}
+
+    @property
+    def unwrapped(self) -> Any:
+        """The env without adapters."""
+        return self
+
+    def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
+        """Begin the episodes of some envs: write first observations into `out.groups[...].obs[env_indices]`.
+
+        Args:
+            env_indices: int64 [k], ascending.
+            out: where to; `present` is True for all agents beforehand. Rewards and flags are ignored.
+            seeds: k of them in the first reset of each env, if the runner has a seed; then None.
+        """
+        raise NotImplementedError
+
+    def step(self, actions: dict[str, Any], out: StepArrays) -> None:
+        """Step all envs.
+
+        Args:
+            actions: by group: [E, A] of int64 for a Discrete space, [E, A, ...] of the space's dtype, or for Dict and
+                Tuple spaces such arrays nested likewise. They are the env's to change. Agents that do not act have 0.
+            out: where observations, rewards and flags go to.
+        """
+        raise NotImplementedError
+
+    def render(self) -> Any:
+        """An image, text or None; as the env likes."""
+
+    def close(self) -> None:
+        """Give resources back."""
