@@ -292,9 +292,10 @@ class _Group:
 
     def actions(self, acted: list[tuple[int, slice, list[np.ndarray]]]) -> Any:
         """From (module, its rows that acted, an array for each leaf)."""
-        if self._dense_module is not None:
-            return self._nested(next(arrays for module, _, arrays in acted if module == self._dense_module))
         n_places = len(self._lane_P)
+        for module, _, arrays in acted:
+            if module == self._dense_module and len(arrays[0]) == n_places:
+                return self._nested(arrays)
         own = [np.zeros((n_places, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
         for module, rows, arrays in acted:
             places = self._table.place_L[self._store.blocks[module].lane_R[rows]] - self._first_place

@@ -1,5 +1,6 @@
 """Making a runner's parts from its config."""
 
+import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from fastmarl.envs.context import EnvContext
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError
 from fastmarl.modules import MultiRLModule, RLModuleSpec, as_rl_module
+from fastmarl.spaces import RowLayout
 
 Spaces = tuple[gym.Space, gym.Space]  # of observations, of actions
 
@@ -112,6 +114,18 @@ def spaces_of_modules(modules: MultiRLModule) -> dict[str, Spaces]:
     if lacking:
         raise ConfigError(f"module {lacking[0]!r} has no observation_space or no action_space; set both")
     return {module_id: given for module_id, given in spaces.items() if given is not None}
+
+
+def warn_of_objects(layouts: dict[str, RowLayout]) -> None:
+    """Tell which parts of the modules' observations are no arrays."""
+    for module_id, layout in layouts.items():
+        paths = [list(leaf.path) for leaf in layout.leaves if leaf.dtype == object]
+        if paths:
+            warnings.warn(
+                f"the observations of module {module_id!r} have parts that are no arrays, at {paths}: these are "
+                "recorded one by one, which is slow, and the module gets arrays of objects",
+                stacklevel=4,
+            )
 
 
 def _given_spaces(given: Any) -> Spaces | None:

@@ -61,6 +61,8 @@ class EnvRunnerConfig:
     """Env steps (or agent steps) of each env in one sample() call without a number."""
     batch_mode: str = "truncate_episodes"
     count_steps_by: str = "env_steps"
+    keep_dtype: bool = False
+    """Record float64 observations as such; else as float32, which is what modules get."""
     episode_lookback_horizon: int = 1
     """Env steps of history that a chunk of an episode carries over from the one before."""
     post_death: str = "error"

@@ -16,7 +16,7 @@ from fastmarl.kernels.remap import lanes_to_rows, rows_to_lanes
 from fastmarl.kernels.sample import sample_categorical
 from fastmarl.lanes import LaneTable
 from fastmarl.modules import RLModule
-from fastmarl.spaces import flatten_struct, map_struct
+from fastmarl.spaces import RowLayout, flatten_struct, map_struct
 from fastmarl.transfer import Transfer
 
 OBS, ACTIONS, LOGP, LOGITS = Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS
@@ -53,13 +53,18 @@ class ModuleInference:
         self._inference_dist = module.get_inference_action_dist_cls()
         self._draws_on_cpu = self._explore_dist is Categorical and transfer.device.type == "cpu"
         self._masks = not module.masks_actions
-        self._is_plain = not isinstance(module.observation_space, (gym.spaces.Dict, gym.spaces.Tuple))
+        space = module.observation_space
+        assert space is not None
+        self._is_plain = not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple))
+        self._has_objects = any(leaf.dtype == object for leaf in RowLayout(space).leaves)
         self._inference_mode = torch.inference_mode()  # made once: making one takes longer than entering it
         self._state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
 
     def batch(self, block: Block, first: int, end: int) -> dict[str, Any]:
         """The module's input for rows first .. end of its block; tensors may share the block's memory."""
         arrays = [leaf[first:end] for leaf in block.obs]
+        if self._has_objects:
+            return self._batch_with_objects(block, arrays, block.lane_R[first:end])
         if self._state is None:
             obs = self._transfer.to_device(arrays)
             return {OBS: obs[0] if self._is_plain else block.layout.nest(obs)}
@@ -68,6 +73,18 @@ class ModuleInference:
         obs = [tensor.unsqueeze(1) for tensor in tensors[: len(arrays)]]  # [B, T=1, ...], as RLlib has it
         state_in = self._state.nest(tensors[len(arrays) :])
         return {OBS: block.layout.nest(obs), Columns.STATE_IN: state_in}
+
+    def _batch_with_objects(self, block: Block, arrays: list[np.ndarray], lanes: np.ndarray) -> dict[str, Any]:
+        """The same where leaves are no arrays: they come as NumPy arrays of objects."""
+        states = [] if self._state is None else self._state.read(lanes)
+        numbers = [array for array in arrays if array.dtype != object]
+        tensors = self._transfer.to_device([*numbers, *states])
+        of_numbers = iter(tensors[: len(numbers)])
+        leaves = [array if array.dtype == object else next(of_numbers) for array in arrays]
+        if self._state is None:
+            return {OBS: block.layout.nest(leaves)}
+        obs = block.layout.nest([leaf[:, None] for leaf in leaves])
+        return {OBS: obs, Columns.STATE_IN: self._state.nest(tensors[len(numbers) :])}
 
     def act(
         self, batch: dict[str, Any], n: int, *, explore: bool, t: int, legal: np.ndarray | None = None
@@ -161,7 +178,7 @@ class ModuleInference:
     def _check_untouched(self, batch: dict[str, Any]) -> None:
         obs = batch[OBS]
         for leaf in (obs,) if type(obs) is torch.Tensor else [leaf for _, leaf in flatten_struct(obs)]:
-            if leaf._version:
+            if type(leaf) is torch.Tensor and leaf._version:
                 problem = "wrote into its input batch, which is the record; use an operation that is not in place"
                 raise ModuleOutputError(self.module_id, problem)
 

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 
 from fastmarl.action_masks import ActionMasks
-from fastmarl.building import Envs, evaluation_mode, make_modules, spaces_of_modules
+from fastmarl.building import Envs, evaluation_mode, make_modules, spaces_of_modules, warn_of_objects
 from fastmarl.callbacks import EVENTS, listeners
 from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
@@ -93,7 +93,10 @@ class MultiAgentEnvRunner(RunnerState):
         known_agents = [frozenset(agents) for agents in envs.possible_agents]
         self._table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
         self._spaces = spaces_of_modules(modules)
-        layouts = [RowLayout(self._spaces[module_id][0]) for module_id in self._module_ids]
+        layouts = [
+            RowLayout(self._spaces[module_id][0], keep_dtype=config.keep_dtype) for module_id in self._module_ids
+        ]
+        warn_of_objects(dict(zip(self._module_ids, layouts, strict=True)))
         self._store = EpisodeStore(layouts, self._module_ids, self._table, envs.spaces, config.episode_lookback_horizon)
         self._inferences = [
             ModuleInference(module_id, modules[module_id], self._transfer, self._generator, self._rng, self._table)

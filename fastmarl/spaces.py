@@ -1,6 +1,6 @@
 """Gymnasium space -> the leaves a value of it consists of; and nested structures of arrays in general."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -8,6 +8,7 @@ import numpy as np
 
 from fastmarl.errors import ConfigError
 
+FLOAT32 = np.dtype(np.float32)
 Path = tuple  # keys of dicts and indices of tuples, from the whole value to one leaf
 
 
@@ -25,11 +26,19 @@ class RowLayout:
     """The leaves of a space, in the order of the space's own dicts and tuples.
 
     Leaves that are no arrays (Text, Graph, Sequence, ...) have dtype object and shape ().
+
+    Args:
+        space: any gymnasium space.
+        keep_dtype: float64 stays so; else it becomes float32, in which torch computes.
     """
 
-    def __init__(self, space: gym.Space):
+    def __init__(self, space: gym.Space, *, keep_dtype: bool = True):
         self.space = space
         self.leaves = tuple(_leaves(space, (), ()))
+        if not keep_dtype:
+            self.leaves = tuple(
+                replace(leaf, dtype=FLOAT32 if leaf.dtype == np.float64 else leaf.dtype) for leaf in self.leaves
+            )
         if not self.leaves:
             raise ConfigError(f"the space {space} has no leaves; a value of it can't be recorded")
 

@@ -70,16 +70,25 @@ cdef class LeafRows:
         """Copy the leaf's part of `value`, a whole observation, to `row`. Raises UnfitValueError."""
         if self.path:
             value = self._follow(value)
+        cdef int type_num
         if not self.is_object and cnp.PyArray_CheckExact(value) and self._fits(<cnp.ndarray>value):
-            if self.row_bytes:
+            type_num = cnp.PyArray_TYPE(<cnp.ndarray>value)
+            if not self.row_bytes:
+                return 0
+            if type_num == self.type_num:
                 memcpy(&self.bytes_[row, 0], cnp.PyArray_DATA(<cnp.ndarray>value), self.row_bytes)
-        else:
-            self._convert(row, value)
+                return 0
+            if type_num == cnp.NPY_DOUBLE and self.type_num == cnp.NPY_FLOAT:
+                _round(<const double*>cnp.PyArray_DATA(<cnp.ndarray>value), <float*>&self.bytes_[row, 0],
+                       self.row_bytes // sizeof(float))
+                return 0
+        self._convert(row, value)
         return 0
 
     cdef bint _fits(self, cnp.ndarray value) noexcept:
+        """Whether it has the leaf's shape, of whatever type, and lies in one piece."""
         cdef int axis
-        if (cnp.PyArray_TYPE(value) != self.type_num or cnp.PyArray_NDIM(value) != self.ndim
+        if (cnp.PyArray_NDIM(value) != self.ndim
                 or not cnp.PyArray_ISCARRAY_RO(value)):          # contiguous, aligned, native byte order
             return False
         for axis in range(self.ndim):
@@ -454,6 +463,12 @@ cdef inline void _prefetch_array(PyObject* value) noexcept:
     if cnp.PyArray_CheckExact(<object>value):
         fastmarl_prefetch(cnp.PyArray_DIMS(<cnp.ndarray>value))
         fastmarl_prefetch(cnp.PyArray_DATA(<cnp.ndarray>value))
+
+
+cdef void _round(const double* source, float* target, size_t n) noexcept nogil:
+    cdef size_t i
+    for i in range(n):
+        target[i] = <float>source[i]
 
 
 cdef object MISSING = object()

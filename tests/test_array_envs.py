@@ -1,22 +1,192 @@
 """Batches of envs that step in arrays: what is recorded is what the same envs give one by one."""
 
 import random
+import re
 
+import gymnasium as gym
+import numpy as np
 import pytest
+import torch
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+from reference.batched import Batched
 from reference.compare import SideBySide, assert_same_chunk
 from reference.worlds import make_world
+
+import fastmarl
+from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.errors import ConfigError, EnvCheckError, FinishedAgentError, RewardError
+from fastmarl.testing import DyingAgentsEnv, check_env
+
+
+def assert_equals_oracle(world):
+    both = SideBySide(world, batched=True)
+    for chunk, expected in both.run():
+        assert_same_chunk(world, chunk, expected)
+    both.assert_same_actions()
+    both.assert_same_metrics()
 
 
 @pytest.mark.parametrize("group", range(6))
 def test_chunks_actions_and_counters_equal_the_oracle(group):
     for seed in range(50 * group, 50 * group + 50):
-        world = make_world(random.Random(seed))
         try:
-            both = SideBySide(world, batched=True)
-            for chunk, expected in both.run():
-                assert_same_chunk(world, chunk, expected)
-            both.assert_same_actions()
-            both.assert_same_metrics()
+            assert_equals_oracle(make_world(random.Random(seed)))
         except Exception as error:
             error.add_note(f"world: make_world(random.Random({seed}))")
             raise
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+def test_small_worlds_equal_the_oracle(rng):
+    world = make_world(rng, small=True)
+    note(repr(world))
+    assert_equals_oracle(world)
+
+
+class Rooms(ArrayEnv):
+    """Three agents count the steps in their room; episodes of env e last 3 + e steps. Writes into what it got."""
+
+    def __init__(self, num_envs, actions=None):
+        box, wide = gym.spaces.Box(0, 99, (2,), np.float32), gym.spaces.Box(-9, 99, (2,), np.float32)
+        groups = {"near": ["a", "b"], "far": ["c"]}
+        spaces = {"near": box, "far": wide}, dict.fromkeys(groups, gym.spaces.Discrete(4, start=10))
+        super().__init__(num_envs, groups, *spaces)
+        self.t = np.zeros(num_envs, np.int64)
+        self.actions = actions if actions is not None else []
+        self.closed = False
+
+    def reset(self, env_indices, out, *, seeds=None):
+        self.t[env_indices] = 0
+        self._observe(out)
+
+    def step(self, actions, out):
+        self.actions.append({name: array.copy() for name, array in actions.items()})
+        for array in actions.values():
+            array[...] = -1
+        self.t += 1
+        self._observe(out)
+        for group in out.groups.values():
+            group.rewards[:] = self.t[:, None]
+        out.truncated[:] = self.t == 3 + np.arange(self.num_envs)
+
+    def _observe(self, out):
+        for name, group in out.groups.items():
+            group.obs[:] = self.t[:, None, None] + (0.5 if name == "far" else 0.0)
+
+    def close(self):
+        self.closed = True
+
+
+class Echo(torch.nn.Module):
+    """Acts by the time."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gym.spaces.Discrete(4, start=10)
+
+    def forward(self, batch):
+        return {"actions": batch["obs"][:, 0].long() % 4, "seen": batch["obs"].clone()}
+
+
+def make_runner(num_envs=3, env=None, **options):
+    defaults = {"policies": {"p": Echo()}, "num_envs_per_env_runner": num_envs}
+    env = env or (lambda config: Rooms(config.num_envs))
+    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=env, **(defaults | options)))
+
+
+@pytest.mark.parametrize("policies", [["p"], ["p", "q"]], ids=["one module for two groups", "a module each"])
+def test_every_group_gets_its_own_observations_and_actions(policies):
+    told = []
+    runner = make_runner(
+        env=lambda config: Rooms(config.num_envs, told),
+        policies={name: Echo() for name in policies},
+        policy_mapping_fn=lambda agent, episode: policies[-1] if agent == "c" else "p",
+    )
+    for episode in runner.sample(num_timesteps=3 * 20):
+        for agent, part in episode.agent_episodes.items():
+            times = part.env_ts() + (0.5 if agent == "c" else 0.0)
+            np.testing.assert_array_equal(part.get_observations(), np.stack([times, times], 1))
+            np.testing.assert_array_equal(part.get_extra_model_outputs("seen"), part.get_observations()[:-1])
+            assert part.get_rewards().tolist() == part.env_ts()[1:].tolist()
+    lengths = 3 + np.arange(3)
+    for t, actions in enumerate(told):
+        for array in actions.values():
+            np.testing.assert_array_equal(array, np.tile((10 + t % lengths % 4)[:, None], array.shape[1]))
+    runner.stop()
+    assert runner.env.envs[0].closed
+
+
+def test_callbacks_see_every_step_of_every_env():
+    seen = []
+
+    def note_step(*, episode, env_index, **kwargs):
+        seen.append((env_index, episode.env_t, episode.agent_episodes["a"].get_observations(-1).tolist()))
+
+    runner = make_runner(2, callbacks_on_episode_step=note_step)
+    runner.sample(num_timesteps=10)
+    assert seen == [(i, t % n + 1, [t % n + 1] * 2) for t in range(5) for i, n in enumerate((3, 4))]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("alive", [True, False])
+def test_bad_rewards_are_located(bad, alive):
+    class Broken(Rooms):
+        def step(self, actions, out):
+            super().step(actions, out)
+            if self.t[1] == 2:
+                out.groups["near"].rewards[1, 1] = bad
+            out.groups["near"].terminated[1, 1] = self.t[1] == 1 and not alive
+
+    runner = make_runner(env=lambda config: Broken(config.num_envs), post_death="drop")
+    with pytest.raises(RewardError, match=f"env 1, agent 'b', env step 2.*finite reward, got {bad}"):
+        runner.sample(num_timesteps=60)
+
+
+def test_agents_that_ended_stay_away_unless_they_may_come_again():
+    def make(config):
+        return Batched([DyingAgentsEnv({"a": [(0, 2), (4, 9)], "b": [(0, 9)]})], ["a", "b"])
+
+    with pytest.raises(FinishedAgentError, match="env 0, agent 'a', env step 4"):
+        make_runner(1, make, policies=None).sample(num_timesteps=10)
+    chunks = make_runner(1, make, policies=None, respawn=True).sample(num_timesteps=10)
+    assert [len(chunk.agent_episodes["a"]) for chunk in chunks] == [2, 5]
+
+
+def test_errors_of_the_batch_say_where_they_came_from():
+    class Failing(Rooms):
+        def step(self, actions, out):
+            raise ZeroDivisionError("no such wall")
+
+    class Unborn(Rooms):
+        def reset(self, env_indices, out, *, seeds=None):
+            raise ZeroDivisionError("no such room")
+
+    for kind, note_ in ((Failing, r"step\(\) of the batch of 3 envs"), (Unborn, r"reset\(\) of the envs \[0, 1, 2\]")):
+        runner = make_runner(env=lambda config, kind=kind: kind(config.num_envs))
+        with pytest.raises(ZeroDivisionError) as caught:
+            runner.sample(num_timesteps=3)
+        assert any(re.search(note_, line) for line in caught.value.__notes__)
+
+
+def test_a_batch_of_another_size_is_refused():
+    with pytest.raises(ConfigError, match="num_envs_per_env_runner is 3, but Rooms is a batch of 5 envs"):
+        make_runner(3, lambda config: Rooms(5))
+
+
+@pytest.mark.parametrize(
+    ("groups", "spaces", "text"),
+    [
+        ({"x": []}, {"x": gym.spaces.Discrete(2)}, "group 'x' needs agents"),
+        ({"x": ["a"]}, {}, "group 'x' needs agents, an observation space"),
+        ({"x": ["a"], "y": ["a"]}, dict.fromkeys("xy", gym.spaces.Discrete(2)), "must be in one group"),
+    ],
+)
+def test_groups_must_make_sense(groups, spaces, text):
+    with pytest.raises(EnvCheckError, match=text):
+        ArrayEnv(2, groups, spaces, spaces)
+
+
+def test_check_env_says_that_it_knows_no_batches():
+    with pytest.raises(EnvCheckError, match="Rooms is a batch"):
+        check_env(Rooms(2))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fastmarl.kernels.accumulate import accumulate, accumulate_numpy
+from fastmarl.kernels.array_steps import NO_PLACE, append_rows, append_rows_numpy, settle_step, settle_step_numpy
 from fastmarl.kernels.moments import update_moments, update_moments_numpy
 from fastmarl.kernels.remap import lanes_to_rows, lanes_to_rows_numpy, rows_to_lanes, rows_to_lanes_numpy
 from fastmarl.kernels.sample import sample_categorical, sample_categorical_numpy
@@ -120,3 +121,64 @@ def test_sample_categorical_of_bad_logits_says_nan(kernel, bad):
         actions, logp = drawn(kernel, logits, np.zeros(3))
     assert np.isnan(logp).tolist() == [True, False, True]
     assert actions.tolist() == [0, 0, 0]
+
+
+def a_step(rng, agents, n_envs):
+    """Arguments of settle_step(), but for what it writes to."""
+    n, n_lanes = agents * n_envs, 2 * agents * n_envs + 1
+    lane_P = np.where(rng.random(n) < 0.8, rng.permutation(n_lanes)[:n], -1).astype(np.int32)
+    flags = (rng.random((3, n)) < [[0.2], [0.2], [0.7]]).astype(np.bool_)
+    reward_P = rng.integers(-9, 9, n) / 8.0
+    reward_P[lane_P < 0] = np.nan  # is nobody's
+    all_done_E = np.where(rng.random(n_envs) < 0.3, rng.integers(1, 4, n_envs), 0).astype(np.uint8)
+    module_L = rng.integers(0, 2, n_lanes).astype(np.int32)
+    row_L = np.where(rng.random(n_lanes) < 0.9, rng.permutation(n_lanes), -1)
+    return (1, lane_P, reward_P, *flags, all_done_E, module_L, row_L)
+
+
+@versions(settle_step)
+@pytest.mark.parametrize(("agents", "n_envs"), [(1, 0), (1, 1), (3, 41)])
+def test_settle_step_matches_numpy(rng, kernel, agents, n_envs):
+    step = a_step(rng, agents, n_envs)
+    n, n_lanes = agents * n_envs, len(step[-1])
+    answers = []
+    for settle in (settle_step_numpy, kernel):
+        done_L, final_L, reward_R = np.zeros(n_lanes, np.uint8), np.full(n_lanes, -1), np.full(n_lanes, 0.5)
+        kept, ended = np.full((2, n), -7)
+        n_kept, n_ended, bad = settle(*step, done_L, final_L, reward_R, 10, kept, ended)
+        assert bad == NO_PLACE
+        answers.append([done_L, final_L, reward_R, kept[:n_kept], ended[:n_ended]])
+        assert (kept[n_kept:] == -7).all() and (ended[n_ended:] == -7).all()
+    for expected, got in zip(*answers, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    if n > 100:
+        assert len(answers[0][3]) > 5 and len(answers[0][4]) > 5 and (answers[0][2] != 0.5).any()
+
+
+@versions(settle_step)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_settle_step_names_the_first_bad_reward(kernel, bad):
+    module_L, row_L = np.array([0, 0, 0, 1], np.int32), np.arange(4)
+    rewards = np.array([bad, 1.0, bad, bad])  # of the other module, fine, bad, bad
+    arguments = 0, np.array([3, 0, 1, 2], np.int32), rewards, *np.zeros((3, 4), np.bool_), np.zeros(2, np.uint8)
+    written = np.zeros(4, np.uint8), np.full(4, -1), np.zeros(4), 0, *np.zeros((2, 4), np.int64)
+    assert kernel(*arguments, module_L, row_L, *written)[2] == 2
+
+
+@versions(append_rows)
+@pytest.mark.parametrize("n", [0, 1, 33])
+def test_append_rows_matches_numpy(rng, kernel, n):
+    lane_P = rng.permutation(60)[:40].astype(np.int32)
+    places = np.sort(rng.permutation(40)[:n])
+    env_t_E = rng.integers(0, 99, 10).astype(np.int32)
+    row_L, count_L = rng.integers(0, 9, 60), rng.integers(1, 9, 60).astype(np.int32)
+    answers = []
+    for append in (append_rows_numpy, kernel):
+        columns = [np.full(50, -7, dtype) for dtype in (np.int32, np.int64, np.int32, np.float64)]
+        of_lanes = [row_L.copy(), count_L.copy()]
+        append(places, lane_P, 4, env_t_E, 5, *columns, *of_lanes)
+        answers.append([*columns, *of_lanes])
+        assert all((column[:5] == -7).all() and (column[5 + n :] == -7).all() for column in columns)
+    for expected, got in zip(*answers, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert (answers[0][4] != row_L).sum() >= n - 5

@@ -47,6 +47,24 @@ class StepArrays:
     infos: list[tuple[int, Hashable, dict]] = field(default_factory=list)
 
 
+def group_by_spaces(
+    spaces: Mapping[Hashable, tuple[gym.Space, gym.Space]],
+) -> tuple[dict[str, list[Hashable]], dict[str, gym.Space], dict[str, gym.Space]]:
+    """Groups of agents with equal (observation space, action space), and these by group: what ArrayEnv takes."""
+    distinct: list[tuple[gym.Space, gym.Space]] = []
+    groups: dict[str, list[Hashable]] = {}
+    for agent, of_agent in spaces.items():
+        if of_agent not in distinct:
+            distinct.append(of_agent)
+        groups.setdefault(f"group_{distinct.index(of_agent)}", []).append(agent)
+    by_group = dict(zip(groups, distinct, strict=True))
+    return (
+        groups,
+        {name: obs for name, (obs, _) in by_group.items()},
+        {name: act for name, (_, act) in by_group.items()},
+    )
+
+
 class ArrayEnv:
     """Base class for a batch of environments that step together.
 

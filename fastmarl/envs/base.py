@@ -10,16 +10,26 @@ import gymnasium as gym
 from fastmarl.envs.aec import AECPettingZooEnv
 from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumEnv
+from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
 from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
+from fastmarl.envs.vmas import VmasEnv
 from fastmarl.errors import EnvCheckError
 
 ACCEPTED = (
-    "a fastmarl.MultiAgentEnv, RLlib's MultiAgentEnv, a PettingZoo env, an OpenSpiel game or a Gymnasium env with its "
-    "agents in Tuple or Dict spaces"
+    "a fastmarl.MultiAgentEnv, RLlib's MultiAgentEnv, a PettingZoo env, an OpenSpiel game, a Gymnasium env with its "
+    "agents in Tuple or Dict spaces, or a batch of envs: a fastmarl.ArrayEnv, a Gymnasium VectorEnv, a vmas world"
 )
 # The first that adapts an env is taken.
-ADAPTERS = (AECPettingZooEnv, ParallelPettingZooEnv, OpenSpielEnv, TupleGymnasiumEnv, DictGymnasiumEnv)
+ADAPTERS = (
+    AECPettingZooEnv,
+    ParallelPettingZooEnv,
+    OpenSpielEnv,
+    TupleGymnasiumEnv,
+    DictGymnasiumEnv,
+    VectorGymnasiumEnv,
+    VmasEnv,
+)
 
 
 class MultiAgentEnv:

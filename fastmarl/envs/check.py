@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.base import ADAPTERS, as_multi_agent_env, env_spaces
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.registry import env_creator
@@ -134,6 +135,8 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
     is_object = not isinstance(env, str) and not inspect.isclass(env)
     is_instance = is_object and (hasattr(env, "step") or any(adapter.adapts(env) for adapter in ADAPTERS))
     env = as_multi_agent_env(env if is_instance else env_creator(env)(EnvContext(env_config or {}, 0, 0)))
+    if isinstance(env, ArrayEnv):
+        raise EnvCheckError(f"{_name(env)} is a batch of envs, which steps in arrays; check_env plays single ones")
     findings = Findings()
     play = _Play(env, findings, seed, post_death != "error", respawn)
     try:

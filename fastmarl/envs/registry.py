@@ -42,7 +42,8 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
             registered one, or that of a module with PettingZoo's function `parallel_env`, or else `env`, such as
             "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or "magent2.battle_v4", which is called with
             `**env_config`; or an id of Gymnasium's registry with the module that registers it, such as
-            "lbforaging:Foraging-8x8-2p-3f-v3", which `gym.make` makes with `**env_config`.
+            "lbforaging:Foraging-8x8-2p-3f-v3", which `gym.make` makes with `**env_config`; or "vmas." and a scenario,
+            such as "vmas.balance": a batch of as many worlds as the runner has envs, with the options `**env_config`.
 
     Raises:
         EnvCheckError: an unknown name, a package that is not installed, an env instance, or what can't be called so.
@@ -87,6 +88,8 @@ def _from_module(name: str) -> Callable[[dict], Any]:
         raise _unknown(name, "it is not registered; see fastmarl.register_env()")
     if not _is_installed(package):
         raise _unknown(name, f"the package {package!r} is not installed; {_how_to_install(package)}")
+    if package == "vmas":
+        return _vmas_worlds(rest)
     home = _HOMES.get(package, package)
     path = name if name.startswith(home + ".") else f"{home}.{rest}"
     try:
@@ -102,6 +105,12 @@ def _from_module(name: str) -> Callable[[dict], Any]:
             name, f"expected parallel_env() or env() in the module {path}, which has none; see register_env()"
         )
     return lambda env_config: make(**env_config)
+
+
+def _vmas_worlds(scenario: str) -> Callable[[dict], Any]:
+    make_env = import_module("vmas").make_env
+    options = {"scenario": scenario, "terminated_truncated": True}
+    return lambda env_config: make_env(num_envs=getattr(env_config, "num_envs", 1), **options, **env_config)
 
 
 def _from_gymnasium(name: str) -> Callable[[dict], Any]:

@@ -179,6 +179,7 @@ def make_config(
             module: SerialPolicy(kind, world.action_kinds[module]) for module, kind in world.obs_kinds.items()
         },
         "policy_mapping_fn": mapping,
+        "keep_dtype": world.keep_dtype,
         "episode_lookback_horizon": world.lookback,
         "post_death": world.post_death,
         "respawn": world.respawn,

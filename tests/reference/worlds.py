@@ -60,6 +60,7 @@ class World:
     action_kinds: Mapping[str, str]
     declared: bool = True
     reuse_arrays: bool = False
+    keep_dtype: bool = True
     lookback: int = 1
     post_death: str = "error"
     respawn: bool = False
@@ -268,5 +269,6 @@ def make_world(rng: random.Random, small: bool = False) -> World:
         calls=_calls(rng, num_envs, most=5 if small else 40),
         obs_kinds={module: rng.choice(OBS_KINDS) for module in modules},
         action_kinds={module: rng.choice(ACTION_KINDS) for module in modules},
+        keep_dtype=rng.random() < 0.5,
         **options,
     )

@@ -1,0 +1,137 @@
+"""Gymnasium's vector envs as a batch that steps in arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from fastmarl.envs.arrays import ArrayEnv, StepArrays, group_by_spaces
+from fastmarl.errors import EnvCheckError
+from fastmarl.spaces import RowLayout
+
+
+class VectorGymnasiumEnv(ArrayEnv):
+    """A gymnasium.vector.VectorEnv. Where its envs have Tuple spaces of the same length, agents are 0, 1, ... in the
+    order of the spaces; a reward is then the team's, and each agent gets it. Else there is one agent, 0.
+
+    An episode ends for all agents at once. Infos of an env are `infos["__common__"]`.
+
+    Args:
+        env: best with the autoreset mode DISABLED, such as `gymnasium.make_vec("CartPole-v1", 64,
+            vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED})`. With NEXT_STEP, Gymnasium's
+            default, the step after an episode's end only begins the next one: nobody is observed before its first
+            env step. Such a batch may be unable to begin an episode before the one under way has ended.
+
+    Raises:
+        EnvCheckError: its autoreset mode is SAME_STEP.
+    """
+
+    def __init__(self, env: Any):
+        self.env = env
+        mode = env.metadata.get("autoreset_mode")
+        if mode not in (AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP):
+            raise EnvCheckError(f"expected a vector env with the autoreset mode DISABLED or NEXT_STEP, got {env} with "
+                                f"{mode}; pass autoreset_mode=AutoresetMode.DISABLED to what makes it")  # fmt: skip
+        self._resets_itself = mode is AutoresetMode.NEXT_STEP
+        self._takes_lists = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+        self._ended = np.zeros(env.num_envs, np.bool_)  # by the last step
+        observation, action = env.single_observation_space, env.single_action_space
+        both = isinstance(observation, gym.spaces.Tuple) and isinstance(action, gym.spaces.Tuple)
+        self._is_joint = both and len(observation) == len(action) > 0
+        pairs = zip(observation, action, strict=True) if self._is_joint else [(observation, action)]
+        spaces: dict[Hashable, tuple[gym.Space, gym.Space]] = dict(enumerate(pairs))
+        super().__init__(env.num_envs, *group_by_spaces(spaces))
+        place_of = {agent: (name, i) for name, agents in self.groups.items() for i, agent in enumerate(agents)}
+        self._places = [place_of[agent] for agent in spaces]
+        self._leaves = [RowLayout(of_agent).leaves for of_agent, _ in spaces.values()]
+        self._action_layouts = [RowLayout(of_agent) for _, of_agent in spaces.values()]
+
+    @staticmethod
+    def adapts(env: Any) -> bool:
+        """Whether this is such an env."""
+        return isinstance(env, VectorEnv)
+
+    @property
+    def unwrapped(self) -> Any:
+        """The vector env, without its wrappers."""
+        return self.env.unwrapped
+
+    def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
+        mask = np.zeros(self.num_envs, np.bool_)
+        mask[env_indices] = True
+        if self._resets_itself and not mask.all():
+            self._leave_to_next_step(mask, out)
+            return
+        seed: int | list[int] | None = None
+        if seeds is not None:  # all envs, as these are their first episodes
+            seed = list(seeds) if self._takes_lists else seeds[0]
+        observations, infos = self.env.reset(seed=seed, options=None if mask.all() else {"reset_mask": mask})
+        self._ended[mask] = False
+        self._write_observations(observations, out)
+        self._tell(infos, out)
+
+    def step(self, actions: dict[str, Any], out: StepArrays) -> None:
+        begins = self._ended.copy() if self._resets_itself else np.zeros(self.num_envs, np.bool_)
+        observations, rewards, terminated, truncated, infos = self.env.step(self._joint_action(actions))
+        self._write_observations(observations, out)
+        for name, i in self._places:
+            out.groups[name].rewards[:, i] = rewards
+            out.groups[name].present[begins, i] = True
+        out.terminated[:] = terminated
+        out.truncated[:] = truncated
+        self._ended[:] = out.terminated | out.truncated
+        self._tell(infos, out)
+
+    def _leave_to_next_step(self, mask: np.ndarray, out: StepArrays) -> None:
+        """These envs have ended, and are reset by what the next step does for all; until then nobody is observed."""
+        if not self._ended[mask].all():
+            raise EnvCheckError("this vector env can begin single episodes only where one has just ended; make it with "
+                                "AutoresetMode.DISABLED, or don't drop running episodes")  # fmt: skip
+        for group in out.groups.values():
+            group.present[mask] = False
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _joint_action(self, actions: dict[str, Any]) -> Any:
+        by_agent = []
+        for (name, i), layout in zip(self._places, self._action_layouts, strict=True):
+            columns = [_follow(actions[name], leaf.path)[:, i] for leaf in layout.leaves]
+            by_agent.append(layout.nest(columns))
+        return tuple(by_agent) if self._is_joint else by_agent[0]
+
+    def _write_observations(self, observations: Any, out: StepArrays) -> None:
+        for agent, ((name, i), leaves) in enumerate(zip(self._places, self._leaves, strict=True)):
+            of_agent = observations[agent] if self._is_joint else observations
+            for leaf in leaves:
+                target, source = _follow(out.groups[name].obs, leaf.path), _follow(of_agent, leaf.path)
+                if leaf.dtype == object:
+                    for env_index in range(self.num_envs):
+                        target[env_index, i] = source[env_index]
+                else:
+                    target[:, i] = source
+
+    def _tell(self, infos: dict[str, Any], out: StepArrays) -> None:
+        """Gymnasium has columns by name; "_name" says which envs have a value in it."""
+        by_env: dict[int, dict[str, Any]] = {}
+        for name, column in infos.items():
+            if f"_{name}" in infos:
+                for env_index in np.flatnonzero(infos[f"_{name}"]).tolist():
+                    value = (
+                        {k: v[env_index] for k, v in column.items()} if isinstance(column, dict) else column[env_index]
+                    )
+                    by_env.setdefault(env_index, {})[name] = value
+        out.infos.extend((env_index, "__common__", info) for env_index, info in by_env.items())
+
+
+def _follow(value: Any, path: tuple) -> Any:
+    for key in path:
+        value = value[key]
+    return value

@@ -1,0 +1,231 @@
+"""vmas's worlds and Gymnasium's vector envs, not unbatched: what is recorded is what they said, copy by copy."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import vmas
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import fastmarl
+from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
+from fastmarl.envs.vmas import VmasEnv
+from fastmarl.errors import EnvCheckError
+
+NUM_ENVS = 4
+DISABLED = {"autoreset_mode": AutoresetMode.DISABLED}
+
+
+class Sampled:
+    """Episodes of a batch, by env in the order they were begun, each whole."""
+
+    def __init__(self, env, calls=(1, 2, 7, 30, 30), **options):
+        ids = [[] for _ in range(NUM_ENVS)]
+
+        def note(*, episode, env_index, **kwargs):
+            ids[env_index].append(episode.id_)
+
+        config = fastmarl.EnvRunnerConfig(
+            env=env, num_envs_per_env_runner=NUM_ENVS, callbacks_on_episode_created=note, seed=0,
+            **{"model_config": {"fcnet_hiddens": [8]}, **options},
+        )  # fmt: skip
+        self.runner = fastmarl.MultiAgentEnvRunner(config)
+        episodes = {}
+        for n_steps in calls:
+            for chunk in self.runner.sample(num_timesteps=n_steps * NUM_ENVS):
+                if chunk.id_ in episodes:
+                    episodes[chunk.id_].concat_episode(chunk)
+                else:
+                    episodes[chunk.id_] = chunk
+        self.steps = sum(calls)
+        self.episodes = [[episodes[id_] for id_ in of_env if id_ in episodes] for of_env in ids]
+        self.adapter = self.runner.env.envs[0]
+        self.runner.stop()
+
+    def at(self, env_index, tick):
+        """(the episode of that env in that tick, env steps in it before)."""
+        for episode in self.episodes[env_index]:
+            if tick < len(episode):
+                return episode, tick
+            tick -= len(episode)
+        raise IndexError
+
+    def for_env(self, agent, actions):
+        """Recorded actions [E, ...] as the env got them."""
+        space = self.adapter.action_spaces[agent]
+        if isinstance(space, gym.spaces.Box):
+            return np.clip(space.low + (actions + 1.0) * (space.high - space.low) / 2.0, space.low, space.high)
+        return actions
+
+
+@pytest.mark.parametrize(
+    ("scenario", "options"),
+    [
+        ("balance", {"max_steps": 9}),
+        ("simple_tag", {"max_steps": 5, "dict_spaces": True}),
+        ("transport", {"max_steps": 7, "continuous_actions": False}),
+        ("balance", {"continuous_actions": False, "multidiscrete_actions": True}),
+    ],
+)
+def test_vmas_episodes_are_what_the_worlds_said(scenario, options):
+    """Another batch with the same seed, given the recorded actions, says the same."""
+    spaces = {"adversary": "a", "agent": "b"} if scenario == "simple_tag" else {"agent": "a"}
+    sampled = Sampled(
+        f"vmas.{scenario}",
+        env_config=options,
+        policies=sorted(set(spaces.values())),
+        policy_mapping_fn=lambda agent, episode: spaces[agent.split("_")[0]],
+    )
+    assert isinstance(sampled.adapter, VmasEnv)
+    worlds = vmas.make_env(scenario, NUM_ENVS, terminated_truncated=True, **options)
+    keys = {agent.name: agent.name if worlds.dict_spaces else i for i, agent in enumerate(worlds.agents)}
+    said = worlds.reset(seed=sampled.runner._streams.env_seed(0))
+    n_ended = 0
+    for tick in range(sampled.steps):
+        now = [sampled.at(env_index, tick) for env_index in range(NUM_ENVS)]
+        joint_action = []
+        for agent, key in keys.items():
+            parts = [episode.agent_episodes[agent] for episode, _ in now]
+            recorded = [part.get_observations(t) for part, (_, t) in zip(parts, now, strict=True)]
+            np.testing.assert_array_equal(recorded, said[key].numpy())
+            actions = np.array([part.get_actions(t) for part, (_, t) in zip(parts, now, strict=True)])
+            joint_action.append(torch.from_numpy(sampled.for_env(agent, actions).reshape(NUM_ENVS, -1)))
+        said, rewards, *ends, _ = worlds.step(joint_action)
+        over = torch.nonzero(ends[0] | ends[1]).flatten().tolist()
+        for agent, key in keys.items():
+            for env_index, (episode, t) in enumerate(now):
+                part = episode.agent_episodes[agent]
+                assert part.get_rewards(t) == rewards[key][env_index].item()
+                np.testing.assert_array_equal(part.get_observations(t + 1), said[key][env_index].numpy())
+                if env_index in over:
+                    assert (len(part), episode.is_done) == (t + 1, True)
+                    assert [part.is_terminated, part.is_truncated] == [end[env_index].item() for end in ends]
+        n_ended += len(over)
+        if len(over) == NUM_ENVS:
+            said = worlds.reset()
+        elif over:
+            for env_index in over:
+                worlds.reset_at(env_index, return_observations=False)
+            (said,) = worlds.get_from_scenario(True, False, False, False)
+    assert n_ended
+
+
+def test_vmas_infos_are_recorded_if_asked_for():
+    def make(config):
+        return VmasEnv(vmas.make_env("balance", NUM_ENVS, terminated_truncated=True, max_steps=5), infos=True)
+
+    for episode in Sampled(make, [12]).episodes[0]:
+        infos = episode.agent_episodes["agent_1"].get_infos()
+        assert infos[0] == {} and all(set(info) == {"pos_rew", "ground_rew"} for info in infos[1:])
+        paid = [info["pos_rew"] + info["ground_rew"] for info in infos[1:]]
+        np.testing.assert_allclose(episode.agent_episodes["agent_1"].get_rewards(), paid, rtol=1e-5)
+
+
+def test_a_vmas_world_must_tell_terminated_from_truncated():
+    with pytest.raises(EnvCheckError, match="terminated_truncated=True"):
+        VmasEnv(vmas.make_env("balance", 2))
+
+
+def cart_poles(config):
+    return gym.make_vec("CartPole-v1", config.num_envs, vectorization_mode="sync", vector_kwargs=DISABLED)
+
+
+def test_episodes_of_a_vector_env_are_those_of_its_envs():
+    sampled = Sampled(cart_poles, [1, 2, 7, 60, 60])
+    assert isinstance(sampled.adapter, VectorGymnasiumEnv)
+    for env_index, episodes in enumerate(sampled.episodes):
+        env = gym.make("CartPole-v1")
+        assert len(episodes) > 1
+        for i, episode in enumerate(episodes):
+            observation, _ = env.reset(seed=None if i else sampled.runner._streams.env_seed(env_index))
+            part = episode.agent_episodes[0]
+            for t in range(len(part)):
+                np.testing.assert_array_equal(part.get_observations(t), observation)
+                observation, reward, terminated, truncated, _ = env.step(int(part.get_actions(t)))
+                assert part.get_rewards(t) == reward
+            np.testing.assert_array_equal(part.get_observations(-1), observation)
+            assert (part.is_terminated, part.is_truncated) == (terminated, truncated)
+
+
+def test_a_vector_env_may_begin_episodes_by_its_next_step():
+    """As Gymnasium's own compiled ones do: that step is one in which nobody acts."""
+
+    def make(config):
+        return gym.make_vec("CartPole-v1", config.num_envs, vectorization_mode="vector_entry_point")
+
+    sampled = Sampled(make, [1, 2, 7, 60, 60])
+    for first, *others in sampled.episodes:
+        assert others and first.agent_episodes[0].env_ts()[0] == 0
+        for episode in others[:-1]:
+            part = episode.agent_episodes[0]
+            assert part.env_ts().tolist() == list(range(1, len(episode) + 1))
+            assert (abs(part.get_observations(0)) <= 0.05).all(), "CartPole begins near the middle"
+            last = part.get_observations(-1)
+            assert abs(last[0]) > 2.4 or abs(last[2]) > 0.2
+            assert part.get_rewards().tolist() == [1.0] * len(part)
+
+
+def test_what_can_not_be_begun_anew_is_said():
+    def make(config):
+        return gym.make_vec("CartPole-v1", config.num_envs, vectorization_mode="vector_entry_point")
+
+    config = fastmarl.EnvRunnerConfig(env=make, num_envs_per_env_runner=NUM_ENVS, seed=0)
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    while not any(runner.env.envs[0]._ended):
+        runner.sample(num_timesteps=NUM_ENVS)
+    with pytest.raises(EnvCheckError, match=r"AutoresetMode.DISABLED, or don't drop"):
+        runner.sample(num_timesteps=NUM_ENVS, force_reset=True)
+
+
+class Pair(gym.Env):
+    """Two agents in Tuple spaces, a Dict and a Box; both are paid what they ask for together."""
+
+    observation_space = gym.spaces.Tuple(
+        [gym.spaces.Dict({"t": gym.spaces.Discrete(99), "name": gym.spaces.Text(9)}), gym.spaces.Box(0, 99, (1,))]
+    )
+    action_space = gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.MultiDiscrete([2, 3])])
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self._observe(), {"begun": True}
+
+    def step(self, action):
+        self.t += 1
+        paid = float(action[0] + action[1].sum())
+        return self._observe(), paid, self.t == 4, False, {"paid": paid} if self.t == 2 else {}
+
+    def _observe(self):
+        return {"t": self.t, "name": f"at {self.t}"}, np.array([self.t], np.float32)
+
+
+class Constant(torch.nn.Module):
+    """Answers always the same."""
+
+    def __init__(self, env, agent, action):
+        super().__init__()
+        self.observation_space, self.action_space = env.observation_space[agent], env.action_space[agent]
+        self.action = torch.tensor(action)
+
+    def forward(self, batch):
+        n = len(batch["obs"]["t"] if isinstance(batch["obs"], dict) else batch["obs"])
+        return {"actions": self.action.expand(n, -1).squeeze(-1)}
+
+
+def test_envs_with_tuples_have_several_agents():
+    def make(config):
+        return SyncVectorEnv([Pair] * config.num_envs, **DISABLED)
+
+    policies = {"a": Constant(Pair, 0, [2]), "b": Constant(Pair, 1, [1, 2])}
+    with pytest.warns(UserWarning, match=r"module 'a' have parts that are no arrays, at \[\['name'\]\]"):
+        sampled = Sampled(make, [10], policies=policies, policy_mapping_fn=lambda agent, episode: "ab"[agent])
+    for episode in sampled.episodes[3][:-1]:
+        first, second = episode.agent_episodes[0], episode.agent_episodes[1]
+        assert first.get_observations()["t"].tolist() == second.get_observations()[:, 0].tolist() == [0, 1, 2, 3, 4]
+        assert first.get_observations()["name"].tolist() == [f"at {t}" for t in range(5)]
+        assert first.get_rewards().tolist() == second.get_rewards().tolist() == [5.0] * 4
+        assert episode.get_common_infos() == {0: {"begun": True}, 2: {"paid": 5.0}}
+
+
+def test_vector_envs_that_hide_last_observations_are_refused():
+    with pytest.raises(EnvCheckError, match=r"DISABLED or NEXT_STEP, got .*SAME_STEP"):
+        VectorGymnasiumEnv(SyncVectorEnv([Pair], autoreset_mode=AutoresetMode.SAME_STEP))
