@@ -19,7 +19,8 @@ from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 from ray.tune.registry import register_env
 
 import fastmarl
-from fastmarl.efficiency import BareEnvs, BareNetwork
+from fastmarl.bare_envs import BareEnvs
+from fastmarl.efficiency import BareNetwork
 
 TICKS = 128
 ROUNDS = 5

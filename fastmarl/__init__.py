@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fastmarl.callbacks import Callbacks as Callbacks
     from fastmarl.columns import Columns as Columns
     from fastmarl.config import EnvRunnerConfig as EnvRunnerConfig
+    from fastmarl.envs.arrays import ArrayEnv as ArrayEnv
     from fastmarl.envs.base import MultiAgentEnv as MultiAgentEnv
     from fastmarl.envs.registry import register_env as register_env
     from fastmarl.episodes import MultiAgentEpisode as MultiAgentEpisode
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fastmarl.runner import MultiAgentEnvRunner as MultiAgentEnvRunner
 
 _HOMES = {
+    "ArrayEnv": "envs.arrays",
     "Callbacks": "callbacks",
     "Columns": "columns",
     "EnvRunnerConfig": "config",

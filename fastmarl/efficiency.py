@@ -17,20 +17,13 @@ from typing import Any
 
 import torch
 
+from fastmarl.bare_envs import TICKS_PER_CALL, BareBatch, BareEnvs, bare_envs
 from fastmarl.building import evaluation_mode
 from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.distributions import Categorical, DiagGaussian
-from fastmarl.envs.aec import AECPettingZooEnv
-from fastmarl.envs.base import env_spaces
-from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
-from fastmarl.envs.values import action_mask, random_action
-from fastmarl.errors import EnvCheckError
 from fastmarl.runner import MultiAgentEnvRunner
 from fastmarl.spaces import flatten_struct, map_struct
-
-TICKS_PER_CALL = 128  # env steps of each env in one call of sample()
-MAX_CALLS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +75,7 @@ def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: flo
     with _one_torch_thread():
         runner, owner_of_bare_envs = MultiAgentEnvRunner(config), MultiAgentEnvRunner(config)
         try:
-            loop = BareEnvs(owner_of_bare_envs.env.envs, seed=config.seed or 0, seconds=seconds)
+            loop = bare_envs(owner_of_bare_envs.env.envs, seed=config.seed or 0, seconds=seconds)
             network = BareNetwork(runner)
             return _measure(runner, loop, network, rounds)
         finally:
@@ -90,7 +83,7 @@ def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: flo
             owner_of_bare_envs.stop()
 
 
-def _measure(runner: MultiAgentEnvRunner, loop: BareEnvs, network: BareNetwork, rounds: int) -> Efficiency:
+def _measure(runner: MultiAgentEnvRunner, loop: BareEnvs | BareBatch, network: BareNetwork, rounds: int) -> Efficiency:
     measured = [
         (
             loop.run(),
@@ -124,75 +117,6 @@ def _run(runner: MultiAgentEnvRunner, calls: int) -> float:
         runner.sample(num_timesteps=TICKS_PER_CALL * runner.num_envs, explore=True, force_reset=i == 0)
     seconds = perf_counter() - begun
     return 1e6 * seconds / sum(runner.get_metrics()["num_agent_steps_sampled"].values())
-
-
-class BareEnvs:
-    """Environments in a bare loop: legal random actions are recorded once, `run` plays them again, timed.
-
-    Args:
-        envs: of a runner; those that are adapters are taken out of them.
-        seed: env i is reset with `seed + i` at the beginning, so that every run is the same.
-        seconds: about how long the recorded steps take, in whole multiples of TICKS_PER_CALL ticks.
-        given: makes of a legal action, an int for Discrete, the one that the runner would give to an env.
-    """
-
-    def __init__(self, envs: list[Any], seed: int, seconds: float, given: Callable[[Any], Any] = lambda action: action):
-        self._given = given
-        self._envs = [_without_adapter(env) for env in envs]
-        self._resets = [partial(env.reset, seed=seed + i) for i, env in enumerate(self._envs)]
-        self._steps: list[tuple[int, dict | None]] = []  # (env index, actions or None for a reset), in order
-        self._schedule: list[Callable[[], Any]] = []  # the same as calls of the envs themselves
-        self.calls = 0
-        self._record(envs, seconds)
-        self._check_repeats()
-        self.env_steps = self.calls * TICKS_PER_CALL * len(envs)
-        self.agent_steps = sum(len(actions) for _, actions in self._steps if actions)
-
-    def run(self) -> float:
-        """Microseconds per agent step of one pass, the resets included."""
-        begun = perf_counter()
-        for reset in self._resets:
-            reset()
-        for call in self._schedule:
-            call()
-        return 1e6 * (perf_counter() - begun) / self.agent_steps
-
-    def _record(self, envs: list[Any], seconds: float) -> None:
-        spaces = [{agent: env_spaces(env, agent)[1] for agent in env.possible_agents} for env in envs]
-        for i, of_agent in enumerate(spaces):
-            for j, space in enumerate(of_agent.values()):
-                space.seed(1000 * i + j)
-        acting = [_who_begins(reset()) for reset in self._resets]
-        begun = perf_counter()
-        while self.calls < MAX_CALLS and (not self.calls or perf_counter() - begun < seconds):
-            self.calls += 1
-            for _ in range(TICKS_PER_CALL):
-                for i, env in enumerate(self._envs):
-                    actions = {
-                        agent: self._given(random_action(spaces[i][agent], mask)) for agent, mask in acting[i].items()
-                    }
-                    self._steps.append((i, actions))
-                    step = env.step(actions)
-                    acting[i], done = _who_acts(env, step)
-                    self._schedule += _calls_of_step(env, actions, step, done)
-                    if done:
-                        self._steps.append((i, None))
-                        acting[i] = _who_begins(env.reset())
-                        self._schedule += _calls_of_reset(env)
-
-    def _check_repeats(self) -> None:
-        acting = [_who_begins(reset()) for reset in self._resets]
-        for i, actions in self._steps:
-            env = self._envs[i]
-            if actions is None:
-                acting[i] = _who_begins(env.reset())
-                continue
-            if list(acting[i]) != list(actions):
-                raise EnvCheckError(
-                    f"{type(env).__name__}: other agents act after the same reset(seed) and the same actions, so it "
-                    "can't be stepped with ready-made ones; let its randomness come from that seed alone"
-                )
-            acting[i], _ = _who_acts(env, env.step(actions))
 
 
 class BareNetwork:
@@ -263,41 +187,6 @@ class BareNetwork:
         if (module_id, n) not in self._batches:
             self._batches[module_id, n] = map_struct(torch.clone, batch)
         return forward(batch, **kwargs)
-
-
-def _without_adapter(env: Any) -> Any:
-    return env.env if isinstance(env, ParallelPettingZooEnv) else env
-
-
-def _calls_of_step(env: Any, actions: dict, step: tuple, done: bool) -> list[Callable[[], Any]]:
-    """What a plain loop calls for this step; with an AECEnv, that loop takes the turns of those who have ended, too."""
-    if not isinstance(env, AECPettingZooEnv):
-        return [partial(env.step, actions)]
-    (action,) = actions.values()
-    n_ended = len(step[2]) - 1  # but for "__all__"
-    turns_of_ended = [env.env.last, partial(env.env.step, None)] * n_ended
-    return [partial(env.env.step, action), *turns_of_ended, *([] if done else [env.env.last])]
-
-
-def _calls_of_reset(env: Any) -> list[Callable[[], Any]]:
-    return [env.env.reset, env.env.last] if isinstance(env, AECPettingZooEnv) else [env.reset]
-
-
-def _who_begins(reset: tuple) -> dict[Any, Any]:
-    """Agents that act next, with their action masks if they have some, from what reset() returned."""
-    obs, infos = reset
-    return {agent: action_mask(observation, infos.get(agent)) for agent, observation in obs.items()}
-
-
-def _who_acts(env: Any, step: tuple) -> tuple[dict[Any, Any], bool]:
-    """(the same, whether the episode is over), from what step() returned."""
-    obs, _, terminateds, truncateds, infos = step
-    if "__all__" in terminateds:
-        done = terminateds["__all__"] or truncateds.get("__all__", False)
-    else:
-        done = not env.agents
-    alive = {agent: value for agent, value in obs.items() if not (terminateds.get(agent) or truncateds.get(agent))}
-    return _who_begins((alive, infos)), done
 
 
 def _nothing() -> None:

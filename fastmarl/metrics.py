@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fastmarl.goals import Goal
     from fastmarl.store import CallSummary, EpisodeSummary
 
-STAGES = ("env", "scatter", "connect", "forward", "record", "send", "bookkeeping")
+STAGES = ("env", "scatter", "connect", "forward", "record", "send", "reset", "bookkeeping")
 NAMED_AGENTS = 4096  # agents with a count of their own: where ids never end, the report must not grow with them
 OTHER_AGENTS = "__others__"
 REDUCTIONS: dict[str, Callable[[Any], float]] = {"mean": np.mean, "min": np.min, "max": np.max, "sum": np.sum}
@@ -173,6 +173,7 @@ class RunnerMetrics:
         timed = {stage: seconds[f"timed_{stage}"] for stage in ("env", "scatter", "send")}
         for stage, part in timed.items():
             stages[stage] = stepping * part / (sum(timed.values()) or 1.0)
+        stages["reset"] = self.reset_seconds
         stages["bookkeeping"] = max(0.0, self.sample_seconds - sum(stages.values()))
         return stages
 

@@ -66,6 +66,15 @@ def test_the_parts_of_the_limit_add_up():
     assert result.agent_steps_per_second == pytest.approx(1e6 / result.runner_us)
 
 
+def test_a_batch_has_a_limit_too():
+    config = fastmarl.EnvRunnerConfig(
+        env="vmas.balance", num_envs_per_env_runner=4, env_config={"max_steps": 30}, model_config={"fcnet_hiddens": [8]}
+    )
+    result = measure_efficiency(config, rounds=1, seconds=0.01)
+    assert (result.envs, result.agents) == (4, 3)
+    assert 0 < result.env_us < result.limit_us
+
+
 def test_an_environment_that_does_not_repeat_has_no_limit():
     config = fastmarl.EnvRunnerConfig(env=Unrepeatable, env_config={"agents": 8})
     with pytest.raises(EnvCheckError, match="Unrepeatable: other agents act after the same reset"):

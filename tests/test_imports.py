@@ -33,7 +33,7 @@ LAYERS = [
     ],
     ["checkpoint", "goals", "building"],
     ["runner", "runner_state"],
-    ["testing", "efficiency", "efficiency_table"],
+    ["testing", "bare_envs", "efficiency", "efficiency_table"],
     ["rllib"],
     ["cli", "__main__", "__init__"],
 ]

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.errors import EnvCheckError
+from fastmarl.spaces import RowLayout
 
 
 @dataclass
@@ -102,6 +103,18 @@ class ArrayEnv:
     def unwrapped(self) -> Any:
         """The env without adapters."""
         return self
+
+    def new_arrays(self) -> StepArrays:
+        """What `reset()` and `step()` are given, with everybody present: to call them by hand."""
+        groups = {}
+        for name, agents in self.groups.items():
+            shape = self.num_envs, len(agents)
+            layout = RowLayout(self.observation_spaces[agents[0]])
+            obs = layout.nest([np.zeros((*shape, *leaf.shape), leaf.dtype) for leaf in layout.leaves])
+            terminated, truncated = np.zeros((2, *shape), np.bool_)
+            groups[name] = GroupArrays(obs, np.zeros(shape), terminated, truncated, np.ones(shape, np.bool_))
+        terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
+        return StepArrays(groups, terminated, truncated)
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
         """Begin the episodes of some envs: write first observations into `out.groups[...].obs[env_indices]`.

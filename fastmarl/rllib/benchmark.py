@@ -18,7 +18,7 @@ import torch
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
-from fastmarl.efficiency import BareEnvs
+from fastmarl.bare_envs import BareEnvs
 from fastmarl.errors import FastmarlError
 from fastmarl.rllib.benchmark_cases import CASES, SEED, Case
 from fastmarl.rllib.runner import MultiAgentEnvRunner
