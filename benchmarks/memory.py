@@ -1,14 +1,19 @@
 """Resident memory over many agent steps, episodes dropped at once: prints it as it goes, with the speed.
 
     python benchmarks/memory.py [AGENT_STEPS] [--metrics] [--ever-new-agents]
+    python benchmarks/memory.py --league MODULES [--fcnet-hiddens 256 256]
 
 By default `get_metrics()` is never called, and 8 agents in 8 envs begin anew every 100 steps. With --ever-new-agents
-there is one episode without end, in which every agent stays for four steps only.
+there is one episode without end, in which every agent stays for four steps only. With --league: what so many modules
+cost that don't act, in memory and in time.
 """
 
 import argparse
+import ctypes
+import gc
 from time import perf_counter
 
+import numpy as np
 import psutil
 import torch
 from envs import EverNewAgents
@@ -23,8 +28,13 @@ def main():
     parser.add_argument("agent_steps", type=int, nargs="?", default=5_000_000)
     parser.add_argument("--metrics", action="store_true", help="call get_metrics() after each sample()")
     parser.add_argument("--ever-new-agents", action="store_true", help="agents come and go in an endless episode")
+    parser.add_argument("--league", type=int, metavar="MODULES", help="memory and time of modules that don't act")
+    parser.add_argument("--fcnet-hiddens", type=int, nargs="+", default=[64, 64], help="sizes of their layers")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.league:
+        measure_league(args.league, args.fcnet_hiddens)
+        return
     runner = fastmarl.MultiAgentEnvRunner(endless_config() if args.ever_new_agents else config())
     process = psutil.Process()
     steps, printed, since = 0, 0, perf_counter()
@@ -50,6 +60,74 @@ def config():
 
 def endless_config():
     return fastmarl.EnvRunnerConfig(env=EverNewAgents, env_config={"live": 40, "stay": 4})
+
+
+def measure_league(n, hiddens):
+    """Print what each of n modules holds that has no agents, and what it adds to a tick."""
+    spec = fastmarl.RLModuleSpec(model_config={"fcnet_hiddens": hiddens})
+    config = fastmarl.EnvRunnerConfig(
+        env=ReadyDicts,
+        env_config={"agents": 8},
+        num_envs_per_env_runner=8,
+        policies={"main": spec, "v0": spec},
+        policy_mapping_fn=everybody("main"),
+    )
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    weights, names = runner.get_weights()["main"], [f"v{i + 1}" for i in range(n)]
+    weights_kib = sum(array.nbytes for array in weights.values()) / 1024
+    ready = fastmarl.RLModuleSpec(None, *runner.get_spaces()["main"], model_config={"fcnet_hiddens": hiddens})
+    times, sizes = [tick_us(runner)], [held_kib(runner)]
+    alone = [with_weights(ready.build(), weights) for _ in names]
+    sizes.append(held_kib(runner))
+    for name in names:
+        runner.add_module(name, spec)
+        runner.set_weights({name: weights})
+    sizes.append(held_kib(runner))
+    times.append(tick_us(runner))
+    for name in names:
+        act_in_some_episodes(runner, name)
+    sizes.append(held_kib(runner))
+    times.append(tick_us(runner))
+    outside, inside, acted = (size / len(alone) for size in np.diff(sizes))
+    print(f"{n} modules {hiddens}, KiB each: {weights_kib:.1f} of weights; {outside:.1f} as an object, {inside:.1f} "
+          f"in a runner, {inside + acted:.1f} once it has acted and rests")  # fmt: skip
+    print("microseconds per tick without them {:.1f}, with them {:.1f}, once they rest {:.1f}".format(*times))
+    runner.stop()
+
+
+def everybody(module_id):
+    return lambda agent_id, episode: module_id
+
+
+def with_weights(module, weights):
+    module.set_state(weights)
+    return module
+
+
+def act_in_some_episodes(runner, name):
+    """Everybody plays with this module, and then with the main one again."""
+    for module_id in (name, "main"):
+        runner.set_policy_mapping_fn(everybody(module_id))
+        for _ in range(2):
+            runner.sample(num_episodes=8)
+
+
+def held_kib(runner):
+    """What this process alone has in memory, with the runner in the same condition each time."""
+    act_in_some_episodes(runner, "v0")
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return psutil.Process().memory_full_info().uss / 1024
+
+
+def tick_us(runner, ticks=200):
+    """The least of some calls, per tick."""
+    seconds = []
+    for _ in range(20):
+        begun = perf_counter()
+        runner.sample(num_timesteps=ticks * runner.num_envs)
+        seconds.append(perf_counter() - begun)
+    return 1e6 * min(seconds) / ticks
 
 
 if __name__ == "__main__":

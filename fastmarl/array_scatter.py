@@ -5,7 +5,7 @@ in a group's arrays (env * number of the group's agents + agent), R row, L lane.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any
 
 import gymnasium as gym
@@ -19,7 +19,7 @@ from fastmarl.errors import RewardError
 from fastmarl.kernels.array_steps import NO_PLACE, append_rows, settle_step
 from fastmarl.lanes import LaneTable
 from fastmarl.spaces import RowLayout
-from fastmarl.store import EpisodeStore
+from fastmarl.store import ASLEEP, EpisodeStore
 
 COMMON = "__common__"
 
@@ -30,10 +30,10 @@ class ArrayScatter:
     Args:
         env: the batch.
         store: where rows go to; its table has a lane for each agent that takes part.
-        env_actions: of each module, by module index.
+        env_actions: of each module, by module index; may get longer.
     """
 
-    def __init__(self, env: ArrayEnv, store: EpisodeStore, env_actions: Sequence[EnvActions]):
+    def __init__(self, env: ArrayEnv, store: EpisodeStore, env_actions: list[EnvActions]):
         self._table = store.table
         self._env_actions = env_actions
         self._env_t_E = np.zeros(env.num_envs, np.int32)
@@ -156,6 +156,8 @@ class _Group:
 
     def _block_with(self, module: int, n_rows: int) -> Block:
         """The module's block, with room for so many rows more."""
+        if self._store.blocks[module] is ASLEEP:
+            self._store.wake(module)
         rows, block = self._store.rows[module], self._store.blocks[module]
         while rows.capacity < rows.n + n_rows:
             block.grow(finals=False)
@@ -210,7 +212,7 @@ class _Group:
         self, module: int, out: GroupArrays, all_done_E: np.ndarray, env_t_E: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """(places of who goes on, of whose lanes end), of one module's."""
-        table, block = self._table, self._store.blocks[module]
+        table, block = self._table, self._block_with(module, 0)
         reward_P = out.rewards.reshape(-1)
         n_kept, n_ended, bad = settle_step(
             module, self._lane_P, reward_P, out.terminated.reshape(-1), out.truncated.reshape(-1),
@@ -244,8 +246,8 @@ class _Group:
         """One row more for the lanes at these places."""
         if not len(places):
             return
-        n, rows, table = len(places), self._store.rows[module], self._table
-        block, first = self._block_with(module, n), rows.n
+        n, table, block = len(places), self._table, self._block_with(module, len(places))
+        rows, first = block.rows, block.rows.n
         for leaf, written in zip(block.obs, self._leaves, strict=True):
             if module != self._own_module or n < len(self._lane_P):
                 leaf[first : first + n] = written[places]

@@ -15,7 +15,7 @@ from fastmarl.envs.check import check_spaces
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError
-from fastmarl.modules import MultiRLModule, RLModuleSpec, as_rl_module
+from fastmarl.modules import MultiRLModule, RLModule, RLModuleSpec, as_rl_module
 from fastmarl.spaces import RowLayout
 
 Spaces = tuple[gym.Space, gym.Space]  # of observations, of actions
@@ -84,48 +84,56 @@ def _check_size(batch: ArrayEnv, num_envs: int) -> None:
 
 
 def make_modules(config: EnvRunnerConfig, envs: Envs) -> MultiRLModule:
-    """The modules named in `policies`: given instances, built specs, or default nets for their agents' spaces."""
-    modules = {}
-    for module_id, given in config.module_specs.items():
-        given = config.rl_module_spec if given is None else given
-        spaces = _given_spaces(given) or _module_spaces(config, envs, module_id)
-        if isinstance(given, torch.nn.Module):
-            modules[module_id] = as_rl_module(given, *spaces)
-            continue
-        if given is not None and not isinstance(given, RLModuleSpec):
-            raise ConfigError(
-                f"policies[{module_id!r}] must be None, an RLModuleSpec or a torch.nn.Module, got {given!r}"
-            )
-        spec = given or RLModuleSpec()
-        modules[module_id] = RLModuleSpec(
-            module_class=spec.module_class,
-            observation_space=spaces[0],
-            action_space=spaces[1],
-            inference_only=spec.inference_only,
-            model_config=spec.model_config or dict(config.model_config),
-        ).build()
-    return MultiRLModule(modules)
+    """The modules named in `policies`."""
+    return MultiRLModule({module_id: make_module(config, envs, module_id) for module_id in config.module_specs})
 
 
-def spaces_of_modules(modules: MultiRLModule) -> dict[str, Spaces]:
-    """Module id -> (observation space, action space)."""
-    spaces = {module_id: _given_spaces(module) for module_id, module in modules.items()}
-    lacking = [module_id for module_id, given in spaces.items() if given is None]
-    if lacking:
-        raise ConfigError(f"module {lacking[0]!r} has no observation_space or no action_space; set both")
-    return {module_id: given for module_id, given in spaces.items() if given is not None}
+def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str) -> RLModule:
+    """One of `policies`: a given instance, a built spec, or the default net for its agents' spaces.
+
+    Raises:
+        ConfigError: `policies` has something else for it, or its spaces are not known.
+    """
+    given = config.module_specs[module_id]
+    given = config.rl_module_spec if given is None else given
+    spaces = _given_spaces(given) or _module_spaces(config, envs, module_id)
+    if isinstance(given, torch.nn.Module):
+        return _with_spaces(as_rl_module(given, *spaces), module_id)
+    if given is not None and not isinstance(given, RLModuleSpec):
+        raise ConfigError(f"policies[{module_id!r}] must be None, an RLModuleSpec or a torch.nn.Module, got {given!r}")
+    spec = given or RLModuleSpec()
+    module = RLModuleSpec(
+        module_class=spec.module_class,
+        observation_space=spaces[0],
+        action_space=spaces[1],
+        inference_only=spec.inference_only,
+        model_config=spec.model_config or dict(config.model_config),
+    ).build()
+    return _with_spaces(module, module_id)
 
 
-def warn_of_objects(layouts: dict[str, RowLayout]) -> None:
-    """Tell which parts of the modules' observations are no arrays."""
-    for module_id, layout in layouts.items():
-        paths = [list(leaf.path) for leaf in layout.leaves if leaf.dtype == object]
-        if paths:
-            warnings.warn(
-                f"the observations of module {module_id!r} have parts that are no arrays, at {paths}: these are "
-                "recorded one by one, which is slow, and the module gets arrays of objects",
-                stacklevel=4,
-            )
+def _with_spaces(module: RLModule, module_id: str) -> RLModule:
+    if _given_spaces(module) is None:
+        raise ConfigError(f"module {module_id!r} has no observation_space or no action_space; set both")
+    return module
+
+
+def spaces_of(module: RLModule) -> Spaces:
+    """The (observation space, action space) of a module that `make_module` has made."""
+    spaces = _given_spaces(module)
+    assert spaces is not None
+    return spaces
+
+
+def warn_of_objects(module_id: str, layout: RowLayout) -> None:
+    """Tell which parts of a module's observations are no arrays."""
+    paths = [list(leaf.path) for leaf in layout.leaves if leaf.dtype == object]
+    if paths:
+        warnings.warn(
+            f"the observations of module {module_id!r} have parts that are no arrays, at {paths}: these are recorded "
+            "one by one, which is slow, and the module gets arrays of objects",
+            stacklevel=5,
+        )
 
 
 def _given_spaces(given: Any) -> Spaces | None:

@@ -1,6 +1,7 @@
 """The agents' parts of a chunk, made when they are first asked for: most agents are never looked at one by one."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
 
 import gymnasium as gym
 import numpy as np
@@ -40,11 +41,23 @@ class ChunkParts:
         self.agent_ids = [table.agent_ids[lane] for lane in lanes]
         self._lanes = lanes
         self._columns = scatter.lanes_now(lanes)
-        self._blocks = tuple(blocks)
+        self._blocks: Sequence[Block] | Mapping[int, Block] = tuple(blocks)
         self._module_ids = module_ids
         self._episode_id = episode_id
         self._spaces_of = spaces_of
         self._infos = infos
+
+    def of_modules(self, wanted: Callable[[str], bool]) -> "ChunkParts":
+        """Those of agents of certain modules; the memory of other modules is not held."""
+        by_place = self._columns[:, MODULE].tolist()
+        modules = {module for module in set(by_place) if wanted(self._module_ids[module])}
+        places = [place for place, module in enumerate(by_place) if module in modules]
+        some = copy(self)
+        some.agent_ids = [self.agent_ids[place] for place in places]
+        some._lanes = [self._lanes[place] for place in places]
+        some._columns = self._columns[places]
+        some._blocks = {module: self._blocks[module] for module in modules}
+        return some
 
     def hanging_rewards(self, acting_from: list[int]) -> dict[Hashable, float]:
         """What agents that have acted and wait for an observation have been paid since."""

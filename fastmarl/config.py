@@ -45,6 +45,10 @@ class EnvRunnerConfig:
     None: one module, "default_policy"."""
     policy_mapping_fn: Callable[..., str] | None = None
     """`(agent_id, episode) -> module id`, called once per agent and episode. None: everybody to the one module."""
+    policies_to_train: Collection[str] | Callable[..., bool] | None = None
+    """Module ids, or `(module_id, batch or None) -> bool`: the modules that learn. None: all."""
+    return_only_policies_to_train: bool = False
+    """Whether `sample()` leaves out the agents of modules that don't learn. Metrics count them all the same."""
     rl_module_spec: Any = None
     """RLModuleSpec of the modules that `policies` gives none."""
     model_config: Mapping[str, Any] = field(default_factory=dict)
@@ -96,6 +100,17 @@ class EnvRunnerConfig:
             raise ConfigError(f"seed must be None or an integer of at least 0, got {self.seed!r}")
         if self.policy_mapping_fn is None and len(self.module_specs) != 1:
             raise ConfigError(f"policy_mapping_fn is needed to choose among the policies {sorted(self.module_specs)}")
+        self._check_policies_to_train()
+
+    def _check_policies_to_train(self) -> None:
+        chosen = self.policies_to_train
+        if chosen is None or callable(chosen):
+            return
+        if isinstance(chosen, str) or not isinstance(chosen, Collection):
+            raise ConfigError(f"policies_to_train must be module ids, a callable or None, got {chosen!r}")
+        unknown = [module_id for module_id in chosen if module_id not in self.module_specs]
+        if unknown:
+            raise ConfigError(f"policies_to_train has {unknown}, which are none of {sorted(self.module_specs)}")
 
     @property
     def module_specs(self) -> dict[str, Any]:
@@ -111,6 +126,13 @@ class EnvRunnerConfig:
         if not specs or not all(isinstance(module_id, str) for module_id in specs):
             raise ConfigError(f"policies must name at least one module, by strings, got {self.policies!r}")
         return specs
+
+    def is_policy_to_train(self, module_id: str, batch: Any = None) -> bool:
+        """What `policies_to_train` says of a module (and a batch, if it is a callable that wants to see one)."""
+        chosen = self.policies_to_train
+        if chosen is None:
+            return True
+        return bool(chosen(module_id, batch)) if callable(chosen) else module_id in chosen
 
     def module_id_for(self, agent_id: Hashable, episode: Any) -> str:
         """What the mapping function says (or the only module)."""

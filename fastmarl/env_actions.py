@@ -19,11 +19,8 @@ from fastmarl.kernels.sample import sample_categorical
 from fastmarl.spaces import Leaf, RowLayout
 
 
-class EnvActions:
-    """One module's actions in the form `_actions.ActionDicts` reads, or as arrays.
-
-    Attributes:
-        rows: the current tick's, for dicts by agent.
+class EnvActions(ModuleActions):
+    """One module's actions of the current tick, for dicts by agent (see `_actions.ActionDicts`) or as arrays.
 
     Args:
         module_id, space: the module and its action space.
@@ -32,7 +29,7 @@ class EnvActions:
     """
 
     def __init__(self, module_id: str, space: gym.Space, *, normalize: bool, clip: bool, as_arrays: bool = False):
-        self.rows = ModuleActions()
+        super().__init__()
         self._arrays: list[np.ndarray] = []
         self._acted = slice(0)
         self._as_arrays = as_arrays
@@ -68,15 +65,20 @@ class EnvActions:
         arrays, self._arrays = self._arrays, []
         return self._acted, arrays
 
+    def forget(self) -> None:
+        """Hold no actions."""
+        self._arrays = []
+        self.set_values(0, [])
+
     def _set_rows(self, first: int, n: int, arrays: list[np.ndarray]) -> None:
         if isinstance(self._space, gym.spaces.Discrete):
-            self.rows.set_numbers(first, arrays[0])
+            self.set_numbers(first, arrays[0])
         elif isinstance(self._space, (gym.spaces.Dict, gym.spaces.Tuple)):
-            self.rows.set_values(first, [self._nested_row(arrays, i) for i in range(n)])
+            self.set_values(first, [self._nested_row(arrays, i) for i in range(n)])
         elif self._space.shape:
-            self.rows.set_arrays(first, arrays[0])
+            self.set_arrays(first, arrays[0])
         else:
-            self.rows.set_values(first, list(arrays[0]))
+            self.set_values(first, list(arrays[0]))
 
     def random(self, n: int, rng: np.random.Generator, legal: np.ndarray | None = None) -> dict[Key, np.ndarray]:
         """Raw actions drawn uniformly, with their log-probabilities, as a module would output them.

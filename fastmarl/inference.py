@@ -122,6 +122,11 @@ class ModuleInference:
         if self._state is not None:
             outputs.update(self._state.write(lanes, outputs, self.module_id))
 
+    def forget_states(self) -> None:
+        """Give the memory of recurrent states back; no lane is acted for."""
+        if self._state is not None:
+            self._state.forget()
+
     def _plain_outputs(self, outputs: Any) -> dict[str, Any]:
         """The outputs as a dict, without the time axis of recurrent modules."""
         if not isinstance(outputs, dict):
@@ -201,6 +206,10 @@ class LaneState:
         self._keys = [(Columns.STATE_OUT, *path) for path, _ in flatten_struct(initial)]
         self._initial = [_array(leaf) for _, leaf in flatten_struct(initial)]
         self._structure = initial
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold no lane's state."""
         self._values_LK = [np.empty((0, leaf.size), leaf.dtype) for leaf in self._initial]
         self._read: list[np.ndarray] = []
 

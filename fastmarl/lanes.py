@@ -45,6 +45,8 @@ class EpisodeRecord:
         self.ended: list[int] = []  # since the call began
         self.finished: dict[Hashable, int] = {}  # agent id -> its ended lane, or -1 once that was returned
         self.early_rewards: dict[Hashable, float] = {}  # paid before the first observation
+        self.policy_mapping_fn: Any = None  # the one in force at the reset; None: everybody to one module, ...
+        self.only_module = 0  # ... this one
         self.module_of: dict[Hashable, int] = {}
         self.opened: Any = None  # the episode as mapping functions see it
         self.custom_data: dict[str, Any] = {}

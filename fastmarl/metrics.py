@@ -4,7 +4,7 @@ The store counts in arrays; here the counts get their names, once per `get_metri
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from fastmarl.store import CallSummary, EpisodeSummary
 
 STAGES = ("env", "scatter", "connect", "forward", "record", "send", "reset", "bookkeeping")
-NAMED_AGENTS = 4096  # agents with a count of their own: where ids never end, the report must not grow with them
-OTHER_AGENTS = "__others__"
+NAMED = 4096  # ids with a count of their own: where they never end, the report must not grow with them
+OTHERS = "__others__"
 REDUCTIONS: dict[str, Callable[[Any], float]] = {"mean": np.mean, "min": np.min, "max": np.max, "sum": np.sum}
 
 
@@ -119,22 +119,23 @@ class RunnerMetrics:
         for steps in (self._new["agent_steps"], self._lifetime_agent_steps):
             _add_by_name(steps, summary.agent_steps)
         for steps in (self._new["module_steps"], self._lifetime_module_steps):
-            steps.update(summary.module_steps)
+            _add_by_name(steps, summary.module_steps)
         self._episodes.extend(summary.episodes)
 
-    def report(self, weights_seq_no: int) -> dict[str, Any]:
+    def report(self, weights_seq_no: int, module_ids: Iterable[str]) -> dict[str, Any]:
         """Everything since the last report (means over the last episodes), and begin anew.
 
+        `module_ids` are those of today's modules, which are counted also where they have not acted.
         Times are in seconds; `stage_time_ms` and `mean_..._ms` in milliseconds per tick (one step of all envs).
         """
-        new = self._new
+        new, nothing = self._new, dict.fromkeys(module_ids, 0)
         report: dict[str, Any] = {
             "num_env_steps_sampled": new["num_env_steps_sampled"],
             "num_env_steps_sampled_lifetime": self.lifetime["num_env_steps_sampled"],
             "num_agent_steps_sampled": dict(new["agent_steps"]),
             "num_agent_steps_sampled_lifetime": dict(self._lifetime_agent_steps),
-            "num_module_steps_sampled": dict(new["module_steps"]),
-            "num_module_steps_sampled_lifetime": dict(self._lifetime_module_steps),
+            "num_module_steps_sampled": {**nothing, **new["module_steps"]},
+            "num_module_steps_sampled_lifetime": {**nothing, **self._lifetime_module_steps},
             "num_episodes": new["num_episodes"],
             "num_episodes_lifetime": self.lifetime["num_episodes"],
             "unattributed_reward": new["unattributed_reward"],
@@ -200,11 +201,11 @@ class RunnerMetrics:
         return {key: float(np.mean(seen)) for key, seen in values.items()}
 
 
-def _add_by_name(steps: Counter[str], by_agent: dict[Hashable, int]) -> None:
-    """Add counts under the agents' names; the ids 1 and "1" share one, and so do all beyond NAMED_AGENTS."""
-    for agent_id, n in by_agent.items():
-        name = str(agent_id)
-        steps[name if name in steps or len(steps) < NAMED_AGENTS else OTHER_AGENTS] += n
+def _add_by_name(steps: Counter[str], by_id: Mapping[Any, int]) -> None:
+    """Add counts under agents' or modules' names; the ids 1 and "1" share one, and so do all beyond NAMED."""
+    for id_, n in by_id.items():
+        name = str(id_)
+        steps[name if name in steps or len(steps) < NAMED else OTHERS] += n
 
 
 def _new_counts() -> dict[str, Any]:

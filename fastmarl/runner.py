@@ -7,18 +7,21 @@ from typing import Any
 import gymnasium as gym
 
 from fastmarl.action_masks import ActionMasks
-from fastmarl.building import Envs, evaluation_mode, make_modules, spaces_of_modules, warn_of_objects
+from fastmarl.building import Envs, make_modules, spaces_of, warn_of_objects
 from fastmarl.callbacks import EVENTS, listeners
 from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.env_actions import EnvActions
+from fastmarl.episode_selection import only_modules
 from fastmarl.episodes import MultiAgentEpisode
-from fastmarl.errors import ConfigError, RunnerStoppedError, UnknownModuleError
+from fastmarl.errors import ConfigError, RunnerStoppedError
 from fastmarl.goals import Goal, make_goal
 from fastmarl.inference import ModuleInference
 from fastmarl.lanes import LaneTable
 from fastmarl.metrics import RunnerMetrics
-from fastmarl.modules import MultiRLModule
+from fastmarl.modules import RLModule
+from fastmarl.policies import Policies, Policy
+from fastmarl.runner_policies import RunnerPolicies
 from fastmarl.runner_state import RunnerState
 from fastmarl.seeds import Streams
 from fastmarl.spaces import RowLayout
@@ -27,7 +30,7 @@ from fastmarl.transfer import make_transfer
 from fastmarl.vector import make_vector
 
 
-class MultiAgentEnvRunner(RunnerState):
+class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
     """Samples episodes of many agents in several envs. The API is that of RLlib's class of the same name.
 
     ```python
@@ -81,39 +84,39 @@ class MultiAgentEnvRunner(RunnerState):
     def make_module(self) -> None:
         """Create the modules, with fresh weights unless given as instances; running episodes are dropped."""
         self._check_running()
-        self.module: MultiRLModule
         with self._streams.torch_seeded():
             self.module = make_modules(self.config, self._envs)
         self.module.to(self._transfer.device)
         self._connect_parts()
 
     def _connect_parts(self) -> None:
-        config, envs, modules = self.config, self._envs, self.module
-        self._module_ids = list(modules.keys())
+        config, envs = self.config, self._envs
         known_agents = [frozenset(agents) for agents in envs.possible_agents]
         self._table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
-        self._spaces = spaces_of_modules(modules)
-        layouts = [
-            RowLayout(self._spaces[module_id][0], keep_dtype=config.keep_dtype) for module_id in self._module_ids
-        ]
-        warn_of_objects(dict(zip(self._module_ids, layouts, strict=True)))
-        self._store = EpisodeStore(layouts, self._module_ids, self._table, envs.spaces, config.episode_lookback_horizon)
-        self._inferences = [
-            ModuleInference(module_id, modules[module_id], self._transfer, self._generator, self._rng, self._table)
-            for module_id in self._module_ids
-        ]
-        self._masks = [ActionMasks(*self._spaces[module_id], self._table) for module_id in self._module_ids]
-        options = {
-            "normalize": config.normalize_actions, "clip": config.clip_actions, "as_arrays": envs.is_batch
-        }  # fmt: skip
-        self._env_actions = [
-            EnvActions(module_id, self._spaces[module_id][1], **options) for module_id in self._module_ids
-        ]
+        policies = [self._make_policy(module_id, module) for module_id, module in self.module.items()]
+        module_ids, layouts = [policy.module_id for policy in policies], [policy.layout for policy in policies]
+        self._store = EpisodeStore(layouts, module_ids, self._table, envs.spaces, config.episode_lookback_horizon)
+        self._policies = Policies(self._store, policies)
         seeds = [self._streams.env_seed(env_index) for env_index in range(self.num_envs)]
         check = not config.disable_env_checking
-        self.env = make_vector(envs.all, seeds, self._store, self._env_actions, self._counts.seconds, check)
+        self.env = make_vector(envs.all, seeds, self._store, self._policies.env_actions, self._counts.seconds, check)
         self._to_reset = set(range(self.num_envs))
         self._goal = make_goal(config, 0, None, self.num_envs)  # of the current call, or the last one
+
+    def _make_policy(self, module_id: str, module: RLModule) -> Policy:
+        observation_space, action_space = spaces_of(module)
+        config = self.config
+        layout = RowLayout(observation_space, keep_dtype=config.keep_dtype)
+        warn_of_objects(module_id, layout)
+        options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
+        return Policy(
+            module_id,
+            module,
+            layout,
+            ModuleInference(module_id, module, self._transfer, self._generator, self._rng, self._table),
+            ActionMasks(observation_space, action_space, self._table),
+            EnvActions(module_id, action_space, **options, as_arrays=self._envs.is_batch),
+        )
 
     def _announce_envs(self) -> None:
         self._call("on_environment_created", env=self.env, env_context=self._envs.contexts[0])
@@ -158,11 +161,11 @@ class MultiAgentEnvRunner(RunnerState):
         begun = perf_counter()
         explore = self.config.explore if explore is None else explore
         try:
-            if force_reset or goal.counts_episodes:
-                self._drop_begun()
-                self._store.renew()
-            self._reset_envs()
-            with evaluation_mode(self.module):
+            with self._policies.sampling():
+                if force_reset or goal.counts_episodes:
+                    self._drop_begun()
+                    self._store.renew()
+                self._reset_envs()
                 self._run(goal, explore)
         except BaseException:
             self._rescue(goal)
@@ -171,10 +174,13 @@ class MultiAgentEnvRunner(RunnerState):
         if goal.counts_episodes:
             self._drop_begun()
         chunks, summary = self._store.cut()
+        self._policies.tidy()
         samples = [*self._rescued, *goal.wanted(chunks)]
         self._rescued = []
         self._counts.add_call(goal, summary)
         self._remember(samples)
+        if self.config.return_only_policies_to_train:
+            samples = [only_modules(chunk, self.should_module_be_updated) for chunk in samples]
         self._call("on_sample_end", samples=samples)
         self._counts.sample_seconds += perf_counter() - begun
         return samples
@@ -201,14 +207,15 @@ class MultiAgentEnvRunner(RunnerState):
 
     def _act(self, goal: Goal, explore: bool) -> None:
         """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
-        store, seconds = self._store, self._counts.seconds
-        for module, (inference, env_actions) in enumerate(zip(self._inferences, self._env_actions, strict=True)):
+        store, policies, seconds = self._store, self._policies.by_index, self._counts.seconds
+        for module in store.awake:
             first, end = store.acting_from[module], store.rows[module].n
             if first == end:
                 continue
+            policy: Any = policies[module]
+            inference, env_actions, masks = policy.inference, policy.env_actions, policy.masks
             block, n = store.blocks[module], end - first
             begun = perf_counter()
-            masks = self._masks[module]
             legal = masks.legal(block, first, end)
             batch = {} if goal.random_actions else inference.batch(block, first, end)
             batched = perf_counter()
@@ -249,6 +256,7 @@ class MultiAgentEnvRunner(RunnerState):
         env_indices = sorted(self._to_reset)
         for env_index in env_indices:
             self._store.open_episode(env_index)
+            self._policies.begin_episode(env_index, self.config.policy_mapping_fn)
             if self._listeners["on_episode_created"]:
                 self._call_for_env("on_episode_created", env_index, self._store.running_chunk(env_index))
         self.env.reset(env_indices)
@@ -259,9 +267,13 @@ class MultiAgentEnvRunner(RunnerState):
         self._counts.reset_seconds += perf_counter() - begun
 
     def _drop_begun(self) -> None:
-        """Drop the running episodes of which a step was made; their envs are reset by the next call."""
+        """Drop the running episodes of which a step was made, or whose policies are not those that it would have now;
+        their envs are reset by the next call."""
+        mapping_fn = self.config.policy_mapping_fn
         for env_index, lanes in enumerate(self._table.envs):
-            if lanes.env_t and self._table.records[env_index] is not None:
+            if self._table.records[env_index] is None:
+                continue
+            if lanes.env_t or self._policies.is_outdated(env_index, mapping_fn):
                 self._store.drop_episode(env_index)
                 self._to_reset.add(env_index)
 
@@ -276,14 +288,10 @@ class MultiAgentEnvRunner(RunnerState):
         self._table.respawned.clear()
         self._stamp_actions()
         self._counts.add_call(goal, self._store.renew())
+        self._policies.tidy()
 
     def _module_for(self, agent_id: Hashable, env_index: int) -> int:
-        if self.config.policy_mapping_fn is None:
-            return 0
-        module_id = self.config.policy_mapping_fn(agent_id, self._store.opened_chunk(env_index))
-        if module_id not in self._module_ids:
-            raise UnknownModuleError(module_id, agent_id, self._module_ids)
-        return self._module_ids.index(module_id)
+        return self._policies.module_for(agent_id, env_index)
 
     def _stamp_actions(self) -> None:
         """Record the weights' number with the actions since the last stamp; -1 where no weights chose them."""
@@ -315,7 +323,7 @@ class MultiAgentEnvRunner(RunnerState):
     def get_metrics(self) -> dict[str, Any]:
         """Nested dict of plain numbers under RLlib's keys: counts and times since the last call, and statistics of the
         last `metrics_num_episodes_for_smoothing` episodes (see docs/metrics.md)."""
-        return self._counts.report(self._weights_seq_no)
+        return self._counts.report(self._weights_seq_no, self.module)
 
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
         """(observation space, action space) of every module by its id, and of one env (Dict spaces by agent id) under
@@ -325,7 +333,8 @@ class MultiAgentEnvRunner(RunnerState):
             gym.spaces.Dict({agent: spaces[0] for agent, spaces in agents.items()}),
             gym.spaces.Dict({agent: spaces[1] for agent, spaces in agents.items()}),
         )
-        return {"__env__": of_env, "__env_single__": of_env, **self._spaces}
+        of_modules = {module_id: spaces_of(module) for module_id, module in self.module.items()}
+        return {"__env__": of_env, "__env_single__": of_env, **of_modules}
 
     def assert_healthy(self) -> None:
         """Raises RunnerStoppedError after stop()."""

@@ -103,8 +103,14 @@ class RunnerState:
                 keeps its state.
         """
         state = load_state(path)
-        if not isinstance(state, dict) or set(state.get("rl_module", ())) != set(self.module.keys()):
-            raise CheckpointError(f"{path} is no state of a runner with the modules {list(self.module.keys())}")
+        if not isinstance(state, dict) or "rl_module" not in state:
+            raise CheckpointError(f"{path} is no state of a runner with the modules {list(self.module)}")
+        saved, own = set(state["rl_module"]), set(self.module)
+        if saved != own:
+            raise CheckpointError(
+                f"{path} is no state of a runner with the modules {list(self.module)}: it also has "
+                f"{sorted(saved - own)}, and {sorted(own - saved)} are missing; add_module() and remove_module() first"
+            )
         self._weights_seq_no = 0
         self.set_state(state)
 

@@ -35,13 +35,17 @@ class Streams:
         return np.random.default_rng(self._sequence(_NUMPY))
 
     @contextmanager
-    def torch_seeded(self) -> Iterator[None]:
-        """Initial weights are drawn from this seed's stream; torch's global generator stays as it was."""
+    def torch_seeded(self, *added: int) -> Iterator[None]:
+        """Initial weights are drawn from this seed's stream; torch's global generator stays as it was.
+
+        Args:
+            added: the number of a module that was added later, for weights of its own.
+        """
         if not self._is_seeded:
             yield
             return
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._integer(_WEIGHTS))
+            torch.manual_seed(self._integer(_WEIGHTS, *added))
             yield
 
     def _integer(self, *key: int) -> int:

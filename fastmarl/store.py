@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -21,6 +22,8 @@ from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.kernels.accumulate import accumulate
 from fastmarl.lanes import EpisodeRecord, LaneTable
 from fastmarl.spaces import RowLayout
+
+ASLEEP: Any = None  # in place of the block of a module that has no agents
 
 
 @dataclass
@@ -53,6 +56,11 @@ class EpisodeStore:
         table: the lanes.
         spaces_of: (env index, agent id) -> (observation space, action space).
         lookback: env steps of history that a chunk carries over from the one before.
+
+    Attributes:
+        awake: module indices, ascending, of those that have a block. One gets it with its first agent, and loses it
+            when a call has passed in which it had none: modules that don't act cost neither time nor memory.
+        on_wake: called with the module index when one gets it.
     """
 
     def __init__(
@@ -71,7 +79,9 @@ class EpisodeStore:
         self._pools = [MemoryPool() for _ in layouts]
         self.rows = [ModuleRows() for _ in layouts]
         self.scatter = self._make_scatter()
-        self.blocks = [self._make_block(module) for module in range(len(layouts))]
+        self.awake: list[int] = []
+        self.on_wake: Callable[[int], None] = lambda module: None
+        self.blocks = [ASLEEP] * len(layouts)
         self.acting_from = [0] * len(layouts)  # per module: its agents act next upon the rows from here on
         self._first_action = [0] * len(layouts)  # acting_from at the call's begin
         self._stamped = [0] * len(layouts)
@@ -88,7 +98,40 @@ class EpisodeStore:
         return Block(self._layouts[module], self._pools[module], self.rows[module])
 
     def _grow(self, module: int, finals: bool) -> None:
-        self.blocks[module].grow(finals)
+        """There is no room for one more row (or final observation)."""
+        if self.blocks[module] is ASLEEP:
+            self.wake(module)
+        else:
+            self.blocks[module].grow(finals)
+
+    # Modules come, act, rest and go.
+
+    def put_module(self, module: int, module_id: str, layout: RowLayout) -> None:
+        """Have a module at an index, which is the next one or was freed."""
+        if module == len(self.rows):
+            self.rows.append(ModuleRows())
+            self.blocks.append(ASLEEP)
+            for places in (self.acting_from, self._first_action, self._stamped):
+                places.append(0)
+        self._layouts = [*self._layouts[:module], layout, *self._layouts[module + 1 :]]
+        self._pools = [*self._pools[:module], MemoryPool(), *self._pools[module + 1 :]]
+        # A new list: chunks that were made before know the former module at this index by its own name.
+        self.module_ids = [*self.module_ids[:module], module_id, *self.module_ids[module + 1 :]]
+
+    def wake(self, module: int) -> None:
+        """Have room for a module's rows."""
+        self.blocks[module] = self._make_block(module)
+        self.awake = sorted([*self.awake, module])
+        self.on_wake(module)
+
+    def lay_to_rest(self, module: int) -> None:
+        """Give back what a module without agents holds, at the end of a call; its index may then be used again."""
+        if self.blocks[module] is not ASLEEP:
+            self.blocks[module] = ASLEEP
+            self.awake = [other for other in self.awake if other != module]
+            self.rows[module] = ModuleRows()  # the old ones point into the block
+            self._pools[module] = MemoryPool()
+            self.acting_from[module] = self._first_action[module] = self._stamped[module] = 0
 
     # In every tick.
 
@@ -110,15 +153,16 @@ class EpisodeStore:
     def advance(self) -> int:
         """All agents have acted; what is written from now on is the next tick's. Returns the number of actions."""
         actions = 0
-        for module, rows in enumerate(self.rows):
-            actions += rows.n - self.acting_from[module]
-            self.acting_from[module] = rows.n
+        for module in self.awake:
+            n = self.rows[module].n
+            actions += n - self.acting_from[module]
+            self.acting_from[module] = n
         return actions
 
     def stamp(self, seq_no: int) -> None:
         """Say which weights have acted since the last stamp: it is recorded with every action."""
-        for module, block in enumerate(self.blocks):
-            block.seq_no_R[self._stamped[module] : self.acting_from[module]] = seq_no
+        for module in self.awake:
+            self.blocks[module].seq_no_R[self._stamped[module] : self.acting_from[module]] = seq_no
         self._stamped = list(self.acting_from)
 
     # When episodes end, and at the end of a call.
@@ -148,7 +192,7 @@ class EpisodeStore:
             record = self.table.record(env_index)
             joining, record.joining = record.joining, []
             self.finished_chunks.append(self._make_chunk(record))
-            for module in range(len(self.rows)):
+            for module in self.awake:
                 lanes, _, counts = self._carried(module, self.table.live_lanes([env_index]))
                 self._open_chunk(lanes, counts)
             record.lanes += joining
@@ -174,13 +218,17 @@ class EpisodeStore:
         for record in self.table.records:
             if record is not None and self.table.envs[record.env_index].env_t > record.env_t_started:
                 chunks.append(self._make_chunk(record))
-        return chunks, self.renew()
+        idle = [module for module in self.awake if not self.rows[module].n]
+        summary = self.renew()
+        for module in idle:
+            self.lay_to_rest(module)
+        return chunks, summary
 
     def renew(self) -> CallSummary:
         """Begin new blocks with what the running episodes need of the old ones; sum up the call."""
         summary = self._sum_up()
         live = self.table.live_lanes(range(len(self.table.envs)))
-        for module in range(len(self.rows)):
+        for module in self.awake:
             self._renew_block(module, live)
         self._first_action = list(self.acting_from)
         self._stamped = list(self.acting_from)
@@ -221,13 +269,15 @@ class EpisodeStore:
 
     def _sum_up(self) -> CallSummary:
         table, summary = self.table, CallSummary()
-        for module, (block, rows) in enumerate(zip(self.blocks, self.rows, strict=True)):
+        for module in self.awake:
+            block, rows = self.blocks[module], self.rows[module]
             reward_R, lane_R = block.reward_R[: rows.n], block.lane_R[: rows.n]
             actions = self._first_action[module], self.acting_from[module]
             ends = table.row_L, table.final_L
             sums = table.return_L, table.steps_L, table.actions_L
             accumulate(reward_R, lane_R, block.lookback_R, *actions, *ends, *sums)
-            summary.module_steps[self.module_ids[module]] = actions[1] - actions[0]
+            module_id = self.module_ids[module]
+            summary.module_steps[module_id] = summary.module_steps.get(module_id, 0) + actions[1] - actions[0]
         acted = np.flatnonzero(table.actions_L)
         for lane, n_actions in zip(acted.tolist(), table.actions_L[acted].tolist(), strict=True):
             agent_id = table.agent_ids[lane]
@@ -235,7 +285,10 @@ class EpisodeStore:
         table.actions_L[:] = 0
         for record, env_steps, duration_s in self._finished:
             self._settle_ended(record)
-            module_returns = {self.module_ids[module]: total for module, total in record.module_returns.items()}
+            module_returns: dict[str, float] = {}
+            for module, total in record.module_returns.items():
+                module_id = self.module_ids[module]
+                module_returns[module_id] = module_returns.get(module_id, 0.0) + total
             summary.episodes.append(
                 EpisodeSummary(env_steps, duration_s, record.agent_returns, record.agent_steps, module_returns)
             )

@@ -18,7 +18,8 @@ def test_code_on_a_page_runs(page):
         exec(compile(block, page.name, "exec"), namespace)
 
 
-@pytest.mark.parametrize("name", ["train_shared_policy", "two_policies"])
+@pytest.mark.parametrize("name", ["train_shared_policy", "two_policies", "league"])
+@pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 def test_an_example_trains(name, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [name, "--iterations", "2"])
     runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")

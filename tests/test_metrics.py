@@ -2,7 +2,7 @@
 
 import pytest
 
-from fastmarl.metrics import NAMED_AGENTS, OTHER_AGENTS, MetricsLogger, RunnerMetrics
+from fastmarl.metrics import NAMED, OTHERS, MetricsLogger, RunnerMetrics
 
 
 def test_reductions_windows_and_nesting():
@@ -38,10 +38,10 @@ def test_a_report_does_not_grow_with_ids_that_never_end():
     from fastmarl.store import CallSummary
 
     metrics = RunnerMetrics(window=1)
-    for first in range(0, 3 * NAMED_AGENTS, 1000):
+    for first in range(0, 3 * NAMED, 1000):
         metrics.add_call(Goal(lambda goal: True), CallSummary(agent_steps=dict.fromkeys(range(first, first + 1000), 2)))
-    steps = metrics.report(0)["num_agent_steps_sampled"]
-    assert len(steps) == NAMED_AGENTS + 1
+    steps = metrics.report(0, [])["num_agent_steps_sampled"]
+    assert len(steps) == NAMED + 1
     assert steps["5"] == 2
     assert sum(steps.values()) == 2 * 13_000
-    assert steps[OTHER_AGENTS] == 2 * (13_000 - NAMED_AGENTS)
+    assert steps[OTHERS] == 2 * (13_000 - NAMED)

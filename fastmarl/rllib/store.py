@@ -12,7 +12,7 @@ from fastmarl.block import MemoryPool
 from fastmarl.rllib.block import RLlibBlock, is_state
 from fastmarl.rllib.layout import WHOLE, ObservationLayout
 from fastmarl.rllib.records import RLlibLanes, RLlibRecord
-from fastmarl.store import CallSummary, EpisodeStore
+from fastmarl.store import ASLEEP, CallSummary, EpisodeStore
 
 
 class RLlibStore(EpisodeStore):
@@ -38,6 +38,8 @@ class RLlibStore(EpisodeStore):
         self.stateful: set[int] = set()
         chosen: list[Any] = [layouts.get(module_id, WHOLE) for module_id in module_ids]
         super().__init__(chosen, module_ids, table, _no_spaces, lookback=0)
+        for module in range(len(module_ids)):
+            self.wake(module)
 
     def _make_scatter(self) -> RLlibScatter:
         return RLlibScatter(self.table, self._grow, self.rows, self._merge_flags)
@@ -70,9 +72,10 @@ class RLlibStore(EpisodeStore):
         self._pools.append(MemoryPool())
         self.rows.append(ModuleRows())
         self.scatter.add_module()
-        self.blocks.append(self._make_block(len(self.blocks)))
         for places in (self.acting_from, self._first_action, self._stamped):
             places.append(0)
+        self.blocks.append(ASLEEP)
+        self.wake(len(self.blocks) - 1)
 
     def fit(self, module: int, observation: Any) -> None:
         """Lay out a module's rows for its first observation, if it has none yet."""

@@ -1,7 +1,6 @@
 """Many envs behind one interface."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 from fastmarl.env_actions import EnvActions
@@ -15,7 +14,7 @@ def make_vector(
     envs: list[Any],
     seeds: list[int | None],
     store: EpisodeStore,
-    env_actions: Sequence[EnvActions],
+    env_actions: list[EnvActions],
     seconds: defaultdict[str, float],
     check: bool,
 ) -> InProcessVector | ArrayVector:

@@ -27,7 +27,7 @@ class ArrayVector:
         env: ArrayEnv,
         seeds: list[int | None],
         store: EpisodeStore,
-        env_actions: Sequence[EnvActions],
+        env_actions: list[EnvActions],
         seconds: defaultdict[str, float],
     ):
         self.envs = [env]

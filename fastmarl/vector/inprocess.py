@@ -1,7 +1,7 @@
 """Envs stepped one after the other, in this process."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any
 
@@ -29,14 +29,14 @@ class InProcessVector:
         envs: list[Any],
         seeds: list[int | None],
         store: EpisodeStore,
-        env_actions: Sequence[EnvActions],
+        env_actions: list[EnvActions],
         seconds: defaultdict[str, float],
         check: bool,
     ):
         self.envs = envs
         self._seeds = seeds
         self._store = store
-        self._actions = ActionDicts(store.table, [actions.rows for actions in env_actions])
+        self._actions = ActionDicts(store.table, env_actions)
         self._slots = list(zip(range(len(envs)), envs, store.table.envs, strict=True))
         self._unchecked_resets = set(range(len(envs))) if check else set()
         self._unchecked_steps = set(self._unchecked_resets)

@@ -104,6 +104,10 @@ class Episode:
     """The env_t at the last return of a chunk, and at the last cut for whatever reason."""
 
     @property
+    def is_over(self) -> bool:
+        return self.terminated or self.truncated
+
+    @property
     def live(self) -> list[Trajectory]:
         return [trajectory for trajectory in self.current.values() if not trajectory.is_done]
 
@@ -142,7 +146,7 @@ class ReferenceRunner:
         """Those that were finished or split in order of that, then the ongoing ones in env order."""
         target, by_episodes = self._target(call)
         if by_episodes or call.force_reset or self._dropped:
-            self.ongoing = [self._begin(e.env, again=True) if e.env_t else e for e in self.ongoing]
+            self.ongoing = [self._begin(e.env, again=True) if self._is_dropped(e) else e for e in self.ongoing]
         done: list[Episode] = []
         self._closed = []
         env_steps_before, agent_steps_before = self.env_steps, self.agent_steps.total()
@@ -150,10 +154,10 @@ class ReferenceRunner:
         while made < target:
             for env in range(self.world.num_envs):
                 self._step(self.ongoing[env])
-                if self.ongoing[env].terminated or self.ongoing[env].truncated:
+                if self.ongoing[env].is_over:
                     self._close(self.ongoing[env])
                     done.append(self.ongoing[env])
-                    self.ongoing[env] = self._begin(env, again=True)
+            self.ongoing = [self._begin(e.env, again=True) if e.is_over else e for e in self.ongoing]
             by_agents = self.world.count_steps_by == "agent_steps"
             steps = self.agent_steps.total() - agent_steps_before if by_agents else self.env_steps - env_steps_before
             made = len(done) if by_episodes else steps
@@ -189,6 +193,13 @@ class ReferenceRunner:
         if self.world.batch_mode == "complete_episodes":
             return self.world.num_envs, True
         return self.world.fragment * self.world.num_envs, False
+
+    def _is_dropped(self, episode: Episode) -> bool:
+        """Whether a call that wants fresh episodes begins this one again."""
+        return episode.env_t > 0
+
+    def _module_for(self, agent: Hashable, episode: Episode) -> str:
+        return self.world.module_of[agent]
 
     def _begin(self, env: int, again: bool = False) -> Episode:
         self.resets[env] += again
@@ -256,7 +267,7 @@ class ReferenceRunner:
             episode.common_infos[episode.env_t] = tick.infos["__common__"]
         for agent, local in tick.obs.items():
             if self._begins(episode, agent, tick):
-                trajectory = Trajectory(agent, self.world.module_of[agent])
+                trajectory = Trajectory(agent, self._module_for(agent, episode))
                 episode.trajectories.append(trajectory)
                 episode.current[agent] = trajectory
             trajectory = episode.current.get(agent)

@@ -1,0 +1,135 @@
+"""A runner's policies: modules that come and go, who is mapped to which, and which of them learn."""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from fastmarl.building import Envs, make_module
+from fastmarl.config import EnvRunnerConfig
+from fastmarl.errors import ConfigError
+from fastmarl.modules import MultiRLModule, RLModule
+from fastmarl.policies import MappingFn, Policies, Policy
+from fastmarl.seeds import Streams
+from fastmarl.transfer import Transfer
+
+ToTrain = Collection[str] | Callable[..., bool]
+
+
+class RunnerPolicies:
+    """The methods of a runner that change its policies, from one call of `sample()` to the next or in callbacks.
+
+    Episodes that are running go on as they began: every agent keeps its module, agents that join later are mapped by
+    the function that was in force at the reset, and a module that was removed (or replaced) acts on in them. An env
+    that was reset at the end of a call has begun its next episode; `sample(force_reset=True)` and
+    `sample(num_episodes=n)` begin it again if it would be another one now.
+
+    `config` is replaced by one with the changes, so that it always tells what is in force.
+    """
+
+    config: EnvRunnerConfig
+    module: MultiRLModule
+    _envs: Envs
+    _policies: Policies
+    _streams: Streams
+    _transfer: Transfer
+    _n_added = 0
+
+    def _check_running(self) -> None:
+        raise NotImplementedError
+
+    def _make_policy(self, module_id: str, module: RLModule) -> Policy:
+        raise NotImplementedError
+
+    def add_module(
+        self,
+        module_id: str,
+        module_spec: Any = None,
+        *,
+        new_agent_to_module_mapping_fn: MappingFn | None = None,
+        new_should_module_be_updated: ToTrain | None = None,
+        override: bool = False,
+    ) -> RLModule:
+        """Add a module, without a change to running episodes; give it weights with `set_weights({module_id: ...})`.
+
+        Args:
+            module_spec: RLModuleSpec, torch.nn.Module, or None for the default net, as in the option `policies`.
+            new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
+            new_should_module_be_updated: `policies_to_train` from now on.
+            override: take the place of a module of that id, as if it had been removed first.
+
+        Returns:
+            The module.
+
+        Raises:
+            ConfigError: the id is taken, the module has no spaces, or a second module has no mapping function to choose
+                among them. Nothing was changed.
+        """
+        self._check_running()
+        known = self.config.module_specs
+        if module_id in known and not override:
+            raise ConfigError(
+                f"there is a module {module_id!r} already; remove it, or pass override=True to replace it"
+            )
+        policies = {**known, module_id: module_spec}
+        config = self._changed(policies, new_agent_to_module_mapping_fn, new_should_module_be_updated)
+        self._n_added += 1
+        with self._streams.torch_seeded(self._n_added):
+            module = make_module(config, self._envs, module_id)
+        module.to(self._transfer.device)
+        policy = self._make_policy(module_id, module)
+        if module_id in known:
+            self._policies.remove(module_id)
+        self._policies.add(policy)
+        self.module.add_module(module_id, module, override=override)
+        self.config = config
+        return module
+
+    def remove_module(
+        self,
+        module_id: str,
+        *,
+        new_agent_to_module_mapping_fn: MappingFn | None = None,
+        new_should_module_be_updated: ToTrain | None = None,
+    ) -> RLModule:
+        """Remove a module. It acts on in the episodes that are running, and is freed when the last of them has ended.
+
+        Args:
+            new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
+            new_should_module_be_updated: `policies_to_train` from now on.
+
+        Returns:
+            The module.
+
+        Raises:
+            ConfigError: there is no such module, or no other. Nothing was changed.
+        """
+        self._check_running()
+        policies = self.config.module_specs
+        if module_id not in policies:
+            raise ConfigError(f"there is no module {module_id!r} to remove; there are {sorted(policies)}")
+        del policies[module_id]
+        self.config = self._changed(policies, new_agent_to_module_mapping_fn, new_should_module_be_updated)
+        self._policies.remove(module_id)
+        return self.module.remove_module(module_id)
+
+    def set_policy_mapping_fn(self, policy_mapping_fn: MappingFn) -> None:
+        """Map the agents of episodes that begin from now on by another function."""
+        self._check_running()
+        if not callable(policy_mapping_fn):
+            raise ConfigError(f"policy_mapping_fn must be callable, got {policy_mapping_fn!r}")
+        self.config = replace(self.config, policy_mapping_fn=policy_mapping_fn)
+
+    def should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
+        """Whether a module learns, by `policies_to_train`."""
+        return self.config.is_policy_to_train(module_id, multi_agent_batch)
+
+    def _changed(
+        self, policies: dict[str, Any], mapping_fn: MappingFn | None, to_train: ToTrain | None
+    ) -> EnvRunnerConfig:
+        """The config with other policies; those that are gone need no training any more."""
+        if to_train is None:
+            to_train = self.config.policies_to_train
+            if to_train is not None and not callable(to_train):
+                to_train = [module_id for module_id in to_train if module_id in policies]
+        mapping_fn = self.config.policy_mapping_fn if mapping_fn is None else mapping_fn
+        return replace(self.config, policies=policies, policy_mapping_fn=mapping_fn, policies_to_train=to_train)
