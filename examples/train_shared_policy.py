@@ -8,39 +8,24 @@ import argparse
 import torch
 
 import fastmarl
+from fastmarl.batches import add_gae, columns
 
 GAMMA, LAMBDA, CLIP, EPOCHS, MINIBATCH = 0.95, 0.95, 0.2, 6, 1024
 REWARD_SCALE = 0.1  # keeps the value error from drowning the policy's gradient in the layers they share
 
 
-def advantages(rewards, values, last_value):
-    """Generalised advantage estimates, float32 [n]; `last_value` is that of the observation after the last step."""
-    advantage, result = 0.0, torch.empty(len(rewards))
-    next_values = torch.cat([values[1:], last_value.reshape(1)])
-    for t in reversed(range(len(rewards))):
-        delta = rewards[t] + GAMMA * next_values[t] - values[t]
-        advantage = delta + GAMMA * LAMBDA * advantage
-        result[t] = advantage
-    return result
-
-
 def make_batch(episodes, module):
-    """All agents' steps, one after the other, with advantages and targets of the value function."""
-    columns = {name: [] for name in ("obs", "actions", "action_logp", "advantages", "targets")}
-    for episode in episodes:
-        for steps in episode.agent_episodes.values():
-            obs = torch.as_tensor(steps.get_observations())
-            with torch.no_grad():
-                values = module.forward_train({"obs": obs})["vf_preds"]
-            last_value = values[-1] * (not steps.is_terminated)
-            rewards = REWARD_SCALE * torch.as_tensor(steps.get_rewards(), dtype=torch.float32)
-            advantage = advantages(rewards, values[:-1], last_value)
-            columns["obs"].append(obs[:-1])
-            columns["actions"].append(torch.as_tensor(steps.get_actions()))
-            columns["action_logp"].append(torch.as_tensor(steps.get_extra_model_outputs("action_logp")))
-            columns["advantages"].append(advantage)
-            columns["targets"].append(advantage + values[:-1])
-    batch = {name: torch.cat(parts) for name, parts in columns.items()}
+    """All agents' steps as tensors, with normalised advantages and targets of the value function."""
+
+    def value_fn(obs):
+        with torch.no_grad():
+            return module.forward_train({"obs": torch.from_numpy(obs)})["vf_preds"]
+
+    batch = columns(episodes, outputs=["action_logp", "vf_preds"])["default_policy"]
+    batch["rewards"] *= REWARD_SCALE
+    add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn)
+    names = ("obs", "actions", "action_logp", "advantages", "value_targets")
+    batch = {name: torch.from_numpy(batch[name]) for name in names}
     batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-6)
     return batch
 
@@ -52,7 +37,7 @@ def ppo_loss(module, batch):
     ratio = torch.exp(dist.logp(batch["actions"]) - batch["action_logp"])
     clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
     surrogate = torch.minimum(ratio * batch["advantages"], clipped * batch["advantages"]).mean()
-    value_error = (outputs["vf_preds"] - batch["targets"]).square().mean()
+    value_error = (outputs["vf_preds"] - batch["value_targets"]).square().mean()
     return -surrogate + 0.5 * value_error - 0.01 * dist.entropy().mean()
 
 

@@ -6,14 +6,14 @@ is a slice, and what it answers is recorded by slices.
 
 import weakref
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastmarl import _store
 from fastmarl._scatter import LeafRows
 from fastmarl.columns import Columns
-from fastmarl.spaces import RowLayout
+from fastmarl.spaces import RowLayout, map_struct
 
 FIRST_CAPACITY = 64
 KEPT_MEMORIES = 4  # idle ones; what a learner held for long and then dropped goes back to the system
@@ -112,6 +112,26 @@ class Block:
             _take(old, rows, self.outputs[key])
         self.rows.n = n
 
+    def output_keys(self) -> tuple[str, ...]:
+        """Names of what is recorded beside the actions."""
+        names = (key if isinstance(key, str) else key[0] for key in self.outputs)
+        return (*(name for name in dict.fromkeys(names) if name != Columns.ACTIONS), Columns.WEIGHTS_SEQ_NO)
+
+    def output(self, name: str) -> Any:
+        """An output's whole column [capacity, ...], nested as the module gave it.
+
+        Raises:
+            KeyError: there is no such output.
+        """
+        if name == Columns.WEIGHTS_SEQ_NO:
+            return self.seq_no_R
+        if name in self.outputs:
+            return self.outputs[name]
+        leaves = {key[1:]: column for key, column in self.outputs.items() if isinstance(key, tuple) and key[0] == name}
+        if not leaves:
+            raise KeyError(name)
+        return _nested(leaves)
+
     def _add_output(self, key: Key, values: np.ndarray, first: int) -> np.ndarray:
         column = self._array(key, (self.rows.capacity, *values.shape[1:]), values.dtype)
         _blank(key, column[:first])
@@ -167,6 +187,15 @@ def _blank(key: Key, rows: np.ndarray) -> None:
     rows[...] = np.nan if rows.dtype.kind == "f" else key == Columns.ACTION_MASK
 
 
+class Place(NamedTuple):
+    """Where one lane's columns are in its block."""
+
+    block: Block
+    rows: np.ndarray  # int64, in order
+    final: int  # place of the final observation, or -1
+    end_env_t: int  # env step of the final observation
+
+
 class BlockSource:
     """The columns of one lane in one chunk, looked up in its block when asked for.
 
@@ -188,6 +217,11 @@ class BlockSource:
         self._end_env_t = end_env_t
         self._infos_at = infos_at
         self._rows: slice | np.ndarray | None = None
+
+    def place(self) -> Place:
+        """Where the columns are."""
+        rows, _ = _store.chain(self._block.prev_R, self._last_row, self._n_rows)
+        return Place(self._block, rows, self._final, self._end_env_t)
 
     @property
     def n_obs(self) -> int:
@@ -223,22 +257,13 @@ class BlockSource:
         return self._column(self._block.reward_R, self.n_obs - 1)
 
     def actions(self) -> Any:
-        return self.extra("actions")
+        return self.extra(Columns.ACTIONS)
 
     def extra_keys(self) -> tuple[str, ...]:
-        names = (key if isinstance(key, str) else key[0] for key in self._block.outputs)
-        return (*(name for name in dict.fromkeys(names) if name != "actions"), Columns.WEIGHTS_SEQ_NO)
+        return self._block.output_keys()
 
     def extra(self, key: str) -> Any:
-        outputs = self._block.outputs
-        if key == Columns.WEIGHTS_SEQ_NO:
-            return self._column(self._block.seq_no_R, self.n_obs - 1)
-        if key in outputs:
-            return self._column(outputs[key], self.n_obs - 1)
-        parts = {path[1:]: column for path, column in outputs.items() if isinstance(path, tuple) and path[0] == key}
-        if not parts:
-            raise KeyError(key)
-        return _nested({path: self._column(column, self.n_obs - 1) for path, column in parts.items()})
+        return map_struct(lambda leaf: self._column(leaf, self.n_obs - 1), self._block.output(key))
 
     def _column(self, array: np.ndarray, n: int) -> np.ndarray:
         if self._rows is None:

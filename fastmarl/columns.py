@@ -5,6 +5,8 @@ class Columns:
     """Keys of module batches, module outputs and episode columns."""
 
     OBS = "obs"
+    NEXT_OBS = "new_obs"
+    FINAL_OBS = "final_obs"  # the observation after a trajectory's last step (Gymnasium's name)
     INFOS = "infos"
     ACTIONS = "actions"
     REWARDS = "rewards"
@@ -17,3 +19,14 @@ class Columns:
     STATE_IN = "state_in"
     STATE_OUT = "state_out"
     WEIGHTS_SEQ_NO = "weights_seq_no"
+    SEQ_LENS = "seq_lens"
+    LOSS_MASK = "loss_mask"
+    EPS_ID = "eps_id"
+    AGENT_ID = "agent_id"
+    ADVANTAGES = "advantages"
+    VALUE_TARGETS = "value_targets"
+    RETURNS_TO_GO = "returns_to_go"
+    ACTIVE = "active"  # in aligned columns: whether the agent acted at the env step
+    ENV_STATE = "env_state"
+    FINAL_T = "final_t"  # in aligned columns: the step of the agent's last observation
+    FIRST_ENV_T = "first_env_t"  # in aligned columns: the env step of their first row

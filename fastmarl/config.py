@@ -69,6 +69,8 @@ class EnvRunnerConfig:
     """Record float64 observations as such; else as float32, which is what modules get."""
     episode_lookback_horizon: int = 1
     """Env steps of history that a chunk of an episode carries over from the one before."""
+    record_env_state: bool = False
+    """Record the env's global state, `env.state()`, at every env step: see `MultiAgentEpisode.get_env_states()`."""
     post_death: str = "error"
     """What a reward for a finished agent does: "error", "accumulate" (onto its last transition, if that has not been
     returned yet) or "drop". What reaches no transition is counted in the metric `unattributed_reward`."""

@@ -1,11 +1,13 @@
 """The getters of `MultiAgentEpisode`: columns of many agents, looked up by env steps or by each agent's own steps."""
 
+import sys
 from collections.abc import Collection, Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastmarl.episode_indices import Indices, Timeline, count, filling, item, rows_at, select
+from fastmarl.episode_indices import Column, Indices, Timeline, count, filling, item, rows_at, rows_of, select
+from fastmarl.errors import EpisodeError
 from fastmarl.single_agent_episode import OF_OBSERVATIONS, SingleAgentEpisode
 
 AgentID = Hashable
@@ -75,6 +77,8 @@ class Getters:
     env_t_started: int
     env_t: int
     lookback: int
+    id_: str
+    _env_states: list[np.ndarray]
 
     def get_observations(
         self,
@@ -152,6 +156,53 @@ class Getters:
         """
         request = Request("extra_model_outputs", key, indices, neg_index_as_lookback, fill, False)
         return self._answer(request, agent_ids, env_steps, return_list)
+
+    @property
+    def env_states(self) -> np.ndarray | None:
+        """All that are known [n, ...], the last one at `env_t`; None if none were recorded."""
+        if len(self._env_states) > 1:
+            self._env_states[:] = [np.concatenate(self._env_states)]
+        return self._env_states[0] if self._env_states else None
+
+    def get_env_states(self, indices: Indices = None, *, neg_index_as_lookback: bool = False) -> np.ndarray:
+        """The env's global states [len + 1, ...], from `env_t_started` to `env_t`; option `record_env_state`.
+
+        Args:
+            indices: env steps, 0 being `env_t_started`, as in `SingleAgentEpisode`. Views, except of a list.
+
+        Raises:
+            EpisodeError: none were recorded.
+            IndexError: there is none at an index.
+        """
+        states = self.env_states
+        if states is None:
+            raise EpisodeError(f"episode {self.id_!r} has no env states; sample with record_env_state=True")
+        timeline = Timeline(0, len(states) - 1 - (self.env_t - self.env_t_started), len(states))
+        times = timeline.times(indices, neg_index_as_lookback, clip=True)
+        if isinstance(times, int):
+            timeline.check([times])
+            return select(Column(states), times)
+        if isinstance(times, list):
+            timeline.check(times)
+        return select(Column(states), rows_of(times, timeline, False))
+
+    def _states_of(self, states: np.ndarray, parts: Parts, since: int, end: int) -> np.ndarray:
+        """Of those kept: from env step `since` (earlier if one of the agents acted then) to `end`."""
+        since = min([since, *(int(part.env_ts()[part.lookback]) for part in parts.values())])
+        first = self.env_t + 1 - len(states)
+        return states[max(since - first, 0) : end + 1 - first]
+
+    def print(self) -> None:
+        """Print a table: agents by env steps, x where the agent had an observation."""
+        steps = np.arange(self.env_t_started - self.lookback, self.env_t + 1)
+        names = [str(agent) for agent in self.agent_episodes]
+        width = max(map(len, [*names, "env_t"]))
+        cell = len(str(self.env_t)) + 2
+        lines = ["env_t".ljust(width) + "".join(f"{step:{cell}}" for step in steps)]
+        for name, part in zip(names, self.agent_episodes.values(), strict=True):
+            marks = np.where(np.isin(steps, part.env_ts()), "x", "")
+            lines.append((name.ljust(width) + "".join(f"{mark:>{cell}}" for mark in marks)).rstrip())
+        sys.stdout.write("\n".join(lines) + "\n")
 
     def _answer(self, request: Request, agent_ids: AgentIDs, env_steps: bool, return_list: bool) -> Any:
         if return_list and not env_steps:

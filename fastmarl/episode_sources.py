@@ -99,17 +99,17 @@ class JoinedSource:
         return 1 + sum(source.n_obs - 1 - skip for source, skip in self.parts)
 
     def observations(self) -> Any:
-        return _join(self._of_observations(lambda source: source.observations()))
+        return joined(self._of_observations(lambda source: source.observations()))
 
     def env_ts(self) -> np.ndarray:
-        return _join(self._of_observations(lambda source: source.env_ts()))
+        return joined(self._of_observations(lambda source: source.env_ts()))
 
     def infos(self) -> list[dict]:
         *others, (last, skip) = self.parts
         return [info for source, skip in others for info in source.infos()[skip:-1]] + last.infos()[skip:]
 
     def actions(self) -> Any:
-        return _join([_cut(source.actions(), slice(skip, None)) for source, skip in self.parts])
+        return joined([_cut(source.actions(), slice(skip, None)) for source, skip in self.parts])
 
     def rewards(self) -> np.ndarray:
         return np.concatenate([source.rewards()[skip:] for source, skip in self.parts])
@@ -122,9 +122,9 @@ class JoinedSource:
         model = next((source.extra(key) for source, _ in self.parts if key in source.extra_keys()), None)
         if model is None:
             raise KeyError(key)
-        return _join([
+        return joined([
             _cut(source.extra(key), slice(skip, None)) if key in source.extra_keys()
-            else _blank(model, source.n_obs - 1 - skip)
+            else blank_like(model, source.n_obs - 1 - skip)
             for source, skip in self.parts
         ])  # fmt: skip
 
@@ -138,16 +138,18 @@ def _cut(struct: Any, rows: slice) -> Any:
     return map_struct(lambda leaf: leaf[rows], struct)
 
 
-def _blank(struct: Any, n: int) -> Any:
+def blank_like(struct: Any, n: int) -> Any:
+    """n rows of NaN (0 for integers) with the structure, dtypes and shapes of another column."""
     return map_struct(
         lambda leaf: np.full((n, *leaf.shape[1:]), np.nan if leaf.dtype.kind == "f" else 0, leaf.dtype), struct
     )
 
 
-def _join(structs: list[Any]) -> Any:
+def joined(structs: list[Any]) -> Any:
+    """Columns of one structure, one after the other."""
     first = structs[0]
     if isinstance(first, dict):
-        return {key: _join([struct[key] for struct in structs]) for key in first}
+        return {key: joined([struct[key] for struct in structs]) for key in first}
     if isinstance(first, (tuple, list)):
-        return tuple(_join(list(parts)) for parts in zip(*structs, strict=True))
+        return tuple(joined(list(parts)) for parts in zip(*structs, strict=True))
     return np.concatenate(structs)

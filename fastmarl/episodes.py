@@ -1,7 +1,7 @@
 """What `sample()` returns: chunks of episodes of many agents."""
 
-import sys
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -13,18 +13,9 @@ from fastmarl.errors import EpisodeError
 from fastmarl.single_agent_episode import SingleAgentEpisode as SingleAgentEpisode
 
 SAVED = (
-    "id_",
-    "env_t_started",
-    "env_t",
-    "lookback",
-    "is_terminated",
-    "is_truncated",
-    "common_infos",
-    "hanging_rewards",
-    "custom_data",
-    "agent_ids",
-    "duration_s",
-)
+    "id_", "env_t_started", "env_t", "lookback", "is_terminated", "is_truncated", "common_infos", "hanging_rewards",
+    "custom_data", "agent_ids", "duration_s", "env_states",
+)  # fmt: skip
 
 
 class MultiAgentEpisode(Getters):
@@ -54,6 +45,8 @@ class MultiAgentEpisode(Getters):
         hanging_rewards: by waiting agent (it has acted, and has not had an observation since): what it was paid since.
         custom_data: anything a user keeps with the episode; the chunks that follow get it too.
         agent_ids: agents that are known to live in this chunk, also those without a transition in it.
+        env_states: the env's global states at consecutive env steps, the last at `env_t`, [n, ...] with n above the
+            chunk's length: those of the lookback, and of earlier steps upon which a waiting agent acted, come first.
         duration_s: seconds since the episode's begin.
     """
 
@@ -62,6 +55,7 @@ class MultiAgentEpisode(Getters):
         "_common_infos",
         "_custom_data",
         "_duration_s",
+        "_env_states",
         "_hanging_rewards",
         "_known_agents",
         "_make_parts",
@@ -96,6 +90,7 @@ class MultiAgentEpisode(Getters):
         hanging_rewards: dict[AgentID, float] | None = None,
         custom_data: dict | None = None,
         agent_ids: Collection[AgentID] | None = None,
+        env_states: np.ndarray | None = None,
         duration_s: float = 0.0,
     ):
         self.id_ = id_
@@ -115,6 +110,7 @@ class MultiAgentEpisode(Getters):
         self._custom_data = {} if custom_data is None else custom_data
         self._known_agents = list(self.agent_episodes) if agent_ids is None else agent_ids
         self._duration_s = duration_s
+        self._env_states = [] if env_states is None else [env_states]  # consecutive pieces
         self._module_of: dict[AgentID, str] = {}
 
     @property
@@ -170,6 +166,14 @@ class MultiAgentEpisode(Getters):
         if not isinstance(item, slice):
             raise NotImplementedError(f"an episode can be sliced, as in episode[2:5], but not indexed with {item!r}")
         return self.slice(item)
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """Pickles and deep copies hold this chunk's arrays only, not the memory they are part of."""
+        slots = {name: getattr(self, name) for name in self.__slots__}
+        waiting_infos: Callable = partial(dict, self.get_waiting_infos())
+        return None, {
+            **slots, "_agent_episodes": self.agent_episodes, "_make_parts": None, "_waiting_infos": waiting_infos
+        }  # fmt: skip
 
     def env_steps(self) -> int:
         return len(self)
@@ -251,6 +255,7 @@ class MultiAgentEpisode(Getters):
         lookback = min(wanted, self.lookback + start)
         at_end = end == self.env_t
         parts, known, waiting = self._parts(begin, end, lookback)
+        states = self.env_states
         hanging = dict.fromkeys(waiting, 0.0)
         if at_end:
             known += [agent for agent in self._known_agents if agent not in self.agent_episodes]
@@ -270,6 +275,7 @@ class MultiAgentEpisode(Getters):
             hanging_rewards=hanging,
             custom_data=dict(self._custom_data),
             agent_ids=known,
+            env_states=None if states is None else self._states_of(states, parts, begin - lookback, end),
             duration_s=self._duration_s,
         )
 
@@ -294,13 +300,16 @@ class MultiAgentEpisode(Getters):
         """Add the chunk that follows; lookbacks of agents that are in both are left out.
 
         Raises:
-            EpisodeError: `other` does not follow, or an agent that finished here has come again there. Nothing changed.
+            EpisodeError: `other` does not follow, or an agent that finished here has come again there, or only one of
+                them has env states. Nothing changed.
         """
         if self.id_ != other.id_ or self.is_done or self.env_t != other.env_t_started:
             raise EpisodeError(
                 f"episode {self.id_!r}, env steps {self.env_t_started} to {self.env_t}, done={self.is_done}: can't be "
                 f"followed by episode {other.id_!r}, env steps {other.env_t_started} to {other.env_t}"
             )
+        if bool(self._env_states) != bool(other._env_states):
+            raise EpisodeError(f"episode {self.id_!r}: a chunk with env states can't be joined with one without")
         joined = {agent: self.agent_episodes[agent] for agent in other.agent_episodes if agent in self.agent_episodes}
         for agent, part in joined.items():
             part.check_followed_by(other.agent_episodes[agent])
@@ -308,6 +317,8 @@ class MultiAgentEpisode(Getters):
             part.concat_episode(other.agent_episodes[agent])
         self._known_agents = list(dict.fromkeys([*self._known_agents, *other._known_agents]))
         self.agent_episodes = {**self.agent_episodes, **other.agent_episodes, **joined}
+        if other.env_states is not None:
+            self._env_states = [*self._env_states, other.env_states[len(other.env_states) - len(other) :]]
         self.env_t = other.env_t
         self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
         self._common_infos = {**self._common_infos, **other._common_infos}
@@ -326,25 +337,15 @@ class MultiAgentEpisode(Getters):
         return self
 
     def validate(self) -> None:
-        """Raises EpisodeError if the agents' columns don't fit each other or the env steps."""
+        """Raises EpisodeError if the agents' columns don't fit each other or the env steps, or env states lack."""
+        if self.env_states is not None and len(self.env_states) <= len(self):
+            raise EpisodeError(f"expected {len(self) + 1} or more env states, got {len(self.env_states)}")
         for agent, part in self.agent_episodes.items():
             part.validate()
             ends = part.env_ts()[part.lookback + 1 :]
             if not all(self.env_t_started < end <= self.env_t for end in ends.tolist()):
                 raise EpisodeError(f"agent {agent!r}: transitions can't end at {ends.tolist()} in a chunk of env steps "
                                    f"{self.env_t_started} to {self.env_t}")  # fmt: skip
-
-    def print(self) -> None:
-        """Print a table: agents by env steps, x where the agent had an observation."""
-        steps = np.arange(self.env_t_started - self.lookback, self.env_t + 1)
-        names = [str(agent) for agent in self.agent_episodes]
-        width = max(map(len, [*names, "env_t"]))
-        cell = len(str(self.env_t)) + 2
-        lines = ["env_t".ljust(width) + "".join(f"{step:{cell}}" for step in steps)]
-        for name, part in zip(names, self.agent_episodes.values(), strict=True):
-            marks = np.where(np.isin(steps, part.env_ts()), "x", "")
-            lines.append((name.ljust(width) + "".join(f"{mark:>{cell}}" for mark in marks)).rstrip())
-        sys.stdout.write("\n".join(lines) + "\n")
 
     def get_state(self) -> dict[str, Any]:
         """Nested dicts of arrays (not copied), numbers and strings; without spaces and the mapping function."""
@@ -361,6 +362,7 @@ class MultiAgentEpisode(Getters):
             "hanging_rewards": self._hanging_rewards,
             "custom_data": self._custom_data,
             "duration_s": self._duration_s,
+            "env_states": self.env_states,
         }
 
     @classmethod

@@ -47,6 +47,10 @@ class RewardError(MultiAgentEnvError, ValueError):
     """A reward is not a finite number."""
 
 
+class EnvStateError(MultiAgentEnvError, ValueError):
+    """What an env's `state()` returned does not fit its state space, or its earlier states."""
+
+
 class FinishedAgentError(MultiAgentEnvError):
     """Data came for an agent that had already finished (options `post_death` and `respawn`)."""
 
@@ -100,3 +104,7 @@ class CheckpointError(FastmarlError, ValueError):
 
 class EpisodeError(FastmarlError, ValueError):
     """Chunks of episodes, their columns or a saved state don't fit together."""
+
+
+class BatchError(FastmarlError, ValueError):
+    """Episodes, columns and options don't fit into one batch."""

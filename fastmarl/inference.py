@@ -117,6 +117,11 @@ class ModuleInference:
         self._check_finite(arrays)
         return arrays
 
+    def begin_state(self, lanes: np.ndarray) -> None:
+        """Lanes whose first step this is begin with the initial state, though the module isn't asked."""
+        if self._state is not None:
+            self._state.begin(lanes)
+
     def keep_state(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray]) -> None:
         """Keep the recurrent state each lane goes on with, and add the one it acted in to the outputs as "state_in"."""
         if self._state is not None:
@@ -218,17 +223,22 @@ class LaneState:
         remaining = iter(leaves)
         return map_struct(lambda _: next(remaining), self._structure)
 
-    def read(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """The states these lanes (int32 [n]) act in, [n, ...] a leaf."""
+    def begin(self, lanes: np.ndarray) -> None:
+        """Give the initial state to those of these lanes (int32 [n]) whose first step this is."""
         table = self._table
         is_first = table.t_started_L[lanes] + table.count_L[lanes] - table.lookback_L[lanes] == 1
-        self._read = []
         for i, (values_LK, initial) in enumerate(zip(self._values_LK, self._initial, strict=True)):
             if len(values_LK) < len(table.row_L):
                 grown = np.zeros((len(table.row_L), initial.size), initial.dtype)
                 grown[: len(values_LK)] = values_LK
                 self._values_LK[i] = values_LK = grown
             values_LK[lanes[is_first]] = initial.reshape(-1)
+
+    def read(self, lanes: np.ndarray) -> list[np.ndarray]:
+        """The states these lanes (int32 [n]) act in, [n, ...] a leaf."""
+        self.begin(lanes)
+        self._read = []
+        for values_LK, initial in zip(self._values_LK, self._initial, strict=True):
             rows = np.empty((len(lanes), initial.size), initial.dtype)
             lanes_to_rows(values_LK, lanes, rows)
             self._read.append(rows.reshape(len(lanes), *initial.shape))

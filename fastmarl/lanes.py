@@ -40,6 +40,7 @@ class EpisodeRecord:
         self.started_at = started_at
         self.env_t_started = 0  # of the current chunk
         self.lookback = 0
+        self.env_states_from = 0  # env step of the first recorded global state that the current chunk needs
         self.lanes: list[int] = []  # of the current chunk, in order of appearance
         self.joining: list[int] = []  # respawned while their former lane is in this chunk: they open the next
         self.ended: list[int] = []  # since the call began

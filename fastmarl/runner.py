@@ -12,6 +12,7 @@ from fastmarl.callbacks import EVENTS, listeners
 from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.env_actions import EnvActions
+from fastmarl.env_states import make_env_states
 from fastmarl.episode_selection import only_modules
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import ConfigError, RunnerStoppedError
@@ -95,11 +96,20 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         self._table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
         policies = [self._make_policy(module_id, module) for module_id, module in self.module.items()]
         module_ids, layouts = [policy.module_id for policy in policies], [policy.layout for policy in policies]
-        self._store = EpisodeStore(layouts, module_ids, self._table, envs.spaces, config.episode_lookback_horizon)
+        states = make_env_states(envs.all) if config.record_env_state else []
+        lookback = config.episode_lookback_horizon
+        self._store = EpisodeStore(layouts, module_ids, self._table, envs.spaces, lookback, states)
         self._policies = Policies(self._store, policies)
         seeds = [self._streams.env_seed(env_index) for env_index in range(self.num_envs)]
-        check = not config.disable_env_checking
-        self.env = make_vector(envs.all, seeds, self._store, self._policies.env_actions, self._counts.seconds, check)
+        self.env = make_vector(
+            envs.all,
+            seeds,
+            self._store,
+            self._policies.env_actions,
+            self._counts.seconds,
+            check=not config.disable_env_checking,
+            env_states=states,
+        )
         self._to_reset = set(range(self.num_envs))
         self._goal = make_goal(config, 0, None, self.num_envs)  # of the current call, or the last one
 
@@ -221,6 +231,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             batched = perf_counter()
             if goal.random_actions:
                 outputs = env_actions.random(n, self._rng, legal)
+                inference.begin_state(block.lane_R[first:end])
             else:
                 outputs = inference.act(batch, n, explore=explore, t=goal.env_steps, legal=legal)
                 inference.keep_state(block.lane_R[first:end], outputs)

@@ -52,7 +52,6 @@ class SingleAgentEpisode:
         "_columns",
         "_custom_data",
         "_id",
-        "_source",
         "action_space",
         "agent_id",
         "is_terminated",
@@ -61,6 +60,7 @@ class SingleAgentEpisode:
         "module_id",
         "multi_agent_episode_id",
         "observation_space",
+        "source",
         "t_started",
     )
 
@@ -85,7 +85,7 @@ class SingleAgentEpisode:
         self.multi_agent_episode_id = multi_agent_episode_id
         self.observation_space = observation_space
         self.action_space = action_space
-        self._source = source
+        self.source = source
         self.lookback = lookback
         self.t_started = t_started
         self.is_terminated = is_terminated
@@ -112,7 +112,7 @@ class SingleAgentEpisode:
 
     @property
     def is_reset(self) -> bool:
-        return self._source.n_obs > 0
+        return self.source.n_obs > 0
 
     @property
     def is_numpy(self) -> bool:
@@ -127,10 +127,10 @@ class SingleAgentEpisode:
 
     @property
     def extra_model_output_keys(self) -> tuple[str, ...]:
-        return self._source.extra_keys()
+        return self.source.extra_keys()
 
     def __len__(self) -> int:
-        return self._source.n_obs - 1 - self.lookback
+        return self.source.n_obs - 1 - self.lookback
 
     def __repr__(self) -> str:
         steps, total = f"{self.t_started}..{self.t}", self.get_return()
@@ -246,8 +246,8 @@ class SingleAgentEpisode:
     def part(self, first: int, last: int, lookback: int) -> "SingleAgentEpisode":
         """Rows `first` to `last` of the observations (lookback included) and what is between them, as views."""
         between = slice(first, last)
-        extras = {key: self._source.extra(key) for key in self._source.extra_keys()}
-        n = self._source.n_obs
+        extras = {key: self.source.extra(key) for key in self.source.extra_keys()}
+        n = self.source.n_obs
         at_end = last == n - 1
         return SingleAgentEpisode(
             agent_id=self.agent_id,
@@ -277,8 +277,8 @@ class SingleAgentEpisode:
             EpisodeError: `other` does not follow. Nothing was changed.
         """
         self.check_followed_by(other)
-        parts = self._source.parts if isinstance(self._source, JoinedSource) else [(self._source, 0)]
-        self._source = JoinedSource([*parts, (other._source, other.lookback)])
+        parts = self.source.parts if isinstance(self.source, JoinedSource) else [(self.source, 0)]
+        self.source = JoinedSource([*parts, (other.source, other.lookback)])
         self._columns = {}
         self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
         self.custom_data.update(other.custom_data)
@@ -296,7 +296,7 @@ class SingleAgentEpisode:
 
     def validate(self) -> None:
         """Raises EpisodeError if the columns' lengths don't fit."""
-        n = self._source.n_obs
+        n = self.source.n_obs
         if not 0 <= self.lookback < n:
             raise EpisodeError(f"agent {self.agent_id!r}: a lookback of {self.lookback} in {n} observations")
         expected = {"observations": n, "env_ts": n, "infos": n, "actions": n - 1, "rewards": n - 1}
@@ -317,7 +317,7 @@ class SingleAgentEpisode:
         return {
             **{name: getattr(self, name) for name in SAVED},
             **{name: self.column(name).data for name in SAVED_COLUMNS},
-            "extra_model_outputs": {key: self._source.extra(key) for key in self._source.extra_keys()},
+            "extra_model_outputs": {key: self.source.extra(key) for key in self.source.extra_keys()},
             "custom_data": self.custom_data,
         }
 
@@ -356,7 +356,7 @@ class SingleAgentEpisode:
     ) -> Any:
         """What the getters have in common; `what` is the end of the getter's name, `key` that of an extra output."""
         column = self.column(what, key)
-        timeline = Timeline(0, self.lookback, self._source.n_obs - (what not in OF_OBSERVATIONS))
+        timeline = Timeline(0, self.lookback, self.source.n_obs - (what not in OF_OBSERVATIONS))
         times = timeline.times(indices, neg_index_as_lookback, clip=fill is None)
         if isinstance(times, int):
             if fill is not None and not timeline.has(times):
@@ -375,7 +375,7 @@ class SingleAgentEpisode:
         return column
 
     def _read(self, what: str, key: str | None) -> Column:
-        source = self._source
+        source = self.source
         if what == "observations":
             return Column(source.observations(), self.observation_space, with_start=True)
         if what == "actions":

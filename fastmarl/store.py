@@ -6,7 +6,7 @@ begins new blocks with what the next call needs of the old ones (see docs/data-p
 
 import time
 import uuid
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from fastmarl import _store
 from fastmarl._scatter import ModuleRows, Scatter
 from fastmarl.block import Block, Key, MemoryPool
 from fastmarl.chunk import TERMINATED, TRUNCATED, ChunkParts
+from fastmarl.env_states import EnvStates
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.kernels.accumulate import accumulate
 from fastmarl.lanes import EpisodeRecord, LaneTable
@@ -56,6 +57,7 @@ class EpisodeStore:
         table: the lanes.
         spaces_of: (env index, agent id) -> (observation space, action space).
         lookback: env steps of history that a chunk carries over from the one before.
+        env_states: the recorded global states of each env; empty: none are recorded.
 
     Attributes:
         awake: module indices, ascending, of those that have a block. One gets it with its first agent, and loses it
@@ -70,11 +72,13 @@ class EpisodeStore:
         table: LaneTable,
         spaces_of: Callable[[int, Hashable], tuple[gym.Space, gym.Space]],
         lookback: int,
+        env_states: Sequence[EnvStates] = (),
     ):
         self.table = table
         self.module_ids = module_ids
         self._layouts = layouts
         self._spaces_of = spaces_of
+        self._env_states = env_states
         self._lookback_E = np.full(len(table.envs), lookback, np.int32)
         self._pools = [MemoryPool() for _ in layouts]
         self.rows = [ModuleRows() for _ in layouts]
@@ -138,6 +142,8 @@ class EpisodeStore:
     def open_episode(self, env_index: int) -> None:
         """The env is about to be reset: what comes next for it is a new episode."""
         self.table.envs[env_index].clear()
+        if self._env_states:
+            self._env_states[env_index].begin_episode()
         self.table.records[env_index] = EpisodeRecord(env_index, self.new_id(), time.perf_counter())
 
     def new_id(self) -> str:
@@ -236,6 +242,7 @@ class EpisodeStore:
             if record is not None:
                 self._settle_ended(record)
                 self._next_chunk(record)
+        self._renew_env_states()
         self.table.release(self._dropped_lanes)
         self.finished_chunks, self._finished, self._dropped_lanes = [], [], []
         return summary
@@ -264,8 +271,18 @@ class EpisodeStore:
             hanging_rewards=parts.hanging_rewards(self.acting_from),
             custom_data=record.custom_data,
             agent_ids=parts.agent_ids,
+            env_states=self._states_of_chunk(record) if self._env_states else None,
             duration_s=time.perf_counter() - record.started_at,
         )
+
+    def _states_of_chunk(self, record: EpisodeRecord) -> np.ndarray:
+        env_t = self.table.envs[record.env_index].env_t
+        return self._env_states[record.env_index].last(env_t - record.env_states_from + 1)
+
+    def _renew_env_states(self) -> None:
+        for env_index, states in enumerate(self._env_states):
+            record = self.table.records[env_index]
+            states.renew(0 if record is None else self.table.envs[env_index].env_t - record.env_states_from + 1)
 
     def _sum_up(self) -> CallSummary:
         table, summary = self.table, CallSummary()
@@ -314,6 +331,9 @@ class EpisodeStore:
         lookback = int(self._lookback_E[record.env_index])
         record.lookback = min(lookback, env.env_t)
         record.lanes = [lane for lane in record.lanes if not table.done_L[lane]]
+        if self._env_states:
+            acted_at = (self.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]] for lane in record.lanes)
+            record.env_states_from = min([env.env_t - record.lookback, *map(int, acted_at)])
         if env.infos:
             since = env.env_t - lookback
             kept_from = {-1: since}

@@ -75,6 +75,9 @@ class Rooms(ArrayEnv):
         for name, group in out.groups.items():
             group.obs[:] = self.t[:, None, None] + (0.5 if name == "far" else 0.0)
 
+    def state(self):
+        return np.stack([self.t, 100 + self.t], 1)
+
     def close(self):
         self.closed = True
 
@@ -115,6 +118,12 @@ def test_every_group_gets_its_own_observations_and_actions(policies):
             np.testing.assert_array_equal(array, np.tile((10 + t % lengths % 4)[:, None], array.shape[1]))
     runner.stop()
     assert runner.env.envs[0].closed
+
+
+def test_global_states_are_recorded_env_by_env():
+    for episode in make_runner(record_env_state=True).sample(num_timesteps=3 * 20):
+        t = np.arange(len(episode) + 1)
+        np.testing.assert_array_equal(episode.get_env_states(), np.stack([t, 100 + t], 1))
 
 
 def test_callbacks_see_every_step_of_every_env():

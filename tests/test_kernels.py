@@ -7,6 +7,7 @@ from fastmarl.kernels.accumulate import accumulate, accumulate_numpy
 from fastmarl.kernels.array_steps import NO_PLACE, append_rows, append_rows_numpy, settle_step, settle_step_numpy
 from fastmarl.kernels.moments import update_moments, update_moments_numpy
 from fastmarl.kernels.remap import lanes_to_rows, lanes_to_rows_numpy, rows_to_lanes, rows_to_lanes_numpy
+from fastmarl.kernels.returns import discount, discount_numpy, gae, gae_numpy
 from fastmarl.kernels.sample import sample_categorical, sample_categorical_numpy
 
 
@@ -78,6 +79,34 @@ def test_update_moments_matches_numpy(rng, kernel, sizes, dtype):
         everything = np.concatenate(batches).astype(np.float64)
         np.testing.assert_allclose(got[0], everything.mean(0), rtol=1e-12)
         np.testing.assert_allclose(got[1] / got_count, everything.var(0), rtol=1e-6, atol=1e-12)
+
+
+@versions(gae)
+@pytest.mark.parametrize("lengths", [[], [0], [1], [5, 0, 1, 40], [300, 7]])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("gamma", "lambda_"), [(0.99, 0.95), (1.0, 1.0), (0.9, 0.0), (0.0, 0.5)])
+def test_gae_matches_numpy(rng, kernel, lengths, dtype, gamma, lambda_):
+    length_S, n = np.array(lengths, np.int64), sum(lengths)
+    arrays = rng.normal(size=n), rng.normal(size=n).astype(dtype), rng.normal(size=len(lengths)), length_S
+    expected, got = np.full(n, np.nan), np.full(n, np.nan)
+    gae_numpy(*arrays, gamma, lambda_, expected)
+    kernel(*arrays, gamma, lambda_, got)
+    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
+    assert not np.isnan(got).any()
+
+
+@versions(discount)
+@pytest.mark.parametrize("lengths", [[], [0], [1], [5, 0, 1, 40], [300, 7]])
+@pytest.mark.parametrize(("dtype", "rtol"), [(np.float32, 1e-6), (np.float64, 1e-12)])
+@pytest.mark.parametrize("gamma", [0.99, 1.0, 0.0])
+def test_discount_matches_numpy(rng, kernel, lengths, dtype, rtol, gamma):
+    length_S, n = np.array(lengths, np.int64), sum(lengths)
+    arrays = rng.normal(9, 1, n), rng.normal(size=len(lengths)), length_S
+    expected, got = np.full(n, np.nan, dtype), np.full(n, np.nan, dtype)
+    discount_numpy(*arrays, gamma, expected)
+    kernel(*arrays, gamma, got)
+    np.testing.assert_allclose(got, expected, rtol=rtol)
+    assert not np.isnan(got).any()
 
 
 def drawn(kernel, logits, uniform):

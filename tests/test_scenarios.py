@@ -267,6 +267,16 @@ def test_memory_goes_by_the_agents_own_steps(env):
     assert seen >= 400
 
 
+def test_memory_after_random_steps_is_not_that_of_an_earlier_episode():
+    runner = _runner(ClockEnv, policies={"memory": StepCounter()})
+    runner.sample(num_timesteps=15)
+    runner.sample(num_timesteps=3, random_actions=True, force_reset=True)
+    (chunk,) = runner.sample(num_timesteps=2)
+    for part in chunk.agent_episodes.values():
+        assert part.t_started == 3
+        assert part.get_extra_model_outputs("count").tolist() == [[0, 0], [1, 1]]
+
+
 class SometimesNobodyEnv(ClockEnv):
     """Nobody is observed at odd ticks; "never" is not observed at all."""
 

@@ -70,7 +70,8 @@ class ArrayEnv:
     """Base class for a batch of environments that step together.
 
     Agents with equal spaces form a group, whose values are arrays with the axes env and agent. The runner resets envs
-    whose episode is over, with `reset()`; the batch must not do so by itself.
+    whose episode is over, with `reset()`; the batch must not do so by itself. It may have a method `state()`: global
+    states [E, ...] for central critics, of which `state_space` describes one.
 
     Args:
         num_envs: E, the copies in the batch.

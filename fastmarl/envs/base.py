@@ -43,6 +43,8 @@ class MultiAgentEnv:
         agents: ids of those that take part now; for your own use, samplers go by the observations.
         observation_spaces, action_spaces: gymnasium spaces by agent id.
         observation_space, action_space: without those, one space for all agents, or a Dict space by agent id.
+        state_space: of what `state()` returns. An env may have this method, without arguments: the global state as
+            an array, for central critics; see `EnvRunnerConfig.record_env_state`.
     """
 
     possible_agents: list[Any] = []  # noqa: RUF012  (replaced by each env, never changed)
@@ -51,6 +53,7 @@ class MultiAgentEnv:
     action_spaces: dict[Any, gym.Space] | None = None
     observation_space: gym.Space | None = None
     action_space: gym.Space | None = None
+    state_space: gym.Space | None = None
 
     @property
     def unwrapped(self) -> Any:

@@ -50,6 +50,15 @@ class JointGymnasiumEnv:
         """The Gymnasium env, without its wrappers."""
         return self.env.unwrapped
 
+    @property
+    def state_space(self) -> gym.Space | None:
+        """Of `state()`, if the env says."""
+        return getattr(self.unwrapped, "state_space", None)
+
+    def state(self) -> np.ndarray:
+        """What the env's own `state()` returns, if it has one: the global state, for central critics."""
+        return self.unwrapped.state()
+
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         obs, info = self.env.reset(seed=seed, options=options)
         self._ended = {}

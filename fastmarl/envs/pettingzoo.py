@@ -33,6 +33,11 @@ class PettingZooAdapter:
         """The PettingZoo env, without its wrappers."""
         return self.env.unwrapped
 
+    @property
+    def state_space(self) -> gym.Space | None:
+        """Of `state()`, if the env says."""
+        return getattr(self.env, "state_space", None)
+
     def state(self) -> np.ndarray:
         """The env's global state, for central critics."""
         return self.env.state()

@@ -8,6 +8,7 @@ import numpy as np
 
 from fastmarl.array_scatter import ArrayScatter
 from fastmarl.env_actions import EnvActions
+from fastmarl.env_states import EnvStates
 from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.store import EpisodeStore
 
@@ -20,6 +21,7 @@ class ArrayVector:
         seeds: per env, of its first reset.
         store, env_actions: where steps go to and actions come from.
         seconds: takes "timed_env", "timed_scatter" and "timed_send".
+        env_states: per env, what records its global states; empty: nothing does.
     """
 
     def __init__(
@@ -29,12 +31,14 @@ class ArrayVector:
         store: EpisodeStore,
         env_actions: list[EnvActions],
         seconds: defaultdict[str, float],
+        env_states: Sequence[EnvStates],
     ):
         self.envs = [env]
         self._env = env
         self._seeds = seeds
         self._scatter = ArrayScatter(env, store, env_actions)
         self._seconds = seconds
+        self._env_states = env_states
 
     def reset(self, env_indices: Sequence[int]) -> None:
         """Reset these envs and write their first observations; only an env's first reset is seeded."""
@@ -49,6 +53,7 @@ class ArrayVector:
         except Exception as error:
             error.add_note(f"fastmarl: raised by reset() of the envs {list(env_indices)!s:.200}")
             raise
+        self._record_states(env_indices)
         self._scatter.write_reset(np.array(env_indices), out)
 
     def step(self, after_step: Callable[[int, int], None], *, after_each: bool) -> None:
@@ -61,6 +66,7 @@ class ArrayVector:
         except Exception as error:
             error.add_note(f"fastmarl: raised by step() of the batch of {self._env.num_envs} envs")
             raise
+        self._record_states(range(self._env.num_envs))
         stepped = perf_counter()
         all_done_E = self._scatter.write_step(out)
         seconds = self._seconds
@@ -69,3 +75,9 @@ class ArrayVector:
         seconds["timed_send"] += sent - begun
         for env_index in range(len(all_done_E)) if after_each else np.flatnonzero(all_done_E).tolist():
             after_step(env_index, int(all_done_E[env_index]))
+
+    def _record_states(self, env_indices: Sequence[int]) -> None:
+        if self._env_states:
+            states = self._env.state()  # type: ignore[attr-defined]  # make_env_states() has looked whether it has one
+            for env_index in env_indices:
+                self._env_states[env_index].add(states[env_index])

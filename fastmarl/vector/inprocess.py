@@ -1,12 +1,13 @@
 """Envs stepped one after the other, in this process."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any
 
 from fastmarl._actions import ActionDicts
 from fastmarl.env_actions import EnvActions
+from fastmarl.env_states import EnvStates, StateRecordingEnv
 from fastmarl.envs.check import check_reset_result, check_step_result
 from fastmarl.store import EpisodeStore
 
@@ -22,6 +23,7 @@ class InProcessVector:
         store, env_actions: where steps go to and actions come from.
         seconds: takes "timed_env", "timed_scatter" and "timed_send", of every TIMED_EVERY-th tick.
         check: whether each env's first results are checked in detail.
+        env_states: per env, what records its global states; empty: nothing does.
     """
 
     def __init__(
@@ -32,12 +34,14 @@ class InProcessVector:
         env_actions: list[EnvActions],
         seconds: defaultdict[str, float],
         check: bool,
+        env_states: Sequence[EnvStates],
     ):
         self.envs = envs
+        self._stepped = list(map(StateRecordingEnv, envs, env_states)) if env_states else envs
         self._seeds = seeds
         self._store = store
         self._actions = ActionDicts(store.table, env_actions)
-        self._slots = list(zip(range(len(envs)), envs, store.table.envs, strict=True))
+        self._slots = list(zip(range(len(envs)), self._stepped, store.table.envs, strict=True))
         self._unchecked_resets = set(range(len(envs))) if check else set()
         self._unchecked_steps = set(self._unchecked_resets)
         self._ticks = 0
@@ -51,7 +55,7 @@ class InProcessVector:
     def _reset(self, env_index: int) -> None:
         seed, self._seeds[env_index] = self._seeds[env_index], None
         try:
-            result = self.envs[env_index].reset(seed=seed)
+            result = self._stepped[env_index].reset(seed=seed)
         except Exception as error:
             _locate(error, env_index, "reset()")
             raise

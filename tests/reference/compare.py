@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 import fastmarl
-from fastmarl.spaces import map_struct
-from reference.replay import encode, encode_actions, leaves, make_config
+from reference.replay import encode_actions, leaves, make_config, recorded
 from reference.runner import AgentChunk, Chunk, ReferenceRunner
 from reference.worlds import Call, World
 
@@ -108,8 +107,7 @@ def _assert_same_part(world: World, got: Any, want: AgentChunk, agent: Any) -> N
     assert (got.is_terminated, got.is_truncated) == (want.terminated, want.truncated), agent
     assert got.get_return() == want.total, agent
     columns = all_columns(got, want.lookback)
-    obs = encode(world.obs_kinds[want.module], want.obs)
-    _assert_same(columns["obs"], obs if world.keep_dtype else map_struct(_rounded, obs), (agent, "obs"))
+    _assert_same(columns["obs"], recorded(world, want.module, want.obs), (agent, "obs"))
     actions = encode_actions(world.action_kinds[want.module], want.actions)
     _assert_same(columns["actions"], actions, (agent, "actions"))
     _assert_same(columns["rewards"], np.array(want.rewards), (agent, "rewards"))
@@ -117,10 +115,6 @@ def _assert_same_part(world: World, got: Any, want: AgentChunk, agent: Any) -> N
     assert columns["two"].tolist() == [[s, -s] for s in want.obs[:-1]], (agent, "two")
     assert columns["infos"] == want.infos, (agent, "infos")
     assert env_ts_of(got) == want.env_ts, (agent, "env_ts")
-
-
-def _rounded(leaf: np.ndarray) -> np.ndarray:
-    return leaf.astype(np.float32) if leaf.dtype == np.float64 else leaf
 
 
 def _assert_same(got: Any, want: Any, what: tuple) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 import fastmarl
+from fastmarl.spaces import map_struct
 from reference.batched import Batched
 from reference.worlds import World
 
@@ -43,6 +44,16 @@ def encode(kind: str, serials: Any) -> Any:
         return digits.astype(np.uint8).reshape(*s.shape, 2, 2, 1)
     pair = (np.stack([s, s + 1], axis=-1).astype(np.int32), np.asarray(s % 2, np.float32))
     return {"serial": s[..., None].astype(np.float64), "pair": pair}
+
+
+def recorded(world: World, module: str, serials: Any) -> Any:
+    """The same as a runner records them."""
+    obs = encode(world.obs_kinds[module], serials)
+    return obs if world.keep_dtype else map_struct(_rounded, obs)
+
+
+def _rounded(leaf: np.ndarray) -> np.ndarray:
+    return leaf.astype(np.float32) if leaf.dtype == np.float64 else leaf
 
 
 def decode(kind: str, obs: Any) -> torch.Tensor:
@@ -98,6 +109,7 @@ class ScriptedEnv(fastmarl.MultiAgentEnv):
         self.actions: dict[tuple[int, int, int], dict[Hashable, Any]] = {}
         """(index, reset, t) -> a copy of the actions that lead from t to t + 1."""
         self._buffers: dict[Hashable, Any] = {}
+        self._state = np.zeros(3, np.int64)
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:
         return OBS_SPACES[self.world.obs_kinds[self.world.module_of[agent_id]]]
@@ -128,6 +140,11 @@ class ScriptedEnv(fastmarl.MultiAgentEnv):
         self.paid[self.resets] += sum(float(np.asarray(reward).item()) for reward in tick.rewards.values())
         infos = {agent: dict(info) for agent, info in tick.infos.items()}
         return self._observations(tick.obs), dict(tick.rewards), dict(tick.terminateds), dict(tick.truncateds), infos
+
+    def state(self) -> np.ndarray:
+        """(index, reset, env step), always in the same array."""
+        self._state[:] = self.index, self.resets, self.t
+        return self._state
 
     def _observations(self, locals_by_agent: dict[Hashable, int]) -> dict[Hashable, Any]:
         return {agent: self._observation(agent, local) for agent, local in locals_by_agent.items()}

@@ -1,0 +1,72 @@
+"""Episodes as flat columns by module: what feedforward learners train on."""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import numpy as np
+
+from fastmarl.batches.trajectories import Trajectories, as_objects, by_module
+from fastmarl.columns import Columns
+from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.spaces import flatten_struct, map_struct
+
+Batch = dict[str, Any]
+
+
+def columns(
+    episodes: Iterable[MultiAgentEpisode], *, outputs: Collection[str] | None = None, next_obs: bool = False
+) -> dict[str, Batch]:
+    """Module id -> the steps of its agents, trajectory after trajectory, without lookbacks.
+
+    A trajectory is an agent's part of a chunk. Trajectories stand in order of the episodes, in each of them in order of
+    the agents' appearance. There are n steps of s trajectories:
+
+    - "obs", "actions" [n, ...], nested as they are; "rewards" float64 [n].
+    - "terminateds", "truncateds": bool [n], at the last step of trajectories that ended so. Neither: it was cut.
+    - each of `outputs` [n, ...].
+    - "seq_lens": int64 [s], steps of each trajectory.
+    - "final_obs" [s, ...]: the observation after each trajectory's last step.
+    - "eps_id", "agent_id": object [s].
+    - "new_obs" [n, ...], with `next_obs`: the observation after each step.
+
+    All arrays are copies, made once: they may be written to.
+
+    Args:
+        episodes: chunks as `sample()` returns them, of as many calls as you like.
+        outputs: names of recorded outputs, NaN (0 for integers) where an agent has none; None: all that all of the
+            module's agents have, but "state_in" and "state_out".
+
+    Raises:
+        BatchError: an output was not recorded, or a module's agents have different spaces.
+    """
+    return {
+        module_id: _columns(trajectories, outputs, next_obs) for module_id, trajectories in by_module(episodes).items()
+    }
+
+
+def _columns(trajectories: Trajectories, outputs: Collection[str] | None, next_obs: bool) -> Batch:
+    steps = trajectories.own_steps()
+    names = [Columns.OBS, Columns.ACTIONS, Columns.REWARDS, *trajectories.wanted_outputs(outputs)]
+    batch: Batch = {name: trajectories.read(name, steps) for name in names}
+    batch |= trajectories.end_flags()
+    batch[Columns.SEQ_LENS] = trajectories.length_S
+    batch[Columns.FINAL_OBS] = trajectories.final_obs()
+    batch[Columns.EPS_ID] = as_objects([part.id_ for part in trajectories.parts])
+    batch[Columns.AGENT_ID] = as_objects([part.agent_id for part in trajectories.parts])
+    if next_obs:
+        batch[Columns.NEXT_OBS] = _after(
+            batch[Columns.OBS], batch[Columns.FINAL_OBS], np.cumsum(trajectories.length_S) - 1
+        )
+    return batch
+
+
+def _after(obs: Any, final_obs: Any, last_S: np.ndarray) -> Any:
+    """The observation after each step."""
+    finals = iter(flatten_struct(final_obs))
+
+    def shifted(leaf: np.ndarray) -> np.ndarray:
+        after = np.concatenate([leaf[1:], leaf[:1]])
+        after[last_S] = next(finals)[1]
+        return after
+
+    return map_struct(shifted, obs)

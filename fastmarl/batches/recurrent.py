@@ -1,0 +1,166 @@
+"""Episodes as padded sequences by module: what recurrent learners train on.
+
+Axes in names: S trajectory, N step, B sequence, T step of a sequence.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastmarl.batches.flat import Batch
+from fastmarl.batches.trajectories import Trajectories, as_objects, by_module
+from fastmarl.columns import Columns
+from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.errors import BatchError
+from fastmarl.spaces import flatten_struct, map_struct
+
+
+def sequences(
+    episodes: Iterable[MultiAgentEpisode],
+    *,
+    max_seq_len: int,
+    burn_in: int = 0,
+    outputs: Collection[str] | None = None,
+    extra_columns: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Batch]:
+    """Module id -> the steps of its agents in b sequences of T = burn_in + max_seq_len steps, zero padded behind.
+
+    Each trajectory is cut into sequences of `max_seq_len` of the agent's own steps, the last one shorter; those follow
+    each other in the order of `columns()`. In front of each stand up to `burn_in` steps of its own past, as far as the
+    chunk and its lookback reach: they warm up the recurrent state, and are not in the loss.
+
+    - "obs", "actions", "rewards", "terminateds", "truncateds", each of `outputs`: [b, T, ...], as in `columns()`.
+    - "seq_lens": int64 [b], steps that are no padding, burn-in included.
+    - "loss_mask": bool [b, T], False in burn-in and padding.
+    - "state_in" [b, ...], nested as the module has it: the recurrent state of each sequence's first step, be it
+      burn-in. Of recurrent modules only, like "state_out": the state after each sequence's last step.
+    - "final_obs" [b, ...]: the observation after each sequence's last step.
+    - "eps_id", "agent_id": object [b].
+
+    Args:
+        episodes: chunks as `sample()` returns them.
+        outputs: names of recorded outputs; None: all but "state_in" and "state_out".
+        extra_columns: module id -> name -> array [n, ...] or nested ones, a row for each row of `columns(episodes)`,
+            such as advantages. They are 0 in a lookback.
+
+    Raises:
+        BatchError: an output was not recorded, a module's agents have different spaces, an extra column has another
+            length, or a sequence begins with an action that was chosen at random, without a recurrent state.
+    """
+    if max_seq_len < 1 or burn_in < 0:
+        raise BatchError(f"expected max_seq_len of at least 1 and burn_in of at least 0, got {max_seq_len}, {burn_in}")
+    batches = {}
+    for module_id, trajectories in by_module(episodes).items():
+        cuts = _cut(trajectories, max_seq_len, burn_in)
+        batches[module_id] = _recorded(trajectories, cuts, outputs) | _states(trajectories, cuts)
+        for name, column in (extra_columns or {}).get(module_id, {}).items():
+            batches[module_id][name] = _extra(trajectories, cuts, name, column)
+    return batches
+
+
+@dataclass
+class _Cuts:
+    """Where the sequences are."""
+
+    trajectory_B: np.ndarray
+    first_B: np.ndarray  # position of the first step, be it burn-in
+    length_B: np.ndarray
+    step_BT: np.ndarray  # positions of the steps; in the padding, of the sequence's first
+    is_step_BT: np.ndarray
+    in_loss_BT: np.ndarray
+
+    @property
+    def last_B(self) -> np.ndarray:
+        return self.first_B + self.length_B - 1
+
+    def zero_padding(self, leaf: np.ndarray) -> np.ndarray:
+        """[B * T, ...] -> [B, T, ...]"""
+        leaf = leaf.reshape(*self.step_BT.shape, *leaf.shape[1:])
+        leaf[~self.is_step_BT] = 0
+        return leaf
+
+
+def _cut(trajectories: Trajectories, max_seq_len: int, burn_in: int) -> _Cuts:
+    n_S = -(-trajectories.length_S // max_seq_len)
+    trajectory_B = np.repeat(np.arange(len(n_S)), n_S)
+    place_B = np.arange(len(trajectory_B)) - np.repeat(np.cumsum(n_S) - n_S, n_S)
+    before_B = place_B * max_seq_len  # steps of the trajectory before the sequence, without lookback
+    learned_B = np.minimum(max_seq_len, trajectories.length_S[trajectory_B] - before_B)
+    burned_B = np.minimum(burn_in, trajectories.lookback_S[trajectory_B] + before_B)
+    first_B = trajectories.own_S[trajectory_B] + before_B - burned_B
+    length_B = burned_B + learned_B
+    t = np.arange(burn_in + max_seq_len)
+    is_step_BT = t < length_B[:, None]
+    step_BT = first_B[:, None] + np.where(is_step_BT, t, 0)
+    return _Cuts(trajectory_B, first_B, length_B, step_BT, is_step_BT, is_step_BT & (t >= burned_B[:, None]))
+
+
+def _recorded(trajectories: Trajectories, cuts: _Cuts, outputs: Collection[str] | None) -> Batch:
+    steps = cuts.step_BT.reshape(-1)
+    names = [Columns.OBS, Columns.ACTIONS, Columns.REWARDS, *trajectories.wanted_outputs(outputs)]
+    batch = {name: map_struct(cuts.zero_padding, trajectories.read(name, steps)) for name in names}
+    trajectory_B, last_B = cuts.trajectory_B, cuts.last_B
+    is_end_B = last_B == trajectories.last_S[trajectory_B]
+    for name, flag_S in (
+        (Columns.TERMINATEDS, trajectories.terminated_S),
+        (Columns.TRUNCATEDS, trajectories.truncated_S),
+    ):
+        batch[name] = np.zeros(cuts.step_BT.shape, bool)
+        batch[name][np.arange(len(last_B)), cuts.length_B - 1] = is_end_B & flag_S[trajectory_B]
+    batch[Columns.SEQ_LENS] = cuts.length_B
+    batch[Columns.LOSS_MASK] = cuts.in_loss_BT
+    batch[Columns.FINAL_OBS] = _obs_after(trajectories, cuts, is_end_B)
+    for name, items in ((Columns.EPS_ID, "id_"), (Columns.AGENT_ID, "agent_id")):
+        batch[name] = as_objects([getattr(part, items) for part in trajectories.parts])[trajectory_B]
+    return batch
+
+
+def _obs_after(trajectories: Trajectories, cuts: _Cuts, is_end_B: np.ndarray) -> Any:
+    """The observation after each sequence's last step: the next step's, or the trajectory's final one."""
+    finals = iter(flatten_struct(trajectories.final_obs()))
+    after = trajectories.read(Columns.OBS, cuts.last_B + ~is_end_B)
+
+    def with_finals(leaf: np.ndarray) -> np.ndarray:
+        leaf[is_end_B] = next(finals)[1]
+        return leaf
+
+    return map_struct(with_finals, after)
+
+
+def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
+    """The recurrent states before and after each sequence, if there are any."""
+    if Columns.STATE_IN not in trajectories.output_keys():
+        return {}
+    state_in = trajectories.read(Columns.STATE_IN, cuts.first_B)
+    for _, leaf in flatten_struct(state_in):
+        unknown = np.isnan(leaf.reshape(len(leaf), -1)).any(1) if leaf.dtype.kind == "f" else np.zeros(0, bool)
+        if unknown.any():
+            part = trajectories.parts[cuts.trajectory_B[np.flatnonzero(unknown)[0]]]
+            raise BatchError(f"agent {part.agent_id!r}, episode {part.multi_agent_episode_id!r}: a sequence begins "
+                             f"with an action chosen at random, for which there is no recurrent state; leave out what "
+                             f"was sampled with random_actions=True, and go on with force_reset=True")  # fmt: skip
+    return {
+        Columns.STATE_IN: state_in,
+        Columns.STATE_OUT: trajectories.read(Columns.STATE_OUT, cuts.last_B),
+    }
+
+
+def _extra(trajectories: Trajectories, cuts: _Cuts, name: str, column: Any) -> Any:
+    """A flat column, cut like the recorded ones."""
+    n = int(trajectories.length_S.sum())
+    before_S = np.cumsum(trajectories.length_S) - trajectories.length_S
+    row_BT = cuts.step_BT + (before_S - trajectories.own_S)[cuts.trajectory_B][:, None]
+    is_known_BT = cuts.is_step_BT & (row_BT >= before_S[cuts.trajectory_B][:, None])
+
+    def cut(leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        if leaf.shape[:1] != (n,):
+            raise BatchError(f"expected {n} rows in the extra column {name!r}, as in columns(episodes), got an array "
+                             f"of shape {leaf.shape}")  # fmt: skip
+        rows = leaf.take(row_BT.reshape(-1), 0, mode="clip").reshape(*row_BT.shape, *leaf.shape[1:])
+        rows[~is_known_BT] = 0
+        return rows
+
+    return map_struct(cut, column)

@@ -1,0 +1,248 @@
+"""Steps of many trajectories as one long column, read straight from the blocks they lie in.
+
+Axes in names: S trajectory (an agent's part of a chunk), N step. A *step* is a transition: an observation, what the
+agent did upon it, and its reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastmarl.block import BlockSource, Place
+from fastmarl.columns import Columns
+from fastmarl.episode_sources import Source, blank_like, joined
+from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.errors import BatchError
+from fastmarl.single_agent_episode import SingleAgentEpisode
+from fastmarl.spaces import flatten_struct, map_struct
+
+ENV_T = "env_t"  # the env step at which an observation arrived
+STATES = (Columns.STATE_IN, Columns.STATE_OUT)
+
+
+class BlockRun:
+    """Consecutive trajectories that lie in one block."""
+
+    def __init__(self, places: list[Place]):
+        self._block = places[0].block
+        self._final_S = np.array([place.final for place in places])
+        self._end_env_t_S = np.array([place.end_env_t for place in places])
+        self._last_row_S = np.array([place.rows[-1] for place in places])
+        self._row_N = np.concatenate([place.rows if place.final >= 0 else place.rows[:-1] for place in places])
+        self.n_steps = len(self._row_N)
+
+    def output_keys(self) -> tuple[str, ...]:
+        return self._block.output_keys()
+
+    def read(self, name: str, steps: np.ndarray) -> Any:
+        rows = self._row_N[steps]
+        return map_struct(lambda leaf: leaf.take(rows, 0), self._column(name))
+
+    def final_obs(self) -> Any:
+        block, has_ended = self._block, self._final_S >= 0
+        leaves = [leaf.take(self._last_row_S, 0) for leaf in block.obs]
+        for leaf, finals in zip(leaves, block.final_obs, strict=True):
+            leaf[has_ended] = finals[self._final_S[has_ended]]
+        return block.layout.nest(leaves)
+
+    def final_env_t(self) -> np.ndarray:
+        return np.where(self._final_S >= 0, self._end_env_t_S, self._block.env_t_R[self._last_row_S])
+
+    def _column(self, name: str) -> Any:
+        block = self._block
+        if name == Columns.OBS:
+            return block.layout.nest(list(block.obs))
+        if name == Columns.REWARDS:
+            return block.reward_R
+        return block.env_t_R if name == ENV_T else block.output(name)
+
+
+class SourceRun:
+    """One trajectory whose columns are elsewhere: joined chunks, slices, restored ones."""
+
+    def __init__(self, source: Source):
+        self._source = source
+        self.n_steps = source.n_obs - 1
+
+    def output_keys(self) -> tuple[str, ...]:
+        return self._source.extra_keys()
+
+    def read(self, name: str, steps: np.ndarray) -> Any:
+        return map_struct(lambda leaf: leaf.take(steps, 0), self._column(name))
+
+    def final_obs(self) -> Any:
+        return map_struct(lambda leaf: leaf[-1:].copy(), self._source.observations())
+
+    def final_env_t(self) -> np.ndarray:
+        return self._source.env_ts()[-1:]
+
+    def _column(self, name: str) -> Any:
+        source = self._source
+        if name == Columns.OBS:
+            return source.observations()
+        if name == Columns.ACTIONS:
+            return source.actions()
+        if name == Columns.REWARDS:
+            return source.rewards()
+        return source.env_ts() if name == ENV_T else source.extra(name)
+
+
+class Trajectories:
+    """Agents' parts of chunks, one after the other; their lookbacks are steps like the others.
+
+    Args:
+        parts: each with a step or more; what lies in one block together had better stand together.
+
+    Attributes:
+        begin_S: int64, position of each trajectory's first step, the lookback's.
+        lookback_S, length_S: int64, steps in the lookback and after it.
+        terminated_S, truncated_S: bool.
+    """
+
+    def __init__(self, parts: Sequence[SingleAgentEpisode]):
+        self.parts = parts
+        self._runs, self._first_part_of_run = _runs(parts)
+        self.lookback_S = np.array([part.lookback for part in parts], np.int64)
+        self.length_S = np.array([len(part) for part in parts], np.int64)
+        total_S = self.lookback_S + self.length_S
+        self.begin_S = np.cumsum(total_S) - total_S
+        self.terminated_S = np.array([part.is_terminated for part in parts], bool)
+        self.truncated_S = np.array([part.is_truncated for part in parts], bool)
+        self._first_step_of_run = np.cumsum([0] + [run.n_steps for run in self._runs[:-1]])
+
+    @property
+    def own_S(self) -> np.ndarray:
+        """int64: position of each trajectory's first step after the lookback."""
+        return self.begin_S + self.lookback_S
+
+    @property
+    def last_S(self) -> np.ndarray:
+        """int64: position of each trajectory's last step."""
+        return self.own_S + self.length_S - 1
+
+    def own_steps(self) -> np.ndarray:
+        """int64 [N]: positions of all steps but the lookbacks'."""
+        before_S = np.cumsum(self.length_S) - self.length_S
+        return np.arange(self.length_S.sum()) + np.repeat(self.own_S - before_S, self.length_S)
+
+    def end_flags(self) -> dict[str, np.ndarray]:
+        """ "terminateds" and "truncateds", bool [N], of the own steps: at the last ones."""
+        last_S = np.cumsum(self.length_S) - 1
+        flags = {name: np.zeros(int(self.length_S.sum()), bool) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS)}
+        flags[Columns.TERMINATEDS][last_S] = self.terminated_S
+        flags[Columns.TRUNCATEDS][last_S] = self.truncated_S
+        return flags
+
+    def output_keys(self) -> list[str]:
+        """Names of the recorded outputs, of those that any trajectory has."""
+        return list(dict.fromkeys(key for run in self._runs for key in run.output_keys()))
+
+    def wanted_outputs(self, outputs: Collection[str] | None) -> list[str]:
+        """These; None: those of all trajectories, but no recurrent states.
+
+        Raises:
+            BatchError: one of them was not recorded.
+        """
+        recorded = self.output_keys()
+        if outputs is None:
+            of_all = set.intersection(*(set(run.output_keys()) for run in self._runs))
+            return [key for key in recorded if key in of_all and key not in STATES]
+        lacking = [key for key in outputs if key not in recorded]
+        if lacking:
+            raise BatchError(f"expected outputs among the recorded {recorded}, got {lacking[0]!r}")
+        return list(outputs)
+
+    def read(self, name: str, steps: np.ndarray) -> Any:
+        """A column's items at these positions, nested as it is, copied.
+
+        Args:
+            name: Columns.OBS, ACTIONS or REWARDS, ENV_T, or a recorded output.
+            steps: int64 [n]; the trajectories that they belong to must not decrease.
+
+        Raises:
+            BatchError: the trajectories' items have different dtypes, shapes or structures.
+        """
+        if len(self._runs) == 1:
+            return self._runs[0].read(name, steps)
+        run_of = np.searchsorted(self._first_step_of_run, steps, "right") - 1
+        pieces = np.split(steps, np.searchsorted(run_of, np.arange(1, len(self._runs))))
+        is_output = name not in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, ENV_T)
+        columns = [
+            None if is_output and name not in run.output_keys() else run.read(name, piece - first)
+            for run, piece, first in zip(self._runs, pieces, self._first_step_of_run, strict=True)
+        ]
+        like = next(column for column in columns if column is not None)
+        filled = [blank_like(like, len(piece)) if column is None else column
+                  for column, piece in zip(columns, pieces, strict=True)]  # fmt: skip
+        return self._joined(name, filled)
+
+    def final_obs(self) -> Any:
+        """The observation after each trajectory's last step, [S, ...], copied.
+
+        Raises:
+            BatchError: see read().
+        """
+        return self._joined(Columns.OBS, [run.final_obs() for run in self._runs])
+
+    def final_env_t(self) -> np.ndarray:
+        """int64 [S]: env step of the observation after each trajectory's last step."""
+        return np.concatenate([run.final_env_t() for run in self._runs]).astype(np.int64)
+
+    def _joined(self, name: str, columns: list[Any]) -> Any:
+        if len(columns) == 1:
+            return columns[0]
+        expected = _form(columns[0])
+        for column, first in zip(columns, self._first_part_of_run, strict=True):
+            if (form := _form(column)) != expected:
+                agents = self.parts[0].agent_id, self.parts[first].agent_id
+                raise BatchError(f"{name!r} of agent {agents[1]!r} is {_text(form)}, but that of agent {agents[0]!r} "
+                                 f"is {_text(expected)}; they can't be in one column, so keep these agents in modules "
+                                 f"or groups of their own")  # fmt: skip
+        return joined(columns)
+
+
+def by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
+    """Module id -> trajectories of its agents: episodes in order, in each the agents in order of appearance."""
+    parts: dict[str, list[SingleAgentEpisode]] = {}
+    for episode in episodes:
+        for agent_id, part in episode.agent_episodes.items():
+            if len(part):
+                parts.setdefault(episode.module_for(agent_id), []).append(part)
+    return {module_id: Trajectories(of_module) for module_id, of_module in parts.items()}
+
+
+def as_objects(items: Sequence[Hashable]) -> np.ndarray:
+    """object [n]; tuples stay items."""
+    return np.fromiter(items, object, len(items))
+
+
+def _runs(parts: Sequence[SingleAgentEpisode]) -> tuple[list[BlockRun | SourceRun], list[int]]:
+    """(runs, in order; the first part of each)."""
+    runs: list[BlockRun | SourceRun] = []
+    first_parts: list[int] = []
+    places: list[Place] = []
+    for i, part in enumerate(parts):
+        place = part.source.place() if isinstance(part.source, BlockSource) else None
+        if places and (place is None or place.block is not places[0].block):
+            runs.append(BlockRun(places))
+            places = []
+        if not places:
+            first_parts.append(i)
+        if place is None:
+            runs.append(SourceRun(part.source))
+        else:
+            places.append(place)
+    if places:
+        runs.append(BlockRun(places))
+    return runs, first_parts
+
+
+def _form(column: Any) -> list[tuple]:
+    return [(path, str(leaf.dtype), leaf.shape[1:]) for path, leaf in flatten_struct(column)]
+
+
+def _text(form: list[tuple]) -> str:
+    return ", ".join(f"{dtype} of shape {shape}{f' at {path}' if path else ''}" for path, dtype, shape in form)

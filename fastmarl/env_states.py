@@ -1,0 +1,129 @@
+"""The global state of each env, `env.state()`, at every env step: what central critics are trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.errors import EnvCheckError, EnvStateError
+
+FIRST_CAPACITY = 64
+ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
+UNIMPLEMENTED = "pettingzoo.utils.env"  # PettingZoo's base classes have a state() that only raises
+
+
+class EnvStates:
+    """The states of one env, in order of arrival; each is copied once, so the env may reuse its array.
+
+    Chunks get views. What has been handed out is never written again: `renew()` begins a new array, and growing
+    leaves the old one to those who hold it.
+
+    Args:
+        env_index: for errors.
+        space: the env's `state_space`, or None: the first state says what dtype and shape all have.
+    """
+
+    def __init__(self, env_index: int, space: gym.Space | None):
+        self._env_index = env_index
+        self._dtype = None if space is None else space.dtype
+        self._shape = None if space is None else space.shape
+        self._rows: np.ndarray = np.empty(0)
+        self._n = 0
+        self._n_episode = 0  # of these rows, the last ones: those of the running episode
+        self._env_t = 0  # of the next state
+
+    def begin_episode(self) -> None:
+        """The next state is that of env step 0."""
+        self._n_episode = 0
+        self._env_t = 0
+
+    def add(self, state: Any) -> None:
+        """Copy the state of the running episode's next env step.
+
+        Raises:
+            EnvStateError: its shape or dtype does not fit the state space, or the first state.
+        """
+        state = np.asarray(state)
+        if self._dtype is None or self._shape is None:
+            if state.dtype == object:
+                raise self._misfit("a numeric array", state)
+            self._dtype, self._shape = state.dtype, state.shape
+        if state.shape != self._shape or not np.can_cast(state.dtype, self._dtype, "same_kind"):
+            raise self._misfit(f"{self._dtype} of shape {self._shape}", state)
+        if self._n == len(self._rows):
+            self._grow(max(2 * self._n, FIRST_CAPACITY))
+        self._rows[self._n] = state
+        self._n += 1
+        self._n_episode += 1
+        self._env_t += 1
+
+    def last(self, n: int) -> np.ndarray:
+        """View [<= n, ...] of the running episode's last n states, as far as they are kept."""
+        return self._rows[self._n - min(n, self._n_episode) : self._n]
+
+    def renew(self, n_kept: int) -> None:
+        """Begin a new array with the running episode's last `n_kept` states."""
+        kept = self.last(n_kept)
+        self._rows, self._n = np.empty((len(self._rows), *self._rows.shape[1:]), self._rows.dtype), len(kept)
+        self._n_episode = len(kept)
+        self._rows[: len(kept)] = kept
+
+    def _grow(self, capacity: int) -> None:
+        grown = np.empty((capacity, *(self._shape or ())), self._dtype)
+        if self._n:
+            grown[: self._n] = self._rows[: self._n]
+        self._rows = grown
+
+    def _misfit(self, expected: str, state: np.ndarray) -> EnvStateError:
+        problem = (
+            f"expected a state of {expected}, got {state.dtype} of shape {state.shape}; correct state() or state_space"
+        )
+        return EnvStateError(self._env_index, None, self._env_t, problem)
+
+
+class StateRecordingEnv:
+    """reset() and step() of an env, with its state recorded after each."""
+
+    def __init__(self, env: Any, states: EnvStates):
+        self._env = env
+        self._states = states
+
+    def reset(self, *, seed: int | None = None) -> tuple[dict, dict]:
+        result = self._env.reset(seed=seed)
+        self._states.add(self._env.state())
+        return result
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        result = self._env.step(actions)
+        self._states.add(self._env.state())
+        return result
+
+
+def make_env_states(envs: Sequence[Any]) -> list[EnvStates]:
+    """A recorder for each env, or for each of a batch.
+
+    Raises:
+        EnvCheckError: an env has no `state()`, or its `state_space` is not one of arrays.
+    """
+    if isinstance(envs[0], ArrayEnv):
+        space = _state_space(envs[0], 0)
+        return [EnvStates(env_index, space) for env_index in range(envs[0].num_envs)]
+    return [EnvStates(env_index, _state_space(env, env_index)) for env_index, env in enumerate(envs)]
+
+
+def _state_space(env: Any, env_index: int) -> gym.Space | None:
+    bare = getattr(env, "unwrapped", env)
+    name = type(bare).__name__
+    methods = [getattr(each, "state", None) for each in (env, bare)]
+    if not all(map(callable, methods)) or any(getattr(m, "__module__", "") == UNIMPLEMENTED for m in methods):
+        raise EnvCheckError(f"record_env_state=True needs a method state() that returns the global state as an array, "
+                            f"but env {env_index}, {name}, has none; add one, or leave the option out")  # fmt: skip
+    space = next((s for each in (env, bare) if (s := getattr(each, "state_space", None)) is not None), None)
+    if space is not None and not isinstance(space, ARRAY_SPACES):
+        raise EnvCheckError(f"record_env_state=True needs a state that is one array, but the state_space of env "
+                            f"{env_index}, {name}, is {space!r:.200}; let state() return one array")  # fmt: skip
+    return space

@@ -1,0 +1,419 @@
+"""Batches against plain loops over random worlds, whose agents join, wait, die and come again."""
+
+import random
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from reference import batches as oracle
+from reference.compare import SideBySide
+from reference.replay import leaves
+from reference.worlds import make_world
+from test_scenarios import ClockEnv, Echo, MixedClocksEnv, RespawnEnv, StepCounter, TurnsEnv
+
+import fastmarl
+from fastmarl.batches import add_aligned_gae, add_gae, add_returns, aligned, columns, sequences
+from fastmarl.errors import BatchError
+
+WORLDS = range(300_000, 300_040)
+ONE_AT_A_TIME = ("obs", "actions", "rewards", "terminateds", "truncateds")
+
+
+def pairs_of(seed: int, **options: Any) -> tuple[Any, list]:
+    """A world and what its runner returned in all calls, of several blocks, beside what it should be."""
+    world = make_world(random.Random(seed))
+    return world, [*SideBySide(world, **options).run()]
+
+
+@pytest.mark.parametrize("seed", WORLDS)
+def test_columns_are_the_steps_in_order(seed):
+    world, pairs = pairs_of(seed)
+    got, want = columns([chunk for chunk, _ in pairs], next_obs=True), oracle.flat(pairs)
+    assert list(got) == list(want)
+    for module, batch in want.items():
+        assert {*batch, "eps_id", "serial", "two", "weights_seq_no"} == set(got[module])
+        for name in (*ONE_AT_A_TIME, "new_obs", "final_obs", "seq_lens"):
+            oracle.assert_column(got[module][name], world, module, name, batch[name])
+        assert got[module]["agent_id"].tolist() == batch["agent_id"]
+        assert got[module]["serial"].tolist() == batch["obs"]
+        assert got[module]["two"].tolist() == [[serial, -serial] for serial in batch["obs"]]
+
+
+@pytest.mark.parametrize("seed", WORLDS[::4])
+def test_columns_of_slices_and_pickles_are_those_of_chunks(seed):
+    """Their columns lie in no block; here they take turns with some that do."""
+    _, pairs = pairs_of(seed)
+    chunks = [chunk for chunk, _ in pairs]
+    others = [chunk if i % 3 else chunk[:] for i, chunk in enumerate(chunks)]
+    got, want = columns(others, next_obs=True), columns(chunks, next_obs=True)
+    for module, batch in want.items():
+        for name, column in batch.items():
+            for one, other in zip(leaves(got[module][name]), leaves(column), strict=True):
+                assert one.dtype == other.dtype
+                np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("max_seq_len", [1, 3, 8])
+@pytest.mark.parametrize("burn_in", [0, 1, 4])
+@pytest.mark.parametrize("seed", WORLDS[::10])
+def test_sequences_are_pieces_of_trajectories(seed, burn_in, max_seq_len):
+    world, pairs = pairs_of(seed)
+    chunks, steps = [chunk for chunk, _ in pairs], burn_in + max_seq_len
+    numbered = {
+        module: {"row": 1 + np.arange(len(batch["rewards"])), "nested": ({"x": batch["two"]},)}
+        for module, batch in columns(chunks).items()
+    }
+    got = sequences(chunks, max_seq_len=max_seq_len, burn_in=burn_in, extra_columns=numbered)
+    want = oracle.cut(pairs, max_seq_len, burn_in)
+    assert got.keys() == want.keys()
+    for module, found in want.items():
+        batch = got[module]
+        assert batch["seq_lens"].tolist() == [len(sequence["obs"]) for sequence in found]
+        oracle.assert_column(batch["final_obs"], world, module, "final_obs", [one["final_obs"] for one in found])
+        for b, sequence in enumerate(found):
+            n = len(sequence["obs"])
+            for name in ONE_AT_A_TIME:
+                mine = [leaf[b] for leaf in leaves(batch[name])]
+                assert all(leaf.shape[0] == steps and not leaf[n:].any() for leaf in mine), name
+                plain = _like(batch[name], [leaf[:n] for leaf in mine])
+                oracle.assert_column(plain, world, module, name, sequence[name])
+            assert batch["loss_mask"][b].tolist() == sequence["loss_mask"] + [False] * (steps - n)
+            rows = [0 if row is None else row + 1 for row in sequence["rows"]]
+            assert batch["row"][b].tolist() == rows + [0] * (steps - n)
+            assert batch["nested"][0]["x"][b, :n, 0].tolist() == [
+                serial if row else 0 for serial, row in zip(sequence["obs"], rows, strict=True)
+            ]
+        assert batch["loss_mask"].sum() == len(numbered[module]["row"])
+
+
+def _like(struct: Any, flat: list) -> Any:
+    """The leaves in the nesting of `struct`, in the order of `leaves()`."""
+    if isinstance(struct, dict):
+        rebuilt = {}
+        for key in sorted(struct):
+            n = len(leaves(struct[key]))
+            rebuilt[key], flat = _like(struct[key], flat[:n]), flat[n:]
+        return rebuilt
+    if isinstance(struct, tuple):
+        return tuple(_like(part, [leaf]) for part, leaf in zip(struct, flat, strict=True))
+    return flat[0]
+
+
+@pytest.mark.parametrize("burn_in", [0, 3])
+@pytest.mark.parametrize("lookback", [0, 1, 5])
+@pytest.mark.parametrize("env", [MixedClocksEnv, TurnsEnv, RespawnEnv])
+def test_the_state_of_a_sequence_is_that_of_its_first_step(env, lookback, burn_in):
+    """The module's memory is how often an agent has acted."""
+    config = fastmarl.EnvRunnerConfig(
+        env=env, policies={"memory": StepCounter()}, num_envs_per_env_runner=3, respawn=True,
+        episode_lookback_horizon=lookback,
+    )  # fmt: skip
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    burned, sequences_seen = 0, 0
+    for n in [40, 7, 50, 1, 23, 40] * 2:
+        chunks = runner.sample(num_timesteps=n)
+        if not any(chunk.agent_episodes for chunk in chunks):
+            continue
+        batch = sequences(chunks, max_seq_len=4, burn_in=burn_in, outputs=["count"])["memory"]
+        assert "weights_seq_no" not in batch
+        expected_first = []
+        for chunk in chunks:
+            for part in chunk.agent_episodes.values():
+                for begin in range(0, len(part), 4):
+                    warm = min(burn_in, part.lookback + begin)
+                    expected_first.append(part.t_started + begin - warm)
+                    burned += warm
+        h, c = batch["state_in"]["h"], batch["state_in"]["nested"]["c"]
+        assert h.shape == (len(expected_first), 2) and c.shape == (len(expected_first),)
+        assert h[:, 0].tolist() == h[:, 1].tolist() == c.tolist() == expected_first
+        last = np.array(expected_first) + batch["seq_lens"]
+        assert batch["state_out"]["h"][:, 0].tolist() == last.tolist()
+        for b, first in enumerate(expected_first):
+            n_steps = batch["seq_lens"][b]
+            assert batch["count"][b, :n_steps, 0].tolist() == [*range(first, first + n_steps)]
+        sequences_seen += len(expected_first)
+    assert sequences_seen > 50 and (burned > 50) == (burn_in > 0)
+
+
+def test_burn_in_does_not_begin_where_there_is_no_state():
+    config = fastmarl.EnvRunnerConfig(env=MixedClocksEnv, policies={"memory": StepCounter()})
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    runner.sample(num_timesteps=10, random_actions=True)
+    chunks = runner.sample(num_timesteps=10)
+    with pytest.raises(BatchError, match=r"agent 'a\d'.*random_actions=True"):
+        sequences(chunks, max_seq_len=5, burn_in=1)
+    chunks = runner.sample(num_timesteps=10, force_reset=True)
+    assert sequences(chunks, max_seq_len=5, burn_in=1)["memory"]["state_in"]["h"][0].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("kind", ["dict", "callable", "modules"])
+@pytest.mark.parametrize("seed", WORLDS[::2])
+def test_aligned_steps_are_where_the_actions_were(seed, kind):
+    world, pairs = pairs_of(seed, record_env_state=True)
+    chunks, members, given = [chunk for chunk, _ in pairs], {}, {}
+    if kind == "dict":
+        groups: Any = {module: [a for a in world.agents if world.module_of[a] == module] for module in world.obs_kinds}
+        members = given = groups
+        options = {"groups": groups}
+    else:
+        agents = [agent for agent in reversed(world.agents) if any(agent in want.agents for _, want in pairs)]
+        for agent in agents if kind == "modules" else reversed(world.agents):
+            members.setdefault(world.module_of[agent], []).append(agent)
+        given = {"agents": [*reversed(world.agents)]}
+        options = given if kind == "modules" else given | {"groups": lambda agent, episode: world.module_of[agent]}
+    got, want = aligned(chunks, **options), oracle.aligned(pairs, members)
+    assert set(got) == {group for group, found in want.items() if found}
+    first_E = [chunk.env_t_started for chunk in chunks]
+    for found in want.values():
+        for t, chunk, _ in found:
+            if t is not None:
+                first_E[chunk] = min(first_E[chunk], t)
+    rows_E = [chunk.env_t - first for chunk, first in zip(chunks, first_E, strict=True)]
+    total = 0.0
+    for group, batch in got.items():
+        _assert_aligned(world, group, batch, want[group], members[group], first_E, rows_E)
+        states = batch["env_state"]
+        for e, (_, expected) in enumerate(pairs):
+            said = [[*expected.id_, t] for t in range(first_E[e], first_E[e] + rows_E[e] + 1)]
+            assert states[:, e].tolist() == said + [[0, 0, 0]] * (len(states) - len(said))
+        total += batch["rewards"].sum()
+    assert total == sum(chunk.get_return() for chunk in chunks)
+    assert sum(batch["active"].sum() for batch in got.values()) == sum(chunk.agent_steps() for chunk in chunks)
+
+
+def _assert_aligned(world, group, batch, found, members, first_E, rows_E):
+    """Every entry is what the oracle has there, or zeros."""
+    shape = max(rows_E), len(rows_E), len(members)
+    assert batch["active"].shape == shape and batch["seq_lens"].tolist() == rows_E
+    assert batch["first_env_t"].tolist() == first_E
+    assert [ids.tolist() for ids in batch["agent_id"]] == [members] * len(rows_E)
+    active = np.zeros(shape, bool)
+    for (t, e, a), entry in found.items():
+        if t is None:
+            assert batch["final_t"][e, a] == entry["env_t"] - first_E[e]
+            final = _like(batch["final_obs"], [leaf[e, a][None] for leaf in leaves(batch["final_obs"])])
+            oracle.assert_column(final, world, group, "final_obs", [entry["final_obs"]])
+            continue
+        place = t - first_E[e], e, a
+        active[place] = True
+        for name in ONE_AT_A_TIME:
+            one = _like(batch[name], [leaf[place][None] for leaf in leaves(batch[name])])
+            oracle.assert_column(one, world, group, name, [entry[name]])
+        assert batch["serial"][place] == entry["obs"]
+    np.testing.assert_array_equal(batch["active"], active)
+    for name in (*ONE_AT_A_TIME, "serial", "two"):
+        assert not any(leaf[~active].any() for leaf in leaves(batch[name])), f"{name} of those that did not act"
+
+
+def test_groups_may_change_with_the_episode():
+    class FourAgents(ClockEnv):
+        possible_agents = [0, 1, 2, 3]  # noqa: RUF012
+        length = 3
+
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=FourAgents, policies={"echo": Echo()}))
+    first, second = runner.sample(num_episodes=2)
+
+    def team(agent_id, episode):
+        if episode is first:
+            return "odd" if agent_id % 2 else "even"
+        return "odd" if agent_id == 2 else None
+
+    batches = aligned([first, second], groups=team, agents=[3, 2, 1, 0])
+    assert {group: ids["agent_id"].tolist() for group, ids in batches.items()} == {
+        "odd": [[3, 1], [2, None]],
+        "even": [[2, 0], [None, None]],
+    }
+    assert batches["odd"]["active"].all(0).tolist() == [[True, True], [True, False]]
+    assert batches["even"]["active"].any(0).tolist() == [[True, True], [False, False]]
+    assert "env_state" not in batches["odd"]
+
+
+def test_an_agents_module_may_change_with_the_episode():
+    asked = []
+
+    def mapping(agent_id, episode):
+        asked.append(agent_id)
+        return "right" if agent_id == "a1" and len(asked) <= 2 else "left"
+
+    config = fastmarl.EnvRunnerConfig(
+        env=ClockEnv, policies={"left": Echo(), "right": Echo()}, policy_mapping_fn=mapping
+    )
+    episodes = fastmarl.MultiAgentEnvRunner(config).sample(num_episodes=2)
+    batches = aligned(episodes)
+    assert batches["left"]["agent_id"].tolist() == [["a0", "a1"]] * 2
+    assert batches["left"]["active"].all(0).tolist() == [[True, False], [True, True]]
+    assert batches["right"]["agent_id"].tolist() == [["a1"]] * 2
+    assert batches["right"]["active"].any(0).tolist() == [[True], [False]]
+
+
+def value_of(obs: Any) -> torch.Tensor:
+    return torch.sin(torch.as_tensor(obs)[:, 0] * 0.7).requires_grad_()
+
+
+class EndingsEnv(ClockEnv):
+    """a1 terminates at 3, a2 is truncated at 5, the others go on to the end, which is one or the other."""
+
+    possible_agents = ["a0", "a1", "a2"]  # noqa: RUF012
+    length = 9
+
+    def pays(self, t):
+        return {"a0": t % 3, "a1": -1, "a2": 0.5} if t <= 3 else {"a0": -t}
+
+    def sees(self, t):
+        return [agent for agent, end in (("a0", 9), ("a1", 3), ("a2", 5)) if t <= end and (agent != "a0" or t % 4)]
+
+    def step(self, action_dict):
+        obs, rewards, terminateds, truncateds, infos = super().step(action_dict)
+        terminateds["a1"], truncateds["a2"] = self.t == 3, self.t == 5
+        return obs, rewards, terminateds, truncateds, infos
+
+
+def ending_chunks() -> list:
+    """Cut in many places; a0 waits at some."""
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=EndingsEnv, policies={"echo": Echo()}))
+    return [chunk for n in (1, 2, 3, 4, 8, 20) for chunk in runner.sample(num_timesteps=n)]
+
+
+def expected_advantages(part: Any, gamma: float, lambda_: float) -> list[float]:
+    values = np.sin(part.get_observations()[:, 0].astype(np.float32) * np.float32(0.7)).astype(np.float64)
+    last = 0.0 if part.is_terminated else values[-1]
+    return oracle.advantages(part.get_rewards().tolist(), values[:-1].tolist(), last, gamma, lambda_)
+
+
+@pytest.mark.parametrize(("gamma", "lambda_"), [(0.9, 0.8), (1, 1), (0.99, 0), (0, 0.5)])
+def test_gae_of_each_trajectory(gamma, lambda_):
+    chunks = ending_chunks()
+    (batch,) = columns(chunks).values()
+    add_gae(batch, gamma=gamma, lambda_=lambda_, value_fn=value_of)
+    parts = [part for chunk in chunks for part in chunk.agent_episodes.values()]
+    assert {(p.is_terminated, p.is_truncated) for p in parts} == {(True, False), (False, True), (False, False)}
+    want = [advantage for part in parts for advantage in expected_advantages(part, gamma, lambda_)]
+    np.testing.assert_allclose(batch["advantages"], want, rtol=1e-5, atol=1e-6)
+    values = value_of(batch["obs"]).detach().numpy()
+    np.testing.assert_allclose(batch["value_targets"], np.array(want) + values, rtol=1e-5, atol=1e-6)
+    assert batch["advantages"].dtype == batch["value_targets"].dtype == np.float32
+
+    recorded = batch | {"vf_preds": values}
+    add_gae(recorded, gamma=gamma, lambda_=lambda_, last_values=value_of(batch["final_obs"]))
+    np.testing.assert_array_equal(recorded["advantages"], batch["advantages"])
+
+
+def test_gae_of_aligned_steps_is_that_of_the_trajectories():
+    chunks = ending_chunks()
+    (batch,) = aligned(chunks).values()
+    steps, n_chunks, n_agents = batch["active"].shape
+    clock = batch["first_env_t"] + np.arange(steps + 1)[:, None]
+    for values in (value_of_clock(clock), np.repeat(value_of_clock(clock)[..., None], n_agents, 2)):
+        add_aligned_gae(batch, values, gamma=0.9, lambda_=0.8)
+        for e, chunk in enumerate(chunks):
+            for a, agent in enumerate(batch["agent_id"][e]):
+                active = batch["active"][:, e, a]
+                got = batch["advantages"][:, e, a]
+                assert not got[~active].any() and not batch["value_targets"][:, e, a][~active].any()
+                if agent in chunk.agent_episodes:
+                    want = expected_advantages(chunk.agent_episodes[agent], 0.9, 0.8)
+                    np.testing.assert_allclose(got[active], want, rtol=1e-5, atol=1e-6)
+    with pytest.raises(BatchError, match=r"values of shape .* got \(1, 2\)"):
+        add_aligned_gae(batch, np.zeros((1, 2)), gamma=0.9, lambda_=0.8)
+    assert n_chunks > 5
+
+
+def value_of_clock(clock: np.ndarray) -> np.ndarray:
+    """What value_of() says of observations at these env steps."""
+    return np.sin(clock.astype(np.float32) * np.float32(0.7))
+
+
+@pytest.mark.parametrize("value_fn", [None, value_of])
+def test_discounted_returns(value_fn):
+    chunks = ending_chunks()
+    (batch,) = columns(chunks).values()
+    add_returns(batch, gamma=0.5, value_fn=value_fn)
+    want = []
+    for chunk in chunks:
+        for part in chunk.agent_episodes.values():
+            after = 0.0 if value_fn is None or part.is_terminated else value_of(part.get_observations()[-1:]).item()
+            found = []
+            for reward in part.get_rewards()[::-1].tolist():
+                after = reward + 0.5 * after
+                found.append(after)
+            want += found[::-1]
+    np.testing.assert_allclose(batch["returns_to_go"], want, rtol=1e-6)
+
+
+def test_bad_values_are_refused():
+    (batch,) = columns(ending_chunks()).values()
+    options = {"gamma": 0.9, "lambda_": 0.9}
+    n, s = len(batch["rewards"]), len(batch["seq_lens"])
+    with pytest.raises(BatchError, match="no 'vf_preds', so add_gae"):
+        add_gae(batch, **options)
+    batch["vf_preds"] = np.zeros(n)
+    with pytest.raises(BatchError, match="last_values for 'final_obs'"):
+        add_gae(batch, **options)
+    with pytest.raises(BatchError, match=rf"expected {s} values, .* got shape \({n},\)"):
+        add_gae(batch, last_values=np.zeros(n), **options)
+    with pytest.raises(BatchError, match=rf"expected {s} values, .* got shape \({s}, 1\)"):
+        add_gae(batch, value_fn=lambda obs: torch.zeros(len(obs), 1), **options)
+    batch["vf_preds"][3] = np.nan
+    with pytest.raises(BatchError, match=f"value 3 of {n} is NaN"):
+        add_gae(batch, last_values=np.zeros(s), **options)
+    for name in options:
+        with pytest.raises(BatchError, match=rf"{name} in \[0, 1\], got 1.5"):
+            add_gae(batch | {"vf_preds": np.zeros(n)}, last_values=np.zeros(s), **(options | {name: 1.5}))
+
+
+class OtherSpacesEnv(ClockEnv):
+    """a0 sees 4 numbers, a1 sees 2."""
+
+    length = 3
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.observation_spaces["a1"] = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def observe(self):
+        return {agent: np.full(4 if agent == "a0" else 2, self.t, np.float32) for agent in self.possible_agents}
+
+
+def test_agents_that_do_not_fit_into_one_column_are_refused():
+    runner = fastmarl.MultiAgentEnvRunner(
+        fastmarl.EnvRunnerConfig(
+            env=OtherSpacesEnv,
+            policies={"a0": Echo(), "a1": Echo()},
+            policy_mapping_fn=lambda agent_id, episode: agent_id,
+        )
+    )
+    episodes = runner.sample(num_episodes=2)
+    assert [batch["obs"].shape for batch in aligned(episodes).values()] == [(3, 2, 1, 4), (3, 2, 1, 2)]
+    with pytest.raises(BatchError, match=r"'obs' of agent 'a1' is float32 of shape \(2,\), but that of agent 'a0'"):
+        aligned(episodes, groups={"both": ["a0", "a1"]})
+    with pytest.raises(BatchError, match="leave `agents` out"):
+        aligned(episodes, groups={"both": ["a0"]}, agents=["a0"])
+    with pytest.raises(BatchError, match=r"among the recorded \['weights_seq_no'\], got 'logp'"):
+        columns(episodes, outputs=["logp"])
+    with pytest.raises(BatchError, match=r"expected 6 rows in the extra column 'x'.*\(5,\)"):
+        sequences(episodes, max_seq_len=2, extra_columns={"a0": {"x": np.zeros(5)}})
+    with pytest.raises(BatchError, match="max_seq_len of at least 1"):
+        sequences(episodes, max_seq_len=0)
+
+
+def test_nothing_gives_nothing():
+    assert columns([]) == sequences([], max_seq_len=3) == aligned([]) == {}
+
+
+def test_batches_share_no_memory_with_episodes():
+    runner = fastmarl.MultiAgentEnvRunner(
+        fastmarl.EnvRunnerConfig(env=MixedClocksEnv, policies={"memory": StepCounter()})
+    )
+    (chunk,) = runner.sample(num_timesteps=12)
+    before = chunk.get_observations()["a1"].copy()
+    alone = chunk[:]
+    alone.agent_episodes = {"a1": alone.agent_episodes["a1"]}
+    for batch in (columns([chunk]), columns([alone]), sequences([chunk], max_seq_len=4), aligned([chunk])):
+        for column in batch["memory"].values():
+            for leaf in leaves(column):
+                if leaf.dtype != object:
+                    leaf[...] = 1
+    np.testing.assert_array_equal(chunk.get_observations()["a1"], before)
+    assert chunk.get_rewards()["a1"].tolist() == [0] * len(chunk.agent_episodes["a1"])
