@@ -130,6 +130,7 @@ class Policies:
         for index in list(self._leaving):
             if self._at(index).episodes.isdisjoint(running):
                 self._store.lay_to_rest(index)
+                self._at(index).rest()
                 self.by_index[index] = None
                 self._leaving.remove(index)
         for policy, block in zip(self.by_index, self._store.blocks, strict=True):

@@ -161,6 +161,53 @@ def test_changes_in_on_sample_end():
     assert actions_of(runner.sample(num_timesteps=5)) == [{"a": 0, "b": 0}]
 
 
+class Prefers(fastmarl.RLModule):
+    """Connect four: always the column of its weight, or the next legal one."""
+
+    def setup(self):
+        self.register_buffer("column", torch.tensor(0))
+
+    def _forward(self, batch, **kwargs):
+        return {"actions": torch.as_tensor([move(mask, int(self.column)) for mask in batch["obs"]["action_mask"]])}
+
+
+def move(mask, column):
+    return next(other % 7 for other in range(column, column + 7) if mask[other % 7])
+
+
+@pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
+def test_past_snapshots_are_opponents():
+    """A league of connect four whose snapshots come in the middle of games: each moves by the weights of its name."""
+
+    def match(agent_id, episode):
+        if "players" not in episode.custom_data:
+            sides = rng.permutation(["player_0", "player_1"]).tolist()
+            episode.custom_data["players"] = {sides[0]: "main", sides[1]: str(rng.choice(opponents))}
+        return episode.custom_data["players"][agent_id]
+
+    rng, opponents, met = np.random.default_rng(0), ["v0"], set()
+    spec = fastmarl.RLModuleSpec(Prefers)
+    env = "pettingzoo.classic.connect_four_v3"
+    runner = make_runner(
+        env=env, policies={"main": spec, "v0": spec}, policy_mapping_fn=match, num_envs_per_env_runner=4
+    )
+    for column in range(1, 7):
+        runner.set_weights({"main": {"column": np.array(column)}}, weights_seq_no=column)
+        for episode in runner.sample(num_timesteps=60):
+            for agent, part in episode.agent_episodes.items():
+                name = episode.custom_data["players"][agent]
+                assert part.module_id == name
+                seq_nos = part.get_extra_model_outputs("weights_seq_no").tolist()  # of "main" when the agent acted
+                columns = seq_nos if name == "main" else [int(name[1:])] * len(part)
+                masks = part.get_observations()["action_mask"][:-1]
+                assert part.get_actions().tolist() == list(map(move, masks, columns))
+                met.add(name)
+        opponents.append(f"v{column}")
+        runner.add_module(opponents[-1], spec)
+        runner.set_weights({opponents[-1]: runner.get_weights()["main"]})
+    assert met >= {"main", *opponents[:5]}
+
+
 # Who learns.
 
 
@@ -397,7 +444,6 @@ class BeatsTheLastMove(fastmarl.RLModule):
 
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 def test_a_heuristic_plays_against_a_net(tmp_path):
-    pytest.importorskip("pettingzoo")
     runner = fastmarl.MultiAgentEnvRunner(
         fastmarl.EnvRunnerConfig(
             env="pettingzoo.classic.rps_v2",
