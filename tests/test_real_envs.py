@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from reference.batched import Batched
 from reference.compare import join
 from reference.watched import Watched
 from test_env_contract import KINDS, steps_of
@@ -21,9 +22,9 @@ NUM_ENVS = 2
 
 
 class Watching:
-    """A runner over watched envs of one kind; agents with equal spaces share a small net."""
+    """A runner over watched envs of one kind, single or as a batch; agents with equal spaces share a small net."""
 
-    def __init__(self, kind):
+    def __init__(self, kind, *, batched=False):
         creator, env_config = KINDS[kind]
         self.envs: list[Watched] = []
         self.steps = int(os.environ.get(ENV_STEPS, steps_of(kind, 2000)))
@@ -32,6 +33,9 @@ class Watching:
         def make(config):
             self.envs.append(Watched(as_multi_agent_env(env_creator(creator)(env_config))))
             return self.envs[-1]
+
+        def make_batch(config):
+            return Batched([make(config) for _ in range(NUM_ENVS)], list(self.policy_of))
 
         def note(*, episode, env_index, **kwargs):
             self.ids[env_index].append(episode.id_)
@@ -46,7 +50,7 @@ class Watching:
         self.envs.remove(probe)
         probe.close()
         config = fastmarl.EnvRunnerConfig(
-            env=make,
+            env=make_batch if batched else make,
             policies=sorted(set(self.policy_of.values())),
             policy_mapping_fn=lambda agent, episode: self.policy_of[agent],
             num_envs_per_env_runner=NUM_ENVS,
@@ -97,8 +101,17 @@ def assert_as_logged(env, log, chunks):
 @pytest.mark.parametrize("options", [{}, {"random_actions": True}], ids=["modules", "random"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_episodes_are_what_the_env_said(kind, options):
+    assert_episodes_are_what_was_said(Watching(kind), options)
+
+
+@pytest.mark.parametrize("options", [{}, {"random_actions": True}], ids=["modules", "random"])
+@pytest.mark.parametrize("kind", ["simple_tag", "multiwalker", "battle", "connect_four", "hanabi", "mamujoco", "rware"])
+def test_episodes_of_a_batch_are_what_its_envs_said(kind, options):
+    assert_episodes_are_what_was_said(Watching(kind, batched=True), options)
+
+
+def assert_episodes_are_what_was_said(watching, options):
     """Compared after all of it was sampled, so what was returned has not changed since."""
-    watching = Watching(kind)
     chunks = watching.sample(**options)
     logs = watching.logs()
     of_episode = {id_: [chunk for chunk in chunks if chunk.id_ == id_] for id_ in logs}
