@@ -15,6 +15,7 @@ cdef class LeafRows:
     cdef size_t row_bytes
     cdef int write(self, Py_ssize_t row, object value) except -1
     cdef bint _fits(self, cnp.ndarray value) noexcept
+    cdef bint _has_shape(self, cnp.ndarray value) noexcept
     cdef object _follow(self, object value)
     cdef int _convert(self, Py_ssize_t row, object value) except -1
     cdef int copy_row(self, Py_ssize_t row, LeafRows source, Py_ssize_t source_row) except -1
@@ -31,6 +32,8 @@ cdef class ModuleRows:
     cdef row_t[::1] prev_R                  # the same lane's row before, or -1
     cdef lane_t[::1] env_t_R
     cdef double[::1] reward_R
+    cdef row_t[::1] final_prev_F            # the lane's last row
+    cdef row_t[::1] final_at_F              # number of rows when it came; -1: none came, the last row is repeated
 
 
 cdef class EnvLanes:

@@ -8,5 +8,6 @@ def carried(
     from_env_t: np.ndarray,
     prev_R: np.ndarray,
     env_t_R: np.ndarray,
+    min_lookback_rows: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]: ...
 def write_rows(columns: dict, outputs: dict, first: int, n: int) -> bool: ...

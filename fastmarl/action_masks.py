@@ -24,20 +24,29 @@ class ActionMasks:
     """The masks of one module's agents.
 
     Args:
-        obs_space, action_space: the module's.
+        obs_space, action_space: of the module's agents, as the envs have them.
         table: lanes, for infos and for who is named in errors.
+        recorded_space: of the observations on record, which connectors may have changed.
 
     Attributes:
         key: of the mask in observations; None: masks come in infos, if at all.
+        on_record: whether masks are part of the recorded observations.
 
     Raises:
         ConfigError: the observation's mask has another size than the action space needs.
     """
 
-    def __init__(self, obs_space: gym.Space, action_space: gym.Space, table: LaneTable):
+    def __init__(
+        self,
+        obs_space: gym.Space,
+        action_space: gym.Space,
+        table: LaneTable,
+        recorded_space: gym.Space,
+    ):
         self._table = table
         self._sizes = choices_of(action_space)
         self.key = mask_key(obs_space, action_space)
+        self.on_record = self.key is not None and self.key == mask_key(recorded_space, action_space)
         leaves = RowLayout(obs_space).leaves
         self._places = [i for i, leaf in enumerate(leaves) if self.key is not None and leaf.path[:1] == (self.key,)]
 
@@ -60,7 +69,7 @@ class ActionMasks:
         return legal
 
     def _from_observations(self, block: Block, first: int, end: int) -> np.ndarray:
-        parts = [block.obs[i][first:end].reshape(end - first, -1) != 0 for i in self._places]
+        parts = [block.raw_obs[i][first:end].reshape(end - first, -1) != 0 for i in self._places]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
     def _in_infos(self, block: Block, first: int, end: int) -> dict[int, Any]:

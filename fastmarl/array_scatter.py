@@ -152,7 +152,7 @@ class _Group:
 
     def _next_rows(self, module: int) -> list[np.ndarray]:
         first, n_places = self._store.rows[module].n, len(self._lane_P)
-        return [leaf[first : first + n_places] for leaf in self._block_with(module, n_places).obs]
+        return [leaf[first : first + n_places] for leaf in self._block_with(module, n_places).raw_obs]
 
     def _block_with(self, module: int, n_rows: int) -> Block:
         """The module's block, with room for so many rows more."""
@@ -232,9 +232,11 @@ class _Group:
             block.grow(finals=True)
         finals = slice(rows.n_finals, rows.n_finals + len(ended))
         lanes, is_seen = self._lane_P[ended], present_P[ended]
-        for leaf, final, written in zip(block.obs, block.final_obs, self._leaves, strict=True):
+        for leaf, final, written in zip(block.raw_obs, block.raw_final_obs, self._leaves, strict=True):
             final[finals][is_seen] = written[ended[is_seen]]
             final[finals][~is_seen] = leaf[self._table.row_L[lanes[~is_seen]]]
+        block.final_prev_F[finals] = self._table.row_L[lanes]
+        block.final_at_F[finals] = np.where(is_seen, rows.n, -1)
         rows.n_finals += len(ended)
         n_agents = self._shape[1]
         for place, lane in zip(ended.tolist(), lanes.tolist(), strict=True):
@@ -248,7 +250,7 @@ class _Group:
             return
         n, table, block = len(places), self._table, self._block_with(module, len(places))
         rows, first = block.rows, block.rows.n
-        for leaf, written in zip(block.obs, self._leaves, strict=True):
+        for leaf, written in zip(block.raw_obs, self._leaves, strict=True):
             if module != self._own_module or n < len(self._lane_P):
                 leaf[first : first + n] = written[places]
         append_rows(

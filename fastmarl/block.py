@@ -1,11 +1,12 @@
 """The memory of one module's rows in one call of `sample()`, leased to the episodes made of it.
 
-Axes in names: R row, L lane, K flattened leaf. Rows are in order of arrival, so what a module acts upon in a tick
-is a slice, and what it answers is recorded by slices.
+Axes in names: R row, F final observation, L lane, K flattened leaf. Rows are in order of arrival, so what a module acts
+upon in a tick is a slice, and what it answers is recorded by slices.
 """
 
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ ROW_ARRAYS = {
     "reward_R": np.float64,
     "seq_no_R": np.int64,
 }
+FINAL_ARRAYS = {"final_prev_F": np.int64, "final_at_F": np.int64}
 Key = str | tuple  # an output's name, or (name, *path) of a leaf of a nested output
 
 
@@ -62,10 +64,31 @@ class Block:
     """Rows of one module: what its agents observed, were paid, and what the module answered.
 
     `rows` (a `_scatter.ModuleRows`) is bound to this block's arrays and counts its rows.
+
+    Args:
+        layout: of the observations on record.
+        pool: gives and takes the memory.
+        rows: what the envs' data are written through.
+        raw_layout: of the observations as the envs send them, where connectors make of them what is recorded.
+        rewards: what makes the rewards on record of those paid, [n] -> [n]; None: they are the same.
+
+    Attributes:
+        raw_obs, raw_final_obs: leaves the envs write to; `obs` and `final_obs` themselves without a `raw_layout`.
+        n_connected, n_finals_connected: so many rows (final observations) have gone through the connectors.
     """
 
-    def __init__(self, layout: RowLayout, pool: MemoryPool, rows: Any):
+    def __init__(
+        self,
+        layout: RowLayout,
+        pool: MemoryPool,
+        rows: Any,
+        raw_layout: RowLayout | None = None,
+        rewards: Callable[[np.ndarray], np.ndarray] | None = None,
+    ):
         self.layout = layout
+        self.raw_layout = raw_layout
+        self.rewards = rewards
+        self.n_connected = self.n_finals_connected = 0
         self.rows = rows
         self._memory, self._lease = pool.lend()
         self._objects: dict[Key, np.ndarray] = {}  # leaves that are no arrays: these have no array interface to lease
@@ -98,6 +121,11 @@ class Block:
             if key not in outputs:
                 _blank(key, column[first : first + n])
 
+    def reward(self, row: int) -> float:
+        """The reward on record, as of now."""
+        paid = self.reward_R[row]
+        return float(paid if self.rewards is None else self.rewards(paid))
+
     def take(self, source: "Block", rows: np.ndarray) -> None:
         """Begin with copies of `rows` (int64, ascending) of another block of the same module; lanes are the same."""
         n = len(rows)
@@ -107,10 +135,13 @@ class Block:
             _take(getattr(source, name), rows, getattr(self, name))
         for old, new in zip(source.obs, self.obs, strict=True):
             _take(old, rows, new)
+        if self.raw_layout is not None:
+            for old, new in zip(source.raw_obs, self.raw_obs, strict=True):
+                _take(old, rows, new)
         for key, old in source.outputs.items():
             self.outputs[key] = self._array(key, (self.rows.capacity, *old.shape[1:]), old.dtype)
             _take(old, rows, self.outputs[key])
-        self.rows.n = n
+        self.rows.n = self.n_connected = n
 
     def output_keys(self) -> tuple[str, ...]:
         """Names of what is recorded beside the actions."""
@@ -142,24 +173,34 @@ class Block:
         written = self.rows.n
         for name, dtype in ROW_ARRAYS.items():
             setattr(self, name, self._array(name, (capacity,), np.dtype(dtype), written))
-        self.obs = self._leaves("obs", capacity, written)
+        self.obs = self._leaves("obs", self.layout, capacity, written)
+        self.raw_obs = self.obs
+        if self.raw_layout is not None:
+            self.raw_obs = self._leaves("raw", self.raw_layout, capacity, written)
         for key, column in self.outputs.items():
             self.outputs[key] = self._array(key, (capacity, *column.shape[1:]), column.dtype, written)
-        leaves = self._leaf_rows(self.obs)
+        leaves = self._leaf_rows(self.raw_obs)
         self.rows.bind(leaves, self.lane_R, self.prev_R, self.env_t_R, self.reward_R)
 
     def _bind_finals(self, capacity: int) -> None:
-        self.final_obs = self._leaves("final", capacity, self.rows.n_finals)
-        self.rows.bind_finals(self._leaf_rows(self.final_obs), capacity)
+        written = self.rows.n_finals
+        for name, dtype in FINAL_ARRAYS.items():
+            setattr(self, name, self._array(name, (capacity,), np.dtype(dtype), written))
+        self.final_obs = self._leaves("final", self.layout, capacity, written)
+        self.raw_final_obs = self.final_obs
+        if self.raw_layout is not None:
+            self.raw_final_obs = self._leaves("raw_final", self.raw_layout, capacity, written)
+        self.rows.bind_finals(self._leaf_rows(self.raw_final_obs), self.final_prev_F, self.final_at_F)
 
-    def _leaves(self, prefix: str, capacity: int, written: int) -> list[np.ndarray]:
+    def _leaves(self, prefix: str, layout: RowLayout, capacity: int, written: int) -> list[np.ndarray]:
         return [
             self._array(f"{prefix}{i}", (capacity, *leaf.shape), leaf.dtype, written)
-            for i, leaf in enumerate(self.layout.leaves)
+            for i, leaf in enumerate(layout.leaves)
         ]
 
     def _leaf_rows(self, arrays: list[np.ndarray]) -> list[LeafRows]:
-        return [LeafRows(array, leaf.path, leaf.sizes) for array, leaf in zip(arrays, self.layout.leaves, strict=True)]
+        leaves = (self.raw_layout or self.layout).leaves
+        return [LeafRows(array, leaf.path, leaf.sizes) for array, leaf in zip(arrays, leaves, strict=True)]
 
     def _array(self, key: Key, shape: tuple, dtype: np.dtype, written: int = 0) -> np.ndarray:
         """The memory's array of that name, made anew where it has another shape; the first `written` rows stay."""
@@ -176,6 +217,8 @@ class Block:
     env_t_R: np.ndarray
     reward_R: np.ndarray
     seq_no_R: np.ndarray  # number of the weights that acted, written once a call
+    final_prev_F: np.ndarray
+    final_at_F: np.ndarray
 
 
 def _take(source: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
@@ -254,7 +297,8 @@ class BlockSource:
         return {env_t: info for env_t, info in self._infos_at.items() if env_t not in observed}
 
     def rewards(self) -> np.ndarray:
-        return self._column(self._block.reward_R, self.n_obs - 1)
+        paid = self._column(self._block.reward_R, self.n_obs - 1)
+        return paid if self._block.rewards is None else self._block.rewards(paid)
 
     def actions(self) -> Any:
         return self.extra(Columns.ACTIONS)

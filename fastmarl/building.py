@@ -1,7 +1,7 @@
 """Making a runner's parts from its config."""
 
 import warnings
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +9,9 @@ import gymnasium as gym
 import torch
 
 from fastmarl.config import EnvRunnerConfig
+from fastmarl.connectors.env_to_module import EnvToModule, connectors_for
+from fastmarl.connectors.module_connectors import ModuleConnectors
+from fastmarl.connectors.rewards import RewardConnector
 from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
 from fastmarl.envs.check import check_spaces
@@ -83,22 +86,60 @@ def _check_size(batch: ArrayEnv, num_envs: int) -> None:
                           f"{batch.num_envs} envs; let what makes it make env_config.num_envs")  # fmt: skip
 
 
-def make_modules(config: EnvRunnerConfig, envs: Envs) -> MultiRLModule:
-    """The modules named in `policies`."""
-    return MultiRLModule({module_id: make_module(config, envs, module_id) for module_id in config.module_specs})
-
-
-def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str) -> RLModule:
-    """One of `policies`: a given instance, a built spec, or the default net for its agents' spaces.
+def make_env_to_module(config: EnvRunnerConfig, envs: Envs) -> EnvToModule:
+    """The connectors of the modules that have any.
 
     Raises:
-        ConfigError: `policies` has something else for it, or its spaces are not known.
+        ConfigError: they don't fit the agents' spaces, these are not known, or there is no such module.
+    """
+    given = config.env_to_module_connector
+    if isinstance(given, Mapping) and (unknown := given.keys() - config.module_specs.keys()):
+        raise ConfigError(f"env_to_module_connector names {sorted(unknown)}, which are none of the modules "
+                          f"{sorted(config.module_specs)}")  # fmt: skip
+    made = {module_id: make_connectors(config, envs, module_id) for module_id in config.module_specs}
+    return EnvToModule({module_id: connectors for module_id, connectors in made.items() if connectors is not None})
+
+
+def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> ModuleConnectors | None:
+    """The connectors of one module, if it has any."""
+    if config.env_to_module_connector is None:
+        return None
+    spaces = _module_spaces(config, envs, module_id, GIVE_ENV)
+    connectors = connectors_for(
+        config.env_to_module_connector, module_id, envs.all[0], {module_id: spaces}, config.device
+    )
+    return ModuleConnectors(module_id, connectors, *spaces, keep_dtype=config.keep_dtype) if connectors else None
+
+
+def make_reward_connector(config: EnvRunnerConfig) -> RewardConnector | None:
+    """What makes the recorded rewards; None if they are those paid."""
+    if config.reward_scale == 1 and config.clip_rewards in (None, False):
+        return None
+    return RewardConnector(config.reward_scale, config.clip_rewards)
+
+
+def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule) -> MultiRLModule:
+    """The modules named in `policies`."""
+    return MultiRLModule(
+        {
+            module_id: make_module(config, envs, module_id, env_to_module.get(module_id))
+            for module_id in config.module_specs
+        }
+    )
+
+
+def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors: ModuleConnectors | None) -> RLModule:
+    """One of `policies`: a given instance, a built spec, or the default net for what it sees.
+
+    Raises:
+        ConfigError: `policies` has something else for it, its spaces are not known, or its connectors make other
+            observations than it takes.
     """
     given = config.module_specs[module_id]
     given = config.rl_module_spec if given is None else given
-    spaces = _given_spaces(given) or _module_spaces(config, envs, module_id)
+    spaces = _given_spaces(given) or _spaces_seen(config, envs, module_id, connectors)
     if isinstance(given, torch.nn.Module):
-        return _with_spaces(as_rl_module(given, *spaces), module_id)
+        return _checked(as_rl_module(given, *spaces), module_id, connectors)
     if given is not None and not isinstance(given, RLModuleSpec):
         raise ConfigError(f"policies[{module_id!r}] must be None, an RLModuleSpec or a torch.nn.Module, got {given!r}")
     spec = given or RLModuleSpec()
@@ -109,12 +150,16 @@ def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str) -> RLModule
         inference_only=spec.inference_only,
         model_config=spec.model_config or dict(config.model_config),
     ).build()
-    return _with_spaces(module, module_id)
+    return _checked(module, module_id, connectors)
 
 
-def _with_spaces(module: RLModule, module_id: str) -> RLModule:
-    if _given_spaces(module) is None:
+def _checked(module: RLModule, module_id: str, connectors: ModuleConnectors | None) -> RLModule:
+    spaces = _given_spaces(module)
+    if spaces is None:
         raise ConfigError(f"module {module_id!r} has no observation_space or no action_space; set both")
+    if connectors is not None and not connectors.make(spaces[0]):
+        raise ConfigError(f"module {module_id!r} has the observation_space {spaces[0]}, but its connectors make "
+                          f"{connectors.observation_space}; give the module that one, or none")  # fmt: skip
     return module
 
 
@@ -141,19 +186,29 @@ def _given_spaces(given: Any) -> Spaces | None:
     return None if observation_space is None or action_space is None else (observation_space, action_space)
 
 
-def _module_spaces(config: EnvRunnerConfig, envs: Envs, module_id: str) -> Spaces:
+def _spaces_seen(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors: ModuleConnectors | None) -> Spaces:
+    """A module's spaces, after connectors."""
+    observation_space, action_space = _module_spaces(config, envs, module_id)
+    return observation_space if connectors is None else connectors.observation_space, action_space
+
+
+GIVE_SPEC = "give an RLModuleSpec with observation_space and action_space in `policies`"
+GIVE_ENV = "give the env observation_space and action_space, which its connectors must know"
+
+
+def _module_spaces(config: EnvRunnerConfig, envs: Envs, module_id: str, way_out: str = GIVE_SPEC) -> Spaces:
     """The spaces of the agents that the mapping function gives to a module (all agents', where they are the same)."""
     agents = envs.possible_agents[0]
     if not agents and (common := _given_spaces(envs.all[0])):
         return common
     if not agents:
         raise ConfigError(f"module {module_id!r} needs spaces: the env has neither possible_agents nor spaces for all; "
-                          f"give an RLModuleSpec with observation_space and action_space in `policies`")  # fmt: skip
+                          f"{way_out}")  # fmt: skip
     mapped = {agent: envs.spaces(0, agent) for agent in agents}
     if len(config.module_specs) > 1 and not _all_equal(list(mapped.values())):
         mapped = {agent: spaces for agent, spaces in mapped.items() if config.module_id_for(agent, None) == module_id}
     if not mapped:
-        raise ConfigError(f"no agent of {agents} is mapped to {module_id!r}; give it an RLModuleSpec with spaces")
+        raise ConfigError(f"no agent of {agents} is mapped to {module_id!r}, so its spaces are not known; {way_out}")
     if not _all_equal(list(mapped.values())):
         raise ConfigError(f"the agents of module {module_id!r} have different spaces: {mapped}; map them to different "
                           f"modules with `policies` and `policy_mapping_fn`")  # fmt: skip

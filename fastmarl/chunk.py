@@ -65,7 +65,7 @@ class ChunkParts:
         if done.all():
             return {}
         waiting = np.flatnonzero((done == 0) & (rows < np.array(acting_from)[modules]))
-        return {self.agent_ids[i]: float(self._blocks[modules[i]].reward_R[rows[i]]) for i in waiting}
+        return {self.agent_ids[i]: self._blocks[modules[i]].reward(rows[i]) for i in waiting}
 
     def waiting_infos(self) -> dict[Hashable, dict[int, dict]]:
         """Agent id -> env step -> info, of steps in which the agent waited for an observation."""
@@ -86,6 +86,8 @@ class ChunkParts:
             if count + (final >= 0) - 1 <= lookback:
                 continue
             observation_space, action_space = self._spaces_of(agent_id)
+            if self._blocks[module].raw_layout is not None:
+                observation_space = self._blocks[module].layout.space
             infos = self._infos.get(lane, {})
             parts[agent_id] = SingleAgentEpisode(
                 agent_id=agent_id,

@@ -1,5 +1,6 @@
 """What a runner is told, under RLlib's option names; checked once, when it is made."""
 
+import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,13 @@ class EnvRunnerConfig:
     """RLModuleSpec of the modules that `policies` gives none."""
     model_config: Mapping[str, Any] = field(default_factory=dict)
     """Options of the default nets, such as {"fcnet_hiddens": [64, 64]}."""
+    env_to_module_connector: Any = None
+    """What is made of observations, see docs/connectors.md: a `fastmarl.connectors.Connector`, a list of them, or a
+    function `(env, spaces, device)` that makes such and is called for each module; or a dict of these by module id."""
+    reward_scale: float = 1.0
+    """Recorded rewards are those paid, multiplied by it; metrics tell the returns as paid."""
+    clip_rewards: bool | float | tuple[float, float] | None = None
+    """Then, True: only their sign is recorded; a number c: they are clipped to -c .. c; a pair: to these bounds."""
     device: str = "cpu"
     """Where the modules run: "cpu", "cuda" (or "cuda:1"), or "auto": a GPU if there is one."""
     explore: bool = True
@@ -100,6 +108,9 @@ class EnvRunnerConfig:
                 raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
         if self.seed is not None and (not isinstance(self.seed, int) or self.seed < 0):
             raise ConfigError(f"seed must be None or an integer of at least 0, got {self.seed!r}")
+        if not _is_number(self.reward_scale) or self.reward_scale == 0:
+            raise ConfigError(f"reward_scale must be a finite number other than 0, got {self.reward_scale!r}")
+        _check_clip_rewards(self.clip_rewards)
         if self.policy_mapping_fn is None and len(self.module_specs) != 1:
             raise ConfigError(f"policy_mapping_fn is needed to choose among the policies {sorted(self.module_specs)}")
         self._check_policies_to_train()
@@ -141,3 +152,15 @@ class EnvRunnerConfig:
         if self.policy_mapping_fn is None:
             return next(iter(self.module_specs))
         return self.policy_mapping_fn(agent_id, episode)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_clip_rewards(clip: Any) -> None:
+    is_pair = isinstance(clip, tuple) and len(clip) == 2 and all(map(_is_number, clip)) and clip[0] < clip[1]
+    if not (clip is None or isinstance(clip, bool) or is_pair or (_is_number(clip) and clip > 0)):
+        raise ConfigError(
+            f"clip_rewards must be None, True, False, a number above 0 or a pair (low, high), got {clip!r}"
+        )

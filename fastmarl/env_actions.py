@@ -16,7 +16,7 @@ from fastmarl.block import Key
 from fastmarl.columns import Columns
 from fastmarl.errors import ConfigError, ModuleOutputError
 from fastmarl.kernels.sample import sample_categorical
-from fastmarl.spaces import Leaf, RowLayout
+from fastmarl.spaces import Leaf, RowLayout, leaf_spaces
 
 
 class EnvActions(ModuleActions):
@@ -38,7 +38,7 @@ class EnvActions(ModuleActions):
         self._layout = RowLayout(space)
         self._leaves = [
             (_key(leaf), leaf.shape, _LeafActions(part, normalize, clip))
-            for leaf, part in zip(self._layout.leaves, _leaf_spaces(space), strict=True)
+            for leaf, part in zip(self._layout.leaves, leaf_spaces(space), strict=True)
         ]
 
     def set(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
@@ -164,11 +164,3 @@ class _LeafActions:
 
 def _key(leaf: Leaf) -> Key:
     return (Columns.ACTIONS, *leaf.path) if leaf.path else Columns.ACTIONS
-
-
-def _leaf_spaces(space: gym.Space) -> list[gym.Space]:
-    if isinstance(space, gym.spaces.Dict):
-        return [leaf for part in space.spaces.values() for leaf in _leaf_spaces(part)]
-    if isinstance(space, gym.spaces.Tuple):
-        return [leaf for part in space.spaces for leaf in _leaf_spaces(part)]
-    return [space]

@@ -94,6 +94,22 @@ class ModuleOutputError(FastmarlError, ValueError):
         return "module {!r}: {}".format(*self.args)
 
 
+class ConnectorError(FastmarlError, ValueError):
+    """A connector made something else than it promised.
+
+    Args:
+        module_id: whose connector it is.
+        connector: its class.
+        problem: what was expected, and what came.
+    """
+
+    def __init__(self, module_id: object, connector: str, problem: str):
+        super().__init__(module_id, connector, problem)
+
+    def __str__(self) -> str:
+        return "module {!r}, connector {}: {}".format(*self.args)
+
+
 class RunnerStoppedError(FastmarlError, RuntimeError):
     """A method was called on a runner after `stop()`."""
 

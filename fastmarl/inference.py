@@ -10,6 +10,7 @@ import torch
 from fastmarl.action_masks import masked
 from fastmarl.block import Block, Key
 from fastmarl.columns import Columns
+from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.distributions import Categorical
 from fastmarl.errors import ModuleOutputError
 from fastmarl.kernels.remap import lanes_to_rows, rows_to_lanes
@@ -33,6 +34,7 @@ class ModuleInference:
         transfer: between arrays and tensors.
         generator, rng: for exploration's random draws, by torch on the same device, and by NumPy.
         table: lanes, for modules with recurrent state.
+        connectors: what makes the module's batches of the record.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class ModuleInference:
         generator: torch.Generator,
         rng: np.random.Generator,
         table: LaneTable,
+        connectors: ModuleConnectors,
     ):
         self.module_id = module_id
         self.module = module
@@ -57,24 +60,28 @@ class ModuleInference:
         assert space is not None
         self._is_plain = not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple))
         self._has_objects = any(leaf.dtype == object for leaf in RowLayout(space).leaves)
+        self._connectors = connectors if connectors.batches else None
         self._inference_mode = torch.inference_mode()  # made once: making one takes longer than entering it
         self._state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
 
     def batch(self, block: Block, first: int, end: int) -> dict[str, Any]:
         """The module's input for rows first .. end of its block; tensors may share the block's memory."""
-        arrays = [leaf[first:end] for leaf in block.obs]
+        if self._connectors is None:
+            arrays, layout = [leaf[first:end] for leaf in block.obs], block.layout
+        else:
+            arrays, layout = self._connectors.batch(block, first, end), self._connectors.layout
         if self._has_objects:
-            return self._batch_with_objects(block, arrays, block.lane_R[first:end])
+            return self._batch_with_objects(layout, arrays, block.lane_R[first:end])
         if self._state is None:
             obs = self._transfer.to_device(arrays)
-            return {OBS: obs[0] if self._is_plain else block.layout.nest(obs)}
+            return {OBS: obs[0] if self._is_plain else layout.nest(obs)}
         states = self._state.read(block.lane_R[first:end])
         tensors = self._transfer.to_device([*arrays, *states])
         obs = [tensor.unsqueeze(1) for tensor in tensors[: len(arrays)]]  # [B, T=1, ...], as RLlib has it
         state_in = self._state.nest(tensors[len(arrays) :])
-        return {OBS: block.layout.nest(obs), Columns.STATE_IN: state_in}
+        return {OBS: layout.nest(obs), Columns.STATE_IN: state_in}
 
-    def _batch_with_objects(self, block: Block, arrays: list[np.ndarray], lanes: np.ndarray) -> dict[str, Any]:
+    def _batch_with_objects(self, layout: RowLayout, arrays: list[np.ndarray], lanes: np.ndarray) -> dict[str, Any]:
         """The same where leaves are no arrays: they come as NumPy arrays of objects."""
         states = [] if self._state is None else self._state.read(lanes)
         numbers = [array for array in arrays if array.dtype != object]
@@ -82,8 +89,8 @@ class ModuleInference:
         of_numbers = iter(tensors[: len(numbers)])
         leaves = [array if array.dtype == object else next(of_numbers) for array in arrays]
         if self._state is None:
-            return {OBS: block.layout.nest(leaves)}
-        obs = block.layout.nest([leaf[:, None] for leaf in leaves])
+            return {OBS: layout.nest(leaves)}
+        obs = layout.nest([leaf[:, None] for leaf in leaves])
         return {OBS: obs, Columns.STATE_IN: self._state.nest(tensors[len(numbers) :])}
 
     def act(

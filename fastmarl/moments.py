@@ -1,10 +1,12 @@
 """Running mean and standard deviation of observations, returns, or anything in rows."""
 
+import math
 from typing import Any, Self
 
 import numpy as np
 
 from fastmarl.kernels.moments import update_moments
+from fastmarl.kernels.normalize import count_and_normalize
 
 
 class RunningMoments:
@@ -31,6 +33,39 @@ class RunningMoments:
         """Add rows [n, ...] of `size` numbers each, of any real dtype."""
         values = np.ascontiguousarray(rows).reshape(len(rows), self.mean.size)
         self.count = int(update_moments(values, self.count, self.mean, self._m2))
+
+    def normalize(
+        self,
+        rows: np.ndarray,
+        out: np.ndarray,
+        *,
+        update: bool = True,
+        demean: bool = True,
+        destd: bool = True,
+        clip: float = math.inf,
+    ) -> int:
+        """Write rows [n, size] to `out`, float32 [n, size], with mean 0 and standard deviation 1.
+
+        Each row is added (if `update`) and then normalised by all rows so far, so it does not matter how rows are put
+        together to calls. Before any row the mean is 0 and the standard deviation 1.
+
+        Args:
+            demean, destd: subtract the mean; divide by the standard deviation.
+            clip: clip to -clip .. clip.
+
+        Returns:
+            -1, or the first row with a number that is not finite: it and what follows were not added, nor written.
+        """
+        unfit = int(count_and_normalize(rows, self.count, self.mean, self._m2, update, demean, destd, clip, out))
+        if update:
+            self.count += len(rows) if unfit < 0 else unfit
+        return unfit
+
+    def copy(self) -> Self:
+        """Another that has seen the same."""
+        other = type(self)(self.mean.size)
+        other.set_state(self.get_state())
+        return other
 
     def merge(self, other: Self) -> None:
         """Add all that another has seen (Chan, Golub, LeVeque 1983)."""

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 import torch
 
 from fastmarl.action_masks import ActionMasks
+from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.env_actions import EnvActions
 from fastmarl.errors import UnknownModuleError
 from fastmarl.inference import ModuleInference
 from fastmarl.lanes import EpisodeRecord
 from fastmarl.modules import RLModule
-from fastmarl.spaces import RowLayout
 from fastmarl.store import ASLEEP, EpisodeStore
 
 MappingFn = Callable[..., str]  # (agent id, episode) -> module id
@@ -28,7 +28,7 @@ class Policy:
         self,
         module_id: str,
         module: RLModule,
-        layout: RowLayout,
+        connectors: ModuleConnectors,
         inference: ModuleInference,
         masks: ActionMasks,
         env_actions: EnvActions,
@@ -37,7 +37,7 @@ class Policy:
         self.module = module
         self.inference = inference
         self.masks = masks
-        self.layout = layout
+        self.connectors = connectors
         self.env_actions = env_actions
         self.episodes: set[EpisodeRecord] = set()
 
@@ -114,7 +114,7 @@ class Policies:
         self.by_index[index : index + 1] = [policy]
         self.env_actions[index : index + 1] = [policy.env_actions]
         self._index_of[policy.module_id] = index
-        self._store.put_module(index, policy.module_id, policy.layout)
+        self._store.put_module(index, policy.module_id, policy.connectors)
 
     def remove(self, module_id: str) -> None:
         """Give it no new episodes. It stays until those that are running have ended."""

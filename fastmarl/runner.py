@@ -7,10 +7,18 @@ from typing import Any
 import gymnasium as gym
 
 from fastmarl.action_masks import ActionMasks
-from fastmarl.building import Envs, make_modules, spaces_of, warn_of_objects
+from fastmarl.building import (
+    Envs,
+    make_env_to_module,
+    make_modules,
+    make_reward_connector,
+    spaces_of,
+    warn_of_objects,
+)
 from fastmarl.callbacks import EVENTS, listeners
 from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
+from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.env_actions import EnvActions
 from fastmarl.env_states import make_env_states
 from fastmarl.episode_selection import only_modules
@@ -25,7 +33,6 @@ from fastmarl.policies import Policies, Policy
 from fastmarl.runner_policies import RunnerPolicies
 from fastmarl.runner_state import RunnerState
 from fastmarl.seeds import Streams
-from fastmarl.spaces import RowLayout
 from fastmarl.store import EpisodeStore
 from fastmarl.transfer import make_transfer
 from fastmarl.vector import make_vector
@@ -43,6 +50,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         config: the EnvRunnerConfig.
         env: the vector of envs; `env.envs` lists them (or has the one batch of them).
         module: the MultiRLModule; train it in place, or a copy and `set_weights()`.
+        env_to_module: the connectors by module id, and their state, see docs/connectors.md.
         metrics: takes custom values from callbacks (`log_value`).
     """
 
@@ -66,6 +74,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         self._earlier_chunks: dict[str, list[MultiAgentEpisode]] = {}  # of running episodes, for on_episode_end alone
         self._envs = Envs(config)
         try:
+            self.env_to_module = make_env_to_module(config, self._envs)
             self.make_module()
             self._announce_envs()
         except BaseException:
@@ -86,7 +95,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         """Create the modules, with fresh weights unless given as instances; running episodes are dropped."""
         self._check_running()
         with self._streams.torch_seeded():
-            self.module = make_modules(self.config, self._envs)
+            self.module = make_modules(self.config, self._envs, self.env_to_module)
         self.module.to(self._transfer.device)
         self._connect_parts()
 
@@ -95,10 +104,17 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         known_agents = [frozenset(agents) for agents in envs.possible_agents]
         self._table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
         policies = [self._make_policy(module_id, module) for module_id, module in self.module.items()]
-        module_ids, layouts = [policy.module_id for policy in policies], [policy.layout for policy in policies]
         states = make_env_states(envs.all) if config.record_env_state else []
-        lookback = config.episode_lookback_horizon
-        self._store = EpisodeStore(layouts, module_ids, self._table, envs.spaces, lookback, states)
+        self._store = EpisodeStore(
+            [policy.connectors.recorded_layout for policy in policies],
+            [policy.module_id for policy in policies],
+            self._table,
+            envs.spaces,
+            config.episode_lookback_horizon,
+            env_states=states,
+            connectors=[policy.connectors for policy in policies],
+            rewards=make_reward_connector(config),
+        )
         self._policies = Policies(self._store, policies)
         seeds = [self._streams.env_seed(env_index) for env_index in range(self.num_envs)]
         self.env = make_vector(
@@ -114,17 +130,19 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         self._goal = make_goal(config, 0, None, self.num_envs)  # of the current call, or the last one
 
     def _make_policy(self, module_id: str, module: RLModule) -> Policy:
-        observation_space, action_space = spaces_of(module)
-        config = self.config
-        layout = RowLayout(observation_space, keep_dtype=config.keep_dtype)
-        warn_of_objects(module_id, layout)
+        config, (observation_space, action_space) = self.config, spaces_of(module)
+        connectors = self.env_to_module.get(module_id) or ModuleConnectors(
+            module_id, (), observation_space, action_space, keep_dtype=config.keep_dtype
+        )
+        connectors.bind(self._table)
+        warn_of_objects(module_id, connectors.recorded_layout)
         options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
         return Policy(
             module_id,
             module,
-            layout,
-            ModuleInference(module_id, module, self._transfer, self._generator, self._rng, self._table),
-            ActionMasks(observation_space, action_space, self._table),
+            connectors,
+            ModuleInference(module_id, module, self._transfer, self._generator, self._rng, self._table, connectors),
+            ActionMasks(connectors.sent_space, action_space, self._table, connectors.recorded_layout.space),
             EnvActions(module_id, action_space, **options, as_arrays=self._envs.is_batch),
         )
 
@@ -214,10 +232,16 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             seconds["vector"] += perf_counter() - begun
             if self._to_reset and goal.wants_episodes:
                 self._reset_envs()
+        if store.connects:
+            store.connect()
 
     def _act(self, goal: Goal, explore: bool) -> None:
         """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
         store, policies, seconds = self._store, self._policies.by_index, self._counts.seconds
+        if store.connects:
+            begun = perf_counter()
+            store.connect()
+            seconds["connect"] += perf_counter() - begun
         for module in store.awake:
             first, end = store.acting_from[module], store.rows[module].n
             if first == end:
@@ -235,8 +259,8 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             else:
                 outputs = inference.act(batch, n, explore=explore, t=goal.env_steps, legal=legal)
                 inference.keep_state(block.lane_R[first:end], outputs)
-            if legal is not None and masks.key is None:
-                outputs[Columns.ACTION_MASK] = legal  # one in the observation is on record
+            if legal is not None and not masks.on_record:
+                outputs[Columns.ACTION_MASK] = legal
             acted = perf_counter()
             env_actions.set(first, n, outputs)
             store.record(module, outputs)

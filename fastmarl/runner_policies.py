@@ -4,8 +4,9 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from fastmarl.building import Envs, make_module
+from fastmarl.building import Envs, make_connectors, make_module
 from fastmarl.config import EnvRunnerConfig
+from fastmarl.connectors.env_to_module import EnvToModule
 from fastmarl.errors import ConfigError
 from fastmarl.modules import MultiRLModule, RLModule
 from fastmarl.policies import MappingFn, Policies, Policy
@@ -28,6 +29,7 @@ class RunnerPolicies:
 
     config: EnvRunnerConfig
     module: MultiRLModule
+    env_to_module: EnvToModule
     _envs: Envs
     _policies: Policies
     _streams: Streams
@@ -74,8 +76,10 @@ class RunnerPolicies:
         config = self._changed(policies, new_agent_to_module_mapping_fn, new_should_module_be_updated)
         self._n_added += 1
         with self._streams.torch_seeded(self._n_added):
-            module = make_module(config, self._envs, module_id)
+            connectors = make_connectors(config, self._envs, module_id)
+            module = make_module(config, self._envs, module_id, connectors)
         module.to(self._transfer.device)
+        self.env_to_module.put(module_id, connectors)
         policy = self._make_policy(module_id, module)
         if module_id in known:
             self._policies.remove(module_id)
@@ -110,6 +114,7 @@ class RunnerPolicies:
         del policies[module_id]
         self.config = self._changed(policies, new_agent_to_module_mapping_fn, new_should_module_be_updated)
         self._policies.remove(module_id)
+        self.env_to_module.put(module_id, None)
         return self.module.remove_module(module_id)
 
     def set_policy_mapping_fn(self, policy_mapping_fn: MappingFn) -> None:

@@ -9,17 +9,25 @@ import torch
 
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.config import EnvRunnerConfig
+from fastmarl.connectors.env_to_module import EnvToModule
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.metrics import RunnerMetrics
 from fastmarl.modules import MultiRLModule
 
-STATE_COMPONENTS = ("rl_module", "weights_seq_no", "num_env_steps_sampled_lifetime", "random_state")
+STATE_COMPONENTS = (
+    "rl_module",
+    "weights_seq_no",
+    "env_to_module_connector",
+    "num_env_steps_sampled_lifetime",
+    "random_state",
+)
 
 
 class RunnerState:
     """The methods of a runner that read and write its state."""
 
     module: MultiRLModule
+    env_to_module: EnvToModule
     _weights_seq_no: int
     _counts: RunnerMetrics
     _generator: torch.Generator
@@ -40,13 +48,14 @@ class RunnerState:
         """What is needed to go on elsewhere: weights, counters, random streams; running episodes are not part of it.
 
         Args:
-            components: only these of "rl_module" (with "weights_seq_no"), "num_env_steps_sampled_lifetime",
-                "random_state".
+            components: only these of "rl_module" (with "weights_seq_no"), "env_to_module_connector",
+                "num_env_steps_sampled_lifetime", "random_state".
             not_components: all but these.
         """
         state = {
             "rl_module": self.module.get_state(),
             "weights_seq_no": self._weights_seq_no,
+            "env_to_module_connector": self.env_to_module.get_state(),
             "num_env_steps_sampled_lifetime": self._counts.lifetime["num_env_steps_sampled"],
             "random_state": {
                 "torch": self._generator.get_state().numpy(),
@@ -65,6 +74,8 @@ class RunnerState:
         Weights with a "weights_seq_no" above 0 are taken only if that is newer than the runner's own, as in RLlib.
         """
         _check_names(state)
+        if "env_to_module_connector" in state:
+            self.env_to_module.set_state(state["env_to_module_connector"])
         if "rl_module" in state:
             seq_no = int(state.get("weights_seq_no", 0))
             if seq_no == 0 or seq_no > self._weights_seq_no:
@@ -111,6 +122,10 @@ class RunnerState:
                 f"{path} is no state of a runner with the modules {list(self.module)}: it also has "
                 f"{sorted(saved - own)}, and {sorted(own - saved)} are missing; add_module() and remove_module() first"
             )
+        in_file = _outline(state.get("env_to_module_connector", {}))
+        here = _outline(self.env_to_module.get_state())
+        if in_file != here:
+            raise CheckpointError(f"{path} has a state of the connectors {in_file}, but the runner has {here}")
         self._weights_seq_no = 0
         self.set_state(state)
 
@@ -124,6 +139,10 @@ class RunnerState:
             runner.stop()
             raise
         return runner
+
+
+def _outline(connectors: dict[str, dict]) -> dict[str, list[str]]:
+    return {module_id: sorted(states) for module_id, states in connectors.items()}
 
 
 def _names(components: str | Collection[str]) -> set[str]:

@@ -1,6 +1,10 @@
 """Gymnasium space -> the leaves a value of it consists of; and nested structures of arrays in general."""
 
+from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import gymnasium as gym
@@ -46,6 +50,10 @@ class RowLayout:
         """The leaves' arrays as the space nests them: one array, or dicts and tuples of arrays."""
         return _nest(self.space, iter(arrays))
 
+    def leaves_of(self, value: Any) -> list:
+        """The reverse of `nest()`. Raises KeyError, IndexError or TypeError where a part is missing."""
+        return [reduce(getitem, leaf.path, value) for leaf in self.leaves]
+
 
 def _leaves(space: gym.Space, path: Path, sizes: tuple[int, ...]):
     if isinstance(space, gym.spaces.Dict):
@@ -69,6 +77,29 @@ def _nest(space: gym.Space, arrays) -> Any:
     if isinstance(space, gym.spaces.Tuple):
         return tuple(_nest(part, arrays) for part in space.spaces)
     return next(arrays)
+
+
+def leaf_spaces(space: gym.Space) -> list[gym.Space]:
+    """The spaces of the leaves, in the order of `RowLayout.leaves`."""
+    if isinstance(space, gym.spaces.Dict):
+        return [leaf for part in space.spaces.values() for leaf in leaf_spaces(part)]
+    if isinstance(space, gym.spaces.Tuple):
+        return [leaf for part in space.spaces for leaf in leaf_spaces(part)]
+    return [space]
+
+
+def with_leaf_spaces(space: gym.Space, parts: Iterable[gym.Space]) -> gym.Space:
+    """The same nesting with other leaves, given in the order of `leaf_spaces()`."""
+    remaining = iter(parts)
+
+    def rebuilt(part: gym.Space) -> gym.Space:
+        if isinstance(part, gym.spaces.Dict):
+            return gym.spaces.Dict(OrderedDict((key, rebuilt(each)) for key, each in part.spaces.items()))
+        if isinstance(part, gym.spaces.Tuple):
+            return gym.spaces.Tuple([rebuilt(each) for each in part.spaces])
+        return next(remaining)
+
+    return rebuilt(space)
 
 
 def flatten_struct(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:

@@ -18,6 +18,8 @@ from fastmarl import _store
 from fastmarl._scatter import ModuleRows, Scatter
 from fastmarl.block import Block, Key, MemoryPool
 from fastmarl.chunk import TERMINATED, TRUNCATED, ChunkParts
+from fastmarl.connectors.module_connectors import ModuleConnectors
+from fastmarl.connectors.rewards import RewardConnector
 from fastmarl.env_states import EnvStates
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.kernels.accumulate import accumulate
@@ -52,14 +54,17 @@ class EpisodeStore:
     """Records the steps of all envs.
 
     Args:
-        layouts: per module index, the layout of its agents' observations.
+        layouts: per module index, the layout of its recorded observations.
         module_ids: per module index.
         table: the lanes.
         spaces_of: (env index, agent id) -> (observation space, action space).
         lookback: env steps of history that a chunk carries over from the one before.
         env_states: the recorded global states of each env; empty: none are recorded.
+        connectors: per module index, what makes the recorded observations; () if there is none.
+        rewards: what makes the recorded rewards; None: they are those paid.
 
     Attributes:
+        connects: whether observations go through connectors into the record.
         awake: module indices, ascending, of those that have a block. One gets it with its first agent, and loses it
             when a call has passed in which it had none: modules that don't act cost neither time nor memory.
         on_wake: called with the module index when one gets it.
@@ -72,11 +77,17 @@ class EpisodeStore:
         table: LaneTable,
         spaces_of: Callable[[int, Hashable], tuple[gym.Space, gym.Space]],
         lookback: int,
+        *,
         env_states: Sequence[EnvStates] = (),
+        connectors: Sequence[ModuleConnectors | None] = (),
+        rewards: RewardConnector | None = None,
     ):
         self.table = table
         self.module_ids = module_ids
         self._layouts = layouts
+        self._connectors = list(connectors) or [None] * len(layouts)
+        self._rewards = rewards
+        self.connects = _any_records(self._connectors)
         self._spaces_of = spaces_of
         self._env_states = env_states
         self._lookback_E = np.full(len(table.envs), lookback, np.int32)
@@ -99,7 +110,9 @@ class EpisodeStore:
         return Scatter(self.table, self._grow, self.rows)
 
     def _make_block(self, module: int) -> Block:
-        return Block(self._layouts[module], self._pools[module], self.rows[module])
+        connectors = self._connectors[module]
+        raw_layout = None if connectors is None else connectors.raw_layout
+        return Block(self._layouts[module], self._pools[module], self.rows[module], raw_layout, self._rewards)
 
     def _grow(self, module: int, finals: bool) -> None:
         """There is no room for one more row (or final observation)."""
@@ -110,14 +123,16 @@ class EpisodeStore:
 
     # Modules come, act, rest and go.
 
-    def put_module(self, module: int, module_id: str, layout: RowLayout) -> None:
+    def put_module(self, module: int, module_id: str, connectors: ModuleConnectors) -> None:
         """Have a module at an index, which is the next one or was freed."""
         if module == len(self.rows):
             self.rows.append(ModuleRows())
             self.blocks.append(ASLEEP)
             for places in (self.acting_from, self._first_action, self._stamped):
                 places.append(0)
-        self._layouts = [*self._layouts[:module], layout, *self._layouts[module + 1 :]]
+        self._layouts = [*self._layouts[:module], connectors.recorded_layout, *self._layouts[module + 1 :]]
+        self._connectors = [*self._connectors[:module], connectors, *self._connectors[module + 1 :]]
+        self.connects = _any_records(self._connectors)
         self._pools = [*self._pools[:module], MemoryPool(), *self._pools[module + 1 :]]
         # A new list: chunks that were made before know the former module at this index by its own name.
         self.module_ids = [*self.module_ids[:module], module_id, *self.module_ids[module + 1 :]]
@@ -150,6 +165,13 @@ class EpisodeStore:
         """32 hexadecimal digits, different from all others."""
         self._n_ids += 1
         return f"{self._run_id}{self._n_ids:012x}"
+
+    def connect(self) -> None:
+        """Let the connectors make the recorded observations of those that have come since the last time."""
+        for module in self.awake:
+            connectors = self._connectors[module]
+            if connectors is not None and connectors.raw_layout is not None:
+                connectors.record(self.blocks[module])
 
     def record(self, module: int, outputs: dict[Key, np.ndarray]) -> None:
         """Store a module's answers to the rows from `acting_from[module]` on."""
@@ -250,6 +272,8 @@ class EpisodeStore:
     def _make_chunk(
         self, record: EpisodeRecord, terminated: bool = False, truncated: bool = False
     ) -> MultiAgentEpisode:
+        if self.connects:
+            self.connect()
         table, env = self.table, self.table.envs[record.env_index]
         infos: dict[int, dict[int, dict]] = {}
         for env_t, lane, info in env.infos:
@@ -348,7 +372,11 @@ class EpisodeStore:
         table, block = self.table, self.blocks[module]
         lanes = live[table.module_L[live] == module]
         from_env_t = self._lookback_begins(module, lanes)
-        rows, counts = _store.carried(lanes, table.row_L, table.count_L, from_env_t, block.prev_R, block.env_t_R)
+        connectors = self._connectors[module]
+        at_least = 0 if connectors is None else connectors.min_lookback_rows
+        rows, counts = _store.carried(
+            lanes, table.row_L, table.count_L, from_env_t, block.prev_R, block.env_t_R, at_least
+        )
         return lanes, rows, counts
 
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
@@ -385,3 +413,7 @@ class EpisodeStore:
         self._open_chunk(lanes, counts)
         self.blocks[module] = block
         self.acting_from[module] = len(rows) - n_waiting
+
+
+def _any_records(connectors: Sequence[ModuleConnectors | None]) -> bool:
+    return any(each is not None and each.raw_layout is not None for each in connectors)

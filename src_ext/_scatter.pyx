@@ -70,23 +70,25 @@ cdef class LeafRows:
         """Copy the leaf's part of `value`, a whole observation, to `row`. Raises UnfitValueError."""
         if self.path:
             value = self._follow(value)
-        cdef int type_num
-        if not self.is_object and cnp.PyArray_CheckExact(value) and self._fits(<cnp.ndarray>value):
-            type_num = cnp.PyArray_TYPE(<cnp.ndarray>value)
-            if not self.row_bytes:
-                return 0
-            if type_num == self.type_num:
+        if self.is_object or not cnp.PyArray_CheckExact(value):
+            self._convert(row, value)
+        elif self._fits(<cnp.ndarray>value):
+            if self.row_bytes:
                 memcpy(&self.bytes_[row, 0], cnp.PyArray_DATA(<cnp.ndarray>value), self.row_bytes)
-                return 0
-            if type_num == cnp.NPY_DOUBLE and self.type_num == cnp.NPY_FLOAT:
+        elif (self.type_num == cnp.NPY_FLOAT and cnp.PyArray_TYPE(<cnp.ndarray>value) == cnp.NPY_DOUBLE
+                and self._has_shape(<cnp.ndarray>value)):
+            if self.row_bytes:
                 _round(<const double*>cnp.PyArray_DATA(<cnp.ndarray>value), <float*>&self.bytes_[row, 0],
                        self.row_bytes // sizeof(float))
-                return 0
-        self._convert(row, value)
+        else:
+            self._convert(row, value)
         return 0
 
     cdef bint _fits(self, cnp.ndarray value) noexcept:
-        """Whether it has the leaf's shape, of whatever type, and lies in one piece."""
+        return cnp.PyArray_TYPE(value) == self.type_num and self._has_shape(value)
+
+    cdef bint _has_shape(self, cnp.ndarray value) noexcept:
+        """Whether it has the leaf's shape and lies in one piece."""
         cdef int axis
         if (cnp.PyArray_NDIM(value) != self.ndim
                 or not cnp.PyArray_ISCARRAY_RO(value)):          # contiguous, aligned, native byte order
@@ -150,9 +152,11 @@ cdef class ModuleRows:
         self.reward_R = reward_R
         self.capacity = self.lane_R.shape[0]
 
-    def bind_finals(self, list leaves, Py_ssize_t capacity):
+    def bind_finals(self, list leaves, final_prev_F, final_at_F):
         self.final_leaves = leaves
-        self.final_capacity = capacity
+        self.final_prev_F = final_prev_F
+        self.final_at_F = final_at_F
+        self.final_capacity = self.final_prev_F.shape[0]
 
 
 cdef class EnvLanes:
@@ -414,6 +418,8 @@ cdef class Scatter:
                 (<LeafRows>rows.final_leaves[i]).copy_row(place, <LeafRows>rows.leaves[i], self.row_L[lane])
             else:
                 (<LeafRows>rows.final_leaves[i]).write(place, value)
+        rows.final_prev_F[place] = self.row_L[lane]
+        rows.final_at_F[place] = -1 if value is MISSING else rows.n
         rows.n_finals = place + 1
         self.final_L[lane] = place
         return 0

@@ -50,8 +50,10 @@ def carried(
     const lane_t[::1] from_env_t,  # IN  [len(lanes)] lookback begins here
     const row_t[::1] prev_R,       # IN  [row]
     const lane_t[::1] env_t_R,     # IN  [row]
+    Py_ssize_t min_lookback_rows=0,
 ):
-    """What the next chunk needs of this one: each lane's last row, and rows of its lookback.
+    """What the next chunk needs of this one: each lane's last row, and rows of its lookback, `min_lookback_rows` at
+    least if there are so many.
 
     Returns:
         (rows, counts): int64, grouped by lane, each lane's from last to first; int32 [len(lanes)] of them.
@@ -61,7 +63,7 @@ def carried(
     for i in range(lanes.shape[0]):
         row = row_L[lanes[i]]
         k = 1
-        while k < count_L[lanes[i]] and env_t_R[prev_R[row]] >= from_env_t[i]:
+        while k < count_L[lanes[i]] and (k <= min_lookback_rows or env_t_R[prev_R[row]] >= from_env_t[i]):
             row = prev_R[row]
             k += 1
         counts[i] = <lane_t>k

@@ -5,7 +5,16 @@ import pytest
 
 from fastmarl.kernels.accumulate import accumulate, accumulate_numpy
 from fastmarl.kernels.array_steps import NO_PLACE, append_rows, append_rows_numpy, settle_step, settle_step_numpy
+from fastmarl.kernels.frames import (
+    former_rows,
+    former_rows_numpy,
+    one_hot_frames,
+    one_hot_frames_numpy,
+    stack_frames,
+    stack_frames_numpy,
+)
 from fastmarl.kernels.moments import update_moments, update_moments_numpy
+from fastmarl.kernels.normalize import count_and_normalize, count_and_normalize_numpy
 from fastmarl.kernels.remap import lanes_to_rows, lanes_to_rows_numpy, rows_to_lanes, rows_to_lanes_numpy
 from fastmarl.kernels.returns import discount, discount_numpy, gae, gae_numpy
 from fastmarl.kernels.sample import sample_categorical, sample_categorical_numpy
@@ -211,3 +220,83 @@ def test_append_rows_matches_numpy(rng, kernel, n):
     for expected, got in zip(*answers, strict=True):
         np.testing.assert_array_equal(got, expected)
     assert (answers[0][4] != row_L).sum() >= n - 5
+
+
+@versions(count_and_normalize)
+@pytest.mark.parametrize("n", [0, 1, 40])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+@pytest.mark.parametrize("options", [(1, 1, 1), (0, 1, 1), (1, 0, 1), (1, 1, 0)])
+@pytest.mark.parametrize("count", [0, 9])
+def test_count_and_normalize_matches_numpy(rng, kernel, n, dtype, options, count):
+    values_NK = rng.uniform(0, 200, (n, 3)).astype(dtype)
+    start = (rng.normal(size=3), rng.uniform(9, 99, 3)) if count else (np.zeros(3), np.zeros(3))
+    expected, got = ([*(a.copy() for a in start), np.full((n, 3), -7, np.float32)] for _ in range(2))
+    counts, demean, destd = map(bool, options)
+    assert count_and_normalize_numpy(values_NK, count, *expected[:2], counts, demean, destd, 1.5, expected[2]) == -1
+    assert kernel(values_NK, count, *got[:2], counts, demean, destd, 1.5, got[2]) == -1
+    for expected_array, got_array in zip(expected, got, strict=True):
+        np.testing.assert_allclose(got_array, expected_array, rtol=1e-6, atol=1e-9)
+    assert (got[2] != -7).all()
+    assert counts or all((a == b).all() for a, b in zip(got, start, strict=False))
+
+
+@versions(count_and_normalize)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_count_and_normalize_stops_before_what_is_not_finite(kernel, bad):
+    values_NK = np.array([[1, 2], [3, 4], [5, bad], [7, 8]], np.float32)
+    mean_K, m2_K, out_NK = np.zeros(2), np.zeros(2), np.full((4, 2), -7, np.float32)
+    assert kernel(values_NK, 0, mean_K, m2_K, True, True, True, np.inf, out_NK) == 2
+    assert (mean_K.tolist(), m2_K.tolist()) == ([2, 3], [2, 2])
+    assert (out_NK[2:] == -7).all() and (out_NK[:2] != -7).all()
+
+
+def chains(rng, n):
+    """Rows of a few lanes, with holes: each row's former row, or -1."""
+    lane_R = rng.integers(0, 4, n)
+    prev_R = np.full(n, -1)
+    for lane in range(4):
+        rows = np.flatnonzero(lane_R == lane)
+        prev_R[rows[1:]] = rows[:-1]
+    return prev_R
+
+
+@versions(former_rows)
+@pytest.mark.parametrize("n", [0, 1, 30])
+@pytest.mark.parametrize("n_frames", [0, 1, 5])
+def test_former_rows_match_numpy(rng, kernel, n, n_frames):
+    prev_R = chains(rng, 50)
+    last_N = rng.integers(-1, 50, n)
+    expected, got = np.full((n, n_frames), -9), np.full((n, n_frames), -9)
+    former_rows_numpy(last_N, prev_R, expected)
+    kernel(last_N, prev_R, got)
+    np.testing.assert_array_equal(got, expected)
+    assert (got != -9).all()
+
+
+@versions(stack_frames)
+@pytest.mark.parametrize("n", [0, 1, 30])
+@pytest.mark.parametrize("shape", [(1, 7), (6, 1), (4, 3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_stack_frames_matches_numpy(rng, kernel, n, shape, dtype):
+    values_RPC = rng.integers(1, 99, (50, *shape)).astype(dtype)
+    rows_NF = rng.integers(-1, 50, (n, 4))
+    points, channels = shape
+    expected, got = (np.full((n, points, 4, channels), 111, dtype) for _ in range(2))
+    stack_frames_numpy(values_RPC, rows_NF, expected)
+    kernel(values_RPC, rows_NF, got)
+    np.testing.assert_array_equal(got, expected)
+    assert (got != 111).all()
+
+
+@versions(one_hot_frames)
+@pytest.mark.parametrize("n", [0, 1, 30])
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float32])
+def test_one_hot_frames_match_numpy(rng, kernel, n, dtype):
+    choices_K = np.array([3, 1, 4])
+    values_RK = rng.integers(-1, choices_K + 1, (50, 3)).astype(dtype)  # some out of range
+    rows_NF = rng.integers(-1, 50, (n, 2))
+    expected, got = (np.full((n, 2, 8), 111, np.float32) for _ in range(2))
+    one_hot_frames_numpy(values_RK, rows_NF, choices_K, expected)
+    kernel(values_RK, rows_NF, choices_K, got)
+    np.testing.assert_array_equal(got, expected)
+    assert n < 30 or set(np.unique(got)) == {0, 1}

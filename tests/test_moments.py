@@ -33,6 +33,29 @@ def test_merged_equals_seen_by_one_and_state_round_trip(rng):
     np.testing.assert_allclose(restored.var, both.var, rtol=1e-12)
 
 
+def test_normalizing_in_batches_equals_row_by_row(rng):
+    rows = rng.normal(3, 5, (40, 3)).astype(np.float32)
+    at_once, one_by_one = fastmarl.RunningMoments(3), fastmarl.RunningMoments(3)
+    out, singly = np.empty((2, 40, 3), np.float32)
+    assert at_once.normalize(rows, out) == -1
+    for i in range(len(rows)):
+        assert one_by_one.normalize(rows[i : i + 1], singly[i : i + 1]) == -1
+    np.testing.assert_array_equal(out, singly)
+    assert at_once.count == one_by_one.count == 40
+    np.testing.assert_allclose(out[-1], (rows[-1] - rows.mean(0)) / rows.std(0), rtol=1e-4)
+    copy = at_once.copy()
+    assert copy.normalize(rows, singly, update=False, clip=0.5) == -1
+    assert (copy.count, copy.mean.tolist()) == (40, at_once.mean.tolist())
+    assert np.abs(singly).max() == 0.5
+
+
+def test_what_is_not_finite_is_neither_counted_nor_what_follows():
+    moments = fastmarl.RunningMoments(1)
+    rows = np.array([[1], [3], [np.nan], [5]], np.float32)
+    assert moments.normalize(rows, np.empty((4, 1), np.float32)) == 2
+    assert (moments.count, moments.mean.tolist()) == (2, [2])
+
+
 def test_before_any_row():
     moments = fastmarl.RunningMoments(2)
     moments.merge(fastmarl.RunningMoments(2))

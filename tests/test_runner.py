@@ -457,6 +457,7 @@ def test_state_components():
     runner = make_runner()
     assert set(runner.get_state(not_components="rl_module")) == {
         "weights_seq_no",
+        "env_to_module_connector",
         "num_env_steps_sampled_lifetime",
         "random_state",
     }

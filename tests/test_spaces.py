@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fastmarl.errors import ConfigError
-from fastmarl.spaces import RowLayout, flatten_struct, map_struct
+from fastmarl.spaces import RowLayout, flatten_struct, leaf_spaces, map_struct, with_leaf_spaces
 
 BOX = gym.spaces.Box(0, 255, (2, 3), np.uint8)
 NESTED = gym.spaces.Dict({"b": gym.spaces.Tuple((BOX, gym.spaces.Discrete(4))), "a": gym.spaces.Text(5)})
@@ -40,6 +40,19 @@ def test_nested_spaces_keep_their_own_order_and_nesting():
 def test_what_has_no_leaves_cannot_be_recorded(space):
     with pytest.raises(ConfigError, match="space"):
         RowLayout(space)
+
+
+def test_leaves_and_their_spaces_back_into_the_same_nesting():
+    space = gym.spaces.Dict([("b", NESTED["b"]), ("a", BOX)])  # in this order, not sorted
+    parts = leaf_spaces(space)
+    assert parts == [BOX, gym.spaces.Discrete(4), BOX]
+    other = with_leaf_spaces(space, [gym.spaces.Discrete(2), BOX, BOX])
+    assert other == gym.spaces.Dict([("b", gym.spaces.Tuple((gym.spaces.Discrete(2), BOX))), ("a", BOX)])
+    assert list(other.spaces) == ["b", "a"]
+    layout = RowLayout(space)
+    assert layout.leaves_of(layout.nest([1, 2, 3])) == [1, 2, 3]
+    with pytest.raises(KeyError):
+        layout.leaves_of({"b": (1, 2)})
 
 
 def test_structs():

@@ -52,7 +52,8 @@ def test_chain_of_nothing():
 
 @pytest.mark.parametrize("n_lanes", [1, 5])
 @pytest.mark.parametrize("lookback", [0, 1, 10, 1000])
-def test_carried_matches_the_lists(rng, n_lanes, lookback):
+@pytest.mark.parametrize("at_least", [0, 1, 5, 1000])
+def test_carried_matches_the_lists(rng, n_lanes, lookback, at_least):
     n = 200
     rows, prev_R = random_rows(rng, n, n_lanes)
     env_t_R = np.arange(n, dtype=np.int32)
@@ -60,11 +61,12 @@ def test_carried_matches_the_lists(rng, n_lanes, lookback):
     row_L = np.array([rows.indices(lane)[-1] for lane in range(n_lanes)])
     count_L = np.array([len(rows.indices(lane)) for lane in range(n_lanes)], np.int32)
     from_env_t = np.full(n_lanes, n - lookback, np.int32)
-    got, counts = _store.carried(lanes, row_L, count_L, from_env_t, prev_R, env_t_R)
+    got, counts = _store.carried(lanes, row_L, count_L, from_env_t, prev_R, env_t_R, at_least)
     expected = []
     for lane in lanes:
         *others, last = rows.indices(lane)
-        expected.append([last, *reversed([row for row in others if row >= n - lookback])])
+        in_lookback = sum(row >= n - lookback for row in others)
+        expected.append([last, *others[::-1][: max(in_lookback, at_least)]])
     assert got.tolist() == [row for rows_of_lane in expected for row in rows_of_lane]
     assert counts.tolist() == [len(rows_of_lane) for rows_of_lane in expected]
 

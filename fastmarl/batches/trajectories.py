@@ -56,7 +56,7 @@ class BlockRun:
         if name == Columns.OBS:
             return block.layout.nest(list(block.obs))
         if name == Columns.REWARDS:
-            return block.reward_R
+            return block.reward_R if block.rewards is None else block.rewards(block.reward_R)
         return block.env_t_R if name == ENV_T else block.output(name)
 
 

@@ -69,6 +69,7 @@ class RLlibStore(EpisodeStore):
     def add_module(self) -> None:
         """A module more, whose id was appended to `module_ids`."""
         self._layouts.append(WHOLE)  # type: ignore[arg-type]
+        self._connectors.append(None)
         self._pools.append(MemoryPool())
         self.rows.append(ModuleRows())
         self.scatter.add_module()

@@ -124,6 +124,9 @@ class Episode:
 class ReferenceRunner:
     """Steps the scripts of `world` as a runner would step its envs, and predicts what it returns and counts."""
 
+    min_lookback_rows = 0
+    """How many steps of each agent a chunk looks back upon at least, if there are so many."""
+
     def __init__(self, world: World):
         self.world = world
         self.resets = [0] * world.num_envs
@@ -317,7 +320,8 @@ class ReferenceRunner:
         if not steps:
             return None
         oldest = start - self.world.lookback
-        lookback = [j for j, env_t in enumerate(arrivals) if env_t <= start and trajectory.env_ts[j] >= oldest]
+        always = steps[0] - self.min_lookback_rows
+        lookback = [j for j in range(steps[0]) if trajectory.env_ts[j] >= oldest or j >= always]
         first, stop = (lookback + steps)[0], steps[-1] + 1
         done = trajectory.env_ts[-1] <= end
         kind = self.world.action_kinds[trajectory.module]

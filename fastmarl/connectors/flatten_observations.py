@@ -1,0 +1,67 @@
+"""Nested observations as one vector."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.connectors.base import Connector, Rows
+from fastmarl.errors import ConfigError
+from fastmarl.spaces import RowLayout, leaf_spaces
+
+DISCRETE = (gym.spaces.Discrete, gym.spaces.MultiDiscrete)
+NUMERIC = (gym.spaces.Box, gym.spaces.MultiBinary, *DISCRETE)
+
+
+class FlattenObservations(Connector):
+    """Dict, Tuple and everything in them as one float32 vector, in the order of `gymnasium.spaces.flatten`.
+
+    Discrete and MultiDiscrete parts become one-hot, which an observation out of their range is an error for. An action
+    mask becomes part of the vector, and is still applied.
+    """
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        parts: list[Any] = leaf_spaces(input_observation_space)
+        unfit = [part for part in parts if not isinstance(part, NUMERIC)]
+        if unfit:
+            raise ConfigError(f"FlattenObservations can't make numbers of {unfit[0]} in {input_observation_space}; "
+                              f"drop that part in a connector before it")  # fmt: skip
+        self._layout = RowLayout(input_observation_space)
+        self._parts = parts
+        self._sizes = [gym.spaces.flatdim(part) for part in parts]
+        low, high = [np.concatenate(bounds) for bounds in zip(*map(_bounds, parts), strict=True)]
+        return gym.spaces.Box(low, high, dtype=np.float32)
+
+    def __call__(self, obs: Any, rows: Rows) -> np.ndarray:
+        flat = np.empty((len(rows), sum(self._sizes)), np.float32)
+        begin = 0
+        for values, part, size in zip(self._layout.leaves_of(obs), self._parts, self._sizes, strict=True):
+            out = flat[:, begin : begin + size]
+            if isinstance(part, DISCRETE):
+                _one_hot(values, part, out, rows)
+            else:
+                out[:] = values.reshape(len(rows), size)
+            begin += size
+        return flat
+
+
+def _bounds(part: gym.Space) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [size] each: least and largest numbers of the flat part."""
+    if isinstance(part, gym.spaces.Box):
+        return part.low.ravel().astype(np.float32), part.high.ravel().astype(np.float32)
+    size = gym.spaces.flatdim(part)
+    return np.zeros(size, np.float32), np.ones(size, np.float32)
+
+
+def _one_hot(values: np.ndarray, part: Any, out: np.ndarray, rows: Rows) -> None:
+    """Write values [n, ...] of a Discrete or MultiDiscrete space to `out` [n, choices of all its numbers]."""
+    sizes = np.ravel(part.n if isinstance(part, gym.spaces.Discrete) else part.nvec).astype(np.int64)
+    choices = values.reshape(len(rows), len(sizes)).astype(np.int64) - np.ravel(part.start)
+    unfit = ((choices < 0) | (choices >= sizes)).any(1)
+    if unfit.any():
+        i = int(np.argmax(unfit))
+        raise rows.error(i, f"{values[i]} is not in {part}; return what the observation space promises")
+    out[:] = 0
+    out[np.arange(len(rows))[:, None], choices + np.cumsum(sizes) - sizes] = 1

@@ -1,0 +1,131 @@
+"""Observations with mean 0 and standard deviation 1."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.action_masks import MASK_KEYS
+from fastmarl.connectors.base import Connector, Rows
+from fastmarl.errors import ConfigError
+from fastmarl.moments import RunningMoments
+from fastmarl.spaces import RowLayout, leaf_spaces, with_leaf_spaces
+
+
+class MeanStdFilter(Connector):
+    """Normalises observations by the mean and standard deviation of all that its module's agents have seen so far.
+
+    Every observation that an env sends is counted once, also the last ones upon which nobody acts, and is then
+    normalised by the statistics that include it. Box parts become float32, number by number; what is discrete, and
+    action masks, stay as they are. The agents of a module share its statistics, as they share its weights.
+
+    Args:
+        de_mean_to_zero: subtract the mean.
+        de_std_to_one: divide by the standard deviation.
+        clip_by_value: clip results to -clip_by_value .. clip_by_value; None: don't.
+        update_stats: count what is seen; False: the statistics stay as they are, for evaluation. The attribute of the
+            same name may be changed at any time.
+
+    Attributes:
+        stats: RunningMoments of each Box part: what observations are normalised by.
+        delta: the same of what was counted here since the last `set_state()` alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        de_mean_to_zero: bool = True,
+        de_std_to_one: bool = True,
+        clip_by_value: float | None = 10.0,
+        update_stats: bool = True,
+    ):
+        if clip_by_value is not None and not clip_by_value > 0:
+            raise ConfigError(f"clip_by_value must be None or a number above 0, got {clip_by_value!r}")
+        self.de_mean_to_zero = de_mean_to_zero
+        self.de_std_to_one = de_std_to_one
+        self.clip_by_value = clip_by_value
+        self.update_stats = update_stats
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        layout, parts = RowLayout(input_observation_space), leaf_spaces(input_observation_space)
+        self._layout = layout
+        self._normalised = [
+            isinstance(part, gym.spaces.Box) and not set(MASK_KEYS) & set(leaf.path)
+            for leaf, part in zip(layout.leaves, parts, strict=True)
+        ]
+        boxes = [leaf for leaf, is_in in zip(layout.leaves, self._normalised, strict=True) if is_in]
+        if not boxes:
+            raise ConfigError(f"MeanStdFilter finds no Box in {input_observation_space}; leave it out, or put "
+                              f"FlattenObservations before it")  # fmt: skip
+        self.stats, self._base, self.delta = (
+            [RunningMoments(math.prod(leaf.shape)) for leaf in boxes] for _ in range(3)
+        )
+        bound = math.inf if self.clip_by_value is None else self.clip_by_value
+        return with_leaf_spaces(
+            input_observation_space,
+            [
+                gym.spaces.Box(-bound, bound, part.shape, np.float32) if is_in else part
+                for part, is_in in zip(parts, self._normalised, strict=True)
+            ],
+        )
+
+    def __call__(self, obs: Any, rows: Rows) -> Any:
+        moments = iter(zip(self.stats, self.delta, strict=True))
+        return self._layout.nest([
+            self._filter(leaf, *next(moments), rows) if is_in else leaf
+            for leaf, is_in in zip(self._layout.leaves_of(obs), self._normalised, strict=True)
+        ])  # fmt: skip
+
+    def _filter(self, leaf: np.ndarray, stats: RunningMoments, delta: RunningMoments, rows: Rows) -> np.ndarray:
+        values = np.ascontiguousarray(leaf).reshape(len(rows), stats.mean.size)
+        out = np.empty(values.shape, np.float32)
+        clip = math.inf if self.clip_by_value is None else float(self.clip_by_value)
+        unfit = stats.normalize(
+            values, out, update=self.update_stats, demean=self.de_mean_to_zero, destd=self.de_std_to_one, clip=clip
+        )
+        if unfit >= 0:
+            raise rows.error(unfit, f"MeanStdFilter needs finite numbers, got {leaf[unfit]}")
+        if self.update_stats:
+            delta.update(values)
+        return out.reshape(leaf.shape)
+
+    def get_state(self) -> dict[str, Any]:
+        """ "stats", and the two that it is made of: "base", at the last `set_state()`, and "delta", counted since."""
+        parts = {"stats": self.stats, "base": self._base, "delta": self.delta}
+        return {name: [moments.get_state() for moments in each] for name, each in parts.items()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with the "stats" of a state; `delta` begins anew.
+
+        Raises:
+            ConfigError: they are of other observations. Nothing was changed.
+        """
+        given = [RunningMoments(len(each["mean"])) for each in state["stats"]]
+        sizes = [moments.mean.size for moments in self.stats]
+        if [moments.mean.size for moments in given] != sizes:
+            raise ConfigError(f"this state of a MeanStdFilter is one of Boxes with {[len(m.mean) for m in given]} "
+                              f"numbers, but its observations have {sizes}")  # fmt: skip
+        for moments, each in zip(given, state["stats"], strict=True):
+            moments.set_state(each)
+        self.stats = given
+        self._base = [moments.copy() for moments in given]
+        self.delta = [RunningMoments(size) for size in sizes]
+
+    def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """What all have counted: the longest of their "base"s, which they have in common, and each one's "delta"."""
+        merged = []
+        for part in range(len(self.stats)):
+            base = max((state["base"][part] for state in states), key=lambda moments: moments["count"])
+            total = self.stats[part].copy()
+            total.set_state(base)
+            for state in states:
+                delta = self.stats[part].copy()
+                delta.set_state(state["delta"][part])
+                total.merge(delta)
+            merged.append(total.get_state())
+        nothing = [RunningMoments(moments.mean.size).get_state() for moments in self.stats]
+        return {"stats": merged, "base": merged, "delta": nothing}

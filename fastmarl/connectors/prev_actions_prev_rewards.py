@@ -1,0 +1,95 @@
+"""What an agent did and was paid before, beside what it observes."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.block import Block
+from fastmarl.columns import Columns
+from fastmarl.connectors.base import Connector, Rows
+from fastmarl.errors import ConfigError
+from fastmarl.kernels.frames import one_hot_frames, stack_frames
+from fastmarl.spaces import RowLayout, leaf_spaces
+
+
+class PrevActionsPrevRewards(Connector):
+    """Makes of each observation a dict of it and the agent's previous actions and rewards, the oldest first.
+
+    The actions are the recorded ones (the policy's raw ones) as float32, Discrete and MultiDiscrete parts one-hot. The
+    rewards are the recorded ones as float32: each is the sum of what was paid between an action and the next
+    observation. Where an agent has made fewer steps there are zeros. Put FlattenObservations behind it for nets that
+    take vectors.
+
+    Args:
+        n_prev_actions, n_prev_rewards: how many; with 0 the entry is left out.
+    """
+
+    ORIG_OBS_KEY = "_orig_obs"
+    PREV_ACTIONS_KEY = "prev_n_actions"
+    PREV_REWARDS_KEY = "prev_n_rewards"
+
+    def __init__(self, *, n_prev_actions: int = 1, n_prev_rewards: int = 1):
+        for name, n in (("n_prev_actions", n_prev_actions), ("n_prev_rewards", n_prev_rewards)):
+            if not isinstance(n, int) or isinstance(n, bool) or n < 0:
+                raise ConfigError(f"{name} must be an integer of at least 0, got {n!r}")
+        if not n_prev_actions and not n_prev_rewards:
+            raise ConfigError("PrevActionsPrevRewards with n_prev_actions=0 and n_prev_rewards=0 adds nothing")
+        self.n_prev_actions = n_prev_actions
+        self.n_prev_rewards = n_prev_rewards
+        self.min_lookback_rows = max(n_prev_actions, n_prev_rewards) - 1
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        layout = RowLayout(input_action_space)
+        self._parts = [
+            ((Columns.ACTIONS, *leaf.path) if leaf.path else Columns.ACTIONS, choices, size)
+            for leaf, part in zip(layout.leaves, leaf_spaces(input_action_space), strict=True)
+            for choices, size in [_encoding(part)]
+        ]
+        self._size = sum(size for _, _, size in self._parts)
+        spaces: dict[str, gym.Space] = {self.ORIG_OBS_KEY: input_observation_space}
+        if self.n_prev_actions:
+            one_hot = all(choices is not None for _, choices, _ in self._parts)
+            low, high = (0.0, 1.0) if one_hot else (-np.inf, np.inf)
+            spaces[self.PREV_ACTIONS_KEY] = gym.spaces.Box(low, high, (self.n_prev_actions * self._size,), np.float32)
+        if self.n_prev_rewards:
+            spaces[self.PREV_REWARDS_KEY] = gym.spaces.Box(-np.inf, np.inf, (self.n_prev_rewards,), np.float32)
+        return gym.spaces.Dict(spaces)
+
+    def __call__(self, obs: Any, rows: Rows) -> dict[str, Any]:
+        made = {self.ORIG_OBS_KEY: obs}
+        if self.n_prev_actions:
+            made[self.PREV_ACTIONS_KEY] = self._actions(rows.block, rows.former(self.n_prev_actions))
+        if self.n_prev_rewards:
+            former = rows.former(self.n_prev_rewards)
+            paid = rows.block.reward_R[former]
+            rewards = paid if rows.block.rewards is None else rows.block.rewards(paid)
+            made[self.PREV_REWARDS_KEY] = np.where(former >= 0, rewards, 0.0).astype(np.float32)
+        return made
+
+    def _actions(self, block: Block, former: np.ndarray) -> np.ndarray:
+        """float32 [n, n_prev_actions * size]."""
+        n, n_prev = former.shape
+        out = np.zeros((n, n_prev, self._size), np.float32)
+        begin = 0
+        for key, choices, size in self._parts if block.outputs else ():  # without, nobody has acted before
+            values, part = block.outputs[key], out[:, :, begin : begin + size]
+            if choices is None:
+                stack_frames(values.reshape(len(values), 1, size), former, part[:, None])
+            else:
+                one_hot_frames(values.reshape(len(values), len(choices)), former, choices, part)
+            begin += size
+        return out.reshape(n, n_prev * self._size)
+
+
+def _encoding(part: Any) -> tuple[np.ndarray | None, int]:
+    """(numbers of choices of each number that becomes one-hot, or None; how many numbers a part becomes)."""
+    if isinstance(part, gym.spaces.Discrete):
+        return np.array([part.n], np.int64), int(part.n)
+    if isinstance(part, gym.spaces.MultiDiscrete):
+        return np.ravel(part.nvec).astype(np.int64), int(np.sum(part.nvec))
+    if isinstance(part, (gym.spaces.Box, gym.spaces.MultiBinary)):
+        return None, int(np.prod(part.shape))
+    raise ConfigError(f"PrevActionsPrevRewards can't make numbers of the action space {part}")

@@ -1,0 +1,86 @@
+"""The rows that came before: chains of one lane's rows in a block, and stacks of what they hold."""
+
+import numpy as np
+from numba import njit
+
+
+def former_rows_numpy(last_N, prev_R, out_NF):
+    """Reference for former_rows()."""
+    out_NF[:] = -1
+    for i, row in enumerate(last_N):
+        for f in range(out_NF.shape[1] - 1, -1, -1):
+            if row < 0:
+                break
+            out_NF[i, f] = row
+            row = prev_R[row]
+
+
+@njit(cache=True, nogil=True)
+def former_rows(last_N, prev_R, out_NF):
+    """The chain of rows that ends with each of `last_N`.
+
+    Args:
+        last_N: int64 [n]; -1: there is none.
+        prev_R: int64, of each row the same lane's row before, or -1.
+        out_NF: int64 [n, f], every number written: the last f rows of each chain in order; -1 where it is shorter.
+    """
+    for i in range(len(last_N)):
+        row = last_N[i]
+        for f in range(out_NF.shape[1] - 1, -1, -1):
+            out_NF[i, f] = row
+            if row >= 0:
+                row = prev_R[row]
+
+
+def stack_frames_numpy(values_RPC, rows_NF, out_NPFC):
+    """Reference for stack_frames()."""
+    frames = np.where((rows_NF >= 0)[:, :, None, None], values_RPC[rows_NF], 0)
+    out_NPFC[:] = frames.swapaxes(1, 2)
+
+
+@njit(cache=True, nogil=True)
+def stack_frames(values_RPC, rows_NF, out_NPFC):
+    """Put the frames of each stack side by side in the last axes.
+
+    Args:
+        values_RPC: [rows, p, c], any dtype: frames of p points with c channels.
+        rows_NF: int64 [n, f], rows of each stack's frames; -1: a frame of zeros.
+        out_NPFC: [n, p, f, c], any dtype, to which they are converted; every number is written.
+    """
+    for i in range(len(rows_NF)):
+        for f in range(rows_NF.shape[1]):
+            row = rows_NF[i, f]
+            for p in range(values_RPC.shape[1]):
+                for c in range(values_RPC.shape[2]):
+                    out_NPFC[i, p, f, c] = values_RPC[row, p, c] if row >= 0 else 0
+
+
+def one_hot_frames_numpy(values_RK, rows_NF, choices_K, out_NFC):
+    """Reference for one_hot_frames()."""
+    out_NFC[:] = 0
+    for (i, f), row in np.ndenumerate(rows_NF):
+        for k, begin in enumerate(np.cumsum(choices_K) - choices_K):
+            if row >= 0 and 0 <= values_RK[row, k] < choices_K[k]:
+                out_NFC[i, f, begin + int(values_RK[row, k])] = 1
+
+
+@njit(cache=True, nogil=True)
+def one_hot_frames(values_RK, rows_NF, choices_K, out_NFC):
+    """Write whole numbers as one-hot vectors, those of a row side by side.
+
+    Args:
+        values_RK: [rows, k], whole numbers; one out of its range becomes a vector of zeros.
+        rows_NF: int64 [n, f]; -1: all zeros.
+        choices_K: int64 [k], number k is below choices_K[k].
+        out_NFC: [n, f, sum of choices_K]; every number is written.
+    """
+    for i in range(len(rows_NF)):
+        for f in range(rows_NF.shape[1]):
+            for c in range(out_NFC.shape[2]):
+                out_NFC[i, f, c] = 0
+            row = rows_NF[i, f]
+            begin = 0
+            for k in range(len(choices_K)):
+                if row >= 0 and 0 <= values_RK[row, k] < choices_K[k]:
+                    out_NFC[i, f, begin + int(values_RK[row, k])] = 1
+                begin += choices_K[k]

@@ -1,0 +1,278 @@
+"""Connectors one by one: what they make of observations and rewards, and what they refuse."""
+
+import re
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from reference.short_episodes import MODULE, NESTED, Short, assert_moments, make_runner, parts_of, stats_of
+
+import fastmarl
+from fastmarl.connectors import (
+    Connector,
+    FlattenObservations,
+    FrameStacking,
+    MeanStdFilter,
+    PrevActionsPrevRewards,
+    stacked,
+)
+from fastmarl.errors import ConfigError, ConnectorError, EpisodeError, ObservationError
+
+# Flattening, frames, previous actions and rewards.
+
+
+def test_flat_observations_are_gymnasiums():
+    runner = make_runner(FlattenObservations(), env_config={"space": NESTED})
+    space = runner.get_spaces()[MODULE][0]
+    assert (space.shape, space.dtype) == (gym.spaces.flatten_space(NESTED).shape, np.float32)
+    (part,) = parts_of(runner.sample(num_episodes=1))
+    want = np.array([gym.spaces.flatten(NESTED, value) for value in runner.env.envs[0].sent], np.float32)
+    np.testing.assert_array_equal(part.get_observations(), want)
+    assert all(space.contains(row) for row in part.get_observations())
+    masks = [value["action_mask"].tolist() for value in runner.env.envs[0].sent[:-1]]
+    assert part.get_extra_model_outputs("action_mask").tolist() == np.array(masks, bool).tolist()
+    assert all(mask[action] for mask, action in zip(masks, part.get_actions(), strict=True))
+
+
+@pytest.mark.parametrize("random_actions", [False, True])
+def test_masks_are_found_behind_any_connector(random_actions):
+    chain = [PrevActionsPrevRewards(), MeanStdFilter(), FrameStacking(2)]
+    runner = make_runner(chain, env_config={"space": NESTED})
+    for part in parts_of(runner.sample(num_timesteps=40, random_actions=random_actions)):
+        masks = part.get_extra_model_outputs("action_mask")
+        assert masks[np.arange(len(part)), part.get_actions()].all()
+        assert (part.get_observations()["_orig_obs"]["action_mask"][:-1] == masks).all()
+
+
+def test_images_are_stacked_by_channels_and_views_where_memory_allows():
+    space = gym.spaces.Box(0, 255, (4, 5, 1), np.uint8)
+    runner = make_runner(FrameStacking(3), env_config={"space": space})
+    assert runner.get_spaces()[MODULE][0] == gym.spaces.Box(0, 255, (4, 5, 3), np.uint8)
+    runner.sample(num_timesteps=3)
+    (part,) = parts_of(runner.sample(num_timesteps=2))
+    frames, sent = stacked(part, 3), runner.env.envs[0].sent
+    assert frames.tolist() == [np.concatenate(sent[t - 2 : t + 1], -1).tolist() for t in (3, 4, 5)]
+    assert np.shares_memory(frames, part.get_observations())
+    assert stacked(part, 3, [1]).tolist() == frames[1:2].tolist()
+    assert part.get_observations().shape == (3, 4, 5, 1)
+
+
+def test_modules_with_memory_see_stacks_too():
+    model_config = {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [4]}
+    runner = make_runner([MeanStdFilter(), FrameStacking(2)], model_config=model_config)
+    for _ in range(3):
+        (part,) = parts_of(runner.sample(num_timesteps=1))
+    state_in = {key: torch.as_tensor(leaf) for key, leaf in part.get_extra_model_outputs("state_in").items()}
+    batch = {"obs": torch.as_tensor(stacked(part, 2)[:1]).unsqueeze(1), "state_in": state_in}
+    outputs = runner.module[MODULE].forward_inference(batch)
+    want = part.get_extra_model_outputs("action_dist_inputs")
+    np.testing.assert_allclose(outputs["action_dist_inputs"].detach().numpy()[:, 0], want, rtol=1e-5, atol=1e-7)
+
+
+def test_stacks_of_slices_and_what_they_need():
+    runner = make_runner(FrameStacking(3), env_config={"length": 9})
+    (part,) = parts_of(runner.sample(num_episodes=1))
+    whole = stacked(part, 3)
+    np.testing.assert_array_equal(stacked(part.slice(slice(4, 7), len_lookback_buffer=2), 3), whole[4:8])
+    np.testing.assert_array_equal(stacked(part.slice(slice(1, 7), len_lookback_buffer=2), 3), whole[1:8])
+    with pytest.raises(EpisodeError, match="len_lookback_buffer=2"):
+        stacked(part.slice(slice(4, 7), len_lookback_buffer=1), 3)
+    with pytest.raises(EpisodeError, match="no observation_space"):
+        stacked(fastmarl.SingleAgentEpisode.from_state(part.get_state()), 3)
+
+
+def test_previous_actions_and_rewards():
+    runner = make_runner(PrevActionsPrevRewards(n_prev_rewards=2), clip_rewards=(-1.0, 3.0))
+    (part,) = parts_of(runner.sample(num_episodes=1))
+    obs, actions = part.get_observations(), part.get_actions()
+    assert obs["prev_n_actions"].tolist() == [[0, 0, 0], *np.eye(3)[actions].tolist()]
+    assert obs["prev_n_rewards"].tolist() == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 3], [3, 3]]
+    assert part.get_rewards().tolist() == [1, 2, 3, 3, 3]
+
+
+# Rewards.
+
+
+@pytest.mark.parametrize(
+    ("options", "recorded"),
+    [
+        ({}, [3, -2, 0.5]),
+        ({"clip_rewards": False}, [3, -2, 0.5]),
+        ({"clip_rewards": True}, [1, -1, 1]),
+        ({"clip_rewards": 1.0}, [1, -1, 0.5]),
+        ({"clip_rewards": (-1.5, 9)}, [3, -1.5, 0.5]),
+        ({"reward_scale": 2.0}, [6, -4, 1]),
+        ({"reward_scale": -0.5, "clip_rewards": 1}, [-1, 1, -0.25]),
+    ],
+)
+def test_rewards_are_scaled_then_clipped_and_metrics_tell_what_was_paid(options, recorded):
+    runner = make_runner(None, env_config={"rewards": [3, -2, 0.5], "length": 3}, **options)
+    (episode,) = runner.sample(num_episodes=1)
+    assert parts_of([episode])[0].get_rewards().tolist() == recorded
+    assert episode.get_return() == sum(recorded)
+    assert runner.get_metrics()["episode_return_mean"] == 1.5
+
+
+class Waiting(Short):
+    """The agent observes every third step only, and is paid 1 in each."""
+
+    def step(self, actions):
+        obs, _, *rest = super().step(actions)
+        return obs if self.t % 3 == 0 else {}, {"agent_0": 1.0}, *rest
+
+
+@pytest.mark.parametrize("fragment", [1, 2, 12])
+def test_what_a_waiting_agent_is_paid_is_summed_before_it_is_clipped(fragment):
+    config = fastmarl.EnvRunnerConfig(
+        env=Waiting, env_config={"length": 12}, clip_rewards=2.5, env_to_module_connector=PrevActionsPrevRewards()
+    )
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    episodes = [episode for _ in range(12 // fragment) for episode in runner.sample(num_timesteps=fragment)]
+    assert [reward for part in parts_of(episodes) for reward in part.get_rewards()] == [2.5] * 4
+    if fragment == 2:
+        assert [episode.get_return(include_hanging_rewards=True) for episode in episodes] == [2, 3.5, 2.5, 2, 3.5, 2.5]
+    assert runner.get_metrics()["episode_return_mean"] == 12
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("connector", "problem"),
+    [
+        (MeanStdFilter, "make an object: MeanStdFilter()"),
+        ("MeanStdFilter", "expected fastmarl.connectors.Connector, got 'MeanStdFilter'"),
+        (
+            [FrameStacking(2), MeanStdFilter()],
+            "MeanStdFilter works on the record, so it must come before FrameStacking",
+        ),
+        ([FrameStacking(2), FrameStacking(2)], "must come before FrameStacking"),
+        ({"nobody": MeanStdFilter()}, "names ['nobody']"),
+        ([FlattenObservations(), MeanStdFilter(), PrevActionsPrevRewards()], None),
+        (lambda env, spaces, device: [MeanStdFilter(), FrameStacking(len(spaces))], None),
+        (lambda env, spaces, device: None, None),
+    ],
+)
+def test_connectors_are_checked_when_the_runner_is_made(connector, problem):
+    if problem is None:
+        make_runner(connector).sample(num_timesteps=3)
+    else:
+        with pytest.raises(ConfigError, match=re.escape(problem)):
+            make_runner(connector)
+
+
+@pytest.mark.parametrize("connector", [MeanStdFilter(), FrameStacking(2)])
+def test_spaces_without_boxes(connector):
+    with pytest.raises(ConfigError, match="finds no Box in Discrete"):
+        make_runner(connector, env_config={"space": gym.spaces.Discrete(3)})
+
+
+def test_connectors_need_the_envs_spaces():
+    def env(config):
+        made = Short(config)
+        made.possible_agents = []
+        del made.observation_spaces, made.action_spaces
+        return made
+
+    with pytest.raises(ConfigError, match="give the env observation_space and action_space, which its connectors"):
+        fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=env, env_to_module_connector=FlattenObservations()))
+
+
+def test_bad_options():
+    for make in (
+        lambda: MeanStdFilter(clip_by_value=0),
+        lambda: FrameStacking(0),
+        lambda: PrevActionsPrevRewards(n_prev_actions=-1),
+        lambda: PrevActionsPrevRewards(n_prev_actions=0, n_prev_rewards=0),
+        lambda: make_runner(None, reward_scale=0),
+        lambda: make_runner(None, clip_rewards=-1.0),
+        lambda: make_runner(None, clip_rewards=(1.0, 0.0)),
+        lambda: make_runner(FlattenObservations(), env_config={"space": gym.spaces.Text(3)}),
+    ):
+        with pytest.raises(ConfigError):
+            make()
+
+
+def test_a_module_that_takes_something_else():
+    module = torch.nn.Linear(3, 3)
+    module.observation_space, module.action_space = gym.spaces.Box(-5, 5, (3,)), gym.spaces.Discrete(3)
+    with pytest.raises(ConfigError, match="but its connectors make"):
+        make_runner(FrameStacking(2), module=module)
+
+
+@pytest.mark.parametrize(
+    ("connector", "space", "bad", "problem"),
+    [
+        (MeanStdFilter(), gym.spaces.Box(-1, 1, (2,)), np.array([0, np.nan], np.float32), "needs finite numbers"),
+        (FlattenObservations(), gym.spaces.MultiDiscrete([2, 2]), np.array([0, 2]), "[0 2] is not in MultiDiscrete"),
+    ],
+)
+def test_a_bad_observation_is_told_by_env_agent_and_step(connector, space, bad, problem):
+    env_config = {"space": space, "bad_at": {"t": 2, "obs": bad}, "n_agents": 2}
+    runner = make_runner(connector, env_config=env_config, disable_env_checking=True)
+    with pytest.raises(ObservationError, match=re.escape(problem)) as caught:
+        runner.sample(num_timesteps=9)
+    assert caught.value.args[:3] == (0, "agent_1", 2)
+    runner.env.envs[0].config = {**env_config, "bad_at": {}}
+    assert runner.sample(num_episodes=1)
+
+
+class Wrong(Connector):
+    def __init__(self, made):
+        self.made = made
+
+    def __call__(self, obs, rows):
+        return self.made(obs)
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (lambda obs: obs[:, :2], "expected obs of shape (1, 3) and dtype float32"),
+        (lambda obs: obs[0], "got ndarray, shape (3,)"),
+        (lambda obs: obs.astype(complex), "complex128"),
+        (lambda obs: None, "got NoneType"),
+    ],
+)
+def test_a_connector_that_breaks_its_promise(made, problem):
+    with pytest.raises(ConnectorError, match=re.escape(problem)) as caught:
+        make_runner(Wrong(made)).sample(num_timesteps=1)
+    assert caught.value.args[:2] == (MODULE, "Wrong")
+
+
+def test_a_connector_without_the_parts_it_promised():
+    with pytest.raises(ConnectorError, match="expected arrays nested as Dict"):
+        make_runner(Wrong(lambda obs: {"z": obs["z"]}), env_config={"space": NESTED}).sample(num_timesteps=1)
+
+
+# Real environments.
+
+
+def test_simple_spread_normalised_is_simple_spread():
+    def runner_with(connector):
+        config = fastmarl.EnvRunnerConfig(
+            env="mpe2.simple_spread_v3", num_envs_per_env_runner=3, env_to_module_connector=connector, seed=5
+        )
+        return fastmarl.MultiAgentEnvRunner(config)
+
+    raw, connected = runner_with(None), runner_with([MeanStdFilter(clip_by_value=None), FrameStacking(2)])
+    rows = [part.get_observations() for part in parts_of(raw.sample(num_timesteps=30, random_actions=True))]
+    connected.sample(num_timesteps=30, random_actions=True)
+    assert_moments(stats_of(connected), np.concatenate(rows).astype(np.float64))
+    frames = stacked(parts_of(connected.sample(num_timesteps=30))[0], 2)
+    assert frames.shape[1] == 2 * rows[0].shape[1]
+
+
+@pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
+def test_connect_four_flat_with_its_masks():
+    pytest.importorskip("pettingzoo")
+    config = fastmarl.EnvRunnerConfig(
+        env="pettingzoo.classic.connect_four_v3", env_to_module_connector=FlattenObservations()
+    )
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    assert runner.get_spaces()[MODULE][0].shape == (6 * 7 * 2 + 7,)
+    for part in parts_of(runner.sample(num_timesteps=200)):  # the game ends with an illegal move
+        masks = part.get_extra_model_outputs("action_mask")
+        assert masks[np.arange(len(part)), part.get_actions()].all()
+        np.testing.assert_array_equal(part.get_observations()[:-1, :7], masks)
