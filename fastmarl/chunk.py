@@ -4,15 +4,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 
 import gymnasium as gym
-import numpy as np
 
-from fastmarl._scatter import Scatter
+from fastmarl._scatter import Scatter, waiting_places
 from fastmarl.block import Block, BlockSource
 from fastmarl.lanes import LaneTable
 from fastmarl.single_agent_episode import SingleAgentEpisode
 
 TERMINATED, TRUNCATED = 1, 2
-ROW, DONE, MODULE = 0, 6, 7  # columns of Scatter.lanes_now()
+ROW, MODULE = 0, 7  # columns of Scatter.lanes_now()
 
 
 class ChunkParts:
@@ -61,11 +60,11 @@ class ChunkParts:
 
     def hanging_rewards(self, acting_from: list[int]) -> dict[Hashable, float]:
         """What agents that have acted and wait for an observation have been paid since."""
-        rows, done, modules = self._columns[:, ROW], self._columns[:, DONE], self._columns[:, MODULE]
-        if done.all():
-            return {}
-        waiting = np.flatnonzero((done == 0) & (rows < np.array(acting_from)[modules]))
-        return {self.agent_ids[i]: self._blocks[modules[i]].reward(rows[i]) for i in waiting}
+        paid = {}
+        for place in waiting_places(self._columns, acting_from):
+            row, module = self._columns[place, ROW], self._columns[place, MODULE]
+            paid[self.agent_ids[place]] = self._blocks[module].reward(row)
+        return paid
 
     def waiting_infos(self) -> dict[Hashable, dict[int, dict]]:
         """Agent id -> env step -> info, of steps in which the agent waited for an observation."""

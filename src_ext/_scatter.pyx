@@ -189,6 +189,17 @@ cdef class EnvLanes:
         self.n_acting = 0
 
 
+def waiting_places(const row_t[:, ::1] now, list acting_from):
+    """Which of the lanes in a `Scatter.lanes_now()` have acted and not been observed since.
+
+    Args:
+        now: int64 [n, 8].
+        acting_from: by module, the first row that has not been acted upon.
+    """
+    cdef Py_ssize_t i
+    return [i for i in range(now.shape[0]) if now[i, 6] == 0 and now[i, 0] < <row_t>acting_from[now[i, 7]]]
+
+
 def set_env_steps(list envs, const lane_t[::1] env_t_E):
     """Tell each EnvLanes how many steps its env has made since its reset."""
     cdef Py_ssize_t env_index
