@@ -4,9 +4,12 @@ VENV ?= .venv
 RUN_ENV ?= mpe2.simple_spread_v3
 RUN_STEPS ?= 20000
 PYTEST_ARGS ?=
+TEST_WORKERS ?= 2
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# One thread for each worker: NumPy and torch otherwise start as many as there are cores, in every process.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup
 BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace
 export PYGAME_HIDE_SUPPORT_PROMPT := 1
 export NO_MKDOCS_2_WARNING := 1
@@ -21,11 +24,17 @@ run: build ## sample simple_spread with 16 environments: table and profile.png
 	$(BIN)/fastmarl sample --env $(RUN_ENV) --num-envs 16 --steps $(RUN_STEPS) --seed 0 --out profile.png
 
 test: $(VENV)/.test build ## all tests on the release build
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(TEST) $(PYTEST_ARGS)
 
 test-checked: $(VENV)/.test checked ## all tests on the checked build, but for whole training runs
-	FASTMARL_FUZZ_CASES=40 FASTMARL_REAL_STEPS=150 $(BIN)/python -m pytest $(PYTEST_ARGS) \
+	FASTMARL_FUZZ_CASES=40 FASTMARL_REAL_STEPS=150 $(TEST) $(PYTEST_ARGS) \
 		--ignore tests/rllib/test_training.py --ignore tests/rllib/test_ray.py
+
+test-versions: build build/versions/oldest/.made build/versions/newest/.made ## the core's tests with the oldest and the newest Gymnasium and PettingZoo
+	for versions in oldest newest; do \
+		PYTHONPATH=. OMP_NUM_THREADS=1 build/versions/$$versions/bin/python -m pytest --ignore tests/rllib \
+			--numprocesses $(TEST_WORKERS) --dist loadgroup $(PYTEST_ARGS) || exit 1; \
+	done
 
 build: $(VENV)/.run ## the release build, in place
 	FASTMARL_CHECKED=0 $(BUILD_EXT)
@@ -60,7 +69,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-checked build checked lint format docs bench bench-smoke clean distclean
+.PHONY: help run test test-checked test-versions build checked lint format docs bench bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -83,4 +92,13 @@ $(VENV)/.test: $(VENV)/.run
 
 $(VENV)/.dev: $(VENV)/.test
 	$(INSTALL) --no-build-isolation --editable '.[dev,docs]'
+	touch $@
+
+# What is to be old or new is no longer constrained.
+build/versions/%/.made: tests/versions/%.txt tests/versions/common.txt constraints.txt
+	$(PYTHON) -m venv --clear $(@D)
+	sed -E '/^(gymnasium|pettingzoo|mpe2|pygame-ce)=/d' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(@D)/constraints.txt -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(@D)/constraints.txt \
+		--no-deps multigrid vmas gym gym-notices
 	touch $@

@@ -1,9 +1,4 @@
-"""Which actions are legal: as envs say it in observations or infos, for modules and for random actions.
-
-Three forms are known: `obs["action_mask"]` (PettingZoo's and RLlib's), `obs["avail_actions"]` (SMAC's) and
-`info["action_mask"]`. A mask has a number for each choice of a Discrete space, or for each choice of each part of a
-MultiDiscrete one, in a row or nested; 0 rules the choice out.
-"""
+"""Action masks of modules: taken from observations or infos, and applied to logits. `envs.masks` has their forms."""
 
 from typing import Any
 
@@ -12,12 +7,10 @@ import numpy as np
 import torch
 
 from fastmarl.block import Block
-from fastmarl.errors import ActionMaskError, ConfigError
+from fastmarl.envs.masks import MASK, RULES_OUT_ALL, choices_of, mask_key, mask_row, size_problem
+from fastmarl.errors import ActionMaskError
 from fastmarl.lanes import LaneTable
-from fastmarl.spaces import RowLayout, flatten_struct
-
-MASK = "action_mask"
-MASK_KEYS = (MASK, "avail_actions")  # in observations
+from fastmarl.spaces import RowLayout
 
 
 class ActionMasks:
@@ -93,11 +86,9 @@ class ActionMasks:
         return legal
 
     def _as_row(self, mask: Any, block: Block, row: int) -> np.ndarray:
-        values = np.concatenate([np.ravel(leaf) for _, leaf in flatten_struct(mask)])
-        if values.size != sum(self._sizes):
-            raise self._error(
-                block, row, f"has {values.size} numbers, expected {sum(self._sizes)}: one for each choice"
-            )
+        values = mask_row(mask)
+        if problem := size_problem(values.size, self._sizes):
+            raise self._error(block, row, problem)
         return values != 0
 
     def _check(self, legal: np.ndarray, block: Block, first: int) -> None:
@@ -105,43 +96,13 @@ class ActionMasks:
         for size in self._sizes:
             some_legal = legal[:, begin : begin + size].any(1)
             if not some_legal.all():
-                row = first + int(np.argmin(some_legal))
-                raise self._error(block, row, "rules out all actions of an agent that is observed, and so must act; "
-                                              "allow one, or leave the agent out of the observations")  # fmt: skip
+                raise self._error(block, first + int(np.argmin(some_legal)), RULES_OUT_ALL)
             begin += size
 
     def _error(self, block: Block, row: int, problem: str) -> ActionMaskError:
         lane, place = int(block.lane_R[row]), f"obs[{self.key!r}]" if self.key else f"info[{MASK!r}]"
         agent_id, env_index = self._table.agent_ids[lane], int(self._table.env_L[lane])
         return ActionMaskError(env_index, agent_id, int(block.env_t_R[row]), f"{place} {problem}")
-
-
-def choices_of(action_space: gym.Space) -> list[int]:
-    """Number of choices of each part; empty for spaces that no mask fits."""
-    if isinstance(action_space, gym.spaces.Discrete):
-        return [int(action_space.n)]
-    if isinstance(action_space, gym.spaces.MultiDiscrete):
-        return [int(n) for n in np.ravel(action_space.nvec)]
-    return []
-
-
-def mask_key(obs_space: gym.Space, action_space: gym.Space) -> str | None:
-    """The key under which an observation space has a mask for these actions, if it has one.
-
-    Raises:
-        ConfigError: it has one of another size.
-    """
-    n_choices = sum(choices_of(action_space))
-    if not n_choices or not isinstance(obs_space, gym.spaces.Dict):
-        return None
-    key = next((key for key in MASK_KEYS if key in obs_space.spaces), None)
-    if key is None:
-        return None
-    n_numbers = sum(int(np.prod(leaf.shape)) for leaf in RowLayout(obs_space[key]).leaves)
-    if n_numbers != n_choices:
-        raise ConfigError(f"the observation's {key!r} {obs_space[key]} has {n_numbers} numbers, but {action_space} "
-                          f"needs {n_choices}: one for each action (of each part, in a row)")  # fmt: skip
-    return key
 
 
 def masked(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -12,8 +12,9 @@ import numpy as np
 from fastmarl.envs.aec import AECPettingZooEnv
 from fastmarl.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.envs.base import env_spaces
+from fastmarl.envs.masks import action_mask
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
-from fastmarl.envs.values import action_mask, random_action
+from fastmarl.envs.values import random_action
 from fastmarl.errors import EnvCheckError
 from fastmarl.spaces import map_struct
 

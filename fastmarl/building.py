@@ -14,8 +14,8 @@ from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.connectors.rewards import RewardConnector
 from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
-from fastmarl.envs.check import check_spaces
 from fastmarl.envs.context import EnvContext
+from fastmarl.envs.form import check_spaces
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError
 from fastmarl.modules import MultiRLModule, RLModule, RLModuleSpec, as_rl_module

@@ -11,9 +11,9 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl._actions import ModuleActions
-from fastmarl.action_masks import choices_of
 from fastmarl.block import Key
 from fastmarl.columns import Columns
+from fastmarl.envs.masks import choices_of
 from fastmarl.errors import ConfigError, ModuleOutputError
 from fastmarl.kernels.sample import sample_categorical
 from fastmarl.spaces import Leaf, RowLayout, leaf_spaces

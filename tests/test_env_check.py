@@ -6,7 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fastmarl.envs.check import REPLAYED_STEPS, check_env
+from fastmarl.envs.check import check_env
+from fastmarl.envs.play import REPLAYED_STEPS
 from fastmarl.errors import EnvCheckError
 from fastmarl.testing import CountingEnv, DyingAgentsEnv, ReusingEnv
 
@@ -71,6 +72,17 @@ def first_two(self, env_t):
     return self.possible_agents[:2]
 
 
+def failing_second_reset(self, *, seed=None, options=None):
+    if self.env_t:
+        raise RuntimeError("only once")
+    return CountingEnv.reset(self)
+
+
+def new_space(self, agent):
+    self.asked = getattr(self, "asked", 0) + (agent == "agent_1")
+    return gym.spaces.Box(0, 999.0 + self.asked * (agent == "agent_1"), (4,), np.float32)
+
+
 def raising_close(self):
     raise OSError("socket is gone")
 
@@ -96,12 +108,19 @@ PROBLEMS = {
                             "is in the observations, but not in possible_agents"),
     "unknown flag": (broken_step(3, replace("ghost", False)), "unknown agent", "ghost", 3, "is in the truncateds"),
     "info": (broken_step(4, replace("agent_1", "hit")), "info", "agent_1", 3, "expected a dict as info, got str 'hit'"),
+    "reward of each": (broken_step(1, replace("agent_0", np.zeros(2))), "reward", "agent_0", 3,
+                       "expected a number, got ndarray"),
+    "__all__ observed": (broken_step(0, replace("__all__", np.zeros(4, np.float32))), "unknown agent", "__all__", 3,
+                         "is in the observations, but not in possible_agents"),
     "infos": (broken_step(4, lambda part, env_t: None), "form", None, 3, "expected a dict by agent id as infos"),
     "four values": (broken(step=old_step), "form", None, 1, "four values, as in old Gym"),
     "old reset": (broken(reset=old_reset), "form", None, 0, "observations alone, as in old Gym"),
     "no seed": (broken(reset=lambda self: CountingEnv.reset(self)), "raised", None, 0, "reset.* raised TypeError"),
     "raises": (broken(step=raising_step), "raised", None, 5,
                r"step\(\) raised ZeroDivisionError\('no such wall'\) in .*test_env_check.py:\d+"),
+    "reset twice": (broken(reset=failing_second_reset), "raised", None, 0, r"reset\(\) raised RuntimeError"),
+    "changing space": (broken(get_observation_space=new_space), "space", "agent_1", None,
+                       r"observation space changed from Box\(0.0, 1000.0"),
     "unseeded": (broken(step=unseeded_step), "seed", "agent_1", 1,
                  r"other observations came after the same reset\(seed"),
     "possible_agents": (broken(step=growing_step, observed=first_two), "possible_agents", None, None,
@@ -196,13 +215,28 @@ class Unplayed(CountingEnv):
         raise AssertionError
 
 
+class OldSpace:
+    """As the gym package has them."""
+
+
+OldSpace.__module__ = "gym.spaces.discrete"
+
+
+def test_spaces_of_the_old_gym_are_called_by_their_name():
+    env = Unplayed(2)
+    env.action_spaces = dict.fromkeys(env.possible_agents, OldSpace())
+    assert "a space of the old gym package: make it with gymnasium.spaces" in check_env(env).problems[0].text
+
+
 @pytest.mark.parametrize(
     ("attributes", "expected"),
     [
         ({"possible_agents": ["x", "x"]}, [("possible_agents", None)]),
         ({"possible_agents": [["x"]]}, [("possible_agents", None)]),
+        ({"possible_agents": ["x", "__all__"]}, [("possible_agents", None)]),
         ({"action_spaces": {}}, [("space", "agent_0"), ("space", "agent_1")]),
         ({"observation_spaces": {"agent_0": 3, "agent_1": gym.spaces.Discrete(2)}}, [("space", "agent_0")]),
+        ({"action_spaces": {"agent_0": gym.spaces.Discrete(2), "agent_1": OldSpace()}}, [("space", "agent_1")]),
     ],
 )
 def test_without_agents_and_spaces_nothing_is_played(attributes, expected):
@@ -244,6 +278,24 @@ def anybody(env_config):
     return env
 
 
+class AliasingEnv(CountingEnv):
+    """The second agent's observation is the env's own state."""
+
+    def __init__(self, env_config=None):
+        super().__init__(2, LENGTH)
+
+    def reset(self, *, seed=None, options=None):
+        self.state = np.zeros(4, np.float32)
+        return super().reset()
+
+    def step(self, actions):
+        self.state = self.state + 1
+        return super().step(actions)
+
+    def _observations(self):
+        return {**super()._observations(), "agent_1": self.state}
+
+
 NOTES = {
     "dtype": (broken_step(0, replace("agent_0", np.zeros(4))), "dtype", "agent_0",
               "float64; it is converted to the float32"),
@@ -255,6 +307,10 @@ NOTES = {
     "idle": (Silent, "idle", None, "nobody had an observation to act upon in 100 env steps"),
     "never observed": (lambda config: PayingTheAbsent({"a": [(0, 99)], "b": []}), "never observed", "b",
                        "not observed"),
+    "aliased state": (AliasingEnv, "aliased state", "agent_1",
+                      "other observations came after somebody had written into observations"),
+    "idle for ever": (lambda config: DyingAgentsEnv({"a": [(0, 99)], "b": []}), "never observed", "b",
+                      "is in possible_agents, but was not observed in 200 env steps"),
     "any agent": (anybody, "possible_agents", None, "possible_agents is empty, so any id may appear"),
 }  # fmt: skip
 
@@ -311,38 +367,12 @@ def test_late_rewards_are_fine_if_runners_are_told():
     assert check_env(env, respawn=True, post_death="drop").ok
 
 
-class MaskedEnv(CountingEnv):
-    """Only action t % 3 is legal at env step t, which the observation or the info says."""
-
-    def __init__(self, env_config):
-        super().__init__(1, LENGTH)
-        self.in_info = env_config["in_info"]
-        parts = {"action_mask": gym.spaces.MultiBinary(3), "t": gym.spaces.Discrete(99)}
-        self.observation_spaces = {"agent_0": gym.spaces.Discrete(99) if self.in_info else gym.spaces.Dict(parts)}
-
-    def _mask(self):
-        return np.eye(3, dtype=np.int8)[self.env_t % 3]
-
-    def _observations(self):
-        return {"agent_0": self.env_t if self.in_info else {"action_mask": self._mask(), "t": self.env_t}}
-
-    def _infos(self):
-        return {"agent_0": {"action_mask": self._mask()}} if self.in_info else {}
-
-    def reset(self, *, seed=None, options=None):
-        obs, _ = super().reset()
-        return obs, self._infos()
-
-    def step(self, actions):
-        assert actions["agent_0"] == self.env_t % 3, "an illegal action"
-        *parts, _ = super().step(actions)
-        return *parts, self._infos()
-
-
-@pytest.mark.parametrize("in_info", [False, True])
-def test_only_legal_actions_are_given(in_info):
-    report = check_env(MaskedEnv, {"in_info": in_info})
-    assert report.ok, str(report)
+def test_what_was_overwritten_is_put_back():
+    env = AliasingEnv()
+    table = np.ones(4, np.float32)
+    env._observations = lambda: {"agent_0": table, "agent_1": table[:]}
+    check_env(env)
+    assert table.tolist() == [1, 1, 1, 1]
 
 
 # How it plays
@@ -358,9 +388,9 @@ def test_the_env_is_reset_stepped_and_closed_as_promised():
     generator = str(env.action_spaces["agent_0"].np_random.bit_generator.state)
     report = check_env(env, steps=2 * LENGTH + 5, seed=7)
     assert (report.env_steps, report.agent_steps, report.episodes) == (25, 50, 2)
-    assert [seed for seed in calls if isinstance(seed, int | None)] == [7, None, None, 7]
+    assert [seed for seed in calls if isinstance(seed, int | None)] == [7, None, None, 7, 7]
     first, again = calls[1 : LENGTH + 1], calls[-LENGTH - 1 : -1]
-    assert again == first, "the first episode is made again"
+    assert again == first, "the first episode is made again, and once more"
     assert {action for actions in first for action in actions.values()} == {0, 1, 2}
     assert calls[-1] == "closed"
     assert str(env.action_spaces["agent_0"].np_random.bit_generator.state) == generator

@@ -10,7 +10,7 @@ import pytest
 
 import fastmarl
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
-from fastmarl.envs.check import check_reset_result, check_spaces, check_step_result
+from fastmarl.envs.form import check_reset_result, check_spaces, check_step_result
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import EnvCheckError, MultiAgentEnvError

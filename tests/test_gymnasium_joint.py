@@ -142,6 +142,7 @@ def test_check_env_finds_nothing(game):
 
 @pytest.mark.parametrize("game", ["lbforaging, 2 agents", "multigrid"])
 @pytest.mark.filterwarnings("ignore:.*(The reward returned|Expects `(terminated|truncated)` signal):UserWarning")
+@pytest.mark.filterwarnings("ignore:.*share an object:UserWarning")  # multigrid's arrays, since Gymnasium 1.4
 def test_gymnasiums_checker_lets_them_through(game):
     name, options = GAMES[game]
     env, plain = adapter_of(game)(gym.make(name, **options)), adapter_of(game)(make(game))

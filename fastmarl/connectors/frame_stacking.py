@@ -6,8 +6,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.action_masks import MASK_KEYS
 from fastmarl.connectors.base import Connector, Rows
+from fastmarl.envs.masks import MASK_KEYS
 from fastmarl.errors import ConfigError, EpisodeError
 from fastmarl.kernels.frames import stack_frames
 from fastmarl.single_agent_episode import SingleAgentEpisode

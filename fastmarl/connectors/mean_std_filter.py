@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.action_masks import MASK_KEYS
 from fastmarl.connectors.base import Connector, Rows
+from fastmarl.envs.masks import MASK_KEYS
 from fastmarl.errors import ConfigError
 from fastmarl.moments import RunningMoments
 from fastmarl.spaces import RowLayout, leaf_spaces, with_leaf_spaces

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.envs.masks import choices_of, mask_row, parts_of, size_problem
+
 ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 
 
@@ -81,26 +83,27 @@ def random_action(space: gym.Space, mask: Any = None) -> Any:
     """Drawn with the space's own generator, in the types that runners use.
 
     Args:
-        mask: int8 or bool [n] of a Discrete space: nonzero where an action is legal. Others are ignored.
+        mask: of a Discrete or MultiDiscrete space, in any form that `envs.masks` knows: nonzero where a choice is
+            legal. One that does not fit is ignored, as is one that allows nothing.
     """
     if isinstance(space, gym.spaces.Dict):
         return {key: random_action(part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
         return tuple(random_action(part) for part in space.spaces)
-    if not isinstance(space, gym.spaces.Discrete):
+    action = space.sample() if mask is None else _legal_action(space, mask)
+    return int(action) if isinstance(space, gym.spaces.Discrete) else action
+
+
+def _legal_action(space: gym.Space, mask: Any) -> Any:
+    sizes, row = choices_of(space), mask_row(mask)
+    parts = [] if size_problem(row.size, sizes) else [part != 0 for part in parts_of(row, sizes)]
+    if not parts or not all(map(np.any, parts)):
         return space.sample()
-    mask = None if mask is None else np.asarray(mask)
-    if mask is not None and mask.shape == (space.n,) and mask.dtype.kind in "iub":
-        return int(space.sample(mask=(mask != 0).astype(np.int8)))
-    return int(space.sample())
-
-
-def action_mask(observation: Any, info: Any) -> Any:
-    """What stands under "action_mask" in an observation or else in an info, or None."""
-    for place in (observation, info):
-        if isinstance(place, Mapping) and "action_mask" in place:
-            return place["action_mask"]
-    return None
+    if isinstance(space, gym.spaces.Discrete):
+        return space.sample(mask=parts[0].astype(np.int8))
+    assert isinstance(space, gym.spaces.MultiDiscrete)
+    choices = [space.np_random.choice(np.flatnonzero(part)) for part in parts]
+    return (np.reshape(choices, space.shape) + space.start).astype(space.dtype)
 
 
 def arrays_in(value: Any) -> Iterator[np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any
 from fastmarl._actions import ActionDicts
 from fastmarl.env_actions import EnvActions
 from fastmarl.env_states import EnvStates, StateRecordingEnv
-from fastmarl.envs.check import check_reset_result, check_step_result
+from fastmarl.envs.form import check_reset_result, check_step_result
 from fastmarl.store import EpisodeStore
 
 TIMED_EVERY = 32  # ticks; clocks around each env's calls would cost as much as the cheapest envs

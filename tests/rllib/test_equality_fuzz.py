@@ -12,6 +12,7 @@ from fastmarl.rllib import MultiAgentEnvRunner
 FUZZ_CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", 300))
 FIRST_SEED = int(os.environ.get("FASTMARL_FUZZ_FIRST_SEED", 0))
 BATCHES = 20
+pytestmark = pytest.mark.xdist_group("fuzz")  # one process counts them
 MOST_SKIPPED = 0.05
 MOST_LINES = 10
 

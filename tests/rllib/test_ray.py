@@ -18,6 +18,7 @@ from fastmarl.rllib import MultiAgentEnvRunner
 
 pytestmark = [
     pytest.mark.usefixtures("local_ray"),
+    pytest.mark.xdist_group("ray"),  # one set of Ray's processes at a time
     pytest.mark.filterwarnings("ignore"),  # Ray's and Gymnasium's own
 ]
 

@@ -154,6 +154,7 @@ def test_battle_observes_flat_rows_that_are_in_its_spaces():
     env.close()
 
 
+@pytest.mark.xdist_group("ray")  # it starts Ray
 def test_the_command(tmp_path, capsys):
     file, picture = tmp_path / "new" / "figures.json", tmp_path / "ratios.png"
     names = ["cartpole", "transfer"]
