@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastmarl.summaries import CallSummary, EpisodeSummary
+
 if TYPE_CHECKING:
     from fastmarl.goals import Goal
-    from fastmarl.store import CallSummary, EpisodeSummary
 
 STAGES = ("env", "scatter", "connect", "forward", "record", "send", "reset", "bookkeeping")
 NAMED = 4096  # ids with a count of their own: where they never end, the report must not grow with them
@@ -104,7 +105,7 @@ class RunnerMetrics:
         self.reset_seconds = 0.0
         self._new = _new_counts()
 
-    def add_call(self, goal: "Goal", summary: "CallSummary") -> None:
+    def add_call(self, goal: "Goal", summary: CallSummary) -> None:
         """Take the counts of one call of sample()."""
         counts = {
             "num_env_steps_sampled": goal.env_steps,

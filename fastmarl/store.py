@@ -7,7 +7,6 @@ begins new blocks with what the next call needs of the old ones (see docs/data-p
 import time
 import uuid
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,29 +24,9 @@ from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.kernels.accumulate import accumulate
 from fastmarl.lanes import EpisodeRecord, LaneTable
 from fastmarl.spaces import RowLayout
+from fastmarl.summaries import CallSummary, EpisodeSummary
 
 ASLEEP: Any = None  # in place of the block of a module that has no agents
-
-
-@dataclass
-class EpisodeSummary:
-    """An episode that has ended, in numbers; returns and steps are those of the whole episode."""
-
-    env_steps: int
-    duration_s: float
-    agent_returns: dict[Hashable, float]
-    agent_steps: dict[Hashable, int]
-    module_returns: dict[str, float]
-
-
-@dataclass
-class CallSummary:
-    """What one call of sample() has recorded, in numbers."""
-
-    episodes: list[EpisodeSummary] = field(default_factory=list)
-    agent_steps: dict[Hashable, int] = field(default_factory=dict)  # actions by agent id
-    module_steps: dict[str, int] = field(default_factory=dict)  # actions by module id
-    unattributed_reward: float = 0.0
 
 
 class EpisodeStore:

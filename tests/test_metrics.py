@@ -35,7 +35,7 @@ def test_unknown_reduction():
 
 def test_a_report_does_not_grow_with_ids_that_never_end():
     from fastmarl.goals import Goal
-    from fastmarl.store import CallSummary
+    from fastmarl.summaries import CallSummary
 
     metrics = RunnerMetrics(window=1)
     for first in range(0, 3 * NAMED, 1000):

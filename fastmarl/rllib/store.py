@@ -12,7 +12,8 @@ from fastmarl.block import MemoryPool
 from fastmarl.rllib.block import RLlibBlock, is_state
 from fastmarl.rllib.layout import WHOLE, ObservationLayout
 from fastmarl.rllib.records import RLlibLanes, RLlibRecord
-from fastmarl.store import ASLEEP, CallSummary, EpisodeStore
+from fastmarl.store import ASLEEP, EpisodeStore
+from fastmarl.summaries import CallSummary
 
 
 class RLlibStore(EpisodeStore):
