@@ -37,6 +37,7 @@ class ArrayScatter:
         self._table = store.table
         self._env_actions = env_actions
         self._env_t_E = np.zeros(env.num_envs, np.int32)
+        self._over = np.zeros((2, env.num_envs), np.bool_)
         self._groups: dict[str, _Group] = {}
         n_places = 0
         for name, agents in env.groups.items():
@@ -55,8 +56,8 @@ class ArrayScatter:
         return self._arrays({name: group.arrays_for_step(own[name]) for name, group in self._groups.items()})
 
     def _arrays(self, groups: dict[str, GroupArrays]) -> StepArrays:
-        terminated, truncated = np.zeros((2, len(self._env_t_E)), np.bool_)
-        return StepArrays(groups, terminated, truncated)
+        self._over[...] = False
+        return StepArrays(groups, *self._over)
 
     def write_reset(self, env_indices: np.ndarray, out: StepArrays) -> None:
         """Begin episodes: who is present in these envs gets a lane and its first row."""
@@ -120,6 +121,9 @@ class _Group:
         n_places = num_envs * n_agents
         self._lane_P = np.full(n_places, -1, np.int32)
         self._module_P = np.zeros(n_places, np.int32)  # of the lane at that place
+        self._n_lanes: dict[int, int] = {}  # by module
+        self._rewards = np.zeros(self._shape)
+        self._flags = np.zeros((3, *self._shape), np.bool_)  # terminated, truncated, present
         self._kept, self._ended = np.empty((2, n_places), np.int64)
         self._own_leaves: list[np.ndarray] = []  # [P, ...], made when they are first needed
         self._leaves: list[np.ndarray] = []  # what the env is writing to
@@ -131,18 +135,20 @@ class _Group:
 
     def arrays_for_reset(self) -> GroupArrays:
         self._own_module, self._leaves = None, self._staging()
-        return self._arrays(np.ones(len(self._lane_P), np.bool_))
+        self._flags[2] = True
+        return self._arrays()
 
     def arrays_for_step(self, own_module: int | None) -> GroupArrays:
         self._own_module = own_module
         self._leaves = self._staging() if own_module is None else self._next_rows(own_module)
-        return self._arrays(self._lane_P >= 0)
+        np.greater_equal(self._lane_P.reshape(self._shape), 0, out=self._flags[2])
+        return self._arrays()
 
-    def _arrays(self, present_P: np.ndarray) -> GroupArrays:
-        shape = self._shape
-        obs = self._layout.nest([leaf.reshape(*shape, *leaf.shape[1:]) for leaf in self._leaves])
-        terminated, truncated = np.zeros((2, *shape), np.bool_)
-        return GroupArrays(obs, np.zeros(shape), terminated, truncated, present_P.reshape(shape))
+    def _arrays(self) -> GroupArrays:
+        obs = self._layout.nest([leaf.reshape(*self._shape, *leaf.shape[1:]) for leaf in self._leaves])
+        self._rewards[...] = 0.0
+        self._flags[:2] = False
+        return GroupArrays(obs, self._rewards, *self._flags)
 
     def _staging(self) -> list[np.ndarray]:
         if not self._own_leaves:
@@ -165,20 +171,41 @@ class _Group:
 
     def modules(self) -> list[int]:
         """Those with lanes, ascending."""
-        return np.flatnonzero(np.bincount(self._module_P[self._lane_P >= 0])).tolist()
+        return sorted(module for module, n in self._n_lanes.items() if n)
 
     # What it has written.
 
     def write_reset(self, env_indices: np.ndarray, out: GroupArrays, env_t_E: np.ndarray) -> None:
         self._dense_module = None
-        self._lane_P.reshape(self._shape)[env_indices] = -1
+        self._forget(env_indices)
         begins = np.zeros(self._shape, np.bool_)
         begins[env_indices] = out.present[env_indices]
         places = np.flatnonzero(begins)
-        for place in places.tolist():
-            self._join(place, 0, {}, {})
-        for module in np.unique(self._module_P[places]).tolist():
+        self._join_all(env_indices.tolist(), begins, places)
+        for module in self.modules():
             self._append(module, places[self._module_P[places] == module], env_t_E)
+
+    def _forget(self, env_indices: np.ndarray) -> None:
+        """The lanes that these envs still have are those of episodes that were dropped."""
+        lanes, modules = self._lane_P.reshape(self._shape), self._module_P.reshape(self._shape)
+        for module in modules[env_indices][lanes[env_indices] >= 0].tolist():
+            self._n_lanes[module] -= 1
+        lanes[env_indices] = -1
+
+    def _join_all(self, env_indices: list[int], begins: np.ndarray, places: np.ndarray) -> None:
+        """Lanes for those who are there at the reset of these envs: bool [E, A], and their places."""
+        table, lanes, modules = self._table, list[int](), list[int]()
+        for env_index in env_indices:
+            here = begins[env_index]
+            agents = self._agents if here.all() else [self._agents[i] for i in np.flatnonzero(here)]
+            lanes += table.join_all(env_index, agents)
+            module_of = table.record(env_index).module_of
+            modules += [module_of[agent] for agent in agents]
+        for module in modules:
+            self._n_lanes[module] = self._n_lanes.get(module, 0) + 1
+        self._lane_P[places], self._module_P[places] = lanes, modules
+        table.env_L[lanes], table.module_L[lanes] = places // self._shape[1], modules
+        table.place_L[lanes] = self._first_place + places
 
     def write_step(self, out: GroupArrays, all_done_E: np.ndarray, env_t_E: np.ndarray) -> None:
         self._dense_module = None
@@ -238,11 +265,19 @@ class _Group:
         block.final_prev_F[finals] = self._table.row_L[lanes]
         block.final_at_F[finals] = np.where(is_seen, rows.n, -1)
         rows.n_finals += len(ended)
-        n_agents = self._shape[1]
-        for place, lane in zip(ended.tolist(), lanes.tolist(), strict=True):
-            env_index = place // n_agents
-            self._table.finish(env_index, lane, int(env_t_E[env_index]))
+        self._finish(ended // self._shape[1], lanes, env_t_E)
         self._lane_P[ended] = -1
+        self._n_lanes[module] -= len(ended)
+
+    def _finish(self, envs: np.ndarray, lanes: np.ndarray, env_t_E: np.ndarray) -> None:
+        """These lanes have ended, in these envs, which ascend."""
+        self._table.end_env_t_L[lanes] = env_t_E[envs]
+        begins = np.flatnonzero(np.diff(envs, prepend=-1))
+        of_lanes = lanes.tolist()
+        for env_index, begin, end in zip(
+            envs[begins].tolist(), begins.tolist(), [*begins[1:].tolist(), len(envs)], strict=True
+        ):
+            self._table.finish_all(env_index, of_lanes[begin:end])
 
     def _append(self, module: int, places: np.ndarray, env_t_E: np.ndarray) -> None:
         """One row more for the lanes at these places."""
@@ -273,7 +308,8 @@ class _Group:
         lane = self._table.join(env_index, agent_id, all_done, terminateds, truncateds)
         self._lane_P[place] = lane
         if lane >= 0:
-            self._module_P[place] = self._table.module_L[lane]
+            self._module_P[place] = module = int(self._table.module_L[lane])
+            self._n_lanes[module] = self._n_lanes.get(module, 0) + 1
             self._table.place_L[lane] = self._first_place + place
 
     def _pay_absent(self, place: int, reward: float) -> None:

@@ -136,6 +136,19 @@ class LaneTable:
         self.envs[env_index].lane_of[agent_id] = lane
         return lane
 
+    def join_all(self, env_index: int, agent_ids: list[Hashable]) -> list[int]:
+        """Lanes for all agents of an episode that begins; `env_L` and `module_L` are the caller's to set."""
+        record, lane_of = self.record(env_index), self.envs[env_index].lane_of
+        while len(self._free) < len(agent_ids):
+            self._resize(2 * len(self.row_L))
+        lanes = [self._free.pop() for _ in agent_ids]
+        for agent_id, lane in zip(agent_ids, lanes, strict=True):
+            record.module_of[agent_id] = self._module_for(agent_id, env_index)
+            self.agent_ids[lane] = agent_id
+            lane_of[agent_id] = lane
+        record.lanes += lanes
+        return lanes
+
     def early_reward(self, env_index: int, lane: int) -> float:
         """Take what the lane's agent was paid before its first observation."""
         return self.record(env_index).early_rewards.pop(self.agent_ids[lane], 0.0)
@@ -168,6 +181,15 @@ class LaneTable:
         if len(record.finished) > REMEMBERED:
             forgotten = next(iter(record.finished))
             del record.finished[forgotten], record.module_of[forgotten]
+
+    def finish_all(self, env_index: int, lanes: list[int]) -> None:
+        """The agents of these lanes have ended; `end_env_t_L` is the caller's to set."""
+        record, lane_of = self.record(env_index), self.envs[env_index].lane_of
+        for lane in lanes:
+            agent_id = self.agent_ids[lane]
+            del lane_of[agent_id]
+            record.finished[agent_id] = lane
+        record.ended += lanes
 
     def check_known(self, env_index: int, agent_id: Hashable) -> None:
         known = self._known_agents[env_index]

@@ -237,8 +237,7 @@ class EpisodeStore:
         live = self.table.live_lanes(range(len(self.table.envs)))
         for module in self.awake:
             self._renew_block(module, live)
-        self._first_action = list(self.acting_from)
-        self._stamped = list(self.acting_from)
+        self._first_action, self._stamped = list(self.acting_from), list(self.acting_from)
         for record in self.table.records:
             if record is not None:
                 self._settle_ended(record)
@@ -318,13 +317,16 @@ class EpisodeStore:
 
     def _settle_ended(self, record: EpisodeRecord) -> None:
         """Add the ended lanes' sums to the episode's, and give the lanes back."""
-        table = self.table
-        for lane in record.ended:
+        table, lanes = self.table, record.ended
+        if not lanes:
+            return
+        columns = [column[lanes].tolist() for column in (table.module_L, table.return_L, table.steps_L)]
+        for lane, module, total, steps in zip(lanes, *columns, strict=True):
             agent_id = table.agent_ids[lane]
-            record.add(agent_id, int(table.module_L[lane]), float(table.return_L[lane]), int(table.steps_L[lane]))
+            record.add(agent_id, module, total, steps)
             if record.finished.get(agent_id) == lane:
                 record.finished[agent_id] = -1
-        self._dropped_lanes += record.ended
+        self._dropped_lanes += lanes
         record.ended = []
 
     def _next_chunk(self, record: EpisodeRecord) -> None:
