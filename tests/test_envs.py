@@ -140,6 +140,41 @@ def test_spaces_are_found_in_every_form(env):
     assert env_spaces(env, 1) == (BOX, DISCRETE)
 
 
+class Wrapper:
+    """As people write them: what it lacks is the inner env's."""
+
+    def __init__(self, env):
+        self.env = env
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+
+class Halved(Wrapper):
+    """Shows half of each observation."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_spaces = dict.fromkeys(env.possible_agents, gym.spaces.Box(0, np.inf, (2,), np.float32))
+
+    def reset(self, **kwargs):
+        obs, infos = self.env.reset(**kwargs)
+        return {agent: observation[:2] for agent, observation in obs.items()}, infos
+
+    def step(self, actions):
+        obs, *rest = self.env.step(actions)
+        return {agent: observation[:2] for agent, observation in obs.items()}, *rest
+
+
+@pytest.mark.parametrize("wrap", [Halved, lambda env: Wrapper(Halved(env)), lambda env: Halved(Wrapper(env))])
+def test_a_wrappers_spaces_win_over_those_of_the_env_inside(wrap):
+    config = fastmarl.EnvRunnerConfig(env=lambda config: wrap(CountingEnv(2)), model_config={"fcnet_hiddens": [4]})
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    assert runner.get_spaces()["default_policy"][0].shape == (2,)
+    (episode,) = runner.sample(num_episodes=1)
+    assert episode.agent_episodes["agent_0"].get_observations(3).tolist() == [3, 3]
+
+
 def test_a_dict_space_without_the_agent_is_the_space_of_all():
     space = gym.spaces.Dict({"position": BOX})
     assert env_spaces(with_spaces(observation_space=space, action_space=DISCRETE), "a") == (space, DISCRETE)

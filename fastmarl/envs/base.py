@@ -126,6 +126,8 @@ def env_spaces(env: Any, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:
 
 def _checked_space(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
     getter = getattr(env, f"get_{kind}_space", None)
+    if getattr(getter, "__self__", env) is not env and _finds(env, kind, agent_id):
+        getter = None  # a wrapper handed out the getter of an env inside, which knows nothing of the wrapper's spaces
     try:
         space = _space_of(env, kind, agent_id) if getter is None else getter(agent_id)
     except EnvCheckError:
@@ -137,6 +139,15 @@ def _checked_space(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
         raise EnvCheckError(f"expected a gymnasium space as {kind} space of agent {agent_id!r}, got {space!r:.200}; "
                             f"{_what_to_do(space, kind)}")  # fmt: skip
     return space
+
+
+def _finds(env: Any, kind: str, agent_id: Hashable) -> bool:
+    """Whether the env's attributes have a space for this agent."""
+    try:
+        _space_of(env, kind, agent_id)
+    except EnvCheckError:
+        return False
+    return True
 
 
 def _what_to_do(space: Any, kind: str) -> str:
