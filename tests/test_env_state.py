@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from reference.compare import SideBySide, join
 from reference.worlds import make_world
+from test_env_contract import newest
 from test_env_contract import pytestmark as pytestmark
 from test_scenarios import ClockEnv, Echo, RespawnEnv
 
@@ -222,7 +223,7 @@ def turn_based_spread(env_config):
         ("mpe2.simple_spread_v3", {}),
         (turn_based_spread, {}),
         ("magent2.battle_v4", {"map_size": 16, "max_cycles": 12}),
-        ("pettingzoo.butterfly.knights_archers_zombies_v11", {}),
+        (newest("pettingzoo.butterfly.knights_archers_zombies"), {}),
     ],
     ids=["simple_spread", "simple_spread in turns", "battle", "knights_archers_zombies"],
 )
