@@ -18,7 +18,7 @@ from fastmarl.errors import EnvCheckError, FastmarlError
 EXTRA_OF = {"rich": "viz", "matplotlib": "viz", "ray": "rllib", "pettingzoo": "pettingzoo", "magent2": "pettingzoo"}
 CORE_PACKAGES = ("numpy", "numba", "gymnasium", "torch", "safetensors")
 LISTED_PACKAGES = (*CORE_PACKAGES, "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "ray")
-ENV_HELP = "such as mpe2.simple_spread_v3, or my_package.my_module:MyEnv"
+ENV_HELP = "such as mpe2.simple_spread_v3, fastmarl.cart_pole (compiled), or my_package.my_module:MyEnv"
 CALLS = 50  # of sample(), in one `fastmarl sample`
 
 

@@ -16,7 +16,7 @@ from reference.worlds import make_world
 import fastmarl
 from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.errors import ConfigError, EnvCheckError, FinishedAgentError, RewardError
-from fastmarl.testing import DyingAgentsEnv, check_env
+from fastmarl.testing import DyingAgentsEnv
 
 
 def assert_equals_oracle(world):
@@ -194,8 +194,3 @@ def test_a_batch_of_another_size_is_refused():
 def test_groups_must_make_sense(groups, spaces, text):
     with pytest.raises(EnvCheckError, match=text):
         ArrayEnv(2, groups, spaces, spaces)
-
-
-def test_check_env_says_that_it_knows_no_batches():
-    with pytest.raises(EnvCheckError, match="Rooms is a batch"):
-        check_env(Rooms(2))

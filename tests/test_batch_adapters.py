@@ -1,4 +1,4 @@
-"""vmas's worlds and Gymnasium's vector envs, not unbatched: what is recorded is what they said, copy by copy."""
+"""Batches that others made, and bundled ones, not unbatched: what is recorded is what they said, copy by copy."""
 
 import gymnasium as gym
 import numpy as np
@@ -229,3 +229,54 @@ def test_envs_with_tuples_have_several_agents():
 def test_vector_envs_that_hide_last_observations_are_refused():
     with pytest.raises(EnvCheckError, match=r"DISABLED or NEXT_STEP, got .*SAME_STEP"):
         VectorGymnasiumEnv(SyncVectorEnv([Pair], autoreset_mode=AutoresetMode.SAME_STEP))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fastmarl.cart_pole", {"num_agents": 3}),
+        ("fastmarl.simple_spread", {"continuous_actions": True, "max_cycles": 9}),
+        ("fastmarl.gridworld", {"size": 6, "num_hazards": 6, "max_steps": 20}),
+    ],
+)
+def test_episodes_of_bundled_envs_are_what_they_said(name, options):
+    """Another batch with the same seeds, given the recorded actions, says the same to those that are still there."""
+    sampled = Sampled(name, env_config=options)
+    batch = type(sampled.adapter)(NUM_ENVS, **options)
+    ((group, agents),) = batch.groups.items()
+    space = batch.action_spaces[agents[0]]
+    out = batch.new_arrays()
+    batch.reset(np.arange(NUM_ENVS), out, seeds=[sampled.runner._streams.env_seed(i) for i in range(NUM_ENVS)])
+    n_ended_alone = n_over = 0
+    for tick in range(sampled.steps):
+        acting = [
+            (e, i, agent, episode.agent_episodes[agent], t)
+            for e, (episode, t) in enumerate(sampled.at(e, tick) for e in range(NUM_ENVS))
+            for i, agent in enumerate(agents)
+            if t < len(episode.agent_episodes[agent])
+        ]
+        actions = np.zeros((NUM_ENVS, len(agents), *space.shape), space.dtype)
+        for e, i, agent, part, t in acting:
+            assert_same_observation(part.get_observations(t), out.groups[group].obs, e, i)
+            actions[e, i] = sampled.for_env(agent, part.get_actions(t))
+        out = batch.new_arrays()
+        batch.step({group: actions}, out)
+        over = out.terminated | out.truncated
+        for e, i, _, part, t in acting:
+            assert part.get_rewards(t) == out.groups[group].rewards[e, i]
+            assert_same_observation(part.get_observations(t + 1), out.groups[group].obs, e, i)
+            own = out.groups[group].terminated[e, i], out.groups[group].truncated[e, i]
+            flags = own if any(own) else (out.terminated[e], out.truncated[e])
+            if any(flags):
+                assert (len(part), part.is_terminated, part.is_truncated) == (t + 1, *flags)
+            n_ended_alone += any(own) and not over[e]
+        n_over += over.sum()
+        if over.any():
+            batch.reset(np.flatnonzero(over), out)
+    assert n_over > NUM_ENVS
+    assert bool(n_ended_alone) == ("spread" not in name)
+
+
+def assert_same_observation(recorded, obs, e, i):
+    for key, leaf in recorded.items() if isinstance(recorded, dict) else [(None, recorded)]:
+        np.testing.assert_array_equal(leaf, (obs if key is None else obs[key])[e, i])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from fastmarl.envs.array_check import BatchPlay
 from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.base import ADAPTERS, as_multi_agent_env
 from fastmarl.envs.context import EnvContext
@@ -12,18 +13,20 @@ from fastmarl.envs.form import name_of
 from fastmarl.envs.play import Play, UnplayableError
 from fastmarl.envs.registry import env_creator
 from fastmarl.envs.report import Findings, Report
-from fastmarl.errors import EnvCheckError
+
+BATCH_SIZE = 4  # where a batch is made for the check
 
 
 def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, seed: int = 0,
               post_death: str = "error", respawn: bool = False) -> Report:  # fmt: skip
-    """Play an env with seeded random actions and report all that is wrong or odd about it.
+    """Play an env, or a batch, with seeded random actions and report all that is wrong or odd about it.
 
     Args:
         env: what `EnvRunnerConfig(env=...)` takes, or an env that nobody else uses. It is closed in the end.
         env_config: given to what makes the env.
-        steps: env steps to make. The first 100 are then made again with the same seed and actions, and once more
-            while what was observed is overwritten.
+        steps: env steps to make, of a batch by each of its envs. The first 100 are then made again with the same seed
+            and actions, and once more while what was observed is overwritten; a batch's while every other env acts
+            otherwise.
         seed: of the first reset() and of the actions. Actions obey the masks in observations and infos.
         post_death, respawn: as in `EnvRunnerConfig`: what agents may get after they have finished.
 
@@ -32,11 +35,11 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
     """
     is_object = not isinstance(env, str) and not inspect.isclass(env)
     is_instance = is_object and (hasattr(env, "step") or any(adapter.adapts(env) for adapter in ADAPTERS))
-    env = as_multi_agent_env(env if is_instance else env_creator(env)(EnvContext(env_config or {}, 0, 0)))
-    if isinstance(env, ArrayEnv):
-        raise EnvCheckError(f"{name_of(env)} is a batch of envs, which steps in arrays; check_env plays single ones")
+    context = EnvContext(env_config or {}, 0, 0, BATCH_SIZE)
+    env = as_multi_agent_env(env if is_instance else env_creator(env)(context))
     findings = Findings()
-    play = Play(env, findings, seed, post_death != "error", respawn)
+    kind = BatchPlay if isinstance(env, ArrayEnv) else Play
+    play = kind(env, findings, seed, post_death != "error", respawn)
     try:
         play.prepare()
         play.play(steps)

@@ -19,6 +19,11 @@ _HOMES = {  # where a package keeps its envs, if not at its top
     "magent2": "magent2.environments",
     "gymnasium_robotics": "gymnasium_robotics.envs.multiagent_mujoco",
 }
+_BUNDLED = {  # name -> where its class is
+    "fastmarl.cart_pole": ("fastmarl.envs.jit.cart_pole", "CartPole"),
+    "fastmarl.gridworld": ("fastmarl.envs.jit.gridworld", "GridWorld"),
+    "fastmarl.simple_spread": ("fastmarl.envs.jit.simple_spread", "SimpleSpread"),
+}
 _EXTRAS = {"mpe2": "pettingzoo", "pettingzoo": "pettingzoo", "magent2": "pettingzoo"}
 
 
@@ -38,12 +43,17 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
     """What makes an env from an `env_config`.
 
     Args:
-        env: a class or callable, which is called with `env_config` as its one argument, as in RLlib; or a name: a
-            registered one, or that of a module with PettingZoo's function `parallel_env`, or else `env`, such as
-            "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or "magent2.battle_v4", which is called with
-            `**env_config`; or an id of Gymnasium's registry with the module that registers it, such as
-            "lbforaging:Foraging-8x8-2p-3f-v3", which `gym.make` makes with `**env_config`; or "vmas." and a scenario,
-            such as "vmas.balance": a batch of as many worlds as the runner has envs, with the options `**env_config`.
+        env: a class or callable, which is called with `env_config` as its one argument, as in RLlib; or a name:
+
+            - a registered one;
+            - that of a module with PettingZoo's function `parallel_env`, or else `env`, such as
+              "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or "magent2.battle_v4", which is called with
+              `**env_config`;
+            - an id of Gymnasium's registry with the module that registers it, such as
+              "lbforaging:Foraging-8x8-2p-3f-v3", which `gym.make` makes with `**env_config`;
+            - "fastmarl.cart_pole", "fastmarl.simple_spread" or "fastmarl.gridworld", compiled and bundled; or "vmas."
+              and a scenario, such as "vmas.balance": a batch of as many as the runner has envs, with the options
+              `**env_config`.
 
     Raises:
         EnvCheckError: an unknown name, a package that is not installed, an env instance, or what can't be called so.
@@ -51,6 +61,8 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
     if isinstance(env, str):
         if env in _registered:
             return _registered[env]
+        if env.startswith("fastmarl."):
+            return _bundled(env)
         return _from_gymnasium(env) if ":" in env else _from_module(env)
     _check_is_creator(env, "env")
     return env
@@ -105,6 +117,14 @@ def _from_module(name: str) -> Callable[[dict], Any]:
             name, f"expected parallel_env() or env() in the module {path}, which has none; see register_env()"
         )
     return lambda env_config: make(**env_config)
+
+
+def _bundled(name: str) -> Callable[[dict], Any]:
+    if name not in _BUNDLED:
+        raise _unknown(name, f"bundled are {', '.join(_BUNDLED)}", list(_BUNDLED))
+    module, class_name = _BUNDLED[name]
+    make = getattr(import_module(module), class_name)
+    return lambda env_config: make(getattr(env_config, "num_envs", 1), **env_config)
 
 
 def _vmas_worlds(scenario: str) -> Callable[[dict], Any]:

@@ -1,0 +1,1 @@
+"""Bundled environments, compiled by numba, that step in arrays."""

@@ -1,0 +1,233 @@
+"""The bundled compiled envs: step by step what their originals in Python say, with a stream of draws for each env."""
+
+import mpe2.simple_spread_v3
+import numpy as np
+import pytest
+from reference.gridworld import PlainGridWorld, SplitMix64
+from reference.twins import Twins
+
+import fastmarl
+from fastmarl.envs.base import as_multi_agent_env
+from fastmarl.envs.jit.cart_pole import CartPole
+from fastmarl.envs.jit.gridworld import GridWorld
+from fastmarl.envs.jit.simple_spread import SimpleSpread
+from fastmarl.envs.jit.streams import below, new_streams, random_bits, seed_streams, uniform
+from fastmarl.envs.registry import env_creator
+from fastmarl.errors import ConfigError, EnvCheckError
+
+BUNDLED = {
+    "cart_pole": lambda num_envs: CartPole(num_envs, 3),
+    "simple_spread": SimpleSpread,
+    "simple_spread, continuous": lambda num_envs: SimpleSpread(num_envs, continuous_actions=True),
+    "gridworld": lambda num_envs: GridWorld(num_envs, size=6, num_hazards=6),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31 - 1, 2**64 + 5])
+def test_streams_are_splitmix64(seed):
+    streams, plain = new_streams(3), SplitMix64(seed % 2**64)
+    seed_streams(streams, np.array([1]), [seed])
+    others = streams[[0, 2]].copy()
+    for _ in range(20):
+        assert random_bits(streams, 1) == plain.next()
+        assert uniform(streams, 1, -1.0, 3.0) == plain.uniform(-1.0, 3.0)
+        assert below(streams, 1, 7) == plain.below(7)
+    assert (streams[[0, 2]] == others).all()
+
+
+def test_draws_are_even():
+    streams = new_streams(1)
+    seed_streams(streams, np.array([0]), [0])
+    numbers = np.array([uniform(streams, 0, 0.0, 1.0) for _ in range(20_000)])
+    for counts in (np.histogram(numbers, 10, (0, 1))[0], np.bincount([below(streams, 0, 10) for _ in range(20_000)])):
+        assert len(counts) == 10
+        assert ((counts - 2000) ** 2 / 2000).sum() < 30  # chi-squared with 9 degrees of freedom: 1 in 2,000
+    assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "options"),
+    [
+        (1, {}),
+        (4, {}),
+        (2, {"num_agents": 12, "size": 6, "num_food": 9, "num_hazards": 5, "view": 1, "max_steps": 30}),
+        (3, {"num_agents": 1, "size": 3, "num_food": 0, "num_hazards": 1, "view": 4}),
+        (2, {"num_agents": 2, "size": 2, "num_food": 2, "num_hazards": 0, "max_steps": 7}),
+    ],
+)
+def test_gridworld_is_what_its_rules_say(num_envs, options):
+    def begin(e, original, seed):
+        return original.reset(seed=seed)[0]
+
+    batch = GridWorld(num_envs, **options)
+    originals = [PlainGridWorld(options) for _ in range(num_envs)]
+    assert batch.observation_spaces["agent_0"] == originals[0].observation_space
+    twins = Twins(batch, originals, begin, seed=7)
+    twins.play(500)
+    assert twins.episodes > 3
+    assert options.get("num_hazards") == 0 or twins.agent_ends > 10
+    if num_envs == 4:
+        assert 0 < twins.truncated < twins.episodes
+
+
+@pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("num_envs", "options"),
+    [
+        (1, {}),
+        (3, {"N": 1, "max_cycles": 3}),
+        (2, {"N": 7, "local_ratio": 0.0, "max_cycles": 60}),
+        (3, {"continuous_actions": True, "local_ratio": 0.3}),
+        (1, {"N": 6, "continuous_actions": True, "local_ratio": 1.0}),
+    ],
+)
+def test_simple_spread_is_mpe2s(num_envs, options):
+    """To the last bit of every observation and reward."""
+
+    def begin(e, original, seed):
+        original.reset(seed=0)
+        world = original.unwrapped.world
+        for i in range(len(world.agents)):
+            world.agents[i].state.p_pos = batch.positions[e, i].copy()
+            world.landmarks[i].state.p_pos = batch.landmarks[e, i].copy()
+        return {agent: original.unwrapped.observe(agent) for agent in original.possible_agents}
+
+    batch = SimpleSpread(num_envs, **options)
+    originals = [as_multi_agent_env(mpe2.simple_spread_v3.parallel_env(**options)) for _ in range(num_envs)]
+    bare = originals[0].unwrapped
+    assert batch.observation_spaces == bare.observation_spaces
+    assert batch.action_spaces == bare.action_spaces
+    assert batch.state_space == bare.state_space
+    twins = Twins(batch, originals, begin, seed=3)
+    paid = set()
+    for _ in range(10):
+        twins.play(40)
+        states = [original.unwrapped.state() for original in originals]
+        np.testing.assert_array_equal(batch.state(), states)
+        paid |= set(twins.out.groups["agents"].rewards.ravel())
+    assert twins.episodes == twins.truncated > num_envs
+    assert len(paid) > 1, "all were paid alike"
+
+
+def test_far_agents_do_not_push_each_other_and_touching_ones_do():
+    """Whether the steps above had collisions would be a matter of luck."""
+    env = SimpleSpread(2, N=2)
+    out = env.new_arrays()
+    env.reset(np.arange(2), out)
+    env.positions[0], env.positions[1] = [[0.0, 0.0], [0.2, 0.0]], [[0.0, 0.0], [1.2, 0.0]]
+    env.step({"agents": np.zeros((2, 2), np.int64)}, out)
+    assert env.velocities[:, :, 0].tolist() == [pytest.approx([-1.0, 1.0]), [0.0, 0.0]]
+    covered = -np.linalg.norm(env.positions[:, :, None] - env.landmarks[:, None], axis=-1).min(axis=1).sum(axis=1)
+    np.testing.assert_allclose(out.groups["agents"].rewards, [[0.5 * covered[0] - 0.5] * 2, [0.5 * covered[1]] * 2])
+
+
+def trace(env, seeds, steps, actions, disturbed=()):
+    """What each env says in each step, as bytes; the disturbed ones are reset in between, and act otherwise."""
+    told = [[] for _ in range(env.num_envs)]
+    rng = np.random.default_rng(0)
+
+    def note(out, env_indices):
+        for e in env_indices:
+            for group in out.groups.values():
+                parts = [group.rewards, group.terminated, group.truncated]
+                parts += list(group.obs.values()) if isinstance(group.obs, dict) else [group.obs]
+                told[e].append(b"".join(part[e].tobytes() for part in parts))
+
+    out = env.new_arrays()
+    env.reset(np.arange(env.num_envs), out, seeds=seeds)
+    note(out, range(env.num_envs))
+    for t in range(steps):
+        out = env.new_arrays()
+        mine = {name: array[t, seeds].copy() for name, array in actions.items()}
+        for array in mine.values():
+            array[list(disturbed)] = rng.permutation(array[list(disturbed)])
+        env.step(mine, out)
+        over = out.terminated | out.truncated
+        note(out, range(env.num_envs))
+        over[list(disturbed)] |= rng.random(len(disturbed)) < 0.3
+        if over.any():
+            out = env.new_arrays()
+            env.reset(np.flatnonzero(over), out)
+            note(out, np.flatnonzero(over))
+    return told
+
+
+@pytest.mark.parametrize("kind", BUNDLED)
+def test_episodes_depend_on_the_seed_of_their_env_alone(kind):
+    """Not on how many there are, on which place an env has, on what others do and when these are reset."""
+    make = BUNDLED[kind]
+    space = make(1).action_spaces[make(1).possible_agents[0]]
+    name, agents = next(iter(make(1).groups.items()))
+    space.seed(0)
+    pool = np.array([space.sample() for _ in range(64)])
+    actions = {name: pool[np.random.default_rng(1).integers(0, 64, (200, 5, len(agents)))]}  # by step and seed
+    together = trace(make(5), [0, 1, 2, 3, 4], 200, actions)
+    assert len(set(map(len, together))) > 1 or "spread" in kind, "all were reset at the same times"
+    for seed in range(5):
+        assert trace(make(1), [seed], 200, actions) == [together[seed]]
+    assert trace(make(3), [4, 0, 2], 200, actions) == [together[4], together[0], together[2]]
+    disturbed = trace(make(5), [0, 1, 2, 3, 4], 200, actions, disturbed=[1, 3])
+    assert [disturbed[e] == together[e] for e in range(5)] == [True, False, True, False, True]
+    assert len({told[0] for told in together}) == 5, "other seeds begin otherwise"
+
+
+@pytest.mark.parametrize("kind", BUNDLED)
+def test_without_seeds_every_run_is_another(kind):
+    firsts = set()
+    for _ in range(3):
+        env = BUNDLED[kind](2)
+        out = env.new_arrays()
+        env.reset(np.arange(2), out)
+        obs = next(iter(out.groups.values())).obs
+        firsts |= {(obs["observation"] if isinstance(obs, dict) else obs)[e].tobytes() for e in range(2)}
+    assert len(firsts) == 6
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: CartPole(1, 0), "num_agents and max_episode_steps must be at least 1, got 0, 500"),
+        (lambda: SimpleSpread(1, local_ratio=1.5), "local_ratio in 0 ... 1, got 3, 25, 1.5"),
+        (lambda: GridWorld(1, view=0), "at least 1"),
+        (lambda: GridWorld(1, size=3), "4 agents, 8 food and 3 hazards need a cell each, but there are 9"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(make, text):
+    with pytest.raises(ConfigError, match=text):
+        make()
+
+
+def test_a_bundled_env_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(
+        EnvCheckError, match=r"no environment 'fastmarl.cartpole': bundled are .*did you mean 'fastmarl.c"
+    ):
+        env_creator("fastmarl.cartpole")
+
+
+@pytest.mark.parametrize(
+    ("name", "env_config", "n_agents"),
+    [
+        ("fastmarl.cart_pole", {"num_agents": 2}, 2),
+        ("fastmarl.simple_spread", {"N": 4, "continuous_actions": True}, 4),
+        ("fastmarl.gridworld", {"num_hazards": 9}, 4),
+    ],
+)
+def test_bundled_envs_are_sampled_by_name(name, env_config, n_agents):
+    runner = fastmarl.MultiAgentEnvRunner(
+        fastmarl.EnvRunnerConfig(
+            env=name, env_config=env_config, num_envs_per_env_runner=6, model_config={"fcnet_hiddens": [8]}, seed=0
+        )
+    )
+    episodes = runner.sample(num_episodes=12)
+    finished = [episode for episode in episodes if episode.is_done]
+    assert len(finished) >= 12
+    assert len(finished[0].agent_episodes) == n_agents
+    if name == "fastmarl.gridworld":
+        for episode in episodes:
+            for part in episode.agent_episodes.values():
+                masks = part.get_observations()["action_mask"][:-1]
+                assert np.take_along_axis(masks, part.get_actions()[:, None], 1).all(), "illegal moves were made"
+        assert any(len({len(part) for part in episode.agent_episodes.values()}) > 1 for episode in finished)
+    if name == "fastmarl.cart_pole":
+        assert all(part.get_return() == len(part) for episode in episodes for part in episode.agent_episodes.values())
+    runner.stop()
