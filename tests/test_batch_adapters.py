@@ -11,6 +11,7 @@ import fastmarl
 from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
 from fastmarl.envs.vmas import VmasEnv
 from fastmarl.errors import EnvCheckError
+from fastmarl.testing import check_env
 
 NUM_ENVS = 4
 DISABLED = {"autoreset_mode": AutoresetMode.DISABLED}
@@ -110,6 +111,24 @@ def test_vmas_episodes_are_what_the_worlds_said(scenario, options):
     assert n_ended
 
 
+BATCHES = {
+    "vmas": ("vmas.balance", {"max_steps": 20}),
+    "vmas, discrete": ("vmas.simple_tag", {"max_steps": 20, "continuous_actions": False, "dict_spaces": True}),
+    "gymnasium, DISABLED": (lambda config: cart_poles(config), {}),
+    "gymnasium, Tuple": (lambda config: SyncVectorEnv([Pair] * config.num_envs, **DISABLED), {}),
+}
+KNOWN_NOTES = {"vmas": {"neighbours"}, "vmas, discrete": {"neighbours"}}  # one generator for all worlds
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_check_env_finds_nothing(kind):
+    env, env_config = BATCHES[kind]
+    report = check_env(env, env_config, steps=60)
+    assert report.ok, str(report)
+    assert {note.kind for note in report.notes} == KNOWN_NOTES.get(kind, set()), str(report)
+    assert report.episodes
+
+
 def test_vmas_infos_are_recorded_if_asked_for():
     def make(config):
         return VmasEnv(vmas.make_env("balance", NUM_ENVS, terminated_truncated=True, max_steps=5), infos=True)
@@ -195,7 +214,7 @@ class Pair(gym.Env):
         return self._observe(), paid, self.t == 4, False, {"paid": paid} if self.t == 2 else {}
 
     def _observe(self):
-        return {"t": self.t, "name": f"at {self.t}"}, np.array([self.t], np.float32)
+        return {"t": self.t, "name": f"at{self.t}"}, np.array([self.t], np.float32)
 
 
 class Constant(torch.nn.Module):
@@ -221,7 +240,7 @@ def test_envs_with_tuples_have_several_agents():
     for episode in sampled.episodes[3][:-1]:
         first, second = episode.agent_episodes[0], episode.agent_episodes[1]
         assert first.get_observations()["t"].tolist() == second.get_observations()[:, 0].tolist() == [0, 1, 2, 3, 4]
-        assert first.get_observations()["name"].tolist() == [f"at {t}" for t in range(5)]
+        assert first.get_observations()["name"].tolist() == [f"at{t}" for t in range(5)]
         assert first.get_rewards().tolist() == second.get_rewards().tolist() == [5.0] * 4
         assert episode.get_common_infos() == {0: {"begun": True}, 2: {"paid": 5.0}}
 

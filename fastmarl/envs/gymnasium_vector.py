@@ -71,13 +71,13 @@ class VectorGymnasiumEnv(ArrayEnv):
             seed = list(seeds) if self._takes_lists else seeds[0]
         observations, infos = self.env.reset(seed=seed, options=None if mask.all() else {"reset_mask": mask})
         self._ended[mask] = False
-        self._write_observations(observations, out)
+        self._write_observations(observations, out, env_indices)
         self._tell(infos, out)
 
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
         begins = self._ended.copy() if self._resets_itself else np.zeros(self.num_envs, np.bool_)
         observations, rewards, terminated, truncated, infos = self.env.step(self._joint_action(actions))
-        self._write_observations(observations, out)
+        self._write_observations(observations, out, np.arange(self.num_envs))
         for name, i in self._places:
             out.groups[name].rewards[:, i] = rewards
             out.groups[name].present[begins, i] = True
@@ -107,16 +107,16 @@ class VectorGymnasiumEnv(ArrayEnv):
             by_agent.append(layout.nest(columns))
         return tuple(by_agent) if self._is_joint else by_agent[0]
 
-    def _write_observations(self, observations: Any, out: StepArrays) -> None:
+    def _write_observations(self, observations: Any, out: StepArrays, envs: np.ndarray) -> None:
         for agent, ((name, i), leaves) in enumerate(zip(self._places, self._leaves, strict=True)):
             of_agent = observations[agent] if self._is_joint else observations
             for leaf in leaves:
                 target, source = _follow(out.groups[name].obs, leaf.path), _follow(of_agent, leaf.path)
                 if leaf.dtype == object:
-                    for env_index in range(self.num_envs):
+                    for env_index in envs.tolist():
                         target[env_index, i] = source[env_index]
                 else:
-                    target[:, i] = source
+                    target[envs, i] = source[envs]
 
     def _tell(self, infos: dict[str, Any], out: StepArrays) -> None:
         """Gymnasium has columns by name; "_name" says which envs have a value in it."""

@@ -66,12 +66,12 @@ class VmasEnv(ArrayEnv):
             (observations,) = self.env.get_from_scenario(
                 get_observations=True, get_rewards=False, get_infos=False, get_dones=False
             )
-        self._write_observations(observations, out)
+        self._write_observations(observations, out, env_indices)
 
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
         joint_action = [self._tensor(actions[name][:, i]) for name, i in self._places]
         observations, rewards, terminated, truncated, infos = self.env.step(joint_action)
-        self._write_observations(observations, out)
+        self._write_observations(observations, out, slice(None))
         for key, (name, i) in zip(self._keys, self._places, strict=True):
             out.groups[name].rewards[:, i] = _array(rewards[key])
         out.terminated[:] = _array(terminated)
@@ -86,13 +86,13 @@ class VmasEnv(ArrayEnv):
         """[E, k], whatever the space."""
         return torch.from_numpy(actions.reshape(self.num_envs, -1)).to(self.env.device)
 
-    def _write_observations(self, observations: Any, out: StepArrays) -> None:
+    def _write_observations(self, observations: Any, out: StepArrays, envs: Any) -> None:
         for key, (name, i), leaves in zip(self._keys, self._places, self._leaves, strict=True):
             for leaf in leaves:
                 target, source = out.groups[name].obs, observations[key]
                 for part in leaf.path:
                     target, source = target[part], source[part]
-                target[:, i] = _array(source)
+                target[envs, i] = _array(source)[envs]
 
     def _tell(self, infos: Any, out: StepArrays) -> None:
         for key, agent in zip(self._keys, self.env.agents, strict=True):
