@@ -16,15 +16,18 @@ CHECKED = os.environ.get("FASTMARL_CHECKED", "0") == "1"
 BUILD_BASE = f"build/{'checked' if CHECKED else 'release'}"
 CORES = os.cpu_count() or 1
 
+# Where a * b + c is rounded once instead of twice, sums differ from torch's in their last bits.
+EXACT = ["-O3", "-ffp-contract=off"]
+FLAGS = {"_dense": ["-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]}
+
 extensions = [
     Extension(
         f"fastmarl.{path.stem}",
         [path.as_posix()],
         include_dirs=[numpy.get_include(), "src_ext"],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"), ("FASTMARL_CHECKED", str(int(CHECKED)))],
-        # Where a * b + c is rounded once instead of twice, sums differ from torch's in their last bits.
-        extra_compile_args=["-O3", "-ffp-contract=off"],
-        depends=["setup.py"],
+        extra_compile_args=FLAGS.get(path.stem, EXACT),
+        depends=["setup.py", *map(str, Path("src_ext").glob("*.h"))],
     )
     for path in sorted(Path("src_ext").glob("*.pyx"))
 ]

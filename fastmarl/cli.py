@@ -156,7 +156,7 @@ def _sample(args: argparse.Namespace) -> int:
     if not args.no_efficiency:
         with console.status("measuring the limit ..."):
             efficiency = measure_efficiency(config, rounds=3, seconds=0.5)
-    console.print(_summary_table(args, metrics, seconds, efficiency))
+    console.print(_summary_table(args, metrics, seconds, efficiency, runner.inference_backends))
     console.print(_stage_table(metrics["stage_time_ms"]))
     if args.out:
         _draw_stages(metrics["stage_time_ms"], f"{args.env}, {args.num_envs} envs", args.out)
@@ -180,7 +180,9 @@ def _sample_with_progress(runner: Any, steps: int, console: Any) -> float:
     return seconds
 
 
-def _summary_table(args: argparse.Namespace, metrics: dict, seconds: float, efficiency: Any) -> Any:
+def _summary_table(
+    args: argparse.Namespace, metrics: dict, seconds: float, efficiency: Any, backends: dict[str, str]
+) -> Any:
     from rich.table import Table
 
     agent_steps = sum(metrics["num_agent_steps_sampled"].values())
@@ -198,6 +200,8 @@ def _summary_table(args: argparse.Namespace, metrics: dict, seconds: float, effi
         table.add_row("limit, agent steps/s", f"{1e6 / efficiency.limit_us:,.0f}")
         table.add_row("efficiency", f"{efficiency.efficiency:.3f}")
         table.add_row("... with our sampling in the limit", f"{efficiency.own_efficiency:.3f}")
+    for module_id, backend in backends.items():
+        table.add_row(f"inference of {module_id}", backend)
     return table
 
 
@@ -324,13 +328,14 @@ def _bench_rllib(args: argparse.Namespace) -> int:
 def _info(args: argparse.Namespace) -> int:
     import torch
 
-    from fastmarl import _build
+    from fastmarl import _build, _dense
 
     for name, version in _versions().items():
         print(f"{name:12} {version}")
     print(f"{'build':12} {'checked (bounds, None, initialisation)' if _build.CHECKED else 'release'}")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     print(f"{'device':12} {device}")
+    print(f"{'lean':12} {_dense.BEST} (of {', '.join(_dense.VARIANTS)})")
     print(f"{'threads':12} torch {torch.get_num_threads()}, cores {os.cpu_count()}")
     return 0
 

@@ -63,6 +63,9 @@ class EnvRunnerConfig:
     """Then, True: only their sign is recorded; a number c: they are clipped to -c .. c; a pair: to these bounds."""
     device: str = "cpu"
     """Where the modules run: "cpu", "cuda" (or "cuda:1"), or "auto": a GPU if there is one."""
+    lean_inference: bool = True
+    """On the CPU, let compiled code stand in for torch in the forward passes of the default nets where it gives the
+    same up to rounding, see docs/inference.md. False: torch runs all modules."""
     explore: bool = True
     normalize_actions: bool = True
     """Modules act in [-1, 1]; bounded Box actions are scaled to the space's bounds for the env."""

@@ -2,7 +2,8 @@
 
 The limit is a bare loop that steps the same environments with ready-made actions, plus the same modules' forward passes
 on ready batches, one for each that the runner makes, with actions and log-probabilities by torch.distributions. Neither
-records anything. It is told beside a stricter limit, which samples actions as sparingly as the runner does.
+records anything. It is told beside a stricter limit, which samples actions in few torch operations. Both are those of
+torch: where lean inference stands in for it (see lean.py), a runner may be quicker than its limit.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Efficiency:
     rounds: tuple[float, ...]
     """Those ratios."""
     own_network_us: float
-    """Forward passes, and action sampling in the few operations that the runner itself uses."""
+    """Forward passes, and action sampling in the few torch operations of our own distributions."""
     own_efficiency: float
     """Median of the ratios (env + own network) / runner: a limit that has our own sampling to its advantage."""
 
@@ -152,7 +153,7 @@ class BareNetwork:
         chosen.log_prob(chosen.sample())
 
     def sample_as_we_do(self, dist: Any, logits: torch.Tensor, generator: torch.Generator) -> None:
-        """The fused classmethod that the runner calls."""
+        """The fused classmethod of our distributions."""
         dist.sample_and_logp(logits, generator)
 
     def run(self, passes: int, sample: Callable[..., None]) -> float:

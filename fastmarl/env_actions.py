@@ -15,7 +15,7 @@ from fastmarl.block import Key
 from fastmarl.columns import Columns
 from fastmarl.envs.masks import choices_of
 from fastmarl.errors import ConfigError, ModuleOutputError
-from fastmarl.kernels.sample import sample_categorical
+from fastmarl.kernels.sample import sample_choices
 from fastmarl.spaces import Leaf, RowLayout, leaf_spaces
 
 
@@ -98,16 +98,12 @@ class EnvActions(ModuleActions):
         return outputs
 
     def _random_legal(self, n: int, rng: np.random.Generator, legal: np.ndarray) -> dict[Key, np.ndarray]:
-        parts, logp, begin = [], np.zeros(n, np.float32), 0
-        for size in choices_of(self._space):
-            logits = np.where(legal[:, begin : begin + size], np.float32(0), np.float32(-np.inf))
-            actions, part_logp = np.empty(n, np.int64), np.empty(n, np.float32)
-            sample_categorical(logits, rng.random(n), actions, part_logp)
-            parts.append(actions)
-            logp += part_logp
-            begin += size
+        nvec_P = np.array(choices_of(self._space), np.int64)
+        logits = np.where(legal, np.float32(0), np.float32(-np.inf))
+        actions_NP, logp = np.empty((n, len(nvec_P)), np.int64), np.empty(n, np.float32)
+        sample_choices(logits, nvec_P, rng.random((n, len(nvec_P))), actions_NP, logp)
         shape = self._space.shape or ()
-        return {Columns.ACTIONS: np.stack(parts, -1).reshape(n, *shape), Columns.ACTION_LOGP: logp}
+        return {Columns.ACTIONS: actions_NP.reshape(n, *shape), Columns.ACTION_LOGP: logp}
 
     def _nested_row(self, arrays: list[np.ndarray], i: int) -> Any:
         return self._layout.nest([

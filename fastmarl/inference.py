@@ -1,4 +1,4 @@
-"""What the agents of one module do: rows of observations -> torch -> actions and outputs."""
+"""What the agents of one module do: rows of observations -> torch, or lean inference -> actions and outputs."""
 
 import math
 from typing import Any
@@ -8,22 +8,21 @@ import numpy as np
 import torch
 
 from fastmarl.action_masks import masked
+from fastmarl.action_sampling import SMALL, ActionSampler, make_action_sampler
 from fastmarl.block import Block, Key
 from fastmarl.columns import Columns
 from fastmarl.connectors.module_connectors import ModuleConnectors
-from fastmarl.distributions import Categorical
 from fastmarl.errors import ModuleOutputError
 from fastmarl.kernels.remap import lanes_to_rows, rows_to_lanes
-from fastmarl.kernels.sample import sample_categorical
 from fastmarl.lanes import LaneTable
+from fastmarl.lean import LeanModule
 from fastmarl.modules import RLModule
 from fastmarl.spaces import RowLayout, flatten_struct, map_struct
 from fastmarl.transfer import Transfer
 
 OBS, ACTIONS, LOGP, LOGITS = Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS
-
-
-SMALL = 8192  # logits in a batch; below it torch takes longer to be called than to compute
+LEAST = np.finfo(np.float32).min
+Batch = dict[str, Any] | np.ndarray  # what forward() gets; or the observations' own memory, for lean inference
 
 
 class ModuleInference:
@@ -35,6 +34,7 @@ class ModuleInference:
         generator, rng: for exploration's random draws, by torch on the same device, and by NumPy.
         table: lanes, for modules with recurrent state.
         connectors: what makes the module's batches of the record.
+        lean: whether compiled code may stand in for torch, see lean.py.
     """
 
     def __init__(
@@ -46,15 +46,18 @@ class ModuleInference:
         rng: np.random.Generator,
         table: LaneTable,
         connectors: ModuleConnectors,
+        *,
+        lean: bool,
     ):
         self.module_id = module_id
         self.module = module
         self._transfer = transfer
         self._generator = generator
-        self._rng = rng
         self._explore_dist = module.get_exploration_action_dist_cls()
         self._inference_dist = module.get_inference_action_dist_cls()
-        self._draws_on_cpu = self._explore_dist is Categorical and transfer.device.type == "cpu"
+        on_cpu = transfer.device.type == "cpu"
+        self._explore_sampler = make_action_sampler(self._explore_dist, rng) if on_cpu else None
+        self._inference_sampler = make_action_sampler(self._inference_dist, rng) if on_cpu else None
         self._masks = not module.masks_actions
         space = module.observation_space
         assert space is not None
@@ -63,9 +66,23 @@ class ModuleInference:
         self._connectors = connectors if connectors.batches else None
         self._inference_mode = torch.inference_mode()  # made once: making one takes longer than entering it
         self._state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
+        self._lean = LeanModule(module, connectors.layout, transfer.device, allowed=lean)
 
-    def batch(self, block: Block, first: int, end: int) -> dict[str, Any]:
-        """The module's input for rows first .. end of its block; tensors may share the block's memory."""
+    @property
+    def backend(self) -> str:
+        """What runs the module: "lean", or "torch" and the reason why."""
+        return self._lean.backend
+
+    def renew(self) -> None:
+        """Somebody may have changed the module: see how it is run from now on."""
+        self._lean.renew()
+
+    def batch(self, block: Block, first: int, end: int) -> Batch:
+        """The module's input for rows first .. end of its block; it may share the block's memory."""
+        if end - first <= self._lean.max_rows:
+            if self._connectors is None:
+                return block.obs[0][first:end]
+            return np.ascontiguousarray(self._connectors.batch(block, first, end)[0], np.float32)
         if self._connectors is None:
             arrays, layout = [leaf[first:end] for leaf in block.obs], block.layout
         else:
@@ -94,11 +111,14 @@ class ModuleInference:
         return {OBS: obs, Columns.STATE_IN: self._state.nest(tensors[len(numbers) :])}
 
     def act(
-        self, batch: dict[str, Any], n: int, *, explore: bool, t: int, legal: np.ndarray | None = None
+        self, batch: Batch, n: int, *, explore: bool, t: int, legal: np.ndarray | None = None
     ) -> dict[Key, np.ndarray]:
         """One forward pass, and actions. Returns every output, "actions" among them, as arrays [n, ...].
 
+        Arrays are valid until the next call.
+
         Args:
+            batch: what `batch()` gave.
             n: rows of the batch.
             t: env steps of the call so far, for modules that explore by a schedule.
             legal: bool [n, choices]; other choices get the least logit, unless the module sees to that itself.
@@ -106,6 +126,25 @@ class ModuleInference:
         Raises:
             ModuleOutputError: an output has another number of rows, NaN came out, or there is nothing to act upon.
         """
+        if isinstance(batch, np.ndarray):
+            arrays, has_actions = self._forward_lean(batch, legal), False
+        else:
+            arrays, has_actions = self._forward_torch(batch, n, explore, t, legal)
+        if not has_actions:
+            self._add_actions(arrays, explore)
+        self._check_finite(arrays)
+        return arrays
+
+    def _forward_lean(self, obs: np.ndarray, legal: np.ndarray | None) -> dict[Key, np.ndarray]:
+        logits, values = self._lean.forward(obs)
+        if legal is not None and self._masks:
+            np.copyto(logits, LEAST, where=~legal)
+        return {LOGITS: logits} if values is None else {LOGITS: logits, Columns.VF_PREDS: values}
+
+    def _forward_torch(
+        self, batch: dict[str, Any], n: int, explore: bool, t: int, legal: np.ndarray | None
+    ) -> tuple[dict[Key, np.ndarray], bool]:
+        """The module's outputs; and whether actions are among them, which it has chosen, or torch has."""
         with self._inference_mode:
             module = self.module
             outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
@@ -114,15 +153,34 @@ class ModuleInference:
             if legal is not None and self._masks and LOGITS in outputs:
                 mask = torch.from_numpy(legal).to(self._transfer.device)
                 outputs = {**outputs, LOGITS: masked(outputs[LOGITS], mask)}
-            is_small = explore and self._draws_on_cpu and _is_small(outputs)
-            if not is_small and ACTIONS not in outputs:
-                outputs = self._with_actions(outputs, explore)
+            has_actions = ACTIONS in outputs
+            if not has_actions and self._sampler(self._logits_of(outputs).shape, explore) is None:
+                outputs = {**outputs, **self._chosen_by_torch(outputs[LOGITS], explore)}
+                has_actions = True
         self._check_untouched(batch)
-        arrays = self._to_arrays(outputs, n)
-        if is_small:
-            arrays[ACTIONS], arrays[LOGP] = self._draw(arrays[LOGITS])
-        self._check_finite(arrays)
-        return arrays
+        return self._to_arrays(outputs, n), has_actions
+
+    def _add_actions(self, arrays: dict[Key, np.ndarray], explore: bool) -> None:
+        """Choose actions by the logits."""
+        logits = arrays[LOGITS]
+        sampler = self._sampler(logits.shape, explore)
+        if sampler is None:
+            with self._inference_mode:
+                chosen = self._chosen_by_torch(torch.from_numpy(logits), explore)
+                arrays.update(self._to_arrays(chosen, len(logits)))
+            return
+        logits = np.ascontiguousarray(logits, np.float32)
+        if explore:
+            arrays[ACTIONS], arrays[LOGP] = sampler.sample(logits)
+        else:
+            arrays[ACTIONS] = sampler.likeliest(logits)
+
+    def _sampler(self, shape: tuple[int, ...], explore: bool) -> ActionSampler | None:
+        """What chooses actions by logits of this shape; None: torch."""
+        sampler = self._explore_sampler if explore else self._inference_sampler
+        if sampler is None or len(shape) != 2 or shape[0] * shape[1] > SMALL:
+            return None
+        return sampler if sampler.n_logits in (None, shape[1]) else None
 
     def begin_state(self, lanes: np.ndarray) -> None:
         """Lanes whose first step this is begin with the initial state, though the module isn't asked."""
@@ -151,15 +209,18 @@ class ModuleInference:
             for name, value in outputs.items()
         }
 
-    def _with_actions(self, outputs: dict[str, Any], explore: bool) -> dict[str, Any]:
+    def _logits_of(self, outputs: dict[str, Any]) -> torch.Tensor:
         logits = outputs.get(LOGITS)
         if logits is None:
             problem = f"expected 'action_dist_inputs' or 'actions' among its outputs, got {sorted(outputs)}"
             raise ModuleOutputError(self.module_id, problem)
+        return logits
+
+    def _chosen_by_torch(self, logits: torch.Tensor, explore: bool) -> dict[str, Any]:
         if explore:
             actions, logp = self._explore_dist.sample_and_logp(logits, self._generator)
-            return {**outputs, ACTIONS: actions, LOGP: logp}
-        return {**outputs, ACTIONS: self._inference_dist.deterministic(logits)}
+            return {ACTIONS: actions, LOGP: logp}
+        return {ACTIONS: self._inference_dist.deterministic(logits)}
 
     def _to_arrays(self, outputs: dict[str, Any], n: int) -> dict[Key, np.ndarray]:
         """All leaves as arrays; their rows are counted."""
@@ -177,13 +238,6 @@ class ModuleInference:
                 raise ModuleOutputError(self.module_id, problem)
         return arrays
 
-    def _draw(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(actions, their log-probabilities) of a small batch of categorical logits [n, k]."""
-        actions, logp = np.empty(len(logits), np.int64), np.empty(len(logits), np.float32)
-        uniform = self._rng.random(len(logits))
-        sample_categorical(np.ascontiguousarray(logits, np.float32), uniform, actions, logp)
-        return actions, logp
-
     def _check_finite(self, arrays: dict[Key, np.ndarray]) -> None:
         logp = arrays.get(LOGP)
         if logp is not None and logp.ndim == 1 and math.isnan(logp.dot(logp)):  # the cheapest way to look at all
@@ -198,11 +252,6 @@ class ModuleInference:
             if type(leaf) is torch.Tensor and leaf._version:
                 problem = "wrote into its input batch, which is the record; use an operation that is not in place"
                 raise ModuleOutputError(self.module_id, problem)
-
-
-def _is_small(outputs: dict[str, Any]) -> bool:
-    logits = outputs.get(LOGITS)
-    return ACTIONS not in outputs and type(logits) is torch.Tensor and logits.numel() <= SMALL and logits.dim() == 2
 
 
 class LaneState:

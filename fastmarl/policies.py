@@ -57,6 +57,7 @@ class Policies:
     Attributes:
         by_index: None where one was removed.
         env_actions: what the envs are told, by module index.
+        may_differ: whether somebody else's code has run since `renew()`, which may have changed modules.
     """
 
     def __init__(self, store: EpisodeStore, policies: list[Policy]):
@@ -67,6 +68,7 @@ class Policies:
         self._index_of = {policy.module_id: index for index, policy in enumerate(policies)}
         self._leaving: list[int] = []
         self._is_sampling = False
+        self.may_differ = False
         self._training: list[torch.nn.Module] = []  # (parts of) modules that are in evaluation mode for now
 
     # Who acts for whom.
@@ -100,6 +102,12 @@ class Policies:
         if not isinstance(module_id, str) or module_id not in self._index_of:
             raise UnknownModuleError(module_id, agent_id, list(self._index_of))
         return self._index_of[module_id]
+
+    def backend(self, module_id: str) -> str:
+        """What runs a module, as it is now."""
+        inference = self._at(self._index_of[module_id]).inference
+        inference.renew()
+        return inference.backend
 
     def _at(self, index: int) -> Policy:
         policy = self.by_index[index]
@@ -156,8 +164,15 @@ class Policies:
                 part.training = True
             self._training.clear()
 
+    def renew(self) -> None:
+        """Modules may have been changed while sampling: see how they are run from now on."""
+        self.may_differ = False
+        for index in self._store.awake:
+            self._at(index).inference.renew()
+
     def _evaluate(self, index: int) -> None:
         module = self._at(index).module
+        self._at(index).inference.renew()
         training = [part for part in module.modules() if part.training]
         if training:
             module.eval()

@@ -141,13 +141,27 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             module_id,
             module,
             connectors,
-            ModuleInference(module_id, module, self._transfer, self._generator, self._rng, self._table, connectors),
+            ModuleInference(
+                module_id,
+                module,
+                self._transfer,
+                self._generator,
+                self._rng,
+                self._table,
+                connectors,
+                lean=config.lean_inference,
+            ),
             ActionMasks(connectors.sent_space, action_space, self._table, connectors.recorded_layout.space),
             EnvActions(module_id, action_space, **options, as_arrays=self._envs.is_batch),
         )
 
     def _announce_envs(self) -> None:
         self._call("on_environment_created", env=self.env, env_context=self._envs.contexts[0])
+
+    @property
+    def inference_backends(self) -> dict[str, str]:
+        """Module id -> "lean", or "torch" and why it is not run by lean inference, see docs/inference.md."""
+        return {module_id: self._policies.backend(module_id) for module_id in self.module}
 
     @property
     def num_envs(self) -> int:
@@ -238,6 +252,8 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
     def _act(self, goal: Goal, explore: bool) -> None:
         """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
         store, policies, seconds = self._store, self._policies.by_index, self._counts.seconds
+        if self._policies.may_differ:
+            self._policies.renew()
         if store.connects:
             begun = perf_counter()
             store.connect()
@@ -343,6 +359,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             return
         self._stamp_actions()
         self._call(event, episode=episode, env=self.env, env_index=env_index, rl_module=self.module, **arguments)
+        self._policies.may_differ = True
 
     def _remember(self, samples: list[MultiAgentEpisode]) -> None:
         """Keep the chunks of running episodes, for those who are told of an episode's end."""

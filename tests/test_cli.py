@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fastmarl
-from fastmarl import _build, cli, efficiency_table
+from fastmarl import _build, _dense, cli, efficiency_table
 from fastmarl.efficiency import Efficiency, measure_efficiency
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import EnvCheckError
@@ -43,7 +43,17 @@ def test_sample_shows_what_was_sampled_and_draws_the_profile(tmp_path, capsys):
     out = capsys.readouterr().out
     assert code == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
-    for expected in ["env steps", "400", "agent steps", "800", "efficiency", "scatter", "bookkeeping", "share"]:
+    for expected in [
+        "env steps",
+        "400",
+        "agent steps",
+        "800",
+        "efficiency",
+        "scatter",
+        "bookkeeping",
+        "share",
+        "inference of",
+    ]:
         assert expected in out
 
 
@@ -108,7 +118,7 @@ def test_info_tells_versions_and_build(capsys):
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
     assert ("checked" in out) == _build.CHECKED
-    for name in ["fastmarl", "python", "torch", "device", "threads"]:
+    for name in ["fastmarl", "python", "torch", "device", "threads", f"lean         {_dense.BEST}"]:
         assert name in out
 
 

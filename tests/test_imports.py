@@ -30,6 +30,8 @@ LAYERS = [
         "transfer",
         "env_actions",
         "env_states",
+        "action_sampling",
+        "lean",
         "inference",
         "episode_selection",
         "policies",

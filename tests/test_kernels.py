@@ -17,7 +17,14 @@ from fastmarl.kernels.moments import update_moments, update_moments_numpy
 from fastmarl.kernels.normalize import count_and_normalize, count_and_normalize_numpy
 from fastmarl.kernels.remap import lanes_to_rows, lanes_to_rows_numpy, rows_to_lanes, rows_to_lanes_numpy
 from fastmarl.kernels.returns import discount, discount_numpy, gae, gae_numpy
-from fastmarl.kernels.sample import sample_categorical, sample_categorical_numpy
+from fastmarl.kernels.sample import (
+    likeliest_choices,
+    likeliest_choices_numpy,
+    sample_choices,
+    sample_choices_numpy,
+    sample_gaussian,
+    sample_gaussian_numpy,
+)
 
 
 def versions(kernel):
@@ -118,47 +125,78 @@ def test_discount_matches_numpy(rng, kernel, lengths, dtype, rtol, gamma):
     assert not np.isnan(got).any()
 
 
-def drawn(kernel, logits, uniform):
-    actions, logp = np.full(len(logits), -9), np.full(len(logits), 9.0, np.float32)
-    kernel(logits, uniform, actions, logp)
+def drawn(kernel, logits, nvec, uniform):
+    actions, logp = np.full((len(logits), len(nvec)), -9), np.full(len(logits), 9.0, np.float32)
+    kernel(logits, np.array(nvec), uniform, actions, logp)
     return actions, logp
 
 
-@versions(sample_categorical)
-@pytest.mark.parametrize(("n", "k"), [(0, 3), (1, 1), (257, 5)])
+@versions(sample_choices)
+@pytest.mark.parametrize(("n", "nvec"), [(0, [3]), (1, [1]), (257, [5]), (257, [2, 1, 4])])
 @pytest.mark.parametrize("scale", [1, 1e4])
-def test_sample_categorical_matches_numpy(rng, kernel, n, k, scale):
-    logits = (rng.normal(size=(n, k)) * scale).astype(np.float32)
-    logits[rng.random((n, k)) < 0.3] = -np.inf
-    logits[:, 0] = np.where(np.isinf(logits).all(1), 0, logits[:, 0])
-    uniform = rng.random(n)
-    expected, got = drawn(sample_categorical_numpy, logits, uniform), drawn(kernel, logits, uniform)
+def test_sample_choices_matches_numpy(rng, kernel, n, nvec, scale):
+    logits = (rng.normal(size=(n, sum(nvec))) * scale).astype(np.float32)
+    logits[rng.random(logits.shape) < 0.3] = -np.inf
+    starts = np.cumsum([0, *nvec[:-1]])
+    logits[:, starts] = np.where(np.isinf(logits[:, starts]), 0, logits[:, starts])
+    uniform = rng.random((n, len(nvec)))
+    expected, got = (drawn(each, logits, nvec, uniform) for each in (sample_choices_numpy, kernel))
     np.testing.assert_array_equal(got[0], expected[0])
     np.testing.assert_allclose(got[1], expected[1], rtol=1e-6, atol=1e-6)
-    assert np.isfinite(logits[np.arange(n), got[0]]).all()
+    assert np.isfinite(np.take_along_axis(logits, starts + got[0], 1)).all()
 
 
-def test_sample_categorical_is_distributed_as_softmax(rng):
-    logits = np.array([0.0, 1.0, -np.inf, 2.0], np.float32)
+def test_sample_choices_are_distributed_as_softmax(rng):
+    logits, nvec = np.array([0.0, 1.0, -np.inf, 2.0, 0.5, -0.5], np.float32), [4, 2]
     n = 200_000
-    actions, logp = drawn(sample_categorical, np.tile(logits, (n, 1)), rng.random(n))
-    expected = np.exp(logits) / np.exp(logits).sum()
-    observed = np.bincount(actions, minlength=4)
+    actions, logp = drawn(sample_choices, np.tile(logits, (n, 1)), nvec, rng.random((n, 2)))
+    of_parts = [np.exp(part) / np.exp(part).sum() for part in np.split(logits, [4])]
+    expected = np.outer(*of_parts).ravel()  # of both parts together: they must not depend on each other
+    observed = np.bincount(actions[:, 0] * 2 + actions[:, 1], minlength=8)
     possible = expected > 0
     chi_square = ((observed - n * expected)[possible] ** 2 / (n * expected[possible])).sum()
-    assert observed[2] == 0
-    assert chi_square < 30  # 2 degrees of freedom: once in 3 million runs
-    np.testing.assert_allclose(np.exp(logp), expected[actions], rtol=1e-6)
+    assert not observed[~possible].any()
+    assert chi_square < 37  # 5 degrees of freedom: less than once in a million runs
+    np.testing.assert_allclose(np.exp(logp), expected[actions[:, 0] * 2 + actions[:, 1]], rtol=1e-6)
 
 
-@versions(sample_categorical)
+@versions(sample_choices)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_sample_categorical_of_bad_logits_says_nan(kernel, bad):
-    logits = np.array([[0, bad], [1, 1], [-np.inf, -np.inf]], np.float32)
+@pytest.mark.parametrize("nvec", [[2], [2, 1]])
+def test_sample_choices_of_bad_logits_says_nan(kernel, bad, nvec):
+    logits = np.zeros((3, sum(nvec)), np.float32)
+    logits[:, :2] = [[0, bad], [1, 1], [-np.inf, -np.inf]]
     with np.errstate(invalid="ignore"):
-        actions, logp = drawn(kernel, logits, np.zeros(3))
+        actions, logp = drawn(kernel, logits, nvec, np.zeros((3, len(nvec))))
     assert np.isnan(logp).tolist() == [True, False, True]
-    assert actions.tolist() == [0, 0, 0]
+    assert not actions.any()
+
+
+@versions(likeliest_choices)
+@pytest.mark.parametrize("n", [0, 1, 300])
+@pytest.mark.parametrize("nvec", [[5], [2, 1, 3]])
+def test_likeliest_choices_match_numpy(rng, kernel, n, nvec):
+    logits = rng.integers(-2, 2, (n, sum(nvec))).astype(np.float32)  # with ties
+    logits[rng.random(logits.shape) < 0.2] = -np.inf
+    expected, got = (np.full((n, len(nvec)), -9) for _ in range(2))
+    likeliest_choices_numpy(logits, np.array(nvec), expected)
+    kernel(logits, np.array(nvec), got)
+    np.testing.assert_array_equal(got, expected)
+
+
+def moved(kernel, logits, noise):
+    actions, logp = np.full(noise.shape, -9, np.float32), np.full(len(noise), 9.0, np.float32)
+    kernel(logits, noise, actions, logp)
+    return actions, logp
+
+
+@versions(sample_gaussian)
+@pytest.mark.parametrize(("n", "k"), [(0, 2), (1, 1), (100, 3)])
+def test_sample_gaussian_matches_numpy(rng, kernel, n, k):
+    logits, noise = (rng.normal(size=(n, size)).astype(np.float32) for size in (2 * k, k))
+    expected, got = (moved(each, logits, noise) for each in (sample_gaussian_numpy, kernel))
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(got[1], expected[1], rtol=1e-6, atol=1e-6)
 
 
 def a_step(rng, agents, n_envs):

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from fastmarl._rllib_sampling import first_to_ring, move, subtract_highest, subtract_sums, sum_rows
-from fastmarl.kernels.sample import sample_categorical
+from fastmarl.kernels.sample import sample_choices
 from fastmarl.rllib.sampling_torch import LOG_SQRT_2PI, CategoricalSampler, GaussianSampler
 
 MOST_SIZES = 256  # batch sizes to keep memory for
@@ -80,10 +80,10 @@ class OwnCategoricalRows(CategoricalSampler):
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """int32 [n] and float32 [n]."""
-        n = len(logits_NK)
-        action_N, logp_N = np.empty(n, np.int32), np.empty(n, np.float32)
-        sample_categorical(logits_NK, self._rng.random(n), action_N, logp_N)
-        return action_N, logp_N
+        n, k = logits_NK.shape
+        action_NP, logp_N = np.empty((n, 1), np.int32), np.empty(n, np.float32)
+        sample_choices(logits_NK, np.full(1, k), self._rng.random((n, 1)), action_NP, logp_N)
+        return action_NP.reshape(n), logp_N
 
 
 class GaussianRows(GaussianSampler):

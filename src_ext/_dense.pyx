@@ -1,0 +1,149 @@
+"""Small dense nets on one core, without torch: see dense.h for how."""
+cimport numpy as cnp
+import numpy as np
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+cnp.import_array()
+
+cdef extern from "dense.h" nogil:
+    const int ROWS
+    const int PLAIN, AVX2, AVX512
+    const int LINEAR, TANH, RELU, SILU, ELU
+    ctypedef struct dense_layer:
+        float *weight                       # const in C; so are the biases
+        float *bias
+        Py_ssize_t n_in
+        Py_ssize_t n_out
+        int activation
+        float alpha
+        int source
+        float *y
+    ctypedef struct dense_net:
+        int variant
+        int n_layers
+        dense_layer *layers
+        Py_ssize_t n_obs
+        float *turned_obs
+    int dense_best_variant()
+    void dense_rows(const dense_net *net, const float *obs, Py_ssize_t n)
+    void dense_outputs(const dense_layer *layer, Py_ssize_t n, float *out, Py_ssize_t stride)
+
+ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "elu": ELU}
+_ALL_VARIANTS = {"plain": PLAIN, "avx2": AVX2, "avx512": AVX512}
+VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant <= dense_best_variant()}
+"""Instruction sets that this processor can run."""
+BEST = max(VARIANTS, key=VARIANTS.get)
+
+
+cdef class DenseNet:
+    """A policy and, if it has one, its value function. It reads the weights where they are, at every call.
+
+    Args:
+        n_obs: numbers in an observation.
+        layers: (source, weight, bias, activation, alpha) of each: the index of the layer before whose outputs it gets
+            (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; a key of ACTIVATIONS; of "elu".
+        logits, values: indices of the layers that give the logits and, with one output, the values (-1: none does).
+        log_std: float32 [k], appended to every row of logits; or None.
+        variant: a key of VARIANTS; None: the best one.
+
+    Raises:
+        ValueError: shapes or dtypes don't fit together, or an array is not C-contiguous.
+    """
+    cdef dense_net _net
+    cdef int _logits, _values
+    cdef Py_ssize_t _n_means, _n_logits, _n
+    cdef cnp.ndarray _log_std
+    cdef list _weights                      # keeps what the layers point to alive
+    cdef cnp.ndarray _out_logits, _out_values
+
+    def __cinit__(self, Py_ssize_t n_obs, list layers, int logits, int values, log_std, variant=None):
+        self._weights = []
+        self._net.variant = VARIANTS[variant or BEST]
+        self._net.n_layers, self._net.n_obs = len(layers), n_obs
+        self._net.layers = <dense_layer*>calloc(max(1, len(layers)), sizeof(dense_layer))
+        self._net.turned_obs = <float*>calloc(max(1, n_obs) * ROWS, sizeof(float))
+        if self._net.layers == NULL or self._net.turned_obs == NULL:
+            raise MemoryError
+        for i, (source, weight, bias, activation, alpha) in enumerate(layers):
+            self._add(i, source, weight, bias, ACTIVATIONS[activation], alpha)
+        if not 0 <= logits < len(layers) or not -1 <= values < len(layers):
+            raise ValueError(f"logits and values must be layers, got {logits} and {values} of {len(layers)}")
+        if values >= 0 and self._net.layers[values].n_out != 1:
+            raise ValueError(f"values must have one output, got {self._net.layers[values].n_out}")
+        self._logits, self._values = logits, values
+        self._n_means = self._n_logits = self._net.layers[logits].n_out
+        self._log_std = None
+        if log_std is not None:
+            self._log_std = _floats(log_std, (log_std.size,))
+            self._n_logits += log_std.size
+        self._n = -1
+
+    cdef _add(self, Py_ssize_t i, int source, weight, bias, int activation, float alpha):
+        cdef dense_layer *layer = self._net.layers + i
+        if not -1 <= source < i:
+            raise ValueError(f"layer {i} must have a layer before it as its source, or -1, got {source}")
+        layer.n_in = self._net.n_obs if source < 0 else self._net.layers[source].n_out
+        layer.n_out = len(weight)
+        layer.weight = <float*>cnp.PyArray_DATA(_floats(weight, (layer.n_out, layer.n_in)))
+        layer.bias = NULL if bias is None else <float*>cnp.PyArray_DATA(_floats(bias, (layer.n_out,)))
+        layer.source, layer.activation, layer.alpha = source, activation, alpha
+        layer.y = <float*>calloc(max(1, layer.n_out) * ROWS, sizeof(float))
+        if layer.y == NULL:
+            raise MemoryError
+        self._weights.append((weight, bias))
+
+    def __dealloc__(self):
+        cdef int i
+        if self._net.layers != NULL:
+            for i in range(self._net.n_layers):
+                free(self._net.layers[i].y)
+        free(self._net.layers)
+        free(self._net.turned_obs)
+
+    def forward(self, cnp.ndarray obs):
+        """(logits [n, k], values [n] or None) of observations [n, n_obs], float32 and C-contiguous.
+
+        Both are float32 and are written again by the next call.
+        """
+        _floats(obs, (len(obs), self._net.n_obs))
+        cdef Py_ssize_t n = cnp.PyArray_DIM(obs, 0)
+        if n != self._n:
+            self._out_logits = np.empty((n, self._n_logits), np.float32)
+            self._out_values = None if self._values < 0 else np.empty(n, np.float32)
+            self._n = n
+        cdef const float *rows = <float*>cnp.PyArray_DATA(obs)
+        cdef float *logits = <float*>cnp.PyArray_DATA(self._out_logits)
+        cdef float *values = NULL if self._values < 0 else <float*>cnp.PyArray_DATA(self._out_values)
+        cdef const float *log_std = NULL if self._log_std is None else <float*>cnp.PyArray_DATA(self._log_std)
+        with nogil:
+            self._forward(rows, n, logits, values, log_std)
+        return self._out_logits, self._out_values
+
+    cdef void _forward(
+        self,
+        const float *obs,       # IN  [n, n_obs]
+        Py_ssize_t n,
+        float *logits,          # OUT [n, n_logits]
+        float *values,          # OUT [n], or NULL
+        const float *log_std,   # IN  [n_logits - n_means], or NULL
+    ) noexcept nogil:
+        cdef Py_ssize_t first = 0, rows, row
+        while first < n:
+            rows = min(<Py_ssize_t>ROWS, n - first)
+            dense_rows(&self._net, obs + first * self._net.n_obs, rows)
+            dense_outputs(self._net.layers + self._logits, rows, logits + first * self._n_logits, self._n_logits)
+            if values != NULL:
+                dense_outputs(self._net.layers + self._values, rows, values + first, 1)
+            first += rows
+        if log_std != NULL:
+            for row in range(n):
+                memcpy(logits + row * self._n_logits + self._n_means, log_std,
+                       (self._n_logits - self._n_means) * sizeof(float))
+
+
+cdef cnp.ndarray _floats(cnp.ndarray array, tuple shape):
+    """The array; an error if it is not what is expected."""
+    if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 and cnp.PyArray_ISCARRAY_RO(array) and (<object>array).shape == shape:
+        return array
+    raise ValueError(f"expected float32 {shape}, C-contiguous, got {array.dtype} {(<object>array).shape}")

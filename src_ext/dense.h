@@ -1,0 +1,104 @@
+/* Small dense nets on one core: all layers in one call, for a few rows at a time. The caller has checked all sizes. */
+#ifndef FASTMARL_DENSE_H
+#define FASTMARL_DENSE_H
+
+#include <Python.h>
+#include <limits.h>
+
+#define ROWS 16 /* at a time */
+#define FEW 4   /* rows or less are computed one by one */
+
+enum {LINEAR, TANH, RELU, SILU, ELU}; /* activations */
+enum {PLAIN, AVX2, AVX512};           /* variants */
+
+typedef struct {
+    const float *weight; /* [n_out, n_in] */
+    const float *bias;   /* [n_out], or NULL */
+    Py_ssize_t n_in, n_out;
+    int activation;
+    float alpha; /* of ELU */
+    int source;  /* the layer whose outputs it gets; -1: the observations */
+    float *y;    /* [n_out * ROWS], what was computed last: [row, output] of FEW rows or less, else [output, ROWS] */
+} dense_layer;
+
+typedef struct {
+    int variant;
+    int n_layers;
+    dense_layer *layers;
+    Py_ssize_t n_obs;
+    float *turned_obs; /* [n_obs, ROWS] */
+} dense_net;
+
+#ifdef __clang__
+#define SHUFFLED(v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+#else
+#define SHUFFLED(v, ...) __builtin_shuffle(v, (VARIANT(ints)){__VA_ARGS__})
+#endif
+
+#define VARIANT(name) name##_plain
+#define WIDTH 4
+#include "dense_variant.h"
+#undef VARIANT
+#undef WIDTH
+
+#if defined(__x86_64__) && !defined(__clang__)
+#define HAS_VARIANTS 1
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define VARIANT(name) name##_avx2
+#define WIDTH 8
+#include "dense_variant.h"
+#undef VARIANT
+#undef WIDTH
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx2,fma")
+#define VARIANT(name) name##_avx512
+#define WIDTH 16
+#include "dense_variant.h"
+#undef VARIANT
+#undef WIDTH
+#pragma GCC pop_options
+#endif
+
+/* The best variant that this processor can run. */
+static int dense_best_variant(void) {
+#ifdef HAS_VARIANTS
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return PLAIN;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return AVX512;
+    return AVX2;
+#else
+    return PLAIN;
+#endif
+}
+
+/* Computes all layers' y of n <= ROWS rows. */
+static void dense_rows(const dense_net *net, const float *obs, Py_ssize_t n) {
+#ifdef HAS_VARIANTS
+    if (net->variant == AVX512) {
+        if (n <= FEW) few_rows_avx512(net, obs, n);
+        else many_rows_avx512(net, obs, n);
+        return;
+    }
+    if (net->variant == AVX2) {
+        if (n <= FEW) few_rows_avx2(net, obs, n);
+        else many_rows_avx2(net, obs, n);
+        return;
+    }
+#endif
+    if (n <= FEW) few_rows_plain(net, obs, n);
+    else many_rows_plain(net, obs, n);
+}
+
+/* Copies the first n rows of a layer's y to `out`, `stride` floats from row to row. */
+static void dense_outputs(const dense_layer *layer, Py_ssize_t n, float *out, Py_ssize_t stride) {
+    const Py_ssize_t row_step = n <= FEW ? layer->n_out : 1, output_step = n <= FEW ? 1 : ROWS;
+    for (Py_ssize_t r = 0; r < n; r++)
+        for (Py_ssize_t o = 0; o < layer->n_out; o++) out[r * stride + o] = layer->y[r * row_step + o * output_step];
+}
+
+#endif

@@ -1,0 +1,154 @@
+/* Dense nets for one instruction set. dense.h includes this once for each, having defined
+
+     VARIANT(name)  the name, with a suffix of the variant's own
+     WIDTH          floats in a vector register: 4, 8 or 16
+
+   A layer computes y = activation(W x + b) from torch's own W [n_out, n_in]. Of FEW rows or less, each output is a dot
+   product along a row of W. More rows are computed ROWS at a time, with x and y turned over ([n_in, ROWS]), so that
+   the vectors lie across the rows of the batch: W is then read once for ROWS rows, and never rearranged. */
+
+typedef float VARIANT(floats) __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+typedef int VARIANT(ints) __attribute__((vector_size(4 * WIDTH)));
+
+static inline float VARIANT(sum)(VARIANT(floats) v) {
+#if WIDTH == 16
+    v += SHUFFLED(v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    v += SHUFFLED(v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    v += SHUFFLED(v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+    v += SHUFFLED(v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+#elif WIDTH == 8
+    v += SHUFFLED(v, 4, 5, 6, 7, 0, 1, 2, 3);
+    v += SHUFFLED(v, 2, 3, 0, 1, 6, 7, 4, 5);
+    v += SHUFFLED(v, 1, 0, 3, 2, 5, 4, 7, 6);
+#else
+    v += SHUFFLED(v, 2, 3, 0, 1);
+    v += SHUFFLED(v, 1, 0, 3, 2);
+#endif
+    return v[0];
+}
+
+#define WHERE(condition, then, otherwise) \
+    ((VARIANT(floats))(((condition) & (VARIANT(ints))(then)) | (~(condition) & (VARIANT(ints))(otherwise))))
+
+/* exp(x) - 1 to about 1e-7 of itself: x = n ln 2 + r with |r| <= ln(2) / 2 (Cody and Waite, "Software manual for the
+   elementary functions", 1980), Taylor's series up to r^7, and 2^n (expm1(r) + 1) - 1 put together without a loss. */
+static inline VARIANT(floats) VARIANT(expm1)(VARIANT(floats) x) {
+    const VARIANT(floats) zero = {0};
+    x = WHERE(x < -80.0f, zero - 80.0f, x); /* so written, NaN stays NaN */
+    x = WHERE(x > 88.0f, zero + 88.0f, x);
+    const VARIANT(floats) scaled = x * 1.44269504f;
+    const VARIANT(floats) half = (VARIANT(floats))(((VARIANT(ints))scaled & INT_MIN) | (VARIANT(ints))(zero + 0.5f));
+    const VARIANT(ints) n = __builtin_convertvector(scaled + half, VARIANT(ints));
+    const VARIANT(floats) whole = __builtin_convertvector(n, VARIANT(floats));
+    const VARIANT(floats) r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+    VARIANT(floats) p = r * 1.98412698e-4f + 1.38888889e-3f;
+    p = p * r + 8.33333333e-3f;
+    p = p * r + 4.16666667e-2f;
+    p = p * r + 1.66666667e-1f;
+    p = p * r + 5.00000000e-1f;
+    p = p * r * r + r;
+    const VARIANT(floats) power = (VARIANT(floats))((n + 127) << 23);
+    return power * p + (power - 1.0f);
+}
+
+static inline VARIANT(floats) VARIANT(activated)(VARIANT(floats) x, int activation, float alpha) {
+    const VARIANT(floats) zero = {0};
+    VARIANT(floats) e;
+    switch (activation) {
+    case TANH:
+        e = VARIANT(expm1)(2.0f * WHERE(x > 10.0f, zero + 10.0f, x));
+        return e / (e + 2.0f);
+    case RELU:
+        return WHERE(x < 0.0f, zero, x);
+    case SILU:
+        return x / (2.0f + VARIANT(expm1)(-x));
+    case ELU:
+        return WHERE(x > 0.0f, x, alpha * VARIANT(expm1)(WHERE(x > 0.0f, zero, x)));
+    default:
+        return x;
+    }
+}
+
+/* In place; n is rounded up to whole vectors. */
+static inline void VARIANT(activate)(float *y, Py_ssize_t n, int activation, float alpha) {
+    if (activation != LINEAR)
+        for (Py_ssize_t i = 0; i < n; i += WIDTH) {
+            VARIANT(floats) *part = (VARIANT(floats) *)(y + i);
+            *part = VARIANT(activated)(*part, activation, alpha);
+        }
+}
+
+/* `rows` (1 or 2) rows of x [rows, n_in] -> y [rows, n_out]. */
+static inline __attribute__((always_inline)) void VARIANT(dots)(
+    const dense_layer *layer, const float *restrict x, float *restrict y, const int rows
+) {
+    const Py_ssize_t n_in = layer->n_in, n_out = layer->n_out, in_vectors = n_in - n_in % WIDTH;
+    for (Py_ssize_t o = 0; o < n_out; o += 4) {
+        const int outputs = n_out - o < 4 ? (int)(n_out - o) : 4;
+        const float *w[4];
+        for (int k = 0; k < 4; k++) w[k] = layer->weight + (o + (k < outputs ? k : 0)) * n_in;
+        VARIANT(floats) sums[2][4] = {0};
+        for (Py_ssize_t i = 0; i < in_vectors; i += WIDTH)
+            for (int k = 0; k < 4; k++)
+                for (int r = 0; r < rows; r++)
+                    sums[r][k] += *(const VARIANT(floats) *)(w[k] + i) * *(const VARIANT(floats) *)(x + r * n_in + i);
+        for (int r = 0; r < rows; r++)
+            for (int k = 0; k < outputs; k++) {
+                float total = VARIANT(sum)(sums[r][k]);
+                for (Py_ssize_t i = in_vectors; i < n_in; i++) total += w[k][i] * x[r * n_in + i];
+                y[r * n_out + o + k] = total + (layer->bias ? layer->bias[o + k] : 0.0f);
+            }
+    }
+}
+
+#define OUTPUTS (WIDTH == 16 ? 8 : WIDTH == 8 ? 4 : 2) /* at a time, so that their sums stay in registers */
+#define PARTS (ROWS / WIDTH)         /* vectors across ROWS rows */
+
+/* ROWS rows: x [n_in, ROWS] -> y [n_out, ROWS]. */
+static void VARIANT(across)(const dense_layer *layer, const float *restrict x, float *restrict y) {
+    const Py_ssize_t n_in = layer->n_in, n_out = layer->n_out;
+    for (Py_ssize_t o = 0; o < n_out; o += OUTPUTS) {
+        const int outputs = n_out - o < OUTPUTS ? (int)(n_out - o) : OUTPUTS;
+        const float *w[OUTPUTS];
+        VARIANT(floats) sums[OUTPUTS][PARTS];
+        for (int k = 0; k < OUTPUTS; k++) {
+            const Py_ssize_t output = o + (k < outputs ? k : 0);
+            w[k] = layer->weight + output * n_in;
+            for (int p = 0; p < PARTS; p++)
+                sums[k][p] = (VARIANT(floats)){0} + (layer->bias ? layer->bias[output] : 0.0f);
+        }
+        for (Py_ssize_t i = 0; i < n_in; i++)
+            for (int p = 0; p < PARTS; p++) {
+                const VARIANT(floats) values = *(const VARIANT(floats) *)(x + i * ROWS + p * WIDTH);
+                for (int k = 0; k < OUTPUTS; k++) sums[k][p] += w[k][i] * values;
+            }
+        for (int k = 0; k < outputs; k++)
+            for (int p = 0; p < PARTS; p++)
+                *(VARIANT(floats) *)(y + (o + k) * ROWS + p * WIDTH) = sums[k][p];
+    }
+}
+
+static void VARIANT(few_rows)(const dense_net *net, const float *obs, Py_ssize_t n) {
+    for (int l = 0; l < net->n_layers; l++) {
+        const dense_layer *layer = net->layers + l;
+        const float *x = layer->source < 0 ? obs : net->layers[layer->source].y;
+        Py_ssize_t r = 0;
+        for (; r + 2 <= n; r += 2) VARIANT(dots)(layer, x + r * layer->n_in, layer->y + r * layer->n_out, 2);
+        if (r < n) VARIANT(dots)(layer, x + r * layer->n_in, layer->y + r * layer->n_out, 1);
+        VARIANT(activate)(layer->y, n * layer->n_out, layer->activation, layer->alpha);
+    }
+}
+
+static void VARIANT(many_rows)(const dense_net *net, const float *obs, Py_ssize_t n) {
+    for (Py_ssize_t i = 0; i < net->n_obs; i++)
+        for (Py_ssize_t r = 0; r < ROWS; r++) net->turned_obs[i * ROWS + r] = r < n ? obs[r * net->n_obs + i] : 0.0f;
+    for (int l = 0; l < net->n_layers; l++) {
+        const dense_layer *layer = net->layers + l;
+        VARIANT(across)(layer, layer->source < 0 ? net->turned_obs : net->layers[layer->source].y, layer->y);
+        VARIANT(activate)(layer->y, layer->n_out * ROWS, layer->activation, layer->alpha);
+    }
+}
+
+#undef OUTPUTS
+#undef PARTS
+#undef WHERE

@@ -1,0 +1,135 @@
+"""The compiled dense nets against NumPy in float64, for every instruction set that this machine has."""
+
+import numpy as np
+import pytest
+
+from fastmarl._dense import ACTIVATIONS, BEST, VARIANTS, DenseNet
+
+SIZES = [1, 2, 3, 4, 5, 15, 16, 17, 40]
+NUMPY = {
+    "linear": lambda x, alpha: x,
+    "tanh": lambda x, alpha: np.tanh(x),
+    "relu": lambda x, alpha: np.maximum(x, 0),
+    "silu": lambda x, alpha: x / (1 + np.exp(-x)),
+    "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request):
+    return request.param
+
+
+def random_layers(rng, n_obs):
+    """Two trunks and two heads, or less."""
+    layers, widths = [], {-1: n_obs}
+    for i, source in enumerate([-1, 0, 1, -1]):
+        n_out = 1 if i == 3 else int(rng.choice(SIZES))
+        weight = rng.normal(size=(n_out, widths[source])).astype(np.float32)
+        bias = rng.normal(size=n_out).astype(np.float32) if rng.random() < 0.7 else None
+        activation = str(rng.choice(list(ACTIVATIONS)))
+        layers.append((source, weight / max(1, widths[source]) ** 0.5, bias, activation, float(rng.uniform(0.5, 2))))
+        widths[i] = n_out
+    return layers
+
+
+def oracle(layers, obs, of):
+    source, weight, bias, activation, alpha = layers[of]
+    inputs = obs.astype(np.float64) if source < 0 else oracle(layers, obs, source)
+    return NUMPY[activation](inputs @ weight.T.astype(np.float64) + (0 if bias is None else bias), alpha)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 15, 16, 17, 33, 512])
+def test_outputs_are_those_of_numpy(rng, variant, n):
+    for _ in range(6):
+        n_obs = int(rng.choice(SIZES))
+        layers = random_layers(rng, n_obs)
+        log_std = rng.normal(size=2).astype(np.float32) if rng.random() < 0.5 else None
+        obs = rng.normal(size=(n, n_obs)).astype(np.float32)
+        net = DenseNet(n_obs, layers, 2, 3, log_std, variant)
+        for out in net.forward(obs):
+            out[...] = np.nan  # poison: the next call writes to the same memory
+        logits, values = net.forward(obs)
+        expected = oracle(layers, obs, 2)
+        if log_std is not None:
+            expected = np.hstack([expected, np.tile(log_std, (n, 1))])
+        assert logits.shape == expected.shape and values.shape == (n,)
+        np.testing.assert_allclose(logits, expected, rtol=1e-6, atol=2e-6)
+        np.testing.assert_allclose(values, oracle(layers, obs, 3)[:, 0], rtol=1e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("activation", NUMPY)
+@pytest.mark.parametrize("n", [1, 16])
+def test_activations_are_exact_to_some_units_in_the_last_place(variant, activation, n):
+    magnitudes = np.concatenate([np.geomspace(1e-30, 100, 40_000), np.linspace(0, 20, 40_000)])
+    inputs = np.concatenate([magnitudes, -magnitudes]).astype(np.float32)
+    one = np.ones((1, 1), np.float32)
+    net = DenseNet(1, [(-1, one, None, activation, 1.5)], 0, -1, None, variant)
+    got = np.concatenate([net.forward(part)[0][:, 0].copy() for part in inputs.reshape(-1, n, 1)])
+    with np.errstate(over="ignore"):
+        expected = NUMPY[activation](inputs.astype(np.float64), 1.5)
+    normal = np.abs(expected) > 1e-30
+    np.testing.assert_allclose(got[normal], expected[normal], rtol=5e-7)
+    np.testing.assert_allclose(got[~normal], expected[~normal], atol=1e-29)
+
+
+@pytest.mark.parametrize("activation", NUMPY)
+@pytest.mark.parametrize("n", [1, 16])
+def test_nan_and_infinity_go_through(variant, activation, n):
+    net = DenseNet(1, [(-1, np.ones((1, 1), np.float32), None, activation, 1.0)], 0, -1, None, variant)
+    for given, expected in [(np.nan, np.nan), (np.inf, 1.0 if activation == "tanh" else np.inf)]:
+        logits, values = net.forward(np.full((n, 1), given, np.float32))
+        assert values is None
+        np.testing.assert_array_equal(logits, np.full((n, 1), expected))
+
+
+def test_weights_are_read_at_every_call(rng, variant):
+    weight, bias = rng.normal(size=(3, 2)).astype(np.float32), np.zeros(3, np.float32)
+    net = DenseNet(2, [(-1, weight, bias, "linear", 1.0)], 0, -1, None, variant)
+    obs = rng.normal(size=(4, 2)).astype(np.float32)
+    net.forward(obs)
+    weight *= 2
+    bias += 1
+    np.testing.assert_allclose(net.forward(obs)[0], obs @ weight.T + 1, rtol=1e-5, atol=1e-6)
+
+
+def test_it_keeps_the_weights_alive(rng):
+    nets = [DenseNet(50, [(-1, np.full((50, 50), i, np.float32), None, "linear", 1.0)], 0, -1, None) for i in range(20)]
+    for i, net in enumerate(nets):
+        assert (net.forward(np.ones((1, 50), np.float32))[0] == 50 * i).all()
+
+
+ONE = np.ones((1, 1), np.float32)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (1, [(-1, np.ones((1, 2), np.float32), None, "tanh", 1.0)], 0, -1, None),
+        (1, [(-1, np.ones((1, 1)), None, "tanh", 1.0)], 0, -1, None),
+        (2, [(-1, np.ones((2, 2), np.float32)[:, ::2], None, "tanh", 1.0)], 0, -1, None),
+        (1, [(-1, ONE, np.ones(2, np.float32), "tanh", 1.0)], 0, -1, None),
+        (1, [(0, ONE, None, "tanh", 1.0)], 0, -1, None),
+        (1, [(-2, ONE, None, "tanh", 1.0)], 0, -1, None),
+        (1, [(-1, ONE, None, "tanh", 1.0)], 1, -1, None),
+        (1, [(-1, ONE, None, "tanh", 1.0)], 0, 1, None),
+        (1, [(-1, np.ones((2, 1), np.float32), None, "tanh", 1.0)], 0, 0, None),
+        (1, [(-1, ONE, None, "tanh", 1.0)], 0, -1, np.ones(1)),
+    ],
+)
+def test_what_does_not_fit_is_an_error(arguments):
+    with pytest.raises(ValueError, match=r"expected|must"):
+        DenseNet(*arguments)
+
+
+@pytest.mark.parametrize(
+    "obs", [np.ones((2, 3), np.float32), np.ones((2, 2)), np.ones((2, 4), np.float32)[:, ::2], np.ones(2, np.float32)]
+)
+def test_observations_that_do_not_fit_are_an_error(obs):
+    net = DenseNet(2, [(-1, np.ones((1, 2), np.float32), None, "tanh", 1.0)], 0, -1, None)
+    with pytest.raises(ValueError, match="expected float32"):
+        net.forward(obs)
+
+
+def test_the_best_variant_is_one_of_them():
+    assert BEST in VARIANTS and "plain" in VARIANTS

@@ -1,0 +1,464 @@
+"""Lean inference: which modules it takes over, and that they and the runner then answer as with torch."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fastmarl
+from fastmarl import lean
+from fastmarl.connectors import FrameStacking
+from fastmarl.efficiency import BareNetwork
+from fastmarl.lean import LeanModule
+from fastmarl.modules import DefaultRLModule, RLModule
+from fastmarl.spaces import RowLayout
+from fastmarl.testing import CountingEnv, DyingAgentsEnv
+
+CPU = torch.device("cpu")
+BOX = gym.spaces.Box(-9, 9, (5,), np.float32)
+DISCRETE = gym.spaces.Discrete(3)
+ACTIONS = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+
+def make_module(
+    module_class=DefaultRLModule, space=BOX, action_space=DISCRETE, *, inference_only=False, **model_config
+):
+    config = {"fcnet_hiddens": (8, 8), **model_config}
+    module = module_class(space, action_space, inference_only=inference_only, model_config=config)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return module
+
+
+def lean_of(module, space=None, **options):
+    layout = RowLayout(space or module.observation_space, keep_dtype=False)
+    return LeanModule(module, layout, CPU, **{"allowed": True, **options})
+
+
+def check_same(module, compiled, n=7):
+    obs = torch.randn(n, *module.observation_space.shape)
+    with torch.inference_mode():
+        expected = module.forward_exploration({"obs": obs}, t=0)
+    logits, values = compiled.forward(obs.numpy())
+    assert_close(logits, expected["action_dist_inputs"].numpy())
+    if "vf_preds" in expected:
+        assert_close(values, expected["vf_preds"].numpy())
+    else:
+        assert values is None
+
+
+def assert_close(got, expected):
+    """Up to 1e-6 of the largest: sums of many numbers that cancel out are not exact in torch either."""
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("n", [1, 3, 16, 100, 512])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"fcnet_activation": "relu", "vf_share_layers": False},
+        {"fcnet_activation": "silu", "head_fcnet_hiddens": (7, 6), "head_fcnet_activation": "tanh"},
+        {"fcnet_hiddens": (), "vf_share_layers": False},
+        {"fcnet_activation": "linear", "inference_only": True},
+        {"action_space": ACTIONS, "free_log_std": True},
+        {"action_space": ACTIONS, "vf_share_layers": False, "fcnet_hiddens": (70, 33, 20)},
+        {"space": gym.spaces.Box(-9, 9, (40,), np.float64)},
+    ],
+    ids=str,
+)
+def test_default_nets_give_the_same(options, n):
+    torch.manual_seed(n)
+    module = make_module(**options)
+    compiled = lean_of(module)
+    assert compiled.backend == "lean" and compiled.max_rows > 10_000
+    check_same(module, compiled, n)
+
+
+class OwnLayers(DefaultRLModule):
+    """Only the layers differ, so it is the same kind of net."""
+
+    def setup(self):
+        super().setup()
+        self.trunk = nn.Sequential(nn.Linear(5, 6, bias=False), nn.Sequential(nn.ELU(0.7), nn.Linear(6, 4)), nn.ReLU())
+        self.pi = nn.Linear(4, 3)
+        self.vf = nn.Sequential(nn.Linear(4, 2), nn.SiLU(), nn.Linear(2, 1))
+
+
+def test_a_subclass_with_layers_of_its_own_gives_the_same():
+    module = make_module(OwnLayers)
+    compiled = lean_of(module)
+    assert compiled.backend == "lean"
+    check_same(module, compiled)
+
+
+# Modules that are not taken over.
+
+
+class Scaled(DefaultRLModule):
+    def _forward(self, batch, **kwargs):
+        outputs = super()._forward(batch)
+        return {**outputs, "action_dist_inputs": 2 * outputs["action_dist_inputs"]}
+
+
+class Scheduled(DefaultRLModule):
+    def forward_exploration(self, batch, t=None, **kwargs):
+        return super().forward_exploration(batch, t=t, **kwargs)
+
+
+class Looked(DefaultRLModule):
+    def __getattr__(self, name):
+        return super().__getattr__(name)
+
+
+class Foreign(RLModule):
+    pass
+
+
+IMAGES = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
+MASKED = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), observation=BOX)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: make_module(Scaled), "overrides _forward"),
+        (lambda: make_module(Scheduled), "overrides forward_exploration"),
+        (lambda: make_module(Looked), "overrides __getattr__"),
+        (lambda: Foreign(BOX, DISCRETE), "Foreign is no DefaultRLModule"),
+        (lambda: make_module(use_lstm=True), "memory"),
+        (lambda: make_module(space=IMAGES), "no Box of floats"),
+        (lambda: make_module(space=MASKED), "no Box of floats"),
+        (lambda: make_module(space=gym.spaces.Box(-1, 1, (2, 2), np.float32)), "shape"),
+        (lambda: make_module().double(), "float32"),
+    ],
+)
+def test_other_modules_are_left_to_torch(make, reason):
+    compiled = lean_of(make())
+    assert compiled.backend.startswith("torch: ") and reason in compiled.backend
+    assert compiled.max_rows == 0
+
+
+def test_it_can_be_ruled_out():
+    assert lean_of(make_module(), allowed=False).backend == "torch: lean_inference is False"
+    other = LeanModule(make_module(), RowLayout(BOX), torch.device("meta"), allowed=True)
+    assert "meta" in other.backend
+    integers = RowLayout(gym.spaces.Box(0, 9, (5,), np.int64))
+    assert "no Box of floats" in LeanModule(make_module(), integers, CPU, allowed=True).backend
+
+
+def replace_method(module):
+    module.forward_inference = module.forward_inference
+
+
+def replace_forward_of_a_layer(module):
+    module.trunk[1].forward = torch.sin
+
+
+def add_hook(module):
+    module.pi.register_forward_hook(lambda *_: None)
+
+
+def add_backward_hook(module):
+    module.trunk.register_full_backward_hook(lambda *_: None)
+
+
+def parametrize(module):
+    nn.utils.parametrizations.orthogonal(module.trunk[0])
+
+
+def normalize(module):
+    module.trunk.append(nn.LayerNorm(8))
+
+
+def begin_with_an_activation(module):
+    module.pi = nn.Sequential(nn.Tanh(), nn.Linear(8, 3))
+
+
+def end_with_two_values(module):
+    module.vf = nn.Linear(8, 2)
+
+
+def transpose(module):
+    module.trunk[2].weight = nn.Parameter(torch.randn(8, 8).t())
+
+
+def compile_a_layer(module):
+    module.trunk._compiled_call_impl = lambda inputs: inputs
+
+
+CHANGES = [
+    replace_method,
+    replace_forward_of_a_layer,
+    add_hook,
+    add_backward_hook,
+    parametrize,
+    normalize,
+    begin_with_an_activation,
+    end_with_two_values,
+    transpose,
+    compile_a_layer,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_that_torch_would_see_gives_the_module_back_to_torch(change):
+    module = make_module()
+    compiled = lean_of(module)
+    change(module)
+    compiled.renew()
+    assert compiled.backend.startswith("torch: ") and compiled.max_rows == 0
+
+
+def test_a_hook_that_is_gone_is_not_in_the_way():
+    module = make_module()
+    hook = module.pi.register_forward_hook(lambda *_: None)
+    compiled = lean_of(module)
+    hook.remove()
+    compiled.renew()
+    assert compiled.backend == "lean"
+    check_same(module, compiled)
+
+
+# Weights.
+
+
+def train(module):
+    optimizer = torch.optim.SGD(module.parameters(), 0.5)
+    sum(output.square().sum() for output in module({"obs": torch.randn(4, 5)}).values()).backward()
+    optimizer.step()
+
+
+def set_state(module):
+    module.set_state(make_module().get_state())
+
+
+@pytest.mark.parametrize("change", [train, set_state])
+def test_weights_changed_in_place_are_seen_at_once(change):
+    module = make_module()
+    compiled = lean_of(module)
+    change(module)
+    check_same(module, compiled)
+
+
+def replace_parameter(module):
+    module.trunk[0].weight = nn.Parameter(torch.randn(8, 5))
+
+
+def replace_data(module):
+    for parameter in module.parameters():
+        parameter.data = torch.randn_like(parameter)
+
+
+def replace_layer(module):
+    module.trunk[2] = nn.Linear(8, 8)
+
+
+def there_and_back(module):
+    module.double().float()
+
+
+@pytest.mark.parametrize("change", [replace_parameter, replace_data, replace_layer, there_and_back])
+def test_other_tensors_are_found_by_renew(change):
+    module = make_module()
+    compiled = lean_of(module)
+    change(module)
+    compiled.renew()
+    check_same(module, compiled)
+
+
+def test_nothing_is_made_anew_without_need():
+    compiled = lean_of(make_module())
+    net = compiled._net
+    compiled.renew()
+    assert compiled._net is net
+
+
+@pytest.mark.parametrize(("best", "threads"), [("plain", 1), ("avx2", 2)])
+def test_large_batches_are_left_to_a_quicker_torch(monkeypatch, best, threads):
+    monkeypatch.setattr(lean, "BEST", best)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    small, large = (lean_of(make_module(fcnet_hiddens=(n, n))).max_rows for n in (64, 256))
+    assert 0 < large < small < 100_000
+
+
+# The runner.
+
+
+class Env(CountingEnv):
+    """Observations differ by agent and time; infos rule action 0 out if "masks" is given."""
+
+    def __init__(self, config):
+        super().__init__(3, episode_length=7)
+        self.action_spaces = dict.fromkeys(self.possible_agents, config.get("action_space", DISCRETE))
+        self.masks = config.get("masks", False)
+
+    def _observations(self):
+        obs = super()._observations()
+        return {agent: np.sin(value + np.float32(i)) for i, (agent, value) in enumerate(obs.items())}
+
+    def step(self, actions):
+        *step, infos = super().step(actions)
+        if self.masks:
+            infos = {agent: {"action_mask": np.array([0, 1, 1])} for agent in self.possible_agents}
+        return *step, infos
+
+
+def make_runner(**options):
+    defaults = {"env": Env, "model_config": {"fcnet_hiddens": [8, 8]}, "num_envs_per_env_runner": 2, "seed": 1}
+    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**{**defaults, **options}))
+
+
+KEYS = ("actions", "action_logp", "vf_preds", "action_dist_inputs")
+
+
+def recorded(runner, **options):
+    """The columns of all agents, one behind the other; those that there are."""
+    columns = {key: [] for key in KEYS}
+    for chunk in runner.sample(num_timesteps=60, **options):
+        for agent in chunk.agent_episodes.values():
+            actions = agent.get_actions()
+            columns["actions"].append(np.column_stack(actions) if isinstance(actions, tuple) else actions)
+            for key in set(KEYS[1:]).intersection(agent.extra_model_output_keys):
+                columns[key].append(agent.get_extra_model_outputs(key))
+    return {key: np.concatenate(parts) for key, parts in columns.items() if parts}
+
+
+def assert_same(got, expected):
+    assert got.keys() == expected.keys()
+    for key in got:
+        assert got[key].dtype == expected[key].dtype, key
+        np.testing.assert_allclose(got[key], expected[key], rtol=1e-5, atol=1e-5, err_msg=key)
+
+
+MULTI = gym.spaces.MultiDiscrete([3, 2])
+
+
+@pytest.mark.parametrize("explore", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"env_config": {"masks": True}},
+        {"env_config": {"action_space": MULTI}},
+        {"env_config": {"action_space": ACTIONS}},
+        {"env_config": {"action_space": gym.spaces.Tuple((DISCRETE, ACTIONS))}},
+        {"env_to_module_connector": FrameStacking(num_frames=2)},
+        {"model_config": {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4}},
+        {"rl_module_spec": fastmarl.RLModuleSpec(inference_only=True)},
+    ],
+    ids=["plain", "masks", "multi", "box", "tuple", "stacked", "lstm", "inference_only"],
+)
+def test_a_runner_samples_the_same_with_torch_and_without(options, explore):
+    with_torch, without = make_runner(**options, lean_inference=False), make_runner(**options)
+    is_lean = "use_lstm" not in options.get("model_config", {})
+    assert without.inference_backends == {"default_policy": "lean" if is_lean else "torch: it has memory"}
+    assert with_torch.inference_backends == {"default_policy": "torch: lean_inference is False"}
+    for _ in range(2):
+        assert_same(recorded(without, explore=explore), recorded(with_torch, explore=explore))
+
+
+def test_masks_in_infos_hold():
+    columns = recorded(make_runner(env_config={"masks": True}))
+    first = columns["action_dist_inputs"][:, 0] > -1e30
+    assert 0 < first.sum() < len(first) / 3  # only where an episode begins: reset() gives no info
+    assert columns["actions"][~first].all()
+
+
+def test_batches_too_large_for_it_go_through_torch(monkeypatch):
+    expected = recorded(make_runner())
+    monkeypatch.setattr(lean, "BEST", "plain")
+    monkeypatch.setattr(lean, "MOST_PLAIN", 0)
+    runner = make_runner()
+    assert runner.inference_backends == {"default_policy": "lean"}
+    assert_same(recorded(runner), expected)
+
+
+def test_torch_is_not_called(monkeypatch):
+    runner = make_runner()
+    monkeypatch.setattr(torch, "from_numpy", None)
+    monkeypatch.setattr(DefaultRLModule.forward_exploration, "__code__", (lambda *_, **__: 1 / 0).__code__)
+    runner.sample(num_timesteps=20)
+
+
+def test_weights_that_are_set_reach_it():
+    runner, other = make_runner(), make_runner(seed=2)
+    recorded(runner)
+    runner.set_state(other.get_state())
+    other.sample(num_timesteps=2)
+    runner.sample(num_timesteps=2)
+    obs = torch.ones(1, 4)
+    assert torch.equal(runner.module["default_policy"].pi.weight, other.module["default_policy"].pi.weight)
+    with torch.inference_mode():
+        logits = other.module["default_policy"].forward_inference({"obs": obs})["action_dist_inputs"]
+    lean_of_runner = runner._policies.by_index[0].inference._lean
+    np.testing.assert_allclose(lean_of_runner.forward(obs.numpy())[0], logits, rtol=1e-5, atol=1e-6)
+
+
+class ChangeInTheMiddle:
+    """Replaces all weights by zeros, in new tensors, once an env has made three steps."""
+
+    def on_episode_step(self, *, episode, rl_module, **kwargs):
+        if episode.env_t == 3:
+            for parameter in rl_module.parameters():
+                parameter.data = torch.zeros_like(parameter)
+
+
+def test_a_module_that_a_callback_changes_acts_changed_at_once():
+    runner = make_runner(num_envs_per_env_runner=1, callbacks_class=ChangeInTheMiddle)
+    (chunk,) = runner.sample(num_timesteps=6)
+    logits = chunk.agent_episodes["agent_0"].get_extra_model_outputs("action_dist_inputs")
+    assert logits[:3].any(1).all() and not logits[3:].any()
+
+
+def test_added_modules_are_run_by_it():
+    runner = make_runner(policy_mapping_fn=lambda agent, episode: "default_policy")
+    runner.add_module("other", new_agent_to_module_mapping_fn=lambda agent, episode: "other")
+    plain = torch.nn.Linear(4, 3)
+    runner.add_module("mine", fastmarl.RLModuleSpec(lambda **_: plain, *runner.get_spaces()["other"]))
+    runner.sample(num_timesteps=40, force_reset=True)
+    assert runner.inference_backends == {
+        "default_policy": "lean",
+        "other": "lean",
+        "mine": "torch: AdaptedModule is no DefaultRLModule",
+    }
+    assert runner.get_metrics()["num_module_steps_sampled"]["other"] > 0
+
+
+def test_agents_that_come_and_go_get_answers_of_their_own():
+    stays = {i: [(i, 10 + i)] for i in range(8)}
+    options = {"env": lambda config: DyingAgentsEnv(stays, episode_length=20), "num_envs_per_env_runner": 3}
+    assert_same(recorded(make_runner(**options)), recorded(make_runner(**options, lean_inference=False)))
+
+
+def test_nan_in_weights_is_an_error():
+    runner = make_runner()
+    torch.nn.init.constant_(runner.module["default_policy"].pi.weight, torch.nan)
+    with pytest.raises(fastmarl.errors.ModuleOutputError, match="NaN"):
+        runner.sample(num_timesteps=4)
+
+
+class TooFewLogits(DefaultRLModule):
+    def setup(self):
+        super().setup()
+        self.pi = nn.Linear(8, 4)
+
+
+@pytest.mark.parametrize("explore", [True, False])
+@pytest.mark.parametrize("action_space", [MULTI, gym.spaces.Box(-1, 1, (2, 3), np.float32)])
+def test_a_wrong_number_of_logits_is_an_error(action_space, explore):
+    spec = fastmarl.RLModuleSpec(module_class=TooFewLogits)
+    runner = make_runner(env_config={"action_space": action_space}, rl_module_spec=spec)
+    assert runner.inference_backends == {"default_policy": "lean"}
+    with pytest.raises(RuntimeError):
+        runner.sample(num_timesteps=4, explore=explore)
+
+
+def test_the_limit_is_measured_with_torch():
+    runner = make_runner()
+    network = BareNetwork(runner)
+    assert {n for _, n in network._steps} == {6}
+    (batch,) = network._batches.values()
+    assert isinstance(batch["obs"], torch.Tensor)
+    assert runner.inference_backends == {"default_policy": "lean"}
