@@ -21,7 +21,18 @@ from fastmarl.spaces import RowLayout
 
 LEAN = "lean"
 ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.ELU: "elu"}
-FORWARDS = {"forward_exploration", "forward_inference", "_forward_exploration", "_forward_inference", "_forward"}
+METHODS = {
+    name: getattr(DefaultRLModule, name)  # as it is before anybody can have replaced it
+    for name in (
+        "forward_exploration",
+        "forward_inference",
+        "_forward_exploration",
+        "_forward_inference",
+        "_forward",
+        "__getattribute__",
+        "__getattr__",
+    )
+}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 OBSERVATIONS = -1  # in place of a layer's index
 # Multiplications in one pass, above which torch is quicker: where it has more threads, or we no wide vectors.
@@ -93,12 +104,8 @@ def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowe
         return "lean_inference is False"
     if device.type != "cpu":
         return f"the device is {device}"
-    kind = type(module)
     if not isinstance(module, DefaultRLModule):
-        return f"{kind.__name__} is no DefaultRLModule"
-    changed = [name for name in sorted({*FORWARDS, "__getattribute__", "__getattr__"}) if _is_overridden(kind, name)]
-    if changed:
-        return f"{kind.__name__} overrides {changed[0]}()"
+        return f"{type(module).__name__} is no DefaultRLModule"
     if module.is_stateful():
         return "it has memory"
     if not isinstance(layout.space, gym.spaces.Box) or layout.leaves[0].dtype != np.float32:
@@ -106,10 +113,6 @@ def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowe
     if len(layout.leaves[0].shape) != 1:
         return f"the observations have shape {layout.leaves[0].shape}, not one axis"
     return ""
-
-
-def _is_overridden(kind: type, name: str) -> bool:
-    return getattr(kind, name) is not getattr(DefaultRLModule, name)
 
 
 def _max_rows(multiplications: int) -> int:
@@ -130,9 +133,10 @@ class _Reader:
     """
 
     def __init__(self, module: Any, n_obs: int):
-        replaced = vars(module).keys() & FORWARDS
-        if replaced:
-            raise _NotDense(f"its {min(replaced)}() was replaced")
+        kind, own = type(module), vars(module)
+        for name, method in METHODS.items():
+            if name in own or getattr(kind, name) is not method:
+                raise _NotDense(f"{kind.__name__} has a {name}() of its own")
         if module._observation_key is not None:
             raise _NotDense("it masks actions itself")
         self._n_obs = n_obs

@@ -123,9 +123,9 @@ MASKED = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), observation=BOX)
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: make_module(Scaled), "overrides _forward"),
-        (lambda: make_module(Scheduled), "overrides forward_exploration"),
-        (lambda: make_module(Looked), "overrides __getattr__"),
+        (lambda: make_module(Scaled), "Scaled has a _forward() of its own"),
+        (lambda: make_module(Scheduled), "has a forward_exploration()"),
+        (lambda: make_module(Looked), "has a __getattr__()"),
         (lambda: Foreign(BOX, DISCRETE), "Foreign is no DefaultRLModule"),
         (lambda: make_module(use_lstm=True), "memory"),
         (lambda: make_module(space=IMAGES), "no Box of floats"),
@@ -209,6 +209,13 @@ def test_a_change_that_torch_would_see_gives_the_module_back_to_torch(change):
     change(module)
     compiled.renew()
     assert compiled.backend.startswith("torch: ") and compiled.max_rows == 0
+
+
+def test_a_replaced_class_method_gives_the_module_back_to_torch(monkeypatch):
+    compiled = lean_of(make_module())
+    monkeypatch.setattr(DefaultRLModule, "_forward", Scaled._forward)
+    compiled.renew()
+    assert "_forward() of its own" in compiled.backend
 
 
 def test_a_hook_that_is_gone_is_not_in_the_way():
