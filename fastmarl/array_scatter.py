@@ -15,7 +15,7 @@ from fastmarl._scatter import private_copy, set_env_steps
 from fastmarl.block import Block
 from fastmarl.env_actions import EnvActions
 from fastmarl.envs.arrays import ArrayEnv, GroupArrays, StepArrays
-from fastmarl.errors import RewardError
+from fastmarl.errors import ConfigError, RewardError
 from fastmarl.kernels.array_steps import NO_PLACE, append_rows, settle_step
 from fastmarl.lanes import LaneTable
 from fastmarl.spaces import RowLayout
@@ -82,6 +82,9 @@ class ArrayScatter:
         for name, group in self._groups.items():
             group.welcome(out.groups[name], all_done_E)
         self._write_infos(out)
+        joined = {module for group in self._groups.values() for module in group.modules_of_newcomers()}
+        for group in self._groups.values():
+            group.leave_rows_of(joined)
         for name, group in self._groups.items():
             group.write_step(out.groups[name], all_done_E, self._env_t_E)
         return all_done_E
@@ -122,6 +125,7 @@ class _Group:
         self._lane_P = np.full(n_places, -1, np.int32)
         self._module_P = np.zeros(n_places, np.int32)  # of the lane at that place
         self._n_lanes: dict[int, int] = {}  # by module
+        self._orders: dict[RowLayout, list[int]] = {}  # of a block -> for each of its leaves, which of ours it is
         self._rewards = np.zeros(self._shape)
         self._flags = np.zeros((3, *self._shape), np.bool_)  # terminated, truncated, present
         self._kept, self._ended = np.empty((2, n_places), np.int64)
@@ -139,8 +143,8 @@ class _Group:
         return self._arrays()
 
     def arrays_for_step(self, own_module: int | None) -> GroupArrays:
-        self._own_module = own_module
-        self._leaves = self._staging() if own_module is None else self._next_rows(own_module)
+        rows = None if own_module is None else self._next_rows(own_module)
+        self._own_module, self._leaves = (None, self._staging()) if rows is None else (own_module, rows)
         np.greater_equal(self._lane_P.reshape(self._shape), 0, out=self._flags[2])
         return self._arrays()
 
@@ -156,9 +160,31 @@ class _Group:
             self._own_leaves = [np.zeros((n_places, *leaf.shape), leaf.dtype) for leaf in self._layout.leaves]
         return self._own_leaves
 
-    def _next_rows(self, module: int) -> list[np.ndarray]:
+    def _next_rows(self, module: int) -> list[np.ndarray] | None:
+        """The module's next rows, in our leaves' order; None if they have other dtypes than the envs'."""
         first, n_places = self._store.rows[module].n, len(self._lane_P)
-        return [leaf[first : first + n_places] for leaf in self._block_with(module, n_places).raw_obs]
+        block = self._block_with(module, n_places)
+        leaves = list[np.ndarray]([None] * len(block.raw_obs))  # type: ignore[list-item]
+        for leaf, place in zip(block.raw_obs, self._order_in(block), strict=True):
+            leaves[place] = leaf[first : first + n_places]
+        same = all(leaf.dtype == own.dtype for leaf, own in zip(leaves, self._layout.leaves, strict=True))
+        return leaves if same else None
+
+    def _order_in(self, block: Block) -> list[int]:
+        """For each leaf of the block, which of our leaves it is.
+
+        Raises:
+            ConfigError: the module takes other observations.
+        """
+        layout = block.raw_layout or block.layout
+        if layout not in self._orders:
+            own = {leaf.path: (place, leaf.shape, leaf.dtype.kind) for place, leaf in enumerate(self._layout.leaves)}
+            taken = {leaf.path: (leaf.shape, leaf.dtype.kind) for leaf in layout.leaves}
+            if taken != {path: tuple(kind) for path, (_, *kind) in own.items()}:
+                raise ConfigError(f"the agents {self._agents} observe {self._layout.space}, but the module they are "
+                                  f"mapped to takes {layout.space}")  # fmt: skip
+            self._orders[layout] = [own[leaf.path][0] for leaf in layout.leaves]
+        return self._orders[layout]
 
     def _block_with(self, module: int, n_rows: int) -> Block:
         """The module's block, with room for so many rows more."""
@@ -235,6 +261,14 @@ class _Group:
                 self._newcomers.append(place)
                 reward_P[place] = 0.0  # is among the early ones
 
+    def modules_of_newcomers(self) -> list[int]:
+        return self._module_P[self._newcomers].tolist()
+
+    def leave_rows_of(self, joined: set[int]) -> None:
+        """Some agent of another group has joined one of these modules: its row may come before those written to."""
+        if self._own_module in joined:
+            self._own_module, self._leaves = None, [leaf.copy() for leaf in self._leaves]
+
     def _settle(
         self, module: int, out: GroupArrays, all_done_E: np.ndarray, env_t_E: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -259,7 +293,8 @@ class _Group:
             block.grow(finals=True)
         finals = slice(rows.n_finals, rows.n_finals + len(ended))
         lanes, is_seen = self._lane_P[ended], present_P[ended]
-        for leaf, final, written in zip(block.raw_obs, block.raw_final_obs, self._leaves, strict=True):
+        leaves = [self._leaves[place] for place in self._order_in(block)]
+        for leaf, final, written in zip(block.raw_obs, block.raw_final_obs, leaves, strict=True):
             final[finals][is_seen] = written[ended[is_seen]]
             final[finals][~is_seen] = leaf[self._table.row_L[lanes[~is_seen]]]
         block.final_prev_F[finals] = self._table.row_L[lanes]
@@ -285,7 +320,8 @@ class _Group:
             return
         n, table, block = len(places), self._table, self._block_with(module, len(places))
         rows, first = block.rows, block.rows.n
-        for leaf, written in zip(block.raw_obs, self._leaves, strict=True):
+        for leaf, place in zip(block.raw_obs, self._order_in(block), strict=True):
+            written = self._leaves[place]
             if module != self._own_module or n < len(self._lane_P):
                 leaf[first : first + n] = written[places]
         append_rows(

@@ -30,5 +30,6 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
         hanging_rewards={agent: paid for agent, paid in episode._hanging_rewards.items() if agent in agents},
         custom_data=episode.custom_data,
         agent_ids=some.agent_ids,
+        env_states=episode.env_states,
         duration_s=episode.get_duration_s(),
     )

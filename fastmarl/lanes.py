@@ -139,11 +139,12 @@ class LaneTable:
     def join_all(self, env_index: int, agent_ids: list[Hashable]) -> list[int]:
         """Lanes for all agents of an episode that begins; `env_L` and `module_L` are the caller's to set."""
         record, lane_of = self.record(env_index), self.envs[env_index].lane_of
+        for agent_id in agent_ids:
+            record.module_of[agent_id] = self._module_for(agent_id, env_index)
         while len(self._free) < len(agent_ids):
             self._resize(2 * len(self.row_L))
         lanes = [self._free.pop() for _ in agent_ids]
         for agent_id, lane in zip(agent_ids, lanes, strict=True):
-            record.module_of[agent_id] = self._module_for(agent_id, env_index)
             self.agent_ids[lane] = agent_id
             lane_of[agent_id] = lane
         record.lanes += lanes

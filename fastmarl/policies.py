@@ -145,6 +145,12 @@ class Policies:
             if policy is not None and block is ASLEEP:
                 policy.rest()
 
+    def forget_actions(self) -> None:
+        """After an error: what some modules have answered in this tick goes to no env."""
+        for policy in self.by_index:
+            if policy is not None:
+                policy.env_actions.forget()
+
     def _running(self) -> set[EpisodeRecord]:
         return {record for record in self._store.table.records if record is not None}
 

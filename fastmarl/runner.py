@@ -6,30 +6,24 @@ from typing import Any
 
 import gymnasium as gym
 
-from fastmarl.action_masks import ActionMasks
 from fastmarl.building import (
     Envs,
     make_env_to_module,
     make_modules,
     make_reward_connector,
     spaces_of,
-    warn_of_objects,
 )
 from fastmarl.callbacks import EVENTS, listeners
 from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
-from fastmarl.connectors.module_connectors import ModuleConnectors
-from fastmarl.env_actions import EnvActions
 from fastmarl.env_states import make_env_states
 from fastmarl.episode_selection import only_modules
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import ConfigError, RunnerStoppedError
 from fastmarl.goals import Goal, make_goal
-from fastmarl.inference import ModuleInference
 from fastmarl.lanes import LaneTable
 from fastmarl.metrics import RunnerMetrics
-from fastmarl.modules import RLModule
-from fastmarl.policies import Policies, Policy
+from fastmarl.policies import Policies
 from fastmarl.runner_policies import RunnerPolicies
 from fastmarl.runner_state import RunnerState
 from fastmarl.seeds import Streams
@@ -73,6 +67,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         self._rescued: list[MultiAgentEpisode] = []  # finished in a call that then failed
         self._earlier_chunks: dict[str, list[MultiAgentEpisode]] = {}  # of running episodes, for on_episode_end alone
         self._envs = Envs(config)
+        self._has_envs = True
         try:
             self.env_to_module = make_env_to_module(config, self._envs)
             self.make_module()
@@ -84,10 +79,13 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
     # Building.
 
     def make_env(self) -> None:
-        """Close the envs and create them anew; running episodes are dropped."""
+        """Close the envs and create them anew; running episodes are dropped. Should it fail, it must be called again
+        before the next `sample()`."""
         self._check_running()
+        self._has_envs = False
         self._envs.close()
         self._envs = Envs(self.config)
+        self._has_envs = True
         self._connect_parts()
         self._announce_envs()
 
@@ -103,7 +101,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         config, envs = self.config, self._envs
         known_agents = [frozenset(agents) for agents in envs.possible_agents]
         self._table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
-        policies = [self._make_policy(module_id, module) for module_id, module in self.module.items()]
+        policies = [self._make_policy(*item, self.env_to_module.get(item[0])) for item in self.module.items()]
         states = make_env_states(envs.all) if config.record_env_state else []
         self._store = EpisodeStore(
             [policy.connectors.recorded_layout for policy in policies],
@@ -128,32 +126,6 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         )
         self._to_reset = set(range(self.num_envs))
         self._goal = make_goal(config, 0, None, self.num_envs)  # of the current call, or the last one
-
-    def _make_policy(self, module_id: str, module: RLModule) -> Policy:
-        config, (observation_space, action_space) = self.config, spaces_of(module)
-        connectors = self.env_to_module.get(module_id) or ModuleConnectors(
-            module_id, (), observation_space, action_space, keep_dtype=config.keep_dtype
-        )
-        connectors.bind(self._table)
-        warn_of_objects(module_id, connectors.recorded_layout)
-        options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
-        return Policy(
-            module_id,
-            module,
-            connectors,
-            ModuleInference(
-                module_id,
-                module,
-                self._transfer,
-                self._generator,
-                self._rng,
-                self._table,
-                connectors,
-                lean=config.lean_inference,
-            ),
-            ActionMasks(connectors.sent_space, action_space, self._table, connectors.recorded_layout.space),
-            EnvActions(module_id, action_space, **options, as_arrays=self._envs.is_batch),
-        )
 
     def _announce_envs(self) -> None:
         self._call("on_environment_created", env=self.env, env_context=self._envs.contexts[0])
@@ -197,6 +169,8 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
                 episodes that had finished are returned by the next call.
         """
         self._check_running()
+        if not self._has_envs:
+            raise RunnerStoppedError("make_env() failed, and the envs are closed; call it again")
         goal = make_goal(self.config, num_timesteps, num_episodes, self.num_envs)
         goal.random_actions = random_actions
         self._goal = goal
@@ -218,12 +192,13 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         chunks, summary = self._store.cut()
         self._policies.tidy()
         samples = [*self._rescued, *goal.wanted(chunks)]
-        self._rescued = []
+        self._rescued = samples  # until nothing can fail any more
         self._counts.add_call(goal, summary)
         self._remember(samples)
         if self.config.return_only_policies_to_train:
             samples = [only_modules(chunk, self.should_module_be_updated) for chunk in samples]
         self._call("on_sample_end", samples=samples)
+        self._rescued = []
         self._counts.sample_seconds += perf_counter() - begun
         return samples
 
@@ -337,6 +312,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         self._to_reset.update(range(self.num_envs))
         self._store.scatter.forget_done_lanes()
         self._table.respawned.clear()
+        self._policies.forget_actions()
         self._stamp_actions()
         self._counts.add_call(goal, self._store.renew())
         self._policies.tidy()

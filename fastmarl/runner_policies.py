@@ -1,13 +1,21 @@
 """A runner's policies: modules that come and go, who is mapped to which, and which of them learn."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fastmarl.building import Envs, make_connectors, make_module
+import numpy as np
+import torch
+
+from fastmarl.action_masks import ActionMasks
+from fastmarl.building import Envs, make_connectors, make_module, spaces_of, warn_of_objects
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors.env_to_module import EnvToModule
+from fastmarl.connectors.module_connectors import ModuleConnectors
+from fastmarl.env_actions import EnvActions
 from fastmarl.errors import ConfigError
+from fastmarl.inference import ModuleInference
+from fastmarl.lanes import LaneTable
 from fastmarl.modules import MultiRLModule, RLModule
 from fastmarl.policies import MappingFn, Policies, Policy
 from fastmarl.seeds import Streams
@@ -30,6 +38,9 @@ class RunnerPolicies:
     config: EnvRunnerConfig
     module: MultiRLModule
     env_to_module: EnvToModule
+    _generator: torch.Generator
+    _rng: np.random.Generator
+    _table: LaneTable
     _envs: Envs
     _policies: Policies
     _streams: Streams
@@ -39,9 +50,6 @@ class RunnerPolicies:
     def _check_running(self) -> None:
         raise NotImplementedError
 
-    def _make_policy(self, module_id: str, module: RLModule) -> Policy:
-        raise NotImplementedError
-
     def add_module(
         self,
         module_id: str,
@@ -49,6 +57,7 @@ class RunnerPolicies:
         *,
         new_agent_to_module_mapping_fn: MappingFn | None = None,
         new_should_module_be_updated: ToTrain | None = None,
+        env_to_module_connector: Any = None,
         override: bool = False,
     ) -> RLModule:
         """Add a module, without a change to running episodes; give it weights with `set_weights({module_id: ...})`.
@@ -57,6 +66,9 @@ class RunnerPolicies:
             module_spec: RLModuleSpec, torch.nn.Module, or None for the default net, as in the option `policies`.
             new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
             new_should_module_be_updated: `policies_to_train` from now on.
+            env_to_module_connector: the module's connectors, as in the option of that name; None: what the option has
+                for it. What connectors have learned is theirs: give a snapshot those of the original with
+                `runner.env_to_module.set_state({module_id: runner.env_to_module.get_state()[original]})`.
             override: take the place of a module of that id, as if it had been removed first.
 
         Returns:
@@ -74,13 +86,17 @@ class RunnerPolicies:
             )
         policies = {**known, module_id: module_spec}
         config = self._changed(policies, new_agent_to_module_mapping_fn, new_should_module_be_updated)
+        if env_to_module_connector is not None:
+            given = config.env_to_module_connector
+            of_others = given if isinstance(given, Mapping) else dict.fromkeys(known, given)
+            config = replace(config, env_to_module_connector={**of_others, module_id: env_to_module_connector})
         self._n_added += 1
         with self._streams.torch_seeded(self._n_added):
             connectors = make_connectors(config, self._envs, module_id)
             module = make_module(config, self._envs, module_id, connectors)
         module.to(self._transfer.device)
+        policy = self._make_policy(module_id, module, connectors)
         self.env_to_module.put(module_id, connectors)
-        policy = self._make_policy(module_id, module)
         if module_id in known:
             self._policies.remove(module_id)
         self._policies.add(policy)
@@ -128,6 +144,32 @@ class RunnerPolicies:
         """Whether a module learns, by `policies_to_train`."""
         return self.config.is_policy_to_train(module_id, multi_agent_batch)
 
+    def _make_policy(self, module_id: str, module: RLModule, connectors: ModuleConnectors | None) -> Policy:
+        config, (observation_space, action_space) = self.config, spaces_of(module)
+        connectors = connectors or ModuleConnectors(
+            module_id, (), observation_space, action_space, keep_dtype=config.keep_dtype
+        )
+        connectors.bind(self._table)
+        warn_of_objects(module_id, connectors.recorded_layout)
+        options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
+        return Policy(
+            module_id,
+            module,
+            connectors,
+            ModuleInference(
+                module_id,
+                module,
+                self._transfer,
+                self._generator,
+                self._rng,
+                self._table,
+                connectors,
+                lean=config.lean_inference,
+            ),
+            ActionMasks(connectors.sent_space, action_space, self._table, connectors.recorded_layout.space),
+            EnvActions(module_id, action_space, **options, as_arrays=self._envs.is_batch),
+        )
+
     def _changed(
         self, policies: dict[str, Any], mapping_fn: MappingFn | None, to_train: ToTrain | None
     ) -> EnvRunnerConfig:
@@ -137,4 +179,13 @@ class RunnerPolicies:
             if to_train is not None and not callable(to_train):
                 to_train = [module_id for module_id in to_train if module_id in policies]
         mapping_fn = self.config.policy_mapping_fn if mapping_fn is None else mapping_fn
-        return replace(self.config, policies=policies, policy_mapping_fn=mapping_fn, policies_to_train=to_train)
+        connectors = self.config.env_to_module_connector
+        if isinstance(connectors, Mapping):
+            connectors = {module_id: of_module for module_id, of_module in connectors.items() if module_id in policies}
+        return replace(
+            self.config,
+            policies=policies,
+            policy_mapping_fn=mapping_fn,
+            policies_to_train=to_train,
+            env_to_module_connector=connectors,
+        )

@@ -74,8 +74,6 @@ class RunnerState:
         Weights with a "weights_seq_no" above 0 are taken only if that is newer than the runner's own, as in RLlib.
         """
         _check_names(state)
-        if "env_to_module_connector" in state:
-            self.env_to_module.set_state(state["env_to_module_connector"])
         if "rl_module" in state:
             seq_no = int(state.get("weights_seq_no", 0))
             if seq_no == 0 or seq_no > self._weights_seq_no:
@@ -83,6 +81,8 @@ class RunnerState:
             if seq_no > 0:
                 self._stamp_actions()
                 self._weights_seq_no = seq_no
+        if "env_to_module_connector" in state:
+            self.env_to_module.set_state(state["env_to_module_connector"])
         if "num_env_steps_sampled_lifetime" in state:
             self._counts.lifetime["num_env_steps_sampled"] = int(state["num_env_steps_sampled_lifetime"])
         if "random_state" in state:
@@ -126,8 +126,14 @@ class RunnerState:
         here = _outline(self.env_to_module.get_state())
         if in_file != here:
             raise CheckpointError(f"{path} has a state of the connectors {in_file}, but the runner has {here}")
+        before, seq_no = self.module.get_state(), self._weights_seq_no
         self._weights_seq_no = 0
-        self.set_state(state)
+        try:
+            self.set_state(state)
+        except ConfigError as error:
+            self.module.set_state(before)
+            self._weights_seq_no = seq_no
+            raise CheckpointError(f"{path}: {error}") from error
 
     @classmethod
     def from_checkpoint(cls, path: str | os.PathLike, config: EnvRunnerConfig) -> Self:

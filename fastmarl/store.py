@@ -1,7 +1,7 @@
 """Everything that is recorded: the modules' blocks, the lanes, the episodes under way and those just finished.
 
 One call of `sample()` fills one block per module. `cut()` ends the call: it makes the running episodes' chunks and
-begins new blocks with what the next call needs of the old ones (see docs/data-path.md).
+begins new blocks with what the next call needs of the old ones (see docs/data_path.md).
 """
 
 import time

@@ -142,7 +142,7 @@ def test_burn_in_does_not_begin_where_there_is_no_state():
     runner = fastmarl.MultiAgentEnvRunner(config)
     runner.sample(num_timesteps=10, random_actions=True)
     chunks = runner.sample(num_timesteps=10)
-    with pytest.raises(BatchError, match=r"agent 'a\d'.*random_actions=True"):
+    with pytest.raises(BatchError, match=r"agent 'a\d'.*an action chosen at random"):
         sequences(chunks, max_seq_len=5, burn_in=1)
     chunks = runner.sample(num_timesteps=10, force_reset=True)
     assert sequences(chunks, max_seq_len=5, burn_in=1)["memory"]["state_in"]["h"][0].tolist() == [0, 0]

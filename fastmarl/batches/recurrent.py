@@ -139,8 +139,8 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
         if unknown.any():
             part = trajectories.parts[cuts.trajectory_B[np.flatnonzero(unknown)[0]]]
             raise BatchError(f"agent {part.agent_id!r}, episode {part.multi_agent_episode_id!r}: a sequence begins "
-                             f"with an action chosen at random, for which there is no recurrent state; leave out what "
-                             f"was sampled with random_actions=True, and go on with force_reset=True")  # fmt: skip
+                             f"with an action chosen at random, or by a module without memory, so there is no "
+                             f"recurrent state; leave such episodes out, and go on with force_reset=True")  # fmt: skip
     return {
         Columns.STATE_IN: state_in,
         Columns.STATE_OUT: trajectories.read(Columns.STATE_OUT, cuts.last_B),

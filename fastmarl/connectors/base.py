@@ -39,7 +39,7 @@ class Rows:
 
     @property
     def n_lanes(self) -> int:
-        """Size that arrays by lane need at present; it grows."""
+        """Size that arrays by lane need at present. It grows; after `make_env()` and `make_module()` it begins anew."""
         return len(self._table.row_L)
 
     @property

@@ -88,6 +88,8 @@ class MeanStdFilter(Connector):
             values, out, update=self.update_stats, demean=self.de_mean_to_zero, destd=self.de_std_to_one, clip=clip
         )
         if unfit >= 0:
+            if self.update_stats:
+                delta.update(values[:unfit])  # those before it were counted
             raise rows.error(unfit, f"MeanStdFilter needs finite numbers, got {leaf[unfit]}")
         if self.update_stats:
             delta.update(values)

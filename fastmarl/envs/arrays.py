@@ -13,12 +13,12 @@ from fastmarl.errors import EnvCheckError
 from fastmarl.spaces import RowLayout
 
 
-@dataclass
+@dataclass(frozen=True)
 class GroupArrays:
-    """What the agents of one group see and get in one step, [env, agent, ...] each.
+    """What the agents of one group see and get in one step, [env, agent, ...] each; all to be written in place.
 
     Attributes:
-        obs: arrays [E, A, ...] in the nesting of the group's observation space, to be written in place.
+        obs: arrays [E, A, ...] in the nesting of the group's observation space.
         rewards: float64 [E, A]; 0 beforehand.
         terminated, truncated: bool [E, A]: the agent has ended, by itself; False beforehand.
         present: bool [E, A]: the agent is observed, and unless it has ended acts next; beforehand who takes part now.
@@ -32,7 +32,7 @@ class GroupArrays:
     present: np.ndarray
 
 
-@dataclass
+@dataclass(frozen=True)
 class StepArrays:
     """What one step (or reset) of the batch brings; the env writes into these arrays, and keeps none of them.
 

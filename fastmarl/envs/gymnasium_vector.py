@@ -119,16 +119,18 @@ class VectorGymnasiumEnv(ArrayEnv):
                     target[envs, i] = source[envs]
 
     def _tell(self, infos: dict[str, Any], out: StepArrays) -> None:
-        """Gymnasium has columns by name; "_name" says which envs have a value in it."""
-        by_env: dict[int, dict[str, Any]] = {}
-        for name, column in infos.items():
-            if f"_{name}" in infos:
-                for env_index in np.flatnonzero(infos[f"_{name}"]).tolist():
-                    value = (
-                        {k: v[env_index] for k, v in column.items()} if isinstance(column, dict) else column[env_index]
-                    )
-                    by_env.setdefault(env_index, {})[name] = value
-        out.infos.extend((env_index, "__common__", info) for env_index, info in by_env.items())
+        for env_index in range(self.num_envs) if infos else ():
+            if info := _info_of(infos, env_index):
+                out.infos.append((env_index, "__common__", info))
+
+
+def _info_of(columns: dict[str, Any], env_index: int) -> dict[str, Any]:
+    """One env's info: Gymnasium has columns by name, and "_name" says which envs have a value in it."""
+    info = {}
+    for name, column in columns.items():
+        if f"_{name}" in columns and columns[f"_{name}"][env_index]:
+            info[name] = _info_of(column, env_index) if isinstance(column, dict) else column[env_index]
+    return info
 
 
 def _follow(value: Any, path: tuple) -> Any:
