@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import gymnasium as gym
@@ -17,9 +17,10 @@ from fastmarl.envs.base import as_multi_agent_env, env_spaces
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.form import check_spaces
 from fastmarl.envs.registry import env_creator
-from fastmarl.errors import ConfigError
+from fastmarl.errors import ConfigError, EnvCheckError
 from fastmarl.modules import MultiRLModule, RLModule, RLModuleSpec, as_rl_module
 from fastmarl.spaces import RowLayout
+from fastmarl.vector.processes import EnvWorkers, WorkerOptions
 
 Spaces = tuple[gym.Space, gym.Space]  # of observations, of actions
 
@@ -28,26 +29,53 @@ class Envs:
     """The envs of one runner, and their agents' spaces."""
 
     def __init__(self, config: EnvRunnerConfig):
-        create = env_creator(config.env)
         n = config.num_envs_per_env_runner
         self.contexts = [EnvContext(config.env_config, config.worker_index, i, n) for i in range(n)]
         self.all: list[Any] = []
+        self.workers: EnvWorkers | None = None
         self._to_close: list[Any] = []
         self._spaces: list[dict[Hashable, Spaces]] = [{} for _ in self.contexts]
+        if config.gym_env_vectorize_mode == "async":
+            self.workers = make_workers(config, self.contexts)
+            self.all = self.workers.envs
+            self._to_close = [self.workers]
+        else:
+            self._make(config, n)
+        agents = [list(getattr(env, "possible_agents", None) or []) for env in self.all]
+        self.possible_agents = agents * n if self.is_batch else agents
+
+    def _make(self, config: EnvRunnerConfig, n: int) -> None:
+        create = self._create = env_creator(config.env)
         try:
             for context in self.contexts:
                 self.all.append(as_multi_agent_env(create(context)))
                 self._to_close.append(self.all[-1])
                 if self.is_batch:
-                    _check_size(self.all[0], n)
+                    _check_batch(self.all[0], config)
                     break
             for env_index, env in enumerate(self.all):
                 check_spaces(env, env_index)
         except BaseException:
             self.close()
             raise
-        agents = [list(getattr(env, "possible_agents", None) or []) for env in self.all]
-        self.possible_agents = agents * n if self.is_batch else agents
+
+    def remake(self, env_index: int) -> None:
+        """Make one of the envs anew, in its place; the old one is closed, if it can be.
+
+        Raises:
+            EnvCheckError: the new one has other agents. What its constructor raises comes through.
+        """
+        old, self._to_close[env_index] = self._to_close[env_index], None
+        with suppress(Exception):
+            old.close()
+        new = as_multi_agent_env(self._create(self.contexts[env_index]))
+        self.all[env_index] = self._to_close[env_index] = new
+        self._spaces[env_index].clear()
+        check_spaces(new, env_index)
+        agents = list(getattr(new, "possible_agents", None) or [])
+        if agents != self.possible_agents[env_index]:
+            raise EnvCheckError(f"env {env_index} was made anew with other possible_agents: {agents!r:.200} instead of "
+                                f"{self.possible_agents[env_index]!r:.200}")  # fmt: skip
 
     @property
     def is_batch(self) -> bool:
@@ -80,7 +108,23 @@ class Envs:
             raise errors[0]
 
 
-def _check_size(batch: ArrayEnv, num_envs: int) -> None:
+def make_workers(config: EnvRunnerConfig, contexts: list[EnvContext]) -> EnvWorkers:
+    """Worker processes with all envs."""
+    return EnvWorkers(
+        config.env,
+        contexts,
+        num_workers=config.num_env_workers,
+        options=WorkerOptions(config.env_worker_start_method, config.step_timeout_s),
+        records_states=config.record_env_state,
+        seed=config.seed,
+    )
+
+
+def _check_batch(batch: ArrayEnv, config: EnvRunnerConfig) -> None:
+    num_envs = config.num_envs_per_env_runner
+    if config.restart_failed_sub_environments:
+        raise ConfigError(f"restart_failed_sub_environments is for single envs, but {type(batch).__name__} is a batch "
+                          f"that steps by itself")  # fmt: skip
     if batch.num_envs != num_envs:
         raise ConfigError(f"num_envs_per_env_runner is {num_envs}, but {type(batch).__name__} is a batch of "
                           f"{batch.num_envs} envs; let what makes it make env_config.num_envs")  # fmt: skip

@@ -11,6 +11,7 @@ from fastmarl.lanes import LaneTable
 from fastmarl.single_agent_episode import SingleAgentEpisode
 
 TERMINATED, TRUNCATED = 1, 2
+FAILED = 4  # beside them, or alone: the env has failed in this step, and was made anew
 ROW, MODULE = 0, 7  # columns of Scatter.lanes_now()
 
 

@@ -12,7 +12,9 @@ CHOICES = {
     "batch_mode": ("truncate_episodes", "complete_episodes"),
     "count_steps_by": ("env_steps", "agent_steps"),
     "post_death": ("error", "accumulate", "drop"),
-    "gym_env_vectorize_mode": ("sync",),
+    "gym_env_vectorize_mode": ("sync", "async"),
+    "env_worker_start_method": ("spawn", "fork"),
+    "failed_episodes": ("truncate", "discard"),
 }
 AT_LEAST = {
     "num_envs_per_env_runner": 1,
@@ -20,6 +22,8 @@ AT_LEAST = {
     "episode_lookback_horizon": 0,
     "metrics_num_episodes_for_smoothing": 1,
     "worker_index": 0,
+    "num_env_workers": 0,
+    "max_restarts": 0,
 }
 
 
@@ -37,7 +41,22 @@ class EnvRunnerConfig:
     """Passed to `env`, as a dict with the attributes `worker_index`, `vector_index` and `num_workers`."""
     num_envs_per_env_runner: int = 1
     gym_env_vectorize_mode: str = "sync"
-    """"sync": the envs are stepped one after the other, in this process."""
+    """"sync": the envs are stepped one after the other, in this process. "async": in worker processes, at the same
+    time, with the same results; see docs/parallel.md."""
+    num_env_workers: int = 0
+    """Worker processes of "async", each with neighbouring envs. 0: one for each core, but not more than envs."""
+    env_worker_start_method: str = "spawn"
+    """How they are started: "spawn" (a fresh Python, which imports what makes the envs) or "fork" (at once, with all
+    that this process has in memory; not if it has used CUDA, or has threads that hold locks)."""
+    step_timeout_s: float = 300.0
+    """Seconds that a worker may take to step, or reset, its envs once. Then it is ended, and the call has failed."""
+    restart_failed_sub_environments: bool = False
+    """Whether an env that raises an error, or whose worker ends or takes too long, is made anew; else that is an error
+    of `sample()`. See docs/parallel.md."""
+    failed_episodes: str = "truncate"
+    """What becomes of its episode: "truncate" at the last step that was made, or "discard"."""
+    max_restarts: int = 3
+    """Of one env in a row, without a step in between; then its error is raised."""
     disable_env_checking: bool = False
     """Skip the precise checks of the first reset() and step() of each env."""
 
@@ -114,6 +133,10 @@ class EnvRunnerConfig:
         if not _is_number(self.reward_scale) or self.reward_scale == 0:
             raise ConfigError(f"reward_scale must be a finite number other than 0, got {self.reward_scale!r}")
         _check_clip_rewards(self.clip_rewards)
+        if not _is_number(self.step_timeout_s) or self.step_timeout_s < 1e-3:
+            raise ConfigError(
+                f"step_timeout_s must be a number of seconds of at least 0.001, got {self.step_timeout_s!r}"
+            )
         if self.policy_mapping_fn is None and len(self.module_specs) != 1:
             raise ConfigError(f"policy_mapping_fn is needed to choose among the policies {sorted(self.module_specs)}")
         self._check_policies_to_train()

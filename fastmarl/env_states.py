@@ -110,12 +110,12 @@ def make_env_states(envs: Sequence[Any]) -> list[EnvStates]:
         EnvCheckError: an env has no `state()`, or its `state_space` is not one of arrays.
     """
     if isinstance(envs[0], ArrayEnv):
-        space = _state_space(envs[0], 0)
+        space = state_space_of(envs[0], 0)
         return [EnvStates(env_index, space) for env_index in range(envs[0].num_envs)]
-    return [EnvStates(env_index, _state_space(env, env_index)) for env_index, env in enumerate(envs)]
+    return [EnvStates(env_index, state_space_of(env, env_index)) for env_index, env in enumerate(envs)]
 
 
-def _state_space(env: Any, env_index: int) -> gym.Space | None:
+def state_space_of(env: Any, env_index: int) -> gym.Space | None:
     bare = getattr(env, "unwrapped", env)
     name = type(bare).__name__
     methods = [getattr(each, "state", None) for each in (env, bare)]

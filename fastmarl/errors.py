@@ -55,6 +55,43 @@ class FinishedAgentError(MultiAgentEnvError):
     """Data came for an agent that had already finished (options `post_death` and `respawn`)."""
 
 
+class EnvWorkerError(FastmarlError, RuntimeError):
+    """A worker process ended, or did not answer in time, and took its envs with it.
+
+    Args:
+        env_indices: its envs.
+        env_index: the one that was being called, or None.
+        problem: what happened, and the way out.
+    """
+
+    def __init__(self, env_indices: list[int], env_index: int | None, problem: str):
+        super().__init__(list(env_indices), env_index, problem)
+
+    def __str__(self) -> str:
+        env_indices, env_index, problem = self.args
+        called = "" if env_index is None else f", while env {env_index} was being called"
+        return f"the worker process of the envs {env_indices} {problem}{called}"
+
+
+class EnvTimeoutError(EnvWorkerError, TimeoutError):
+    """A worker process did not answer within `step_timeout_s`."""
+
+
+class RemoteEnvError(FastmarlError, RuntimeError):
+    """An env in a worker process raised an error that can't be pickled.
+
+    Args:
+        env_index: which env.
+        problem: the error's type and text.
+    """
+
+    def __init__(self, env_index: int, problem: str):
+        super().__init__(env_index, problem)
+
+    def __str__(self) -> str:
+        return "env {}: {}".format(*self.args)
+
+
 class EnvCheckError(FastmarlError, ValueError):
     """A class, name or object can't be used as an environment."""
 

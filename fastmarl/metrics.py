@@ -101,6 +101,7 @@ class RunnerMetrics:
         self._lifetime_agent_steps: Counter[str] = Counter()
         self._lifetime_module_steps: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)  # since the last report: see _stage_seconds()
+        self.failures: Counter[str] = Counter()  # since the last report
         self.sample_seconds = 0.0
         self.reset_seconds = 0.0
         self._new = _new_counts()
@@ -140,6 +141,10 @@ class RunnerMetrics:
             "num_episodes": new["num_episodes"],
             "num_episodes_lifetime": self.lifetime["num_episodes"],
             "unattributed_reward": new["unattributed_reward"],
+            "num_env_failures": self.failures["failures"],
+            "num_env_timeouts": self.failures["timeouts"],
+            "num_env_restarts": self.failures["restarts"],
+            "num_env_steps_discarded": self.failures["steps_discarded"],
             "weights_seq_no": weights_seq_no,
             **self._times(),
             **self._episode_statistics(),
@@ -147,6 +152,7 @@ class RunnerMetrics:
         }
         self._new = _new_counts()
         self.seconds.clear()
+        self.failures.clear()
         self.sample_seconds = self.reset_seconds = 0.0
         return report
 

@@ -14,6 +14,7 @@ from fastmarl.building import (
     spaces_of,
 )
 from fastmarl.callbacks import EVENTS, listeners
+from fastmarl.chunk import FAILED
 from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.env_states import make_env_states
@@ -30,6 +31,7 @@ from fastmarl.seeds import Streams
 from fastmarl.store import EpisodeStore
 from fastmarl.transfer import make_transfer
 from fastmarl.vector import make_vector
+from fastmarl.vector.failures import FailureOptions, Failures
 
 
 class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
@@ -116,13 +118,22 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         self._policies = Policies(self._store, policies)
         seeds = [self._streams.env_seed(env_index) for env_index in range(self.num_envs)]
         self.env = make_vector(
-            envs.all,
+            envs.workers or envs.all,
             seeds,
             self._store,
             self._policies.env_actions,
             self._counts.seconds,
             check=not config.disable_env_checking,
             env_states=states,
+            failures=Failures(
+                FailureOptions(
+                    config.restart_failed_sub_environments, config.max_restarts, config.failed_episodes == "truncate"
+                ),
+                self._store,
+                self._streams.env_seed,
+                self._counts.failures,
+            ),
+            remake=envs.remake,
         )
         self._to_reset = set(range(self.num_envs))
         self._goal = make_goal(config, 0, None, self.num_envs)  # of the current call, or the last one
@@ -260,12 +271,14 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             seconds["connect"] += batched - begun
 
     def _after_step(self, env_index: int, all_done: int) -> None:
-        """An env's step is recorded: tell who listens; close its episode if it is over."""
+        """An env's step is recorded (or has failed): tell who listens; close its episode if it is over."""
         begun = perf_counter()
         goal = self._goal
-        if self._listeners["on_episode_step"]:
+        if all_done & FAILED:
+            goal.env_steps -= 1  # it was not made
+        elif self._listeners["on_episode_step"]:
             self._call_for_env("on_episode_step", env_index, self._store.running_chunk(env_index))
-        if all_done and not goal.wants_episodes:
+        if all_done == FAILED or (all_done and not goal.wants_episodes):
             self._store.drop_episode(env_index)
             self._to_reset.add(env_index)
         elif all_done:

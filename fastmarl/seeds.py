@@ -22,9 +22,12 @@ class Streams:
         self._entropy = np.random.SeedSequence(seed).entropy
         self._worker_index = worker_index
 
-    def env_seed(self, env_index: int) -> int | None:
-        """For the first reset() of an env: below 2**31, or None in an unseeded run."""
-        return self._integer(_ENVS, env_index) if self._is_seeded else None
+    def env_seed(self, env_index: int, *restarts: int) -> int | None:
+        """For the first reset() of an env: below 2**31, or None in an unseeded run.
+
+        `restarts`: how often the env was made anew, if it was.
+        """
+        return self._integer(_ENVS, env_index, *restarts) if self._is_seeded else None
 
     def torch_generator(self, device: torch.device) -> torch.Generator:
         """For the modules' exploration."""

@@ -450,6 +450,25 @@ cdef class Scatter:
             env.n_acting = 0
         return all_done
 
+    def interrupt(self, Py_ssize_t env_index):
+        """End the env's episode, truncated, at the last step it made.
+
+        What its agents saw there is their last observation: the actions upon it have brought nothing and are left out.
+        """
+        cdef EnvLanes env = <EnvLanes>self.envs[env_index]
+        cdef ModuleRows rows
+        cdef Py_ssize_t lane, row
+        for lane in list(env.lane_of.values()):
+            rows = <ModuleRows>self.modules[self.module_L[lane]]
+            row = self.row_L[lane]
+            if rows.env_t_R[row] == env.env_t:
+                self._finalize(lane, MISSING)
+                rows.reward_R[row] = 0.0                               # what was paid before the first observation
+                self.row_L[lane] = rows.prev_R[row]
+                self.count_L[lane] -= 1
+                self.table.steps_L[lane] -= 1                          # the row will be counted with the others
+        self._close_lanes(env, env_index, TRUNCATED)
+
     cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, object infos) except -1:
         cdef PyObject *key
         cdef PyObject *value

@@ -68,6 +68,14 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
     return env
 
 
+def portable(env: Any) -> Any:
+    """What `env_creator()` takes for `env` in another process, where nothing is registered."""
+    if isinstance(env, str):
+        return _registered.get(env, env)
+    _check_is_creator(env, "env")
+    return env
+
+
 def _check_is_creator(creator: Any, what: str) -> None:
     if not inspect.isclass(creator) and hasattr(creator, "reset") and hasattr(creator, "step"):
         name = type(creator).__name__

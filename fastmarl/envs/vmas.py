@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
 from fastmarl.envs.arrays import ArrayEnv, StepArrays, group_by_spaces
 from fastmarl.errors import EnvCheckError
 from fastmarl.spaces import RowLayout
+
+if TYPE_CHECKING:
+    import torch  # not for those who have no such world: worker processes do without it
 
 
 class VmasEnv(ArrayEnv):
@@ -84,6 +86,8 @@ class VmasEnv(ArrayEnv):
 
     def _tensor(self, actions: np.ndarray) -> torch.Tensor:
         """[E, k], whatever the space."""
+        import torch
+
         return torch.from_numpy(actions.reshape(self.num_envs, -1)).to(self.env.device)
 
     def _write_observations(self, observations: Any, out: StepArrays, envs: Any) -> None:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -10,6 +11,7 @@ from fastmarl.env_actions import EnvActions
 from fastmarl.env_states import EnvStates, StateRecordingEnv
 from fastmarl.envs.form import check_reset_result, check_step_result
 from fastmarl.store import EpisodeStore
+from fastmarl.vector.failures import Failures
 
 TIMED_EVERY = 32  # ticks; clocks around each env's calls would cost as much as the cheapest envs
 
@@ -24,6 +26,8 @@ class InProcessVector:
         seconds: takes "timed_env", "timed_scatter" and "timed_send", of every TIMED_EVERY-th tick.
         check: whether each env's first results are checked in detail.
         env_states: per env, what records its global states; empty: nothing does.
+        failures: what is done about envs that fail.
+        remake: makes the env of an index anew, in its place in `envs`.
     """
 
     def __init__(
@@ -35,13 +39,17 @@ class InProcessVector:
         seconds: defaultdict[str, float],
         check: bool,
         env_states: Sequence[EnvStates],
+        failures: Failures,
+        remake: Callable[[int], None],
     ):
         self.envs = envs
-        self._stepped = list(map(StateRecordingEnv, envs, env_states)) if env_states else envs
+        self._env_states = env_states
+        self._failures = failures
+        self._make_anew = remake
         self._seeds = seeds
         self._store = store
         self._actions = ActionDicts(store.table, env_actions)
-        self._slots = list(zip(range(len(envs)), self._stepped, store.table.envs, strict=True))
+        self._slots = [(i, self._recording(i), lanes) for i, lanes in enumerate(store.table.envs)]
         self._unchecked_resets = set(range(len(envs))) if check else set()
         self._unchecked_steps = set(self._unchecked_resets)
         self._ticks = 0
@@ -53,12 +61,14 @@ class InProcessVector:
             self._reset(env_index)
 
     def _reset(self, env_index: int) -> None:
-        seed, self._seeds[env_index] = self._seeds[env_index], None
-        try:
-            result = self._stepped[env_index].reset(seed=seed)
-        except Exception as error:
-            _locate(error, env_index, "reset()")
-            raise
+        while True:
+            seed, self._seeds[env_index] = self._seeds[env_index], None
+            try:
+                result = self._slots[env_index][1].reset(seed=seed)
+                break
+            except Exception as error:
+                _locate(error, env_index, "reset()")
+                self._restart(env_index, error, in_step=False)
         if env_index in self._unchecked_resets:
             check_reset_result(result, env_index)
             self._unchecked_resets.discard(env_index)
@@ -85,8 +95,8 @@ class InProcessVector:
             try:
                 result = env.step(actions)
             except Exception as error:
-                _locate(error, env_index, "step()")
-                raise
+                self._step_failed(env_index, error, after_step)
+                continue
             try:
                 all_done = write_step(env_index, *result)
             except TypeError:
@@ -105,8 +115,8 @@ class InProcessVector:
             try:
                 result = env.step(actions)
             except Exception as error:
-                _locate(error, env_index, "step()")
-                raise
+                self._step_failed(env_index, error, after_step)
+                continue
             stepped = perf_counter()
             if env_index in self._unchecked_steps:
                 check_step_result(result, env_index, lanes.env_t + 1)
@@ -121,6 +131,22 @@ class InProcessVector:
             seconds["timed_send"] += sent - begun
             if all_done or after_each:
                 after_step(env_index, all_done)
+
+    def _recording(self, env_index: int) -> Any:
+        """The env, or it with its states recorded."""
+        env = self.envs[env_index]
+        return StateRecordingEnv(env, self._env_states[env_index]) if self._env_states else env
+
+    def _step_failed(self, env_index: int, error: Exception, after_step: Callable[[int, int], None]) -> None:
+        """Go on with a new env, or raise the error."""
+        _locate(error, env_index, "step()")
+        self._restart(env_index, error, in_step=True)
+        after_step(env_index, self._failures.end_episode(env_index))
+
+    def _restart(self, env_index: int, error: Exception, *, in_step: bool) -> None:
+        remake = partial(self._make_anew, env_index)
+        self._failures.restart([env_index], error, self._ticks, in_step, remake, self._seeds)
+        self._slots[env_index] = env_index, self._recording(env_index), self._store.table.envs[env_index]
 
 
 def _locate(error: Exception, env_index: int, call: str) -> None:

@@ -1,0 +1,20 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+class MisfitError(Exception): ...
+
+class ResultWriter:
+    def __init__(
+        self,
+        keys: list,
+        places_PK: np.ndarray,
+        flags_FK: np.ndarray,
+        reward_K: np.ndarray,
+        arrays: list[np.ndarray | None],
+        write_slowly: Callable[[int, Any], None],
+    ) -> None: ...
+    def write(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any) -> None: ...
+
+def tells(infos: dict) -> bool: ...

@@ -1,0 +1,110 @@
+"""What is done about envs that fail: raise an error, hang, or end with their worker process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fastmarl.chunk import FAILED, TRUNCATED
+from fastmarl.store import EpisodeStore
+
+
+@dataclass(frozen=True)
+class FailureOptions:
+    """As in EnvRunnerConfig.
+
+    Attributes:
+        restart: whether an env that fails is made anew.
+        max_restarts: of one env in a row, without a step in between.
+        keep_episodes: whether what was recorded of its running episode is returned.
+    """
+
+    restart: bool
+    max_restarts: int
+    keep_episodes: bool
+
+
+class Failures:
+    """Restarts envs that fail, and ends their episodes where they stand.
+
+    Args:
+        options: whether, and how often.
+        store: of the episodes.
+        seed: (env index, its restarts) -> seed of its next first reset.
+        counts: takes "failures", "timeouts", "restarts", "steps_discarded".
+    """
+
+    def __init__(
+        self,
+        options: FailureOptions,
+        store: EpisodeStore,
+        seed: Callable[[int, int], int | None],
+        counts: Counter[str],
+    ):
+        self._options = options
+        self._store = store
+        self._seed = seed
+        self._counts = counts
+        self._restarts: Counter[int] = Counter()  # by env
+        self._in_a_row: Counter[int] = Counter()
+        self._ticks_at_restart: dict[int, int] = {}
+
+    def restart(
+        self,
+        env_indices: Sequence[int],
+        error: Exception,
+        ticks: int,
+        in_step: bool,
+        remake: Callable[[], None],
+        seeds: list[int | None],
+    ) -> None:
+        """Make envs anew that have failed together.
+
+        Args:
+            env_indices: of these envs.
+            error: what has failed.
+            ticks: how often all envs were stepped, this time included.
+            in_step: whether it was now, or else in a reset afterwards.
+            remake: makes them; if that fails, too, it is tried again.
+            seeds: per env, of its first reset; takes new ones.
+
+        Raises:
+            `error`, or the last one of `remake`: restarts are not wished for, or there were `max_restarts` in a row.
+        """
+        self._counts["failures"] += 1
+        self._counts["timeouts"] += isinstance(error, TimeoutError)
+        while True:
+            self._allow(env_indices, error, ticks, ticks - in_step)
+            try:
+                remake()
+                break
+            except Exception as again:
+                error = again
+        for env_index in env_indices:
+            self._restarts[env_index] += 1
+            seeds[env_index] = self._seed(env_index, self._restarts[env_index])
+        self._counts["restarts"] += len(env_indices)
+
+    def _allow(self, env_indices: Sequence[int], error: Exception, ticks: int, made: int) -> None:
+        if not self._options.restart:
+            raise error
+        for env_index in env_indices:
+            if made > self._ticks_at_restart.get(env_index, -1):
+                self._in_a_row[env_index] = 0
+            self._in_a_row[env_index] += 1
+            self._ticks_at_restart[env_index] = ticks
+        if max(self._in_a_row[env_index] for env_index in env_indices) > self._options.max_restarts:
+            error.add_note(f"fastmarl: this was tried again max_restarts={self._options.max_restarts} times in a row")
+            raise error
+
+    def end_episode(self, env_index: int) -> int:
+        """End the env's episode at the last step it made; returns the flags for `after_step`."""
+        table = self._store.table
+        made = table.envs[env_index].env_t - table.record(env_index).env_t_started
+        self._counts["steps_discarded"] += 1  # the one that failed
+        if made and self._options.keep_episodes:
+            self._store.scatter.interrupt(env_index)
+            return FAILED | TRUNCATED
+        self._counts["steps_discarded"] += made
+        return FAILED

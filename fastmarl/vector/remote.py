@@ -1,0 +1,63 @@
+"""What the runner's process knows of an env in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+if TYPE_CHECKING:
+    from fastmarl.vector.processes import WorkerProcess
+    from fastmarl.vector.shm import EnvDescription
+
+
+class RemoteEnv:
+    """Stands for an env in a worker process: its agents and spaces, and a way to call its methods.
+
+    Args:
+        worker, place: where it is.
+        description: what the worker tells of it.
+    """
+
+    def __init__(self, worker: WorkerProcess, place: int, description: EnvDescription):
+        self._worker = worker
+        self._place = place
+        self._description = description
+        self.possible_agents = description.possible_agents
+        self.observation_space = description.observation_space
+        self.action_space = description.action_space
+        self.state_space = description.state_space
+
+    def __repr__(self) -> str:
+        return f"RemoteEnv({self._description.name} in process {self._worker.pid})"
+
+    @property
+    def unwrapped(self) -> RemoteEnv:
+        """This object: the env itself is in another process."""
+        return self
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """What the env's method `name` returns, or its attribute of that name: by pickle, both ways.
+
+        Raises:
+            EnvWorkerError: the worker is gone. What the env itself raises comes through.
+        """
+        return self._worker.call(self._place, name, args, kwargs)
+
+    def state(self) -> Any:
+        """The env's global state."""
+        return self.call("state")
+
+    def render(self) -> Any:
+        return self.call("render")
+
+    def get_observation_space(self, agent_id: Hashable) -> gym.Space:
+        return self._spaces(agent_id)[0]
+
+    def get_action_space(self, agent_id: Hashable) -> gym.Space:
+        return self._spaces(agent_id)[1]
+
+    def _spaces(self, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:
+        known = self._description.spaces
+        return known[agent_id] if agent_id in known else self._worker.spaces(self._place, agent_id)

@@ -1,0 +1,235 @@
+"""Places in shared memory for what one env returns and what it is given, by agent, in the order of the env's dicts.
+
+The process of the env and that of the runner have the same objects over the same memory. The order of a dict is part
+of what is written: rows are recorded in it. What does not fit is not written; it takes the slow way, pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl._slots import MisfitError, ResultWriter
+from fastmarl.spaces import Leaf, RowLayout
+
+Cut = Callable[[tuple[int, ...], Any], np.ndarray]  # (shape, dtype) -> the next piece of the memory
+ALL = "__all__"
+REMEMBERED = 256  # orders of agents
+
+
+class ObservationSlot:
+    """One agent's observation.
+
+    Attributes:
+        value: the arrays in the nesting of the space, as views of the memory; None if a part is no array.
+        array: the same, if it is one array.
+    """
+
+    def __init__(self, space: gym.Space, cut: Cut):
+        layout = RowLayout(space)
+        self._has_objects = any(leaf.dtype == object for leaf in layout.leaves)
+        arrays = [] if self._has_objects else [cut(leaf.shape, leaf.dtype) for leaf in layout.leaves]
+        self.value = None if self._has_objects else layout.nest(arrays)
+        self.array: np.ndarray | None = arrays[0] if arrays and not layout.leaves[0].path else None
+        self._parts = list(zip(layout.leaves, arrays, strict=False))
+
+    def write(self, value: Any) -> None:
+        """Raises MisfitError."""
+        if self._has_objects:
+            raise MisfitError
+        for leaf, array in self._parts:
+            _put(array, _part(value, leaf))
+
+
+class ResultSlots:
+    """What one env's reset() or step() returned, infos aside.
+
+    Args:
+        observation_spaces: by agent id, of all that can appear.
+        state_space: of the env's global states, if they are recorded and one array.
+        cut: makes the arrays.
+    """
+
+    def __init__(self, observation_spaces: Mapping[Hashable, gym.Space], state_space: gym.Space | None, cut: Cut):
+        self._keys = [*observation_spaces, ALL]
+        n = len(self._keys)
+        # In one piece, so that a look at its bytes tells whether anything is new: places, and flags as bytes behind.
+        self._header = header = cut((4 * (1 + n) + (n + 1) // 2,), np.int32)
+        header[:] = 0
+        self._places = header[: 4 * (1 + n)].reshape(4, 1 + n)
+        self._flags = header[4 * (1 + n) :].view(np.uint8)[: 2 * n].reshape(2, n)
+        self._rewards = cut((n,), np.float64)
+        self._obs = [ObservationSlot(space, cut) for space in observation_spaces.values()]
+        self._state = None if state_space is None else cut(state_space.shape or (), state_space.dtype)
+        self._writer = ResultWriter(
+            self._keys, self._places, self._flags, self._rewards, [slot.array for slot in self._obs], self._write_slowly
+        )
+        self._seen: dict[bytes, tuple[dict, list[Hashable], dict, dict]] = {}
+
+    def write(self, result: Any) -> bool:
+        """Write (observations, rewards, terminateds, truncateds, ...); False if something has no place here."""
+        try:
+            self._writer.write(*result[:4])
+        except (MisfitError, OverflowError):
+            return False
+        return True
+
+    def _write_slowly(self, place: int, value: Any) -> None:
+        self._obs[place].write(value)
+
+    def write_reset(self, result: Any) -> bool:
+        """The same of (observations, ...)."""
+        return self.write((result[0], {}, {}, {}))
+
+    def read(self, infos: dict) -> tuple[dict, dict, dict, dict, dict]:
+        """What was written, with infos; observations are views of the memory."""
+        header = self._header.tobytes()
+        seen = self._seen.get(header)
+        if seen is None:
+            seen = self._look(header)
+        obs, paid, terminateds, truncateds = seen
+        # The lengths differ: the array has room for all agents.
+        return obs, dict(zip(paid, self._rewards.tolist(), strict=False)), terminateds, truncateds, infos
+
+    def read_reset(self, infos: dict) -> tuple[dict, dict]:
+        return self.read(infos)[0], infos
+
+    def _look(self, header: bytes) -> tuple[dict, list[Hashable], dict, dict]:
+        orders = [row[1 : 1 + row[0]] for row in self._places.tolist()]
+        obs, paid, *flags = ([self._keys[place] for place in order] for order in orders)
+        values = [self._obs[place].value for place in orders[0]]
+        terminateds, truncateds = (
+            dict(zip(keys, of_all, strict=False))
+            for keys, of_all in zip(flags, self._flags.astype(np.bool_).tolist(), strict=True)
+        )
+        if len(self._seen) == REMEMBERED:
+            self._seen.clear()
+        self._seen[header] = dict(zip(obs, values, strict=True)), paid, terminateds, truncateds
+        return self._seen[header]
+
+    def write_state(self, state: Any) -> bool:
+        """Whether the env's global state has a place here."""
+        if self._state is None:
+            return False
+        try:
+            _put(self._state, state)
+        except MisfitError:
+            return False
+        return True
+
+    def read_state(self) -> Any:
+        return self._state
+
+
+class ActionSlots:
+    """One env's next actions: of agents with Discrete spaces, or ones of arrays.
+
+    Args:
+        action_spaces: by agent id.
+        cut: makes the arrays.
+    """
+
+    def __init__(self, action_spaces: Mapping[Hashable, gym.Space], cut: Cut):
+        self._agents = list(action_spaces)
+        self._place_of = {agent: place for place, agent in enumerate(self._agents)}
+        n = len(self._agents)
+        self._order = cut((1 + n,), np.int32)  # how many act, and their places
+        self._order[:] = 0
+        self._numbers = cut((n,), np.int64)
+        self._arrays = [_action_array(space, cut) for space in action_spaces.values()]
+        self._only_numbers = all(array is None for array in self._arrays)
+        self._written: dict[tuple, np.ndarray] = {}  # agents that act -> their order
+        self._read: dict[bytes, list[int]] = {}  # the reverse
+
+    def write(self, actions: dict) -> bool:
+        """False if an action has no place here."""
+        try:
+            order = self._ordered(tuple(actions))
+            self._order[:] = order
+            values = list(actions.values())
+            if self._only_numbers:
+                _check_types(values, {int})
+                self._numbers[: len(values)] = values
+                return True
+            for i, (place, value) in enumerate(zip(order[1:].tolist(), values, strict=False)):
+                self._write_one(i, self._arrays[place], value)
+        except (MisfitError, OverflowError):
+            return False
+        return True
+
+    def _ordered(self, agents: tuple) -> np.ndarray:
+        order = self._written.get(agents)
+        if order is None:
+            order = np.zeros_like(self._order)
+            try:
+                order[: 1 + len(agents)] = [len(agents), *(self._place_of[agent] for agent in agents)]
+            except KeyError:
+                raise MisfitError from None
+            if len(self._written) == REMEMBERED:
+                self._written.clear()
+            self._written[agents] = order
+        return order
+
+    def _write_one(self, i: int, array: np.ndarray | None, value: Any) -> None:
+        if array is None:
+            _check_types([value], {int})
+            self._numbers[i] = value
+        elif type(value) is np.ndarray and value.shape == array.shape and value.dtype == array.dtype:
+            array[...] = value
+        else:
+            raise MisfitError
+
+    def read(self) -> dict:
+        """What was written; arrays are copies, which are the env's to change."""
+        order = self._order.tobytes()
+        places = self._read.get(order)
+        if places is None:
+            if len(self._read) == REMEMBERED:
+                self._read.clear()
+            places = self._read[order] = self._order[1 : 1 + self._order[0]].tolist()
+        agents, numbers = [self._agents[place] for place in places], self._numbers.tolist()
+        if self._only_numbers:
+            return dict(zip(agents, numbers, strict=False))
+        arrays = [self._arrays[place] for place in places]
+        values = [number if array is None else array.copy() for number, array in zip(numbers, arrays, strict=False)]
+        return dict(zip(agents, values, strict=True))
+
+
+def _action_array(space: gym.Space, cut: Cut) -> np.ndarray | None:
+    """Where an action that is an array goes to; None for one that is a number, or has no place."""
+    if isinstance(space, (gym.spaces.Box, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)) and space.shape:
+        return cut(space.shape, space.dtype)
+    return None
+
+
+def _check_types(values: Iterable[Any], types: set[type]) -> None:
+    if not types.issuperset(map(type, values)):
+        raise MisfitError
+
+
+def _put(array: np.ndarray, value: Any) -> None:
+    """Copy a value, by the rules by which the record takes it: no other shape, and no kind of number is lost."""
+    if type(value) is not np.ndarray or value.dtype != array.dtype or value.shape != array.shape:
+        try:
+            value = np.asarray(value)
+        except (TypeError, ValueError):
+            raise MisfitError from None
+        is_number = array.dtype.kind in "iu" and value.dtype.kind in "iub"
+        if value.shape != array.shape or not (is_number or np.can_cast(value.dtype, array.dtype, "same_kind")):
+            raise MisfitError
+    array[...] = value
+
+
+def _part(value: Any, leaf: Leaf) -> Any:
+    """The leaf's part of a whole observation."""
+    for key, size in zip(leaf.path, leaf.sizes, strict=True):
+        try:
+            if len(value) != size:
+                raise MisfitError
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            raise MisfitError from None
+    return value

@@ -1,0 +1,622 @@
+"""Envs in worker processes: the same episodes as in one process, and nothing left behind however it ends."""
+
+import gc
+import os
+import pathlib
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+from reference.trouble import BOX, Odd, Trouble
+from test_env_contract import KINDS
+from test_env_contract import pytestmark as pytestmark
+
+import fastmarl
+from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.registry import env_creator
+from fastmarl.envs.values import same
+from fastmarl.errors import (
+    ConfigError,
+    EnvCheckError,
+    EnvTimeoutError,
+    EnvWorkerError,
+    ObservationError,
+    RemoteEnvError,
+    RunnerStoppedError,
+)
+
+FRAGMENTS = (1, 7, 60, 150)  # env steps in a call
+
+
+def make_runner(env, *, num_envs=3, num_workers=2, mode="async", **options):
+    config = fastmarl.EnvRunnerConfig(
+        env=env,
+        num_envs_per_env_runner=num_envs,
+        gym_env_vectorize_mode=mode,
+        num_env_workers=num_workers,
+        **{"seed": 1, "model_config": {"fcnet_hiddens": [4]}, **options},
+    )
+    return fastmarl.MultiAgentEnvRunner(config)
+
+
+def policy_options(kind):
+    """A module for each group of agents with equal spaces."""
+    env = as_multi_agent_env(env_creator(KINDS[kind][0])(KINDS[kind][1]))
+    groups, policy_of = [], {}
+    for agent in env.possible_agents:
+        spaces = env_spaces(env, agent)
+        if spaces not in groups:
+            groups.append(spaces)
+        policy_of[agent] = f"p{groups.index(spaces)}"
+    env.close()
+    return {"policies": sorted(set(policy_of.values())), "policy_mapping_fn": lambda agent, episode: policy_of[agent]}
+
+
+def contents(chunk):
+    """All that a chunk holds."""
+    agents = {
+        agent: {
+            "obs": part.get_observations(),
+            "actions": part.get_actions(),
+            "rewards": part.get_rewards(),
+            "infos": part.get_infos(),
+            "extra": part.get_extra_model_outputs(),
+            "times": part.env_ts(),
+            "ends": (part.is_terminated, part.is_truncated),
+        }
+        for agent, part in chunk.agent_episodes.items()
+    }
+    return {
+        "agents": agents,
+        "order": list(agents),
+        "times": (chunk.env_t_started, chunk.env_t),
+        "ends": (chunk.is_terminated, chunk.is_truncated),
+    }
+
+
+def sampled(env, **options):
+    """What the calls return, and what is counted."""
+    runner = make_runner(env, **options)
+    try:
+        chunks = [contents(chunk) for n in FRAGMENTS for chunk in runner.sample(num_timesteps=n)]
+        counts = {key: value for key, value in runner.get_metrics().items() if key.startswith(("num_", "episode_r"))}
+    finally:
+        runner.stop()
+    return {"chunks": chunks, "counts": counts}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "simple_tag",
+        "simple_spread, continuous",
+        "multiwalker",
+        "knights_archers_zombies",
+        "battle",
+        "connect_four",
+        "combined_arms",
+        "multigrid",
+        "mamujoco",
+        "lbforaging",
+    ],
+)
+def test_real_envs_give_the_same_episodes_as_in_one_process(kind):
+    options = {"env_config": KINDS[kind][1], **policy_options(kind)}
+    want = sampled(KINDS[kind][0], mode="sync", **options)
+    assert same(sampled(KINDS[kind][0], env_worker_start_method="fork", **options), want)
+
+
+def test_results_do_not_depend_on_the_number_of_workers_nor_on_how_they_are_started():
+    options = {"env": "mpe2.simple_spread_v3", "num_envs": 5}
+    want = sampled(mode="sync", **options)
+    assert same(sampled(num_workers=1, env_worker_start_method="fork", **options), want)
+    assert same(sampled(num_workers=3, env_worker_start_method="spawn", **options), want)
+    assert same(sampled(num_workers=99, env_worker_start_method="fork", **options), want)
+
+
+@pytest.mark.filterwarnings("ignore:the observations of module:UserWarning")
+@pytest.mark.parametrize("env_config", [{}, {"arrays": True}, {"text": True}], ids=str)
+def test_values_of_all_kinds_arrive_as_in_one_process(env_config):
+    options = {
+        "env_config": env_config,
+        "policies": ["0", "b", "('c', 1)", "d"],
+        "policy_mapping_fn": lambda agent, episode: str(agent),
+        "record_env_state": True,
+        "policies_to_train": [],
+    }
+    options["policies"] = {
+        name: fastmarl.RLModuleSpec(module_class=RandomModule) if name == "d" else None for name in options["policies"]
+    }
+    want = sampled(Odd, mode="sync", **options)
+    assert same(sampled(Odd, env_worker_start_method="fork", **options), want)
+
+
+class RandomModule(fastmarl.RLModule):
+    """Acts by itself, whatever it sees."""
+
+    def _forward(self, batch, **kwargs):
+        obs = batch["obs"]["v"] if isinstance(batch["obs"], dict) else batch["obs"]
+        shape = self.action_space.shape
+        return {"actions": (obs[:, 0].long() % 2).reshape(-1, *[1] * len(shape)).expand(-1, *shape)}
+
+
+def test_global_states_arrive_as_in_one_process():
+    def states(mode):
+        runner = make_runner(Odd, mode=mode, record_env_state=True, env_worker_start_method="fork", **ODD_POLICIES)
+        try:
+            return [chunk.get_env_states() for chunk in runner.sample(num_timesteps=90)]
+        finally:
+            runner.stop()
+
+    assert same(states("async"), states("sync"))
+
+
+ODD_POLICIES = {
+    "policies": ["0", "b", "('c', 1)", "d"],
+    "policy_mapping_fn": lambda agent, episode: str(agent),
+}
+
+
+def test_usual_results_are_not_pickled(monkeypatch):
+    runner = make_runner("mpe2.simple_spread_v3", env_worker_start_method="fork")
+    answers = []
+    for worker in runner.env._workers:
+        recv = worker._channel.recv
+        monkeypatch.setattr(worker._channel, "recv", lambda recv=recv: answers.append(recv()) or answers[-1])
+    runner.sample(num_timesteps=90)
+    runner.stop()
+    assert len(answers) > 60
+    assert set(answers) == {b"d"}
+
+
+class OpenWorld(Trouble):
+    """Any id may appear: a new one in every episode."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.possible_agents = []
+        self.observation_space, self.action_space = BOX, gym.spaces.Discrete(3)
+        self.observation_spaces = self.action_spaces = None
+
+    def reset(self, **kwargs):
+        self.names = [f"a{self.n_resets}", "b"]
+        return super().reset(**kwargs)
+
+    def step(self, actions):
+        obs, _, *rest = super().step(actions)
+        return obs, dict.fromkeys(self.names, 1.5), *rest
+
+    def _obs(self):
+        return {name: np.array([self.n_resets, 0, self.t], np.float32) for name in self.names}
+
+
+def test_agents_need_not_be_known_beforehand():
+    want = sampled(OpenWorld, mode="sync")
+    got = sampled(OpenWorld, env_worker_start_method="fork")
+    assert same(got, want)
+    assert "a1" in want["chunks"][-1]["order"]
+
+
+def test_episodes_outlive_the_workers_and_can_be_pickled():
+    runner = make_runner("mpe2.simple_spread_v3", env_worker_start_method="fork")
+    chunks = runner.sample(num_timesteps=90)
+    runner.stop()
+    copies = pickle.loads(pickle.dumps(chunks))
+    assert same(list(map(contents, copies)), list(map(contents, chunks)))
+
+
+# Errors.
+
+
+def test_sampling_goes_on_after_an_error_in_the_runner_s_process():
+    """What the workers say to a step whose recording was broken off is not taken for an answer to the next one."""
+    broken = []
+
+    def breaks(*, env_index, episode, **kwargs):
+        if episode.env_t == 7 and env_index == 0 and not broken:
+            broken.append(env_index)
+            raise ZeroDivisionError
+
+    runner = make_runner(Trouble, callbacks_on_episode_step=breaks, env_worker_start_method="fork")
+    with pytest.raises(ZeroDivisionError):
+        runner.sample(num_timesteps=90)
+    for chunk in runner.sample(num_timesteps=90):
+        assert chunk.get_observations()["a"][:, 1:].tolist() == [[2, t] for t in range(31)]
+    runner.stop()
+
+
+def test_an_env_s_error_arrives_whole_and_sampling_goes_on():
+    runner = make_runner(Trouble, env_config={"trouble": {(1, 30): "raise"}}, env_worker_start_method="fork")
+    runner.sample(num_timesteps=30)
+    with pytest.raises(KeyError, match="lost at 30") as caught:
+        runner.sample(num_timesteps=90)
+    notes = "\n".join(caught.value.__notes__)
+    assert "raised by step() of env 1" in notes
+    assert 'raise KeyError(f"lost at {self.total}")' in notes
+    (first, *_) = runner.sample(num_timesteps=30)
+    assert first.env_t_started == 0
+    assert len({chunk.get_observations()["a"][0, 0] for chunk in runner.sample(num_timesteps=30)}) == 3
+    runner.stop()
+
+
+def test_an_error_that_cannot_be_pickled_is_told_of():
+    runner = make_runner(Trouble, env_config={"trouble": {(2, 3): "odd raise"}}, env_worker_start_method="fork")
+    with pytest.raises(RemoteEnvError, match=r"env 2: .*UnpicklableError") as caught:
+        runner.sample(num_timesteps=90)
+    assert "raise UnpicklableError(" in "\n".join(caught.value.__notes__)
+    runner.stop()
+
+
+def test_errors_of_constructors_and_resets_arrive():
+    options = {"env_worker_start_method": "fork"}
+    with pytest.raises(KeyError, match="lost at 0") as caught:
+        make_runner(Trouble, env_config={"trouble": {(2, 0): "raise"}, "in": "init"}, **options)
+    assert "raised by constructor of env 2" in "\n".join(caught.value.__notes__)
+    runner = make_runner(Trouble, env_config={"trouble": {(2, 0): "raise"}, "in": "reset"}, **options)
+    with pytest.raises(KeyError, match="lost at 0"):
+        runner.sample(num_timesteps=3)
+    runner.stop()
+    assert not children()
+
+
+def test_broken_results_are_errors_as_in_one_process():
+    class Broken(Trouble):
+        def step(self, actions):
+            obs, *rest = super().step(actions)
+            if self.t == 4:
+                obs["b"] = np.zeros(4, np.float32)
+            return None if self.t == 7 else (obs, *rest)
+
+    for mode in ("sync", "async"):
+        runner = make_runner(Broken, mode=mode, env_worker_start_method="fork")
+        with pytest.raises(ObservationError, match=r"env 0, agent 'b', env step 4: .*shape \(3,\), got"):
+            runner.sample(num_timesteps=90)
+        runner.stop()
+
+
+def test_what_cannot_run_in_workers_is_refused():
+    with pytest.raises(ConfigError, match="is for single envs, but VmasEnv is a batch"):
+        make_runner("vmas.balance", env_worker_start_method="fork")
+    with pytest.raises(EnvCheckError, match=r"did you mean 'mpe2\.simple_tag_v3'"):
+        make_runner("mpe2.simple_tagg_v3", env_worker_start_method="fork")
+    with pytest.raises(EnvCheckError, match="is an instance of Trouble"):
+        make_runner(Trouble(fastmarl.envs.context.EnvContext({}, 0, 0)), env_worker_start_method="fork")
+    with pytest.raises(ConfigError, match=r"can't be sent to a worker process: .*env_worker_start_method=\"fork\""):
+        make_runner(Trouble, env_config={"lock": threading.Lock()})
+    with pytest.raises(ConfigError, match="env_worker_start_method must be one of"):
+        make_runner(Trouble, env_worker_start_method="forkserver")
+    with pytest.raises(ConfigError, match="step_timeout_s must be a number"):
+        make_runner(Trouble, step_timeout_s=0)
+    assert not children()
+
+
+def test_lambdas_and_registered_names_reach_spawned_workers():
+    fastmarl.register_env("trouble", lambda env_config: Trouble(env_config))
+    runner = make_runner("trouble", num_envs=2)
+    pids = [env.call("pid") for env in runner.env.envs]
+    assert len({*pids, os.getpid()}) == 3
+    assert sorted(child.pid for child in children()) == sorted(pids)
+    runner.stop()
+
+
+def test_a_hanging_env_is_a_timeout():
+    runner = make_runner(
+        Trouble, env_config={"trouble": {(2, 5): "hang"}}, step_timeout_s=0.5, env_worker_start_method="fork"
+    )
+    with pytest.raises(EnvTimeoutError, match=r"envs \[2\] did not answer within step_timeout_s=0.5 s.* env 2 was"):
+        runner.sample(num_timesteps=90)
+    with pytest.raises(EnvTimeoutError):  # it is not there any more
+        runner.sample(num_timesteps=90)
+    runner.make_env()
+    runner.sample(num_timesteps=9)
+    runner.stop()
+    assert not children()
+
+
+# Callbacks, and calls of envs.
+
+
+def test_envs_can_be_called_while_others_are_stepped():
+    seen = []
+
+    def ask(*, env, env_index, **kwargs):
+        seen.append([remote.call("t") for remote in env.envs])
+        assert "RemoteEnv(Trouble" in repr(env.envs[env_index])
+
+    options = {"callbacks_on_episode_step": ask, "env_worker_start_method": "fork"}
+    asked = sampled(Trouble, **options)
+    # By the time that the first worker's envs are recorded, all have made the step.
+    assert seen == [[t] * 3 for t in [*range(1, 51), *range(1, 25)] for _ in range(3)]
+    assert same(asked, sampled(Trouble, mode="sync"))
+
+
+# Whatever happens, nothing stays behind.
+
+
+def children():
+    """Worker processes of this process."""
+    return [child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())]
+
+
+def named_memory(pids):
+    """What these processes map of /dev/shm: the system would keep that when all of them are gone."""
+    maps = [line.split()[-1] for pid in pids for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    return {name for name in maps if name.startswith("/dev/shm/")}
+
+
+def assert_gone(pids):
+    end = time.monotonic() + 20
+    while any(map(is_running, pids)):
+        assert time.monotonic() < end, "a worker process is still there"
+        time.sleep(0.02)
+
+
+def is_running(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_nothing_is_left_however_it_ends():
+    before, files = named_memory(["self"]), len(os.listdir("/proc/self/fd"))
+    for i in range(30):
+        trouble = {(1, 3): "raise"} if i % 6 == 1 else {}
+        runner = make_runner(Trouble, env_config={"trouble": trouble}, env_worker_start_method="fork")
+        pids = [worker.pid for worker in runner.env._workers]
+        assert named_memory(["self", *pids]) == before
+        if i % 6 == 4:
+            os.kill(pids[i % 2], signal.SIGKILL)
+            with pytest.raises(EnvWorkerError, match=r"has ended \(exit code -9\)"):
+                runner.sample(num_timesteps=30)
+        elif i % 6 == 1:
+            with pytest.raises(KeyError):
+                runner.sample(num_timesteps=30)
+        else:
+            runner.sample(num_timesteps=30)
+        if i % 6 != 2:
+            runner.stop()
+            runner.stop()
+            with pytest.raises(RunnerStoppedError):
+                runner.sample(num_timesteps=30)
+        else:
+            del runner
+            gc.collect()
+        assert_gone(pids)
+    assert len(os.listdir("/proc/self/fd")) <= files + 2
+
+
+SCRIPT = """
+import os, signal, sys, time
+import fastmarl
+from reference.trouble import Trouble
+
+if __name__ == "__main__":
+    method, how = sys.argv[1:]
+    options = dict(num_envs_per_env_runner=2, gym_env_vectorize_mode="async", num_env_workers=2)
+    trouble = {"trouble": {(1, 5): "hang"}} if how == "kill" else {}
+    runner = fastmarl.MultiAgentEnvRunner(
+        fastmarl.EnvRunnerConfig(env=Trouble, env_config=trouble, env_worker_start_method=method, **options))
+    runner.sample(num_timesteps=4)
+    print(*[env.call("pid") for env in runner.env.envs], flush=True)
+    if how == "raise":
+        raise SystemExit(3)
+    if how == "kill":
+        import threading
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        runner.sample(num_timesteps=40)
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "how", "code"),
+    [("fork", "end", 0), ("spawn", "raise", 3), ("fork", "kill", -signal.SIGKILL), ("spawn", "kill", -signal.SIGKILL)],
+)
+def test_workers_end_with_the_process_of_the_runner(tmp_path, method, how, code):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    root = pathlib.Path(__file__).parents[1]
+    result = subprocess.run(
+        [sys.executable, str(script), method, how],
+        env={**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == code, result.stderr
+    assert_gone(list(map(int, result.stdout.split())))
+    assert not result.stderr
+
+
+def test_idle_workers_take_no_time():
+    runner = make_runner(Trouble, env_worker_start_method="fork")
+    runner.sample(num_timesteps=30)
+    workers = [psutil.Process(worker.pid) for worker in runner.env._workers]
+    before = [sum(worker.cpu_times()[:2]) for worker in workers]
+    time.sleep(1.0)
+    spent = [sum(worker.cpu_times()[:2]) - start for worker, start in zip(workers, before, strict=True)]
+    runner.stop()
+    assert max(spent) <= 0.02
+
+
+def test_workers_need_neither_torch_nor_numba():
+    code = "import sys, fastmarl.vector.worker; print(sorted({'torch', 'numba'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+# Failures stay where they happen.
+
+KINDS_OF_MODE = [("sync", 1), ("async", 3), ("async", 2)]
+
+
+@pytest.mark.parametrize(("mode", "num_workers"), KINDS_OF_MODE)
+@pytest.mark.parametrize("keep", [True, False])
+def test_an_env_that_raises_is_made_anew_and_only_its_episode_ends(tmp_path, mode, num_workers, keep):
+    made = tmp_path / "made"
+    runner = make_runner(
+        Trouble,
+        mode=mode,
+        num_workers=num_workers,
+        env_config={"trouble": {(1, 30): "raise"}, "made": str(made), "once": str(tmp_path)},
+        env_worker_start_method="fork",
+        restart_failed_sub_environments=True,
+        failed_episodes="truncate" if keep else "discard",
+    )
+    chunks = runner.sample(num_timesteps=60)
+    assert [(chunk.env_t_started, chunk.env_t) for chunk in chunks] == [(0, 20)] * 3
+    chunks = runner.sample(num_timesteps=60)
+    spans = [(chunk.env_t_started, chunk.env_t, chunk.is_truncated) for chunk in chunks]
+    failed = [(20, 29, True)] if keep else []
+    assert spans == [*failed, (20, 41, False), (0, 11, False), (20, 41, False)]
+    if keep:
+        for part in chunks[0].agent_episodes.values():
+            assert part.get_observations()[:, 2].tolist() == list(range(20, 30))
+            assert part.get_rewards().tolist() == list(range(21, 30))
+            assert part.is_truncated
+            assert not part.is_terminated
+    report = runner.get_metrics()
+    counted = {key: report[key] for key in report if key.startswith("num_env_")}
+    assert counted == {
+        "num_env_steps_sampled": 60 + 62,
+        "num_env_steps_sampled_lifetime": 60 + 62,
+        "num_env_failures": 1,
+        "num_env_timeouts": 0,
+        "num_env_restarts": 1,
+        "num_env_steps_discarded": 1 if keep else 10,
+    }
+    assert runner.get_metrics()["num_env_failures"] == 0
+    assert sorted(made.read_text().split()) == ["0", "1", "1", "2"]
+    runner.stop()
+
+
+def test_one_crash_one_hang_one_kill(tmp_path):
+    """Eight envs lose three running episodes, and nothing else."""
+    made = tmp_path / "made"
+    runner = make_runner(
+        Trouble,
+        num_envs=8,
+        num_workers=8,
+        env_config={
+            "trouble": {(3, 30): "raise", (5, 40): "hang", (6, 35): "kill"},
+            "made": str(made),
+            "once": str(tmp_path),
+        },
+        env_worker_start_method="fork",
+        restart_failed_sub_environments=True,
+        step_timeout_s=2,
+    )
+    begun = time.monotonic()
+    chunks = runner.sample(num_timesteps=800)
+    took = time.monotonic() - begun
+    report = runner.get_metrics()
+    runner.stop()
+    assert sum(map(len, chunks)) >= 800
+    assert took < 15
+    assert sorted(made.read_text().split()) == sorted([*"01234567", *"356"])
+    wanted = {"failures": 3, "timeouts": 1, "restarts": 3, "steps_discarded": 3}
+    assert {name: report[f"num_env_{name}"] for name in wanted} == wanted
+    broken = [chunk for chunk in chunks if chunk.is_truncated and len(chunk) < 50]
+    lengths = {int(chunk.get_observations()["a"][0, 0]): len(chunk) for chunk in broken}
+    assert lengths == {3: 29, 5: 39, 6: 34}
+    for chunk in broken:
+        assert chunk.get_observations()["b"][:, 2].tolist() == list(range(len(chunk) + 1))
+    assert all(len(chunk) == 50 for chunk in chunks if chunk.is_done and chunk not in broken)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(("where", "tries"), [("init", 3), ("reset", 3), ("step", 3)])
+def test_an_env_that_always_fails_is_given_up_with_its_own_error(tmp_path, mode, where, tries):
+    options = {"mode": mode, "env_worker_start_method": "fork", "restart_failed_sub_environments": True}
+    made = tmp_path / "made"
+    total = 1 if where == "step" else 0
+    env_config = {"trouble": {(1, total): "raise"}, "in": where, "made": str(made)}
+    if where == "init":  # the first one can be made, and then fails
+        env_config = {"trouble": {(1, 5): "raise"}, "made": str(made), "breaks": str(tmp_path / "broken")}
+    runner = make_runner(Breaking, env_config=env_config, max_restarts=tries, **options)
+    with pytest.raises((KeyError, ZeroDivisionError)) as caught:
+        runner.sample(num_timesteps=60)
+    assert any("max_restarts=3 times in a row" in note for note in caught.value.__notes__)
+    assert type(caught.value) is (ZeroDivisionError if where == "init" else KeyError)
+    assert made.read_text().split().count("1") == 1 + tries
+    runner.stop()
+    assert not children()
+
+
+class Breaking(Trouble):
+    """Can't be made any more once a step has failed, if there is `env_config["breaks"]`."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        if "breaks" in config and os.path.exists(config["breaks"]):
+            raise ZeroDivisionError("no more of these")
+
+    def step(self, actions):
+        try:
+            return super().step(actions)
+        except KeyError:
+            if "breaks" in self.config:
+                pathlib.Path(self.config["breaks"]).touch()
+            raise
+
+
+def test_envs_lost_with_their_worker_while_another_is_reset(tmp_path):
+    """One worker has both envs; env 0's second reset hangs while env 1's episode goes on."""
+    runner = make_runner(
+        Staggered,
+        num_envs=2,
+        num_workers=1,
+        env_config={"trouble": {(0, 10): "hang"}, "in": "reset", "once": str(tmp_path)},
+        env_worker_start_method="fork",
+        restart_failed_sub_environments=True,
+        step_timeout_s=0.5,
+    )
+    chunks = runner.sample(num_timesteps=60)
+    spans = [(int(chunk.get_observations()["a"][0, 0]), len(chunk), chunk.is_truncated) for chunk in chunks]
+    assert spans[:2] == [(0, 10, True), (1, 10, True)]
+    report = runner.get_metrics()
+    wanted = {"failures": 1, "timeouts": 1, "restarts": 2, "steps_discarded": 1}
+    assert {name: report[f"num_env_{name}"] for name in wanted} == wanted
+    assert sum(map(len, chunks)) >= 60
+    runner.stop()
+
+
+class Staggered(Trouble):
+    """Episodes of env 0 take 10 steps, those of env 1 20."""
+
+    def __init__(self, config):
+        config["length"] = 10 + 10 * config.vector_index
+        super().__init__(config)
+
+
+def test_waiting_agents_keep_what_they_were_paid_when_the_env_fails(tmp_path):
+    """a acts on even steps, b on odd ones; in step 6 the env fails: a's action at 5 and b's wait are told apart."""
+
+    class Turns(Trouble):
+        def step(self, actions):
+            _, _, terminateds, truncateds, infos = super().step(actions)
+            return self._obs(), {"a": 1.0, "b": 10.0}, terminateds, truncateds, infos
+
+        def _obs(self):
+            return {"ab"[self.t % 2]: np.array([0, 0, self.t], np.float32)}
+
+    config = {"trouble": {(0, 6): "raise"}, "once": str(tmp_path)}
+    runner = make_runner(Turns, num_envs=1, mode="sync", env_config=config, restart_failed_sub_environments=True)
+    first = runner.sample(num_timesteps=20)[0]
+    a, b = first.agent_episodes["a"], first.agent_episodes["b"]
+    assert first.env_t == 5
+    # a saw 0, 2, 4 and waits since its action upon 4; b saw 1, 3, 5, and its action upon 5 was the one that failed.
+    assert a.get_observations()[:, 2].tolist() == [0, 2, 4, 4]
+    assert a.get_rewards().tolist() == [2, 2, 1]
+    assert b.get_observations()[:, 2].tolist() == [1, 3, 5]
+    assert b.get_rewards().tolist() == [30, 20]  # with what came with its first observation
+    assert runner.get_metrics()["agent_steps"] == {"a": 3, "b": 2}
+    runner.stop()
