@@ -71,7 +71,6 @@ def bench_bare_batch(benchmark, kind, num_envs):
 
 
 @pytest.mark.benchmark(group="bare")
-@pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def bench_bare_original(benchmark, kind):
     bare = bare_envs([ORIGINALS[kind](KINDS[kind])], 0, 0.0)

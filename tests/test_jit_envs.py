@@ -70,7 +70,6 @@ def test_gridworld_is_what_its_rules_say(num_envs, options):
         assert 0 < twins.truncated < twins.episodes
 
 
-@pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")
 @pytest.mark.parametrize(
     ("num_envs", "options"),
     [

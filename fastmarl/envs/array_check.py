@@ -173,13 +173,12 @@ class BatchPlay:
             self._findings.env_t = int(self._t_E.max())
             self._findings.problem("raised", f"{call}() raised {error!r} in {place_of(error)}")
             raise UnplayableError from error
-        after = dict(self._places(out))
-        for place, array in before.items():
-            if after[place] is not array:
-                text = (f"{call}() put {_form(after[place])} in the place of {place}, which is {_form(array)}; write "
-                        f"into the array that is there, as by array[...] = values")  # fmt: skip
-                self._findings.problem("replaced", text, None, place)
-        if self._findings.problems and any(finding.kind == "replaced" for finding in self._findings.problems):
+        replaced = [(place, before[place], now) for place, now in self._places(out) if now is not before[place]]
+        for place, array, now in replaced:
+            text = (f"{call}() put {_form(now)} in the place of {place}, which is {_form(array)}; write into the array "
+                    f"that is there, as by array[...] = values")  # fmt: skip
+            self._findings.problem("replaced", text, None, place)
+        if replaced:
             raise UnplayableError
 
     def _places(self, out: StepArrays) -> Iterator[tuple[str, Any]]:
