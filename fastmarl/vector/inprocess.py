@@ -9,9 +9,10 @@ from typing import Any
 from fastmarl._actions import ActionDicts
 from fastmarl.env_actions import EnvActions
 from fastmarl.env_states import EnvStates, StateRecordingEnv
-from fastmarl.envs.form import check_reset_result, check_step_result
+from fastmarl.envs.form import check_step_result
 from fastmarl.store import EpisodeStore
 from fastmarl.vector.failures import Failures
+from fastmarl.vector.results import write_reset
 
 TIMED_EVERY = 32  # ticks; clocks around each env's calls would cost as much as the cheapest envs
 
@@ -69,14 +70,7 @@ class InProcessVector:
             except Exception as error:
                 _locate(error, env_index, "reset()")
                 self._restart(env_index, error, in_step=False)
-        if env_index in self._unchecked_resets:
-            check_reset_result(result, env_index)
-            self._unchecked_resets.discard(env_index)
-        try:
-            self._store.scatter.write_reset(env_index, *result)
-        except TypeError:
-            check_reset_result(result, env_index)
-            raise
+        write_reset(self._store, env_index, result, self._unchecked_resets)
 
     def step(self, after_step: Callable[[int, int], None], *, after_each: bool) -> None:
         """Step every env with its agents' actions.

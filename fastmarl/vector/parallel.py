@@ -12,11 +12,12 @@ from typing import Any
 from fastmarl._actions import ActionDicts
 from fastmarl.env_actions import EnvActions
 from fastmarl.env_states import EnvStates
-from fastmarl.envs.form import check_reset_result, check_step_result
+from fastmarl.envs.form import check_step_result
 from fastmarl.errors import EnvWorkerError
 from fastmarl.store import EpisodeStore
 from fastmarl.vector.failures import Failures
 from fastmarl.vector.processes import EnvWorkers, WorkerProcess, error_of
+from fastmarl.vector.results import write_reset
 from fastmarl.vector.worker import RESET, STEP, Extra, Failure
 
 NOTHING = Extra()
@@ -118,14 +119,7 @@ class ProcessVector:
         result = results.read_reset(extra.infos or {}) if extra.result is None else extra.result[0]
         if self._env_states:
             self._env_states[env_index].add(results.read_state() if extra.state is None else extra.state[0])
-        if env_index in self._unchecked_resets:
-            check_reset_result(result, env_index)
-            self._unchecked_resets.discard(env_index)
-        try:
-            self._store.scatter.write_reset(env_index, *result)
-        except TypeError:
-            check_reset_result(result, env_index)
-            raise
+        write_reset(self._store, env_index, result, self._unchecked_resets)
 
     # Steps.
 
