@@ -30,9 +30,12 @@ test-checked: $(VENV)/.test checked ## all tests on the checked build, but for w
 	FASTMARL_FUZZ_CASES=40 FASTMARL_REAL_STEPS=150 $(TEST) $(PYTEST_ARGS) \
 		--ignore tests/rllib/test_training.py --ignore tests/rllib/test_ray.py
 
+# These pages show RLlib, which wants a Gymnasium of its own.
+WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]")
+
 test-versions: build build/versions/oldest/.made build/versions/newest/.made ## the core's tests with the oldest and the newest Gymnasium and PettingZoo
 	for versions in oldest newest; do \
-		PYTHONPATH=. OMP_NUM_THREADS=1 build/versions/$$versions/bin/python -m pytest --ignore tests/rllib \
+		PYTHONPATH=. OMP_NUM_THREADS=1 build/versions/$$versions/bin/python -m pytest $(WITHOUT_RAY) \
 			--numprocesses $(TEST_WORKERS) --dist loadgroup $(PYTEST_ARGS) || exit 1; \
 	done
 

@@ -3,7 +3,8 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl._scatter import LeafRows, ModuleRows, Scatter
+from fastmarl._leaf_rows import LeafRows
+from fastmarl._scatter import ModuleRows, Scatter
 
 def as_object(value: float, kind: int) -> Any: ...
 

@@ -3,9 +3,7 @@ from typing import Any
 
 import numpy as np
 
-class LeafRows:
-    array: np.ndarray
-    def __init__(self, array: np.ndarray, path: tuple, sizes: tuple[int, ...]) -> None: ...
+from fastmarl._leaf_rows import LeafRows
 
 class ModuleRows:
     n: int

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastmarl import _store
-from fastmarl._scatter import LeafRows
+from fastmarl._leaf_rows import LeafRows
 from fastmarl.columns import Columns
 from fastmarl.spaces import RowLayout, map_struct
 

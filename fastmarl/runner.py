@@ -32,6 +32,7 @@ from fastmarl.store import EpisodeStore
 from fastmarl.transfer import make_transfer
 from fastmarl.vector import make_vector
 from fastmarl.vector.failures import FailureOptions, Failures
+from fastmarl.vector.parts import VectorParts
 
 
 class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
@@ -116,25 +117,19 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             rewards=make_reward_connector(config),
         )
         self._policies = Policies(self._store, policies)
-        seeds = [self._streams.env_seed(env_index) for env_index in range(self.num_envs)]
-        self.env = make_vector(
-            envs.workers or envs.all,
-            seeds,
-            self._store,
-            self._policies.env_actions,
-            self._counts.seconds,
+        options = FailureOptions(
+            config.restart_failed_sub_environments, config.max_restarts, config.failed_episodes == "truncate"
+        )
+        parts = VectorParts(
+            seeds=[self._streams.env_seed(env_index) for env_index in range(self.num_envs)],
+            store=self._store,
+            env_actions=self._policies.env_actions,
+            seconds=self._counts.seconds,
             check=not config.disable_env_checking,
             env_states=states,
-            failures=Failures(
-                FailureOptions(
-                    config.restart_failed_sub_environments, config.max_restarts, config.failed_episodes == "truncate"
-                ),
-                self._store,
-                self._streams.env_seed,
-                self._counts.failures,
-            ),
-            remake=envs.remake,
+            failures=Failures(options, self._store, self._streams.env_seed, self._counts.failures),
         )
+        self.env = make_vector(envs.workers or envs.all, parts, envs.remake)
         self._to_reset = set(range(self.num_envs))
         self._goal = make_goal(config, 0, None, self.num_envs)  # of the current call, or the last one
 

@@ -15,7 +15,8 @@ from cpython.object cimport PyObject, PyObject_IsTrue
 from python_api cimport PyDict_Next
 from typedefs cimport TERMINATED, flag_t, lane_t
 
-from fastmarl._scatter cimport EnvLanes, LeafRows, ModuleRows, Scatter
+from fastmarl._leaf_rows cimport LeafRows
+from fastmarl._scatter cimport EnvLanes, ModuleRows, Scatter
 
 cnp.import_array()
 

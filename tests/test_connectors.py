@@ -266,7 +266,6 @@ def test_simple_spread_normalised_is_simple_spread():
 
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 def test_connect_four_flat_with_its_masks():
-    pytest.importorskip("pettingzoo")
     config = fastmarl.EnvRunnerConfig(
         env="pettingzoo.classic.connect_four_v3", env_to_module_connector=FlattenObservations()
     )

@@ -22,6 +22,7 @@ LAYERS = [
         "episode_sources",
         "chunk",
         "store",
+        "array_group",
         "array_scatter",
         "vector",
         "connectors",

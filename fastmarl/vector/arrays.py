@@ -1,16 +1,13 @@
 """A batch of envs that steps by itself, in arrays."""
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import numpy as np
 
 from fastmarl.array_scatter import ArrayScatter
-from fastmarl.env_actions import EnvActions
-from fastmarl.env_states import EnvStates
 from fastmarl.envs.arrays import ArrayEnv
-from fastmarl.store import EpisodeStore
+from fastmarl.vector.parts import VectorParts
 
 
 class ArrayVector:
@@ -18,27 +15,16 @@ class ArrayVector:
 
     Args:
         env: the batch.
-        seeds: per env, of its first reset.
-        store, env_actions: where steps go to and actions come from.
-        seconds: takes "timed_env", "timed_scatter" and "timed_send".
-        env_states: per env, what records its global states; empty: nothing does.
+        parts: see there.
     """
 
-    def __init__(
-        self,
-        env: ArrayEnv,
-        seeds: list[int | None],
-        store: EpisodeStore,
-        env_actions: list[EnvActions],
-        seconds: defaultdict[str, float],
-        env_states: Sequence[EnvStates],
-    ):
+    def __init__(self, env: ArrayEnv, parts: VectorParts):
         self.envs = [env]
         self._env = env
-        self._seeds = seeds
-        self._scatter = ArrayScatter(env, store, env_actions)
-        self._seconds = seconds
-        self._env_states = env_states
+        self._seeds = parts.seeds
+        self._scatter = ArrayScatter(env, parts.store, parts.env_actions)
+        self._seconds = parts.seconds
+        self._env_states = parts.env_states
 
     def reset(self, env_indices: Sequence[int]) -> None:
         """Reset these envs and write their first observations; only an env's first reset is seeded."""

@@ -1,17 +1,14 @@
 """Envs stepped one after the other, in this process."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from fastmarl._actions import ActionDicts
-from fastmarl.env_actions import EnvActions
-from fastmarl.env_states import EnvStates, StateRecordingEnv
+from fastmarl.env_states import StateRecordingEnv
 from fastmarl.envs.form import check_step_result
-from fastmarl.store import EpisodeStore
-from fastmarl.vector.failures import Failures
+from fastmarl.vector.parts import VectorParts
 from fastmarl.vector.results import write_reset
 
 TIMED_EVERY = 32  # ticks; clocks around each env's calls would cost as much as the cheapest envs
@@ -22,39 +19,23 @@ class InProcessVector:
 
     Args:
         envs: multi-agent envs (see `fastmarl.envs.base`).
-        seeds: per env, of its first reset.
-        store, env_actions: where steps go to and actions come from.
-        seconds: takes "timed_env", "timed_scatter" and "timed_send", of every TIMED_EVERY-th tick.
-        check: whether each env's first results are checked in detail.
-        env_states: per env, what records its global states; empty: nothing does.
-        failures: what is done about envs that fail.
+        parts: see there; "timed_" seconds are those of every TIMED_EVERY-th tick.
         remake: makes the env of an index anew, in its place in `envs`.
     """
 
-    def __init__(
-        self,
-        envs: list[Any],
-        seeds: list[int | None],
-        store: EpisodeStore,
-        env_actions: list[EnvActions],
-        seconds: defaultdict[str, float],
-        check: bool,
-        env_states: Sequence[EnvStates],
-        failures: Failures,
-        remake: Callable[[int], None],
-    ):
+    def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None]):
         self.envs = envs
-        self._env_states = env_states
-        self._failures = failures
+        self._env_states = parts.env_states
+        self._failures = parts.failures
         self._make_anew = remake
-        self._seeds = seeds
-        self._store = store
-        self._actions = ActionDicts(store.table, env_actions)
-        self._slots = [(i, self._recording(i), lanes) for i, lanes in enumerate(store.table.envs)]
-        self._unchecked_resets = set(range(len(envs))) if check else set()
+        self._seeds = parts.seeds
+        self._store = parts.store
+        self._actions = ActionDicts(parts.store.table, parts.env_actions)
+        self._slots = [(i, self._recording(i), lanes) for i, lanes in enumerate(parts.store.table.envs)]
+        self._unchecked_resets = set(range(len(envs))) if parts.check else set()
         self._unchecked_steps = set(self._unchecked_resets)
         self._ticks = 0
-        self._seconds = seconds
+        self._seconds = parts.seconds
 
     def reset(self, env_indices: Iterable[int]) -> None:
         """Reset these envs and write their first observations; only an env's first reset is seeded."""

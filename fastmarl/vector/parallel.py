@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from fastmarl._actions import ActionDicts
-from fastmarl.env_actions import EnvActions
-from fastmarl.env_states import EnvStates
 from fastmarl.envs.form import check_step_result
 from fastmarl.errors import EnvWorkerError
-from fastmarl.store import EpisodeStore
-from fastmarl.vector.failures import Failures
+from fastmarl.vector.parts import VectorParts
 from fastmarl.vector.processes import EnvWorkers, WorkerProcess, error_of
 from fastmarl.vector.results import write_reset
 from fastmarl.vector.worker import RESET, STEP, Extra, Failure
@@ -30,36 +26,21 @@ class ProcessVector:
 
     Args:
         workers: with all envs.
-        seeds: per env, of its first reset.
-        store, env_actions: where steps go to and actions come from.
-        seconds: takes "timed_env" (which is the time of waiting), "timed_scatter" and "timed_send".
-        check: whether each env's first results are checked in detail.
-        env_states: per env, what records its global states; empty: nothing does.
-        failures: what is done about envs that fail.
+        parts: see there.
     """
 
-    def __init__(
-        self,
-        workers: EnvWorkers,
-        seeds: list[int | None],
-        store: EpisodeStore,
-        env_actions: list[EnvActions],
-        seconds: defaultdict[str, float],
-        check: bool,
-        env_states: Sequence[EnvStates],
-        failures: Failures,
-    ):
+    def __init__(self, workers: EnvWorkers, parts: VectorParts):
         self.envs = workers.envs
         self._workers = workers.workers
-        self._seeds = seeds
-        self._store = store
-        self._lanes = store.table.envs
-        self._actions = ActionDicts(store.table, env_actions)
-        self._unchecked_resets = set(range(len(seeds))) if check else set()
+        self._seeds = parts.seeds
+        self._store = parts.store
+        self._lanes = parts.store.table.envs
+        self._actions = ActionDicts(parts.store.table, parts.env_actions)
+        self._unchecked_resets = set(range(len(parts.seeds))) if parts.check else set()
         self._unchecked_steps = set(self._unchecked_resets)
-        self._seconds = seconds
-        self._env_states = env_states
-        self._failures = failures
+        self._seconds = parts.seconds
+        self._env_states = parts.env_states
+        self._failures = parts.failures
         self._lost: set[int] = set()  # envs that were lost with their worker while another one was reset
         self._ticks = 0
 

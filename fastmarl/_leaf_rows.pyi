@@ -1,0 +1,7 @@
+import numpy as np
+
+class UnfitValueError(Exception): ...
+
+class LeafRows:
+    array: np.ndarray
+    def __init__(self, array: np.ndarray, path: tuple, sizes: tuple[int, ...]) -> None: ...

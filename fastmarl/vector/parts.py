@@ -1,0 +1,33 @@
+"""What every vector of envs works with."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastmarl.env_actions import EnvActions
+from fastmarl.env_states import EnvStates
+from fastmarl.store import EpisodeStore
+from fastmarl.vector.failures import Failures
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorParts:
+    """A runner's parts between which a vector stands.
+
+    Attributes:
+        seeds: per env, of its first reset; None once it was used.
+        store: where steps go to.
+        env_actions: where actions come from, by module index; may get longer.
+        seconds: takes "timed_env", "timed_scatter" and "timed_send".
+        check: whether each env's first results are checked in detail.
+        env_states: per env, what records its global states; empty: nothing does.
+        failures: what is done about envs that fail.
+    """
+
+    seeds: list[int | None]
+    store: EpisodeStore
+    env_actions: list[EnvActions]
+    seconds: defaultdict[str, float]
+    check: bool
+    env_states: Sequence[EnvStates]
+    failures: Failures

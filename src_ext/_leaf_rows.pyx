@@ -1,0 +1,111 @@
+"""One leaf of an observation -> its place in the rows of a block.
+
+An array that fits is copied as it lies, one of float64 for a leaf of float32 is rounded on the way; anything else goes
+through NumPy, which says what does not fit.
+"""
+cimport numpy as cnp
+import numpy as np
+from libc.string cimport memcpy
+
+cnp.import_array()
+
+
+class UnfitValueError(Exception):
+    """A value does not fit its leaf; Scatter adds env, agent and env step."""
+
+
+cdef class LeafRows:
+    """The rows of one leaf of an observation space, and how a value gets into one.
+
+    Args:
+        array: [capacity, *shape], C-contiguous; object dtype for leaves that are no arrays.
+        path: keys and indices that lead from an observation to this leaf.
+        sizes: number of entries each container on that path must have.
+    """
+    def __init__(self, cnp.ndarray array, tuple path, tuple sizes):
+        self.array = array
+        self.path = path
+        self.sizes = sizes
+        self.type_num = cnp.PyArray_TYPE(array)
+        self.ndim = cnp.PyArray_NDIM(array) - 1
+        self.is_object = self.type_num == cnp.NPY_OBJECT
+        self.row_bytes = array.strides[0]
+        if not self.is_object:
+            self.bytes_ = array.reshape(array.shape[0], -1).view(np.uint8)
+
+    cdef int write(self, Py_ssize_t row, object value) except -1:
+        """Copy the leaf's part of `value`, a whole observation, to `row`. Raises UnfitValueError."""
+        if self.path:
+            value = self._follow(value)
+        if self.is_object or not cnp.PyArray_CheckExact(value):
+            self._convert(row, value)
+        elif self._fits(<cnp.ndarray>value):
+            if self.row_bytes:
+                memcpy(&self.bytes_[row, 0], cnp.PyArray_DATA(<cnp.ndarray>value), self.row_bytes)
+        elif (self.type_num == cnp.NPY_FLOAT and cnp.PyArray_TYPE(<cnp.ndarray>value) == cnp.NPY_DOUBLE
+                and self._has_shape(<cnp.ndarray>value)):
+            if self.row_bytes:
+                _round(<const double*>cnp.PyArray_DATA(<cnp.ndarray>value), <float*>&self.bytes_[row, 0],
+                       self.row_bytes // sizeof(float))
+        else:
+            self._convert(row, value)
+        return 0
+
+    cdef bint _fits(self, cnp.ndarray value) noexcept:
+        return cnp.PyArray_TYPE(value) == self.type_num and self._has_shape(value)
+
+    cdef bint _has_shape(self, cnp.ndarray value) noexcept:
+        """Whether it has the leaf's shape and lies in one piece."""
+        cdef int axis
+        if (cnp.PyArray_NDIM(value) != self.ndim
+                or not cnp.PyArray_ISCARRAY_RO(value)):          # contiguous, aligned, native byte order
+            return False
+        for axis in range(self.ndim):
+            if cnp.PyArray_DIMS(value)[axis] != cnp.PyArray_DIMS(self.array)[axis + 1]:
+                return False
+        return True
+
+    cdef object _follow(self, object value):
+        cdef Py_ssize_t depth
+        for depth in range(len(self.path)):
+            try:
+                size = len(value)
+                entry = value[self.path[depth]]
+            except (KeyError, IndexError, TypeError):
+                raise UnfitValueError(f"expected an entry {self.path[depth]!r} in {value!r:.200}; return what the "
+                                      "observation space promises") from None
+            if size != self.sizes[depth]:
+                raise UnfitValueError(f"expected {self.sizes[depth]} entries beside {self.path[depth]!r}, got {size}: "
+                                      f"{value!r:.200}; return what the observation space promises")
+            value = entry
+        return value
+
+    cdef int _convert(self, Py_ssize_t row, object value) except -1:
+        """Slow and safe: NumPy casts where no kind of number is lost, anything else is an error."""
+        if self.is_object:
+            self.array[row] = value
+            return 0
+        try:
+            given = np.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise UnfitValueError(f"expected an array, got {value!r:.200}: {error}") from None
+        shape = (<object>self.array).shape[1:]
+        if given.shape != shape or not np.can_cast(given.dtype, self.array.dtype, "same_kind"):
+            if not (self.array.dtype.kind in "iu" and given.dtype.kind in "iub" and given.shape == shape):
+                raise UnfitValueError(f"expected {self.array.dtype} of shape {shape}, got {given.dtype} of shape "
+                                      f"{given.shape}; return what the observation space promises")
+        self.array[row] = given
+        return 0
+
+    cdef int copy_row(self, Py_ssize_t row, LeafRows source, Py_ssize_t source_row) except -1:
+        if self.is_object:
+            self.array[row] = source.array[source_row]
+        elif self.row_bytes:
+            memcpy(&self.bytes_[row, 0], &source.bytes_[source_row, 0], self.row_bytes)
+        return 0
+
+
+cdef void _round(const double* source, float* target, size_t n) noexcept nogil:
+    cdef size_t i
+    for i in range(n):
+        target[i] = <float>source[i]
