@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from fastmarl._records import with_new_infos
 from fastmarl.block import Block
 from fastmarl.envs.masks import MASK, RULES_OUT_ALL, choices_of, mask_key, mask_row, size_problem
 from fastmarl.errors import ActionMaskError
@@ -68,7 +69,7 @@ class ActionMasks:
     def _in_infos(self, block: Block, first: int, end: int) -> dict[int, Any]:
         """Row -> mask, of those infos that came with the rows' observations."""
         found: dict[int, Any] = {}
-        for env in self._table.envs:
+        for env in with_new_infos(self._table.envs):
             for env_t, lane, info in reversed(env.infos):
                 if env_t != env.env_t:
                     break

@@ -21,7 +21,10 @@ class ActionSampler(Protocol):
     n_logits: int | None
 
     def sample(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(actions [n, *action shape], their log-probabilities float32 [n]) for float32 [n, k], C-contiguous."""
+        """(actions [n, *action shape], their log-probabilities float32 [n]) for float32 [n, k], C-contiguous.
+
+        The next call writes to the same arrays.
+        """
 
     def likeliest(self, logits: np.ndarray) -> np.ndarray:
         """The most likely actions [n, *action shape]."""
@@ -40,6 +43,30 @@ def make_action_sampler(kind: type[Distribution], rng: np.random.Generator) -> A
     return None
 
 
+class _Room:
+    """Memory for random numbers, actions and log-probabilities; what was ever enough is kept.
+
+    Args:
+        noise, actions: dtypes.
+    """
+
+    def __init__(self, noise: type, actions: type):
+        self._dtypes = noise, actions, np.float32
+        self._memories: list[np.ndarray] = [np.empty(0, dtype) for dtype in self._dtypes]
+        self._arrays: tuple[np.ndarray, ...] = ()
+        self._shape = -1, -1
+
+    def of(self, n: int, k: int) -> tuple[np.ndarray, ...]:
+        """(random numbers [n, k], actions [n, k], log-probabilities [n]), to be written."""
+        if self._shape != (n, k):
+            if n * k > len(self._memories[0]) or n > len(self._memories[2]):
+                self._memories = [np.empty(n * max(1, k), dtype) for dtype in self._dtypes]
+            noise, actions, logp = self._memories
+            self._arrays = noise[: n * k].reshape(n, k), actions[: n * k].reshape(n, k), logp[:n]
+            self._shape = n, k
+        return self._arrays
+
+
 class ChoiceSampler:
     """For Discrete and MultiDiscrete: int64 actions, by one uniform number for each choice.
 
@@ -53,15 +80,13 @@ class ChoiceSampler:
         self._shape = shape
         self._nvec_P = np.array(nvec or [0], np.int64)
         self.n_logits = None if nvec is None else sum(nvec)
-        self._uniform_NP = np.empty((0, 1))
+        self._room = _Room(np.float64, np.int64)
 
     def sample(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         n, nvec_P = len(logits), self._parts(logits)
-        if self._uniform_NP.shape != (n, len(nvec_P)):
-            self._uniform_NP = np.empty((n, len(nvec_P)))
-        self._rng.random(out=self._uniform_NP)
-        actions_NP, logp_N = np.empty((n, len(nvec_P)), np.int64), np.empty(n, np.float32)
-        sample_choices(logits, nvec_P, self._uniform_NP, actions_NP, logp_N)
+        uniform_NP, actions_NP, logp_N = self._room.of(n, len(nvec_P))
+        self._rng.random(out=uniform_NP)
+        sample_choices(logits, nvec_P, uniform_NP, actions_NP, logp_N)
         return actions_NP.reshape(n, *self._shape), logp_N
 
     def likeliest(self, logits: np.ndarray) -> np.ndarray:
@@ -87,15 +112,13 @@ class GaussianSampler:
         self._rng = rng
         self._shape = shape
         self.n_logits = None if shape is None else 2 * math.prod(shape)
-        self._noise_NK = np.empty((0, 0), np.float32)
+        self._room = _Room(np.float32, np.float32)
 
     def sample(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         n, k = len(logits), logits.shape[1] // 2
-        if self._noise_NK.shape != (n, k):
-            self._noise_NK = np.empty((n, k), np.float32)
-        self._rng.standard_normal(out=self._noise_NK, dtype=np.float32)
-        actions_NK, logp_N = np.empty((n, k), np.float32), np.empty(n, np.float32)
-        sample_gaussian(logits, self._noise_NK, actions_NK, logp_N)
+        noise_NK, actions_NK, logp_N = self._room.of(n, k)
+        self._rng.standard_normal(out=noise_NK, dtype=np.float32)
+        sample_gaussian(logits, noise_NK, actions_NK, logp_N)
         return self._shaped(actions_NK), logp_N
 
     def likeliest(self, logits: np.ndarray) -> np.ndarray:

@@ -12,7 +12,8 @@ import numpy as np
 from fastmarl.block import Block
 from fastmarl.envs.arrays import GroupArrays
 from fastmarl.errors import ConfigError, RewardError
-from fastmarl.kernels.array_steps import NO_PLACE, append_rows, settle_step
+from fastmarl.kernels.array_steps import NO_PLACE, append_rows, begin_step, end_lanes, find_absent, settle_step
+from fastmarl.kernels.rows import as_bytes, put_rows, take_finals, take_rows
 from fastmarl.lanes import LaneTable
 from fastmarl.spaces import RowLayout
 from fastmarl.store import ASLEEP, EpisodeStore
@@ -47,35 +48,39 @@ class ArrayGroup:
         self._module_P = np.zeros(n_places, np.int32)  # of the lane at that place
         self._n_lanes: dict[int, int] = {}  # by module
         self._orders: dict[RowLayout, list[int]] = {}  # of a block -> for each of its leaves, which of ours it is
-        self._rewards = np.zeros(self._shape)
-        self._flags = np.zeros((3, *self._shape), np.bool_)  # terminated, truncated, present
-        self._kept, self._ended = np.empty((2, n_places), np.int64)
+        self._as_sent: dict[RowLayout, bool] = {}  # likewise: whether its leaves have our dtypes
+        self._reward_P = np.zeros(n_places)
+        self._terminated_P, self._truncated_P, self._present_P = np.zeros((3, n_places), np.bool_)
+        by_env = (self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
+        self._shaped = [array.reshape(self._shape) for array in by_env]  # what the env gets: the same memory
         self._own_leaves: list[np.ndarray] = []  # [P, ...], made when they are first needed
         self._leaves: list[np.ndarray] = []  # what the env is writing to
         self._own_module: int | None = None  # whose block `_leaves` are in
-        self._dense_module: int | None = None  # whose rows of this tick are all places, in order
-        self._newcomers: list[int] = []
+        self._actions = [np.zeros((n_places, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
+        # Scratch: places, envs and lanes.
+        self._kept, self._ended, self._paid, self._newcomers, self._envs = np.empty((5, n_places), np.int64)
+        self._lanes = np.empty(n_places, np.int32)
+        self._n_newcomers = 0
 
     # What the env writes into.
 
     def arrays_for_reset(self) -> GroupArrays:
-        """Arrays of our own."""
+        """Arrays of our own, with everybody present."""
         self._own_module, self._leaves = None, self._staging()
-        self._flags[2] = True
-        return self._arrays()
+        arrays = self._arrays()
+        self._present_P.fill(True)
+        return arrays
 
     def arrays_for_step(self, own_module: int | None) -> GroupArrays:
         """Observations are the next rows of `own_module`, which acts for this group alone; None: arrays of our own."""
         rows = None if own_module is None else self._next_rows(own_module)
         self._own_module, self._leaves = (None, self._staging()) if rows is None else (own_module, rows)
-        np.greater_equal(self._lane_P.reshape(self._shape), 0, out=self._flags[2])
         return self._arrays()
 
     def _arrays(self) -> GroupArrays:
+        begin_step(self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
         obs = self._layout.nest([leaf.reshape(*self._shape, *leaf.shape[1:]) for leaf in self._leaves])
-        self._rewards[...] = 0.0
-        self._flags[:2] = False
-        return GroupArrays(obs, self._rewards, *self._flags)
+        return GroupArrays(obs, *self._shaped)
 
     def _staging(self) -> list[np.ndarray]:
         if not self._own_leaves:
@@ -90,8 +95,7 @@ class ArrayGroup:
         leaves = list[np.ndarray]([None] * len(block.raw_obs))  # type: ignore[list-item]
         for leaf, place in zip(block.raw_obs, self._order_in(block), strict=True):
             leaves[place] = leaf[first : first + n_places]
-        same = all(leaf.dtype == own.dtype for leaf, own in zip(leaves, self._layout.leaves, strict=True))
-        return leaves if same else None
+        return leaves if self._is_as_sent(block) else None
 
     def _order_in(self, block: Block) -> list[int]:
         """For each leaf of the block, which of our leaves it is.
@@ -109,6 +113,14 @@ class ArrayGroup:
             self._orders[layout] = [own[leaf.path][0] for leaf in layout.leaves]
         return self._orders[layout]
 
+    def _is_as_sent(self, block: Block) -> bool:
+        """Whether the block has the envs' dtypes, so that rows can be moved as bytes."""
+        layout = block.raw_layout or block.layout
+        if layout not in self._as_sent:
+            own = [self._layout.leaves[place].dtype for place in self._order_in(block)]
+            self._as_sent[layout] = own == [leaf.dtype for leaf in layout.leaves] and object not in own
+        return self._as_sent[layout]
+
     def _block_with(self, module: int, n_rows: int) -> Block:
         """The module's block, with room for so many rows more."""
         if self._store.blocks[module] is ASLEEP:
@@ -124,16 +136,16 @@ class ArrayGroup:
 
     # What it has written.
 
-    def write_reset(self, env_indices: np.ndarray, out: GroupArrays, env_t_E: np.ndarray) -> None:
+    def write_reset(self, env_indices: np.ndarray, env_t_E: np.ndarray) -> None:
         """Lanes and first rows for who is present in these envs (int64, ascending)."""
-        self._dense_module = None
         self._forget(env_indices)
         begins = np.zeros(self._shape, np.bool_)
-        begins[env_indices] = out.present[env_indices]
+        begins[env_indices] = self._present_P.reshape(self._shape)[env_indices]
         places = np.flatnonzero(begins)
         self._join_all(env_indices.tolist(), begins, places)
         for module in self.modules():
-            self._append(module, places[self._module_P[places] == module], env_t_E)
+            of_module = places[self._module_P[places] == module]
+            self._append(module, of_module, len(of_module), env_t_E)
 
     def _forget(self, env_indices: np.ndarray) -> None:
         """The lanes that these envs still have are those of episodes that were dropped."""
@@ -144,119 +156,118 @@ class ArrayGroup:
 
     def _join_all(self, env_indices: list[int], begins: np.ndarray, places: np.ndarray) -> None:
         """Lanes for those who are there at the reset of these envs: bool [E, A], and their places."""
-        table, lanes, modules = self._table, list[int](), list[int]()
-        for env_index in env_indices:
-            here = begins[env_index]
-            agents = self._agents if here.all() else [self._agents[i] for i in np.flatnonzero(here)]
-            lanes += table.join_all(env_index, agents)
-            module_of = table.record(env_index).module_of
-            modules += [module_of[agent] for agent in agents]
-        for module in modules:
-            self._n_lanes[module] = self._n_lanes.get(module, 0) + 1
+        table = self._table
+        lanes, modules = table.join_all(env_indices, begins, self._agents)
+        for module, n in enumerate(np.bincount(modules).tolist()):
+            if n:
+                self._n_lanes[module] = self._n_lanes.get(module, 0) + n
         self._lane_P[places], self._module_P[places] = lanes, modules
         table.env_L[lanes], table.module_L[lanes] = places // self._shape[1], modules
         table.place_L[lanes] = self._first_place + places
 
-    def write_step(self, out: GroupArrays, all_done_E: np.ndarray, env_t_E: np.ndarray) -> None:
+    def write_step(self, all_done_E: np.ndarray, env_t_E: np.ndarray) -> None:
         """Rewards, ends and rows of one step, after `welcome()`; uint8 flags of whole episodes, int32 env steps."""
-        self._dense_module = None
         # Last the one that closes the gaps in its rows: newcomers of other modules are still there until then.
         for module in sorted(self.modules(), key=lambda module: module == self._own_module):
-            kept, ended = self._settle(module, out, all_done_E, env_t_E)
-            if len(ended):
-                self._finalize(module, ended, out.present.reshape(-1), env_t_E)
-            self._append(module, kept, env_t_E)
-        for place in self._newcomers:
+            n_kept, n_ended = self._settle(module, all_done_E, env_t_E)
+            if n_ended:
+                self._finalize(module, n_ended, env_t_E)
+            self._append(module, self._kept, n_kept, env_t_E)
+        for place in self._newcomers[: self._n_newcomers].tolist():
             self._pay_newcomer(place)
 
-    def welcome(self, out: GroupArrays, all_done_E: np.ndarray) -> None:
+    def welcome(self, all_done_E: np.ndarray) -> None:
         """Rewards of agents that have no lane, and lanes for those of them that are observed."""
-        self._newcomers = []
-        away = self._lane_P < 0
-        if not away.any():
+        n_paid, n_observed = find_absent(self._lane_P, self._reward_P, self._present_P, self._paid, self._newcomers)
+        self._n_newcomers = 0
+        if not (n_paid or n_observed):
             return
-        reward_P, present_P = out.rewards.reshape(-1), out.present.reshape(-1)
-        for place in np.flatnonzero(away & (reward_P != 0)).tolist():
-            self._pay_absent(place, float(reward_P[place]))
-        for place in np.flatnonzero(away & present_P).tolist():
+        for place in self._paid[:n_paid].tolist():
+            self._pay_absent(place, float(self._reward_P[place]))
+        for place in self._newcomers[:n_observed].tolist():
             agent_id, env_index = self._who(place)
-            flags = [{agent_id: bool(flag.reshape(-1)[place])} for flag in (out.terminated, out.truncated)]
+            flags = [{agent_id: bool(flag_P[place])} for flag_P in (self._terminated_P, self._truncated_P)]
             self._join(place, int(all_done_E[env_index]), *flags)
             if self._lane_P[place] >= 0:
-                self._newcomers.append(place)
-                reward_P[place] = 0.0  # is among the early ones
+                self._newcomers[self._n_newcomers] = place
+                self._n_newcomers += 1
+                self._reward_P[place] = 0.0  # is among the early ones
 
-    def modules_of_newcomers(self) -> list[int]:
+    def modules_of_newcomers(self) -> set[int]:
         """Of those who joined in this step."""
-        return self._module_P[self._newcomers].tolist()
+        if not self._n_newcomers:
+            return set()
+        return set(self._module_P[self._newcomers[: self._n_newcomers]].tolist())
 
     def leave_rows_of(self, joined: set[int]) -> None:
         """Some agent of another group has joined one of these modules: its row may come before those written to."""
         if self._own_module in joined:
             self._own_module, self._leaves = None, [leaf.copy() for leaf in self._leaves]
 
-    def _settle(
-        self, module: int, out: GroupArrays, all_done_E: np.ndarray, env_t_E: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(places of who goes on, of whose lanes end), of one module's."""
+    def _settle(self, module: int, all_done_E: np.ndarray, env_t_E: np.ndarray) -> tuple[int, int]:
+        """How many of one module's go on, and how many lanes of it end: their places are in `_kept` and `_ended`."""
         table, block = self._table, self._block_with(module, 0)
-        reward_P = out.rewards.reshape(-1)
         n_kept, n_ended, bad = settle_step(
-            module, self._lane_P, reward_P, out.terminated.reshape(-1), out.truncated.reshape(-1),
-            out.present.reshape(-1), all_done_E, table.module_L, table.row_L, table.done_L, table.final_L,
-            block.reward_R, block.rows.n_finals, self._kept, self._ended,
+            module, self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P, all_done_E,
+            table.module_L, table.row_L, table.done_L, table.final_L, block.reward_R, block.rows.n_finals,
+            self._kept, self._ended,
         )  # fmt: skip
         if bad != NO_PLACE:
             agent_id, env_index = self._who(bad)
-            problem = f"expected a finite reward, got {reward_P[bad]}"
+            problem = f"expected a finite reward, got {self._reward_P[bad]}"
             raise RewardError(env_index, agent_id, int(env_t_E[env_index]), problem)
-        return self._kept[:n_kept].copy(), self._ended[:n_ended]
+        return n_kept, n_ended
 
-    def _finalize(self, module: int, ended: np.ndarray, present_P: np.ndarray, env_t_E: np.ndarray) -> None:
+    def _finalize(self, module: int, n: int, env_t_E: np.ndarray) -> None:
         """Close lanes with their final observations: what is there now, or the previous one again."""
-        block, rows = self._store.blocks[module], self._store.rows[module]
-        while rows.final_capacity < rows.n_finals + len(ended):
+        block, rows, table = self._store.blocks[module], self._store.rows[module], self._table
+        while rows.final_capacity < rows.n_finals + n:
             block.grow(finals=True)
-        finals = slice(rows.n_finals, rows.n_finals + len(ended))
-        lanes, is_seen = self._lane_P[ended], present_P[ended]
-        leaves = [self._leaves[place] for place in self._order_in(block)]
-        for leaf, final, written in zip(block.raw_obs, block.raw_final_obs, leaves, strict=True):
-            final[finals][is_seen] = written[ended[is_seen]]
-            final[finals][~is_seen] = leaf[self._table.row_L[lanes[~is_seen]]]
-        block.final_prev_F[finals] = self._table.row_L[lanes]
-        block.final_at_F[finals] = np.where(is_seen, rows.n, -1)
-        rows.n_finals += len(ended)
-        self._finish(ended // self._shape[1], lanes, env_t_E)
-        self._lane_P[ended] = -1
-        self._n_lanes[module] -= len(ended)
+        first, lanes, envs = rows.n_finals, self._lanes[:n], self._envs[:n]
+        end_lanes(
+            self._ended, n, self._shape[1], self._present_P, self._lane_P, table.row_L, rows.n, first,
+            block.final_prev_F, block.final_at_F, lanes, envs,
+        )  # fmt: skip
+        self._write_finals(block, first, n)
+        rows.n_finals += n
+        table.finish_all(envs, lanes, env_t_E[envs])
+        self._n_lanes[module] -= n
 
-    def _finish(self, envs: np.ndarray, lanes: np.ndarray, env_t_E: np.ndarray) -> None:
-        """These lanes have ended, in these envs, which ascend."""
-        self._table.end_env_t_L[lanes] = env_t_E[envs]
-        begins = np.flatnonzero(np.diff(envs, prepend=-1))
-        of_lanes = lanes.tolist()
-        for env_index, begin, end in zip(
-            envs[begins].tolist(), begins.tolist(), [*begins[1:].tolist(), len(envs)], strict=True
-        ):
-            self._table.finish_all(env_index, of_lanes[begin:end])
-
-    def _append(self, module: int, places: np.ndarray, env_t_E: np.ndarray) -> None:
-        """One row more for the lanes at these places."""
-        if not len(places):
+    def _write_finals(self, block: Block, first: int, n: int) -> None:
+        before_F = block.final_prev_F
+        if self._is_as_sent(block):
+            for rows, finals, place in zip(*block.row_bytes(), self._order_in(block), strict=True):
+                sent = as_bytes(self._leaves[place])
+                take_finals(sent, rows, self._ended, n, self._present_P, before_F, first, finals)
             return
-        n, table, block = len(places), self._table, self._block_with(module, len(places))
+        places, out = self._ended[:n], slice(first, first + n)
+        for leaf, final, place in zip(block.raw_obs, block.raw_final_obs, self._order_in(block), strict=True):
+            final[out] = leaf[before_F[out]]
+            is_seen = self._present_P[places]
+            final[out][is_seen] = self._leaves[place][places[is_seen]]
+
+    def _append(self, module: int, places: np.ndarray, n: int, env_t_E: np.ndarray) -> None:
+        """One row more for the lanes at the first `n` of these places."""
+        if not n:
+            return
+        table, block = self._table, self._block_with(module, n)
         rows, first = block.rows, block.rows.n
-        for leaf, place in zip(block.raw_obs, self._order_in(block), strict=True):
-            written = self._leaves[place]
-            if module != self._own_module or n < len(self._lane_P):
-                leaf[first : first + n] = written[places]
+        if module != self._own_module or n < len(self._lane_P):
+            self._write_rows(block, places, n, first)
         append_rows(
-            places, self._lane_P, self._shape[1], env_t_E, first, block.lane_R, block.prev_R, block.env_t_R,
+            places, n, self._lane_P, self._shape[1], env_t_E, first, block.lane_R, block.prev_R, block.env_t_R,
             block.reward_R, table.row_L, table.count_L,
         )  # fmt: skip
         rows.n += n
-        if n == len(self._lane_P):
-            self._dense_module = module
+
+    def _write_rows(self, block: Block, places: np.ndarray, n: int, first: int) -> None:
+        order = self._order_in(block)
+        if self._is_as_sent(block):
+            for rows, place in zip(block.row_bytes()[0], order, strict=True):
+                take_rows(as_bytes(self._leaves[place]), places, n, first, rows)
+            return
+        for leaf, place in zip(block.raw_obs, order, strict=True):
+            leaf[first : first + n] = self._leaves[place][places[:n]]
 
     # What is rare.
 
@@ -293,19 +304,11 @@ class ArrayGroup:
     # Actions.
 
     def actions(self, acted: list[tuple[int, slice, list[np.ndarray]]]) -> Any:
-        """From (module, its rows that acted, an array for each leaf)."""
-        n_places = len(self._lane_P)
-        for module, _, arrays in acted:
-            if module == self._dense_module and len(arrays[0]) == n_places:
-                return self._nested(arrays)
-        own = [np.zeros((n_places, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
+        """From (module, its rows that acted, an array for each leaf); in arrays that the next call writes to again."""
+        for array in self._actions:
+            array.fill(0)
         for module, rows, arrays in acted:
-            places = self._table.place_L[self._store.blocks[module].lane_R[rows]] - self._first_place
-            is_here = (places >= 0) & (places < n_places)
-            if is_here.any():
-                for array, of_module in zip(own, arrays, strict=True):
-                    array[places[is_here]] = of_module[is_here]
-        return self._nested(own)
-
-    def _nested(self, arrays: list[np.ndarray]) -> Any:
-        return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in arrays])
+            lane_R = self._store.blocks[module].lane_R
+            for array, answers in zip(self._actions, arrays, strict=True):
+                put_rows(as_bytes(answers), lane_R, rows.start, self._table.place_L, self._first_place, as_bytes(array))
+        return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in self._actions])

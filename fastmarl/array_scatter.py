@@ -13,6 +13,7 @@ from fastmarl._scatter import private_copy, set_env_steps
 from fastmarl.array_group import ArrayGroup
 from fastmarl.env_actions import EnvActions
 from fastmarl.envs.arrays import ArrayEnv, GroupArrays, StepArrays
+from fastmarl.kernels.array_steps import count_step
 from fastmarl.store import EpisodeStore
 
 COMMON = "__common__"
@@ -31,7 +32,8 @@ class ArrayScatter:
         self._table = store.table
         self._env_actions = env_actions
         self._env_t_E = np.zeros(env.num_envs, np.int32)
-        self._over = np.zeros((2, env.num_envs), np.bool_)
+        self._over = np.zeros((2, env.num_envs), np.bool_)  # terminated, truncated
+        self._all_done_E = np.zeros(env.num_envs, np.uint8)
         self._groups: dict[str, ArrayGroup] = {}
         n_places = 0
         for name, agents in env.groups.items():
@@ -51,15 +53,15 @@ class ArrayScatter:
         return self._arrays({name: group.arrays_for_step(own[name]) for name, group in self._groups.items()})
 
     def _arrays(self, groups: dict[str, GroupArrays]) -> StepArrays:
-        self._over[...] = False
+        self._over.fill(False)
         return StepArrays(groups, *self._over)
 
     def write_reset(self, env_indices: np.ndarray, out: StepArrays) -> None:
         """Begin episodes: who is present in these envs gets a lane and its first row."""
         self._env_t_E[env_indices] = 0
         set_env_steps(self._table.envs, self._env_t_E)
-        for name, group in self._groups.items():
-            group.write_reset(env_indices, out.groups[name], self._env_t_E)
+        for group in self._groups.values():
+            group.write_reset(env_indices, self._env_t_E)
         self._write_infos(out)
 
     def write_step(self, out: StepArrays) -> np.ndarray:
@@ -71,17 +73,17 @@ class ArrayScatter:
         Raises:
             MultiAgentEnvError: and its kinds, with env index, agent, env step. All episodes are then unusable.
         """
-        self._env_t_E += 1
+        all_done_E = self._all_done_E
+        count_step(self._over[0], self._over[1], self._env_t_E, all_done_E)
         set_env_steps(self._table.envs, self._env_t_E)
-        all_done_E = out.terminated | (out.truncated.view(np.uint8) << 1)
-        for name, group in self._groups.items():
-            group.welcome(out.groups[name], all_done_E)
+        for group in self._groups.values():
+            group.welcome(all_done_E)
         self._write_infos(out)
         joined = {module for group in self._groups.values() for module in group.modules_of_newcomers()}
         for group in self._groups.values():
             group.leave_rows_of(joined)
-        for name, group in self._groups.items():
-            group.write_step(out.groups[name], all_done_E, self._env_t_E)
+        for group in self._groups.values():
+            group.write_step(all_done_E, self._env_t_E)
         return all_done_E
 
     def actions(self) -> dict[str, Any]:

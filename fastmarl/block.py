@@ -14,6 +14,7 @@ import numpy as np
 from fastmarl import _store
 from fastmarl._leaf_rows import LeafRows
 from fastmarl.columns import Columns
+from fastmarl.kernels.rows import as_bytes
 from fastmarl.spaces import RowLayout, map_struct
 
 FIRST_CAPACITY = 64
@@ -94,6 +95,7 @@ class Block:
         self._objects: dict[Key, np.ndarray] = {}  # leaves that are no arrays: these have no array interface to lease
         self.outputs: dict[Key, np.ndarray] = {}
         self.lookback_R = np.zeros(0, np.bool_)  # of the rows carried over: whether their step was complete before
+        self._row_bytes: list[list[np.ndarray]] | None = None
         rows.n = rows.n_finals = 0
         self._pool = pool
         self._bind(pool.capacity)
@@ -120,6 +122,12 @@ class Block:
         for key, column in self.outputs.items():
             if key not in outputs:
                 _blank(key, column[first : first + n])
+
+    def row_bytes(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """uint8 [capacity, bytes of a row]: the memory of `raw_obs`, and of `raw_final_obs`; both without objects."""
+        if self._row_bytes is None:
+            self._row_bytes = [[as_bytes(leaf) for leaf in leaves] for leaves in (self.raw_obs, self.raw_final_obs)]
+        return self._row_bytes[0], self._row_bytes[1]
 
     def reward(self, row: int) -> float:
         """The reward on record, as of now."""
@@ -170,7 +178,7 @@ class Block:
         return column
 
     def _bind(self, capacity: int) -> None:
-        written = self.rows.n
+        written, self._row_bytes = self.rows.n, None
         for name, dtype in ROW_ARRAYS.items():
             setattr(self, name, self._array(name, (capacity,), np.dtype(dtype), written))
         self.obs = self._leaves("obs", self.layout, capacity, written)
@@ -183,7 +191,7 @@ class Block:
         self.rows.bind(leaves, self.lane_R, self.prev_R, self.env_t_R, self.reward_R)
 
     def _bind_finals(self, capacity: int) -> None:
-        written = self.rows.n_finals
+        written, self._row_bytes = self.rows.n_finals, None
         for name, dtype in FINAL_ARRAYS.items():
             setattr(self, name, self._array(name, (capacity,), np.dtype(dtype), written))
         self.final_obs = self._leaves("final", self.layout, capacity, written)

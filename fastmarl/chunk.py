@@ -5,6 +5,7 @@ from copy import copy
 
 import gymnasium as gym
 
+from fastmarl._records import EpisodeRecord, ids_of
 from fastmarl._scatter import Scatter, waiting_places
 from fastmarl.block import Block, BlockSource
 from fastmarl.lanes import LaneTable
@@ -20,30 +21,32 @@ class ChunkParts:
 
     Args:
         table, scatter: of all lanes.
-        lanes: those of the chunk, in order of appearance.
+        record: of the chunk's episode: the lanes are those that it has now, in order of appearance.
         blocks, module_ids: by module index.
-        episode_id: of the chunk's episode.
-        spaces_of: agent id -> (observation space, action space).
+        spaces_of: (env index, agent id) -> (observation space, action space).
         infos: lane -> env step -> info.
     """
+
+    __slots__ = (
+        "_blocks", "_columns", "_env_index", "_episode_id", "_infos", "_lanes", "_module_ids", "_spaces_of", "agent_ids"
+    )  # fmt: skip
 
     def __init__(
         self,
         table: LaneTable,
         scatter: Scatter,
-        lanes: list[int],
-        blocks: Sequence[Block],
+        record: EpisodeRecord,
+        blocks: tuple[Block, ...],
         module_ids: Sequence[str],
-        episode_id: str,
-        spaces_of: Callable[[Hashable], tuple[gym.Space, gym.Space]],
+        spaces_of: Callable[[int, Hashable], tuple[gym.Space, gym.Space]],
         infos: dict[int, dict[int, dict]],
     ):
-        self.agent_ids = [table.agent_ids[lane] for lane in lanes]
-        self._lanes = lanes
-        self._columns = scatter.lanes_now(lanes)
-        self._blocks: Sequence[Block] | Mapping[int, Block] = tuple(blocks)
+        self._lanes = tuple(record.lanes)
+        self.agent_ids = ids_of(self._lanes, table.agent_ids)
+        self._columns = scatter.lanes_now(record.lanes)
+        self._blocks: Sequence[Block] | Mapping[int, Block] = blocks
         self._module_ids = module_ids
-        self._episode_id = episode_id
+        self._env_index, self._episode_id = record.env_index, record.id_
         self._spaces_of = spaces_of
         self._infos = infos
 
@@ -53,8 +56,8 @@ class ChunkParts:
         modules = {module for module in set(by_place) if wanted(self._module_ids[module])}
         places = [place for place, module in enumerate(by_place) if module in modules]
         some = copy(self)
-        some.agent_ids = [self.agent_ids[place] for place in places]
-        some._lanes = [self._lanes[place] for place in places]
+        some.agent_ids = tuple(self.agent_ids[place] for place in places)
+        some._lanes = tuple(self._lanes[place] for place in places)
         some._columns = self._columns[places]
         some._blocks = {module: self._blocks[module] for module in modules}
         return some
@@ -85,7 +88,7 @@ class ChunkParts:
             row, count, lookback, t_started, final, end_env_t, done, module = columns
             if count + (final >= 0) - 1 <= lookback:
                 continue
-            observation_space, action_space = self._spaces_of(agent_id)
+            observation_space, action_space = self._spaces_of(self._env_index, agent_id)
             if self._blocks[module].raw_layout is not None:
                 observation_space = self._blocks[module].layout.space
             infos = self._infos.get(lane, {})

@@ -54,8 +54,7 @@ class EnvActions(ModuleActions):
                 got = f"none among the outputs {list(outputs)}" if raw is None else f"shape {raw.shape}"
                 problem = f"expected {key} of shape {(n, *shape)} for the action space {self._space}, got {got}"
                 raise ModuleOutputError(self._module_id, problem)
-            for_env = leaf.for_env(raw)
-            arrays.append(for_env.copy() if self._as_arrays and for_env is raw else for_env)  # the envs may change it
+            arrays.append(leaf.for_env(raw))
         if self._as_arrays:
             self._acted, self._arrays = slice(first, first + n), arrays
         else:

@@ -78,7 +78,7 @@ class Getters:
     env_t: int
     lookback: int
     id_: str
-    _env_states: list[np.ndarray]
+    _env_states: list[np.ndarray] | None
 
     def get_observations(
         self,
@@ -160,9 +160,11 @@ class Getters:
     @property
     def env_states(self) -> np.ndarray | None:
         """All that are known [n, ...], the last one at `env_t`; None if none were recorded."""
+        if self._env_states is None:
+            return None
         if len(self._env_states) > 1:
             self._env_states[:] = [np.concatenate(self._env_states)]
-        return self._env_states[0] if self._env_states else None
+        return self._env_states[0]
 
     def get_env_states(self, indices: Indices = None, *, neg_index_as_lookback: bool = False) -> np.ndarray:
         """The env's global states [len + 1, ...], from `env_t_started` to `env_t`; option `record_env_state`.

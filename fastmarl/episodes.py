@@ -110,7 +110,7 @@ class MultiAgentEpisode(Getters):
         self._custom_data = {} if custom_data is None else custom_data
         self._known_agents = list(self.agent_episodes) if agent_ids is None else agent_ids
         self._duration_s = duration_s
-        self._env_states = [] if env_states is None else [env_states]  # consecutive pieces
+        self._env_states = None if env_states is None else [env_states]  # consecutive pieces
         self._module_of: dict[AgentID, str] = {}
 
     @property
@@ -308,7 +308,7 @@ class MultiAgentEpisode(Getters):
                 f"episode {self.id_!r}, env steps {self.env_t_started} to {self.env_t}, done={self.is_done}: can't be "
                 f"followed by episode {other.id_!r}, env steps {other.env_t_started} to {other.env_t}"
             )
-        if bool(self._env_states) != bool(other._env_states):
+        if (self._env_states is None) != (other._env_states is None):
             raise EpisodeError(f"episode {self.id_!r}: a chunk with env states can't be joined with one without")
         joined = {agent: self.agent_episodes[agent] for agent in other.agent_episodes if agent in self.agent_episodes}
         for agent, part in joined.items():
@@ -317,8 +317,8 @@ class MultiAgentEpisode(Getters):
             part.concat_episode(other.agent_episodes[agent])
         self._known_agents = list(dict.fromkeys([*self._known_agents, *other._known_agents]))
         self.agent_episodes = {**self.agent_episodes, **other.agent_episodes, **joined}
-        if other.env_states is not None:
-            self._env_states = [*self._env_states, other.env_states[len(other.env_states) - len(other) :]]
+        if self._env_states is not None and other.env_states is not None:
+            self._env_states.append(other.env_states[len(other.env_states) - len(other) :])
         self.env_t = other.env_t
         self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
         self._common_infos = {**self._common_infos, **other._common_infos}

@@ -1,6 +1,5 @@
 """What the agents of one module do: rows of observations -> torch, or lean inference -> actions and outputs."""
 
-import math
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +13,7 @@ from fastmarl.columns import Columns
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.errors import ModuleOutputError
 from fastmarl.kernels.remap import lanes_to_rows, rows_to_lanes
+from fastmarl.kernels.sample import first_nan
 from fastmarl.lanes import LaneTable
 from fastmarl.lean import LeanModule
 from fastmarl.modules import RLModule
@@ -240,8 +240,7 @@ class ModuleInference:
 
     def _check_finite(self, arrays: dict[Key, np.ndarray]) -> None:
         logp = arrays.get(LOGP)
-        if logp is not None and logp.ndim == 1 and math.isnan(logp.dot(logp)):  # the cheapest way to look at all
-            row = int(np.flatnonzero(np.isnan(logp))[0])
+        if logp is not None and logp.ndim == 1 and (row := first_nan(logp)) >= 0:
             logits = arrays.get(LOGITS, logp)[row]
             problem = f"row {row} of its batch has log-probability NaN, from {logits}; are weights or inputs NaN?"
             raise ModuleOutputError(self.module_id, problem)

@@ -6,10 +6,11 @@ made of them; then their numbers are used again.
 """
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
 
 import numpy as np
 
+from fastmarl import _records
+from fastmarl._records import REMEMBERED, EpisodeRecord
 from fastmarl._scatter import EnvLanes
 from fastmarl.errors import FinishedAgentError, UnknownAgentError
 
@@ -28,41 +29,6 @@ ARRAYS = {  # name -> (dtype, value of a fresh lane)
     "steps_L": (np.int64, 0),  # completed steps
     "actions_L": (np.int64, 0),  # actions in the current call
 }
-REMEMBERED = 4096  # finished agents of one episode that are told apart from ones never seen
-
-
-class EpisodeRecord:
-    """What is known of one env's running episode beside its rows."""
-
-    def __init__(self, env_index: int, id_: str, started_at: float):
-        self.env_index = env_index
-        self.id_ = id_
-        self.started_at = started_at
-        self.env_t_started = 0  # of the current chunk
-        self.lookback = 0
-        self.env_states_from = 0  # env step of the first recorded global state that the current chunk needs
-        self.lanes: list[int] = []  # of the current chunk, in order of appearance
-        self.joining: list[int] = []  # respawned while their former lane is in this chunk: they open the next
-        self.ended: list[int] = []  # since the call began
-        self.finished: dict[Hashable, int] = {}  # agent id -> its ended lane, or -1 once that was returned
-        self.early_rewards: dict[Hashable, float] = {}  # paid before the first observation
-        self.policy_mapping_fn: Any = None  # the one in force at the reset; None: everybody to one module, ...
-        self.only_module = 0  # ... this one
-        self.module_of: dict[Hashable, int] = {}
-        self.opened: Any = None  # the episode as mapping functions see it
-        self.custom_data: dict[str, Any] = {}
-        self.agent_returns: dict[Hashable, float] = {}  # of ended lanes
-        self.agent_steps: dict[Hashable, int] = {}
-        self.module_returns: dict[int, float] = {}
-
-    def add(self, agent_id: Hashable, module: int, total: float, steps: int) -> None:
-        """Add an ended lane's return and steps to the episode's."""
-        self.agent_returns[agent_id] = self.agent_returns.get(agent_id, 0.0) + total
-        self.agent_steps[agent_id] = self.agent_steps.get(agent_id, 0) + steps
-        self.module_returns[module] = self.module_returns.get(module, 0.0) + total
-        if len(self.agent_returns) > REMEMBERED:
-            forgotten = next(iter(self.agent_returns))
-            del self.agent_returns[forgotten], self.agent_steps[forgotten]
 
 
 class LaneTable:
@@ -129,26 +95,36 @@ class LaneTable:
         self.module_L[lane] = module
         self.env_L[lane] = env_index
         if former >= 0 and former in record.lanes:
-            record.joining.append(lane)
+            record.joining = (*record.joining, lane)
             self.respawned.add(env_index)
         else:
             record.lanes.append(lane)
         self.envs[env_index].lane_of[agent_id] = lane
         return lane
 
-    def join_all(self, env_index: int, agent_ids: list[Hashable]) -> list[int]:
-        """Lanes for all agents of an episode that begins; `env_L` and `module_L` are the caller's to set."""
-        record, lane_of = self.record(env_index), self.envs[env_index].lane_of
-        for agent_id in agent_ids:
-            record.module_of[agent_id] = self._module_for(agent_id, env_index)
-        while len(self._free) < len(agent_ids):
+    def join_all(self, env_indices: list[int], present: np.ndarray, agents: list[Hashable]) -> tuple[np.ndarray, ...]:
+        """Lanes for all agents of episodes that begin.
+
+        Args:
+            env_indices: whose.
+            present: bool [E, A]: who is there.
+            agents: A ids.
+
+        Returns:
+            (lanes, modules): int32, by env, then agent. `env_L`, `module_L` and `place_L` are the caller's to set.
+        """
+        while len(self._free) < len(env_indices) * len(agents):
             self._resize(2 * len(self.row_L))
-        lanes = [self._free.pop() for _ in agent_ids]
-        for agent_id, lane in zip(agent_ids, lanes, strict=True):
-            self.agent_ids[lane] = agent_id
-            lane_of[agent_id] = lane
-        record.lanes += lanes
-        return lanes
+        return _records.join_all(
+            self.records,
+            self.envs,
+            env_indices,
+            present.view(np.uint8),
+            agents,
+            self._free,
+            self.agent_ids,
+            self._module_for,
+        )
 
     def early_reward(self, env_index: int, lane: int) -> float:
         """Take what the lane's agent was paid before its first observation."""
@@ -181,16 +157,13 @@ class LaneTable:
         self.end_env_t_L[lane] = env_t
         if len(record.finished) > REMEMBERED:
             forgotten = next(iter(record.finished))
-            del record.finished[forgotten], record.module_of[forgotten]
+            del record.finished[forgotten]
+            record.module_of.pop(forgotten, None)
 
-    def finish_all(self, env_index: int, lanes: list[int]) -> None:
-        """The agents of these lanes have ended; `end_env_t_L` is the caller's to set."""
-        record, lane_of = self.record(env_index), self.envs[env_index].lane_of
-        for lane in lanes:
-            agent_id = self.agent_ids[lane]
-            del lane_of[agent_id]
-            record.finished[agent_id] = lane
-        record.ended += lanes
+    def finish_all(self, env_indices: np.ndarray, lanes: np.ndarray, env_ts: np.ndarray) -> None:
+        """The agents of these lanes (int32) have ended, in these envs (int64), at these env steps."""
+        self.end_env_t_L[lanes] = env_ts
+        _records.finish_all(self.records, self.envs, self.agent_ids, env_indices, lanes)
 
     def check_known(self, env_index: int, agent_id: Hashable) -> None:
         known = self._known_agents[env_index]
@@ -202,8 +175,9 @@ class LaneTable:
         """Give the numbers of ended lanes back: their rows have been returned, or dropped."""
         if not lanes:
             return
+        numbers = np.array(lanes)
         for name, (_, fresh) in ARRAYS.items():
-            getattr(self, name)[lanes] = fresh
+            getattr(self, name)[numbers] = fresh
         for lane in lanes:
             self.agent_ids[lane] = None
         self._free.extend(lanes)

@@ -110,7 +110,7 @@ class RunnerMetrics:
         """Take the counts of one call of sample()."""
         counts = {
             "num_env_steps_sampled": goal.env_steps,
-            "num_episodes": len(summary.episodes),
+            "num_episodes": summary.num_episodes,
         }
         for name, count in counts.items():
             self._new[name] += count

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 
 import torch
 
+from fastmarl._records import EpisodeRecord
 from fastmarl.action_masks import ActionMasks
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.env_actions import EnvActions
 from fastmarl.errors import UnknownModuleError
 from fastmarl.inference import ModuleInference
-from fastmarl.lanes import EpisodeRecord
 from fastmarl.modules import RLModule
 from fastmarl.store import ASLEEP, EpisodeStore
 

@@ -115,6 +115,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             env_states=states,
             connectors=[policy.connectors for policy in policies],
             rewards=make_reward_connector(config),
+            max_summaries=config.metrics_num_episodes_for_smoothing,
         )
         self._policies = Policies(self._store, policies)
         options = FailureOptions(

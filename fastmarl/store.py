@@ -7,13 +7,13 @@ begins new blocks with what the next call needs of the old ones (see docs/data_p
 import time
 import uuid
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from fastmarl import _store
+from fastmarl._records import EpisodeRecord, settle_all, steps_by_agent
 from fastmarl._scatter import ModuleRows, Scatter
 from fastmarl.block import Block, Key, MemoryPool
 from fastmarl.chunk import TERMINATED, TRUNCATED, ChunkParts
@@ -22,7 +22,7 @@ from fastmarl.connectors.rewards import RewardConnector
 from fastmarl.env_states import EnvStates
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.kernels.accumulate import accumulate
-from fastmarl.lanes import EpisodeRecord, LaneTable
+from fastmarl.lanes import LaneTable
 from fastmarl.spaces import RowLayout
 from fastmarl.summaries import CallSummary, EpisodeSummary
 
@@ -41,6 +41,7 @@ class EpisodeStore:
         env_states: the recorded global states of each env; empty: none are recorded.
         connectors: per module index, what makes the recorded observations; () if there is none.
         rewards: what makes the recorded rewards; None: they are those paid.
+        max_summaries: so many of the episodes that end in a call are summed up, the last ones.
 
     Attributes:
         connects: whether observations go through connectors into the record.
@@ -60,12 +61,14 @@ class EpisodeStore:
         env_states: Sequence[EnvStates] = (),
         connectors: Sequence[ModuleConnectors | None] = (),
         rewards: RewardConnector | None = None,
+        max_summaries: int = 1,
     ):
         self.table = table
         self.module_ids = module_ids
         self._layouts = layouts
         self._connectors = list(connectors) or [None] * len(layouts)
         self._rewards = rewards
+        self._max_summaries = max_summaries
         self.connects = _any_records(self._connectors)
         self._spaces_of = spaces_of
         self._env_states = env_states
@@ -76,12 +79,13 @@ class EpisodeStore:
         self.awake: list[int] = []
         self.on_wake: Callable[[int], None] = lambda module: None
         self.blocks = [ASLEEP] * len(layouts)
+        self._blocks_of_chunks: tuple[Block, ...] = ()
         self.acting_from = [0] * len(layouts)  # per module: its agents act next upon the rows from here on
         self._first_action = [0] * len(layouts)  # acting_from at the call's begin
         self._stamped = [0] * len(layouts)
         self._run_id = uuid.uuid4().hex[:20]
         self._n_ids = 0
-        self._finished: list[tuple[EpisodeRecord, int, float]] = []  # with env steps and seconds
+        self._finished: list[EpisodeRecord] = []
         self._dropped_lanes: list[int] = []
         self.finished_chunks: list[MultiAgentEpisode] = []
 
@@ -179,8 +183,8 @@ class EpisodeStore:
         record = self.table.record(env_index)
         chunk = self._make_chunk(record, bool(all_done & TERMINATED), bool(all_done & TRUNCATED))
         self.finished_chunks.append(chunk)
-        duration_s = time.perf_counter() - record.started_at
-        self._finished.append((record, self.table.envs[env_index].env_t, duration_s))
+        record.env_steps, record.duration_s = chunk.env_t, chunk.get_duration_s()
+        self._finished.append(record)
         self.table.records[env_index] = None
         return chunk
 
@@ -197,7 +201,7 @@ class EpisodeStore:
         """End chunks of which an agent has respawned in this step: a chunk holds one trajectory of an agent."""
         for env_index in sorted(self.table.respawned):
             record = self.table.record(env_index)
-            joining, record.joining = record.joining, []
+            joining, record.joining = record.joining, ()
             self.finished_chunks.append(self._make_chunk(record))
             for module in self.awake:
                 lanes, _, counts = self._carried(module, self.table.live_lanes([env_index]))
@@ -238,13 +242,14 @@ class EpisodeStore:
         for module in self.awake:
             self._renew_block(module, live)
         self._first_action, self._stamped = list(self.acting_from), list(self.acting_from)
-        for record in self.table.records:
-            if record is not None:
-                self._settle_ended(record)
-                self._next_chunk(record)
+        running = [record for record in self.table.records if record is not None]
+        self._settle_ended(running)
+        for record in running:
+            self._next_chunk(record)
         self._renew_env_states()
         self.table.release(self._dropped_lanes)
         self.finished_chunks, self._finished, self._dropped_lanes = [], [], []
+        self._blocks_of_chunks = ()
         return summary
 
     def _make_chunk(
@@ -256,10 +261,7 @@ class EpisodeStore:
         infos: dict[int, dict[int, dict]] = {}
         for env_t, lane, info in env.infos:
             infos.setdefault(lane, {})[env_t] = info
-        spaces_of = partial(self._spaces_of, record.env_index)
-        parts = ChunkParts(
-            table, self.scatter, list(record.lanes), self.blocks, self.module_ids, record.id_, spaces_of, infos
-        )
+        parts = ChunkParts(table, self.scatter, record, self._shared_blocks(), self.module_ids, self._spaces_of, infos)
         return MultiAgentEpisode(
             id_=record.id_,
             agent_episodes=parts,
@@ -269,13 +271,20 @@ class EpisodeStore:
             is_terminated=terminated,
             is_truncated=truncated,
             common_infos=infos.get(-1, {}),
-            waiting_infos=parts.waiting_infos,
+            waiting_infos=parts.waiting_infos if infos else None,
             hanging_rewards=parts.hanging_rewards(self.acting_from),
             custom_data=record.custom_data,
             agent_ids=parts.agent_ids,
             env_states=self._states_of_chunk(record) if self._env_states else None,
             duration_s=time.perf_counter() - record.started_at,
         )
+
+    def _shared_blocks(self) -> tuple[Block, ...]:
+        """All blocks as they are now: one tuple for all chunks until one is put in another's place."""
+        blocks = tuple(self.blocks)
+        if blocks != self._blocks_of_chunks:
+            self._blocks_of_chunks = blocks
+        return self._blocks_of_chunks
 
     def _states_of_chunk(self, record: EpisodeRecord) -> np.ndarray:
         env_t = self.table.envs[record.env_index].env_t
@@ -297,37 +306,35 @@ class EpisodeStore:
             accumulate(reward_R, lane_R, block.lookback_R, *actions, *ends, *sums)
             module_id = self.module_ids[module]
             summary.module_steps[module_id] = summary.module_steps.get(module_id, 0) + actions[1] - actions[0]
-        acted = np.flatnonzero(table.actions_L)
-        for lane, n_actions in zip(acted.tolist(), table.actions_L[acted].tolist(), strict=True):
-            agent_id = table.agent_ids[lane]
-            summary.agent_steps[agent_id] = summary.agent_steps.get(agent_id, 0) + n_actions
+        summary.agent_steps = steps_by_agent(table.agent_ids, table.actions_L)
         table.actions_L[:] = 0
-        for record, env_steps, duration_s in self._finished:
-            self._settle_ended(record)
+        summary.num_episodes = len(self._finished)
+        first_summed = max(0, len(self._finished) - self._max_summaries)
+        self._drop_ended(self._finished[:first_summed])
+        self._settle_ended(self._finished[first_summed:])
+        for record in self._finished[first_summed:]:
             module_returns: dict[str, float] = {}
             for module, total in record.module_returns.items():
                 module_id = self.module_ids[module]
                 module_returns[module_id] = module_returns.get(module_id, 0.0) + total
             summary.episodes.append(
-                EpisodeSummary(env_steps, duration_s, record.agent_returns, record.agent_steps, module_returns)
+                EpisodeSummary(
+                    record.env_steps, record.duration_s, record.agent_returns, record.agent_steps, module_returns
+                )
             )
         summary.unattributed_reward = table.unattributed_reward
         table.unattributed_reward = 0.0
         return summary
 
-    def _settle_ended(self, record: EpisodeRecord) -> None:
-        """Add the ended lanes' sums to the episode's, and give the lanes back."""
-        table, lanes = self.table, record.ended
-        if not lanes:
-            return
-        columns = [column[lanes].tolist() for column in (table.module_L, table.return_L, table.steps_L)]
-        for lane, module, total, steps in zip(lanes, *columns, strict=True):
-            agent_id = table.agent_ids[lane]
-            record.add(agent_id, module, total, steps)
-            if record.finished.get(agent_id) == lane:
-                record.finished[agent_id] = -1
-        self._dropped_lanes += lanes
-        record.ended = []
+    def _settle_ended(self, records: list[EpisodeRecord]) -> None:
+        """Add the ended lanes' sums to the episodes', and give the lanes back."""
+        table = self.table
+        self._dropped_lanes += settle_all(records, table.agent_ids, table.module_L, table.return_L, table.steps_L)
+
+    def _drop_ended(self, records: list[EpisodeRecord]) -> None:
+        """Give the ended lanes back of episodes whose sums nobody asks for."""
+        for record in records:
+            self._dropped_lanes += record.ended
 
     def _next_chunk(self, record: EpisodeRecord) -> None:
         """The episode goes on in a new chunk, with the lanes that live."""

@@ -19,7 +19,8 @@ class EpisodeSummary:
 class CallSummary:
     """What one call of sample() has recorded, in numbers."""
 
-    episodes: list[EpisodeSummary] = field(default_factory=list)
+    num_episodes: int = 0  # that have ended
+    episodes: list[EpisodeSummary] = field(default_factory=list)  # the last of them
     agent_steps: dict[Hashable, int] = field(default_factory=dict)  # actions by agent id
     module_steps: dict[str, int] = field(default_factory=dict)  # actions by module id
     unattributed_reward: float = 0.0

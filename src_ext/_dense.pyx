@@ -55,7 +55,7 @@ cdef class DenseNet:
     cdef Py_ssize_t _n_means, _n_logits, _n
     cdef cnp.ndarray _log_std
     cdef list _weights                      # keeps what the layers point to alive
-    cdef cnp.ndarray _out_logits, _out_values
+    cdef cnp.ndarray _room, _out_logits, _out_values
 
     def __cinit__(self, Py_ssize_t n_obs, list layers, int logits, int values, log_std, variant=None):
         self._weights = []
@@ -78,6 +78,7 @@ cdef class DenseNet:
             self._log_std = _floats(log_std, (log_std.size,))
             self._n_logits += log_std.size
         self._n = -1
+        self._room = np.empty((0, 1), np.float32)
 
     cdef _add(self, Py_ssize_t i, int source, weight, bias, int activation, float alpha):
         cdef dense_layer *layer = self._net.layers + i
@@ -109,9 +110,7 @@ cdef class DenseNet:
         _floats(obs, (len(obs), self._net.n_obs))
         cdef Py_ssize_t n = cnp.PyArray_DIM(obs, 0)
         if n != self._n:
-            self._out_logits = np.empty((n, self._n_logits), np.float32)
-            self._out_values = None if self._values < 0 else np.empty(n, np.float32)
-            self._n = n
+            self._make_room(n)
         cdef const float *rows = <float*>cnp.PyArray_DATA(obs)
         cdef float *logits = <float*>cnp.PyArray_DATA(self._out_logits)
         cdef float *values = NULL if self._values < 0 else <float*>cnp.PyArray_DATA(self._out_values)
@@ -119,6 +118,16 @@ cdef class DenseNet:
         with nogil:
             self._forward(rows, n, logits, values, log_std)
         return self._out_logits, self._out_values
+
+    cdef int _make_room(self, Py_ssize_t n) except -1:
+        """Outputs of n rows; memory that was ever enough is kept."""
+        if n > len(self._room):
+            self._room = np.empty((n, self._n_logits + 1), np.float32)
+        floats = self._room.reshape(-1)
+        self._out_logits = floats[: n * self._n_logits].reshape(n, self._n_logits)
+        self._out_values = None if self._values < 0 else floats[n * self._n_logits : n * (self._n_logits + 1)]
+        self._n = n
+        return 0
 
     cdef void _forward(
         self,

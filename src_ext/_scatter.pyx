@@ -91,7 +91,8 @@ cdef class EnvLanes:
         """Forget all agents: a new episode begins."""
         self.order = None
         self.lane_of = {}
-        self.infos = []
+        if self.infos is None or self.infos:
+            self.infos = []
         self.env_t = 0
         self.n_acting = 0
 

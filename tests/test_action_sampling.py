@@ -62,21 +62,25 @@ def test_a_seed_gives_the_same_actions_however_they_are_batched(rng, space):
     logits = random_logits(rng, space, 30)
     at_once, by_parts = sampler_of(space), sampler_of(space)
     expected = at_once.sample(logits)
-    parts = [by_parts.sample(logits[begin:end]) for begin, end in pairwise([0, 1, 2, 10, 30])]
+    parts = [copied(by_parts.sample(logits[begin:end])) for begin, end in pairwise([0, 1, 2, 10, 30])]
     for whole, pieces in zip(expected, zip(*parts, strict=True), strict=True):
         np.testing.assert_array_equal(np.concatenate(pieces), whole)
     other = sampler_of(space, seed=1).sample(logits)
     assert (other[0] != expected[0]).any()
 
 
-def test_actions_that_were_given_out_are_not_overwritten(rng, space):
-    logits = random_logits(rng, space, 20)
-    sampler = sampler_of(space)
+def test_memory_that_was_ever_enough_is_written_again(rng, space):
+    logits, sampler = random_logits(rng, space, 20), sampler_of(space)
     first = sampler.sample(logits)
-    copies = [array.copy() for array in first]
-    sampler.sample(logits)
-    for array, copy in zip(first, copies, strict=True):
-        np.testing.assert_array_equal(array, copy)
+    expected = copied(first)
+    for array in first:
+        array[...] = 0
+    for array, again, before in zip(first, sampler.sample(logits[:7]), expected, strict=True):
+        assert np.shares_memory(array, again) and (again != before[:7]).any()
+
+
+def copied(arrays):
+    return [array.copy() for array in arrays]
 
 
 def test_gaussian_actions_are_normal():

@@ -4,7 +4,21 @@ import numpy as np
 import pytest
 
 from fastmarl.kernels.accumulate import accumulate, accumulate_numpy
-from fastmarl.kernels.array_steps import NO_PLACE, append_rows, append_rows_numpy, settle_step, settle_step_numpy
+from fastmarl.kernels.array_steps import (
+    NO_PLACE,
+    append_rows,
+    append_rows_numpy,
+    begin_step,
+    begin_step_numpy,
+    count_step,
+    count_step_numpy,
+    end_lanes,
+    end_lanes_numpy,
+    find_absent,
+    find_absent_numpy,
+    settle_step,
+    settle_step_numpy,
+)
 from fastmarl.kernels.frames import (
     former_rows,
     former_rows_numpy,
@@ -17,7 +31,18 @@ from fastmarl.kernels.moments import update_moments, update_moments_numpy
 from fastmarl.kernels.normalize import count_and_normalize, count_and_normalize_numpy
 from fastmarl.kernels.remap import lanes_to_rows, lanes_to_rows_numpy, rows_to_lanes, rows_to_lanes_numpy
 from fastmarl.kernels.returns import discount, discount_numpy, gae, gae_numpy
+from fastmarl.kernels.rows import (
+    as_bytes,
+    put_rows,
+    put_rows_numpy,
+    take_finals,
+    take_finals_numpy,
+    take_rows,
+    take_rows_numpy,
+)
 from fastmarl.kernels.sample import (
+    first_nan,
+    first_nan_numpy,
     likeliest_choices,
     likeliest_choices_numpy,
     sample_choices,
@@ -245,19 +270,128 @@ def test_settle_step_names_the_first_bad_reward(kernel, bad):
 @pytest.mark.parametrize("n", [0, 1, 33])
 def test_append_rows_matches_numpy(rng, kernel, n):
     lane_P = rng.permutation(60)[:40].astype(np.int32)
-    places = np.sort(rng.permutation(40)[:n])
+    places = np.append(np.sort(rng.permutation(40)[:n]), -99)
     env_t_E = rng.integers(0, 99, 10).astype(np.int32)
     row_L, count_L = rng.integers(0, 9, 60), rng.integers(1, 9, 60).astype(np.int32)
     answers = []
     for append in (append_rows_numpy, kernel):
         columns = [np.full(50, -7, dtype) for dtype in (np.int32, np.int64, np.int32, np.float64)]
         of_lanes = [row_L.copy(), count_L.copy()]
-        append(places, lane_P, 4, env_t_E, 5, *columns, *of_lanes)
+        append(places, n, lane_P, 4, env_t_E, 5, *columns, *of_lanes)
         answers.append([*columns, *of_lanes])
         assert all((column[:5] == -7).all() and (column[5 + n :] == -7).all() for column in columns)
     for expected, got in zip(*answers, strict=True):
         np.testing.assert_array_equal(got, expected)
     assert (answers[0][4] != row_L).sum() >= n - 5
+
+
+def both(reference, kernel, arguments, written):
+    """What each has written to copies of `written`, and returned."""
+    answers = []
+    for function in (reference, kernel):
+        copies = [array.copy() for array in written]
+        answers.append([function(*arguments, *copies), *copies])
+    return answers
+
+
+def assert_same(answers):
+    (expected, *expected_arrays), (got, *got_arrays) = answers
+    assert got == expected
+    for expected_array, got_array in zip(expected_arrays, got_arrays, strict=True):
+        np.testing.assert_array_equal(got_array, expected_array)
+
+
+@versions(begin_step)
+@pytest.mark.parametrize("n", [0, 1, 40])
+def test_begin_step_matches_numpy(rng, kernel, n):
+    lane_P = rng.integers(-1, 2, n).astype(np.int32)
+    written = np.full(n, 7.0), *np.ones((2, n), np.bool_), rng.random(n) < 0.5
+    assert_same(both(begin_step_numpy, kernel, [lane_P], written))
+
+
+@versions(count_step)
+@pytest.mark.parametrize("n", [0, 1, 40])
+def test_count_step_matches_numpy(rng, kernel, n):
+    flags = rng.random((2, n)) < 0.5
+    assert_same(both(count_step_numpy, kernel, [*flags], [np.arange(n, dtype=np.int32), np.full(n, 99, np.uint8)]))
+
+
+@versions(find_absent)
+@pytest.mark.parametrize("n", [0, 1, 40])
+def test_find_absent_matches_numpy(rng, kernel, n):
+    lane_P = rng.integers(-1, 1, n).astype(np.int32)
+    rewards = rng.integers(0, 2, n) * rng.choice([0.5, np.nan], n)
+    answers = both(find_absent_numpy, kernel, [lane_P, rewards, rng.random(n) < 0.5], np.full((2, n), -7))
+    assert_same(answers)
+    assert n < 40 or min(answers[0][0]) > 3
+
+
+@versions(end_lanes)
+@pytest.mark.parametrize("n", [0, 1, 12])
+def test_end_lanes_matches_numpy(rng, kernel, n):
+    ended = np.append(np.sort(rng.permutation(40)[:n]), -99)
+    written = rng.permutation(60)[:40].astype(np.int32), rng.permutation(60), *np.full((2, 20), -7)
+    arguments = [ended, n, 4, rng.random(40) < 0.5]
+    scratch = np.full(n + 1, -7, np.int32), np.full(n + 1, -7)
+
+    def with_integers(function):
+        return lambda *given: function(*given[:6], 17, 5, *given[6:])
+
+    assert_same(both(with_integers(end_lanes_numpy), with_integers(kernel), arguments, [*written, *scratch]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.bool_, np.int64])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,)])
+def test_rows_are_the_same_memory_as_bytes(dtype, shape):
+    array = np.ones((5, *shape), dtype)
+    rows = as_bytes(array)
+    assert rows.shape == (5, array[0].nbytes) and rows.dtype == np.uint8
+    rows[...] = 0
+    assert not array.any()
+    assert as_bytes(array[:0]).shape == (0, array[0].nbytes)
+
+
+@versions(take_rows)
+@pytest.mark.parametrize("n", [0, 1, 33])
+def test_take_rows_matches_numpy_also_in_place(rng, kernel, n):
+    places = np.append(np.sort(rng.permutation(40)[:n]), -99)
+    source, out = rng.integers(0, 9, (40, 6), np.uint8), np.full((50, 6), 7, np.uint8)
+    assert_same(both(take_rows_numpy, kernel, [source, places, n, 5], [out]))
+    expected = source.copy()
+    take_rows_numpy(source, places, n, 0, expected)
+    kernel(source, places, n, 0, source)
+    np.testing.assert_array_equal(source, expected)
+
+
+@versions(put_rows)
+@pytest.mark.parametrize("n", [0, 1, 33])
+def test_put_rows_matches_numpy(rng, kernel, n):
+    lane_R, place_L = rng.permutation(60)[:50].astype(np.int32), rng.permutation(60).astype(np.int32)
+    values, out = rng.integers(0, 9, (n, 6), np.uint8), np.full((20, 6), 99, np.uint8)
+    answers = both(put_rows_numpy, kernel, [values, lane_R, 10, place_L, 20], [out])
+    assert_same(answers)
+    assert n < 33 or 3 < (answers[0][1] != 99).any(1).sum() < 20
+
+
+@versions(take_finals)
+@pytest.mark.parametrize("n", [0, 1, 12])
+def test_take_finals_matches_numpy(rng, kernel, n):
+    ended = np.append(np.sort(rng.permutation(40)[:n]), -99)
+    sent, rows = rng.integers(0, 9, (40, 6), np.uint8), rng.integers(10, 19, (50, 6), np.uint8)
+    arguments = [sent, rows, ended, n, rng.random(40) < 0.5, rng.integers(0, 50, 20), 5]
+    answers = both(take_finals_numpy, kernel, arguments, [np.full((20, 6), 99, np.uint8)])
+    assert_same(answers)
+    assert ((answers[0][1] != 99).all(1)).sum() == n
+
+
+@versions(first_nan)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("places", [[], [0], [3, 7], [8]])
+def test_first_nan_matches_numpy(kernel, dtype, places):
+    values = np.array([1, np.inf, -np.inf, 0, 1, 2, 3, 4, 5], dtype)
+    values[places] = np.nan
+    assert kernel(values) == first_nan_numpy(values) == (places[0] if places else -1)
+    assert kernel(values[:0]) == -1
 
 
 @versions(count_and_normalize)

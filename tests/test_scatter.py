@@ -6,10 +6,11 @@ import pytest
 from reference.rows import ListRows
 
 from fastmarl._actions import ActionDicts, ModuleActions
+from fastmarl._records import EpisodeRecord
 from fastmarl._scatter import ModuleRows, Scatter
 from fastmarl.block import Block, MemoryPool
 from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError, UnknownAgentError
-from fastmarl.lanes import EpisodeRecord, LaneTable
+from fastmarl.lanes import LaneTable
 from fastmarl.spaces import RowLayout
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)

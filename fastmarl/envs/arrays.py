@@ -132,7 +132,8 @@ class ArrayEnv:
 
         Args:
             actions: by group: [E, A] of int64 for a Discrete space, [E, A, ...] of the space's dtype, or for Dict and
-                Tuple spaces such arrays nested likewise. They are the env's to change. Agents that do not act have 0.
+                Tuple spaces such arrays nested likewise. They are the env's to change, until the next step. Agents that
+                do not act have 0.
             out: where observations, rewards and flags go to.
         """
         raise NotImplementedError

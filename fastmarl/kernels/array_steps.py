@@ -9,6 +9,68 @@ from numba import njit
 NO_PLACE = -1
 
 
+def begin_step_numpy(lane_P, reward_P, terminated_P, truncated_P, present_P):
+    """Reference for begin_step()."""
+    reward_P[:] = 0.0
+    terminated_P[:] = truncated_P[:] = False
+    present_P[:] = lane_P >= 0
+
+
+@njit(cache=True, nogil=True)
+def begin_step(lane_P, reward_P, terminated_P, truncated_P, present_P):
+    """What an env finds in a group's arrays: nothing was paid, nobody has ended, present is who has a lane (int32)."""
+    for p in range(len(lane_P)):
+        reward_P[p] = 0.0
+        terminated_P[p] = truncated_P[p] = False
+        present_P[p] = lane_P[p] >= 0
+
+
+def count_step_numpy(terminated_E, truncated_E, env_t_E, all_done_E):
+    """Reference for count_step()."""
+    env_t_E += 1
+    all_done_E[:] = terminated_E.astype(np.uint8) | (truncated_E.astype(np.uint8) << 1)
+
+
+@njit(cache=True, nogil=True)
+def count_step(terminated_E, truncated_E, env_t_E, all_done_E):
+    """Each env has made a step: one more in env_t_E (int32); its episode's flags as bits, 1 and 2, in all_done_E."""
+    for e in range(len(env_t_E)):
+        env_t_E[e] += 1
+        all_done_E[e] = np.uint8(terminated_E[e]) | (np.uint8(truncated_E[e]) << 1)
+
+
+def find_absent_numpy(lane_P, reward_P, present_P, paid, observed):
+    """Reference for find_absent()."""
+    for out, is_found in ((paid, reward_P != 0), (observed, present_P)):
+        places = np.flatnonzero((lane_P < 0) & is_found)
+        out[: len(places)] = places
+    return int(((lane_P < 0) & (reward_P != 0)).sum()), int(((lane_P < 0) & present_P).sum())
+
+
+@njit(cache=True, nogil=True)
+def find_absent(lane_P, reward_P, present_P, paid, observed):
+    """Agents without a lane that are paid, or observed.
+
+    Args:
+        lane_P: int32, -1 where there is none.
+        reward_P, present_P: float64 and bool, of this step.
+        paid, observed: int64 [P], written: their places.
+
+    Returns:
+        (how many are paid, how many are observed).
+    """
+    n_paid = n_observed = 0
+    for p in range(len(lane_P)):
+        if lane_P[p] < 0:
+            if reward_P[p] != 0.0:
+                paid[n_paid] = p
+                n_paid += 1
+            if present_P[p]:
+                observed[n_observed] = p
+                n_observed += 1
+    return n_paid, n_observed
+
+
 def settle_step_numpy(
     module, lane_P, reward_P, terminated_P, truncated_P, present_P, all_done_E, module_L, row_L, done_L, final_L,
     reward_R, first_final, kept, ended,
@@ -83,34 +145,35 @@ def settle_step(
 
 
 def append_rows_numpy(
-    places, lane_P, agents, env_t_E, first, lane_R, prev_R, env_t_R, reward_R, row_L, count_L
+    places, n, lane_P, agents, env_t_E, first, lane_R, prev_R, env_t_R, reward_R, row_L, count_L
 ):  # fmt: skip
     """Reference for append_rows()."""
+    places = places[:n]
     lanes = lane_P[places]
-    rows = slice(first, first + len(places))
+    rows = slice(first, first + n)
     lane_R[rows] = lanes
     prev_R[rows] = row_L[lanes]
     env_t_R[rows] = env_t_E[places // agents]
     reward_R[rows] = 0.0
-    row_L[lanes] = np.arange(first, first + len(places))
+    row_L[lanes] = np.arange(first, first + n)
     count_L[lanes] += 1
 
 
 @njit(cache=True, nogil=True)
 def append_rows(
-    places, lane_P, agents, env_t_E, first, lane_R, prev_R, env_t_R, reward_R, row_L, count_L
+    places, n, lane_P, agents, env_t_E, first, lane_R, prev_R, env_t_R, reward_R, row_L, count_L
 ):  # fmt: skip
-    """Give the lanes at these places (int64, each once) one row more, from row `first` on.
+    """Give the lanes at these places one row more, from row `first` on.
 
     Args:
-        places: int64.
+        places, n: int64 [>= n], each once, and how many there are.
         lane_P, agents: int32, and the number of agents of the group.
         env_t_E: int32, the env step to record.
         first: int, the row of the first place.
         lane_R, prev_R, env_t_R, reward_R: columns of the module's block, written.
         row_L, count_L: the lane table's, written.
     """
-    for i in range(len(places)):
+    for i in range(n):
         p = places[i]
         lane, row = lane_P[p], first + i
         lane_R[row] = lane
@@ -119,3 +182,34 @@ def append_rows(
         reward_R[row] = 0.0
         row_L[lane] = row
         count_L[lane] += 1
+
+
+def end_lanes_numpy(ended, n, agents, present_P, lane_P, row_L, n_rows, first, prev_F, at_F, lanes, envs):
+    """Reference for end_lanes()."""
+    places, finals = ended[:n], slice(first, first + n)
+    lanes[:n], envs[:n] = lane_P[places], places // agents
+    prev_F[finals] = row_L[lanes[:n]]
+    at_F[finals] = np.where(present_P[places], n_rows, -1)
+    lane_P[places] = -1
+
+
+@njit(cache=True, nogil=True)
+def end_lanes(ended, n, agents, present_P, lane_P, row_L, n_rows, first, prev_F, at_F, lanes, envs):
+    """Close the lanes at these places with the finals first .. first + n.
+
+    Args:
+        ended: int64 [>= n], places.
+        n, agents, n_rows, first: ints: lanes that end; agents of the group; rows of the block; the first free final.
+        present_P: bool, whether there is an observation now.
+        lane_P: int32; -1 afterwards, at these places.
+        row_L: int64, the lanes' last rows.
+        prev_F, at_F: int64, written: the lane's last row; n_rows, or -1 where there is no observation.
+        lanes, envs: int32 and int64 [>= n], written: the lanes, and the envs they are in.
+    """
+    for i in range(n):
+        place = ended[i]
+        lane = lane_P[place]
+        lanes[i], envs[i] = lane, place // agents
+        prev_F[first + i] = row_L[lane]
+        at_F[first + i] = n_rows if present_P[place] else -1
+        lane_P[place] = -1

@@ -9,8 +9,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from fastmarl._records import EpisodeRecord
 from fastmarl._step_keys import StepKeys, count_steps
-from fastmarl.lanes import EpisodeRecord, LaneTable
+from fastmarl.lanes import LaneTable
 from fastmarl.rllib.metrics import EpisodeNumbers
 
 

@@ -130,9 +130,10 @@ class RLlibStore(EpisodeStore):
     def _sum_up(self) -> CallSummary:
         return CallSummary()  # RLlib's numbers are summed chunk by chunk, in its order
 
-    def _settle_ended(self, record: Any) -> None:
-        self._dropped_lanes += record.ended
-        record.ended = []
+    def _settle_ended(self, records: list[Any]) -> None:
+        for record in records:
+            self._dropped_lanes += record.ended
+            record.ended = []
 
 
 def _no_spaces(env_index: int, agent_id: Any) -> Any:
