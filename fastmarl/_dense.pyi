@@ -10,7 +10,7 @@ class DenseNet:
     def __init__(
         self,
         n_obs: int,
-        layers: list[tuple[int, np.ndarray, np.ndarray | None, str, float]],
+        layers: list[tuple[int, np.ndarray | None, np.ndarray | None, str, float, float | None]],
         logits: int,
         values: int,
         log_std: np.ndarray | None,

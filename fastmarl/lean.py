@@ -2,11 +2,11 @@
 
 In small batches torch's calls take longer than its sums. A module is taken over only where it is certain what its
 forward methods compute: it is a `DefaultRLModule`, or one of a subclass that leaves these methods as they are, made of
-linear layers and known activations that nobody hooks into. All others run as ever.
+linear layers, layer normalisations and known activations that nobody hooks into. All others run as ever.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -39,7 +39,16 @@ OBSERVATIONS = -1  # in place of a layer's index
 MOST_AGAINST_THREADS = 4_000_000
 MOST_PLAIN = 300_000
 
-Layer = tuple[int, torch.Tensor, torch.Tensor | None, str, float]  # source, weight, bias, activation, alpha
+
+class Layer(NamedTuple):
+    """One layer, as DenseNet has it."""
+
+    source: int
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+    activation: str = "linear"
+    alpha: float = 1.0  # of ELU
+    eps: float | None = None  # of a layer normalisation
 
 
 class LeanModule:
@@ -141,6 +150,7 @@ class _Reader:
             raise _NotDense("it masks actions itself")
         self._n_obs = n_obs
         self._layers: list[Layer] = []
+        self._widths: list[int] = []  # outputs of each
         self._values = OBSERVATIONS
         features = self._add(_flat(module.trunk), OBSERVATIONS)
         policy = _flat(module.pi)
@@ -156,44 +166,45 @@ class _Reader:
 
     def key(self) -> tuple:
         """Equal where nothing has changed but numbers in weights."""
-        layers = [
-            (source, _place(weight), _place(bias), activation, alpha)
-            for source, weight, bias, activation, alpha in self._layers
-        ]
+        layers = [(layer.source, _place(layer.weight), _place(layer.bias), *layer[3:]) for layer in self._layers]
         return *layers, self._logits, self._values, _place(self._log_std)
 
     def compiled(self) -> DenseNet:
-        layers = [
-            (source, weight.detach().numpy(), None if bias is None else bias.detach().numpy(), activation, alpha)
-            for source, weight, bias, activation, alpha in self._layers
-        ]
-        log_std = None if self._log_std is None else self._log_std.detach().numpy()
-        return DenseNet(self._n_obs, layers, self._logits, self._values, log_std)
+        layers = [(layer.source, _array(layer.weight), _array(layer.bias), *layer[3:]) for layer in self._layers]
+        return DenseNet(self._n_obs, layers, self._logits, self._values, _array(self._log_std))
 
     def multiplications(self) -> int:
         """For one row."""
-        return sum(weight.numel() for _, weight, *_ in self._layers)
+        return sum(0 if weight is None else weight.numel() for _, weight, *_ in self._layers)
 
     def _n_out(self, layer: int) -> int:
-        return self._n_obs if layer < 0 else self._layers[layer][1].shape[0]
+        return self._n_obs if layer < 0 else self._widths[layer]
 
     def _add(self, parts: list[nn.Module], source: int) -> int:
         """Take layers that follow layer `source`; returns the index of the last one."""
-        follows_linear = False  # other activations would change what other layers get, too
+        follows_layer = False  # other activations would change what other layers get, too
         for part in parts:
-            kind = type(part)
-            if type(part) is nn.Linear:
-                weight = _weights(part, "weight", (part.out_features, self._n_out(source)))
-                bias = None if part._parameters["bias"] is None else _weights(part, "bias", (part.out_features,))
-                self._layers.append((source, weight, bias, "linear", 1.0))
-                source = len(self._layers) - 1
-            elif kind in ACTIVATIONS and follows_linear:
-                self._layers[source] = (*self._layers[source][:3], ACTIVATIONS[kind], getattr(part, "alpha", 1.0))
+            kind, width = type(part), self._n_out(source)
+            if kind is nn.Linear or (kind is nn.LayerNorm and part.normalized_shape == (width,)):
+                self._append(part, source, width)
+            elif kind in ACTIVATIONS and follows_layer:
+                activation, alpha = ACTIVATIONS[kind], getattr(part, "alpha", 1.0)
+                self._layers[-1] = self._layers[-1]._replace(activation=activation, alpha=alpha)
             else:
                 raise _NotDense(f"{kind.__name__} is not known to it" if kind not in ACTIVATIONS else
                                 f"{kind.__name__} does not follow a linear layer")  # fmt: skip
-            follows_linear = kind is nn.Linear
+            follows_layer = kind not in ACTIVATIONS
+            source = len(self._layers) - 1
         return source
+
+    def _append(self, part: Any, source: int, width: int) -> None:
+        """Take a layer of so many inputs."""
+        is_norm = type(part) is nn.LayerNorm
+        n_out = width if is_norm else part.out_features
+        weight = _weights(part, "weight", (n_out,) if is_norm else (n_out, width))
+        eps = part.eps if is_norm else None
+        self._layers.append(Layer(source, weight, _weights(part, "bias", (n_out,)), eps=eps))
+        self._widths.append(n_out)
 
 
 def _flat(part: Any) -> list[nn.Module]:
@@ -206,13 +217,19 @@ def _flat(part: Any) -> list[nn.Module]:
     return [layer for child in part._modules.values() for layer in _flat(child)]
 
 
-def _weights(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+def _weights(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
     weights = layer._parameters[name]
+    if weights is None:  # as layers without a bias have it
+        return None
     if type(weights) is not nn.Parameter or weights.dtype is not torch.float32 or not weights.is_cpu:
         raise _NotDense(f"{type(layer).__name__}.{name} is no torch.nn.Parameter of float32 on the CPU")
     if weights.shape != shape or not weights.is_contiguous():
         raise _NotDense(f"{type(layer).__name__}.{name} is not contiguous, or has shape {list(weights.shape)}")
     return weights
+
+
+def _array(weights: torch.Tensor | None) -> np.ndarray | None:
+    return None if weights is None else weights.detach().numpy()
 
 
 def _place(weights: torch.Tensor | None) -> tuple | None:

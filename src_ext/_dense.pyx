@@ -15,6 +15,7 @@ cdef extern from "dense.h" nogil:
         float *bias
         Py_ssize_t n_in
         Py_ssize_t n_out
+        float eps
         int activation
         float alpha
         int source
@@ -41,8 +42,9 @@ cdef class DenseNet:
 
     Args:
         n_obs: numbers in an observation.
-        layers: (source, weight, bias, activation, alpha) of each: the index of the layer before whose outputs it gets
-            (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; a key of ACTIVATIONS; of "elu".
+        layers: (source, weight, bias, activation, alpha, eps) of each: the index of the layer before whose outputs it
+            gets (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; a key of ACTIVATIONS; of "elu";
+            None, or of a layer normalisation, whose weight is float32 [n_in] or None.
         logits, values: indices of the layers that give the logits and, with one output, the values (-1: none does).
         log_std: float32 [k], appended to every row of logits; or None.
         variant: a key of VARIANTS; None: the best one.
@@ -65,8 +67,8 @@ cdef class DenseNet:
         self._net.turned_obs = <float*>calloc(max(1, n_obs) * ROWS, sizeof(float))
         if self._net.layers == NULL or self._net.turned_obs == NULL:
             raise MemoryError
-        for i, (source, weight, bias, activation, alpha) in enumerate(layers):
-            self._add(i, source, weight, bias, ACTIVATIONS[activation], alpha)
+        for i, (source, weight, bias, activation, alpha, eps) in enumerate(layers):
+            self._add(i, source, weight, bias, ACTIVATIONS[activation], alpha, eps)
         if not 0 <= logits < len(layers) or not -1 <= values < len(layers):
             raise ValueError(f"logits and values must be layers, got {logits} and {values} of {len(layers)}")
         if values >= 0 and self._net.layers[values].n_out != 1:
@@ -79,13 +81,19 @@ cdef class DenseNet:
             self._n_logits += log_std.size
         self._n = -1
 
-    cdef _add(self, Py_ssize_t i, int source, weight, bias, int activation, float alpha):
+    cdef _add(self, Py_ssize_t i, int source, weight, bias, int activation, float alpha, eps):
         cdef dense_layer *layer = self._net.layers + i
         if not -1 <= source < i:
             raise ValueError(f"layer {i} must have a layer before it as its source, or -1, got {source}")
         layer.n_in = self._net.n_obs if source < 0 else self._net.layers[source].n_out
-        layer.n_out = len(weight)
-        layer.weight = <float*>cnp.PyArray_DATA(_floats(weight, (layer.n_out, layer.n_in)))
+        layer.n_out = len(weight) if eps is None else layer.n_in
+        layer.eps = -1 if eps is None else eps
+        if eps is not None and not layer.eps >= 0:
+            raise ValueError(f"eps of layer {i} must be at least 0, got {eps}")
+        cdef tuple shape = (layer.n_out,)
+        if eps is None:
+            shape = (layer.n_out, layer.n_in)
+        layer.weight = NULL if weight is None else <float*>cnp.PyArray_DATA(_floats(weight, shape))
         layer.bias = NULL if bias is None else <float*>cnp.PyArray_DATA(_floats(bias, (layer.n_out,)))
         layer.source, layer.activation, layer.alpha = source, activation, alpha
         layer.y = <float*>calloc(max(1, layer.n_out) * ROWS, sizeof(float))

@@ -4,6 +4,7 @@
 
 #include <Python.h>
 #include <limits.h>
+#include <math.h>
 
 #define ROWS 16 /* at a time */
 #define FEW 4   /* rows or less are computed one by one */
@@ -12,9 +13,10 @@ enum {LINEAR, TANH, RELU, SILU, ELU}; /* activations */
 enum {PLAIN, AVX2, AVX512};           /* variants */
 
 typedef struct {
-    const float *weight; /* [n_out, n_in] */
+    const float *weight; /* [n_out, n_in]; of a norm [n_out], or NULL */
     const float *bias;   /* [n_out], or NULL */
     Py_ssize_t n_in, n_out;
+    float eps; /* of a norm, else negative */
     int activation;
     float alpha; /* of ELU */
     int source;  /* the layer whose outputs it gets; -1: the observations */

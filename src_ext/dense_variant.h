@@ -128,11 +128,55 @@ static void VARIANT(across)(const dense_layer *layer, const float *restrict x, f
     }
 }
 
+/* Layer normalisation, (x - mean) / sqrt(variance + eps) weight + bias over the numbers of a row, as torch.nn.LayerNorm
+   has it (Ba, Kiros and Hinton, "Layer normalization", 2016). One row: x [n] -> y [n]. */
+static void VARIANT(norm)(const dense_layer *layer, const float *restrict x, float *restrict y) {
+    const Py_ssize_t n = layer->n_out, in_vectors = n - n % WIDTH;
+    VARIANT(floats) sums = {0}, squares = {0};
+    for (Py_ssize_t i = 0; i < in_vectors; i += WIDTH) sums += *(const VARIANT(floats) *)(x + i);
+    float mean = VARIANT(sum)(sums);
+    for (Py_ssize_t i = in_vectors; i < n; i++) mean += x[i];
+    mean /= n;
+    for (Py_ssize_t i = 0; i < in_vectors; i += WIDTH) {
+        const VARIANT(floats) off = *(const VARIANT(floats) *)(x + i) - mean;
+        squares += off * off;
+    }
+    float variance = VARIANT(sum)(squares);
+    for (Py_ssize_t i = in_vectors; i < n; i++) variance += (x[i] - mean) * (x[i] - mean);
+    const float scale = 1.0f / sqrtf(variance / n + layer->eps);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const float normal = (x[i] - mean) * scale * (layer->weight ? layer->weight[i] : 1.0f);
+        y[i] = normal + (layer->bias ? layer->bias[i] : 0.0f);
+    }
+}
+
+/* The same of ROWS rows: x [n, ROWS] -> y [n, ROWS]. */
+static void VARIANT(norm_across)(const dense_layer *layer, const float *restrict x, float *restrict y) {
+    const Py_ssize_t n = layer->n_out;
+    for (Py_ssize_t first = 0; first < ROWS; first += WIDTH) {
+        VARIANT(floats) mean = {0}, scale = {0};
+        for (Py_ssize_t i = 0; i < n; i++) mean += *(const VARIANT(floats) *)(x + i * ROWS + first);
+        mean /= (float)n;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            const VARIANT(floats) off = *(const VARIANT(floats) *)(x + i * ROWS + first) - mean;
+            scale += off * off;
+        }
+        for (int r = 0; r < WIDTH; r++) scale[r] = 1.0f / sqrtf(scale[r] / n + layer->eps);
+        for (Py_ssize_t i = 0; i < n; i++) {
+            const VARIANT(floats) off = *(const VARIANT(floats) *)(x + i * ROWS + first) - mean;
+            const VARIANT(floats) normal = off * scale * (layer->weight ? layer->weight[i] : 1.0f);
+            *(VARIANT(floats) *)(y + i * ROWS + first) = normal + (layer->bias ? layer->bias[i] : 0.0f);
+        }
+    }
+}
+
 static void VARIANT(few_rows)(const dense_net *net, const float *obs, Py_ssize_t n) {
     for (int l = 0; l < net->n_layers; l++) {
         const dense_layer *layer = net->layers + l;
         const float *x = layer->source < 0 ? obs : net->layers[layer->source].y;
         Py_ssize_t r = 0;
+        if (layer->eps >= 0.0f)
+            for (; r < n; r++) VARIANT(norm)(layer, x + r * layer->n_in, layer->y + r * layer->n_out);
         for (; r + 2 <= n; r += 2) VARIANT(dots)(layer, x + r * layer->n_in, layer->y + r * layer->n_out, 2);
         if (r < n) VARIANT(dots)(layer, x + r * layer->n_in, layer->y + r * layer->n_out, 1);
         VARIANT(activate)(layer->y, n * layer->n_out, layer->activation, layer->alpha);
@@ -144,7 +188,9 @@ static void VARIANT(many_rows)(const dense_net *net, const float *obs, Py_ssize_
         for (Py_ssize_t r = 0; r < ROWS; r++) net->turned_obs[i * ROWS + r] = r < n ? obs[r * net->n_obs + i] : 0.0f;
     for (int l = 0; l < net->n_layers; l++) {
         const dense_layer *layer = net->layers + l;
-        VARIANT(across)(layer, layer->source < 0 ? net->turned_obs : net->layers[layer->source].y, layer->y);
+        const float *x = layer->source < 0 ? net->turned_obs : net->layers[layer->source].y;
+        if (layer->eps >= 0.0f) VARIANT(norm_across)(layer, x, layer->y);
+        else VARIANT(across)(layer, x, layer->y);
         VARIANT(activate)(layer->y, layer->n_out * ROWS, layer->activation, layer->alpha);
     }
 }

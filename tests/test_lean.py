@@ -76,6 +76,33 @@ def test_default_nets_give_the_same(options, n):
     check_same(module, compiled, n)
 
 
+class Normalized(DefaultRLModule):
+    """A layer normalisation in each place where one may stand; `shared` from model_config."""
+
+    def setup(self):
+        super().setup()
+        norm = nn.LayerNorm(8, eps=0.01)
+        self.trunk = nn.Sequential(
+            nn.LayerNorm(5), nn.Linear(5, 8), norm, nn.Tanh(), nn.Linear(8, 8), nn.ReLU(),
+            nn.LayerNorm(8, elementwise_affine=False),
+        )  # fmt: skip
+        if self.vf_trunk is not None:
+            self.vf_trunk = nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8, bias=False), nn.SiLU())
+
+
+@pytest.mark.parametrize("n", [3, 100])
+@pytest.mark.parametrize("vf_share_layers", [True, False])
+def test_layer_normalisation_gives_the_same(vf_share_layers, n):
+    torch.manual_seed(n)
+    module = make_module(Normalized, vf_share_layers=vf_share_layers)
+    compiled = lean_of(module)
+    assert compiled.backend == "lean"
+    check_same(module, compiled, n)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    check_same(module, compiled, n)
+
+
 class OwnLayers(DefaultRLModule):
     """Only the layers differ, so it is the same kind of net."""
 
@@ -168,8 +195,12 @@ def parametrize(module):
     nn.utils.parametrizations.orthogonal(module.trunk[0])
 
 
-def normalize(module):
-    module.trunk.append(nn.LayerNorm(8))
+def normalize_batches(module):
+    module.trunk.append(nn.BatchNorm1d(8))
+
+
+def normalize_parts(module):
+    module.trunk.append(nn.LayerNorm((8, 1)))
 
 
 def begin_with_an_activation(module):
@@ -194,7 +225,8 @@ CHANGES = [
     add_hook,
     add_backward_hook,
     parametrize,
-    normalize,
+    normalize_batches,
+    normalize_parts,
     begin_with_an_activation,
     end_with_two_values,
     transpose,
