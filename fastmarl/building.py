@@ -18,6 +18,8 @@ from fastmarl.envs.context import EnvContext
 from fastmarl.envs.form import check_spaces
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError, EnvCheckError
+from fastmarl.graphs import make_tick_graphs
+from fastmarl.inference import InferenceOptions
 from fastmarl.modules import MultiRLModule, RLModule, RLModuleSpec, as_rl_module
 from fastmarl.spaces import RowLayout
 from fastmarl.vector.processes import EnvWorkers, WorkerOptions
@@ -153,6 +155,24 @@ def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> Modu
         config.env_to_module_connector, module_id, envs.all[0], {module_id: spaces}, config.device
     )
     return ModuleConnectors(module_id, connectors, *spaces, keep_dtype=config.keep_dtype) if connectors else None
+
+
+def make_inference_options(
+    config: EnvRunnerConfig, device: torch.device, generator: torch.Generator
+) -> InferenceOptions:
+    """How the modules are run on this device, with this generator's random numbers."""
+    compile_options = None
+    if config.torch_compile_worker:
+        compile_options = {
+            "backend": config.torch_compile_worker_dynamo_backend,
+            "mode": config.torch_compile_worker_dynamo_mode,
+        }
+    return InferenceOptions(
+        lean=config.lean_inference,
+        dtype=config.inference_dtype,
+        compile=compile_options,
+        graphs=make_tick_graphs(device, generator) if config.cuda_graphs else None,
+    )
 
 
 def make_reward_connector(config: EnvRunnerConfig) -> RewardConnector | None:

@@ -15,6 +15,14 @@ CHOICES = {
     "gym_env_vectorize_mode": ("sync", "async"),
     "env_worker_start_method": ("spawn", "fork"),
     "failed_episodes": ("truncate", "discard"),
+    "inference_dtype": ("float32", "bfloat16"),
+    "torch_compile_worker_dynamo_mode": (
+        None,
+        "default",
+        "reduce-overhead",
+        "max-autotune",
+        "max-autotune-no-cudagraphs",
+    ),
 }
 AT_LEAST = {
     "num_envs_per_env_runner": 1,
@@ -82,6 +90,21 @@ class EnvRunnerConfig:
     """Then, True: only their sign is recorded; a number c: they are clipped to -c .. c; a pair: to these bounds."""
     device: str = "cpu"
     """Where the modules run: "cpu", "cuda" (or "cuda:1"), or "auto": a GPU if there is one."""
+    num_gpus_per_env_runner: float = 0
+    """Above 0: the modules run on a GPU, also if `device` is "cpu". With a fraction f, 1 / f runners share each GPU:
+    where several are visible, runner `worker_index` (which begins at 1) gets number (worker_index - 1) * f, rounded
+    down. Memory is not divided."""
+    cuda_graphs: bool = True
+    """On a GPU, launch the forward passes of all modules that allow it as one CUDA graph, see docs/inference.md. False:
+    operations are launched one by one."""
+    inference_dtype: str = "float32"
+    """"bfloat16": what torch's autocast computes in that in the forward passes for acting; weights and what is recorded
+    stay as they are."""
+    torch_compile_worker: bool = False
+    """Whether `torch.compile` compiles the forward methods of modules that lean inference doesn't run."""
+    torch_compile_worker_dynamo_backend: str = "inductor"
+    torch_compile_worker_dynamo_mode: str | None = None
+    """`backend` and `mode` of `torch.compile`."""
     lean_inference: bool = True
     """On the CPU, let compiled code stand in for torch in the forward passes of the default nets where it gives the
     same up to rounding, see docs/inference.md. False: torch runs all modules."""
@@ -128,6 +151,10 @@ class EnvRunnerConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+        if not _is_number(self.num_gpus_per_env_runner) or self.num_gpus_per_env_runner < 0:
+            raise ConfigError(
+                f"num_gpus_per_env_runner must be a number of at least 0, got {self.num_gpus_per_env_runner!r}"
+            )
         if self.seed is not None and (not isinstance(self.seed, int) or self.seed < 0):
             raise ConfigError(f"seed must be None or an integer of at least 0, got {self.seed!r}")
         if not _is_number(self.reward_scale) or self.reward_scale == 0:

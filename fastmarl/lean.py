@@ -59,16 +59,19 @@ class LeanModule:
         layout: of the observations it gets.
         device: on which they are.
         allowed: False: always leave it to torch.
+        dtype: that is wanted; there is only "float32".
 
     Attributes:
         backend: "lean", or "torch" and the reason why.
         max_rows: the largest batch to take over; 0: none.
     """
 
-    def __init__(self, module: RLModule, layout: RowLayout, device: torch.device, *, allowed: bool):
+    def __init__(
+        self, module: RLModule, layout: RowLayout, device: torch.device, *, allowed: bool, dtype: str = "float32"
+    ):
         self._module = module
         self._n_obs = 0
-        self._cannot = _why_never(module, layout, device, allowed)
+        self._cannot = _why_never(module, layout, device, allowed, dtype)
         if not self._cannot:
             self._n_obs = layout.leaves[0].shape[0]
         self._net: DenseNet | None = None
@@ -107,12 +110,14 @@ class _NotDense(Exception):
     """Why a module is left to torch."""
 
 
-def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowed: bool) -> str:
+def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowed: bool, dtype: str) -> str:
     """What no change to the module's layers could mend; "" if nothing is in the way."""
     if not allowed:
         return "lean_inference is False"
     if device.type != "cpu":
         return f"the device is {device}"
+    if dtype != "float32":
+        return f"inference_dtype is {dtype}"
     if not isinstance(module, DefaultRLModule):
         return f"{type(module).__name__} is no DefaultRLModule"
     if module.is_stateful():

@@ -9,6 +9,7 @@ import gymnasium as gym
 from fastmarl.building import (
     Envs,
     make_env_to_module,
+    make_inference_options,
     make_modules,
     make_reward_connector,
     spaces_of,
@@ -17,6 +18,7 @@ from fastmarl.callbacks import EVENTS, listeners
 from fastmarl.chunk import FAILED
 from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
+from fastmarl.devices import choose_device
 from fastmarl.env_states import make_env_states
 from fastmarl.episode_selection import only_modules
 from fastmarl.episodes import MultiAgentEpisode
@@ -59,7 +61,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         self._stopped = False
         self._weights_seq_no = 0
         self._streams = Streams(config.seed, config.worker_index)
-        self._transfer = make_transfer(config.device)
+        self._transfer = make_transfer(choose_device(config))
         self._generator = self._streams.torch_generator(self._transfer.device)
         self._rng = self._streams.numpy_generator()
         self._counts = RunnerMetrics(config.metrics_num_episodes_for_smoothing)
@@ -102,6 +104,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
 
     def _connect_parts(self) -> None:
         config, envs = self.config, self._envs
+        self._inference_options = make_inference_options(config, self._transfer.device, self._generator)
         known_agents = [frozenset(agents) for agents in envs.possible_agents]
         self._table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
         policies = [self._make_policy(*item, self.env_to_module.get(item[0])) for item in self.module.items()]
@@ -135,11 +138,6 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
 
     def _announce_envs(self) -> None:
         self._call("on_environment_created", env=self.env, env_context=self._envs.contexts[0])
-
-    @property
-    def inference_backends(self) -> dict[str, str]:
-        """Module id -> "lean", or "torch" and why it is not run by lean inference, see docs/inference.md."""
-        return {module_id: self._policies.backend(module_id) for module_id in self.module}
 
     @property
     def num_envs(self) -> int:
@@ -239,6 +237,8 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             begun = perf_counter()
             store.connect()
             seconds["connect"] += perf_counter() - begun
+        if self._inference_options.graphs is not None and not goal.random_actions:
+            self._policies.launch(self._inference_options.graphs, explore, seconds)
         for module in store.awake:
             first, end = store.acting_from[module], store.rows[module].n
             if first == end:
