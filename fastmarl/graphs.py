@@ -251,8 +251,7 @@ class Program:
     def _begin(self) -> None:
         """The first time."""
         version = self._sent._version
-        with torch.no_grad():  # graphs and inference mode don't go together: pytorch#166792
-            outputs = self._capture.warm_up(self._forward)
+        outputs = self._capture.warm_up(self._forward)
         if self._sent._version != version:
             self._blame_writer()
         self._keys = [list(of_part) for of_part in outputs]
@@ -262,8 +261,7 @@ class Program:
         self._views = self._outputs.views(self._made)
         self._keep(outputs)
         try:
-            with torch.no_grad():
-                self.replay = self._capture.capture(lambda: self._keep(self._forward()))
+            self.replay = self._capture.capture(lambda: self._keep(self._forward()))
         except Exception as error:
             self._refuse(error)
 
@@ -273,6 +271,7 @@ class Program:
     def _forward(self) -> list[dict[Key, torch.Tensor]]:
         return [self._outputs_of(i) for i in range(len(self.parts))]
 
+    @torch.no_grad()  # inference mode and captures outside of it don't go together: pytorch#166792
     def _outputs_of(self, i: int) -> dict[Key, torch.Tensor]:
         part = self.parts[i]
         outputs = part.member.on_device(self._tensors[i], explore=self._explore)
@@ -282,6 +281,7 @@ class Program:
                                         f"each row of its batch, got shape {tuple(tensor.shape)}")  # fmt: skip
         return outputs
 
+    @torch.no_grad()
     def _keep(self, outputs: list[dict[Key, torch.Tensor]]) -> None:
         tensors = [tensor for of_part in outputs for tensor in of_part.values()]
         for view, tensor in zip(self._views, tensors, strict=True):
@@ -292,8 +292,7 @@ class Program:
         failures: dict[int, Exception] = {}
         for i in range(len(self.parts)):
             try:
-                with torch.no_grad():
-                    self._capture.capture(partial(self._try, i))
+                self._capture.capture(partial(self._try, i))
             except Exception as own_error:
                 failures[i] = own_error
         for i, cause in (failures or dict.fromkeys(range(len(self.parts)), error)).items():
@@ -308,8 +307,7 @@ class Program:
     def _blame_writer(self) -> None:
         for i, part in enumerate(self.parts):
             version = self._sent._version
-            with torch.no_grad():
-                self._outputs_of(i)
+            self._outputs_of(i)
             if self._sent._version != version:
                 raise ModuleOutputError(
                     part.member.module_id, "wrote into its input batch; use an operation that is not in place"

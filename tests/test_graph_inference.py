@@ -99,6 +99,7 @@ def assert_same(got, expected):
                 assert np.asarray(own).dtype == np.asarray(leaf).dtype
 
 
+LSTM = {"model_config": {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4}}
 TWO = {
     "policies": ["a", "b"],
     "policy_mapping_fn": lambda agent, episode: "a" if agent.endswith("0") else "b",
@@ -110,7 +111,7 @@ CASES = {
     "masks in observations": {"env_config": {"masks": "obs"}},
     "box": {"env_config": {"action_space": gym.spaces.Box(-1, 1, (2,), np.float32)}},
     "tuple": {"env_config": {"action_space": gym.spaces.Tuple((DISCRETE, gym.spaces.MultiDiscrete([3, 2])))}},
-    "lstm": {"model_config": {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4}},
+    "lstm": LSTM,
     "stacked": {"env_to_module_connector": fastmarl.connectors.FrameStacking(num_frames=2)},
     "dying": {
         "env": lambda _: DyingAgentsEnv({f"{i}": [(i % 4, 9 - i)] for i in range(9)}),
@@ -156,6 +157,23 @@ def test_random_actions_launch_nothing(capturing):
     runner.sample(num_timesteps=20, random_actions=True)
     assert capturing.capture.n_captures == 0
     assert runner.inference_backends == {"default_policy": "cuda graph, 0 batch sizes"}
+
+
+def test_two_launches_of_a_module_with_memory_keep_their_states_apart(capturing):
+    runner = capturing.runner(**LSTM)
+    runner.sample(num_timesteps=20)
+    inference, store = runner._policies.by_index[0].inference, runner._store
+    first, end = store.acting_from[0], store.rows[0].n
+    middle, lanes = first + 5, store.blocks[0].lane_R
+    calls = [inference.call(store.blocks[0], *rows, None) for rows in [(first, middle), (middle, end)]]
+    graphs = runner._inference_options.graphs
+    launches = [graphs.launch([call], explore=False) for call in calls]
+    for launch, call, (begin, stop) in zip(launches, calls, [(first, middle), (middle, end)], strict=True):
+        outputs = inference.act(launch, stop - begin, explore=False, t=0)
+        inference.keep_state(lanes[begin:stop], outputs)
+        for name, state in zip("hc", call.states, strict=True):
+            assert state.any()
+            np.testing.assert_array_equal(outputs["state_in", name], state)
 
 
 # Weights.
@@ -367,6 +385,19 @@ def test_an_error_in_a_launch_leaves_a_runner_that_can_go_on(capturing):
             runner.sample(num_timesteps=10)
     runner.add_module("a", override=True)
     assert runner.sample(num_timesteps=10)
+
+
+class Failing(DefaultRLModule):
+    def _forward(self, batch, **kwargs):
+        raise ValueError("fails")
+
+
+def test_what_was_launched_before_an_error_is_not_used_after(capturing):
+    options = {**TWO, "policies": {"a": fastmarl.RLModuleSpec(module_class=Failing), "b": None}}
+    runner = capturing.runner(**options)
+    with pytest.raises(ValueError, match="fails"):
+        runner.sample(num_timesteps=4)
+    assert [policy.inference.launched for policy in runner._policies.by_index] == [None, None]
 
 
 def test_the_outline_tells_changes_from_new_numbers():

@@ -221,6 +221,17 @@ def test_there_are_never_many_programs(monkeypatch, ticks, capture, rng):
     assert capture.n_replays > 40
 
 
+def test_nothing_is_noted_for_gradients(rng):
+    net = Net("a")
+    net.weight.requires_grad_()
+    for capture in (TapeCapture(), EagerCalls()):
+        ticks = TickGraphs(capture)
+        for _ in range(2):
+            call = call_of(net, 8, rng)
+            launch = ticks.launch([call], explore=True)
+            np.testing.assert_array_equal(launch.outputs(net)["sum"], call.arrays[0].astype(np.float32) + np.float32(1))
+
+
 # Errors.
 
 
