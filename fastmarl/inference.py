@@ -82,7 +82,8 @@ class ModuleInference:
         if end - first <= self._lean.max_rows:
             if self._connectors is None:
                 return block.obs[0][first:end]
-            return np.ascontiguousarray(self._connectors.batch(block, first, end)[0], np.float32)
+            dtype = self._connectors.layout.leaves[0].dtype
+            return np.ascontiguousarray(self._connectors.batch(block, first, end)[0], dtype)
         if self._connectors is None:
             arrays, layout = [leaf[first:end] for leaf in block.obs], block.layout
         else:
