@@ -128,7 +128,8 @@ class ModuleInference:
         if end - first <= self._lean.max_rows:
             if self._connectors is None:
                 return block.obs[0][first:end]
-            return np.ascontiguousarray(self._connectors.batch(block, first, end)[0], np.float32)
+            dtype = self._layout.leaves[0].dtype
+            return np.ascontiguousarray(self._connectors.batch(block, first, end)[0], dtype)
         arrays = self._observations(block, first, end)
         if self._has_objects:
             return self._batch_with_objects(arrays, block.lane_R[first:end])

@@ -16,11 +16,12 @@ from torch import nn
 from fastmarl._dense import BEST, DenseNet
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.modules.default import FreeLogStd
+from fastmarl.modules.encoders import Flat
 from fastmarl.modules.layers import Chain
 from fastmarl.spaces import RowLayout
 
 LEAN = "lean"
-ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.ELU: "elu"}
+ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.GELU: "gelu", nn.ELU: "elu"}
 METHODS = {
     name: getattr(DefaultRLModule, name)  # as it is before anybody can have replaced it
     for name in (
@@ -34,6 +35,7 @@ METHODS = {
     )
 }
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+DTYPES = (np.float32, np.uint8, np.int8)  # of observations
 OBSERVATIONS = -1  # in place of a layer's index
 # Multiplications in one pass, above which torch is quicker: where it has more threads, or we no wide vectors.
 MOST_AGAINST_THREADS = 4_000_000
@@ -70,10 +72,10 @@ class LeanModule:
         self, module: RLModule, layout: RowLayout, device: torch.device, *, allowed: bool, dtype: str = "float32"
     ):
         self._module = module
-        self._n_obs = 0
+        self._n_obs, self._is_flat = 0, True
         self._cannot = _why_never(module, layout, device, allowed, dtype)
         if not self._cannot:
-            self._n_obs = layout.leaves[0].shape[0]
+            self._n_obs, self._is_flat = math.prod(layout.leaves[0].shape), _is_flat(layout)
         self._net: DenseNet | None = None
         self._key: tuple | None = None
         self.renew()
@@ -87,7 +89,7 @@ class LeanModule:
         try:
             if self._cannot:
                 raise _NotDense(self._cannot)
-            net = _Reader(self._module, self._n_obs)
+            net = _Reader(self._module, self._n_obs, is_flat=self._is_flat)
         except _NotDense as reason:
             self._net = self._key = None
             self.max_rows, self.backend = 0, f"torch: {reason}"
@@ -100,7 +102,7 @@ class LeanModule:
         """(logits float32 [n, k], values float32 [n] or None), which the next call overwrites.
 
         Args:
-            obs: float32 [n, size], C-contiguous, n <= max_rows.
+            obs: [n, ...] of the layout's dtype, C-contiguous, n <= max_rows.
         """
         assert self._net is not None
         return self._net.forward(obs)
@@ -122,11 +124,14 @@ def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowe
         return f"{type(module).__name__} is no DefaultRLModule"
     if module.is_stateful():
         return "it has memory"
-    if not isinstance(layout.space, gym.spaces.Box) or layout.leaves[0].dtype != np.float32:
-        return "the observations are no Box of floats"
-    if len(layout.leaves[0].shape) != 1:
-        return f"the observations have shape {layout.leaves[0].shape}, not one axis"
+    if not isinstance(layout.space, gym.spaces.Box) or layout.leaves[0].dtype not in DTYPES:
+        return "the observations are no Box of floats or bytes"
     return ""
+
+
+def _is_flat(layout: RowLayout) -> bool:
+    """Whether observations are float vectors as they are."""
+    return layout.leaves[0].dtype == np.float32 and len(layout.leaves[0].shape) == 1
 
 
 def _max_rows(multiplications: int) -> int:
@@ -146,25 +151,26 @@ class _Reader:
         _NotDense: something in it isn't known.
     """
 
-    def __init__(self, module: Any, n_obs: int):
+    def __init__(self, module: Any, n_obs: int, *, is_flat: bool):
         kind, own = type(module), vars(module)
         for name, method in METHODS.items():
             if name in own or getattr(kind, name) is not method:
                 raise _NotDense(f"{kind.__name__} has a {name}() of its own")
         if module._observation_key is not None:
             raise _NotDense("it masks actions itself")
-        self._n_obs = n_obs
+        self._n_obs, self._is_flat = n_obs, is_flat
+        self._scale = 1.0
         self._layers: list[Layer] = []
         self._widths: list[int] = []  # outputs of each
         self._values = OBSERVATIONS
-        features = self._add(_flat(module.trunk), OBSERVATIONS)
+        features = self._add(self._flattened(module.trunk), OBSERVATIONS)
         policy = _flat(module.pi)
         log_std = policy.pop() if policy and type(policy[-1]) is FreeLogStd else None
         self._logits = self._add(policy, features)
         self._log_std = None if log_std is None else _weights(log_std, "log_std", (self._n_out(self._logits),))
         if module.vf is not None:
             if module.vf_trunk is not None:
-                features = self._add(_flat(module.vf_trunk), OBSERVATIONS)
+                features = self._add(self._flattened(module.vf_trunk), OBSERVATIONS)
             self._values = self._add(_flat(module.vf), features)
         if self._logits < 0 or (module.vf is not None and (self._values < 0 or self._n_out(self._values) != 1)):
             raise _NotDense("its heads are not linear layers, with one output for the value")
@@ -172,15 +178,25 @@ class _Reader:
     def key(self) -> tuple:
         """Equal where nothing has changed but numbers in weights."""
         layers = [(layer.source, _place(layer.weight), _place(layer.bias), *layer[3:]) for layer in self._layers]
-        return *layers, self._logits, self._values, _place(self._log_std)
+        return *layers, self._logits, self._values, _place(self._log_std), self._scale
 
     def compiled(self) -> DenseNet:
         layers = [(layer.source, _array(layer.weight), _array(layer.bias), *layer[3:]) for layer in self._layers]
-        return DenseNet(self._n_obs, layers, self._logits, self._values, _array(self._log_std))
+        return DenseNet(self._n_obs, layers, self._logits, self._values, _array(self._log_std), scale=self._scale)
 
     def multiplications(self) -> int:
         """For one row."""
         return sum(0 if weight is None else weight.numel() for _, weight, *_ in self._layers)
+
+    def _flattened(self, trunk: Any) -> list[nn.Module]:
+        """The layers behind what makes float vectors of observations, which are often such vectors already."""
+        layers = _flat(trunk)
+        if layers and type(layers[0]) is Flat:
+            self._scale = layers[0]._scale
+            return layers[1:]
+        if not self._is_flat:
+            raise _NotDense("its first layer does not flatten observations as the default nets do")
+        return layers
 
     def _n_out(self, layer: int) -> int:
         return self._n_obs if layer < 0 else self._widths[layer]
@@ -190,6 +206,8 @@ class _Reader:
         follows_layer = False  # other activations would change what other layers get, too
         for part in parts:
             kind, width = type(part), self._n_out(source)
+            if getattr(part, "approximate", "none") != "none":
+                raise _NotDense(f"{part} is not known to it")
             if kind is nn.Linear or (kind is nn.LayerNorm and part.normalized_shape == (width,)):
                 self._append(part, source, width)
             elif kind in ACTIVATIONS and follows_layer:

@@ -9,7 +9,8 @@ cnp.import_array()
 cdef extern from "dense.h" nogil:
     const int ROWS
     const int PLAIN, AVX2, AVX512
-    const int LINEAR, TANH, RELU, SILU, ELU
+    const int LINEAR, TANH, RELU, SILU, GELU, ELU
+    const int FLOATS, UINT8, INT8
     ctypedef struct dense_layer:
         float *weight                       # const in C; so are the biases
         float *bias
@@ -28,9 +29,10 @@ cdef extern from "dense.h" nogil:
         float *turned_obs
     int dense_best_variant()
     void dense_rows(const dense_net *net, const float *obs, Py_ssize_t n)
+    void dense_floats(const void *source, int kind, Py_ssize_t n, float scale, float *out)
     void dense_outputs(const dense_layer *layer, Py_ssize_t n, float *out, Py_ssize_t stride)
 
-ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "elu": ELU}
+ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "gelu": GELU, "elu": ELU}
 _ALL_VARIANTS = {"plain": PLAIN, "avx2": AVX2, "avx512": AVX512}
 VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant <= dense_best_variant()}
 """Instruction sets that this processor can run."""
@@ -48,6 +50,7 @@ cdef class DenseNet:
         logits, values: indices of the layers that give the logits and, with one output, the values (-1: none does).
         log_std: float32 [k], appended to every row of logits; or None.
         variant: a key of VARIANTS; None: the best one.
+        scale: what observations of integers are multiplied by.
 
     Raises:
         ValueError: shapes or dtypes don't fit together, or an array is not C-contiguous.
@@ -58,14 +61,19 @@ cdef class DenseNet:
     cdef cnp.ndarray _log_std
     cdef list _weights                      # keeps what the layers point to alive
     cdef cnp.ndarray _out_logits, _out_values
+    cdef float *_as_floats                  # [ROWS, n_obs], of observations of integers
+    cdef float _scale
 
-    def __cinit__(self, Py_ssize_t n_obs, list layers, int logits, int values, log_std, variant=None):
+    def __cinit__(
+        self, Py_ssize_t n_obs, list layers, int logits, int values, log_std, variant=None, float scale=1.0
+    ):
         self._weights = []
         self._net.variant = VARIANTS[variant or BEST]
         self._net.n_layers, self._net.n_obs = len(layers), n_obs
         self._net.layers = <dense_layer*>calloc(max(1, len(layers)), sizeof(dense_layer))
         self._net.turned_obs = <float*>calloc(max(1, n_obs) * ROWS, sizeof(float))
-        if self._net.layers == NULL or self._net.turned_obs == NULL:
+        self._as_floats, self._scale = <float*>calloc(max(1, n_obs) * ROWS, sizeof(float)), scale
+        if self._net.layers == NULL or self._net.turned_obs == NULL or self._as_floats == NULL:
             raise MemoryError
         for i, (source, weight, bias, activation, alpha, eps) in enumerate(layers):
             self._add(i, source, weight, bias, ACTIVATIONS[activation], alpha, eps)
@@ -108,38 +116,47 @@ cdef class DenseNet:
                 free(self._net.layers[i].y)
         free(self._net.layers)
         free(self._net.turned_obs)
+        free(self._as_floats)
 
     def forward(self, cnp.ndarray obs):
-        """(logits [n, k], values [n] or None) of observations [n, n_obs], float32 and C-contiguous.
+        """(logits [n, k], values [n] or None) of observations [n, ...], n_obs numbers each; C-contiguous, of float32,
+        uint8 or int8.
 
         Both are float32 and are written again by the next call.
         """
-        _floats(obs, (len(obs), self._net.n_obs))
-        cdef Py_ssize_t n = cnp.PyArray_DIM(obs, 0)
+        cdef Py_ssize_t n = len(obs), size = self._net.n_obs
+        cdef int kind = _kind(obs, n * size)
         if n != self._n:
             self._out_logits = np.empty((n, self._n_logits), np.float32)
             self._out_values = None if self._values < 0 else np.empty(n, np.float32)
             self._n = n
-        cdef const float *rows = <float*>cnp.PyArray_DATA(obs)
+        cdef const char *rows = <char*>cnp.PyArray_DATA(obs)
         cdef float *logits = <float*>cnp.PyArray_DATA(self._out_logits)
         cdef float *values = NULL if self._values < 0 else <float*>cnp.PyArray_DATA(self._out_values)
         cdef const float *log_std = NULL if self._log_std is None else <float*>cnp.PyArray_DATA(self._log_std)
         with nogil:
-            self._forward(rows, n, logits, values, log_std)
+            self._forward(rows, kind, n, logits, values, log_std)
         return self._out_logits, self._out_values
 
     cdef void _forward(
         self,
-        const float *obs,       # IN  [n, n_obs]
+        const char *obs,        # IN  [n, n_obs] of this kind
+        int kind,
         Py_ssize_t n,
         float *logits,          # OUT [n, n_logits]
         float *values,          # OUT [n], or NULL
         const float *log_std,   # IN  [n_logits - n_means], or NULL
     ) noexcept nogil:
-        cdef Py_ssize_t first = 0, rows, row
+        cdef Py_ssize_t first = 0, rows, row, size = self._net.n_obs
+        cdef const float *floats
         while first < n:
             rows = min(<Py_ssize_t>ROWS, n - first)
-            dense_rows(&self._net, obs + first * self._net.n_obs, rows)
+            if kind == FLOATS:
+                floats = <const float*>obs + first * size
+            else:
+                dense_floats(obs + first * size, kind, rows * size, self._scale, self._as_floats)
+                floats = self._as_floats
+            dense_rows(&self._net, floats, rows)
             dense_outputs(self._net.layers + self._logits, rows, logits + first * self._n_logits, self._n_logits)
             if values != NULL:
                 dense_outputs(self._net.layers + self._values, rows, values + first, 1)
@@ -155,3 +172,15 @@ cdef cnp.ndarray _floats(cnp.ndarray array, tuple shape):
     if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 and cnp.PyArray_ISCARRAY_RO(array) and (<object>array).shape == shape:
         return array
     raise ValueError(f"expected float32 {shape}, C-contiguous, got {array.dtype} {(<object>array).shape}")
+
+
+cdef int _kind(cnp.ndarray obs, Py_ssize_t size) except -1:
+    """What these observations are; an error if they are not what is expected."""
+    cdef int kind = cnp.PyArray_TYPE(obs)
+    if cnp.PyArray_ISCARRAY_RO(obs) and cnp.PyArray_SIZE(obs) == size:
+        if kind == cnp.NPY_FLOAT32:
+            return FLOATS
+        if kind == cnp.NPY_UINT8 or kind == cnp.NPY_INT8:
+            return UINT8 if kind == cnp.NPY_UINT8 else INT8
+    raise ValueError(f"expected float32, uint8 or int8, {size} numbers in all, C-contiguous, got {obs.dtype} "
+                     f"{(<object>obs).shape}")

@@ -37,7 +37,10 @@ def lean_of(module, space=None, **options):
 
 
 def check_same(module, compiled, n=7):
-    obs = torch.randn(n, *module.observation_space.shape)
+    space = module.observation_space
+    obs = torch.randn(n, *space.shape)
+    if space.dtype.kind in "iu":
+        obs = torch.from_numpy(np.stack([space.sample() for _ in range(n)]))
     with torch.inference_mode():
         expected = module.forward_exploration({"obs": obs}, t=0)
     logits, values = compiled.forward(obs.numpy())
@@ -65,6 +68,9 @@ def assert_close(got, expected):
         {"action_space": ACTIONS, "free_log_std": True},
         {"action_space": ACTIONS, "vf_share_layers": False, "fcnet_hiddens": (70, 33, 20)},
         {"space": gym.spaces.Box(-9, 9, (40,), np.float64)},
+        {"space": gym.spaces.Box(-1, 1, (2, 2), np.float32), "fcnet_activation": "gelu"},
+        {"space": gym.spaces.Box(0, 255, (2, 2, 3), np.uint8), "vf_share_layers": False},
+        {"space": gym.spaces.Box(-2, 3, (11,), np.int8)},
     ],
     ids=str,
 )
@@ -101,6 +107,14 @@ def test_layer_normalisation_gives_the_same(vf_share_layers, n):
     for parameter in module.parameters():
         nn.init.normal_(parameter)
     check_same(module, compiled, n)
+
+
+class Approximate(DefaultRLModule):
+    """GELU by torch's other formula."""
+
+    def setup(self):
+        super().setup()
+        self.trunk = nn.Sequential(nn.Linear(5, 8), nn.GELU(approximate="tanh"))
 
 
 class OwnLayers(DefaultRLModule):
@@ -155,9 +169,10 @@ MASKED = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), observation=BOX)
         (lambda: make_module(Looked), "has a __getattr__()"),
         (lambda: Foreign(BOX, DISCRETE), "Foreign is no DefaultRLModule"),
         (lambda: make_module(use_lstm=True), "memory"),
-        (lambda: make_module(space=IMAGES), "no Box of floats"),
+        (lambda: make_module(space=IMAGES), "does not flatten observations"),
+        (lambda: make_module(space=gym.spaces.Box(0, 9, (3,), np.int64)), "no Box of floats or bytes"),
+        (lambda: make_module(Approximate), "GELU"),
         (lambda: make_module(space=MASKED), "no Box of floats"),
-        (lambda: make_module(space=gym.spaces.Box(-1, 1, (2, 2), np.float32)), "shape"),
         (lambda: make_module().double(), "float32"),
     ],
 )
