@@ -127,6 +127,9 @@ def _check_batch(batch: ArrayEnv, config: EnvRunnerConfig) -> None:
     if config.restart_failed_sub_environments:
         raise ConfigError(f"restart_failed_sub_environments is for single envs, but {type(batch).__name__} is a batch "
                           f"that steps by itself")  # fmt: skip
+    if config.worker_num_splits > 1:
+        raise ConfigError(f"worker_num_splits is for single envs, but {type(batch).__name__} is a batch that steps by "
+                          f"itself")  # fmt: skip
     if batch.num_envs != num_envs:
         raise ConfigError(f"num_envs_per_env_runner is {num_envs}, but {type(batch).__name__} is a batch of "
                           f"{batch.num_envs} envs; let what makes it make env_config.num_envs")  # fmt: skip

@@ -131,6 +131,8 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             check=not config.disable_env_checking,
             env_states=states,
             failures=Failures(options, self._store, self._streams.env_seed, self._counts.failures),
+            num_splits=config.worker_num_splits,
+            batch_size=config.env_batch_size,
         )
         self.env = make_vector(envs.workers or envs.all, parts, envs.remake)
         self._to_reset = set(range(self.num_envs))
@@ -213,20 +215,26 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
 
     def _run(self, goal: Goal, explore: bool) -> None:
         """Tick until the goal is reached: agents act, envs step, episodes end."""
-        store, respawned, seconds = self._store, self._table.respawned, self._counts.seconds
-        after_each = bool(self._listeners["on_episode_step"])
-        while not goal.reached():
-            self._act(goal, explore)
-            begun = perf_counter()
-            goal.add_tick(self.num_envs, store.advance())
-            self.env.step(self._after_step, after_each=after_each)
-            if respawned:
-                store.split_respawned()
-            seconds["vector"] += perf_counter() - begun
-            if self._to_reset and goal.wants_episodes:
-                self._reset_envs()
+        store, vector, seconds = self._store, self.env, self._counts.seconds
+        while (goes_on := not goal.reached()) or vector.n_stepping:
+            if goes_on:
+                self._act(goal, explore)
+                begun = perf_counter()
+                goal.add_tick(vector.send(), store.advance())
+                seconds["vector"] += perf_counter() - begun
+            self._receive(goal)
         if store.connects:
             store.connect()
+
+    def _receive(self, goal: Goal) -> None:
+        """Record the next steps; episodes end, and others begin."""
+        begun = perf_counter()
+        self.env.recv(self._after_step, after_each=bool(self._listeners["on_episode_step"]))
+        if self._table.respawned:
+            self._store.split_respawned()
+        self._counts.seconds["vector"] += perf_counter() - begun
+        if self._to_reset and goal.wants_episodes:
+            self._reset_envs()
 
     def _act(self, goal: Goal, explore: bool) -> None:
         """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
@@ -321,6 +329,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         self._store.scatter.forget_done_lanes()
         self._table.respawned.clear()
         self._policies.forget_actions()
+        self.env.forget()
         self._stamp_actions()
         self._counts.add_call(goal, self._store.renew())
         self._policies.tidy()
