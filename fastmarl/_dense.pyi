@@ -15,5 +15,6 @@ class DenseNet:
         values: int,
         log_std: np.ndarray | None,
         variant: str | None = None,
+        bound: np.ndarray | None = None,
     ) -> None: ...
     def forward(self, obs: np.ndarray) -> tuple[np.ndarray, Any]: ...

@@ -46,6 +46,7 @@ cdef class DenseNet:
         logits, values: indices of the layers that give the logits and, with one output, the values (-1: none does).
         log_std: float32 [k], appended to every row of logits; or None.
         variant: a key of VARIANTS; None: the best one.
+        bound: float32 [1], of the second half of each row of logits, which is clipped to [-bound, bound]; or None.
 
     Raises:
         ValueError: shapes or dtypes don't fit together, or an array is not C-contiguous.
@@ -53,11 +54,11 @@ cdef class DenseNet:
     cdef dense_net _net
     cdef int _logits, _values
     cdef Py_ssize_t _n_means, _n_logits, _n
-    cdef cnp.ndarray _log_std
+    cdef cnp.ndarray _log_std, _bound
     cdef list _weights                      # keeps what the layers point to alive
     cdef cnp.ndarray _out_logits, _out_values
 
-    def __cinit__(self, Py_ssize_t n_obs, list layers, int logits, int values, log_std, variant=None):
+    def __cinit__(self, Py_ssize_t n_obs, list layers, int logits, int values, log_std, variant=None, bound=None):
         self._weights = []
         self._net.variant = VARIANTS[variant or BEST]
         self._net.n_layers, self._net.n_obs = len(layers), n_obs
@@ -77,6 +78,9 @@ cdef class DenseNet:
         if log_std is not None:
             self._log_std = _floats(log_std, (log_std.size,))
             self._n_logits += log_std.size
+        self._bound = None if bound is None else _floats(bound, (1,))
+        if bound is not None and self._n_logits % 2:
+            raise ValueError(f"with a bound, the number of logits must be even, got {self._n_logits}")
         self._n = -1
 
     cdef _add(self, Py_ssize_t i, int source, weight, bias, int activation, float alpha):
@@ -116,8 +120,12 @@ cdef class DenseNet:
         cdef float *logits = <float*>cnp.PyArray_DATA(self._out_logits)
         cdef float *values = NULL if self._values < 0 else <float*>cnp.PyArray_DATA(self._out_values)
         cdef const float *log_std = NULL if self._log_std is None else <float*>cnp.PyArray_DATA(self._log_std)
+        cdef bint clips = self._bound is not None
+        cdef float bound = (<float*>cnp.PyArray_DATA(self._bound))[0] if clips else 0
         with nogil:
             self._forward(rows, n, logits, values, log_std)
+            if clips:
+                self._clip(logits, n, bound)
         return self._out_logits, self._out_values
 
     cdef void _forward(
@@ -140,6 +148,15 @@ cdef class DenseNet:
             for row in range(n):
                 memcpy(logits + row * self._n_logits + self._n_means, log_std,
                        (self._n_logits - self._n_means) * sizeof(float))
+
+    cdef void _clip(self, float *logits, Py_ssize_t n, float bound) noexcept nogil:
+        """Clip the second half of each row; NaN stays."""
+        cdef Py_ssize_t row, j
+        cdef float *values
+        for row in range(n):
+            values = logits + row * self._n_logits
+            for j in range(self._n_logits // 2, self._n_logits):
+                values[j] = -bound if values[j] < -bound else bound if values[j] > bound else values[j]
 
 
 cdef cnp.ndarray _floats(cnp.ndarray array, tuple shape):

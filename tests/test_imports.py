@@ -32,6 +32,7 @@ LAYERS = [
         "env_actions",
         "env_states",
         "action_sampling",
+        "dense_layers",
         "lean",
         "inference",
         "episode_selection",
