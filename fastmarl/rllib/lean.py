@@ -15,7 +15,8 @@ from fastmarl.rllib.layers import NotPlainError, plain_actor
 from fastmarl.rllib.layout import ObservationLayout
 
 LEAN = "lean"
-FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+FLOAT32 = np.dtype(np.float32)
+FLOATS = (FLOAT32, np.dtype(np.float64))
 
 
 class LeanActor:
@@ -80,7 +81,7 @@ class LeanActor:
             obs: float32 or float64 [n, size], C-contiguous.
         """
         assert self._net is not None
-        return self._net.forward(obs if obs.dtype == np.float32 else obs.astype(np.float32))[0]
+        return self._net.forward(obs if obs.dtype is FLOAT32 else obs.astype(FLOAT32))[0]
 
 
 def _log_std(head: Any, n_means: int) -> torch.Tensor | None:
