@@ -16,5 +16,6 @@ class DenseNet:
         log_std: np.ndarray | None,
         variant: str | None = None,
         scale: float = 1.0,
+        bound: np.ndarray | None = None,
     ) -> None: ...
     def forward(self, obs: np.ndarray) -> tuple[np.ndarray, Any]: ...

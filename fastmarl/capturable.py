@@ -4,8 +4,9 @@ from typing import Any
 
 import torch
 
+from fastmarl.dense_layers import HOOKS
 from fastmarl.graphs import Member, TickGraphs
-from fastmarl.lean import HOOKS, METHODS
+from fastmarl.lean import METHODS
 from fastmarl.modules import RLModule
 
 KNOWN_LAYERS = ("torch.nn.", "fastmarl.")

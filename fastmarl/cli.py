@@ -68,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     rllib.add_argument("--rounds", type=_positive, default=5, help="default %(default)s")
     rllib.add_argument("--quick", action="store_true", help="one round; two small cases if none are named")
+    rllib.add_argument(
+        "--sampler", choices=("exact", "fast"), default="exact", help="option of the runner (default %(default)s)"
+    )
     rllib.add_argument("--ray", action="store_true", help="with Ray, too: the trip from an actor, PPO iterations")
     rllib.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     rllib.add_argument("--plot", type=Path, metavar="PNG", help="draw ratios and growth")
@@ -296,26 +299,28 @@ def _bench_rllib(args: argparse.Namespace) -> int:
     from fastmarl.rllib.benchmark_cases import CASES, QUICK, STANDARD, check_names
     from fastmarl.rllib.benchmark_extras import local_ray, measure_growth, measure_ppo, measure_transfer, measure_trip
     from fastmarl.rllib.benchmark_report import draw, table_of
+    from fastmarl.rllib.runner import MultiAgentEnvRunner
 
     if args.plot:
         import matplotlib  # noqa: F401  before the work, not after it
     names = args.cases or (QUICK if args.quick else STANDARD)
     check_names(names)
     rounds = 1 if args.quick else args.rounds
+    ours = MultiAgentEnvRunner.options(sampler=args.sampler) if args.sampler != "exact" else MultiAgentEnvRunner
     console = Console(width=None if sys.stdout.isatty() else 128)
     report: dict[str, list[dict]] = {"cases": []}
     for name in (name for name in names if name in CASES):
         with console.status(f"measuring {name} ..."):
-            report["cases"].append(measure_case(name, rounds=rounds).as_dict())
+            report["cases"].append(measure_case(name, rounds=rounds, ours=ours).as_dict())
     with console.status("measuring growth, transfer, trip, PPO ..."):
         if "growth" in names:
-            report["growth"] = [row.as_dict() for row in measure_growth(rounds=min(3, rounds))]
+            report["growth"] = [row.as_dict() for row in measure_growth(rounds=min(3, rounds), ours=ours)]
         if "transfer" in names:
-            report["transfer"] = [row.as_dict() for row in measure_transfer(rounds=rounds)]
+            report["transfer"] = [row.as_dict() for row in measure_transfer(rounds=rounds, ours=ours)]
         if args.ray:
             with local_ray():
-                report["trip"] = [row.as_dict() for row in measure_trip()]
-                report["ppo"] = [row.as_dict() for row in measure_ppo(iterations=min(3, rounds))]
+                report["trip"] = [row.as_dict() for row in measure_trip(ours=ours)]
+                report["ppo"] = [row.as_dict() for row in measure_ppo(iterations=min(3, rounds), ours=ours)]
     for section, figures in report.items():
         if figures:
             console.print(table_of(section, figures))

@@ -51,6 +51,7 @@ cdef class DenseNet:
         log_std: float32 [k], appended to every row of logits; or None.
         variant: a key of VARIANTS; None: the best one.
         scale: what observations of integers are multiplied by.
+        bound: float32 [1], of the second half of each row of logits, which is clipped to [-bound, bound]; or None.
 
     Raises:
         ValueError: shapes or dtypes don't fit together, or an array is not C-contiguous.
@@ -58,14 +59,14 @@ cdef class DenseNet:
     cdef dense_net _net
     cdef int _logits, _values
     cdef Py_ssize_t _n_means, _n_logits, _n
-    cdef cnp.ndarray _log_std
+    cdef cnp.ndarray _log_std, _bound
     cdef list _weights                      # keeps what the layers point to alive
     cdef cnp.ndarray _out_logits, _out_values
     cdef float *_as_floats                  # [ROWS, n_obs], of observations of integers
     cdef float _scale
 
     def __cinit__(
-        self, Py_ssize_t n_obs, list layers, int logits, int values, log_std, variant=None, float scale=1.0
+        self, Py_ssize_t n_obs, list layers, int logits, int values, log_std, variant=None, float scale=1.0, bound=None
     ):
         self._weights = []
         self._net.variant = VARIANTS[variant or BEST]
@@ -87,6 +88,9 @@ cdef class DenseNet:
         if log_std is not None:
             self._log_std = _floats(log_std, (log_std.size,))
             self._n_logits += log_std.size
+        self._bound = None if bound is None else _floats(bound, (1,))
+        if bound is not None and self._n_logits % 2:
+            raise ValueError(f"with a bound, the number of logits must be even, got {self._n_logits}")
         self._n = -1
 
     cdef _add(self, Py_ssize_t i, int source, weight, bias, int activation, float alpha, eps):
@@ -134,8 +138,12 @@ cdef class DenseNet:
         cdef float *logits = <float*>cnp.PyArray_DATA(self._out_logits)
         cdef float *values = NULL if self._values < 0 else <float*>cnp.PyArray_DATA(self._out_values)
         cdef const float *log_std = NULL if self._log_std is None else <float*>cnp.PyArray_DATA(self._log_std)
+        cdef bint clips = self._bound is not None
+        cdef float bound = (<float*>cnp.PyArray_DATA(self._bound))[0] if clips else 0
         with nogil:
             self._forward(rows, kind, n, logits, values, log_std)
+            if clips:
+                self._clip(logits, n, bound)
         return self._out_logits, self._out_values
 
     cdef void _forward(
@@ -165,6 +173,15 @@ cdef class DenseNet:
             for row in range(n):
                 memcpy(logits + row * self._n_logits + self._n_means, log_std,
                        (self._n_logits - self._n_means) * sizeof(float))
+
+    cdef void _clip(self, float *logits, Py_ssize_t n, float bound) noexcept nogil:
+        """Clip the second half of each row; NaN stays."""
+        cdef Py_ssize_t row, j
+        cdef float *values
+        for row in range(n):
+            values = logits + row * self._n_logits
+            for j in range(self._n_logits // 2, self._n_logits):
+                values[j] = -bound if values[j] < -bound else bound if values[j] > bound else values[j]
 
 
 cdef cnp.ndarray _floats(cnp.ndarray array, tuple shape):

@@ -34,6 +34,7 @@ LAYERS = [
         "action_sampling",
         "capture",
         "graphs",
+        "dense_layers",
         "lean",
         "capturable",
         "compiling",

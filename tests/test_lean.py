@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fastmarl
-from fastmarl import lean
+from fastmarl import dense_layers
 from fastmarl.connectors import FrameStacking
 from fastmarl.efficiency import BareNetwork
 from fastmarl.lean import LeanModule
@@ -331,7 +331,7 @@ def test_nothing_is_made_anew_without_need():
 
 @pytest.mark.parametrize(("best", "threads"), [("plain", 1), ("avx2", 2)])
 def test_large_batches_are_left_to_a_quicker_torch(monkeypatch, best, threads):
-    monkeypatch.setattr(lean, "BEST", best)
+    monkeypatch.setattr(dense_layers, "BEST", best)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     small, large = (lean_of(make_module(fcnet_hiddens=(n, n))).max_rows for n in (64, 256))
     assert 0 < large < small < 100_000
@@ -422,8 +422,8 @@ def test_masks_in_infos_hold():
 
 def test_batches_too_large_for_it_go_through_torch(monkeypatch):
     expected = recorded(make_runner())
-    monkeypatch.setattr(lean, "BEST", "plain")
-    monkeypatch.setattr(lean, "MOST_PLAIN", 0)
+    monkeypatch.setattr(dense_layers, "BEST", "plain")
+    monkeypatch.setattr(dense_layers, "MOST_PLAIN", 0)
     runner = make_runner()
     assert runner.inference_backends == {"default_policy": "lean"}
     assert_same(recorded(runner), expected)
