@@ -41,18 +41,23 @@ def ppo_loss(module, batch):
     return -surrogate + 0.5 * value_error - 0.01 * dist.entropy().mean()
 
 
+def learn(module, optimizer, batch):
+    """Some epochs over a batch."""
+    for _ in range(EPOCHS):
+        for rows in torch.randperm(len(batch["obs"])).split(MINIBATCH):
+            loss = ppo_loss(module, {name: column[rows] for name, column in batch.items()})
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
 def train(runner, iterations):
     module = runner.module["default_policy"]  # trained in place: the runner acts with the newest weights
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
     for iteration in range(iterations):
         episodes = runner.sample()
         batch = make_batch(episodes, module)
-        for _ in range(EPOCHS):
-            for rows in torch.randperm(len(batch["obs"])).split(MINIBATCH):
-                loss = ppo_loss(module, {name: column[rows] for name, column in batch.items()})
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+        learn(module, optimizer, batch)
         metrics = runner.get_metrics()
         print(f"iteration {iteration:3}  mean return {metrics['episode_return_mean']:8.2f}  steps {len(batch['obs'])}")
 

@@ -10,10 +10,12 @@ class DenseNet:
     def __init__(
         self,
         n_obs: int,
-        layers: list[tuple[int, np.ndarray, np.ndarray | None, str, float]],
+        layers: list[tuple[int, np.ndarray | None, np.ndarray | None, str, float, float | None]],
         logits: int,
         values: int,
         log_std: np.ndarray | None,
         variant: str | None = None,
+        scale: float = 1.0,
+        bound: np.ndarray | None = None,
     ) -> None: ...
     def forward(self, obs: np.ndarray) -> tuple[np.ndarray, Any]: ...

@@ -23,6 +23,7 @@ cdef class EnvLanes:
     cdef readonly dict lane_of              # agent id -> lane
     cdef public list infos                  # (env_t, lane or -1 for __common__, info), where not empty
     cdef public lane_t env_t                # env steps since reset
+    cdef readonly Py_ssize_t n_steps        # that the env has ever made
     cdef readonly Py_ssize_t n_acting
     cdef size_t[::1] seen_keys, seen_values # scratch: addresses in the dict being read
     cdef size_t[::1] keys, next_keys        # addresses of the id objects, which the lane table keeps alive

@@ -24,6 +24,7 @@ class EnvLanes:
     lane_of: dict[Any, int]
     infos: list[tuple[int, int, dict]]
     env_t: int
+    n_steps: int
     n_acting: int
     def set_order(self, order: np.ndarray | None) -> None: ...
     def clear(self) -> None: ...

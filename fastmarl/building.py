@@ -18,6 +18,8 @@ from fastmarl.envs.context import EnvContext
 from fastmarl.envs.form import check_spaces
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError, EnvCheckError
+from fastmarl.graphs import make_tick_graphs
+from fastmarl.inference import InferenceOptions
 from fastmarl.modules import MultiRLModule, RLModule, RLModuleSpec, as_rl_module
 from fastmarl.spaces import RowLayout
 from fastmarl.vector.processes import EnvWorkers, WorkerOptions
@@ -125,6 +127,9 @@ def _check_batch(batch: ArrayEnv, config: EnvRunnerConfig) -> None:
     if config.restart_failed_sub_environments:
         raise ConfigError(f"restart_failed_sub_environments is for single envs, but {type(batch).__name__} is a batch "
                           f"that steps by itself")  # fmt: skip
+    if config.worker_num_splits > 1:
+        raise ConfigError(f"worker_num_splits is for single envs, but {type(batch).__name__} is a batch that steps by "
+                          f"itself")  # fmt: skip
     if batch.num_envs != num_envs:
         raise ConfigError(f"num_envs_per_env_runner is {num_envs}, but {type(batch).__name__} is a batch of "
                           f"{batch.num_envs} envs; let what makes it make env_config.num_envs")  # fmt: skip
@@ -153,6 +158,24 @@ def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> Modu
         config.env_to_module_connector, module_id, envs.all[0], {module_id: spaces}, config.device
     )
     return ModuleConnectors(module_id, connectors, *spaces, keep_dtype=config.keep_dtype) if connectors else None
+
+
+def make_inference_options(
+    config: EnvRunnerConfig, device: torch.device, generator: torch.Generator
+) -> InferenceOptions:
+    """How the modules are run on this device, with this generator's random numbers."""
+    compile_options = None
+    if config.torch_compile_worker:
+        compile_options = {
+            "backend": config.torch_compile_worker_dynamo_backend,
+            "mode": config.torch_compile_worker_dynamo_mode,
+        }
+    return InferenceOptions(
+        lean=config.lean_inference,
+        dtype=config.inference_dtype,
+        compile=compile_options,
+        graphs=make_tick_graphs(device, generator) if config.cuda_graphs else None,
+    )
 
 
 def make_reward_connector(config: EnvRunnerConfig) -> RewardConnector | None:

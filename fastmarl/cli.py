@@ -46,6 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_env_arguments(sample, num_envs=16)
     sample.add_argument("--env", required=True, metavar="NAME", help=ENV_HELP)
     sample.add_argument("--steps", type=_positive, default=20_000, help="env steps over all envs (default %(default)s)")
+    sample.add_argument("--num-env-workers", type=int, default=0, metavar="N", help="step the environments in N worker "
+                        "processes (default: in this one)")  # fmt: skip
+    sample.add_argument("--worker-num-splits", type=_positive, default=1, metavar="N", help="parts of the environments "
+                        "that take turns: 2 has one stepped while actions are chosen for the other")  # fmt: skip
     sample.add_argument("--out", type=Path, metavar="PNG", help="write a picture of the stage profile")
     sample.add_argument("--no-efficiency", action="store_true", help="do not measure the limit")
     sample.set_defaults(command=_sample)
@@ -64,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     rllib.add_argument("--rounds", type=_positive, default=5, help="default %(default)s")
     rllib.add_argument("--quick", action="store_true", help="one round; two small cases if none are named")
+    rllib.add_argument(
+        "--sampler", choices=("exact", "fast"), default="exact", help="option of the runner (default %(default)s)"
+    )
     rllib.add_argument("--ray", action="store_true", help="with Ray, too: the trip from an actor, PPO iterations")
     rllib.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     rllib.add_argument("--plot", type=Path, metavar="PNG", help="draw ratios and growth")
@@ -109,16 +116,14 @@ def _env_named(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if not attribute.isidentifier():
         return name
-    sys.path.insert(0, "")  # as with `python -m`: modules lie in the current folder, too
+    sys.path.insert(0, os.getcwd())  # as with `python -m`: modules lie in the current folder, too; workers look there
     try:
         return getattr(import_module(module_name), attribute)
     except (ModuleNotFoundError, AttributeError) as error:
         raise EnvCheckError(f"no environment {name!r}: {error}") from error
-    finally:
-        sys.path.remove("")
 
 
-def _runner_config(args: argparse.Namespace) -> Any:
+def _runner_config(args: argparse.Namespace, **options: Any) -> Any:
     from fastmarl.config import EnvRunnerConfig
 
     return EnvRunnerConfig(
@@ -128,6 +133,7 @@ def _runner_config(args: argparse.Namespace) -> Any:
         model_config={"fcnet_hiddens": args.hiddens},
         device=args.device,
         seed=args.seed,
+        **options,
     )
 
 
@@ -145,7 +151,8 @@ def _sample(args: argparse.Namespace) -> int:
         import matplotlib  # noqa: F401  before the work, not after it
     torch.set_num_threads(1)
     console = Console()
-    config = _runner_config(args)
+    workers = {"gym_env_vectorize_mode": "async", "num_env_workers": args.num_env_workers}
+    config = _runner_config(args, worker_num_splits=args.worker_num_splits, **workers if args.num_env_workers else {})
     runner = MultiAgentEnvRunner(config)
     try:
         seconds = _sample_with_progress(runner, args.steps, console)
@@ -197,7 +204,7 @@ def _summary_table(
         table.add_row("mean length", f"{metrics['episode_len_mean']:,.1f}")
     table.add_row("agent steps/s", f"{agent_steps / seconds:,.0f}")
     if efficiency is not None:
-        table.add_row("limit, agent steps/s", f"{1e6 / efficiency.limit_us:,.0f}")
+        table.add_row("limit of one process, agent steps/s", f"{1e6 / efficiency.limit_us:,.0f}")
         table.add_row("efficiency", f"{efficiency.efficiency:.3f}")
         table.add_row("... with our sampling in the limit", f"{efficiency.own_efficiency:.3f}")
     for module_id, backend in backends.items():
@@ -292,26 +299,28 @@ def _bench_rllib(args: argparse.Namespace) -> int:
     from fastmarl.rllib.benchmark_cases import CASES, QUICK, STANDARD, check_names
     from fastmarl.rllib.benchmark_extras import local_ray, measure_growth, measure_ppo, measure_transfer, measure_trip
     from fastmarl.rllib.benchmark_report import draw, table_of
+    from fastmarl.rllib.runner import MultiAgentEnvRunner
 
     if args.plot:
         import matplotlib  # noqa: F401  before the work, not after it
     names = args.cases or (QUICK if args.quick else STANDARD)
     check_names(names)
     rounds = 1 if args.quick else args.rounds
+    ours = MultiAgentEnvRunner.options(sampler=args.sampler) if args.sampler != "exact" else MultiAgentEnvRunner
     console = Console(width=None if sys.stdout.isatty() else 128)
     report: dict[str, list[dict]] = {"cases": []}
     for name in (name for name in names if name in CASES):
         with console.status(f"measuring {name} ..."):
-            report["cases"].append(measure_case(name, rounds=rounds).as_dict())
+            report["cases"].append(measure_case(name, rounds=rounds, ours=ours).as_dict())
     with console.status("measuring growth, transfer, trip, PPO ..."):
         if "growth" in names:
-            report["growth"] = [row.as_dict() for row in measure_growth(rounds=min(3, rounds))]
+            report["growth"] = [row.as_dict() for row in measure_growth(rounds=min(3, rounds), ours=ours)]
         if "transfer" in names:
-            report["transfer"] = [row.as_dict() for row in measure_transfer(rounds=rounds)]
+            report["transfer"] = [row.as_dict() for row in measure_transfer(rounds=rounds, ours=ours)]
         if args.ray:
             with local_ray():
-                report["trip"] = [row.as_dict() for row in measure_trip()]
-                report["ppo"] = [row.as_dict() for row in measure_ppo(iterations=min(3, rounds))]
+                report["trip"] = [row.as_dict() for row in measure_trip(ours=ours)]
+                report["ppo"] = [row.as_dict() for row in measure_ppo(iterations=min(3, rounds), ours=ours)]
     for section, figures in report.items():
         if figures:
             console.print(table_of(section, figures))
@@ -336,7 +345,9 @@ def _info(args: argparse.Namespace) -> int:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     print(f"{'device':12} {device}")
     print(f"{'lean':12} {_dense.BEST} (of {', '.join(_dense.VARIANTS)})")
+    cores = len(os.sched_getaffinity(0))
     print(f"{'threads':12} torch {torch.get_num_threads()}, cores {os.cpu_count()}")
+    print(f"{'env workers':12} {cores} with num_env_workers=0: the cores that this process may use")
     return 0
 
 

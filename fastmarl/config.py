@@ -15,6 +15,14 @@ CHOICES = {
     "gym_env_vectorize_mode": ("sync", "async"),
     "env_worker_start_method": ("spawn", "fork"),
     "failed_episodes": ("truncate", "discard"),
+    "inference_dtype": ("float32", "bfloat16"),
+    "torch_compile_worker_dynamo_mode": (
+        None,
+        "default",
+        "reduce-overhead",
+        "max-autotune",
+        "max-autotune-no-cudagraphs",
+    ),
 }
 AT_LEAST = {
     "num_envs_per_env_runner": 1,
@@ -24,6 +32,7 @@ AT_LEAST = {
     "worker_index": 0,
     "num_env_workers": 0,
     "max_restarts": 0,
+    "worker_num_splits": 1,
 }
 
 
@@ -45,6 +54,12 @@ class EnvRunnerConfig:
     time, with the same results; see docs/parallel.md."""
     num_env_workers: int = 0
     """Worker processes of "async", each with neighbouring envs. 0: one for each core, but not more than envs."""
+    worker_num_splits: int = 1
+    """Parts of the envs that take turns: while one is being stepped, actions are chosen for another (double buffering,
+    with 2). "sync" does the same one after the other, with equal results; see docs/parallel.md."""
+    env_batch_size: int | None = None
+    """In "async" mode, go on with the envs that are ready first, as soon as there are so many; for envs of unequal
+    speed. Which these are is not reproducible. None: wait for all (of a part)."""
     env_worker_start_method: str = "spawn"
     """How they are started: "spawn" (a fresh Python, which imports what makes the envs) or "fork" (at once, with all
     that this process has in memory; not if it has used CUDA, or has threads that hold locks)."""
@@ -82,6 +97,21 @@ class EnvRunnerConfig:
     """Then, True: only their sign is recorded; a number c: they are clipped to -c .. c; a pair: to these bounds."""
     device: str = "cpu"
     """Where the modules run: "cpu", "cuda" (or "cuda:1"), or "auto": a GPU if there is one."""
+    num_gpus_per_env_runner: float = 0
+    """Above 0: the modules run on a GPU, also if `device` is "cpu". With a fraction f, 1 / f runners share each GPU:
+    where several are visible, runner `worker_index` (which begins at 1) gets number (worker_index - 1) * f, rounded
+    down. Memory is not divided."""
+    cuda_graphs: bool = True
+    """On a GPU, launch the forward passes of all modules that allow it as one CUDA graph, see docs/inference.md. False:
+    operations are launched one by one."""
+    inference_dtype: str = "float32"
+    """"bfloat16": what torch's autocast computes in that in the forward passes for acting; weights and what is recorded
+    stay as they are."""
+    torch_compile_worker: bool = False
+    """Whether `torch.compile` compiles the forward methods of modules that lean inference doesn't run."""
+    torch_compile_worker_dynamo_backend: str = "inductor"
+    torch_compile_worker_dynamo_mode: str | None = None
+    """`backend` and `mode` of `torch.compile`."""
     lean_inference: bool = True
     """On the CPU, let compiled code stand in for torch in the forward passes of the default nets where it gives the
     same up to rounding, see docs/inference.md. False: torch runs all modules."""
@@ -128,6 +158,11 @@ class EnvRunnerConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+        if not _is_number(self.num_gpus_per_env_runner) or self.num_gpus_per_env_runner < 0:
+            raise ConfigError(
+                f"num_gpus_per_env_runner must be a number of at least 0, got {self.num_gpus_per_env_runner!r}"
+            )
+        self._check_env_batch_size()
         if self.seed is not None and (not isinstance(self.seed, int) or self.seed < 0):
             raise ConfigError(f"seed must be None or an integer of at least 0, got {self.seed!r}")
         if not _is_number(self.reward_scale) or self.reward_scale == 0:
@@ -140,6 +175,18 @@ class EnvRunnerConfig:
         if self.policy_mapping_fn is None and len(self.module_specs) != 1:
             raise ConfigError(f"policy_mapping_fn is needed to choose among the policies {sorted(self.module_specs)}")
         self._check_policies_to_train()
+
+    def _check_env_batch_size(self) -> None:
+        size, num_envs = self.env_batch_size, self.num_envs_per_env_runner
+        if size is None:
+            return
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= num_envs:
+            raise ConfigError(
+                f"env_batch_size must be None or an integer of at least 1 and at most num_envs_per_env_runner="
+                f"{num_envs}, got {size!r}"
+            )
+        if self.gym_env_vectorize_mode != "async":
+            raise ConfigError('env_batch_size is for worker processes; set gym_env_vectorize_mode="async"')
 
     def _check_policies_to_train(self) -> None:
         chosen = self.policies_to_train

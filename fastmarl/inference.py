@@ -1,5 +1,6 @@
 """What the agents of one module do: rows of observations -> torch, or lean inference -> actions and outputs."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -9,20 +10,41 @@ import torch
 from fastmarl.action_masks import masked
 from fastmarl.action_sampling import SMALL, ActionSampler, make_action_sampler
 from fastmarl.block import Block, Key
+from fastmarl.capturable import ModuleCapture
 from fastmarl.columns import Columns
+from fastmarl.compiling import CAPTURING_MODES, CompiledForwards
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.errors import ModuleOutputError
-from fastmarl.kernels.remap import lanes_to_rows, rows_to_lanes
+from fastmarl.graphs import Call, Launch, TickGraphs
 from fastmarl.kernels.sample import first_nan
+from fastmarl.lane_state import LaneState
 from fastmarl.lanes import LaneTable
-from fastmarl.lean import LeanModule
+from fastmarl.lean import LEAN, LeanModule
 from fastmarl.modules import RLModule
 from fastmarl.spaces import RowLayout, flatten_struct, map_struct
 from fastmarl.transfer import Transfer
 
 OBS, ACTIONS, LOGP, LOGITS = Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS
 LEAST = np.finfo(np.float32).min
-Batch = dict[str, Any] | np.ndarray  # what forward() gets; or the observations' own memory, for lean inference
+# What forward() gets; or the observations' own memory, for lean inference; or a forward pass that was launched before.
+Batch = dict[str, Any] | np.ndarray | Launch
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions:
+    """How modules are run.
+
+    Args:
+        lean: whether compiled code may stand in for torch, see lean.py.
+        dtype: "float32", or "bfloat16" for what torch's autocast computes in that.
+        compile: arguments of `torch.compile`; None: modules are not compiled.
+        graphs: launches the modules that can be captured; None: each is called by itself.
+    """
+
+    lean: bool = True
+    dtype: str = "float32"
+    compile: dict[str, Any] | None = None
+    graphs: TickGraphs | None = None
 
 
 class ModuleInference:
@@ -34,7 +56,10 @@ class ModuleInference:
         generator, rng: for exploration's random draws, by torch on the same device, and by NumPy.
         table: lanes, for modules with recurrent state.
         connectors: what makes the module's batches of the record.
-        lean: whether compiled code may stand in for torch, see lean.py.
+        options: how it is run.
+
+    Attributes:
+        launched: a forward pass that was launched for the next batch, see `Policies.launch()`.
     """
 
     def __init__(
@@ -46,16 +71,16 @@ class ModuleInference:
         rng: np.random.Generator,
         table: LaneTable,
         connectors: ModuleConnectors,
-        *,
-        lean: bool,
+        options: InferenceOptions,
     ):
         self.module_id = module_id
         self.module = module
+        self.launched: Launch | None = None
         self._transfer = transfer
         self._generator = generator
         self._explore_dist = module.get_exploration_action_dist_cls()
         self._inference_dist = module.get_inference_action_dist_cls()
-        on_cpu = transfer.device.type == "cpu"
+        on_cpu = transfer.device.type == "cpu" and options.graphs is None
         self._explore_sampler = make_action_sampler(self._explore_dist, rng) if on_cpu else None
         self._inference_sampler = make_action_sampler(self._inference_dist, rng) if on_cpu else None
         self._masks = not module.masks_actions
@@ -63,42 +88,87 @@ class ModuleInference:
         assert space is not None
         self._is_plain = not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple))
         self._has_objects = any(leaf.dtype == object for leaf in RowLayout(space).leaves)
+        self._layout = connectors.layout
         self._connectors = connectors if connectors.batches else None
         self._inference_mode = torch.inference_mode()  # made once: making one takes longer than entering it
+        self._autocast = make_autocast(transfer.device, options.dtype)
         self._state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
-        self._lean = LeanModule(module, connectors.layout, transfer.device, allowed=lean)
+        self._lean = LeanModule(module, self._layout, transfer.device, allowed=options.lean, dtype=options.dtype)
+        self._compiled = None if options.compile is None else CompiledForwards(module, options.compile)
+        self._forwards: Any = module  # it, or its compiled methods
+        self._capture = ModuleCapture(module, options.graphs, _why_never_captured(self._has_objects, options))
 
     @property
     def backend(self) -> str:
-        """What runs the module: "lean", or "torch" and the reason why."""
-        return self._lean.backend
+        """What runs the module: "lean", CUDA graphs or torch.compile, or "torch" and the reason why."""
+        if self._lean.backend == LEAN:
+            return LEAN
+        if self._capture.in_use:
+            return self._capture.backend(self)
+        reason = self._capture.reason or self._lean.backend.removeprefix("torch: ")
+        return f"{'torch' if self._forwards is self.module else 'torch.compile'}: {reason}"
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether it takes part in launches."""
+        return self._capture.in_use
 
     def renew(self) -> None:
         """Somebody may have changed the module: see how it is run from now on."""
         self._lean.renew()
+        self._capture.renew(self)
+        if self._compiled is not None:
+            self._forwards = self.module if self._compiled.is_replaced() else self._compiled
 
     def batch(self, block: Block, first: int, end: int) -> Batch:
         """The module's input for rows first .. end of its block; it may share the block's memory."""
+        if self.launched is not None:
+            launched, self.launched = self.launched, None
+            return launched
         if end - first <= self._lean.max_rows:
             if self._connectors is None:
                 return block.obs[0][first:end]
-            return np.ascontiguousarray(self._connectors.batch(block, first, end)[0], np.float32)
-        if self._connectors is None:
-            arrays, layout = [leaf[first:end] for leaf in block.obs], block.layout
-        else:
-            arrays, layout = self._connectors.batch(block, first, end), self._connectors.layout
+            dtype = self._layout.leaves[0].dtype
+            return np.ascontiguousarray(self._connectors.batch(block, first, end)[0], dtype)
+        arrays = self._observations(block, first, end)
         if self._has_objects:
-            return self._batch_with_objects(layout, arrays, block.lane_R[first:end])
-        if self._state is None:
-            obs = self._transfer.to_device(arrays)
-            return {OBS: obs[0] if self._is_plain else layout.nest(obs)}
-        states = self._state.read(block.lane_R[first:end])
-        tensors = self._transfer.to_device([*arrays, *states])
-        obs = [tensor.unsqueeze(1) for tensor in tensors[: len(arrays)]]  # [B, T=1, ...], as RLlib has it
-        state_in = self._state.nest(tensors[len(arrays) :])
-        return {OBS: layout.nest(obs), Columns.STATE_IN: state_in}
+            return self._batch_with_objects(arrays, block.lane_R[first:end])
+        states = [] if self._state is None else self._state.read(block.lane_R[first:end])
+        return self._nest(self._transfer.to_device([*arrays, *states]))
 
-    def _batch_with_objects(self, layout: RowLayout, arrays: list[np.ndarray], lanes: np.ndarray) -> dict[str, Any]:
+    def call(self, block: Block, first: int, end: int, legal: np.ndarray | None) -> Call:
+        """Its part in a launch: the rows' observations, recurrent states and, unless it sees to that itself, masks."""
+        states = [] if self._state is None else self._state.read(block.lane_R[first:end])
+        masks = [legal] if legal is not None and self._masks else []
+        return Call(self, [*self._observations(block, first, end), *states, *masks], states)
+
+    def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
+        """Outputs and actions for what `call()` gave, as tensors; they may be captured."""
+        n_inputs = len(self._layout.leaves) + (0 if self._state is None else self._state.n_leaves)
+        mask = tensors[n_inputs] if len(tensors) > n_inputs else None
+        outputs = self._forward(self._nest(tensors[:n_inputs]), explore, None, mask)
+        if ACTIONS not in outputs:
+            outputs = {**outputs, **self._chosen_by_torch(self._logits_of(outputs), explore)}
+        return _leaves(outputs)
+
+    def refuse_capture(self, reason: str) -> None:
+        """It can't be captured, as has turned out."""
+        self._capture.refuse(self, reason)
+
+    def _observations(self, block: Block, first: int, end: int) -> list[np.ndarray]:
+        if self._connectors is None:
+            return [leaf[first:end] for leaf in block.obs]
+        return self._connectors.batch(block, first, end)
+
+    def _nest(self, tensors: list[torch.Tensor]) -> dict[str, Any]:
+        """The batch of the observations' leaves and the states'."""
+        if self._state is None:
+            return {OBS: tensors[0] if self._is_plain else self._layout.nest(tensors)}
+        n_leaves = len(self._layout.leaves)
+        obs = [tensor.unsqueeze(1) for tensor in tensors[:n_leaves]]  # [B, T=1, ...], as RLlib has it
+        return {OBS: self._layout.nest(obs), Columns.STATE_IN: self._state.nest(tensors[n_leaves:])}
+
+    def _batch_with_objects(self, arrays: list[np.ndarray], lanes: np.ndarray) -> dict[str, Any]:
         """The same where leaves are no arrays: they come as NumPy arrays of objects."""
         states = [] if self._state is None else self._state.read(lanes)
         numbers = [array for array in arrays if array.dtype != object]
@@ -106,8 +176,8 @@ class ModuleInference:
         of_numbers = iter(tensors[: len(numbers)])
         leaves = [array if array.dtype == object else next(of_numbers) for array in arrays]
         if self._state is None:
-            return {OBS: layout.nest(leaves)}
-        obs = layout.nest([leaf[:, None] for leaf in leaves])
+            return {OBS: self._layout.nest(leaves)}
+        obs = self._layout.nest([leaf[:, None] for leaf in leaves])
         return {OBS: obs, Columns.STATE_IN: self._state.nest(tensors[len(numbers) :])}
 
     def act(
@@ -128,6 +198,10 @@ class ModuleInference:
         """
         if isinstance(batch, np.ndarray):
             arrays, has_actions = self._forward_lean(batch, legal), False
+        elif isinstance(batch, Launch):
+            arrays, has_actions = batch.outputs(self), True
+            if self._state is not None:
+                self._state.recall(batch.states(self))
         else:
             arrays, has_actions = self._forward_torch(batch, n, explore, t, legal)
         if not has_actions:
@@ -146,19 +220,29 @@ class ModuleInference:
     ) -> tuple[dict[Key, np.ndarray], bool]:
         """The module's outputs; and whether actions are among them, which it has chosen, or torch has."""
         with self._inference_mode:
-            module = self.module
-            outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
-            if type(outputs) is not dict or self._state is not None:
-                outputs = self._plain_outputs(outputs)
-            if legal is not None and self._masks and LOGITS in outputs:
-                mask = torch.from_numpy(legal).to(self._transfer.device)
-                outputs = {**outputs, LOGITS: masked(outputs[LOGITS], mask)}
+            mask = None if legal is None or not self._masks else torch.from_numpy(legal).to(self._transfer.device)
+            outputs = self._forward(batch, explore, t, mask)
             has_actions = ACTIONS in outputs
             if not has_actions and self._sampler(self._logits_of(outputs).shape, explore) is None:
                 outputs = {**outputs, **self._chosen_by_torch(outputs[LOGITS], explore)}
                 has_actions = True
         self._check_untouched(batch)
         return self._to_arrays(outputs, n), has_actions
+
+    def _forward(self, batch: dict[str, Any], explore: bool, t: int | None, mask: Any) -> dict[str, Any]:
+        """The module's outputs, masked."""
+        module = self._forwards
+        if self._autocast is None:
+            outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
+        else:
+            with self._autocast:
+                outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
+            outputs = map_struct(_as_float32, outputs)
+        if type(outputs) is not dict or self._state is not None:
+            outputs = self._plain_outputs(outputs)
+        if mask is not None and LOGITS in outputs:
+            outputs = {**outputs, LOGITS: masked(outputs[LOGITS], mask)}
+        return outputs
 
     def _add_actions(self, arrays: dict[Key, np.ndarray], explore: bool) -> None:
         """Choose actions by the logits."""
@@ -192,8 +276,9 @@ class ModuleInference:
         if self._state is not None:
             outputs.update(self._state.write(lanes, outputs, self.module_id))
 
-    def forget_states(self) -> None:
-        """Give the memory of recurrent states back; no lane is acted for."""
+    def rest(self) -> None:
+        """Give back what is held for lanes: none is acted for."""
+        self._capture.forget(self)
         if self._state is not None:
             self._state.forget()
 
@@ -224,14 +309,7 @@ class ModuleInference:
 
     def _to_arrays(self, outputs: dict[str, Any], n: int) -> dict[Key, np.ndarray]:
         """All leaves as arrays; their rows are counted."""
-        tensors: dict[Key, torch.Tensor] = {}
-        for name, value in outputs.items():
-            if type(value) is torch.Tensor:
-                tensors[name] = value
-            else:
-                for path, leaf in flatten_struct(value):
-                    tensors[(name, *path) if path else name] = torch.as_tensor(leaf)
-        arrays = self._transfer.to_host(tensors)
+        arrays = self._transfer.to_host(_leaves(outputs))
         for key, array in arrays.items():
             if not array.ndim or len(array) != n:
                 problem = f"expected {n} rows in output {key!r}, one for each row of its batch, got shape {array.shape}"
@@ -253,64 +331,32 @@ class ModuleInference:
                 raise ModuleOutputError(self.module_id, problem)
 
 
-class LaneState:
-    """The recurrent state of every lane of one module.
-
-    Args:
-        initial: nested dict of arrays or tensors without a batch axis: the state at an agent's first step.
-        table: the lanes.
-    """
-
-    def __init__(self, initial: Any, table: LaneTable):
-        self._table = table
-        self._keys = [(Columns.STATE_OUT, *path) for path, _ in flatten_struct(initial)]
-        self._initial = [_array(leaf) for _, leaf in flatten_struct(initial)]
-        self._structure = initial
-        self.forget()
-
-    def forget(self) -> None:
-        """Hold no lane's state."""
-        self._values_LK = [np.empty((0, leaf.size), leaf.dtype) for leaf in self._initial]
-        self._read: list[np.ndarray] = []
-
-    def nest(self, leaves: list) -> Any:
-        """Leaves in the nesting of the state."""
-        remaining = iter(leaves)
-        return map_struct(lambda _: next(remaining), self._structure)
-
-    def begin(self, lanes: np.ndarray) -> None:
-        """Give the initial state to those of these lanes (int32 [n]) whose first step this is."""
-        table = self._table
-        is_first = table.t_started_L[lanes] + table.count_L[lanes] - table.lookback_L[lanes] == 1
-        for i, (values_LK, initial) in enumerate(zip(self._values_LK, self._initial, strict=True)):
-            if len(values_LK) < len(table.row_L):
-                grown = np.zeros((len(table.row_L), initial.size), initial.dtype)
-                grown[: len(values_LK)] = values_LK
-                self._values_LK[i] = values_LK = grown
-            values_LK[lanes[is_first]] = initial.reshape(-1)
-
-    def read(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """The states these lanes (int32 [n]) act in, [n, ...] a leaf."""
-        self.begin(lanes)
-        self._read = []
-        for values_LK, initial in zip(self._values_LK, self._initial, strict=True):
-            rows = np.empty((len(lanes), initial.size), initial.dtype)
-            lanes_to_rows(values_LK, lanes, rows)
-            self._read.append(rows.reshape(len(lanes), *initial.shape))
-        return self._read
-
-    def write(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray], module_id: str) -> dict[Key, np.ndarray]:
-        """Keep "state_out" by lane; returns the "state_in" columns that were read for this batch."""
-        state_in: dict[Key, np.ndarray] = {}
-        for key, values_LK, read in zip(self._keys, self._values_LK, self._read, strict=True):
-            out = outputs.get(key if len(key) > 1 else key[0])
-            if out is None or out.shape != read.shape:
-                got = "nothing" if out is None else f"shape {out.shape}"
-                raise ModuleOutputError(module_id, f"expected {key} of shape {read.shape}, got {got}")
-            rows_to_lanes(np.ascontiguousarray(out.reshape(len(lanes), -1), read.dtype), lanes, values_LK)
-            state_in[(Columns.STATE_IN, *key[1:]) if len(key) > 1 else Columns.STATE_IN] = read
-        return state_in
+def _leaves(outputs: dict[str, Any]) -> dict[Key, torch.Tensor]:
+    tensors: dict[Key, torch.Tensor] = {}
+    for name, value in outputs.items():
+        if type(value) is torch.Tensor:
+            tensors[name] = value
+        else:
+            for path, leaf in flatten_struct(value):
+                tensors[(name, *path) if path else name] = torch.as_tensor(leaf)
+    return tensors
 
 
-def _array(leaf: Any) -> np.ndarray:
-    return leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
+def _why_never_captured(has_objects: bool, options: InferenceOptions) -> str:
+    if has_objects:
+        return "parts of its observations are no arrays"
+    if options.compile is not None and options.compile.get("mode") in CAPTURING_MODES:
+        return f"torch.compile captures it itself, with mode {options.compile['mode']!r}"
+    return ""
+
+
+def make_autocast(device: torch.device, dtype: str) -> torch.autocast | None:
+    """What has torch compute in another dtype than float32."""
+    if dtype == "float32":
+        return None
+    # Without a cache, so that a captured forward pass converts the weights as they are at each replay.
+    return torch.autocast(device.type, dtype=getattr(torch, dtype), cache_enabled=False)
+
+
+def _as_float32(leaf: Any) -> Any:
+    return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.bfloat16 else leaf

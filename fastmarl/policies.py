@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 
 import torch
 
@@ -10,6 +11,7 @@ from fastmarl.action_masks import ActionMasks
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.env_actions import EnvActions
 from fastmarl.errors import UnknownModuleError
+from fastmarl.graphs import Call, TickGraphs
 from fastmarl.inference import ModuleInference
 from fastmarl.modules import RLModule
 from fastmarl.store import ASLEEP, EpisodeStore
@@ -43,7 +45,7 @@ class Policy:
 
     def rest(self) -> None:
         """Give back what is held for agents: there are none."""
-        self.inference.forget_states()
+        self.inference.rest()
         self.env_actions.forget()
 
 
@@ -114,6 +116,24 @@ class Policies:
         assert policy is not None
         return policy
 
+    # Launches.
+
+    def launch(self, graphs: TickGraphs, explore: bool, seconds: dict[str, float]) -> None:
+        """Have the device begin with the forward passes of all captured modules that act next, without waiting: their
+        `inference.act()` will."""
+        begun = perf_counter()
+        store, calls = self._store, list[Call]()
+        for index in store.awake:
+            policy, first, end = self._at(index), store.acting_from[index], store.rows[index].n
+            if first < end and policy.inference.is_captured:
+                legal = policy.masks.legal(store.blocks[index], first, end)
+                calls.append(policy.inference.call(store.blocks[index], first, end, legal))
+        if calls:
+            launch = graphs.launch(calls, explore=explore)
+            for call in calls:
+                call.member.launched = launch
+        seconds["forward"] += perf_counter() - begun
+
     # Modules come and go.
 
     def add(self, policy: Policy) -> None:
@@ -146,9 +166,10 @@ class Policies:
                 policy.rest()
 
     def forget_actions(self) -> None:
-        """After an error: what some modules have answered in this tick goes to no env."""
+        """After an error: what some modules have answered in this tick, or would have, goes to no env."""
         for policy in self.by_index:
             if policy is not None:
+                policy.inference.launched = None
                 policy.env_actions.forget()
 
     def _running(self) -> set[EpisodeRecord]:

@@ -9,6 +9,7 @@ import gymnasium as gym
 from fastmarl.building import (
     Envs,
     make_env_to_module,
+    make_inference_options,
     make_modules,
     make_reward_connector,
     spaces_of,
@@ -17,6 +18,7 @@ from fastmarl.callbacks import EVENTS, listeners
 from fastmarl.chunk import FAILED
 from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
+from fastmarl.devices import choose_device
 from fastmarl.env_states import make_env_states
 from fastmarl.episode_selection import only_modules
 from fastmarl.episodes import MultiAgentEpisode
@@ -59,7 +61,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         self._stopped = False
         self._weights_seq_no = 0
         self._streams = Streams(config.seed, config.worker_index)
-        self._transfer = make_transfer(config.device)
+        self._transfer = make_transfer(choose_device(config))
         self._generator = self._streams.torch_generator(self._transfer.device)
         self._rng = self._streams.numpy_generator()
         self._counts = RunnerMetrics(config.metrics_num_episodes_for_smoothing)
@@ -102,6 +104,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
 
     def _connect_parts(self) -> None:
         config, envs = self.config, self._envs
+        self._inference_options = make_inference_options(config, self._transfer.device, self._generator)
         known_agents = [frozenset(agents) for agents in envs.possible_agents]
         self._table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
         policies = [self._make_policy(*item, self.env_to_module.get(item[0])) for item in self.module.items()]
@@ -129,6 +132,8 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             check=not config.disable_env_checking,
             env_states=states,
             failures=Failures(options, self._store, self._streams.env_seed, self._counts.failures),
+            num_splits=config.worker_num_splits,
+            batch_size=config.env_batch_size,
         )
         self.env = make_vector(envs.workers or envs.all, parts, envs.remake)
         self._to_reset = set(range(self.num_envs))
@@ -136,11 +141,6 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
 
     def _announce_envs(self) -> None:
         self._call("on_environment_created", env=self.env, env_context=self._envs.contexts[0])
-
-    @property
-    def inference_backends(self) -> dict[str, str]:
-        """Module id -> "lean", or "torch" and why it is not run by lean inference, see docs/inference.md."""
-        return {module_id: self._policies.backend(module_id) for module_id in self.module}
 
     @property
     def num_envs(self) -> int:
@@ -216,20 +216,26 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
 
     def _run(self, goal: Goal, explore: bool) -> None:
         """Tick until the goal is reached: agents act, envs step, episodes end."""
-        store, respawned, seconds = self._store, self._table.respawned, self._counts.seconds
-        after_each = bool(self._listeners["on_episode_step"])
-        while not goal.reached():
-            self._act(goal, explore)
-            begun = perf_counter()
-            goal.add_tick(self.num_envs, store.advance())
-            self.env.step(self._after_step, after_each=after_each)
-            if respawned:
-                store.split_respawned()
-            seconds["vector"] += perf_counter() - begun
-            if self._to_reset and goal.wants_episodes:
-                self._reset_envs()
+        store, vector, seconds = self._store, self.env, self._counts.seconds
+        while (goes_on := not goal.reached()) or vector.n_stepping:
+            if goes_on:
+                self._act(goal, explore)
+                begun = perf_counter()
+                goal.add_tick(vector.send(), store.advance())
+                seconds["vector"] += perf_counter() - begun
+            self._receive(goal)
         if store.connects:
             store.connect()
+
+    def _receive(self, goal: Goal) -> None:
+        """Record the next steps; episodes end, and others begin."""
+        begun = perf_counter()
+        self.env.recv(self._after_step, after_each=bool(self._listeners["on_episode_step"]))
+        if self._table.respawned:
+            self._store.split_respawned()
+        self._counts.seconds["vector"] += perf_counter() - begun
+        if self._to_reset and goal.wants_episodes:
+            self._reset_envs()
 
     def _act(self, goal: Goal, explore: bool) -> None:
         """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
@@ -240,6 +246,8 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             begun = perf_counter()
             store.connect()
             seconds["connect"] += perf_counter() - begun
+        if self._inference_options.graphs is not None and not goal.random_actions:
+            self._policies.launch(self._inference_options.graphs, explore, seconds)
         for module in store.awake:
             first, end = store.acting_from[module], store.rows[module].n
             if first == end:
@@ -322,6 +330,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         self._store.scatter.forget_done_lanes()
         self._table.respawned.clear()
         self._policies.forget_actions()
+        self.env.forget()
         self._stamp_actions()
         self._counts.add_call(goal, self._store.renew())
         self._policies.tidy()

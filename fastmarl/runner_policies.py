@@ -14,7 +14,7 @@ from fastmarl.connectors.env_to_module import EnvToModule
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.env_actions import EnvActions
 from fastmarl.errors import ConfigError
-from fastmarl.inference import ModuleInference
+from fastmarl.inference import InferenceOptions, ModuleInference
 from fastmarl.lanes import LaneTable
 from fastmarl.modules import MultiRLModule, RLModule
 from fastmarl.policies import MappingFn, Policies, Policy
@@ -45,10 +45,17 @@ class RunnerPolicies:
     _policies: Policies
     _streams: Streams
     _transfer: Transfer
+    _inference_options: InferenceOptions
     _n_added = 0
 
     def _check_running(self) -> None:
         raise NotImplementedError
+
+    @property
+    def inference_backends(self) -> dict[str, str]:
+        """Module id -> what runs it: "lean", "cuda graph" and for how many batch sizes, or "torch" (or "torch.compile")
+        and why not by these; see docs/inference.md."""
+        return {module_id: self._policies.backend(module_id) for module_id in self.module}
 
     def add_module(
         self,
@@ -164,7 +171,7 @@ class RunnerPolicies:
                 self._rng,
                 self._table,
                 connectors,
-                lean=config.lean_inference,
+                self._inference_options,
             ),
             ActionMasks(connectors.sent_space, action_space, self._table, connectors.recorded_layout.space),
             EnvActions(module_id, action_space, **options, as_arrays=self._envs.is_batch),

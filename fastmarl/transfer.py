@@ -23,12 +23,9 @@ class Transfer(Protocol):
         """Arrays of the same keys; valid until the next call."""
 
 
-def make_transfer(device: str) -> Transfer:
-    """For "cpu", "cuda", "cuda:1", ..., or "auto": the GPU if there is one."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    target = torch.device(device)
-    return SharedMemory() if target.type == "cpu" else StagedCopy(target, pinned=True)
+def make_transfer(device: torch.device) -> Transfer:
+    """For modules on this device."""
+    return SharedMemory() if device.type == "cpu" else StagedCopy(device, pinned=True)
 
 
 class SharedMemory:
@@ -37,10 +34,7 @@ class SharedMemory:
     device = torch.device("cpu")
 
     def to_device(self, arrays: list[np.ndarray]) -> list[torch.Tensor]:
-        return [
-            torch.from_numpy(array) if array.dtype != np.float64 else torch.from_numpy(array.astype(np.float32))
-            for array in arrays
-        ]
+        return [torch.from_numpy(as_sent(array)) for array in arrays]
 
     def to_host(self, tensors: dict[K, torch.Tensor]) -> dict[K, np.ndarray]:
         return {key: tensor.numpy() for key, tensor in tensors.items()}
@@ -61,8 +55,8 @@ class StagedCopy:
         self._incoming = self._buffer(0)
 
     def to_device(self, arrays: list[np.ndarray]) -> list[torch.Tensor]:
-        arrays = [array.astype(np.float32) if array.dtype == np.float64 else array for array in arrays]
-        starts, total = _places([array.nbytes for array in arrays])
+        arrays = [as_sent(array) for array in arrays]
+        starts, total = places([array.nbytes for array in arrays])
         if total > len(self._outgoing):
             self._outgoing = self._buffer(2 * total)
         host = self._outgoing.numpy()
@@ -77,7 +71,7 @@ class StagedCopy:
 
     def to_host(self, tensors: dict[K, torch.Tensor]) -> dict[K, np.ndarray]:
         parts = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors.values()]
-        starts, total = _places([len(part) for part in parts])
+        starts, total = places([len(part) for part in parts])
         if total > len(self._incoming):
             self._incoming = self._buffer(2 * total)
         gathered = torch.zeros(total, dtype=torch.uint8, device=self.device)
@@ -96,12 +90,18 @@ class StagedCopy:
         return torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=self._pinned)
 
 
-def _places(sizes: list[int]) -> tuple[list[int], int]:
+def places(sizes: list[int]) -> tuple[list[int], int]:
+    """Where parts of so many bytes begin in one buffer, and the bytes of it all."""
     starts, total = [], 0
     for size in sizes:
         starts.append(total)
         total += -(-size // ALIGNMENT) * ALIGNMENT
     return starts, total
+
+
+def as_sent(array: np.ndarray) -> np.ndarray:
+    """float64 as float32, everything else as it is."""
+    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _numpy_dtype(dtype: torch.dtype) -> np.dtype:

@@ -9,12 +9,14 @@ cnp.import_array()
 cdef extern from "dense.h" nogil:
     const int ROWS
     const int PLAIN, AVX2, AVX512
-    const int LINEAR, TANH, RELU, SILU, ELU
+    const int LINEAR, TANH, RELU, SILU, GELU, ELU
+    const int FLOATS, UINT8, INT8
     ctypedef struct dense_layer:
         float *weight                       # const in C; so are the biases
         float *bias
         Py_ssize_t n_in
         Py_ssize_t n_out
+        float eps
         int activation
         float alpha
         int source
@@ -27,9 +29,10 @@ cdef extern from "dense.h" nogil:
         float *turned_obs
     int dense_best_variant()
     void dense_rows(const dense_net *net, const float *obs, Py_ssize_t n)
+    void dense_floats(const void *source, int kind, Py_ssize_t n, float scale, float *out)
     void dense_outputs(const dense_layer *layer, Py_ssize_t n, float *out, Py_ssize_t stride)
 
-ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "elu": ELU}
+ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "gelu": GELU, "elu": ELU}
 _ALL_VARIANTS = {"plain": PLAIN, "avx2": AVX2, "avx512": AVX512}
 VARIANTS = {name: variant for name, variant in _ALL_VARIANTS.items() if variant <= dense_best_variant()}
 """Instruction sets that this processor can run."""
@@ -41,11 +44,14 @@ cdef class DenseNet:
 
     Args:
         n_obs: numbers in an observation.
-        layers: (source, weight, bias, activation, alpha) of each: the index of the layer before whose outputs it gets
-            (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; a key of ACTIVATIONS; of "elu".
+        layers: (source, weight, bias, activation, alpha, eps) of each: the index of the layer before whose outputs it
+            gets (-1: the observations); float32 [n_out, n_in]; float32 [n_out] or None; a key of ACTIVATIONS; of "elu";
+            None, or of a layer normalisation, whose weight is float32 [n_in] or None.
         logits, values: indices of the layers that give the logits and, with one output, the values (-1: none does).
         log_std: float32 [k], appended to every row of logits; or None.
         variant: a key of VARIANTS; None: the best one.
+        scale: what observations of integers are multiplied by.
+        bound: float32 [1], of the second half of each row of logits, which is clipped to [-bound, bound]; or None.
 
     Raises:
         ValueError: shapes or dtypes don't fit together, or an array is not C-contiguous.
@@ -53,20 +59,25 @@ cdef class DenseNet:
     cdef dense_net _net
     cdef int _logits, _values
     cdef Py_ssize_t _n_means, _n_logits, _n
-    cdef cnp.ndarray _log_std
+    cdef cnp.ndarray _log_std, _bound
     cdef list _weights                      # keeps what the layers point to alive
     cdef cnp.ndarray _room, _out_logits, _out_values
+    cdef float *_as_floats                  # [ROWS, n_obs], of observations of integers
+    cdef float _scale
 
-    def __cinit__(self, Py_ssize_t n_obs, list layers, int logits, int values, log_std, variant=None):
+    def __cinit__(
+        self, Py_ssize_t n_obs, list layers, int logits, int values, log_std, variant=None, float scale=1.0, bound=None
+    ):
         self._weights = []
         self._net.variant = VARIANTS[variant or BEST]
         self._net.n_layers, self._net.n_obs = len(layers), n_obs
         self._net.layers = <dense_layer*>calloc(max(1, len(layers)), sizeof(dense_layer))
         self._net.turned_obs = <float*>calloc(max(1, n_obs) * ROWS, sizeof(float))
-        if self._net.layers == NULL or self._net.turned_obs == NULL:
+        self._as_floats, self._scale = <float*>calloc(max(1, n_obs) * ROWS, sizeof(float)), scale
+        if self._net.layers == NULL or self._net.turned_obs == NULL or self._as_floats == NULL:
             raise MemoryError
-        for i, (source, weight, bias, activation, alpha) in enumerate(layers):
-            self._add(i, source, weight, bias, ACTIVATIONS[activation], alpha)
+        for i, (source, weight, bias, activation, alpha, eps) in enumerate(layers):
+            self._add(i, source, weight, bias, ACTIVATIONS[activation], alpha, eps)
         if not 0 <= logits < len(layers) or not -1 <= values < len(layers):
             raise ValueError(f"logits and values must be layers, got {logits} and {values} of {len(layers)}")
         if values >= 0 and self._net.layers[values].n_out != 1:
@@ -77,16 +88,25 @@ cdef class DenseNet:
         if log_std is not None:
             self._log_std = _floats(log_std, (log_std.size,))
             self._n_logits += log_std.size
+        self._bound = None if bound is None else _floats(bound, (1,))
+        if bound is not None and self._n_logits % 2:
+            raise ValueError(f"with a bound, the number of logits must be even, got {self._n_logits}")
         self._n = -1
         self._room = np.empty((0, 1), np.float32)
 
-    cdef _add(self, Py_ssize_t i, int source, weight, bias, int activation, float alpha):
+    cdef _add(self, Py_ssize_t i, int source, weight, bias, int activation, float alpha, eps):
         cdef dense_layer *layer = self._net.layers + i
         if not -1 <= source < i:
             raise ValueError(f"layer {i} must have a layer before it as its source, or -1, got {source}")
         layer.n_in = self._net.n_obs if source < 0 else self._net.layers[source].n_out
-        layer.n_out = len(weight)
-        layer.weight = <float*>cnp.PyArray_DATA(_floats(weight, (layer.n_out, layer.n_in)))
+        layer.n_out = len(weight) if eps is None else layer.n_in
+        layer.eps = -1 if eps is None else eps
+        if eps is not None and not layer.eps >= 0:
+            raise ValueError(f"eps of layer {i} must be at least 0, got {eps}")
+        cdef tuple shape = (layer.n_out,)
+        if eps is None:
+            shape = (layer.n_out, layer.n_in)
+        layer.weight = NULL if weight is None else <float*>cnp.PyArray_DATA(_floats(weight, shape))
         layer.bias = NULL if bias is None else <float*>cnp.PyArray_DATA(_floats(bias, (layer.n_out,)))
         layer.source, layer.activation, layer.alpha = source, activation, alpha
         layer.y = <float*>calloc(max(1, layer.n_out) * ROWS, sizeof(float))
@@ -101,22 +121,28 @@ cdef class DenseNet:
                 free(self._net.layers[i].y)
         free(self._net.layers)
         free(self._net.turned_obs)
+        free(self._as_floats)
 
     def forward(self, cnp.ndarray obs):
-        """(logits [n, k], values [n] or None) of observations [n, n_obs], float32 and C-contiguous.
+        """(logits [n, k], values [n] or None) of observations [n, ...], n_obs numbers each; C-contiguous, of float32,
+        uint8 or int8.
 
         Both are float32 and are written again by the next call.
         """
-        _floats(obs, (len(obs), self._net.n_obs))
-        cdef Py_ssize_t n = cnp.PyArray_DIM(obs, 0)
+        cdef Py_ssize_t n = len(obs), size = self._net.n_obs
+        cdef int kind = _kind(obs, n * size)
         if n != self._n:
             self._make_room(n)
-        cdef const float *rows = <float*>cnp.PyArray_DATA(obs)
+        cdef const char *rows = <char*>cnp.PyArray_DATA(obs)
         cdef float *logits = <float*>cnp.PyArray_DATA(self._out_logits)
         cdef float *values = NULL if self._values < 0 else <float*>cnp.PyArray_DATA(self._out_values)
         cdef const float *log_std = NULL if self._log_std is None else <float*>cnp.PyArray_DATA(self._log_std)
+        cdef bint clips = self._bound is not None
+        cdef float bound = (<float*>cnp.PyArray_DATA(self._bound))[0] if clips else 0
         with nogil:
-            self._forward(rows, n, logits, values, log_std)
+            self._forward(rows, kind, n, logits, values, log_std)
+            if clips:
+                self._clip(logits, n, bound)
         return self._out_logits, self._out_values
 
     cdef int _make_room(self, Py_ssize_t n) except -1:
@@ -131,16 +157,23 @@ cdef class DenseNet:
 
     cdef void _forward(
         self,
-        const float *obs,       # IN  [n, n_obs]
+        const char *obs,        # IN  [n, n_obs] of this kind
+        int kind,
         Py_ssize_t n,
         float *logits,          # OUT [n, n_logits]
         float *values,          # OUT [n], or NULL
         const float *log_std,   # IN  [n_logits - n_means], or NULL
     ) noexcept nogil:
-        cdef Py_ssize_t first = 0, rows, row
+        cdef Py_ssize_t first = 0, rows, row, size = self._net.n_obs
+        cdef const float *floats
         while first < n:
             rows = min(<Py_ssize_t>ROWS, n - first)
-            dense_rows(&self._net, obs + first * self._net.n_obs, rows)
+            if kind == FLOATS:
+                floats = <const float*>obs + first * size
+            else:
+                dense_floats(obs + first * size, kind, rows * size, self._scale, self._as_floats)
+                floats = self._as_floats
+            dense_rows(&self._net, floats, rows)
             dense_outputs(self._net.layers + self._logits, rows, logits + first * self._n_logits, self._n_logits)
             if values != NULL:
                 dense_outputs(self._net.layers + self._values, rows, values + first, 1)
@@ -150,9 +183,30 @@ cdef class DenseNet:
                 memcpy(logits + row * self._n_logits + self._n_means, log_std,
                        (self._n_logits - self._n_means) * sizeof(float))
 
+    cdef void _clip(self, float *logits, Py_ssize_t n, float bound) noexcept nogil:
+        """Clip the second half of each row; NaN stays."""
+        cdef Py_ssize_t row, j
+        cdef float *values
+        for row in range(n):
+            values = logits + row * self._n_logits
+            for j in range(self._n_logits // 2, self._n_logits):
+                values[j] = -bound if values[j] < -bound else bound if values[j] > bound else values[j]
+
 
 cdef cnp.ndarray _floats(cnp.ndarray array, tuple shape):
     """The array; an error if it is not what is expected."""
     if cnp.PyArray_TYPE(array) == cnp.NPY_FLOAT32 and cnp.PyArray_ISCARRAY_RO(array) and (<object>array).shape == shape:
         return array
     raise ValueError(f"expected float32 {shape}, C-contiguous, got {array.dtype} {(<object>array).shape}")
+
+
+cdef int _kind(cnp.ndarray obs, Py_ssize_t size) except -1:
+    """What these observations are; an error if they are not what is expected."""
+    cdef int kind = cnp.PyArray_TYPE(obs)
+    if cnp.PyArray_ISCARRAY_RO(obs) and cnp.PyArray_SIZE(obs) == size:
+        if kind == cnp.NPY_FLOAT32:
+            return FLOATS
+        if kind == cnp.NPY_UINT8 or kind == cnp.NPY_INT8:
+            return UINT8 if kind == cnp.NPY_UINT8 else INT8
+    raise ValueError(f"expected float32, uint8 or int8, {size} numbers in all, C-contiguous, got {obs.dtype} "
+                     f"{(<object>obs).shape}")

@@ -183,6 +183,7 @@ cdef class Scatter:
                 and isinstance(truncateds, dict) and isinstance(infos, dict)):
             raise TypeError("expected dicts")
         env.env_t += 1
+        env.n_steps += 1
         self._rewards(env, env_index, rewards)
         all_done = self._flags(env, env_index, terminateds, TERMINATED, True)
         all_done |= self._flags(env, env_index, truncateds, TRUNCATED, False)

@@ -4,17 +4,20 @@
 
 #include <Python.h>
 #include <limits.h>
+#include <math.h>
 
 #define ROWS 16 /* at a time */
 #define FEW 4   /* rows or less are computed one by one */
 
-enum {LINEAR, TANH, RELU, SILU, ELU}; /* activations */
+enum {LINEAR, TANH, RELU, SILU, GELU, ELU}; /* activations */
+enum {FLOATS, UINT8, INT8};                 /* what observations are */
 enum {PLAIN, AVX2, AVX512};           /* variants */
 
 typedef struct {
-    const float *weight; /* [n_out, n_in] */
+    const float *weight; /* [n_out, n_in]; of a norm [n_out], or NULL */
     const float *bias;   /* [n_out], or NULL */
     Py_ssize_t n_in, n_out;
+    float eps; /* of a norm, else negative */
     int activation;
     float alpha; /* of ELU */
     int source;  /* the layer whose outputs it gets; -1: the observations */
@@ -92,6 +95,16 @@ static void dense_rows(const dense_net *net, const float *obs, Py_ssize_t n) {
 #endif
     if (n <= FEW) few_rows_plain(net, obs, n);
     else many_rows_plain(net, obs, n);
+}
+
+/* n numbers of this kind, times `scale`. */
+static void dense_floats(const void *restrict from, int kind, Py_ssize_t n, float scale, float *restrict out) {
+    const unsigned char *bytes = from;
+    const signed char *signed_bytes = from;
+    if (kind == UINT8)
+        for (Py_ssize_t i = 0; i < n; i++) out[i] = scale * (float)bytes[i];
+    else
+        for (Py_ssize_t i = 0; i < n; i++) out[i] = scale * (float)signed_bytes[i];
 }
 
 /* Copies the first n rows of a layer's y to `out`, `stride` floats from row to row. */

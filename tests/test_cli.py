@@ -158,11 +158,32 @@ def test_the_command_runs_as_a_module():
     assert "check-env" in result.stdout
 
 
-def test_an_environment_in_the_current_folder_is_found(tmp_path, monkeypatch):
+@pytest.mark.parametrize("workers", [[], ["--num-env-workers", "1", "--worker-num-splits", "2"]], ids=["", "workers"])
+def test_an_environment_in_the_current_folder_is_found(tmp_path, monkeypatch, capsys, workers):
     source = "from fastmarl.efficiency_table import ReadyDicts\n\n\nclass Mine(ReadyDicts):\n    pass\n"
     (tmp_path / "my_envs.py").write_text(source)
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["sample", "--env", "my_envs:Mine", "--steps", "100", "--no-efficiency"]) == 0
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_envs", raising=False)
+    args = ["--env", "my_envs:Mine", "--steps", "100", "--num-envs", "4", "--no-efficiency"]
+    assert cli.main(["sample", *args, *workers]) == 0
+    assert "agent steps/s" in capsys.readouterr().out
+
+
+def test_sample_with_workers_has_them_take_turns(monkeypatch):
+    made = []
+
+    def refuse(config):
+        made.append(config)
+        raise EnvCheckError("made")
+
+    monkeypatch.setattr("fastmarl.runner.MultiAgentEnvRunner", refuse)
+    assert cli.main(["sample", "--env", "ready", "--num-env-workers", "3", "--worker-num-splits", "2"]) == 1
+    assert cli.main(["sample", "--env", "ready"]) == 1
+    assert [(c.gym_env_vectorize_mode, c.num_env_workers, c.worker_num_splits) for c in made] == [
+        ("async", 3, 2),
+        ("sync", 0, 1),
+    ]
 
 
 @pytest.mark.parametrize("name", ["no_such_module:Env", "fastmarl.efficiency_table:Missing"])

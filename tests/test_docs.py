@@ -3,6 +3,8 @@
 import pathlib
 import re
 import runpy
+import subprocess
+import sys
 
 import pytest
 
@@ -24,3 +26,10 @@ def test_an_example_trains(name, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [name, "--iterations", "2"])
     runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
     assert "iteration   1" in capsys.readouterr().out
+
+
+def test_an_example_trains_with_runners_in_processes():
+    command = [sys.executable, ROOT / "examples" / "runner_processes.py", "--iterations", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "iteration   1" in done.stdout

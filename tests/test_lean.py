@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fastmarl
-from fastmarl import lean
+from fastmarl import dense_layers
 from fastmarl.connectors import FrameStacking
 from fastmarl.efficiency import BareNetwork
 from fastmarl.lean import LeanModule
@@ -37,7 +37,10 @@ def lean_of(module, space=None, **options):
 
 
 def check_same(module, compiled, n=7):
-    obs = torch.randn(n, *module.observation_space.shape)
+    space = module.observation_space
+    obs = torch.randn(n, *space.shape)
+    if space.dtype.kind in "iu":
+        obs = torch.from_numpy(np.stack([space.sample() for _ in range(n)]))
     with torch.inference_mode():
         expected = module.forward_exploration({"obs": obs}, t=0)
     logits, values = compiled.forward(obs.numpy())
@@ -65,6 +68,9 @@ def assert_close(got, expected):
         {"action_space": ACTIONS, "free_log_std": True},
         {"action_space": ACTIONS, "vf_share_layers": False, "fcnet_hiddens": (70, 33, 20)},
         {"space": gym.spaces.Box(-9, 9, (40,), np.float64)},
+        {"space": gym.spaces.Box(-1, 1, (2, 2), np.float32), "fcnet_activation": "gelu"},
+        {"space": gym.spaces.Box(0, 255, (2, 2, 3), np.uint8), "vf_share_layers": False},
+        {"space": gym.spaces.Box(-2, 3, (11,), np.int8)},
     ],
     ids=str,
 )
@@ -74,6 +80,41 @@ def test_default_nets_give_the_same(options, n):
     compiled = lean_of(module)
     assert compiled.backend == "lean" and compiled.max_rows > 10_000
     check_same(module, compiled, n)
+
+
+class Normalized(DefaultRLModule):
+    """A layer normalisation in each place where one may stand; `shared` from model_config."""
+
+    def setup(self):
+        super().setup()
+        norm = nn.LayerNorm(8, eps=0.01)
+        self.trunk = nn.Sequential(
+            nn.LayerNorm(5), nn.Linear(5, 8), norm, nn.Tanh(), nn.Linear(8, 8), nn.ReLU(),
+            nn.LayerNorm(8, elementwise_affine=False),
+        )  # fmt: skip
+        if self.vf_trunk is not None:
+            self.vf_trunk = nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8, bias=False), nn.SiLU())
+
+
+@pytest.mark.parametrize("n", [3, 100])
+@pytest.mark.parametrize("vf_share_layers", [True, False])
+def test_layer_normalisation_gives_the_same(vf_share_layers, n):
+    torch.manual_seed(n)
+    module = make_module(Normalized, vf_share_layers=vf_share_layers)
+    compiled = lean_of(module)
+    assert compiled.backend == "lean"
+    check_same(module, compiled, n)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    check_same(module, compiled, n)
+
+
+class Approximate(DefaultRLModule):
+    """GELU by torch's other formula."""
+
+    def setup(self):
+        super().setup()
+        self.trunk = nn.Sequential(nn.Linear(5, 8), nn.GELU(approximate="tanh"))
 
 
 class OwnLayers(DefaultRLModule):
@@ -128,9 +169,10 @@ MASKED = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), observation=BOX)
         (lambda: make_module(Looked), "has a __getattr__()"),
         (lambda: Foreign(BOX, DISCRETE), "Foreign is no DefaultRLModule"),
         (lambda: make_module(use_lstm=True), "memory"),
-        (lambda: make_module(space=IMAGES), "no Box of floats"),
+        (lambda: make_module(space=IMAGES), "does not flatten observations"),
+        (lambda: make_module(space=gym.spaces.Box(0, 9, (3,), np.int64)), "no Box of floats or bytes"),
+        (lambda: make_module(Approximate), "GELU"),
         (lambda: make_module(space=MASKED), "no Box of floats"),
-        (lambda: make_module(space=gym.spaces.Box(-1, 1, (2, 2), np.float32)), "shape"),
         (lambda: make_module().double(), "float32"),
     ],
 )
@@ -168,8 +210,12 @@ def parametrize(module):
     nn.utils.parametrizations.orthogonal(module.trunk[0])
 
 
-def normalize(module):
-    module.trunk.append(nn.LayerNorm(8))
+def normalize_batches(module):
+    module.trunk.append(nn.BatchNorm1d(8))
+
+
+def normalize_parts(module):
+    module.trunk.append(nn.LayerNorm((8, 1)))
 
 
 def begin_with_an_activation(module):
@@ -194,7 +240,8 @@ CHANGES = [
     add_hook,
     add_backward_hook,
     parametrize,
-    normalize,
+    normalize_batches,
+    normalize_parts,
     begin_with_an_activation,
     end_with_two_values,
     transpose,
@@ -284,7 +331,7 @@ def test_nothing_is_made_anew_without_need():
 
 @pytest.mark.parametrize(("best", "threads"), [("plain", 1), ("avx2", 2)])
 def test_large_batches_are_left_to_a_quicker_torch(monkeypatch, best, threads):
-    monkeypatch.setattr(lean, "BEST", best)
+    monkeypatch.setattr(dense_layers, "BEST", best)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     small, large = (lean_of(make_module(fcnet_hiddens=(n, n))).max_rows for n in (64, 256))
     assert 0 < large < small < 100_000
@@ -375,8 +422,8 @@ def test_masks_in_infos_hold():
 
 def test_batches_too_large_for_it_go_through_torch(monkeypatch):
     expected = recorded(make_runner())
-    monkeypatch.setattr(lean, "BEST", "plain")
-    monkeypatch.setattr(lean, "MOST_PLAIN", 0)
+    monkeypatch.setattr(dense_layers, "BEST", "plain")
+    monkeypatch.setattr(dense_layers, "MOST_PLAIN", 0)
     runner = make_runner()
     assert runner.inference_backends == {"default_policy": "lean"}
     assert_same(recorded(runner), expected)

@@ -1,6 +1,7 @@
 """Envs in worker processes: the same episodes as in one process, and nothing left behind however it ends."""
 
 import gc
+import multiprocessing
 import os
 import pathlib
 import pickle
@@ -365,32 +366,90 @@ def is_running(pid):
         return False
 
 
-def test_nothing_is_left_however_it_ends():
-    before, files = named_memory(["self"]), len(os.listdir("/proc/self/fd"))
-    for i in range(30):
-        trouble = {(1, 3): "raise"} if i % 6 == 1 else {}
-        runner = make_runner(Trouble, env_config={"trouble": trouble}, env_worker_start_method="fork")
-        pids = [worker.pid for worker in runner.env._workers]
-        assert named_memory(["self", *pids]) == before
-        if i % 6 == 4:
-            os.kill(pids[i % 2], signal.SIGKILL)
-            with pytest.raises(EnvWorkerError, match=r"has ended \(exit code -9\)"):
-                runner.sample(num_timesteps=30)
-        elif i % 6 == 1:
-            with pytest.raises(KeyError):
-                runner.sample(num_timesteps=30)
-        else:
-            runner.sample(num_timesteps=30)
-        if i % 6 != 2:
-            runner.stop()
-            runner.stop()
-            with pytest.raises(RunnerStoppedError):
-                runner.sample(num_timesteps=30)
-        else:
-            del runner
-            gc.collect()
-        assert_gone(pids)
-    assert len(os.listdir("/proc/self/fd")) <= files + 2
+ENDS = ("stop", "stop", "error", "stop", "kill a worker", "collect", "stop", "kill the runner", "collect")
+"""A third of them by violence."""
+
+
+def test_a_hundred_starts_and_ends_leave_nothing_behind():
+    memory, files = named_memory(["self"]), len(os.listdir("/proc/self/fd"))
+    in_dev_shm = set(os.listdir("/dev/shm"))
+    for i in range(100):
+        assert_gone(END[ENDS[i % len(ENDS)]](i))
+        assert not children()
+    assert named_memory(["self"]) == memory
+    assert {name for name in set(os.listdir("/dev/shm")) - in_dev_shm if "fastmarl" in name} == set()
+    gc.collect()  # errors that were caught, and what their tracebacks hold
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+def started(i, **trouble):
+    runner = make_runner(Trouble, worker_num_splits=1 + i % 2, env_worker_start_method="fork", env_config=trouble)
+    runner.sample(num_timesteps=6)
+    pids = [worker.pid for worker in runner.env._workers]
+    assert not named_memory(pids)
+    return runner, pids
+
+
+def end_by_stop(i):
+    runner, pids = started(i)
+    runner.stop()
+    runner.stop()
+    with pytest.raises(RunnerStoppedError):
+        runner.sample(num_timesteps=30)
+    return pids
+
+
+def end_by_collection(i):
+    runner, pids = started(i)
+    del runner
+    gc.collect()
+    return pids
+
+
+def end_after_an_error(i):
+    runner, pids = started(i, trouble={(1, 4): "raise"})
+    with pytest.raises(KeyError):
+        runner.sample(num_timesteps=30)
+    runner.stop()
+    return pids
+
+
+def end_after_a_worker_s_death(i):
+    runner, pids = started(i)
+    os.kill(pids[i % 2], signal.SIGKILL)
+    with pytest.raises(EnvWorkerError, match=r"has ended \(exit code -9\)"):
+        runner.sample(num_timesteps=30)
+    runner.stop()
+    return pids
+
+
+def end_with_the_runner_s_process(i):
+    """In the middle of a step, or between steps."""
+    here, there = multiprocessing.Pipe()
+
+    def run():
+        runner, pids = started(i, trouble={(1, 4): "hang"} if i % 2 else {})
+        there.send(pids)
+        runner.sample(num_timesteps=10**9)
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    pids = here.recv()
+    process.kill()
+    process.join()
+    for end in (here, there):
+        end.close()
+    process.close()
+    return pids
+
+
+END = {
+    "stop": end_by_stop,
+    "collect": end_by_collection,
+    "error": end_after_an_error,
+    "kill a worker": end_after_a_worker_s_death,
+    "kill the runner": end_with_the_runner_s_process,
+}
 
 
 SCRIPT = """
@@ -498,7 +557,8 @@ def test_an_env_that_raises_is_made_anew_and_only_its_episode_ends(tmp_path, mod
     runner.stop()
 
 
-def test_one_crash_one_hang_one_kill(tmp_path):
+@pytest.mark.parametrize("num_splits", [1, 2])
+def test_one_crash_one_hang_one_kill(tmp_path, num_splits):
     """Eight envs lose three running episodes, and nothing else."""
     made = tmp_path / "made"
     runner = make_runner(
@@ -506,13 +566,14 @@ def test_one_crash_one_hang_one_kill(tmp_path):
         num_envs=8,
         num_workers=8,
         env_config={
-            "trouble": {(3, 30): "raise", (5, 40): "hang", (6, 35): "kill"},
+            "trouble": {(3, 30): "exit", (5, 40): "hang", (6, 35): "kill"},
             "made": str(made),
             "once": str(tmp_path),
         },
         env_worker_start_method="fork",
         restart_failed_sub_environments=True,
-        step_timeout_s=2,
+        worker_num_splits=num_splits,
+        step_timeout_s=1,
     )
     begun = time.monotonic()
     chunks = runner.sample(num_timesteps=800)

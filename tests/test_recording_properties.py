@@ -47,6 +47,13 @@ def test_chunks_actions_and_counters_equal_the_oracle(group):
             _check(world)
 
 
+@pytest.mark.parametrize("group", range(2))
+def test_so_they_do_when_parts_of_the_envs_take_turns(group):
+    for seed in range(group * WORLDS_PER_GROUP, (group + 1) * WORLDS_PER_GROUP):
+        with _naming(seed) as world:
+            _check(replace(world, num_splits=2 + seed % 2))
+
+
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 def test_small_worlds_equal_the_oracle(rng):

@@ -13,12 +13,14 @@ from fastmarl.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumEnv
 from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
 from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
+from fastmarl.envs.pufferlib import PufferLibEnv
 from fastmarl.envs.vmas import VmasEnv
 from fastmarl.errors import EnvCheckError
 
 ACCEPTED = (
     "a fastmarl.MultiAgentEnv, RLlib's MultiAgentEnv, a PettingZoo env, an OpenSpiel game, a Gymnasium env with its "
-    "agents in Tuple or Dict spaces, or a batch of envs: a fastmarl.ArrayEnv, a Gymnasium VectorEnv, a vmas world"
+    "agents in Tuple or Dict spaces, or a batch of envs: a fastmarl.ArrayEnv, a Gymnasium VectorEnv, a vmas world, "
+    "a PufferLib env"
 )
 # The first that adapts an env is taken.
 ADAPTERS = (
@@ -29,6 +31,7 @@ ADAPTERS = (
     DictGymnasiumEnv,
     VectorGymnasiumEnv,
     VmasEnv,
+    PufferLibEnv,
 )
 
 

@@ -11,7 +11,9 @@ from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.vector import AutoresetMode
 
+from fastmarl.envs.pufferlib import PufferLibEnv
 from fastmarl.errors import EnvCheckError
 
 _registered: dict[str, Callable[[dict], Any]] = {}
@@ -24,6 +26,7 @@ _BUNDLED = {  # name -> where its class is
     "fastmarl.gridworld": ("fastmarl.envs.jit.gridworld", "GridWorld"),
     "fastmarl.simple_spread": ("fastmarl.envs.jit.simple_spread", "SimpleSpread"),
 }
+_BEGIN_IN_NEXT_STEP = {"connect4", "tripletriad"}  # of PufferLib's, which don't say so
 _EXTRAS = {"mpe2": "pettingzoo", "pettingzoo": "pettingzoo", "magent2": "pettingzoo"}
 
 
@@ -52,8 +55,8 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
             - an id of Gymnasium's registry with the module that registers it, such as
               "lbforaging:Foraging-8x8-2p-3f-v3", which `gym.make` makes with `**env_config`;
             - "fastmarl.cart_pole", "fastmarl.simple_spread" or "fastmarl.gridworld", compiled and bundled; or "vmas."
-              and a scenario, such as "vmas.balance": a batch of as many as the runner has envs, with the options
-              `**env_config`.
+              and a scenario, such as "vmas.balance"; or "pufferlib." and the name of one of its compiled envs, such as
+              "pufferlib.rware": a batch of as many as the runner has envs, with the options `**env_config`.
 
     Raises:
         EnvCheckError: an unknown name, a package that is not installed, an env instance, or what can't be called so.
@@ -110,6 +113,8 @@ def _from_module(name: str) -> Callable[[dict], Any]:
         raise _unknown(name, f"the package {package!r} is not installed; {_how_to_install(package)}")
     if package == "vmas":
         return _vmas_worlds(rest)
+    if package == "pufferlib":
+        return _pufferlib_envs(rest)
     home = _HOMES.get(package, package)
     path = name if name.startswith(home + ".") else f"{home}.{rest}"
     try:
@@ -139,6 +144,21 @@ def _vmas_worlds(scenario: str) -> Callable[[dict], Any]:
     make_env = import_module("vmas").make_env
     options = {"scenario": scenario, "terminated_truncated": True}
     return lambda env_config: make_env(num_envs=getattr(env_config, "num_envs", 1), **options, **env_config)
+
+
+def _pufferlib_envs(name: str) -> Callable[[dict], Any]:
+    ocean = import_module("pufferlib.ocean.environment")
+    if name not in ocean.MAKE_FUNCTIONS:
+        known = [f"pufferlib.{known}" for known in ocean.MAKE_FUNCTIONS]
+        raise _unknown(f"pufferlib.{name}", "PufferLib has no such compiled env", known)
+    make = ocean.env_creator(f"puffer_{name}")
+    autoreset_mode = AutoresetMode.NEXT_STEP if name in _BEGIN_IN_NEXT_STEP else AutoresetMode.SAME_STEP
+
+    def create(env_config: dict) -> PufferLibEnv:
+        num_envs = getattr(env_config, "num_envs", 1)
+        return PufferLibEnv(make(num_envs=num_envs, **env_config), num_envs, autoreset_mode=autoreset_mode)
+
+    return create
 
 
 def _from_gymnasium(name: str) -> Callable[[dict], Any]:

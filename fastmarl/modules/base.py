@@ -31,6 +31,11 @@ class RLModule(torch.nn.Module):
     masks_actions = False
     """Whether the outputs have action masks applied already; else the sampler applies them to "action_dist_inputs"."""
 
+    capturable = False
+    """Whether the forward methods for acting may be recorded once and replayed on a GPU (a CUDA graph): they do the
+    same operations at every call, whatever the numbers are, without waiting for the GPU, and read nothing that changes
+    but their batch, parameters and buffers; `t` is None for them. A class that overrides one must say so anew."""
+
     def __init__(
         self,
         observation_space: gym.Space | None = None,

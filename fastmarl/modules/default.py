@@ -37,6 +37,8 @@ class DefaultRLModule(RLModule):
             `DefaultModelConfig`, or one) has an unknown option or a bad value.
     """
 
+    capturable = True
+
     def setup(self) -> None:
         if self.observation_space is None or self.action_space is None:
             raise ConfigError("the default nets need an observation_space and an action_space")

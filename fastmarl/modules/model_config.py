@@ -14,6 +14,7 @@ ACTIVATIONS: dict[str, type[torch.nn.Module] | None] = {
     "relu": torch.nn.ReLU,
     "silu": torch.nn.SiLU,
     "swish": torch.nn.SiLU,
+    "gelu": torch.nn.GELU,
     "linear": None,
 }
 
@@ -25,7 +26,7 @@ class DefaultModelConfig:
     fcnet_hiddens: Sequence[int] = (256, 256)
     """Sizes of the fully connected layers behind the observation (and its convolutions)."""
     fcnet_activation: str = "tanh"
-    """This and the other activations: "tanh", "relu", "silu" ("swish") or "linear"."""
+    """This and the other activations: "tanh", "relu", "silu" ("swish"), "gelu" or "linear"."""
     conv_filters: Sequence[Sequence[Any]] | None = None
     """Convolutions of images: [out channels, kernel, stride] for each layer, kernel and stride a number or a pair
     (height, width), without padding. None: chosen by the size of the image."""

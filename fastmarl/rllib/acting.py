@@ -12,6 +12,7 @@ from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from fastmarl.block import Block, Key
 from fastmarl.rllib.core import Core
+from fastmarl.rllib.inference import Batch
 from fastmarl.spaces import flatten_struct, map_struct
 
 ALIGNMENT = 16  # bytes
@@ -46,10 +47,12 @@ class Acting:
         seconds["act"] += time.perf_counter() - core.inference.forwarded_at
         return actions
 
-    def _batch(self, module: int) -> dict[str, Any]:
+    def _batch(self, module: int) -> Batch:
         """As RLlib's modules get it; the last bits of a matrix product depend on where its input lies, too."""
         core, store = self._core, self._core.store
         block, first, end = store.blocks[module], store.acting_from[module], store.rows[module].n
+        if core.inference.reads(core.module_ids[module], block.layout, end - first):
+            return block.obs[0][first:end]
         shares = core.inference.leaves_input_untouched(core.module_ids[module])
         if block.layout.is_array:
             obs: Any = self._tensor(block.obs[0], first, end, shares)

@@ -8,7 +8,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 
 from fastmarl._actions import ActionDicts
-from fastmarl.inference import LaneState
+from fastmarl.lane_state import LaneState
 from fastmarl.rllib.env_actions import RLlibEnvActions
 from fastmarl.rllib.inference import ExactInference
 from fastmarl.rllib.metrics import CallCounts

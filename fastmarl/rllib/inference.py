@@ -1,6 +1,5 @@
 """What RLlib's modules and the first connector pieces after them compute, with a fraction of the calls."""
 
-import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
@@ -16,12 +15,16 @@ from torch import Tensor
 from fastmarl.block import Key
 from fastmarl.errors import ModuleOutputError
 from fastmarl.rllib.layers import Function, actor_function
+from fastmarl.rllib.layout import ObservationLayout
+from fastmarl.rllib.lean import LeanActor
 from fastmarl.rllib.sampling import sampler_of
 from fastmarl.rllib.sampling_cpu import RowSampler
+from fastmarl.rllib.sampling_own import OwnSampler, is_finite, own_sampler_of
 from fastmarl.rllib.sampling_torch import Sampler
 from fastmarl.spaces import flatten_struct
 from fastmarl.transfer import StagedCopy
 
+Batch = dict[str, Any] | np.ndarray
 OBS, ACTIONS, LOGP, LOGITS = Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS
 WHOLE_FORWARDS = ("forward_exploration", "forward_inference", "_forward_exploration", "_forward_inference")
 NARROWED = {
@@ -54,6 +57,7 @@ class ExactInference:
         self._device = torch.device(device or "cpu")
         self.is_on_cpu = self._device.type == "cpu"
         self.forwarded_at = 0.0
+        self._parts: dict[str, ModulePart] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -67,28 +71,54 @@ class ExactInference:
             for name in WHOLE_FORWARDS
         )
         functions = {module_id: actor_function(part) for module_id, part in module.items()}
-        # Entering a mode takes a tenth of the time of a small net, so it is done once for all modules where it can be.
-        all_quick = not self._runs_whole and None not in functions.values()
+        # Entering a mode takes a tenth of the time of a small net, so it is done once for all modules where it can be,
+        # and not at all for those that torch has no part in.
+        all_quick = not self._runs_whole and None not in functions.values() and self._rng is None
         self._mode = torch.inference_mode() if all_quick else nullcontext()
         mode = nullcontext() if all_quick else torch.inference_mode()
-        self._parts = {
-            module_id: ModulePart(module_id, part, functions[module_id], self._device, self._rng, mode)
-            for module_id, part in module.items()
+        former, self._parts = self._parts, {}
+        for module_id, part in module.items():
+            lean = self._lean_actor(module_id, part, former)
+            self._parts[module_id] = ModulePart(
+                module_id, part, functions[module_id], self._device, mode, lean, self._rng
+            )
+
+    def _lean_actor(self, module_id: str, module: RLModule, former: dict[str, "ModulePart"]) -> LeanActor | None:
+        """What stands in for a module's layers, where results may be rounded in another way than RLlib's."""
+        if self._rng is None or self._runs_whole:
+            return None
+        return LeanActor(module, self._device, former[module_id].lean if module_id in former else None)
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """What runs each module: "lean", or "torch" and the reason why."""
+        why = "MultiRLModule's forward methods are overridden" if self._runs_whole else "draws are to be RLlib's"
+        return {
+            module_id: part.lean.backend if part.lean else f"torch: {why}" for module_id, part in self._parts.items()
         }
 
     def leaves_input_untouched(self, module_id: str) -> bool:
         """Whether the module neither writes to nor keeps the tensors it is given."""
-        part = self._parts.get(module_id)
-        return (
-            part is not None and part.is_quick and part.module is self._module.get(module_id) and not self._runs_whole
-        )
+        part = self._part(module_id)
+        return part is not None and part.is_quick and not self._runs_whole
 
-    def answer(self, batches: dict[str, dict[str, Any]], *, explore: bool, t: int) -> dict[str, dict[Key, np.ndarray]]:
+    def reads(self, module_id: str, layout: ObservationLayout, n: int) -> bool:
+        """Whether to give `answer` n rows of the module's observations as they lie in memory."""
+        part = self._part(module_id)
+        return part is not None and part.lean is not None and part.lean.reads(layout, n)
+
+    def _part(self, module_id: str) -> "ModulePart | None":
+        """What is known of a module, if it is still the same."""
+        part = self._parts.get(module_id)
+        # not by get(), which is five times as slow; MultiRLModule's own forward methods look here, too
+        return part if part is not None and part.module is self._module._rl_modules.get(module_id) else None
+
+    def answer(self, batches: dict[str, Batch], *, explore: bool, t: int) -> dict[str, dict[Key, np.ndarray]]:
         """What all modules say and do, in the order of `batches`.
 
         Args:
             batches: module id -> "obs", a tensor or nested ones, [n, ...]; for modules with state [n, 1, ...], and
-                "state_in".
+                "state_in". Or the observations' own rows, an array, where `reads` says so.
             t: env steps sampled so far, for modules that explore by a schedule.
 
         Returns:
@@ -111,12 +141,14 @@ class ExactInference:
             return {module_id: part.act(outputs[module_id], explore) for module_id, part in parts.items()}
 
     def _parts_of(self, module_ids: Iterable[str]) -> dict[str, "ModulePart"]:
-        known, module = self._parts, self._module
+        found = {}
         for module_id in module_ids:
-            if module_id not in known or known[module_id].module is not module.get(module_id):
+            part = self._part(module_id)
+            if part is None:
                 self.refresh()
                 return {module_id: self._parts[module_id] for module_id in module_ids}
-        return {module_id: known[module_id] for module_id in module_ids}
+            found[module_id] = part
+        return found
 
 
 class ModulePart:
@@ -125,8 +157,9 @@ class ModulePart:
     Args:
         actor: see `actor_function`.
         device: where its parameters are.
-        rng: see ExactInference.
         mode: to enter where no gradients are needed; a null context if whoever calls has done so.
+        lean: what may stand in for `actor`.
+        rng: see ExactInference.
 
     Attributes:
         is_quick: whether it is run by its layers' functions instead of its own methods.
@@ -138,10 +171,11 @@ class ModulePart:
         module: RLModule,
         actor: Function | None,
         device: torch.device,
-        rng: np.random.Generator | None,
         mode: AbstractContextManager,
+        lean: LeanActor | None = None,
+        rng: np.random.Generator | None = None,
     ):
-        self._rng = rng
+        self.lean = lean
         self.module = module
         self._id = module_id
         self._device = device
@@ -151,17 +185,24 @@ class ModulePart:
         self._samplers: dict[type, Sampler | None] = {}  # by RLlib's distribution classes
         self._transfer = None if device.type == "cpu" else StagedCopy(device, pinned=device.type == "cuda")
         self._mode = mode
+        self._own_samplers: tuple[OwnSampler | None, ...] = (None, None)  # to exploit, to explore
+        if rng is not None and device.type == "cpu":
+            exploit, explore = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
+            self._own_samplers = own_sampler_of(exploit, rng), own_sampler_of(explore, rng)
         self._row_sampler = self._find_row_sampler()
 
     def _find_row_sampler(self) -> RowSampler | None:
         """What samples from its layers' outputs without a detour, where there is such a thing."""
-        if not self.is_quick or self._is_stateful or self._transfer is not None:
+        if not self.is_quick or self._is_stateful or self._transfer is not None or self._own_samplers[True]:
             return None
         sampler = self._sampler(self.module.get_exploration_action_dist_cls())
         return sampler if isinstance(sampler, RowSampler) else None
 
-    def forward(self, batch: dict[str, Any], explore: bool, t: int) -> dict[str, Any]:
-        """What the module's own forward pass returns."""
+    def forward(self, batch: Batch, explore: bool, t: int) -> dict[str, Any]:
+        """What the module's own forward pass returns; of rows, an array."""
+        if isinstance(batch, np.ndarray):
+            assert self.lean is not None
+            return {LOGITS: self.lean.forward(batch)}
         if self._actor is not None:
             with self._mode:
                 return {LOGITS: self._actor(batch[OBS])}
@@ -171,10 +212,15 @@ class ModulePart:
         """See `ExactInference.answer`."""
         if explore and self._row_sampler is not None:
             return self._draw_rows(self._row_sampler, outputs[LOGITS])
+        logits = outputs.get(LOGITS)
+        if isinstance(logits, np.ndarray):
+            if (own := self._own_samplers[explore]) is not None:
+                return self._draw_own(own, logits, explore)
+            logits = torch.from_numpy(logits)
+            outputs = {LOGITS: logits}
         leaves = _leaves(outputs)
         if ACTIONS in outputs:
             return self._to_arrays(leaves)
-        logits = outputs.get(LOGITS)
         if logits is None:
             problem = f"expected 'action_dist_inputs' or 'actions' among its outputs, got {sorted(outputs)}"
             raise ModuleOutputError(self._id, problem)
@@ -183,7 +229,7 @@ class ModulePart:
         )
         if LOGP not in outputs and (drawn := self._draw(dist_cls, logits, explore)) is not None:
             arrays = self._to_arrays(leaves | drawn)
-            if explore and not _is_finite(arrays[LOGP]):
+            if explore and not is_finite(arrays[LOGP]):
                 self._let_rllib_raise(dist_cls, logits)
             return arrays
         distribution = dist_cls.from_logits(logits) if explore else dist_cls.from_logits(logits).to_deterministic()
@@ -195,24 +241,33 @@ class ModulePart:
         logits_NK = logits.numpy()
         with self._mode:
             actions, logp = sampler.draw(logits, logits_NK)
-        if not _is_finite(logp):
+        if not is_finite(logp):
             self._let_rllib_raise(self.module.get_exploration_action_dist_cls(), logits)
         return {LOGITS: logits_NK, ACTIONS: actions, LOGP: logp}
+
+    def _draw_own(self, sampler: OwnSampler, logits: np.ndarray, explore: bool) -> dict[Key, np.ndarray]:
+        actions, logp = sampler.explore(logits) if explore else sampler.exploit(logits)
+        if explore and not is_finite(logp):
+            self._let_rllib_raise(self.module.get_exploration_action_dist_cls(), torch.from_numpy(logits))
+        return {LOGITS: logits, ACTIONS: actions, LOGP: logp}
 
     def _draw(self, dist_cls: type, logits: Tensor, explore: bool) -> dict[Key, Any] | None:
         """Actions and their log-probabilities; None where only RLlib's own distribution is known to do it."""
         rows = logits.squeeze(1) if self._is_stateful else logits
         if rows.dtype is not torch.float32 or rows.dim() != 2 or not rows.is_contiguous():
             return None
-        sampler = self._sampler(dist_cls)
-        if sampler is None:
-            return None
+        own = self._own_samplers[explore]
+        sampler = None if own is not None else self._sampler(dist_cls)
         with self._mode:
-            drawn = sampler.explore(rows) if explore else sampler.exploit(rows)
-            if drawn is None:
+            if own is not None:
+                array = rows.detach().numpy()
+                action, logp = own.explore(array) if explore else own.exploit(array)
+                columns: dict[Key, Any] = {ACTIONS: action}
+            elif sampler is not None and (drawn := sampler.explore(rows) if explore else sampler.exploit(rows)):
+                actions, logp = drawn
+                columns = dict(zip(sampler.keys, actions, strict=True))
+            else:
                 return None
-            actions, logp = drawn
-            columns = dict(zip(sampler.keys, actions, strict=True))
             columns[LOGP] = logp
             if self._is_stateful:
                 return {key: column[:, None] for key, column in columns.items()}
@@ -222,7 +277,7 @@ class ModulePart:
         try:
             return self._samplers[dist_cls]
         except KeyError:
-            return self._samplers.setdefault(dist_cls, sampler_of(dist_cls, self._device, self._rng))
+            return self._samplers.setdefault(dist_cls, sampler_of(dist_cls, self._device))
 
     def _let_rllib_raise(self, dist_cls: Any, logits: Tensor) -> None:
         """Raise if RLlib's distribution does; it lets some NaN pass, and then so do we."""
@@ -263,10 +318,6 @@ def _leaves(outputs: dict[str, Any]) -> dict[Key, Any]:
         else:
             leaves.update(((name, *path) if path else name, leaf) for path, leaf in flatten_struct(value))
     return leaves
-
-
-def _is_finite(numbers: np.ndarray) -> bool:
-    return math.isfinite(numbers.dot(numbers))  # the cheapest way to look at all
 
 
 def _is_state(key: Key) -> bool:

@@ -28,8 +28,23 @@ KNOWN_LAYERS = {nn.Linear, nn.LayerNorm, *ACTIVATIONS}
 KNOWN_MODELS = {TorchActorCriticEncoder, TorchMLPEncoder, TorchMLPHead, TorchFreeLogStdMLPHead, TorchMLP, nn.Sequential}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 RLLIB_FORWARDS = {"forward_exploration", "forward_inference", "_forward_exploration", "_forward_inference", "_forward"}
+RLLIB_MODULES = (DefaultPPOTorchRLModule, DefaultSACTorchRLModule)
+METHODS = {  # as they are before anybody can have replaced them
+    (kind, name): getattr(kind, name)
+    for kinds, names in (
+        (RLLIB_MODULES, RLLIB_FORWARDS),
+        (KNOWN_LAYERS | KNOWN_MODELS, {"__call__", "forward"}),
+        (KNOWN_MODELS - {TorchMLP, nn.Sequential}, {"_forward"}),
+    )
+    for kind in kinds
+    for name in names
+}
 
 _linear = torch._C._nn.linear  # as torch.nn.functional.linear
+
+
+class NotPlainError(Exception):
+    """Why it isn't known what a module computes."""
 
 
 def actor_function(module: Any) -> Function | None:
@@ -38,23 +53,39 @@ def actor_function(module: Any) -> Function | None:
     The current parameters are read at each call, and the observations are not written to. To be called without
     gradients. None if `module` isn't known to compute just that.
     """
-    if vars(module).keys() & RLLIB_FORWARDS or any(getattr(nn_module, f"_global{hooks}") for hooks in HOOKS):
+    try:
+        encoder, head = plain_actor(module)
+    except NotPlainError:
         return None
-    encoder: Any
-    if type(module) is DefaultPPOTorchRLModule:
-        encoder = module.encoder
-    elif type(module) is DefaultSACTorchRLModule:
-        encoder = module.pi_encoder
-    else:
-        return None
-    if not all(_is_plain(part) for model in (encoder, module.pi) for part in model.modules()):
-        return None
+    return _in_order([*_steps(encoder), _head(head)])
+
+
+def plain_actor(module: Any) -> tuple[nn.Sequential, Any]:
+    """(layers of the encoder, head) that observations go through to become action_dist_inputs, and nothing else.
+
+    Raises:
+        NotPlainError: `module` isn't known to compute just that.
+    """
+    kind = type(module)
+    if kind not in RLLIB_MODULES:
+        raise NotPlainError(f"{kind.__name__} is not one of {', '.join(known.__name__ for known in RLLIB_MODULES)}")
+    if own := vars(module).keys() & RLLIB_FORWARDS:
+        raise NotPlainError(f"the module has a {min(own)}() of its own")
+    if any(getattr(nn_module, f"_global{hooks}") for hooks in HOOKS):
+        raise NotPlainError("torch has global hooks")
+    if changed := [f"{owner.__name__}.{name}" for (owner, name), method in METHODS.items()
+                   if getattr(owner, name) is not method]:  # fmt: skip
+        raise NotPlainError(f"{changed[0]}() has been replaced")
+    encoder: Any = module.encoder if kind is DefaultPPOTorchRLModule else module.pi_encoder
+    for part in (part for model in (encoder, module.pi) for part in model.modules()):
+        if not _is_plain(part):
+            raise NotPlainError(f"a {type(part).__name__} in it is not known, or has hooks, or is compiled")
     if type(encoder) is TorchActorCriticEncoder:
         config: Any = encoder.config
         encoder = encoder.encoder if config.shared else encoder.actor_encoder
     if type(encoder) is not TorchMLPEncoder:
-        return None
-    return _in_order([*_steps(encoder.net.mlp), _head(module.pi)])
+        raise NotPlainError(f"its encoder is a {type(encoder).__name__}")
+    return encoder.net.mlp, module.pi
 
 
 def _is_plain(part: nn.Module) -> bool:

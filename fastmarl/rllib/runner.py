@@ -103,6 +103,15 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         """Whether fastmarl samples; None before the first call of sample()."""
         return None if self._fast is None and not self.slow_path_reasons else self._fast is not None
 
+    @property
+    def inference_backends(self) -> dict[str, str]:
+        """What runs each module: "lean" (compiled code), or "torch" and the reason why. Empty before anything ran."""
+        if self._fast is not None:
+            return self._fast.inference_backends
+        if not self.slow_path_reasons or self.module is None:
+            return {}
+        return dict.fromkeys(self.module.keys(), "torch: RLlib's own loop samples")
+
     def get_metrics(self) -> Any:
         """What has been logged since the last call, reduced; see RLlib's method."""
         name_of = self._bulk_metrics.name_of

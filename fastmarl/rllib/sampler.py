@@ -47,6 +47,11 @@ class FastSampler:
     def counts(self) -> CallCounts:
         return self._core.counts
 
+    @property
+    def inference_backends(self) -> dict[str, str]:
+        """What runs each module: "lean", or "torch" and the reason why."""
+        return self._core.inference.backends
+
     # Sampling.
 
     def sample(

@@ -3,7 +3,6 @@
 import functools
 from typing import Any
 
-import numpy as np
 import torch
 import tree  # type: ignore[import-untyped]
 from ray.rllib.core.distribution.distribution import Distribution
@@ -15,7 +14,7 @@ from ray.rllib.core.distribution.torch.torch_distribution import (
 )
 from torch import Generator, Tensor
 
-from fastmarl.rllib.sampling_cpu import CategoricalRows, GaussianRows, OwnCategoricalRows
+from fastmarl.rllib.sampling_cpu import CategoricalRows, GaussianRows
 from fastmarl.rllib.sampling_torch import (
     CategoricalSampler,
     GaussianSampler,
@@ -28,16 +27,8 @@ CHECKED_SHAPES = ((1, 2), (2, 4), (5, 6), (40, 2), (41, 3), (33, 36), (70, 14)) 
 CHECK_SEED = 1
 
 
-def sampler_of(
-    dist_cls: type[Distribution], device: torch.device, rng: np.random.Generator | None = None
-) -> Sampler | None:
-    """The sampler that equals this class of RLlib's on this device, None if there is none.
-
-    Args:
-        rng: if given, draws need not be RLlib's, and come from here where that is quicker.
-    """
-    if rng is not None and device.type == "cpu" and dist_cls is TorchCategorical:
-        return OwnCategoricalRows(rng)
+def sampler_of(dist_cls: type[Distribution], device: torch.device) -> Sampler | None:
+    """The sampler that equals this class of RLlib's on this device, None if there is none."""
     if not equals_torch(device):
         return None
     if device.type == "cpu" and dist_cls is TorchCategorical:
@@ -52,7 +43,7 @@ def _sampler_of(dist_cls: type[Distribution]) -> Sampler | None:
         return CategoricalSampler()
     if dist_cls is TorchDiagGaussian:
         return GaussianSampler()
-    base, known = _partial(dist_cls)
+    base, known = partial_of(dist_cls)
     if base is TorchMultiCategorical:
         return MultiCategoricalSampler([int(n) for n in known["input_lens"]])
     if base is TorchMultiDistribution:
@@ -64,7 +55,7 @@ def _sampler_of(dist_cls: type[Distribution]) -> Sampler | None:
     return None
 
 
-def _partial(dist_cls: Any) -> tuple[type | None, dict[str, Any]]:
+def partial_of(dist_cls: Any) -> tuple[type | None, dict[str, Any]]:
     """The class and arguments given to RLlib's `get_partial_dist_cls()`, if it made this class."""
     if dist_cls.__qualname__ != "Distribution.get_partial_dist_cls.<locals>.DistributionPartial":
         return None, {}

@@ -11,7 +11,6 @@ import torch
 from torch import Generator, Tensor
 
 from fastmarl._rllib_sampling import first_to_ring, move, subtract_highest, subtract_sums, sum_rows
-from fastmarl.kernels.sample import sample_choices
 from fastmarl.rllib.sampling_torch import LOG_SQRT_2PI, CategoricalSampler, GaussianSampler
 
 MOST_SIZES = 256  # batch sizes to keep memory for
@@ -61,29 +60,6 @@ class CategoricalRows(CategoricalSampler):
         clocks.exponential_(generator=generator)
         first_to_ring(p_NK, clock_NK, log_p_NK, action_N, logp_N)
         return action_N, logp_N
-
-
-class OwnCategoricalRows(CategoricalSampler):
-    """The distribution of TorchCategorical, from random numbers of our own and in fewer steps.
-
-    Args:
-        rng: where they come from.
-    """
-
-    def __init__(self, rng: np.random.Generator):
-        self._rng = rng
-
-    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
-        return _explore(self, logits, generator)
-
-    def draw(
-        self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """int32 [n] and float32 [n]."""
-        n, k = logits_NK.shape
-        action_NP, logp_N = np.empty((n, 1), np.int32), np.empty(n, np.float32)
-        sample_choices(logits_NK, np.full(1, k), self._rng.random((n, 1)), action_NP, logp_N)
-        return action_NP.reshape(n), logp_N
 
 
 class GaussianRows(GaussianSampler):

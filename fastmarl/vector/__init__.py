@@ -25,11 +25,13 @@ def make_vector(
     """
     from fastmarl.envs.arrays import ArrayEnv
     from fastmarl.vector.arrays import ArrayVector
-    from fastmarl.vector.inprocess import InProcessVector
+    from fastmarl.vector.inprocess import InProcessVector, SplitVector
     from fastmarl.vector.parallel import ProcessVector
 
     if not isinstance(envs, list):
         return ProcessVector(envs, parts)
     if isinstance(envs[0], ArrayEnv):
         return ArrayVector(envs[0], parts)
+    if parts.num_splits > 1:
+        return SplitVector(envs, parts, remake, parts.num_splits)
     return InProcessVector(envs, parts, remake)

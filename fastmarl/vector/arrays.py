@@ -42,8 +42,20 @@ class ArrayVector:
         self._record_states(env_indices)
         self._scatter.write_reset(np.array(env_indices), out)
 
-    def step(self, after_step: Callable[[int, int], None], *, after_each: bool) -> None:
-        """Step the batch with its agents' actions; see `InProcessVector.step`."""
+    @property
+    def n_stepping(self) -> int:
+        """See `InProcessVector.n_stepping`."""
+        return 0
+
+    def send(self) -> int:
+        """Have the batch stepped; returns the number of its envs."""
+        return self._env.num_envs
+
+    def forget(self) -> None:
+        """After an error; see `InProcessVector.forget`."""
+
+    def recv(self, after_step: Callable[[int, int], None], *, after_each: bool) -> None:
+        """Record the batch's step; see `InProcessVector.recv`."""
         begun = perf_counter()
         actions, out = self._scatter.actions(), self._scatter.arrays_for_step()
         sent = perf_counter()

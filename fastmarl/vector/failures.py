@@ -48,14 +48,12 @@ class Failures:
         self._counts = counts
         self._restarts: Counter[int] = Counter()  # by env
         self._in_a_row: Counter[int] = Counter()
-        self._ticks_at_restart: dict[int, int] = {}
+        self._steps_at_restart: dict[int, int] = {}
 
     def restart(
         self,
         env_indices: Sequence[int],
         error: Exception,
-        ticks: int,
-        in_step: bool,
         remake: Callable[[], None],
         seeds: list[int | None],
     ) -> None:
@@ -64,8 +62,6 @@ class Failures:
         Args:
             env_indices: of these envs.
             error: what has failed.
-            ticks: how often all envs were stepped, this time included.
-            in_step: whether it was now, or else in a reset afterwards.
             remake: makes them; if that fails, too, it is tried again.
             seeds: per env, of its first reset; takes new ones.
 
@@ -75,7 +71,7 @@ class Failures:
         self._counts["failures"] += 1
         self._counts["timeouts"] += isinstance(error, TimeoutError)
         while True:
-            self._allow(env_indices, error, ticks, ticks - in_step)
+            self._allow(env_indices, error)
             try:
                 remake()
                 break
@@ -86,14 +82,15 @@ class Failures:
             seeds[env_index] = self._seed(env_index, self._restarts[env_index])
         self._counts["restarts"] += len(env_indices)
 
-    def _allow(self, env_indices: Sequence[int], error: Exception, ticks: int, made: int) -> None:
+    def _allow(self, env_indices: Sequence[int], error: Exception) -> None:
         if not self._options.restart:
             raise error
         for env_index in env_indices:
-            if made > self._ticks_at_restart.get(env_index, -1):
+            n_steps = self._store.table.envs[env_index].n_steps
+            if n_steps > self._steps_at_restart.get(env_index, -1):
                 self._in_a_row[env_index] = 0
             self._in_a_row[env_index] += 1
-            self._ticks_at_restart[env_index] = ticks
+            self._steps_at_restart[env_index] = n_steps
         if max(self._in_a_row[env_index] for env_index in env_indices) > self._options.max_restarts:
             error.add_note(f"fastmarl: this was tried again max_restarts={self._options.max_restarts} times in a row")
             raise error

@@ -11,6 +11,9 @@ from fastmarl.envs.form import check_step_result
 from fastmarl.vector.parts import VectorParts
 from fastmarl.vector.results import write_reset
 
+AfterStep = Callable[[int, int], None]  # (env index, flags of `__all__`)
+Slot = tuple[int, Any, Any]  # env index, env, its lanes
+ActionDict = Callable[[Any], dict]  # lanes -> actions by agent id
 TIMED_EVERY = 32  # ticks; clocks around each env's calls would cost as much as the cheapest envs
 
 
@@ -50,22 +53,38 @@ class InProcessVector:
                 break
             except Exception as error:
                 _locate(error, env_index, "reset()")
-                self._restart(env_index, error, in_step=False)
+                self._restart(env_index, error)
         write_reset(self._store, env_index, result, self._unchecked_resets)
 
-    def step(self, after_step: Callable[[int, int], None], *, after_each: bool) -> None:
-        """Step every env with its agents' actions.
+    @property
+    def n_stepping(self) -> int:
+        """Envs that were sent actions, and whose steps have not been received."""
+        return 0
+
+    def send(self) -> int:
+        """Have all envs stepped; returns their number."""
+        return len(self.envs)
+
+    def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
+        """Record the envs' steps.
 
         Args:
             after_step: called with (env index, flags of `__all__`) when an env's step is recorded,
             after_each: after every step, or else only after those that end an episode.
         """
+        self._step(self._slots, self._actions.of, after_step, after_each)
+
+    def forget(self) -> None:
+        """After an error: record no steps under way. All envs will be reset."""
+
+    def _step(self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool) -> None:
+        """Step these envs."""
         self._ticks += 1
         if self._unchecked_steps or self._ticks % TIMED_EVERY == 0:
-            self._watched_step(after_step, after_each)
+            self._watched_step(slots, action_dict, after_step, after_each)
             return
-        action_dict, write_step = self._actions.of, self._store.scatter.write_step
-        for env_index, env, lanes in self._slots:
+        write_step = self._store.scatter.write_step
+        for env_index, env, lanes in slots:
             actions = action_dict(lanes)
             try:
                 result = env.step(actions)
@@ -80,12 +99,14 @@ class InProcessVector:
             if all_done or after_each:
                 after_step(env_index, all_done)
 
-    def _watched_step(self, after_step: Callable[[int, int], None], after_each: bool) -> None:
+    def _watched_step(
+        self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool
+    ) -> None:
         """The same with clocks, and with a close look at each env's first step."""
         seconds = self._seconds
-        for env_index, env, lanes in self._slots:
+        for env_index, env, lanes in slots:
             begun = perf_counter()
-            actions = self._actions.of(lanes)
+            actions = action_dict(lanes)
             sent = perf_counter()
             try:
                 result = env.step(actions)
@@ -112,16 +133,57 @@ class InProcessVector:
         env = self.envs[env_index]
         return StateRecordingEnv(env, self._env_states[env_index]) if self._env_states else env
 
-    def _step_failed(self, env_index: int, error: Exception, after_step: Callable[[int, int], None]) -> None:
+    def _step_failed(self, env_index: int, error: Exception, after_step: AfterStep) -> None:
         """Go on with a new env, or raise the error."""
         _locate(error, env_index, "step()")
-        self._restart(env_index, error, in_step=True)
+        self._restart(env_index, error)
         after_step(env_index, self._failures.end_episode(env_index))
 
-    def _restart(self, env_index: int, error: Exception, *, in_step: bool) -> None:
-        remake = partial(self._make_anew, env_index)
-        self._failures.restart([env_index], error, self._ticks, in_step, remake, self._seeds)
+    def _restart(self, env_index: int, error: Exception) -> None:
+        self._failures.restart([env_index], error, partial(self._make_anew, env_index), self._seeds)
         self._slots[env_index] = env_index, self._recording(env_index), self._store.table.envs[env_index]
+
+
+class SplitVector(InProcessVector):
+    """The same in parts: while one is being stepped, others' actions are chosen. In one process that saves no time; it
+    gives what worker processes give with so many splits.
+
+    Args:
+        n_splits: parts; env i is in part i % n_splits.
+    """
+
+    def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None], n_splits: int):
+        super().__init__(envs, parts, remake)
+        indices = range(len(envs))
+        self._parts = [list(indices[part::n_splits]) for part in range(min(n_splits, len(envs)))]
+        self._sent: dict[Any, dict] = {}  # lanes -> actions
+        self._stepping: list[list[int]] = []  # parts that were sent actions, in that order
+        self._idle = list(self._parts)
+
+    @property
+    def n_stepping(self) -> int:
+        return len(self._sent)
+
+    def send(self) -> int:
+        """Have all envs stepped that have no actions yet; returns their number."""
+        before = len(self._sent)
+        for part in self._idle:
+            for env_index in part:
+                lanes = self._slots[env_index][2]
+                self._sent[lanes] = self._actions.of(lanes)
+        self._stepping += self._idle
+        self._idle = []
+        return len(self._sent) - before
+
+    def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
+        """Record the steps of the part that was sent actions first; see `InProcessVector.recv`."""
+        part = self._stepping.pop(0)
+        self._idle.append(part)
+        self._step([self._slots[env_index] for env_index in part], self._sent.pop, after_step, after_each)
+
+    def forget(self) -> None:
+        self._sent.clear()
+        self._stepping, self._idle = [], list(self._parts)
 
 
 def _locate(error: Exception, env_index: int, call: str) -> None:

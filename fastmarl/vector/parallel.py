@@ -14,7 +14,8 @@ from fastmarl.errors import EnvWorkerError
 from fastmarl.vector.parts import VectorParts
 from fastmarl.vector.processes import EnvWorkers, WorkerProcess, error_of
 from fastmarl.vector.results import write_reset
-from fastmarl.vector.worker import RESET, STEP, Extra, Failure
+from fastmarl.vector.units import Unit, first_ready, in_turn, make_units
+from fastmarl.vector.worker import RESET, Extra, Failure
 
 NOTHING = Extra()
 AfterStep = Callable[[int, int], None]
@@ -22,7 +23,7 @@ AfterStep = Callable[[int, int], None]
 
 class ProcessVector:
     """Sends actions to the workers, and writes what comes back to the store, env by env: in the order, and with the
-    results, of `InProcessVector`.
+    results, of `SplitVector`, unless there is a batch size.
 
     Args:
         workers: with all envs.
@@ -32,6 +33,10 @@ class ProcessVector:
     def __init__(self, workers: EnvWorkers, parts: VectorParts):
         self.envs = workers.envs
         self._workers = workers.workers
+        self._units = make_units(workers.workers, parts.num_splits)
+        self._idle = list(self._units)
+        self._stepping: list[Unit] = []  # in the order in which they were told to
+        self._next = in_turn if parts.batch_size is None else partial(first_ready, batch_size=parts.batch_size)
         self._seeds = parts.seeds
         self._store = parts.store
         self._lanes = parts.store.table.envs
@@ -41,8 +46,7 @@ class ProcessVector:
         self._seconds = parts.seconds
         self._env_states = parts.env_states
         self._failures = parts.failures
-        self._lost: set[int] = set()  # envs that were lost with their worker while another one was reset
-        self._ticks = 0
+        self._lost: set[int] = set()  # envs that were lost with their worker while it did something else
 
     # Resets.
 
@@ -50,24 +54,13 @@ class ProcessVector:
         """Reset these envs and write their first observations; only an env's first reset is seeded."""
         wanted = set(env_indices)
         self._lost -= wanted
-        places = [[place for place, i in enumerate(w.env_indices) if i in wanted] for w in self._workers]
-        errors = [
-            self._send_resets(worker, of_worker)
-            for worker, of_worker in zip(self._workers, places, strict=True)
-        ]  # fmt: skip
-        for worker, of_worker, error in zip(self._workers, places, errors, strict=True):
-            if of_worker:
-                for place, extra in zip(of_worker, self._reset_results(worker, of_worker, error), strict=True):
-                    self._write_reset(worker, place, extra)
-
-    def _send_resets(self, worker: WorkerProcess, places: list[int]) -> EnvWorkerError | None:
-        """Returns the error if the worker is gone."""
-        if places:
-            try:
-                worker.send(self._resets(worker, places))
-            except EnvWorkerError as error:
-                return error
-        return None
+        resets = []
+        for worker in self._workers:
+            places = [place for place, i in enumerate(worker.env_indices) if i in wanted]
+            if places:
+                resets.append((worker, places, worker.send(self._resets(worker, places))))
+        for worker, places, number in resets:
+            self._finish_resets(worker, places, number)
 
     def _resets(self, worker: WorkerProcess, places: list[int]) -> bytes:
         """The message; seeds are used up."""
@@ -78,24 +71,28 @@ class ProcessVector:
             resets.append((place, seed))
         return RESET + pickle.dumps(resets)
 
-    def _reset_results(self, worker: WorkerProcess, places: list[int], error: EnvWorkerError | None) -> list[Extra]:
-        """What the envs of a worker bring that were told to reset; the worker, if it is lost, is made anew for it."""
-        while True:
+    def _finish_resets(self, worker: WorkerProcess, places: list[int], number: int) -> None:
+        """Write what the envs of a worker bring that were told to reset; those that fail are made anew for it."""
+        extras: dict[int, Extra] | None = None
+        while places:
+            place = places[0]
             try:
-                if error is not None:
-                    raise error
-                extras = worker.recv() or {}
-                return [extras.get(place, NOTHING) for place in places]
+                if extras is None:
+                    extras = worker.recv(number) or {}
+                extra = extras.get(place, NOTHING)
+                if extra.failure is None:
+                    self._write_reset(worker, place, extra)
+                    del places[0]
+                else:
+                    self._restart_env(worker, place, extra.failure)
+                    extras |= {place: NOTHING, **(worker.request(self._resets(worker, [place])) or {})}
             except EnvWorkerError as lost:
-                self._restart_worker(worker, lost, in_step=False)
-                self._lost |= {i for place, i in enumerate(worker.env_indices) if place not in places}
-                error = self._send_resets(worker, places)
+                self._restart_worker(worker, lost)
+                self._lost -= {worker.env_indices[place] for place in places}
+                number, extras = worker.send(self._resets(worker, places)), None
 
     def _write_reset(self, worker: WorkerProcess, place: int, extra: Extra) -> None:
         env_index = worker.env_indices[place]
-        while extra.failure is not None:
-            self._restart_env(worker, place, extra.failure, in_step=False)
-            extra = (worker.request(self._resets(worker, [place])) or {}).get(place, NOTHING)
         results = worker.slots[place].results
         result = results.read_reset(extra.infos or {}) if extra.result is None else extra.result[0]
         if self._env_states:
@@ -104,60 +101,81 @@ class ProcessVector:
 
     # Steps.
 
-    def step(self, after_step: AfterStep, *, after_each: bool) -> None:
-        """Step every env with its agents' actions; see `InProcessVector.step`."""
-        self._ticks += 1
+    @property
+    def n_stepping(self) -> int:
+        """Envs that are being stepped."""
+        return sum(len(unit.env_indices) for unit in self._stepping)
+
+    def send(self) -> int:
+        """Have all envs stepped that are not being stepped; returns their number."""
+        begun = perf_counter()
+        n_sent = 0
+        for unit in self._idle:
+            self._send_actions(unit)
+            n_sent += len(unit.env_indices)
+        self._stepping += self._idle
+        self._idle = []
+        self._seconds["timed_send"] += perf_counter() - begun
+        return n_sent
+
+    def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
+        """Record the steps of the next part; see `InProcessVector.recv`."""
         seconds = self._seconds
         begun = perf_counter()
-        errors = [self._send_actions(worker) for worker in self._workers]
-        sent = perf_counter()
-        seconds["timed_send"] += sent - begun
-        for worker, error in zip(self._workers, errors, strict=True):
-            try:
-                if error is not None:
-                    raise error
-                extras = worker.recv()
-            except EnvWorkerError as lost:
-                self._restart_worker(worker, lost, in_step=True)
-                for env_index in worker.env_indices:
-                    self._end_episode(env_index, after_step)
-                continue
+        for unit in self._next(self._stepping):
+            extras = self._answer(unit)
             received = perf_counter()
-            seconds["timed_env"] += received - sent
             elsewhere = seconds["after_step"]
-            self._write_steps(worker, extras or {}, after_step, after_each)
-            sent = perf_counter()
-            seconds["timed_scatter"] += sent - received - (seconds["after_step"] - elsewhere)
+            if extras is None:
+                for env_index in unit.env_indices:
+                    self._end_episode(env_index, after_step)
+            else:
+                self._write_steps(unit, extras, after_step, after_each)
+            seconds["timed_env"] += received - begun
+            begun = perf_counter()
+            seconds["timed_scatter"] += begun - received - (seconds["after_step"] - elsewhere)
 
-    def _send_actions(self, worker: WorkerProcess) -> EnvWorkerError | None:
-        """Returns the error if the worker is gone."""
-        given: dict[int, dict | None] = {}
-        for place, (env_index, slots) in enumerate(zip(worker.env_indices, worker.slots, strict=True)):
+    def forget(self) -> None:
+        """After an error: let nobody wait for the steps under way. All envs will be reset."""
+        for worker in self._workers:
+            worker.forget()
+        self._stepping, self._idle = [], list(self._units)
+
+    def _send_actions(self, unit: Unit) -> None:
+        given: dict[int, dict] = {}
+        lost: set[int] = set()
+        for place, env_index in zip(unit.places, unit.env_indices, strict=True):
             if env_index in self._lost:
-                given[place] = None
+                lost.add(place)
                 continue
             actions = self._actions.of(self._lanes[env_index])
-            if not slots.actions.write(actions):
+            if not unit.worker.slots[place].actions.write(actions):
                 given[place] = actions
-        try:
-            worker.send(STEP + pickle.dumps(given) if given else STEP)
-        except EnvWorkerError as error:
-            return error
-        return None
+        unit.send(given, lost)
 
-    def _write_steps(
-        self, worker: WorkerProcess, extras: dict[int, Extra], after_step: AfterStep, after_each: bool
-    ) -> None:
-        """Record what the worker's envs have brought."""
-        for place, env_index in enumerate(worker.env_indices):
+    def _answer(self, unit: Unit) -> dict[int, Extra] | None:
+        """What its envs have brought that is not in the memory, by place; None if they are lost."""
+        self._stepping.remove(unit)
+        self._idle.append(unit)
+        if not unit.is_answered:
+            return None
+        try:
+            return unit.worker.recv(unit.number) or {}
+        except EnvWorkerError as lost:
+            self._restart_worker(unit.worker, lost)
+            return None
+
+    def _write_steps(self, unit: Unit, extras: dict[int, Extra], after_step: AfterStep, after_each: bool) -> None:
+        """Record what the unit's envs have brought."""
+        for place, env_index in zip(unit.places, unit.env_indices, strict=True):
             extra = extras.get(place, NOTHING)
             if env_index in self._lost:
                 self._end_episode(env_index, after_step)
             elif extra.failure is not None:
-                self._restart_env(worker, place, extra.failure, in_step=True)
+                self._step_failed(unit.worker, place, extra.failure)
                 self._end_episode(env_index, after_step)
             else:
-                all_done = self._write_step(worker, place, extra)
+                all_done = self._write_step(unit.worker, place, extra)
                 if all_done or after_each:
                     after_step(env_index, all_done)
 
@@ -182,11 +200,33 @@ class ProcessVector:
         self._lost.discard(env_index)
         after_step(env_index, self._failures.end_episode(env_index))
 
-    def _restart_env(self, worker: WorkerProcess, place: int, failure: Failure, *, in_step: bool) -> None:
-        """Have one env made anew, or raise its error."""
-        env_indices, remake = [worker.env_indices[place]], partial(worker.remake, place)
-        self._failures.restart(env_indices, error_of(failure), self._ticks, in_step, remake, self._seeds)
+    def _step_failed(self, worker: WorkerProcess, place: int, failure: Failure) -> None:
+        try:
+            self._restart_env(worker, place, failure)
+        except EnvWorkerError as lost:  # another of its envs has ended it
+            self._restart_worker(worker, lost)
 
-    def _restart_worker(self, worker: WorkerProcess, error: EnvWorkerError, *, in_step: bool) -> None:
-        """Have a worker that is lost made anew with all its envs, or raise the error."""
-        self._failures.restart(worker.env_indices, error, self._ticks, in_step, worker.restart, self._seeds)
+    def _restart_env(self, worker: WorkerProcess, place: int, failure: Failure) -> None:
+        """Have one env made anew.
+
+        Raises:
+            EnvWorkerError: its worker is gone. Else its error, if it is not to be made anew.
+        """
+        lost = []
+
+        def remake() -> None:
+            try:
+                worker.remake(place)
+            except EnvWorkerError as error:
+                lost.append(error)
+
+        self._failures.restart([worker.env_indices[place]], error_of(failure), remake, self._seeds)
+        if lost:
+            raise lost[0]
+
+    def _restart_worker(self, worker: WorkerProcess, error: EnvWorkerError) -> None:
+        """Have a worker that is lost made anew, or raise the error. All of its envs are lost."""
+        self._failures.restart(worker.env_indices, error, worker.restart, self._seeds)
+        self._lost.update(worker.env_indices)
+        for unit in self._stepping:
+            unit.is_answered &= unit.worker is not worker

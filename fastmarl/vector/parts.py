@@ -22,6 +22,8 @@ class VectorParts:
         check: whether each env's first results are checked in detail.
         env_states: per env, what records its global states; empty: nothing does.
         failures: what is done about envs that fail.
+        num_splits: so many parts take turns: one is stepped while another's actions are chosen.
+        batch_size: whichever envs are ready first take their turn, so many at least. None: a part at a time.
     """
 
     seeds: list[int | None]
@@ -31,3 +33,5 @@ class VectorParts:
     check: bool
     env_states: Sequence[EnvStates]
     failures: Failures
+    num_splits: int
+    batch_size: int | None

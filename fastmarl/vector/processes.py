@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass
 from importlib import import_module
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class WorkerOptions:
 
 
 class WorkerProcess:
-    """One worker. After `start()` and `finish_start()`, messages go to and fro; each gets one answer.
+    """One worker. After `start()` and `finish_start()`, messages go to and fro; each gets one answer, in their order.
 
     Attributes:
         env_indices: of its envs.
@@ -79,8 +80,11 @@ class WorkerProcess:
         )
         self._memory: WorkerMemory | None = None
         self._end: EnvWorkerError | None = None  # why it can't be used any more
-        self._awaits = False  # an answer
-        self._kept: bytes | None = None  # an answer that came out of turn
+        self._n_sent = 1  # messages; the first answer tells that the envs are made
+        self._n_answers = 0  # that have come: one for each message, in their order
+        self._answers: dict[int, bytes] = {}  # those that were not taken yet
+        self._first_wanted = 0
+        self._working_since = 0.0
 
     def start(self) -> None:
         """Start the process."""
@@ -92,8 +96,7 @@ class WorkerProcess:
     def finish_start(self) -> None:
         """Wait until it has made its envs, and share memory with it. Raises what a constructor raises."""
         self._channel.set_timeout(START_TIMEOUT_S)
-        self._awaits = True
-        self.descriptions = self.recv()
+        self.descriptions = self.recv(0)
         fd = new_memory_file(self.descriptions)
         try:
             self._memory = WorkerMemory.mapped(self.descriptions, fd)
@@ -128,25 +131,35 @@ class WorkerProcess:
         assert self._memory is not None, "its start is not finished"
         return self._memory.slots
 
-    def send(self, message: bytes) -> None:
-        """Tell it to do something; the answer to an earlier message is dropped. Raises EnvWorkerError."""
-        if self._awaits:
-            self._recv()
-        if self._end is not None:
-            raise self._end
-        try:
-            self._channel.send(message)
-        except (EOFError, TimeoutError) as error:
-            raise self._lost(error) from None
-        self._awaits = True
+    @property
+    def sock(self) -> socket.socket:
+        """Becomes readable when an answer comes, or when the process ends."""
+        return self._channel.sock
 
-    def recv(self) -> Any:
-        """The answer to the last message; None if there is nothing to tell.
+    def send(self, message: bytes) -> int:
+        """Tell it to do something when it has done what it was told before. Returns the number of the answer.
+
+        If the worker is gone, that is learned from `recv()`.
+        """
+        if self._n_answers == self._n_sent:
+            self._working_since = monotonic()
+        if self._end is None:
+            try:
+                self._channel.send(message)
+            except (EOFError, TimeoutError) as error:
+                self._lost(error)
+        self._n_sent += 1
+        return self._n_sent - 1
+
+    def recv(self, number: int) -> Any:
+        """The answer of this number, once; None if there is nothing to tell. Earlier ones are kept.
 
         Raises:
             EnvWorkerError, EnvTimeoutError: the worker is gone now. What an env raised comes through.
         """
-        answer = self._recv()
+        while number not in self._answers:
+            self._read_answer()
+        answer = self._answers.pop(number)
         if answer == DONE:
             return None
         value = pickle.loads(answer[1:])
@@ -154,28 +167,39 @@ class WorkerProcess:
             return value
         raise error_of(value)
 
-    def _recv(self) -> bytes:
-        if self._kept is not None:
-            answer, self._kept = self._kept, None
-        else:
-            if self._end is not None:
-                raise self._end
-            try:
-                answer = self._channel.recv()
-            except (EOFError, TimeoutError) as error:
-                raise self._lost(error) from None
-        self._awaits = False
-        return answer
+    def _read_answer(self) -> None:
+        if self._end is not None:
+            raise self._end
+        try:
+            answer = self._channel.recv()
+        except (EOFError, TimeoutError) as error:
+            raise self._lost(error) from None
+        self._working_since = monotonic()
+        if self._n_answers >= self._first_wanted:
+            self._answers[self._n_answers] = answer
+        self._n_answers += 1
+
+    def has_answer(self, number: int) -> bool:
+        """Whether `recv()` needs no wait. What is still in the socket doesn't count."""
+        return number in self._answers or self._end is not None or self._channel.has_message
+
+    @property
+    def seconds_left(self) -> float:
+        """In which it must have done the next thing that it was told to."""
+        return self._working_since + self._options.step_timeout_s - monotonic()
+
+    def give_up(self) -> None:
+        """It has taken too long: `recv()` will say so."""
+        self._lost(TimeoutError())
+
+    def forget(self) -> None:
+        """Want no answers to earlier messages any more."""
+        self._answers.clear()
+        self._first_wanted = self._n_sent
 
     def request(self, message: bytes) -> Any:
-        """The answer to this message, also while another is awaited."""
-        kept = self._recv() if self._awaits else None
-        try:
-            self.send(message)
-            return self.recv()
-        finally:
-            if kept is not None:
-                self._kept, self._awaits = kept, True
+        """The answer to this message."""
+        return self.recv(self.send(message))
 
     def call(self, place: int, name: str, args: tuple, kwargs: dict) -> Any:
         """Call a method of the env at `place`, or get an attribute."""
@@ -198,23 +222,19 @@ class WorkerProcess:
         """Tell it to close its envs and to end."""
         if self._end is None:
             self._channel.set_timeout(CLOSE_TIMEOUT_S)
-            with contextlib.suppress(EnvWorkerError):
-                self.send(CLOSE)
+            self.send(CLOSE)
 
     def end_close(self) -> None:
         """Wait until it has ended, by force if need be. Raises what an env's close() raises."""
         try:
-            if self._awaits:
-                self.recv()
-        except EnvWorkerError:
-            pass  # it is gone, as it should be
+            with contextlib.suppress(EnvWorkerError):  # it is gone, as it should be
+                self.recv(self._n_sent - 1)
         finally:
             self.hang_up()
             self.end()
 
     def hang_up(self) -> None:
         """Close the channel: a worker that waits for messages then ends by itself."""
-        self._awaits, self._kept = False, None
         self._channel.close()
         self._other_end.sock.close()
         if self._end is None:
@@ -252,7 +272,6 @@ class WorkerProcess:
                 )
             self._end = EnvWorkerError(self.env_indices, called, problem)
         self._channel.close()
-        self._awaits, self._kept = False, None
         return self._end
 
     def _called(self) -> int | None:

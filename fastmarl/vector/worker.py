@@ -233,13 +233,11 @@ class Worker:
         return self._extra(place, result, fits)
 
     def _step(self, message: bytes) -> dict[int, Extra] | None:
-        """Step all envs but those for which None is given."""
-        given = pickle.loads(message) if message else {}
+        """Step some envs; the actions that have no place in the memory are given."""
+        places, given = pickle.loads(message)
         extras = {}
-        for place, slots in enumerate(self._memory.slots):
-            actions = given[place] if place in given else slots.actions.read()
-            if actions is None:
-                continue
+        for place in places:
+            actions = given[place] if place in given else self._memory.slots[place].actions.read()
             extra = self._tried("step()", place, self._step_one, actions)
             if extra:
                 extras[place] = extra

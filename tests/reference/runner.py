@@ -142,6 +142,9 @@ class ReferenceRunner:
         """(env, reset, env_t) -> the actions that lead from env_t to the next step."""
         self.ongoing = [self._begin(env) for env in range(world.num_envs)]
         self._dropped = False
+        parts = [list(range(i, world.num_envs, world.num_splits)) for i in range(world.num_splits)]
+        self._parts = [part for part in parts if part]
+        """Envs that are stepped together; the part whose turn it is comes first."""
         self._closed: list[tuple[Episode, int, int, float]] = []
         """(episode, start, end, hanging) of this call's chunks, in order of ending."""
 
@@ -153,17 +156,25 @@ class ReferenceRunner:
         done: list[Episode] = []
         self._closed = []
         env_steps_before, agent_steps_before = self.env_steps, self.agent_steps.total()
+        idle, stepping = self._parts, []
         made = 0
-        while made < target:
-            for env in range(self.world.num_envs):
+        while made < target or stepping:
+            if made < target:
+                stepping, idle = stepping + idle, []
+            idle.append(stepping.pop(0))
+            for env in idle[-1]:
                 self._step(self.ongoing[env])
                 if self.ongoing[env].is_over:
                     self._close(self.ongoing[env])
                     done.append(self.ongoing[env])
             self.ongoing = [self._begin(e.env, again=True) if e.is_over else e for e in self.ongoing]
+            told = [self.ongoing[env] for part in stepping for env in part]
             by_agents = self.world.count_steps_by == "agent_steps"
-            steps = self.agent_steps.total() - agent_steps_before if by_agents else self.env_steps - env_steps_before
+            steps = self.env_steps - env_steps_before + len(told)
+            if by_agents:
+                steps = self.agent_steps.total() - agent_steps_before + sum(len(e.acting) for e in told)
             made = len(done) if by_episodes else steps
+        self._parts = idle
         self._dropped = by_episodes
         returned = done[:target] if by_episodes else done
         self.finished += returned

@@ -65,6 +65,8 @@ class Trouble(fastmarl.MultiAgentEnv):
             raise KeyError(f"lost at {self.total}")
         if kind == "hang":
             time.sleep(600)
+        if kind == "exit":
+            os._exit(3)
         if kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "odd raise":

@@ -68,6 +68,8 @@ class World:
     batch_mode: str = "truncate_episodes"
     fragment: int = 7
     window: int = 100
+    num_splits: int = 1
+    """Parts of the envs that take turns: env i is in part i % num_splits."""
 
     @property
     def num_envs(self) -> int:

@@ -20,6 +20,7 @@ from fastmarl.rllib.benchmark import (
 )
 from fastmarl.rllib.benchmark_cases import CASES, QUICK, STANDARD, Case, FlatBattle, ReadyEnv, cartpole, check_names
 from fastmarl.rllib.benchmark_extras import measure_growth, measure_transfer
+from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 SMALL = {
     "cartpole": cartpole(agents=2, envs=2, steps=60, hiddens=(8,)),
@@ -114,6 +115,25 @@ def test_every_difference_is_noticed(change):
             check_equal(theirs, ours)
 
 
+class Widening(RLlibEnvRunner):
+    """Actions of another dtype, and draws of its own."""
+
+    sampler = "fast"
+
+    def sample(self, **kwargs):
+        episodes = super().sample(**kwargs)
+        for part in (part for episode in episodes for part in episode.agent_episodes.values()):
+            part.actions.data = part.actions.data.astype("int64")
+        return episodes
+
+
+def test_other_draws_are_compared_by_the_form_of_their_columns():
+    result = measure_case("cartpole", rounds=1, ours=MultiAgentEnvRunner.options(sampler="fast"))
+    assert 0.1 < result.ratio < 100 and result.slow_path_reasons == ()
+    with pytest.raises(UnequalEpisodesError, match=r"p0: actions: \{\('<i4', \(\)\)\} / \{\('<i8', \(\)\)\}"):
+        measure_case("cartpole", rounds=1, ours=Widening)
+
+
 def test_growth_leaves_rllib_out_where_it_takes_too_long():
     rows = measure_growth(steps=(10, 40), rllib_steps=10, rounds=1, ours=RLlibEnvRunner)
     assert [row.steps for row in rows] == [10, 40]
@@ -155,10 +175,12 @@ def test_battle_observes_flat_rows_that_are_in_its_spaces():
 
 
 @pytest.mark.xdist_group("ray")  # it starts Ray
-def test_the_command(tmp_path, capsys):
+@pytest.mark.parametrize("sampler", ["exact", "fast"])
+def test_the_command(tmp_path, capsys, sampler):
     file, picture = tmp_path / "new" / "figures.json", tmp_path / "ratios.png"
     names = ["cartpole", "transfer"]
-    args = ["bench", "rllib", "--quick", "--cases", *names, "--json", str(file), "--plot", str(picture)]
+    args = ["bench", "rllib", "--quick", "--sampler", sampler, "--cases", *names]
+    args += ["--json", str(file), "--plot", str(picture)]
     assert cli.main(args) == 0
     out = capsys.readouterr().out
     for expected in ["cartpole", "ratio", "object store", "fastmarl"]:

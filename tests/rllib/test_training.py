@@ -113,3 +113,15 @@ def test_trains_the_same(name):
     assert any(losses for _, losses in want)
     np.testing.assert_equal(got, want)
     tree.map_structure(np.testing.assert_array_equal, our_weights, weights)
+
+
+def test_ppo_learns_from_draws_of_our_own():
+    config = ppo().training(train_batch_size_per_learner=1000, minibatch_size=250, num_epochs=6, lr=3e-3)
+    config.env_runners(env_runner_cls=MultiAgentEnvRunner.options(sampler="fast"))
+    algorithm = config.build_algo()
+    try:
+        returns = [algorithm.train()["env_runners"]["episode_return_mean"] for _ in range(10)]
+        assert algorithm.env_runner.inference_backends == {"p0": "lean", "p1": "lean"}
+    finally:
+        algorithm.stop()
+    assert max(returns[-3:]) > 2 * returns[0], returns  # both agents' balanced steps, about 45 before learning

@@ -1,0 +1,450 @@
+"""`sampler="fast"`: compiled code stands in for RLlib's modules and distributions, and gives the same but for draws."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.algorithms.sac.torch.default_sac_torch_rl_module import DefaultSACTorchRLModule
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.models.torch.heads import TorchMLPHead
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole, MultiAgentPendulum
+from scipy import stats
+from torch import nn
+
+from fastmarl import dense_layers
+from fastmarl._rllib_draws import ChoiceDraws
+from fastmarl.kernels.sample import sample_choices_numpy
+from fastmarl.rllib import MultiAgentEnvRunner
+from fastmarl.rllib.layout import ObservationLayout
+from fastmarl.rllib.lean import LeanActor
+from fastmarl.rllib.sampling_own import own_sampler_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
+
+CPU = torch.device("cpu")
+OBS = Box(-1, 1, (5,), np.float32)
+CHOICE, PARTS, REAL = Discrete(4), MultiDiscrete([2, 5, 1, 3]), Box(-1, 1, (3,), np.float32)
+Fast = MultiAgentEnvRunner.options(sampler="fast")
+
+
+def make_module(
+    action_space: gym.Space = CHOICE,
+    *,
+    kind: type = DefaultPPOTorchRLModule,
+    obs_space: gym.Space = OBS,
+    inference_only: bool = True,
+    options: dict[str, Any] | None = None,
+    **config: Any,
+) -> Any:
+    """With weights large enough for outputs to differ."""
+    model = DefaultModelConfig(**{"fcnet_hiddens": [32, 16], **config})
+    module = RLModuleSpec(
+        module_class=kind,
+        observation_space=obs_space,
+        action_space=action_space,
+        inference_only=inference_only,
+        model_config={**vars(model), **options} if options else model,
+    ).build()
+    shake(module)
+    return module
+
+
+@torch.no_grad()
+def shake(module: nn.Module, size: float = 1.0) -> None:
+    for parameter in module.parameters():
+        parameter.copy_(size * torch.randn_like(parameter))
+
+
+def logits_of(module: Any, obs: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return module.forward_exploration({Columns.OBS: torch.from_numpy(obs).float()})["action_dist_inputs"].numpy()
+
+
+def assert_close(got: np.ndarray, want: np.ndarray, scale: float = 1e-6) -> None:
+    """Up to 1e-6 of the largest: sums of many numbers that cancel out are not exact in torch either."""
+    np.testing.assert_allclose(got, want, rtol=scale, atol=scale * float(np.abs(want).max()))
+
+
+# Layers.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"vf_share_layers": False, "inference_only": False},
+        {"fcnet_activation": "relu", "head_fcnet_hiddens": [8, 4]},
+        {"fcnet_activation": "elu", "head_fcnet_hiddens": [6], "head_fcnet_activation": "silu"},
+        {"fcnet_activation": "linear", "fcnet_hiddens": [9]},
+        {"fcnet_activation": nn.Tanh, "action_space": PARTS},
+        {"fcnet_activation": nn.GELU, "fcnet_use_layernorm": True},
+        {"action_space": REAL},
+        {"action_space": REAL, "log_std_clip_param": 0.05},
+        {"action_space": REAL, "free_log_std": True, "log_std_clip_param": 0.3},
+        {"action_space": REAL, "free_log_std": True},
+        {"action_space": Box(-1, 1, (), np.float32)},
+        {"action_space": REAL, "kind": DefaultSACTorchRLModule, "options": {"twin_q": True}},
+        {"action_space": Dict({"b": Discrete(3), "a": REAL})},
+    ],
+    ids=str,
+)
+def test_default_modules_give_the_same(options: dict, rng: np.random.Generator) -> None:
+    module = make_module(**options)
+    lean = LeanActor(module, CPU)
+    assert lean.backend == "lean"
+    for n in (1, 3, 17, 70):
+        obs = rng.normal(size=(n, 5)).astype(np.float32)
+        assert lean.reads(ObservationLayout.of(obs[0]), n)
+        assert_close(lean.forward(obs), logits_of(module, obs))
+    assert_close(lean.forward(obs.astype(np.float64)), logits_of(module, obs))
+
+
+def test_bounds_are_read_at_every_call() -> None:
+    module = make_module(REAL, log_std_clip_param=0.05)
+    lean, obs = LeanActor(module, CPU), np.ones((2, 5), np.float32)
+    assert np.abs(lean.forward(obs)[:, 3:]).max() <= np.float32(0.05)
+    module.pi.log_std_clip_param_const.fill_(0.01)
+    assert_close(lean.forward(obs), logits_of(module, obs))
+    with torch.no_grad():
+        module.pi.net.mlp[-1].bias[3] = float("nan")
+    assert np.isnan(lean.forward(obs)[:, 3]).all()
+
+
+class Noting(DefaultPPOTorchRLModule):
+    pass
+
+
+def hooked() -> nn.Module:
+    module = make_module()
+    module.pi.net.mlp[0].register_forward_hook(lambda *_: None)
+    return module
+
+
+def with_own_method() -> nn.Module:
+    module = make_module()
+    module._forward_exploration = lambda batch, **kwargs: {}
+    return module
+
+
+def with_own_forward() -> nn.Module:
+    module = make_module()
+    module.encoder.forward = lambda batch, **kwargs: {}
+    return module
+
+
+def compiled() -> nn.Module:
+    module = make_module()
+    module.encoder._compiled_call_impl = lambda *_: None
+    return module
+
+
+def with_other_weights() -> nn.Module:
+    module = make_module()
+    layer = module.pi.net.mlp[0]
+    layer.weight = nn.Parameter(layer.weight.t().contiguous().t())
+    return module
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: make_module(kind=Noting), "Noting is not one of DefaultPPOTorchRLModule"),
+        (lambda: make_module(fcnet_activation=nn.CELU), "CELU is not known"),
+        (lambda: make_module(use_lstm=True), "TorchStatefulActorCriticEncoder"),
+        (lambda: make_module(obs_space=Box(-1, 1, (8, 8, 1)), conv_filters=[[4, 3, 2], [4, 3, 2]]), "TorchCNNEncoder"),
+        (lambda: make_module().double(), "not known, or has hooks"),
+        (hooked, "Linear in it is not known, or has hooks"),
+        (compiled, "TorchActorCriticEncoder in it is not known, or has hooks, or is compiled"),
+        (with_own_method, "_forward_exploration() of its own"),
+        (with_own_forward, "TorchActorCriticEncoder in it"),
+        (with_other_weights, "not contiguous"),
+    ],
+)
+def test_other_modules_are_left_to_torch(make: Any, reason: str) -> None:
+    lean = LeanActor(make(), CPU)
+    assert lean.backend.startswith("torch: ") and reason in lean.backend
+    assert not lean.reads(ObservationLayout.of(np.ones(5, np.float32)), 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(DefaultPPOTorchRLModule, "_forward"), (TorchMLPHead, "_forward"), (nn.Tanh, "forward"), (nn.Linear, "__call__")],
+)
+def test_methods_replaced_on_a_class_are_seen(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
+    module = make_module()
+    monkeypatch.setattr(kind, name, lambda self, *args, **kwargs: None)
+    assert LeanActor(module, CPU).backend == f"torch: {kind.__name__}.{name}() has been replaced"
+
+
+def test_other_places_and_observations_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LeanActor(make_module(), torch.device("meta")).backend == "torch: the device is meta"
+    lean = LeanActor(make_module(), CPU)
+    for unfit in (np.ones(6, np.float32), np.ones(5, np.uint8), np.ones((5, 1), np.float32), {"a": np.ones(5)}, "text"):
+        assert not lean.reads(ObservationLayout.of(unfit), 1)
+        assert lean.backend == "torch: the observations are no float vectors of size 5"
+    assert lean.reads(ObservationLayout.of(np.ones(5)), 1) and lean.backend == "lean"
+    monkeypatch.setattr(dense_layers, "BEST", "plain")
+    lean = LeanActor(make_module(), CPU)
+    assert lean.reads(ObservationLayout.of(np.ones(5)), 100) and not lean.reads(ObservationLayout.of(np.ones(5)), 10**6)
+
+
+# Distributions.
+
+
+def draws_of(space: gym.Space, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
+    dist_cls = make_module(space).get_exploration_action_dist_cls()
+    sampler = own_sampler_of(dist_cls, np.random.default_rng(5))
+    assert sampler is not None
+    return *sampler.explore(logits), dist_cls.from_logits(torch.from_numpy(logits))
+
+
+@pytest.mark.parametrize("space", [CHOICE, PARTS, REAL], ids=str)
+def test_log_probabilities_are_rllibs(space: gym.Space, rng: np.random.Generator) -> None:
+    logits = logits_of(make_module(space), rng.normal(size=(200, 5)).astype(np.float32)).copy()
+    logits[:, 3:] = np.clip(
+        logits[:, 3:], -2, 2
+    )  # where deviations are tiny, so are the digits that are left of actions
+    actions, logp, distribution = draws_of(space, logits)
+    want = distribution.logp(torch.from_numpy(actions)).numpy()
+    assert logp.dtype == want.dtype and logp.shape == want.shape and len(actions) == 200
+    np.testing.assert_allclose(logp, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("space", [CHOICE, PARTS, REAL], ids=str)
+def test_likeliest_actions_are_rllibs(space: gym.Space, rng: np.random.Generator) -> None:
+    logits = logits_of(make_module(space), rng.normal(size=(50, 5)).astype(np.float32))
+    dist_cls = make_module(space).get_inference_action_dist_cls()
+    sampler = own_sampler_of(dist_cls, rng)
+    assert sampler is not None
+    actions, logp = sampler.exploit(logits)
+    distribution = dist_cls.from_logits(torch.from_numpy(logits)).to_deterministic()
+    want = distribution.sample()
+    assert np.array_equal(actions, want.numpy()) and logp.shape == distribution.logp(want).shape and not logp.any()
+
+
+def test_choices_have_the_probabilities_of_their_logits() -> None:
+    logits = np.array([0.5, -1.0, 2.0, -0.3], np.float32)
+    actions, _, _ = draws_of(CHOICE, np.tile(logits, (40_000, 1)))
+    p = np.exp(logits.astype(float)) / np.exp(logits.astype(float)).sum()
+    assert stats.chisquare(np.bincount(actions, minlength=4), 40_000 * p).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("nvec", [None, [2, 1, 4]])
+def test_choices_are_those_of_the_reference(nvec: list[int] | None, rng: np.random.Generator) -> None:
+    """Row by row, also where nothing or all can be drawn, or nothing is right."""
+    k, parts = (5, 1) if nvec is None else (7, 3)
+    logits = rng.normal(size=(300, k)).astype(np.float32) * rng.choice([0.1, 1, 100], (300, 1)).astype(np.float32)
+    logits[:6, 0] = -np.inf, np.inf, np.nan, -1e30, 1e30, 0
+    logits[6] = -np.inf
+    got, got_logp = ChoiceDraws(np.random.default_rng(1), nvec).draw(logits)
+    uniform = np.random.default_rng(1).random((300, parts))
+    want, want_logp = np.full((300, parts), -1), np.full(300, 7, np.float32)
+    with np.errstate(invalid="ignore"):
+        sample_choices_numpy(logits, np.array(nvec or [k]), uniform, want, want_logp)
+    assert np.array_equal(got.reshape(300, parts), want) and got.dtype == np.int32
+    np.testing.assert_allclose(got_logp, want_logp, rtol=1e-6)
+    assert np.isnan(got_logp[[1, 2, 6]]).all()
+    for empty in ChoiceDraws(rng, nvec).draw(logits[:0]):
+        assert len(empty) == 0
+
+
+@pytest.mark.parametrize("unfit", [np.zeros((2, 4)), np.zeros((4, 2), np.float32).T, np.zeros(3, np.float32)])
+def test_choices_are_drawn_from_logits_only(unfit: np.ndarray, rng: np.random.Generator) -> None:
+    with pytest.raises(ValueError, match="expected float32"):
+        ChoiceDraws(rng, None).draw(unfit)
+    with pytest.raises(ValueError, match="expected 3 logits a row, got 4"):
+        ChoiceDraws(rng, [1, 2]).draw(np.zeros((2, 4), np.float32))
+
+
+def test_parts_of_choices_have_the_probabilities_of_their_logits() -> None:
+    logits = np.linspace(-1, 1, 11, dtype=np.float32)
+    actions, _, _ = draws_of(PARTS, np.tile(logits, (40_000, 1)))
+    assert actions.shape == (40_000, 4)
+    begin = 0
+    for part, size in enumerate(PARTS.nvec):
+        p = np.exp(logits[begin : begin + size].astype(float))
+        counts = np.bincount(actions[:, part], minlength=size)
+        assert size == 1 or stats.chisquare(counts, 40_000 * p / p.sum()).pvalue > 1e-3
+        begin += size
+    assert abs(np.corrcoef(actions[:, 0], actions[:, 1])[0, 1]) < 0.03
+
+
+def test_real_actions_have_their_means_and_deviations() -> None:
+    logits = np.array([1.0, -2.0, 0.5, 0.3, -1.0, 0.0], np.float32)
+    actions, _, _ = draws_of(REAL, np.tile(logits, (20_000, 1)))
+    for column, mean, log_std in zip(actions.T, logits[:3], logits[3:], strict=True):
+        assert stats.kstest((column - mean) / np.exp(log_std), "norm").pvalue > 1e-3
+
+
+# Runners.
+
+
+def by_number(agent_id: int, episode: Any, **kwargs: Any) -> str:
+    return f"p{agent_id % 2}"
+
+
+def config_of(env: Any = MultiAgentCartPole, *, explore: bool = True, envs: int = 2, **model: Any) -> PPOConfig:
+    return (
+        PPOConfig()
+        .environment(env, env_config={"num_agents": 3})
+        .multi_agent(policies=["p0", "p1"], policy_mapping_fn=by_number)
+        .rl_module(model_config=DefaultModelConfig(**{"fcnet_hiddens": [32, 32], **model}))
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=envs, explore=explore)
+        .debugging(seed=3)
+    )
+
+
+def make_pair(config: PPOConfig, kind: type = Fast) -> tuple[Any, Any]:
+    """RLlib's runner and ours, with equal weights; not so large that environments go to chaos."""
+    theirs, ours = RLlibEnvRunner(config=config), kind(config=config)
+    theirs.module.foreach_module(lambda _, module: shake(module, 0.2))
+    ours.set_state({"rl_module": theirs.module.get_state(), "weights_seq_no": 1})
+    theirs._weights_seq_no = 1
+    return theirs, ours
+
+
+def columns_of(episode: MultiAgentEpisode) -> dict[tuple, Any]:
+    columns: dict[tuple, Any] = {("env",): (episode.env_t_started, episode.env_t, episode.is_terminated)}
+    for agent_id, part in episode.agent_episodes.items():
+        own = {name: getattr(part, name) for name in ("observations", "actions", "rewards")}
+        for name, column in {**own, **part.extra_model_outputs}.items():
+            columns[agent_id, part.module_id, name] = column.data
+    return columns
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"vf_share_layers": False}, {"env": MultiAgentPendulum}, {"env": MultiAgentPendulum, "free_log_std": True}],
+    ids=str,
+)
+def test_without_exploration_episodes_are_rllibs(options: dict) -> None:
+    theirs, ours = make_pair(config_of(**options, explore=False))
+    for _ in range(2):
+        want, got = (runner.sample(num_timesteps=120) for runner in (theirs, ours))
+        assert ours.inference_backends == {"p0": "lean", "p1": "lean"}
+        assert len(want) == len(got) and all(isinstance(episode, MultiAgentEpisode) for episode in got)
+        for one, other in zip(map(columns_of, want), map(columns_of, got), strict=True):
+            assert list(one) == list(other)
+            for key, column in one.items():
+                if isinstance(column, np.ndarray):
+                    assert (column.dtype, column.shape) == (other[key].dtype, other[key].shape), key
+                    np.testing.assert_allclose(other[key], column, rtol=1e-5, atol=1e-4, err_msg=str(key))
+                else:
+                    assert column == other[key], key
+
+
+def form_of(episodes: list[MultiAgentEpisode]) -> dict[tuple, set]:
+    """(agent, module, column) -> dtypes and shapes of a row."""
+    forms: dict[tuple, set] = {}
+    for episode in episodes:
+        for key, column in columns_of(episode).items():
+            if isinstance(column, np.ndarray):
+                forms.setdefault(key, set()).add((column.dtype, column.shape[1:]))
+    return forms
+
+
+@pytest.mark.parametrize("env", [MultiAgentCartPole, MultiAgentPendulum])
+def test_with_exploration_columns_and_metrics_are_rllibs(env: Any) -> None:
+    theirs, ours = make_pair(config_of(env))
+    want, got = (runner.sample(num_episodes=2) for runner in (theirs, ours))
+    assert form_of(want) == form_of(got) and ours.inference_backends == {"p0": "lean", "p1": "lean"}
+    want, got = (runner.sample(num_timesteps=300) for runner in (theirs, ours))
+    assert form_of(want) == form_of(got)
+    assert 300 <= sum(map(len, got)) <= 301 and 300 <= sum(map(len, want)) <= 301
+    want, got = (runner.get_metrics() for runner in (theirs, ours))
+    assert set(want) - set(got) == {"timers", "connector_pipeline_timer"} and set(got) < set(want)  # 27
+
+
+def test_recorded_draws_have_the_recorded_probabilities() -> None:
+    _, ours = make_pair(config_of(envs=16))
+    episodes = ours.sample(num_timesteps=6000)
+    drawn, expected = np.zeros(2), np.zeros(2)
+    for episode in episodes:
+        for part in episode.agent_episodes.values():
+            logits = part.get_extra_model_outputs("action_dist_inputs").astype(float)
+            actions, logp = part.get_actions(), part.get_extra_model_outputs("action_logp")
+            log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+            np.testing.assert_allclose(logp, log_p[np.arange(len(actions)), actions], rtol=1e-5, atol=1e-5)
+            drawn += np.bincount(actions, minlength=2)
+            expected += np.exp(log_p).sum(0)
+    assert abs(drawn - expected).max() < 4 * np.sqrt(drawn.sum()) / 2
+
+
+def test_seeds_give_the_same_again() -> None:
+    runs = [Fast(config=config_of()).sample(num_timesteps=60) for _ in range(2)]
+    for one, other in zip(*(map(columns_of, episodes) for episodes in runs), strict=True):
+        assert all(np.array_equal(column, other[key]) for key, column in one.items())
+
+
+def test_weights_reach_it() -> None:
+    """Those that are set, trained in place, or replaced by other tensors."""
+    theirs, ours = make_pair(config_of(explore=False, envs=1))
+    module = ours.module["p0"]
+
+    def train() -> None:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+        module._forward({"obs": torch.ones(1, 4)})["action_dist_inputs"].square().sum().backward()
+        optimizer.step()
+
+    def replace() -> None:
+        layer = module.pi.net.mlp[0]
+        layer.bias = nn.Parameter(layer.bias.detach() + 1.0)
+
+    def set_state() -> None:
+        theirs.module.foreach_module(lambda _, part: shake(part))
+        ours.set_state({"rl_module": theirs.module.get_state(), "weights_seq_no": 2})
+
+    for change in (train, replace, set_state):
+        ours.sample(num_timesteps=5)
+        change()
+        episode = ours.sample(num_timesteps=5)[-1]
+        part = episode.agent_episodes[0]
+        obs, got = part.get_observations()[:-1], part.get_extra_model_outputs("action_dist_inputs")
+        assert_close(got, logits_of(module, obs))
+        assert ours.inference_backends["p0"] == "lean"
+
+
+def test_what_it_can_not_run_goes_by_torch() -> None:
+    """Beside a module that it can run, in one MultiRLModule; a hook that comes later is seen, too."""
+    theirs, ours = make_pair(config_of(explore=False))
+    ours.sample(num_timesteps=20)
+    seen: list[int] = []
+    hook = ours.module["p1"].pi.net.mlp[0].register_forward_hook(lambda layer, inputs, output: seen.append(len(output)))
+    theirs.sample(num_timesteps=20)
+    want, got = (runner.sample(num_timesteps=40) for runner in (theirs, ours))
+    assert seen and ours.inference_backends["p0"] == "lean" and "hooks" in ours.inference_backends["p1"]
+    for one, other in zip(map(columns_of, want), map(columns_of, got), strict=True):
+        for key, column in one.items():
+            if isinstance(column, np.ndarray):
+                np.testing.assert_allclose(other[key], column, rtol=1e-5, atol=1e-4, err_msg=str(key))
+    hook.remove()
+    ours.sample(num_timesteps=20)
+    assert ours.inference_backends == {"p0": "lean", "p1": "lean"}
+
+
+def test_backends_are_told() -> None:
+    exact = MultiAgentEnvRunner(config=config_of())
+    assert exact.inference_backends == {}
+    exact.sample(num_timesteps=2)
+    assert exact.inference_backends == dict.fromkeys(("p0", "p1"), "torch: draws are to be RLlib's")
+    recurrent = Fast(config=config_of(use_lstm=True, lstm_cell_size=4))
+    recurrent.sample(num_timesteps=2)
+    assert all("TorchStatefulActorCriticEncoder" in backend for backend in recurrent.inference_backends.values())
+
+
+def test_nan_is_an_error_as_under_rllib() -> None:
+    _, ours = make_pair(config_of())
+    with torch.no_grad():
+        ours.module["p1"].pi.net.mlp[-1].bias.fill_(float("nan"))
+    with pytest.raises(RuntimeError, match="probability tensor") as error:
+        ours.sample(num_timesteps=10)
+    assert "module 'p1'" in error.value.__notes__[0]

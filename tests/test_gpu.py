@@ -1,0 +1,134 @@
+"""What only a GPU can show: that CUDA graphs do what the tape of test_graph_inference.py does. Not run without one."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import fastmarl
+from fastmarl.modules import DefaultRLModule
+from fastmarl.testing import CountingEnv
+
+pytestmark = pytest.mark.gpu
+
+CONTINUOUS = gym.spaces.Box(-1, 1, (2,), np.float32)
+TWO = {
+    "policies": ["a", "b"],
+    "policy_mapping_fn": lambda agent, episode: "a" if agent.endswith("0") else "b",
+}
+LSTM = {"model_config": {"fcnet_hiddens": [32], "use_lstm": True, "lstm_cell_size": 16}}
+CNN = {"env_config": {"images": True}}
+
+
+class Env(CountingEnv):
+    """Observations differ by agent and time; they may be images."""
+
+    def __init__(self, config):
+        super().__init__(3, episode_length=7)
+        self.images = config.get("images", False)
+        self.action_spaces = dict.fromkeys(self.possible_agents, config.get("action_space", gym.spaces.Discrete(3)))
+        if self.images:
+            space = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
+            self.observation_spaces = dict.fromkeys(self.possible_agents, space)
+
+    def _observations(self):
+        obs = super()._observations()
+        if self.images:
+            return {
+                agent: np.full((20, 20, 3), 17 * i + 3 * int(value[0]), np.uint8)
+                for i, (agent, value) in enumerate(obs.items())
+            }
+        return {agent: np.sin(value + np.float32(i)) for i, (agent, value) in enumerate(obs.items())}
+
+
+def make_runner(**options):
+    defaults = {"env": Env, "num_envs_per_env_runner": 5, "seed": 1, "model_config": {"fcnet_hiddens": [32, 32]}}
+    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**{**defaults, **options}))
+
+
+def logits_of(runner, n=40):
+    """(episode's number, agent) -> logits."""
+    return {
+        (i, agent): part.get_extra_model_outputs("action_dist_inputs")
+        for i, chunk in enumerate(runner.sample(num_timesteps=n, explore=False, force_reset=True))
+        for agent, part in chunk.agent_episodes.items()
+    }
+
+
+def assert_close(got, expected, **tolerance):
+    assert got.keys() == expected.keys()
+    for key, logits in expected.items():
+        np.testing.assert_allclose(got[key], logits, err_msg=str(key), **{"rtol": 1e-3, "atol": 1e-4, **tolerance})
+
+
+@pytest.mark.parametrize("cuda_graphs", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [{}, TWO, LSTM, CNN, {"env_config": {"action_space": CONTINUOUS}}],
+    ids=["mlp", "two", "lstm", "cnn", "box"],
+)
+def test_the_gpu_answers_as_the_cpu(options, cuda_graphs):
+    on_gpu = make_runner(**options, num_gpus_per_env_runner=0.5, cuda_graphs=cuda_graphs)
+    on_cpu = make_runner(**options)
+    for _ in range(2):
+        assert_close(logits_of(on_gpu), logits_of(on_cpu))
+    for backend in on_gpu.inference_backends.values():
+        assert backend == ("cuda graph, 1 batch size" if cuda_graphs else "torch: the device is cuda:0")
+
+
+def test_bfloat16_is_near():
+    near, exact = make_runner(device="cuda", inference_dtype="bfloat16"), make_runner()
+    got, expected = logits_of(near), logits_of(exact)
+    assert_close(got, expected, atol=0.05)
+    assert any((got[key] != expected[key]).any() for key in expected)
+
+
+def test_weights_that_change_in_place_or_are_replaced_act_at_once():
+    on_gpu, on_cpu = make_runner(device="cuda"), make_runner()
+    logits_of(on_gpu)
+    state = make_runner(seed=9).get_state("rl_module")
+    for runner in (on_gpu, on_cpu):
+        runner.set_state(state)
+    assert_close(logits_of(on_gpu), logits_of(on_cpu))
+    for runner in (on_gpu, on_cpu):
+        for i, parameter in enumerate(runner.module.parameters()):
+            parameter.data = torch.full_like(parameter, 0.01 * i)
+    assert_close(logits_of(on_gpu), logits_of(on_cpu))
+
+
+def test_each_replay_draws_anew_and_a_seed_gives_the_same():
+    def actions(runner):
+        return [
+            part.get_actions().tolist()
+            for chunk in runner.sample(num_timesteps=200)
+            for part in chunk.agent_episodes.values()
+        ]
+
+    first, second, other = (actions(make_runner(device="cuda", seed=seed)) for seed in (1, 1, 2))
+    assert first == second != other
+    assert {action for part in first for action in part} == {0, 1, 2}
+
+
+class Peeking(DefaultRLModule):
+    capturable = True
+
+    def _forward(self, batch, **kwargs):
+        outputs = super()._forward(batch)
+        return outputs if outputs["vf_preds"].sum().item() < 1e9 else {}
+
+
+def test_a_failed_capture_leaves_a_gpu_that_works():
+    policies = {"a": fastmarl.RLModuleSpec(module_class=Peeking), "b": None}
+    on_gpu, on_cpu = make_runner(**{**TWO, "policies": policies}, device="cuda"), make_runner(**TWO)
+    on_gpu.set_state(on_cpu.get_state("rl_module"))
+    with pytest.warns(RuntimeWarning, match="module 'a' can't be captured"):
+        assert_close(logits_of(on_gpu), logits_of(on_cpu))
+    assert_close(logits_of(on_gpu), logits_of(on_cpu))
+    assert on_gpu.inference_backends["b"] == "cuda graph, 1 batch size"
+    assert on_gpu.inference_backends["a"].startswith("torch: it can't be captured")
+
+
+def test_compiled_modules_can_be_captured():
+    on_gpu, on_cpu = make_runner(device="cuda", torch_compile_worker=True), make_runner()
+    assert_close(logits_of(on_gpu), logits_of(on_cpu))
+    assert on_gpu.inference_backends == {"default_policy": "cuda graph, 1 batch size"}
