@@ -185,15 +185,17 @@ class ModulePart:
         self._samplers: dict[type, Sampler | None] = {}  # by RLlib's distribution classes
         self._transfer = None if device.type == "cpu" else StagedCopy(device, pinned=device.type == "cuda")
         self._mode = mode
-        self._own_samplers: tuple[OwnSampler | None, ...] = (None, None)  # to exploit, to explore
-        if rng is not None and device.type == "cpu":
+        self._rng = rng if device.type == "cpu" else None
+        self._own_samplers: dict[type, OwnSampler | None] = {}  # by RLlib's distribution classes
+        self._own_of_rows: tuple[OwnSampler | None, ...] = (None, None)  # to exploit, to explore
+        if self.is_quick:  # others may have no distributions
             exploit, explore = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
-            self._own_samplers = own_sampler_of(exploit, rng), own_sampler_of(explore, rng)
+            self._own_of_rows = self._own_sampler(exploit), self._own_sampler(explore)
         self._row_sampler = self._find_row_sampler()
 
     def _find_row_sampler(self) -> RowSampler | None:
         """What samples from its layers' outputs without a detour, where there is such a thing."""
-        if not self.is_quick or self._is_stateful or self._transfer is not None or self._own_samplers[True]:
+        if not self.is_quick or self._is_stateful or self._transfer is not None or self._own_of_rows[True]:
             return None
         sampler = self._sampler(self.module.get_exploration_action_dist_cls())
         return sampler if isinstance(sampler, RowSampler) else None
@@ -214,7 +216,7 @@ class ModulePart:
             return self._draw_rows(self._row_sampler, outputs[LOGITS])
         logits = outputs.get(LOGITS)
         if isinstance(logits, np.ndarray):
-            if (own := self._own_samplers[explore]) is not None:
+            if (own := self._own_of_rows[explore]) is not None:
                 return self._draw_own(own, logits, explore)
             logits = torch.from_numpy(logits)
             outputs = {LOGITS: logits}
@@ -256,7 +258,7 @@ class ModulePart:
         rows = logits.squeeze(1) if self._is_stateful else logits
         if rows.dtype is not torch.float32 or rows.dim() != 2 or not rows.is_contiguous():
             return None
-        own = self._own_samplers[explore]
+        own = self._own_sampler(dist_cls)
         sampler = None if own is not None else self._sampler(dist_cls)
         with self._mode:
             if own is not None:
@@ -278,6 +280,14 @@ class ModulePart:
             return self._samplers[dist_cls]
         except KeyError:
             return self._samplers.setdefault(dist_cls, sampler_of(dist_cls, self._device))
+
+    def _own_sampler(self, dist_cls: type) -> OwnSampler | None:
+        if self._rng is None:
+            return None
+        try:
+            return self._own_samplers[dist_cls]
+        except KeyError:
+            return self._own_samplers.setdefault(dist_cls, own_sampler_of(dist_cls, self._rng))
 
     def _let_rllib_raise(self, dist_cls: Any, logits: Tensor) -> None:
         """Raise if RLlib's distribution does; it lets some NaN pass, and then so do we."""

@@ -11,9 +11,12 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.algorithms.sac.torch.default_sac_torch_rl_module import DefaultSACTorchRLModule
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical
 from ray.rllib.core.models.torch.heads import TorchMLPHead
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole, MultiAgentPendulum
@@ -24,6 +27,7 @@ from fastmarl import dense_layers
 from fastmarl._rllib_draws import ChoiceDraws
 from fastmarl.kernels.sample import sample_choices_numpy
 from fastmarl.rllib import MultiAgentEnvRunner
+from fastmarl.rllib.inference import ExactInference
 from fastmarl.rllib.layout import ObservationLayout
 from fastmarl.rllib.lean import LeanActor
 from fastmarl.rllib.sampling_own import own_sampler_of
@@ -283,6 +287,51 @@ def test_real_actions_have_their_means_and_deviations() -> None:
     actions, _, _ = draws_of(REAL, np.tile(logits, (20_000, 1)))
     for column, mean, log_std in zip(actions.T, logits[:3], logits[3:], strict=True):
         assert stats.kstest((column - mean) / np.exp(log_std), "norm").pvalue > 1e-3
+
+
+class Choosing(TorchRLModule):
+    """Chooses actions itself: nobody need know their distribution."""
+
+    def setup(self) -> None:
+        self.layer = nn.Linear(5, 4)
+
+    def _forward(self, batch: dict, **kwargs: Any) -> dict:
+        return {Columns.ACTIONS: self.layer(batch[Columns.OBS]).argmax(-1)}
+
+    def get_exploration_action_dist_cls(self) -> Any:
+        raise NotImplementedError
+
+
+class Recurring(Choosing):
+    """Its batches have an axis of time."""
+
+    def get_initial_state(self) -> dict:
+        return {"h": np.zeros(2, np.float32)}
+
+    def is_stateful(self) -> bool:
+        return True
+
+    def _forward(self, batch: dict, **kwargs: Any) -> dict:
+        return {Columns.ACTION_DIST_INPUTS: self.layer(batch[Columns.OBS]), Columns.STATE_OUT: batch[Columns.STATE_IN]}
+
+    def get_exploration_action_dist_cls(self) -> Any:
+        return TorchCategorical
+
+
+@pytest.mark.parametrize("kind", [Choosing, Recurring])
+def test_modules_of_other_classes_act(kind: type, rng: np.random.Generator) -> None:
+    spec = RLModuleSpec(module_class=kind, observation_space=OBS, action_space=CHOICE)
+    multi = MultiRLModuleSpec(rl_module_specs={"p0": spec}).build()
+    inference = ExactInference(multi, None, rng)
+    obs = torch.ones(3, 5)
+    batch = {"obs": obs[:, None], "state_in": {"h": torch.ones(3, 2)}} if kind is Recurring else {"obs": obs}
+    for explore in (True, False) if kind is Choosing else (True,):
+        outputs = inference.answer({"p0": batch}, explore=explore, t=0)["p0"]
+        assert outputs["actions"].shape == (3,) and outputs["actions"].dtype == np.int32
+    if kind is Recurring:
+        logits, logp = outputs["action_dist_inputs"], outputs["action_logp"]
+        want = torch.log_softmax(torch.from_numpy(logits), -1).numpy()[np.arange(3), outputs["actions"]]
+        np.testing.assert_allclose(logp, want, rtol=1e-5)
 
 
 # Runners.
