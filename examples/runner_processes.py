@@ -4,11 +4,11 @@ python examples/runner_processes.py --iterations 100 --processes 2
 """
 
 import argparse
-import multiprocessing
 from dataclasses import replace
 from time import perf_counter
 
 import torch
+import torch.multiprocessing
 from train_shared_policy import learn, make_batch
 
 import fastmarl
@@ -23,12 +23,12 @@ CONFIG = fastmarl.EnvRunnerConfig(
 
 
 def work(pipe, worker_index):
-    """Sample whenever weights come; None ends it."""
+    """Sample whenever weights come; None ends it. Tensors are sent in shared memory, which pickled episodes are not."""
     torch.set_num_threads(1)
     runner = fastmarl.MultiAgentEnvRunner(replace(CONFIG, worker_index=worker_index))  # its seeds go by that, too
     for weights in iter(pipe.recv, None):
         runner.set_weights(weights)
-        pipe.send(runner.sample())
+        pipe.send(make_batch(runner.sample(), runner.module["default_policy"]))
     runner.stop()
 
 
@@ -40,12 +40,11 @@ def train(pipes, iterations):
         begun = perf_counter()
         for pipe in pipes:
             pipe.send(learner.get_weights())
-        episodes = [episode for pipe in pipes for episode in pipe.recv()]
-        steps = sum(episode.agent_steps() for episode in episodes)
-        rate = steps / (perf_counter() - begun)
-        learn(module, optimizer, make_batch(episodes, module))
-        paid = sum(episode.get_return() for episode in episodes) / steps
-        print(f"iteration {iteration:3}  reward per step {paid:6.3f}  sampled {rate:9,.0f} agent steps/s")
+        parts = [pipe.recv() for pipe in pipes]
+        rate = sum(len(part["obs"]) for part in parts) / (perf_counter() - begun)
+        batch = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        learn(module, optimizer, batch)
+        print(f"iteration {iteration:3}  {rate:9,.0f} agent steps/s")
     learner.stop()
 
 
@@ -54,7 +53,7 @@ def main():
     parser.add_argument("--iterations", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
+    context = torch.multiprocessing.get_context("spawn")
     pipes = []
     for worker_index in range(1, args.processes + 1):
         pipe, of_worker = context.Pipe()

@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from reference.rows import Rows, SampledRows, check_replay
+from reference.puffer_rows import Rows, SampledRows, check_replay
 
 import fastmarl
 from fastmarl.envs.base import as_multi_agent_env
@@ -74,22 +74,23 @@ class Alone(Rows):
 
     def step(self, actions):
         results = super().step(actions)
-        self.terminals[1] = self.t[2] >= 3
-        if self.terminals[2]:
-            self.terminals[:] = True
+        self._flags[1] = self.t[2] >= 3
+        if self._flags[2]:
+            self._flags[:] = True
         return results
 
 
-def alone(config):
-    return PufferLibEnv(Alone([2, 6, 6]), config.num_envs)
+@pytest.mark.parametrize("truncates", [False, True])
+def test_rows_that_end_by_themselves_wait_until_their_flag_is_gone(truncates):
+    def alone(config):
+        return PufferLibEnv(Alone([2, 6, 6], truncates=truncates), config.num_envs)
 
-
-def test_rows_that_end_by_themselves_wait_until_their_flag_is_gone():
     runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=alone, respawn=True, seed=0))
     acted = {}
     for chunk in runner.sample(num_timesteps=15):
         for agent, part in chunk.agent_episodes.items():
             acted.setdefault((chunk.id_, agent), set()).update(part.env_ts()[:-1].tolist())
+            assert not part.is_done or (part.is_terminated, part.is_truncated) == (not truncates, truncates)
             observed = part.get_observations().reshape(-1, 4)
             assert len(set(observed[:, 1].tolist())) == 1, "all of one episode of the row"
     first, second, third = dict.fromkeys(id_ for id_, _ in acted)
@@ -101,7 +102,7 @@ def test_rows_that_end_by_themselves_wait_until_their_flag_is_gone():
 
 def test_rows_that_come_again_are_an_error_unless_they_may():
     with pytest.raises(FinishedAgentError, match=r"agent 0, env step 3: .*respawn=True"):
-        SampledRows(alone, 1)
+        SampledRows(lambda config: PufferLibEnv(Alone([2, 6, 6]), config.num_envs), 1)
 
 
 class Masked(Rows):
@@ -137,25 +138,38 @@ def test_seeds_reach_the_env_as_small_numbers():
 
 
 @pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP])
-def test_where_one_episode_is_dropped_the_next_begins_at_its_end(mode):
-    rows = Rows(LENGTHS, next_step=mode is NEXT_STEP)
+@pytest.mark.parametrize("agents", [1, 2])
+def test_where_one_episode_is_dropped_the_next_begins_at_its_end(agents, mode):
+    lengths = np.repeat([2, 3, 5], agents)
+    rows = Rows(lengths, next_step=mode is NEXT_STEP)
 
     def make(config):
         return PufferLibEnv(rows, config.num_envs, autoreset_mode=mode)
 
-    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=make, num_envs_per_env_runner=NUM_ENVS, seed=0))
-    seen = set()
-    for n_episodes in (4, 9, 2, 7):
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=make, num_envs_per_env_runner=3, seed=0))
+    adapter, waiting, seen = runner.env.envs[0], [], []
+    reset = adapter.reset
+
+    def noting_who_waits(*args, **options):
+        reset(*args, **options)
+        waiting.append(adapter._waits.sum())
+
+    adapter.reset = noting_who_waits
+    for n_episodes in (4, 9, 1, 6, 7, 1, 8):
         for episode in runner.sample(num_episodes=n_episodes):
-            row, number = check_record(episode.agent_episodes[0], LENGTHS, tells_last=mode is NEXT_STEP)
-            assert episode.is_done and (row, number, len(rows.seeds)) not in seen
-            seen.add((row, number, len(rows.seeds)))
-    assert len(seen) == 22
+            parts = episode.agent_episodes.values()
+            records = [check_record(part, lengths, tells_last=mode is NEXT_STEP) for part in parts]
+            assert episode.is_done and len(records) == agents
+            seen += [(len(rows.seeds), *record) for record in records]
+        runner.sample(num_timesteps=6)  # the first env has then just begun, and goes on
+    assert len(seen) == len(set(seen)) == 36 * agents and {row for _, row, _ in seen} == set(range(3 * agents))
+    assert max(waiting) == 2
     runner.stop()
 
 
-def test_all_begin_anew_together_if_all_are_under_way():
-    rows = Rows([40, 70])
+@pytest.mark.parametrize("lengths", [[40, 70], [3, 3]])
+def test_all_begin_anew_together_if_all_are_under_way(lengths):
+    rows = Rows(lengths)
     config = fastmarl.EnvRunnerConfig(env=lambda config: PufferLibEnv(rows), num_envs_per_env_runner=2, seed=0)
     runner = fastmarl.MultiAgentEnvRunner(config)
     runner.sample(num_timesteps=8)

@@ -93,14 +93,14 @@ class PufferLibEnv(ArrayEnv):
             self._rng = np.random.default_rng(seeds[0])
         # They seed each env with this times their number plus its index, as a C int.
         _, self.infos = self.env.reset(seed=int(self._rng.integers(2**31 // self.env.num_agents)))
-        self._over[:] = self._waits[:] = False
+        self._waits[:] = False
 
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
         agents, acted = out.groups[AGENTS], actions[AGENTS]
         results = self.env.step(acted.reshape(self.env.num_agents, *acted.shape[2:]))
         agents.obs[...], agents.rewards[...], terminated, truncated = map(self._by_env, results[:4])
         agents.present[...] = self._by_env(self.env.masks)
-        self.infos = results[4]
+        self.infos, self._over[:] = results[4], False
         flags = terminated.astype(np.bool_, copy=False) | truncated.astype(np.bool_, copy=False)
         if flags.any() or self._away.any():
             self._end(flags, terminated, out)

@@ -2,7 +2,7 @@
 
 import envpool
 import numpy as np
-from reference.rows import SampledRows
+from reference.puffer_rows import SampledRows
 
 from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from pufferlib.ocean.environment import env_creator
-from reference.rows import SampledRows, check_replay
+from reference.puffer_rows import SampledRows, check_replay
 
 from fastmarl.envs.pufferlib import PufferLibEnv
 

@@ -1,0 +1,122 @@
+"""A stand-in for PufferLib's native envs, and what a sampled record of such an env must be."""
+
+import gymnasium as gym
+import numpy as np
+
+import fastmarl
+
+
+class Rows:
+    """Has what a PufferEnv has, and writes in place. A row observes (its number, its episode, time in it, the last
+    action); its reward is episode + time / 8. Its episodes are `lengths[row]` steps long."""
+
+    def __init__(self, lengths, *, next_step=False, truncates=False, dtype=np.int8):
+        self.lengths, self.next_step = np.asarray(lengths), next_step
+        self.num_agents = n = len(lengths)
+        self.single_observation_space = gym.spaces.Box(0, 99, (2, 2), dtype)
+        self.single_action_space = gym.spaces.Discrete(3)
+        self.observations = np.zeros((n, 2, 2), dtype)
+        self.rewards = np.zeros(n, np.float32)
+        self.terminals, self.truncations = np.zeros((2, n), bool)
+        self.masks = np.ones(n, bool)
+        self._flags = self.truncations if truncates else self.terminals
+        self.seeds = []
+        self.closed = False
+
+    def reset(self, seed=None):
+        self.seeds.append(seed)
+        self.episode, self.t = np.zeros((2, self.num_agents), int)
+        self._flags[:] = False
+        self._observe(0)
+        return self.observations, []
+
+    def step(self, actions):
+        begins = self._flags.copy() if self.next_step else np.zeros(self.num_agents, bool)
+        self.t += 1
+        self._flags[:] = (self.t == self.lengths) & ~begins
+        self.rewards[:] = np.where(begins, 0, self.episode + self.t / 8)
+        if not self.next_step:
+            begins = self._flags
+        self.episode[begins] += 1
+        self.t[begins] = 0
+        self._observe(actions)
+        return self.observations, self.rewards, self.terminals, self.truncations, [{"n": 1}]
+
+    def _observe(self, actions):
+        values = np.arange(self.num_agents), self.episode, self.t, np.where(self.t, actions, 0)
+        self.observations[:] = np.stack(values, 1).reshape(-1, 2, 2)
+
+    def close(self):
+        self.closed = True
+
+
+class SampledRows:
+    """What a runner returns of such an env.
+
+    Attributes:
+        runner: which has been stopped.
+        adapter: its env.
+        by_env: for each env its episodes, whole, in the order in which they began.
+        steps: env steps of each env.
+    """
+
+    def __init__(self, make, num_envs, calls=(1, 3, 10, 22), **options):
+        ids = [[] for _ in range(num_envs)]
+
+        def note(*, episode, env_index, **kwargs):
+            ids[env_index].append(episode.id_)
+
+        options = {"seed": 0, "model_config": {"fcnet_hiddens": [8]}, **options}
+        self.runner = fastmarl.MultiAgentEnvRunner(
+            fastmarl.EnvRunnerConfig(
+                env=make, num_envs_per_env_runner=num_envs, callbacks_on_episode_created=note, **options
+            )
+        )
+        episodes = {}
+        for n_steps in calls:
+            for chunk in self.runner.sample(num_timesteps=n_steps * num_envs):
+                if chunk.id_ in episodes:
+                    episodes[chunk.id_].concat_episode(chunk)
+                else:
+                    episodes[chunk.id_] = chunk
+        self.by_env = [[episodes[id_] for id_ in of_env if id_ in episodes] for of_env in ids]
+        self.adapter = self.runner.env.envs[0]
+        self.steps = sum(calls)
+        self.runner.stop()
+
+    def at(self, env_index, tick):
+        """(the episode of that env in that tick, env steps in it before)."""
+        for episode in self.by_env[env_index]:
+            if tick < len(episode):
+                return episode, tick
+            tick -= len(episode)
+        raise IndexError
+
+
+def check_replay(sampled, env, seed):
+    """`env`, made like the sampled one, says the same if it is given the recorded actions.
+
+    It begins anew in the step that ends an episode, for all agents of an env at once. Returns how many episodes ended.
+    """
+    num_envs, agents = sampled.adapter.num_envs, sampled.adapter.possible_agents
+    env.reset(seed=seed)
+    n_ended = 0
+    for tick in range(sampled.steps):
+        parts = [
+            (episode.agent_episodes[agent], t)
+            for episode, t in (sampled.at(env_index, tick) for env_index in range(num_envs))
+            for agent in agents
+        ]
+        before = env.observations.copy()
+        actions = np.array([part.get_actions(t) for part, t in parts])
+        env.step(actions)
+        for row, (part, t) in enumerate(parts):
+            np.testing.assert_array_equal(part.get_observations(t), before[row])
+            assert part.get_rewards(t) == env.rewards[row]
+            ends = env.terminals[row] or env.truncations[row]
+            assert (part.is_done and len(part) == t + 1) == ends
+            if ends:
+                n_ended += 1
+                np.testing.assert_array_equal(part.get_observations(-1), before[row])  # the last one is not told
+                assert (part.is_terminated, part.is_truncated) == (env.terminals[row], not env.terminals[row])
+    return n_ended
