@@ -14,8 +14,16 @@ from time import perf_counter
 from typing import Any
 
 from fastmarl.errors import EnvCheckError, FastmarlError
+from fastmarl.peers import command as peers_command
 
-EXTRA_OF = {"rich": "viz", "matplotlib": "viz", "ray": "rllib", "pettingzoo": "pettingzoo", "magent2": "pettingzoo"}
+EXTRA_OF = {
+    "rich": "viz",
+    "matplotlib": "viz",
+    "ray": "rllib",
+    "pettingzoo": "pettingzoo",
+    "magent2": "pettingzoo",
+    "psutil": "bench",
+}
 CORE_PACKAGES = ("numpy", "numba", "gymnasium", "torch", "safetensors")
 LISTED_PACKAGES = (*CORE_PACKAGES, "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "ray")
 ENV_HELP = "such as mpe2.simple_spread_v3, fastmarl.cart_pole (compiled), or my_package.my_module:MyEnv"
@@ -68,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     rllib.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     rllib.add_argument("--plot", type=Path, metavar="PNG", help="draw ratios and growth")
     rllib.set_defaults(command=_bench_rllib)
+    peers = bench.add_parser("peers", help="other samplers and ours on the same work, in turn")
+    peers_command.add_arguments(peers, _positive)
+    peers.set_defaults(command=_bench_peers)
 
     info = commands.add_parser("info", help="versions, build, device, threads")
     info.set_defaults(command=_info)
@@ -319,6 +330,16 @@ def _bench_rllib(args: argparse.Namespace) -> int:
         _write_json(args.json, report)
     if args.plot:
         draw(report["cases"], report.get("growth", []), args.plot)
+    return 0
+
+
+# fastmarl bench peers
+
+
+def _bench_peers(args: argparse.Namespace) -> int:
+    settings = peers_command.run(args, sys.stdout.isatty())
+    if args.json:
+        _write_json(args.json, {"settings": settings})
     return 0
 
 

@@ -41,11 +41,13 @@ LAYERS = [
     ["runner", "runner_policies", "runner_state"],
     ["testing", "bare_envs", "efficiency", "efficiency_table"],
     ["rllib"],
+    ["peers"],
     ["cli", "__main__", "__init__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-OPTIONAL = {"ray", "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "pygame", "pyspiel"}
-FILES = sorted(PACKAGE.rglob("*.py"))
+OPTIONAL = {"ray", "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "psutil", "pygame", "pyspiel"}
+STANDALONE = PACKAGE / "peers" / "children"  # a package of its own, which runs where fastmarl is not installed
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if STANDALONE not in path.parents)
 CORE = [path for path in FILES if path.relative_to(PACKAGE).parts[0] != "rllib"]
 
 
