@@ -39,7 +39,7 @@ LAYERS = [
     ],
     ["checkpoint", "goals", "building", "batches"],
     ["runner", "runner_policies", "runner_state"],
-    ["testing", "bare_envs", "efficiency", "efficiency_table"],
+    ["testing", "bare_envs", "efficiency", "efficiency_table", "scaling"],
     ["rllib"],
     ["peers"],
     ["cli", "__main__", "__init__"],
