@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     scaling.add_argument("--series", nargs="+", metavar="NAME", help="some of agents, envs, network, workers")
     scaling.add_argument("--rounds", type=_positive, default=3, help="default %(default)s")
     scaling.add_argument("--seconds", type=float, default=0.2, help="of each measurement (default %(default)s)")
-    scaling.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    scaling.add_argument("--json", type=Path, metavar="FILE", help="write the figures; series that it has stay there")
     scaling.add_argument("--plot", type=Path, metavar="PNG", help="draw them")
     scaling.set_defaults(command=_bench_scaling)
     peers = bench.add_parser("peers", help="other samplers and ours on the same work, in turn")

@@ -17,6 +17,7 @@ from fastmarl.efficiency import measure_efficiency
 from fastmarl.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.envs.context import EnvContext
 from fastmarl.errors import ConfigError
+from fastmarl.figures import read_figures
 
 EPISODE_LENGTH = 100
 OUR_COLOR, LIMIT_COLOR = "#00897b", "#c62828"
@@ -93,7 +94,10 @@ SERIES = {
 
 
 def run(args: argparse.Namespace, is_terminal: bool) -> dict[str, list[dict[str, Any]]]:
-    """What `fastmarl bench scaling` does: measure `args.series` (None: all), show tables, draw; figures by series.
+    """What `fastmarl bench scaling` does: measure `args.series` (None: all), show tables, draw.
+
+    Returns:
+        Figures by series, those that the JSON file has of others among them.
 
     Raises:
         ConfigError: there is no such series.
@@ -107,11 +111,12 @@ def run(args: argparse.Namespace, is_terminal: bool) -> dict[str, list[dict[str,
         if name not in SERIES:
             raise ConfigError(f"there is no series {name!r}; there are {', '.join(SERIES)}")
     console = Console(width=None if is_terminal else 128)
-    figures = {}
+    figures = read_figures(args.json, "series") or {}
     for name in names:
         with console.status(f"measuring {name} ...") as status:
             figures[name] = measure_series(name, rounds=args.rounds, seconds=args.seconds, progress=status.update)
         console.print(table_of(name, figures[name]))
+    figures = {name: figures[name] for name in SERIES if name in figures}
     if args.plot:
         draw(figures, args.plot)
     return figures

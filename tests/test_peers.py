@@ -59,7 +59,7 @@ def build(setting):
     def collect():
         global calls
         calls += 1
-        if calls == 3:  # the first call of a turn
+        if calls == 2:  # the first call of a turn
             threading.Thread(target=watch, daemon=True).start()
         print("noise")
         time.sleep(0.02)
@@ -84,7 +84,7 @@ BROKEN = {
             def collect():
                 global calls
                 calls += 1
-                if calls > 3:
+                if calls > 2:
                     raise RuntimeError("no more")
                 time.sleep(0.05)
                 return 1
@@ -320,7 +320,7 @@ def test_a_peer_runs_in_the_python_that_has_it(tmp_path):
         (["--python", "supersuit=/no/such/python"], "--python supersuit=/no/such/python: there is no such file"),
         (["--envs-folder", "/no/such/folder"], "--envs-folder /no/such/folder: there is no such folder"),
         (["--workers", "2", "--envs", "3"], "--envs [3] --workers [2]: workers need simple_spread"),
-        (["--json", __file__], "not written by `fastmarl bench peers`"),
+        (["--json", __file__], "not written by this benchmark"),
     ],
 )
 def test_what_does_not_exist_is_said_before_the_work(capsys, args, message):

@@ -29,11 +29,14 @@ def test_each_size_is_measured_and_drawn(tmp_path, monkeypatch, capsys):
         small = scaling.Series(name, (2, 3), lambda n: scaling._ready(agents=n, envs=2, hiddens=8))
         monkeypatch.setitem(scaling.SERIES, name, small)
     file, picture = tmp_path / "scaling.json", tmp_path / "new" / "scaling.png"
-    args = ["--series", "agents", "workers", "--rounds", "1", "--seconds", "0.001"]
+    kept = {"size": 5, "agents": 5, "envs": 1, "agent_steps_per_second": 1, "limit_us": 1, "efficiency": 1}
+    file.write_text(json.dumps({"series": {"network": [kept]}}))
+    args = ["--series", "workers", "agents", "--rounds", "1", "--seconds", "0.001"]
     assert cli.main(["bench", "scaling", *args, "--json", str(file), "--plot", str(picture)]) == 0
     out = capsys.readouterr().out
     series = json.loads(file.read_text())["series"]
-    assert list(series) == ["agents", "workers"]
+    assert list(series) == ["agents", "network", "workers"]
+    assert series.pop("network") == [kept]
     for figures in series.values():
         assert [(row["size"], row["agents"], row["envs"]) for row in figures] == [(2, 2, 2), (3, 3, 2)]
         for row in figures:

@@ -7,6 +7,7 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -44,14 +45,12 @@ class Child:
 
     def __init__(self, python: str, module: str, setting: dict[str, Any]):
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  end() closes it
-        paths = [str(CHILDREN), str(Path(fastmarl.__file__).parents[1]) if _is_ours(module) else ""]
-        path = os.pathsep.join(filter(None, (*paths, os.environ.get("PYTHONPATH", ""))))
         self._process = subprocess.Popen(
             [python, "-m", "peer_samplers", module, json.dumps(setting)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(_paths(python))},
             process_group=0,
         )
         self._unread = b""
@@ -148,8 +147,12 @@ class Child:
         return _one_line(f"ended with exit code {self._process.wait()}: {lines[-1] if lines else 'it said nothing'}")
 
 
-def _is_ours(module: str) -> bool:
-    return module.startswith("fastmarl")
+def _paths(python: str) -> list[str]:
+    """Where it finds peer_samplers; this Python also finds what this process does, others have what they have."""
+    if python != sys.executable:
+        return [str(CHILDREN)]
+    inherited = filter(None, [os.environ.get("PYTHONPATH")])
+    return [str(CHILDREN), str(Path(fastmarl.__file__).parents[1]), *inherited]
 
 
 def _one_line(text: str) -> str:

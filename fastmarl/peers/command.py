@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fastmarl.errors import ConfigError
+from fastmarl.figures import read_figures
 from fastmarl.peers.entries import (
     ENV_KINDS,
     SAMPLERS,
@@ -83,7 +83,7 @@ def measure(args: argparse.Namespace, progress: Callable[[str], None]) -> list[d
     """
     samplers = samplers_named(args.peers)
     python_of = pythons(args.python, args.envs_folder)
-    measured = measured_before(args.json)
+    measured = read_figures(args.json, "settings") or []
     wanted = settings(args.env, args.envs, args.workers)
     if not wanted:
         raise ConfigError(
@@ -96,20 +96,6 @@ def measure(args: argparse.Namespace, progress: Callable[[str], None]) -> list[d
     for setting in wanted:
         measured = merged(measured, [measure_setting(setting, samplers, python_of, pace, progress)])
     return measured
-
-
-def measured_before(path: Path | None) -> list[dict[str, Any]]:
-    """The settings in such a file; none if there is none.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    if path is None or not path.exists():
-        return []
-    try:
-        return json.loads(path.read_text())["settings"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--json {path}: not written by `fastmarl bench peers`: {error!r}") from error
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Any, TextIO
 
 SHOWN_VERSIONS = ("numpy", "torch", "gymnasium", "pettingzoo", "mpe2")  # beside the sampler's own
-CALLS_BEFORE = 2  # of collect(), until a sampler is ready: what is compiled or allocated once is so by then
+CALLS_BEFORE = 1  # of collect(), until a sampler is ready: what is compiled or allocated once is so by then
 
 
 def main(name: str, setting: str) -> int:

@@ -17,7 +17,7 @@ MAX_CYCLES = 25
 OBSERVATION_SIZE = 18
 ACTIONS = 5
 HIDDENS = (64, 64)
-TICKS = 128  # steps of every env in one call of collect()
+TICKS = 64  # steps of every env in one call of collect()
 
 torch.set_num_threads(1)  # for everybody: the networks are too small for more
 
