@@ -183,7 +183,7 @@ def _draw_bars(axes: Any, measured: dict[str, Any]) -> None:
     bars = axes.barh([TITLES[name] for name in by_speed], speeds, color=colors)
     axes.bar_label(bars, [f" {speed:,.0f}" for speed in speeds], fontsize=8)
     if limit is not None:
-        axes.axvline(limit.agent_steps_per_second, color=LIMIT_COLOR, linewidth=1, linestyle="--")
+        axes.axvline(limit.agent_steps_per_second, color=LIMIT_COLOR, linewidth=1, linestyle="--", zorder=0)
     axes.invert_yaxis()
     axes.margins(x=0.22)
     axes.set_title(f"{_title(measured)}\n{_envs(measured)}", fontsize=9)
