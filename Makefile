@@ -5,6 +5,8 @@ RUN_ENV ?= mpe2.simple_spread_v3
 RUN_STEPS ?= 20000
 PYTEST_ARGS ?=
 TEST_WORKERS ?= 2
+PEERS_FOLDER ?= build/peers
+PEERS_ARGS ?=
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -67,6 +69,12 @@ bench: $(VENV)/.test build ## benchmarks, then the efficiency table
 	$(BIN)/python -m pytest benchmarks $(PYTEST_ARGS)
 	$(BIN)/fastmarl bench efficiency --json build/efficiency.json
 
+PEERS := $(basename $(notdir $(filter-out %/common.txt %.no-deps.txt,$(wildcard benchmarks/peers/*.txt))))
+
+bench-peers: $(VENV)/.test build $(PEERS:%=$(PEERS_FOLDER)/%/.made) ## other samplers, each in an environment of its own, and ours: tables and peers.png
+	$(BIN)/fastmarl bench peers --envs-folder $(PEERS_FOLDER) --json build/peers.json --markdown build/peers.md \
+		--plot build/peers.png $(PEERS_ARGS)
+
 bench-smoke: $(VENV)/.test build ## every benchmark once, untimed
 	$(BIN)/python -m pytest benchmarks --benchmark-disable $(PYTEST_ARGS)
 
@@ -77,7 +85,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-checked test-versions test-peers build checked lint format docs bench bench-smoke clean distclean
+.PHONY: help run test test-checked test-versions test-peers build checked lint format docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -100,6 +108,14 @@ $(VENV)/.test: $(VENV)/.run
 
 $(VENV)/.dev: $(VENV)/.test
 	$(INSTALL) --no-build-isolation --editable '.[dev,docs]'
+	touch $@
+
+# Peers clash: each has an environment of its own. What a peer pins too tightly stands in PEER.no-deps.txt.
+$(PEERS_FOLDER)/%/.made: benchmarks/peers/%.txt benchmarks/peers/common.txt
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	if [ -e $(<:.txt=.no-deps.txt) ]; then \
+		$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(<:.txt=.no-deps.txt); fi
 	touch $@
 
 # What is to be old or new is no longer constrained.

@@ -14,8 +14,16 @@ from time import perf_counter
 from typing import Any
 
 from fastmarl.errors import EnvCheckError, FastmarlError
+from fastmarl.peers import command as peers_command
 
-EXTRA_OF = {"rich": "viz", "matplotlib": "viz", "ray": "rllib", "pettingzoo": "pettingzoo", "magent2": "pettingzoo"}
+EXTRA_OF = {
+    "rich": "viz",
+    "matplotlib": "viz",
+    "ray": "rllib",
+    "pettingzoo": "pettingzoo",
+    "magent2": "pettingzoo",
+    "psutil": "bench",
+}
 CORE_PACKAGES = ("numpy", "numba", "gymnasium", "torch", "safetensors")
 LISTED_PACKAGES = (*CORE_PACKAGES, "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "ray")
 ENV_HELP = "such as mpe2.simple_spread_v3, fastmarl.cart_pole (compiled), or my_package.my_module:MyEnv"
@@ -75,6 +83,16 @@ def _parser() -> argparse.ArgumentParser:
     rllib.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     rllib.add_argument("--plot", type=Path, metavar="PNG", help="draw ratios and growth")
     rllib.set_defaults(command=_bench_rllib)
+    scaling = bench.add_parser("scaling", help="speed and efficiency over agents, envs, network size, workers")
+    scaling.add_argument("--series", nargs="+", metavar="NAME", help="some of agents, envs, network, workers")
+    scaling.add_argument("--rounds", type=_positive, default=3, help="default %(default)s")
+    scaling.add_argument("--seconds", type=float, default=0.2, help="of each measurement (default %(default)s)")
+    scaling.add_argument("--json", type=Path, metavar="FILE", help="write the figures; series that it has stay there")
+    scaling.add_argument("--plot", type=Path, metavar="PNG", help="draw them")
+    scaling.set_defaults(command=_bench_scaling)
+    peers = bench.add_parser("peers", help="other samplers and ours on the same work, in turn")
+    peers_command.add_arguments(peers, _positive)
+    peers.set_defaults(command=_bench_peers)
 
     info = commands.add_parser("info", help="versions, build, device, threads")
     info.set_defaults(command=_info)
@@ -267,8 +285,12 @@ def _bench_efficiency(args: argparse.Namespace) -> int:
         figures.append({"environment": name, **result.as_dict()})
         table.add_row(name, *_efficiency_cells(result))
     console.print(table)
+    return _done(args, {"figures": figures})
+
+
+def _done(args: argparse.Namespace, figures: dict[str, Any]) -> int:
     if args.json:
-        _write_json(args.json, {"figures": figures})
+        _write_json(args.json, figures)
     return 0
 
 
@@ -324,11 +346,22 @@ def _bench_rllib(args: argparse.Namespace) -> int:
     for section, figures in report.items():
         if figures:
             console.print(table_of(section, figures))
-    if args.json:
-        _write_json(args.json, report)
     if args.plot:
         draw(report["cases"], report.get("growth", []), args.plot)
-    return 0
+    return _done(args, report)
+
+
+# fastmarl bench scaling, fastmarl bench peers
+
+
+def _bench_scaling(args: argparse.Namespace) -> int:
+    from fastmarl.scaling import run
+
+    return _done(args, {"series": run(args, sys.stdout.isatty())})
+
+
+def _bench_peers(args: argparse.Namespace) -> int:
+    return _done(args, {"settings": peers_command.run(args, sys.stdout.isatty())})
 
 
 # fastmarl info

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "fastmarl"
 LAYERS = [
     ["errors", "columns", "kernels", "_extensions"],
-    ["config", "spaces", "seeds", "summaries"],
+    ["config", "spaces", "seeds", "summaries", "figures"],
     ["lanes", "callbacks", "metrics", "distributions", "moments"],
     ["envs", "block"],
     [
@@ -46,13 +46,15 @@ LAYERS = [
     ],
     ["checkpoint", "goals", "building", "batches"],
     ["runner", "runner_policies", "runner_state"],
-    ["testing", "bare_envs", "efficiency", "efficiency_table"],
+    ["testing", "bare_envs", "efficiency", "efficiency_table", "scaling"],
     ["rllib"],
+    ["peers"],
     ["cli", "__main__", "__init__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-OPTIONAL = {"ray", "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "pygame", "pyspiel"}
-FILES = sorted(PACKAGE.rglob("*.py"))
+OPTIONAL = {"ray", "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "psutil", "pygame", "pyspiel"}
+STANDALONE = PACKAGE / "peers" / "children"  # a package of its own, which runs where fastmarl is not installed
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if STANDALONE not in path.parents)
 CORE = [path for path in FILES if path.relative_to(PACKAGE).parts[0] != "rllib"]
 
 

@@ -1,0 +1,96 @@
+"""`python -m peer_samplers NAME SETTING`: a child of `fastmarl bench peers`. It speaks JSON, a line each.
+
+It says once how it is set up, `{"ready": {"config": ..., "versions": ...}}`, or why it can't be, `{"missing": PACKAGE}`
+or `{"error": TEXT}`. Then, for each line that it is told, `{"warm": SECONDS, "seconds": SECONDS}`, it samples so long
+and answers `{"agent_steps": N, "seconds": SECONDS}`. When its standard input ends, so does it.
+"""
+
+import importlib.util
+import json
+import os
+import platform
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import metadata
+from time import perf_counter
+from typing import Any, TextIO
+
+SHOWN_VERSIONS = ("numpy", "torch", "gymnasium", "pettingzoo", "mpe2")  # beside the sampler's own
+CALLS_BEFORE = 1  # of collect(), until a sampler is ready: what is compiled or allocated once is so by then
+
+
+def main(name: str, setting: str) -> int:
+    channel = _own_stdout()
+    try:
+        module, sampler = _build(name, json.loads(setting))
+    except Exception as error:  # whatever a library raises is told, not lost
+        return _failed(channel, error)
+    _tell(channel, {"ready": {"config": sampler.config, "versions": _versions(module.DISTRIBUTION)}})
+    for line in sys.stdin:
+        try:
+            _tell(channel, _turn(sampler.collect, **json.loads(line)))
+        except Exception as error:
+            return _failed(channel, error)
+    sampler.close()
+    return 0
+
+
+def _own_stdout() -> TextIO:
+    """What libraries print goes to stderr from now on; the answers have the old stdout for themselves."""
+    channel = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return channel
+
+
+def _build(name: str, setting: dict[str, Any]) -> tuple[Any, Any]:
+    """(its module, its Sampler)."""
+    warnings.simplefilter("ignore")
+    from peer_samplers.work import Setting
+
+    module = importlib.import_module(f"peer_samplers.{name}")
+    sampler = module.build(Setting(**setting))
+    for _ in range(CALLS_BEFORE):
+        sampler.collect()
+    return module, sampler
+
+
+def _turn(collect: Callable[[], int], warm: float, seconds: float) -> dict[str, float]:
+    """Sample for `warm` seconds, once at least, then take the time of whole calls, for `seconds` or a little longer."""
+    begun = perf_counter()
+    collect()
+    while perf_counter() - begun < warm:
+        collect()
+    steps, begun = 0, perf_counter()
+    while (passed := perf_counter() - begun) < seconds:
+        steps += collect()
+    return {"agent_steps": steps, "seconds": passed}
+
+
+def _versions(distribution: str) -> dict[str, str]:
+    """Name -> version; what runs from a checkout has none."""
+    versions = {}
+    for name in dict.fromkeys((distribution, *SHOWN_VERSIONS)):
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {**versions, "python": platform.python_version()}
+
+
+def _failed(channel: TextIO, error: Exception) -> int:
+    traceback.print_exc()
+    package = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and importlib.util.find_spec(package) is None:
+        _tell(channel, {"missing": package})
+    else:
+        _tell(channel, {"error": f"{type(error).__name__}: {error}"})
+    return 1
+
+
+def _tell(channel: TextIO, message: dict[str, Any]) -> None:
+    print(json.dumps(message), file=channel, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,112 @@
+"""RLlib's new API stack: its MultiAgentEnvRunner, or two of them as remote actors."""
+
+import logging
+from functools import partial
+from typing import Any
+
+import ray
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.models.base import ACTOR, CRITIC, ENCODER_OUT
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
+from ray.tune.registry import register_env
+
+from peer_samplers.work import HIDDENS, TICKS, Sampler, Setting, make_env
+
+DISTRIBUTION = "ray"
+
+OBJECT_STORE_BYTES = 500_000_000
+
+
+class ModuleWithValues(DefaultPPOTorchRLModule):
+    """PPO's default module leaves the values to the learner; all others here record them when they sample."""
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        encoded = self.encoder(batch)[ENCODER_OUT]
+        values = self.vf(encoded[CRITIC]).squeeze(-1)
+        return {Columns.ACTION_DIST_INPUTS: self.pi(encoded[ACTOR]), Columns.VF_PREDS: values}
+
+
+def build(setting: Setting) -> Sampler:
+    return build_with(MultiAgentEnvRunner, setting)
+
+
+def build_with(runner_class: type[MultiAgentEnvRunner], setting: Setting) -> Sampler:
+    logging.disable(logging.WARNING)
+    register_env("work", partial(rllib_env, setting.env))
+    config = _config(setting).env_runners(env_runner_cls=runner_class)
+    told = {
+        "runner": f"{runner_class.__module__}.{runner_class.__name__}",
+        "num_env_runners": setting.num_workers,
+        "num_envs_per_env_runner": setting.envs_per_worker,
+        "module": "PPO's default, with values",
+        "model_config": {"fcnet_hiddens": [*HIDDENS], "fcnet_activation": "tanh", "vf_share_layers": True},
+    }
+    if setting.num_workers:
+        start_ray(setting)
+        return _remote(config, told)
+    runner = runner_class(config=config)
+
+    def collect() -> int:
+        episodes = runner.sample(num_timesteps=TICKS * setting.num_envs)
+        runner.get_metrics()
+        return sum(episode.agent_steps() for episode in episodes)
+
+    return Sampler(collect, told, runner.stop)
+
+
+def rllib_env(kind: str, config: dict) -> ParallelPettingZooEnv:
+    return ParallelPettingZooEnv(make_env(kind))
+
+
+def start_ray(setting: Setting) -> None:
+    ray.init(
+        num_cpus=setting.num_workers + 1,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+    )
+
+
+def _config(setting: Setting) -> PPOConfig:
+    model = DefaultModelConfig(fcnet_hiddens=[*HIDDENS], fcnet_activation="tanh", vf_share_layers=True)
+    module = RLModuleSpec(module_class=ModuleWithValues, model_config=model)
+    return (
+        PPOConfig()
+        .environment("work")
+        .multi_agent(policies={"p"}, policy_mapping_fn=lambda agent_id, episode, **kwargs: "p")
+        # A spec for all modules keeps their value heads; a single one is for inference only.
+        .rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={"p": module}))
+        .env_runners(
+            num_env_runners=setting.num_workers,
+            num_envs_per_env_runner=setting.envs_per_worker,
+            rollout_fragment_length=TICKS,
+        )
+    )
+
+
+def _remote(config: PPOConfig, told: dict[str, Any]) -> Sampler:
+    runners = EnvRunnerGroup(config=config, local_env_runner=False)
+
+    def collect() -> int:
+        episodes_of_runners = runners.foreach_env_runner(_sample, local_env_runner=False)
+        return sum(episode.agent_steps() for episodes in episodes_of_runners for episode in episodes)
+
+    def close() -> None:
+        runners.stop()
+        ray.shutdown()
+
+    return Sampler(collect, told, close)
+
+
+def _sample(runner: Any) -> list:
+    """As RLlib's synchronous_parallel_sample() asks for it; without a number, a runner makes its fragment."""
+    episodes = runner.sample()
+    runner.get_metrics()
+    return episodes

@@ -1,0 +1,49 @@
+"""`fastmarl bench scaling`: its environment keeps the protocol, and every size is measured, told and drawn."""
+
+import json
+
+import pytest
+
+import fastmarl
+from fastmarl import cli, scaling
+from fastmarl.envs.context import EnvContext
+from fastmarl.testing import check_env
+
+
+def test_ready_arrays_are_a_good_environment():
+    report = check_env(scaling.ReadyArrays(EnvContext({"agents": 3}, 0, 0, num_envs=2)))
+    assert report.ok, report
+    assert not report.notes
+
+
+@pytest.mark.parametrize("name", scaling.SERIES)
+def test_all_sizes_are_configs(name):
+    series = scaling.SERIES[name]
+    for size in series.sizes:
+        fastmarl.EnvRunnerConfig(**series.config(size))
+    assert list(series.sizes) == sorted(series.sizes)
+
+
+def test_each_size_is_measured_and_drawn(tmp_path, monkeypatch, capsys):
+    for name in ("agents", "workers"):
+        small = scaling.Series(name, (2, 3), lambda n: scaling._ready(agents=n, envs=2, hiddens=8))
+        monkeypatch.setitem(scaling.SERIES, name, small)
+    file, picture = tmp_path / "scaling.json", tmp_path / "new" / "scaling.png"
+    kept = {"size": 5, "agents": 5, "envs": 1, "agent_steps_per_second": 1, "limit_us": 1, "efficiency": 1}
+    file.write_text(json.dumps({"series": {"network": [kept]}}))
+    args = ["--series", "workers", "agents", "--rounds", "1", "--seconds", "0.001"]
+    assert cli.main(["bench", "scaling", *args, "--json", str(file), "--plot", str(picture)]) == 0
+    out = capsys.readouterr().out
+    series = json.loads(file.read_text())["series"]
+    assert list(series) == ["agents", "network", "workers"]
+    assert series.pop("network") == [kept]
+    for figures in series.values():
+        assert [(row["size"], row["agents"], row["envs"]) for row in figures] == [(2, 2, 2), (3, 3, 2)]
+        for row in figures:
+            assert f"{row['agent_steps_per_second']:,.0f}" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_series_that_does_not_exist_is_said(capsys):
+    assert cli.main(["bench", "scaling", "--series", "planets"]) == 1
+    assert "no series 'planets'; there are agents, envs, network, workers" in capsys.readouterr().err
