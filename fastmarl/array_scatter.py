@@ -34,6 +34,7 @@ class ArrayScatter:
         self._env_t_E = np.zeros(env.num_envs, np.int32)
         self._over = np.zeros((2, env.num_envs), np.bool_)  # terminated, truncated
         self._all_done_E = np.zeros(env.num_envs, np.uint8)
+        self._ended_envs = np.zeros(env.num_envs, np.int64)
         self._groups: dict[str, ArrayGroup] = {}
         n_places = 0
         for name, agents in env.groups.items():
@@ -64,17 +65,18 @@ class ArrayScatter:
             group.write_reset(env_indices, self._env_t_E)
         self._write_infos(out)
 
-    def write_step(self, out: StepArrays) -> np.ndarray:
+    def write_step(self, out: StepArrays) -> tuple[np.ndarray, np.ndarray]:
         """Add one step of all envs.
 
         Returns:
-            uint8 [E]: the flags of whole episodes, 0, 1 terminated, 2 truncated, or both.
+            uint8 [E]: the flags of whole episodes, 0, 1 terminated, 2 truncated, or both; and int64: the envs that have
+            any. The next step writes to both.
 
         Raises:
             MultiAgentEnvError: and its kinds, with env index, agent, env step. All episodes are then unusable.
         """
         all_done_E = self._all_done_E
-        count_step(self._over[0], self._over[1], self._env_t_E, all_done_E)
+        n_over = count_step(self._over[0], self._over[1], self._env_t_E, all_done_E, self._ended_envs)
         set_env_steps(self._table.envs, self._env_t_E)
         for group in self._groups.values():
             group.welcome(all_done_E)
@@ -84,7 +86,7 @@ class ArrayScatter:
             group.leave_rows_of(joined)
         for group in self._groups.values():
             group.write_step(all_done_E, self._env_t_E)
-        return all_done_E
+        return all_done_E, self._ended_envs[:n_over]
 
     def actions(self) -> dict[str, Any]:
         """By group: arrays [E, A, ...] in the nesting of its action space; 0 where nobody acts."""

@@ -313,7 +313,8 @@ def test_begin_step_matches_numpy(rng, kernel, n):
 @pytest.mark.parametrize("n", [0, 1, 40])
 def test_count_step_matches_numpy(rng, kernel, n):
     flags = rng.random((2, n)) < 0.5
-    assert_same(both(count_step_numpy, kernel, [*flags], [np.arange(n, dtype=np.int32), np.full(n, 99, np.uint8)]))
+    written = np.arange(n, dtype=np.int32), np.full(n, 99, np.uint8), np.full(n, -7)
+    assert_same(both(count_step_numpy, kernel, [*flags], written))
 
 
 @versions(find_absent)

@@ -25,18 +25,36 @@ def begin_step(lane_P, reward_P, terminated_P, truncated_P, present_P):
         present_P[p] = lane_P[p] >= 0
 
 
-def count_step_numpy(terminated_E, truncated_E, env_t_E, all_done_E):
+def count_step_numpy(terminated_E, truncated_E, env_t_E, all_done_E, over):
     """Reference for count_step()."""
     env_t_E += 1
     all_done_E[:] = terminated_E.astype(np.uint8) | (truncated_E.astype(np.uint8) << 1)
+    n_over = np.count_nonzero(all_done_E)
+    over[:n_over] = np.flatnonzero(all_done_E)
+    return n_over
 
 
 @njit(cache=True, nogil=True)
-def count_step(terminated_E, truncated_E, env_t_E, all_done_E):
-    """Each env has made a step: one more in env_t_E (int32); its episode's flags as bits, 1 and 2, in all_done_E."""
+def count_step(terminated_E, truncated_E, env_t_E, all_done_E, over):
+    """Each env has made a step.
+
+    Args:
+        terminated_E, truncated_E: bool, flags of whole episodes.
+        env_t_E: int32, one more afterwards.
+        all_done_E: uint8, written: the flags as bits, 1 and 2.
+        over: int64 [E], written: the envs whose episodes are over, ascending.
+
+    Returns:
+        How many these are.
+    """
+    n_over = 0
     for e in range(len(env_t_E)):
         env_t_E[e] += 1
         all_done_E[e] = np.uint8(terminated_E[e]) | (np.uint8(truncated_E[e]) << 1)
+        if all_done_E[e]:
+            over[n_over] = e
+            n_over += 1
+    return n_over
 
 
 def find_absent_numpy(lane_P, reward_P, present_P, paid, observed):

@@ -4,13 +4,15 @@ Axes in names: P a place in a group's arrays, env * (number of agents) + agent; 
 B byte.
 """
 
+import math
+
 import numpy as np
 from numba import njit
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:
     """uint8 [n, bytes of a row]: the memory of an array [n, ...], C-contiguous and without objects."""
-    row_bytes = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    row_bytes = array.itemsize * math.prod(array.shape[1:])
     return array.reshape(-1).view(np.uint8).reshape(len(array), row_bytes)
 
 

@@ -66,12 +66,12 @@ class ArrayVector:
             raise
         self._record_states(range(self._env.num_envs))
         stepped = perf_counter()
-        all_done_E = self._scatter.write_step(out)
+        all_done_E, ended_envs = self._scatter.write_step(out)
         seconds = self._seconds
         seconds["timed_scatter"] += perf_counter() - stepped
         seconds["timed_env"] += stepped - sent
         seconds["timed_send"] += sent - begun
-        for env_index in range(len(all_done_E)) if after_each else np.flatnonzero(all_done_E).tolist():
+        for env_index in range(len(all_done_E)) if after_each else ended_envs.tolist():
             after_step(env_index, int(all_done_E[env_index]))
 
     def _record_states(self, env_indices: Sequence[int]) -> None:

@@ -15,7 +15,11 @@ def build(setting: Setting) -> Sampler:
         "model_config": {"fcnet_hiddens": [*HIDDENS], "fcnet_activation": "tanh", "vf_share_layers": True},
     }
     if setting.num_workers:
-        options |= {"gym_env_vectorize_mode": "async", "num_env_workers": setting.num_workers}
+        options |= {
+            "gym_env_vectorize_mode": "async",
+            "num_env_workers": setting.num_workers,
+            "worker_num_splits": 2 if setting.num_envs >= 16 else 1,
+        }
     runner = fastmarl.MultiAgentEnvRunner(
         fastmarl.EnvRunnerConfig(env=partial(make_env, setting.env), seed=0, **options)
     )
