@@ -5,10 +5,10 @@ import tracemalloc
 import gymnasium as gym
 import numpy as np
 import pytest
+from reference.array_memory import counted_array_memory
 
 import fastmarl
 from fastmarl.envs.arrays import ArrayEnv
-from reference.array_memory import counted_array_memory
 
 OBS, ACTIONS = gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(3)
 
