@@ -15,6 +15,7 @@ from typing import Any
 
 from fastmarl.errors import EnvCheckError, FastmarlError
 from fastmarl.peers import command as peers_command
+from fastmarl.sample_report import draw_stages, stage_table, summary_table
 
 EXTRA_OF = {
     "rich": "viz",
@@ -181,10 +182,11 @@ def _sample(args: argparse.Namespace) -> int:
     if not args.no_efficiency:
         with console.status("measuring the limit ..."):
             efficiency = measure_efficiency(config, rounds=3, seconds=0.5)
-    console.print(_summary_table(args, metrics, seconds, efficiency, runner.inference_backends))
-    console.print(_stage_table(metrics["stage_time_ms"]))
+    title = f"{args.env}, {args.num_envs} envs"
+    console.print(summary_table(title, metrics, seconds, efficiency, runner.inference_backends))
+    console.print(stage_table(metrics["stage_time_ms"]))
     if args.out:
-        _draw_stages(metrics["stage_time_ms"], f"{args.env}, {args.num_envs} envs", args.out)
+        draw_stages(metrics["stage_time_ms"], title, args.out)
         console.print(f"stage profile: {args.out}")
     return 0
 
@@ -203,60 +205,6 @@ def _sample_with_progress(runner: Any, steps: int, console: Any) -> float:
             runner.sample(num_timesteps=per_call)
             seconds += perf_counter() - begun
     return seconds
-
-
-def _summary_table(
-    args: argparse.Namespace, metrics: dict, seconds: float, efficiency: Any, backends: dict[str, str]
-) -> Any:
-    from rich.table import Table
-
-    agent_steps = sum(metrics["num_agent_steps_sampled"].values())
-    table = Table(title=f"{args.env}, {args.num_envs} envs", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_row("env steps", f"{metrics['num_env_steps_sampled']:,}")
-    table.add_row("agent steps", f"{agent_steps:,}")
-    table.add_row("episodes", f"{metrics['num_episodes']:,}")
-    if "episode_return_mean" in metrics:
-        table.add_row("mean return", f"{metrics['episode_return_mean']:,.2f}")
-        table.add_row("mean length", f"{metrics['episode_len_mean']:,.1f}")
-    table.add_row("agent steps/s", f"{agent_steps / seconds:,.0f}")
-    if efficiency is not None:
-        table.add_row("limit of one process, agent steps/s", f"{1e6 / efficiency.limit_us:,.0f}")
-        table.add_row("efficiency", f"{efficiency.efficiency:.3f}")
-        table.add_row("... with our sampling in the limit", f"{efficiency.own_efficiency:.3f}")
-    for module_id, backend in backends.items():
-        table.add_row(f"inference of {module_id}", backend)
-    return table
-
-
-def _stage_table(stage_ms: dict[str, float]) -> Any:
-    from rich.table import Table
-
-    total = sum(stage_ms.values()) or 1.0
-    table = Table(title="where the time goes")
-    table.add_column("stage")
-    table.add_column("ms per tick", justify="right")
-    table.add_column("share", justify="right")
-    for stage, ms in stage_ms.items():
-        table.add_row(stage, f"{ms:.4f}", f"{ms / total:.1%}")
-    return table
-
-
-def _draw_stages(stage_ms: dict[str, float], title: str, path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    total = sum(stage_ms.values()) or 1.0
-    figure = Figure(figsize=(7, 3.2), layout="constrained")
-    axes = figure.subplots()
-    bars = axes.barh(list(stage_ms), list(stage_ms.values()), color="#00897b")
-    axes.bar_label(bars, [f" {ms / total:.1%}" for ms in stage_ms.values()])
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.set_xlabel("milliseconds per tick (one step of all envs)")
-    axes.set_title(title)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
 
 
 # fastmarl bench efficiency

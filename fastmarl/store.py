@@ -24,7 +24,7 @@ from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.kernels.accumulate import accumulate
 from fastmarl.lanes import LaneTable
 from fastmarl.spaces import RowLayout
-from fastmarl.summaries import CallSummary, EpisodeSummary
+from fastmarl.summaries import CallSummary, summary_of
 
 ASLEEP: Any = None  # in place of the block of a module that has no agents
 
@@ -272,7 +272,7 @@ class EpisodeStore:
             is_truncated=truncated,
             common_infos=infos.get(-1, {}),
             waiting_infos=parts.waiting_infos if infos else None,
-            hanging_rewards=parts.hanging_rewards(self.acting_from),
+            hanging_rewards=None if terminated or truncated else parts.hanging_rewards(self.acting_from),
             custom_data=record.custom_data,
             agent_ids=parts.agent_ids,
             env_states=self._states_of_chunk(record) if self._env_states else None,
@@ -312,16 +312,7 @@ class EpisodeStore:
         first_summed = max(0, len(self._finished) - self._max_summaries)
         self._drop_ended(self._finished[:first_summed])
         self._settle_ended(self._finished[first_summed:])
-        for record in self._finished[first_summed:]:
-            module_returns: dict[str, float] = {}
-            for module, total in record.module_returns.items():
-                module_id = self.module_ids[module]
-                module_returns[module_id] = module_returns.get(module_id, 0.0) + total
-            summary.episodes.append(
-                EpisodeSummary(
-                    record.env_steps, record.duration_s, record.agent_returns, record.agent_steps, module_returns
-                )
-            )
+        summary.episodes = [summary_of(record, self.module_ids) for record in self._finished[first_summed:]]
         summary.unattributed_reward = table.unattributed_reward
         table.unattributed_reward = 0.0
         return summary

@@ -1,7 +1,9 @@
 """What was recorded, in numbers: of an episode, and of a call of sample()."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+
+from fastmarl._records import EpisodeRecord
 
 
 @dataclass
@@ -13,6 +15,15 @@ class EpisodeSummary:
     agent_returns: dict[Hashable, float]
     agent_steps: dict[Hashable, int]
     module_returns: dict[str, float]
+
+
+def summary_of(record: EpisodeRecord, module_ids: Sequence[str]) -> EpisodeSummary:
+    """An episode that has ended, and whose ended lanes' sums were added to its record; module ids are by index."""
+    module_returns: dict[str, float] = {}
+    for module, total in record.module_returns.items():
+        module_id = module_ids[module]
+        module_returns[module_id] = module_returns.get(module_id, 0.0) + total
+    return EpisodeSummary(record.env_steps, record.duration_s, record.agent_returns, record.agent_steps, module_returns)
 
 
 @dataclass

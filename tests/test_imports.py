@@ -46,7 +46,7 @@ LAYERS = [
     ],
     ["checkpoint", "goals", "building", "batches"],
     ["runner", "runner_policies", "runner_state"],
-    ["testing", "bare_envs", "efficiency", "efficiency_table", "scaling"],
+    ["testing", "bare_envs", "efficiency", "efficiency_table", "sample_report", "scaling"],
     ["rllib"],
     ["peers"],
     ["cli", "__main__", "__init__"],
