@@ -42,8 +42,8 @@ test-versions: build build/versions/oldest/.made build/versions/newest/.made ## 
 	done
 
 # PufferLib leaves a link in the folder that it is imported in.
-test-peers: build build/peers/pufferlib/.made ## adapters with EnvPool and the compiled envs of PufferLib, which are built for it
-	cd build/peers && PYTHONPATH=$(CURDIR):pufferlib OMP_NUM_THREADS=1 bin/python -m pytest -W default \
+test-peers: build build/test-peers/pufferlib/.made ## adapters with EnvPool and the compiled envs of PufferLib, which are built for it
+	cd build/test-peers && PYTHONPATH=$(CURDIR):pufferlib OMP_NUM_THREADS=1 bin/python -m pytest -W default \
 		-c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/peers $(PYTEST_ARGS)
 
 build: $(VENV)/.run ## the release build, in place
@@ -127,18 +127,18 @@ build/versions/%/.made: tests/versions/%.txt tests/versions/common.txt constrain
 		--no-deps multigrid vmas gym gym-notices
 	touch $@
 
-build/peers/.made: tests/peers/requirements.txt constraints.txt
+build/test-peers/.made: tests/peers/requirements.txt constraints.txt
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt -r $<
 	touch $@
 
 # pip unpacks it, and then may fail, since its setup downloads raylib for the web and box2d; only one env needs that. The
 # numpy that it asks for is older than it has to be.
-build/peers/pufferlib/.made: build/peers/.made
-	rm -rf $(@D) build/peers/unpacked && mkdir -p build/peers/unpacked
-	-TMPDIR=$(abspath build/peers/unpacked) build/peers/bin/python -m pip download --quiet --disable-pip-version-check \
-		--no-clean --no-deps --no-build-isolation --no-binary pufferlib --dest build/peers/unpacked pufferlib==3.0.0
-	mv build/peers/unpacked/pip-*/pufferlib_* $(@D)
+build/test-peers/pufferlib/.made: build/test-peers/.made
+	rm -rf $(@D) build/test-peers/unpacked && mkdir -p build/test-peers/unpacked
+	-TMPDIR=$(abspath build/test-peers/unpacked) build/test-peers/bin/python -m pip download --quiet --disable-pip-version-check \
+		--no-clean --no-deps --no-build-isolation --no-binary pufferlib --dest build/test-peers/unpacked pufferlib==3.0.0
+	mv build/test-peers/unpacked/pip-*/pufferlib_* $(@D)
 	cd $(@D) && mkdir -p raylib-5.5_webassembly box2d-web box2d-linux-amd64 && rm -rf pufferlib/ocean/impulse_wars \
 		&& NO_TRAIN=1 ../bin/python setup.py --quiet build_c --inplace --parallel $(TEST_WORKERS) > ../build.log 2>&1
 	touch $@

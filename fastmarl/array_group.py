@@ -308,7 +308,17 @@ class ArrayGroup:
         for array in self._actions:
             array.fill(0)
         for module, rows, arrays in acted:
+            if not self._n_lanes.get(module):
+                continue  # it acts for other groups, whose actions may have other parts
+            self._check_actions(module, arrays)
             lane_R = self._store.blocks[module].lane_R
             for array, answers in zip(self._actions, arrays, strict=True):
-                put_rows(as_bytes(answers), lane_R, rows.start, self._table.place_L, self._first_place, as_bytes(array))
+                sent = as_bytes(np.ascontiguousarray(answers, array.dtype))  # no copy where dtypes are equal
+                put_rows(sent, lane_R, rows.start, self._table.place_L, self._first_place, as_bytes(array))
         return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in self._actions])
+
+    def _check_actions(self, module: int, arrays: list[np.ndarray]) -> None:
+        shapes = [answers.shape[1:] for answers in arrays]
+        if shapes != [array.shape[1:] for array in self._actions]:
+            raise ConfigError(f"the agents {self._agents} take actions of {self._action_layout.space}, but their "
+                              f"module {self._store.module_ids[module]!r} gives {shapes}")  # fmt: skip

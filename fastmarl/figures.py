@@ -19,5 +19,5 @@ def read_figures(path: Path | None, key: str) -> Any:
         return None
     try:
         return json.loads(path.read_text())[key]
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"--json {path}: not written by this benchmark: {error!r}") from error

@@ -21,7 +21,7 @@ ARRAYS = {  # name -> (dtype, value of a fresh lane)
     "end_env_t_L": (np.int32, 0),  # env step of that
     "module_L": (np.int32, 0),
     "env_L": (np.int32, 0),
-    "place_L": (np.int32, 0),  # place in the env's last observation dict
+    "place_L": (np.int32, 0),  # place in the env's last observation dict, or in the groups' arrays of a batch
     "done_L": (np.uint8, 0),  # bits: 1 terminated, 2 truncated
     "lookback_L": (np.int32, 0),  # rows of count_L that precede the chunk
     "t_started_L": (np.int64, 0),  # agent steps before the chunk

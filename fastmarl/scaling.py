@@ -88,7 +88,9 @@ SERIES = {
         lambda n: _ready(agents=4, envs=256, hiddens=n),
     ),
     "workers": Series(
-        "worker processes (0: none), simple_spread, 16 envs", (0, *range(1, 1 + (os.cpu_count() or 1))), _in_workers
+        "worker processes (0: none), simple_spread, 16 envs",
+        (0, *range(1, 1 + min(16, os.cpu_count() or 1))),
+        _in_workers,
     ),
 }
 

@@ -333,7 +333,7 @@ class EpisodeStore:
         record.env_t_started = env.env_t
         lookback = int(self._lookback_E[record.env_index])
         record.lookback = min(lookback, env.env_t)
-        record.lanes = [lane for lane in record.lanes if not table.done_L[lane]]
+        record.lanes[:] = [lane for lane in record.lanes if not table.done_L[lane]]
         if self._env_states:
             acted_at = (self.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]] for lane in record.lanes)
             record.env_states_from = min([env.env_t - record.lookback, *map(int, acted_at)])

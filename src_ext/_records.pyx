@@ -165,7 +165,7 @@ def settle_all(
             if record.finished.get(agent_id) == lane:
                 record.finished[agent_id] = -1
         settled += record.ended
-        record.ended = []
+        record.ended.clear()
     return settled
 
 

@@ -16,6 +16,7 @@ from reference.worlds import make_world
 import fastmarl
 from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.errors import ConfigError, EnvCheckError, FinishedAgentError, RewardError
+from fastmarl.spaces import map_struct
 from fastmarl.testing import DyingAgentsEnv
 
 
@@ -194,3 +195,74 @@ def test_a_batch_of_another_size_is_refused():
 def test_groups_must_make_sense(groups, spaces, text):
     with pytest.raises(EnvCheckError, match=text):
         ArrayEnv(2, groups, spaces, spaces)
+
+
+class Repeats(ArrayEnv):
+    """Writes down the actions it gets. `actions` are the spaces of its groups "g" and "h", of one agent each."""
+
+    def __init__(self, num_envs, actions):
+        box = gym.spaces.Box(-1, 1, (3,), np.float32)
+        super().__init__(
+            num_envs, {"g": ["a"], "h": ["b"]}, dict.fromkeys("gh", box), dict(zip("gh", actions, strict=True))
+        )
+        self.told: list[dict] = []
+
+    def reset(self, env_indices, out, *, seeds=None):
+        for group in out.groups.values():
+            group.obs[env_indices] = 0.5
+
+    def step(self, actions, out):
+        self.told.append({name: map_struct(np.copy, values) for name, values in actions.items()})
+        for group in out.groups.values():
+            group.obs.fill(0.5)
+
+
+def a_policy(actions):
+    return fastmarl.RLModuleSpec(observation_space=gym.spaces.Box(-1, 1, (3,), np.float32), action_space=actions)
+
+
+def sampled_by_two(spaces, policies):
+    runner = fastmarl.MultiAgentEnvRunner(
+        fastmarl.EnvRunnerConfig(
+            env=lambda context: Repeats(2, spaces),
+            num_envs_per_env_runner=2,
+            policies=dict(zip("gh", policies, strict=True)),
+            policy_mapping_fn=lambda agent, episode: "g" if agent == "a" else "h",
+            seed=0,
+            normalize_actions=False,
+            clip_actions=False,
+        )
+    )
+    return runner.sample(num_timesteps=10), runner.env.envs[0].told
+
+
+@pytest.mark.parametrize("dtypes", [(np.float64, np.float32), (np.float32, np.float64)])
+def test_actions_get_the_dtype_of_the_envs_space(dtypes):
+    of_env, of_module = (gym.spaces.Box(-1, 1, (2,), dtype) for dtype in dtypes)
+    chunks, told = sampled_by_two((of_env, of_env), (a_policy(of_module), a_policy(of_module)))
+    for env_index, chunk in enumerate(chunks):
+        for name, agent in zip("gh", "ab", strict=True):
+            recorded = chunk.agent_episodes[agent].get_actions()
+            got = np.array([actions[name][env_index, 0] for actions in told])
+            np.testing.assert_array_equal(got, np.asarray(recorded, dtypes[0]))
+
+
+def test_actions_of_groups_may_have_different_parts():
+    spaces = (
+        gym.spaces.Dict({"x": gym.spaces.Discrete(2), "y": gym.spaces.Box(-1, 1, (2,), np.float32)}),
+        gym.spaces.Discrete(3),
+    )
+    chunks, told = sampled_by_two(spaces, (None, None))
+    for env_index, chunk in enumerate(chunks):
+        recorded = chunk.agent_episodes["a"].get_actions()
+        np.testing.assert_array_equal(recorded["x"], [actions["g"]["x"][env_index, 0] for actions in told])
+        np.testing.assert_array_equal(recorded["y"], [actions["g"]["y"][env_index, 0] for actions in told])
+        np.testing.assert_array_equal(
+            chunk.agent_episodes["b"].get_actions(), [actions["h"][env_index, 0] for actions in told]
+        )
+
+
+def test_modules_with_other_actions_are_refused():
+    of_env, of_module = (gym.spaces.Box(-1, 1, shape, np.float32) for shape in ((2,), (3,)))
+    with pytest.raises(ConfigError, match=r"'a'\] take actions of Box.*'g'.* gives \[\(3,\)\]"):
+        sampled_by_two((of_env, of_env), (a_policy(of_module), None))

@@ -299,3 +299,26 @@ def test_episodes_of_bundled_envs_are_what_they_said(name, options):
 def assert_same_observation(recorded, obs, e, i):
     for key, leaf in recorded.items() if isinstance(recorded, dict) else [(None, recorded)]:
         np.testing.assert_array_equal(leaf, (obs if key is None else obs[key])[e, i])
+
+
+class Keeps(gym.Env):
+    """Keeps the last action, as wrappers such as StickyAction do, and pays whether the next one is another."""
+
+    observation_space, action_space = gym.spaces.Box(-9, 9, (1,), np.float32), gym.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.last = np.full(2, np.nan)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        is_other = bool((action != self.last).any())
+        self.last = action
+        return np.zeros(1, np.float32), float(is_other), False, False, {}
+
+
+def test_actions_that_envs_keep_do_not_change():
+    config = fastmarl.EnvRunnerConfig(
+        env=lambda context: SyncVectorEnv([Keeps] * 3), num_envs_per_env_runner=3, seed=0, clip_actions=False
+    )
+    for chunk in fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=15):
+        assert chunk.get_return() == 5

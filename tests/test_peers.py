@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from importlib import import_module
+from pathlib import Path
 
 import psutil
 import pytest
@@ -304,7 +305,7 @@ def test_a_peer_runs_in_the_python_that_has_it(tmp_path):
     for name in ("rllib", "torchrl", "supersuit", "fastmarl"):
         python = tmp_path / name / "bin" / "python"
         python.parent.mkdir(parents=True)
-        python.touch()
+        python.touch(0o755)
     chosen = str(tmp_path / "torchrl" / "bin" / "python")
     python_of = entries.pythons([("supersuit", chosen)], tmp_path)
     assert python_of["supersuit"] == python_of["torchrl"] == chosen
@@ -318,6 +319,8 @@ def test_a_peer_runs_in_the_python_that_has_it(tmp_path):
     [
         (["--peers", "puffer"], "there is no peer 'puffer'; there are fastmarl,"),
         (["--python", "supersuit=/no/such/python"], "--python supersuit=/no/such/python: there is no such file"),
+        (["--python", f"supersuit={__file__}"], "is no program that can be run"),
+        (["--json", str(Path(__file__).parent)], "not written by this benchmark"),
         (["--envs-folder", "/no/such/folder"], "--envs-folder /no/such/folder: there is no such folder"),
         (["--workers", "2", "--envs", "3"], "--envs [3] --workers [2]: workers need simple_spread"),
         (["--json", __file__], "not written by this benchmark"),

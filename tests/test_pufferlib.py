@@ -234,3 +234,25 @@ def test_names_make_as_many_as_the_runner_has(name):
 def test_unknown_names_are_answered_with_close_ones():
     with pytest.raises(EnvCheckError, match=r"no such compiled env; did you mean 'pufferlib.connect4'"):
         fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env="pufferlib.conect4"))
+
+
+class Fails(Rows):
+    """Raises in the step after that in which all its episodes ended, once."""
+
+    def step(self, actions):
+        if (self.episode == 1).all() and len(self.seeds) == 1:
+            raise ValueError("boom")
+        return super().step(actions)
+
+
+def test_after_an_error_all_begin_anew():
+    rows = Fails([3, 3])
+    config = fastmarl.EnvRunnerConfig(env=lambda context: PufferLibEnv(rows), num_envs_per_env_runner=2, seed=0)
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    with pytest.raises(ValueError, match="boom"):
+        runner.sample(num_timesteps=20)
+    chunks = [chunk for chunk in runner.sample(num_timesteps=6) if not chunk.is_done or len(rows.seeds) == 2]
+    assert len(rows.seeds) == 2
+    for chunk in chunks[-2:]:
+        observations = chunk.agent_episodes[next(iter(chunk.agent_episodes))].get_observations()
+        assert observations[0, 1, 0] == 0  # time in the episode

@@ -103,7 +103,8 @@ class VectorGymnasiumEnv(ArrayEnv):
     def _joint_action(self, actions: dict[str, Any]) -> Any:
         by_agent = []
         for (name, i), layout in zip(self._places, self._action_layouts, strict=True):
-            columns = [_follow(actions[name], leaf.path)[:, i] for leaf in layout.leaves]
+            # Single envs and wrappers such as StickyAction keep what they get; ours are written to again.
+            columns = [_follow(actions[name], leaf.path)[:, i].copy() for leaf in layout.leaves]
             by_agent.append(layout.nest(columns))
         return tuple(by_agent) if self._is_joint else by_agent[0]
 

@@ -56,7 +56,7 @@ class PufferLibEnv(ArrayEnv):
         self._tells_last = autoreset_mode is AutoresetMode.NEXT_STEP
         self._shape = num_envs, n_rows // num_envs
         self._away = np.zeros(self._shape, np.bool_)  # rows that have ended and not joined anew
-        self._over = np.zeros(num_envs, np.bool_)  # by the last step
+        self._over = np.zeros(num_envs, np.bool_)  # by the last step, in which they have begun anew
         self._waits = np.zeros(num_envs, np.bool_)  # for the end of an episode that was dropped
         self._rng = np.random.default_rng()
         observations, actions = env.single_observation_space, env.single_action_space
@@ -97,10 +97,11 @@ class PufferLibEnv(ArrayEnv):
 
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
         agents, acted = out.groups[AGENTS], actions[AGENTS]
+        self._over[:] = False  # should this step fail, the envs stand in the middle of something
         results = self.env.step(acted.reshape(self.env.num_agents, *acted.shape[2:]))
         agents.obs[...], agents.rewards[...], terminated, truncated = map(self._by_env, results[:4])
         agents.present[...] = self._by_env(self.env.masks)
-        self.infos, self._over[:] = results[4], False
+        self.infos = results[4]
         flags = terminated.astype(np.bool_, copy=False) | truncated.astype(np.bool_, copy=False)
         if flags.any() or self._away.any():
             self._end(flags, terminated, out)

@@ -49,7 +49,7 @@ def put_rows(values_NB, lane_R, first, place_L, first_place, out_PB):
     """Write what lanes have answered to their places in a group's arrays.
 
     Args:
-        values_NB: uint8 [n, B], of rows first .. first + n.
+        values_NB: uint8 [n, B], of rows first .. first + n; as many bytes a row as out_PB has.
         lane_R: int32, lane of each row.
         first: int.
         place_L: int32, place of each lane among those of all groups.

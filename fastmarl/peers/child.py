@@ -91,6 +91,8 @@ class Child:
 
     def end(self) -> None:
         """Ask it to close, then end all that is left of it. Again: nothing."""
+        from psutil import NoSuchProcess
+
         if self._errors.closed:
             return
         started = _descendants(self._process.pid)
@@ -104,7 +106,7 @@ class Child:
             started += _descendants(self._process.pid)
         self._signal(signal.SIGKILL)
         for process in started:
-            if process.is_running():
+            with suppress(NoSuchProcess):
                 process.kill()
         self._process.wait()
         self._process.stdout.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -96,13 +97,15 @@ def pythons(chosen: Sequence[tuple[str, str]], folder: Path | None) -> dict[str,
         folder: of virtual environments named as the entries are; then these. What is in neither runs in this Python.
 
     Raises:
-        ConfigError: a path or a folder does not exist, or there is no such entry.
+        ConfigError: a path or a folder does not exist, a path can't be run, or there is no such entry.
     """
     own = dict(chosen)
     samplers_named(list(own))
     for name, path in own.items():
         if not Path(path).exists():
             raise ConfigError(f"--python {name}={path}: there is no such file")
+        if not (Path(path).is_file() and os.access(path, os.X_OK)):
+            raise ConfigError(f"--python {name}={path}: is no program that can be run")
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"--envs-folder {folder}: there is no such folder")
 

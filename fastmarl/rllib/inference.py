@@ -36,13 +36,14 @@ NARROWED = {
 class ExactInference:
     """Runs the modules of a `MultiRLModule`.
 
-    Equal to the bit to its forward pass, the pieces GetActions and TensorToNumpy and, for modules with state,
-    RemoveSingleTsTimeRankFromBatch; as much is taken from torch's global generator.
+    Without `rng`, equal to the bit to its forward pass, the pieces GetActions and TensorToNumpy and, for modules with
+    state, RemoveSingleTsTimeRankFromBatch; as much is taken from torch's global generator.
 
     Args:
         module: on `device`.
         device: None is the CPU.
-        rng: if given, actions are drawn from the same distributions, but need not be the ones that RLlib would draw.
+        rng: if given, actions are drawn from the same distributions, but need not be those that RLlib would draw, and
+            outputs may be rounded in another way.
 
     Attributes:
         is_on_cpu: whether the modules are.
@@ -63,7 +64,8 @@ class ExactInference:
     def refresh(self) -> None:
         """Look at the modules anew: after layers, hooks or methods were changed.
 
-        Parameters may change or be replaced, and modules come, go and be replaced at any time without this.
+        Parameters may change in place, and modules come, go and be replaced at any time without this; parameters may be
+        replaced, too, but for those that compiled code reads (`rng` is given).
         """
         module = self._module
         self._runs_whole = any(
@@ -203,8 +205,9 @@ class ModulePart:
     def forward(self, batch: Batch, explore: bool, t: int) -> dict[str, Any]:
         """What the module's own forward pass returns; of rows, an array."""
         if isinstance(batch, np.ndarray):
-            assert self.lean is not None
-            return {LOGITS: self.lean.forward(batch)}
+            if self.lean is not None and self.lean.is_compiled:
+                return {LOGITS: self.lean.forward(batch)}
+            batch = {OBS: torch.from_numpy(batch.astype(np.float32))}  # looked at anew since `reads` was asked
         if self._actor is not None:
             with self._mode:
                 return {LOGITS: self._actor(batch[OBS])}

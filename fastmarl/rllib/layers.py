@@ -16,6 +16,8 @@ from ray.rllib.core.models.torch.primitives import TorchMLP
 from torch import Tensor, nn
 from torch.nn.modules import module as nn_module
 
+from fastmarl.dense_layers import HOOKS
+
 Function = Callable[[Tensor], Tensor]
 
 IN_PLACE: dict[type, Function] = {nn.Tanh: torch.tanh_, nn.ReLU: torch.relu_}
@@ -26,7 +28,6 @@ ACTIVATIONS = {
 }
 KNOWN_LAYERS = {nn.Linear, nn.LayerNorm, *ACTIVATIONS}
 KNOWN_MODELS = {TorchActorCriticEncoder, TorchMLPEncoder, TorchMLPHead, TorchFreeLogStdMLPHead, TorchMLP, nn.Sequential}
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 RLLIB_FORWARDS = {"forward_exploration", "forward_inference", "_forward_exploration", "_forward_inference", "_forward"}
 RLLIB_MODULES = (DefaultPPOTorchRLModule, DefaultSACTorchRLModule)
 METHODS = {  # as they are before anybody can have replaced them

@@ -74,6 +74,11 @@ class LeanActor:
         self._fits = layout.is_array and leaf.dtype in FLOATS and leaf.shape == (self._n_obs,)
         self.backend = LEAN if self._fits else f"torch: the observations are no float vectors of size {self._n_obs}"
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it can run the module as it was when it was last looked at."""
+        return self._net is not None
+
     def forward(self, obs: np.ndarray) -> np.ndarray:
         """action_dist_inputs, float32 [n, k], which the next call overwrites.
 

@@ -334,6 +334,19 @@ def test_modules_of_other_classes_act(kind: type, rng: np.random.Generator) -> N
         np.testing.assert_allclose(logp, want, rtol=1e-5)
 
 
+def test_rows_that_were_promised_run_by_torch_if_the_module_has_changed_since(rng: np.random.Generator) -> None:
+    """A module is replaced in the middle of a call, which is when the others are looked at anew."""
+    spec = RLModuleSpec(module_class=Choosing, observation_space=OBS, action_space=CHOICE)
+    multi = MultiRLModuleSpec(rl_module_specs={"b": spec}).build()
+    multi.add_module("a", make_module())
+    inference, obs = ExactInference(multi, None, rng), np.ones((2, 5), np.float32)
+    assert inference.reads("a", ObservationLayout.of(obs[0]), 2)
+    multi.add_module("b", spec.build(), override=True)
+    multi["a"].pi.net.mlp[0].register_forward_hook(lambda layer, inputs, output: output + 1)
+    answers = inference.answer({"a": obs, "b": {"obs": torch.ones(2, 5)}}, explore=False, t=0)
+    assert_close(answers["a"]["action_dist_inputs"], logits_of(multi["a"], obs))
+
+
 # Runners.
 
 
