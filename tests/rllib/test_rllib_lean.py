@@ -108,8 +108,9 @@ def test_default_modules_give_the_same(options: dict, rng: np.random.Generator) 
     for n in (1, 3, 17, 70):
         obs = rng.normal(size=(n, 5)).astype(np.float32)
         assert lean.reads(ObservationLayout.of(obs[0]), n)
-        assert_close(lean.forward(obs), logits_of(module, obs))
-    assert_close(lean.forward(obs.astype(np.float64)), logits_of(module, obs))
+        # Hidden values are much larger than outputs with weights such as these; test_dense.py is stricter.
+        assert_close(lean.forward(obs), logits_of(module, obs), 1e-5)
+    assert_close(lean.forward(obs.astype(np.float64)), logits_of(module, obs), 1e-5)
 
 
 def test_bounds_are_read_at_every_call() -> None:
