@@ -32,8 +32,9 @@ test-checked: $(VENV)/.test checked ## all tests on the checked build, but for w
 	FASTMARL_FUZZ_CASES=40 FASTMARL_REAL_STEPS=150 $(TEST) $(PYTEST_ARGS) \
 		--ignore tests/rllib/test_training.py --ignore tests/rllib/test_ray.py
 
-# These pages show RLlib, which wants a Gymnasium of its own.
-WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]")
+# Ray wants a Gymnasium of its own, and SuperSuit one of some; these pages show RLlib.
+WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]") \
+	--deselect "tests/test_peers.py::test_samplers_make_the_steps_that_they_tell[supersuit"
 
 test-versions: build build/versions/oldest/.made build/versions/newest/.made ## the core's tests with the oldest and the newest Gymnasium and PettingZoo
 	for versions in oldest newest; do \

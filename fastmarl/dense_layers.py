@@ -4,7 +4,6 @@ A layer is taken only where it is certain what calling it computes: linear layer
 activations of torch's own classes, in sequences, that nobody hooks into or has compiled.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from fastmarl._dense import BEST, DenseNet
 ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.GELU: "gelu", nn.ELU: "elu"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 OBSERVATIONS = -1  # in place of a layer's index
-# Multiplications in one pass, above which torch is quicker: where it has more threads, or we no wide vectors.
+# Multiplications in one pass, above which torch is quicker: if it has several threads, or if we have no wide vectors.
 MOST_AGAINST_THREADS = 4_000_000
 MOST_PLAIN = 300_000
 
@@ -103,13 +102,14 @@ class DenseLayers:
 
     def max_rows(self) -> int:
         """Rows up to which we are quicker than torch."""
-        most = math.inf
-        if torch.get_num_threads() > 1:
-            most = MOST_AGAINST_THREADS
         if BEST == "plain":
             most = MOST_PLAIN
+        elif torch.get_num_threads() > 1:
+            most = MOST_AGAINST_THREADS
+        else:
+            return 2**62
         multiplications = sum(0 if weight is None else weight.numel() for _, weight, *_ in self._layers)
-        return 2**62 if most == math.inf else int(most // max(1, multiplications))
+        return most // max(1, multiplications)
 
 
 def is_watched(part: nn.Module) -> bool:

@@ -266,6 +266,7 @@ class Program:
             self._refuse(error)
 
     def _try(self, i: int) -> None:
+        """One module's forward pass, for nothing but whether it can be captured."""
         self._outputs_of(i)
 
     def _forward(self) -> list[dict[Key, torch.Tensor]]:
@@ -305,6 +306,7 @@ class Program:
             )
 
     def _blame_writer(self) -> None:
+        """Somebody has written into the inputs: a ModuleOutputError names the module, if it does so again."""
         for i, part in enumerate(self.parts):
             version = self._sent._version
             self._outputs_of(i)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fastmarl.plots import OURS, open_frame
+
 
 def summary_table(title: str, metrics: dict, seconds: float, efficiency: Any, backends: dict[str, str]) -> Any:
     """A rich table of what was sampled in so many seconds.
@@ -59,11 +61,11 @@ def draw_stages(stage_ms: dict[str, float], title: str, path: Path) -> None:
     total = sum(stage_ms.values()) or 1.0
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     axes = figure.subplots()
-    bars = axes.barh(list(stage_ms), list(stage_ms.values()), color="#00897b")
+    bars = axes.barh(list(stage_ms), list(stage_ms.values()), color=OURS)
     axes.bar_label(bars, [f" {ms / total:.1%}" for ms in stage_ms.values()])
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.set_xlabel("milliseconds per tick (one step of all envs)")
     axes.set_title(title)
-    axes.spines[["top", "right"]].set_visible(False)
+    open_frame(axes)
     figure.savefig(path, dpi=150)

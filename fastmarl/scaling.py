@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from fastmarl import plots
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.efficiency import measure_efficiency
 from fastmarl.envs.arrays import ArrayEnv, StepArrays
@@ -20,7 +21,6 @@ from fastmarl.errors import ConfigError
 from fastmarl.figures import read_figures
 
 EPISODE_LENGTH = 100
-OUR_COLOR, LIMIT_COLOR = "#00897b", "#c62828"
 
 
 class ReadyArrays(ArrayEnv):
@@ -168,8 +168,8 @@ def draw(of_series: dict[str, list[dict[str, Any]]], path: Path) -> None:
 def _draw_series(axes: Any, name: str, figures: list[dict[str, Any]]) -> None:
     sizes = [row["size"] for row in figures]
     speeds = [row["agent_steps_per_second"] for row in figures]
-    axes.plot(sizes, [1e6 / row["limit_us"] for row in figures], "--", color=LIMIT_COLOR, label="limit")
-    axes.plot(sizes, speeds, "o-", color=OUR_COLOR, label="fastmarl, and its efficiency")
+    axes.plot(sizes, [1e6 / row["limit_us"] for row in figures], "--", color=plots.LIMIT, label="limit")
+    axes.plot(sizes, speeds, "o-", color=plots.OURS, label="fastmarl, and its efficiency")
     for size, speed, row in zip(sizes, speeds, figures, strict=True):
         axes.annotate(
             f"{row['efficiency']:.2f}",
@@ -191,4 +191,4 @@ def _draw_series(axes: Any, name: str, figures: list[dict[str, Any]]) -> None:
     axes.set_ylabel("agent steps per second", fontsize=9)
     axes.tick_params(labelsize=8)
     axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
+    plots.open_frame(axes)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import vmas
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from reference.sampled import Sampled
 
 import fastmarl
 from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
@@ -17,39 +18,11 @@ NUM_ENVS = 4
 DISABLED = {"autoreset_mode": AutoresetMode.DISABLED}
 
 
-class Sampled:
-    """Episodes of a batch, by env in the order they were begun, each whole."""
+class SampledActions(Sampled):
+    """With the actions as the envs got them."""
 
     def __init__(self, env, calls=(1, 2, 7, 30, 30), **options):
-        ids = [[] for _ in range(NUM_ENVS)]
-
-        def note(*, episode, env_index, **kwargs):
-            ids[env_index].append(episode.id_)
-
-        config = fastmarl.EnvRunnerConfig(
-            env=env, num_envs_per_env_runner=NUM_ENVS, callbacks_on_episode_created=note, seed=0,
-            **{"model_config": {"fcnet_hiddens": [8]}, **options},
-        )  # fmt: skip
-        self.runner = fastmarl.MultiAgentEnvRunner(config)
-        episodes = {}
-        for n_steps in calls:
-            for chunk in self.runner.sample(num_timesteps=n_steps * NUM_ENVS):
-                if chunk.id_ in episodes:
-                    episodes[chunk.id_].concat_episode(chunk)
-                else:
-                    episodes[chunk.id_] = chunk
-        self.steps = sum(calls)
-        self.episodes = [[episodes[id_] for id_ in of_env if id_ in episodes] for of_env in ids]
-        self.adapter = self.runner.env.envs[0]
-        self.runner.stop()
-
-    def at(self, env_index, tick):
-        """(the episode of that env in that tick, env steps in it before)."""
-        for episode in self.episodes[env_index]:
-            if tick < len(episode):
-                return episode, tick
-            tick -= len(episode)
-        raise IndexError
+        super().__init__(env, NUM_ENVS, calls, **options)
 
     def for_env(self, agent, actions):
         """Recorded actions [E, ...] as the env got them."""
@@ -71,7 +44,7 @@ class Sampled:
 def test_vmas_episodes_are_what_the_worlds_said(scenario, options):
     """Another batch with the same seed, given the recorded actions, says the same."""
     spaces = {"adversary": "a", "agent": "b"} if scenario == "simple_tag" else {"agent": "a"}
-    sampled = Sampled(
+    sampled = SampledActions(
         f"vmas.{scenario}",
         env_config=options,
         policies=sorted(set(spaces.values())),
@@ -133,7 +106,7 @@ def test_vmas_infos_are_recorded_if_asked_for():
     def make(config):
         return VmasEnv(vmas.make_env("balance", NUM_ENVS, terminated_truncated=True, max_steps=5), infos=True)
 
-    for episode in Sampled(make, [12]).episodes[0]:
+    for episode in SampledActions(make, [12]).by_env[0]:
         infos = episode.agent_episodes["agent_1"].get_infos()
         assert infos[0] == {} and all(set(info) == {"pos_rew", "ground_rew"} for info in infos[1:])
         paid = [info["pos_rew"] + info["ground_rew"] for info in infos[1:]]
@@ -150,9 +123,9 @@ def cart_poles(config):
 
 
 def test_episodes_of_a_vector_env_are_those_of_its_envs():
-    sampled = Sampled(cart_poles, [1, 2, 7, 60, 60])
+    sampled = SampledActions(cart_poles, [1, 2, 7, 60, 60])
     assert isinstance(sampled.adapter, VectorGymnasiumEnv)
-    for env_index, episodes in enumerate(sampled.episodes):
+    for env_index, episodes in enumerate(sampled.by_env):
         env = gym.make("CartPole-v1")
         assert len(episodes) > 1
         for i, episode in enumerate(episodes):
@@ -172,8 +145,8 @@ def test_a_vector_env_may_begin_episodes_by_its_next_step():
     def make(config):
         return gym.make_vec("CartPole-v1", config.num_envs, vectorization_mode="vector_entry_point")
 
-    sampled = Sampled(make, [1, 2, 7, 60, 60])
-    for first, *others in sampled.episodes:
+    sampled = SampledActions(make, [1, 2, 7, 60, 60])
+    for first, *others in sampled.by_env:
         assert others and first.agent_episodes[0].env_ts()[0] == 0
         for episode in others[:-1]:
             part = episode.agent_episodes[0]
@@ -236,8 +209,8 @@ def test_envs_with_tuples_have_several_agents():
 
     policies = {"a": Constant(Pair, 0, [2]), "b": Constant(Pair, 1, [1, 2])}
     with pytest.warns(UserWarning, match=r"module 'a' have parts that are no arrays, at \[\['name'\]\]"):
-        sampled = Sampled(make, [10], policies=policies, policy_mapping_fn=lambda agent, episode: "ab"[agent])
-    for episode in sampled.episodes[3][:-1]:
+        sampled = SampledActions(make, [10], policies=policies, policy_mapping_fn=lambda agent, episode: "ab"[agent])
+    for episode in sampled.by_env[3][:-1]:
         first, second = episode.agent_episodes[0], episode.agent_episodes[1]
         assert first.get_observations()["t"].tolist() == second.get_observations()[:, 0].tolist() == [0, 1, 2, 3, 4]
         assert first.get_observations()["name"].tolist() == [f"at{t}" for t in range(5)]
@@ -260,7 +233,7 @@ def test_vector_envs_that_hide_last_observations_are_refused():
 )
 def test_episodes_of_bundled_envs_are_what_they_said(name, options):
     """Another batch with the same seeds, given the recorded actions, says the same to those that are still there."""
-    sampled = Sampled(name, env_config=options)
+    sampled = SampledActions(name, env_config=options)
     batch = type(sampled.adapter)(NUM_ENVS, **options)
     ((group, agents),) = batch.groups.items()
     space = batch.action_spaces[agents[0]]

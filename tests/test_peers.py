@@ -67,6 +67,20 @@ def build(setting):
         return 10
     return Sampler(collect, {{"envs": setting.num_envs}}, lambda: note("{name} closed"))
 """
+SOON_OVER = """
+from peer_samplers.work import Sampler, time
+DISTRIBUTION = "numpy"
+calls = 0
+def build(setting):
+    def collect():
+        global calls
+        calls += 1
+        if calls > 2:
+            {end}
+        time.sleep(0.05)
+        return 1
+    return Sampler(collect, {{}})
+"""
 BROKEN = {
     "absent": "import no_such_package",
     "unable": "def build(setting): raise ValueError('two\\nlines')",
@@ -77,33 +91,8 @@ BROKEN = {
             print("Fatal: out of luck", file=sys.stderr)
             os._exit(3)
     """,
-    "tired": """
-        from peer_samplers.work import Sampler, time
-        DISTRIBUTION = "numpy"
-        calls = 0
-        def build(setting):
-            def collect():
-                global calls
-                calls += 1
-                if calls > 2:
-                    raise RuntimeError("no more")
-                time.sleep(0.05)
-                return 1
-            return Sampler(collect, {})
-    """,
-    "hanging": """
-        from peer_samplers.work import Sampler, time
-        DISTRIBUTION = "numpy"
-        calls = 0
-        def build(setting):
-            def collect():
-                global calls
-                calls += 1
-                if calls > 2:
-                    time.sleep(1000)
-                return 1
-            return Sampler(collect, {})
-    """,
+    "tired": SOON_OVER.format(end='raise RuntimeError("no more")'),
+    "hanging": SOON_OVER.format(end="time.sleep(1000)"),
     "late": "import time; time.sleep(1000)",
     "starting": """
         import subprocess
@@ -356,8 +345,6 @@ def test_every_entry_has_its_file():
 @pytest.mark.parametrize("kind", entries.ENV_KINDS)
 @pytest.mark.parametrize("module", ["environment", "network", "fastmarl_runner", "supersuit"])
 def test_samplers_make_the_steps_that_they_tell(module, kind):
-    if module == "supersuit":
-        pytest.importorskip("supersuit")  # not where the tests run with older and newer versions of other packages
     from peer_samplers.work import AGENTS, TICKS
     from peer_samplers.work import Setting as Work
 

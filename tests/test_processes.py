@@ -216,23 +216,6 @@ def test_episodes_outlive_the_workers_and_can_be_pickled():
 # Errors.
 
 
-def test_sampling_goes_on_after_an_error_in_the_runner_s_process():
-    """What the workers say to a step whose recording was broken off is not taken for an answer to the next one."""
-    broken = []
-
-    def breaks(*, env_index, episode, **kwargs):
-        if episode.env_t == 7 and env_index == 0 and not broken:
-            broken.append(env_index)
-            raise ZeroDivisionError
-
-    runner = make_runner(Trouble, callbacks_on_episode_step=breaks, env_worker_start_method="fork")
-    with pytest.raises(ZeroDivisionError):
-        runner.sample(num_timesteps=90)
-    for chunk in runner.sample(num_timesteps=90):
-        assert chunk.get_observations()["a"][:, 1:].tolist() == [[2, t] for t in range(31)]
-    runner.stop()
-
-
 def test_an_env_s_error_arrives_whole_and_sampling_goes_on():
     runner = make_runner(Trouble, env_config={"trouble": {(1, 30): "raise"}}, env_worker_start_method="fork")
     runner.sample(num_timesteps=30)

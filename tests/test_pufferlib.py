@@ -10,7 +10,8 @@ from importlib.machinery import ModuleSpec
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from reference.puffer_rows import Rows, SampledRows, check_replay
+from reference.puffer_rows import Rows, check_replay
+from reference.sampled import Sampled
 
 import fastmarl
 from fastmarl.envs.base import as_multi_agent_env
@@ -46,7 +47,7 @@ def check_record(part, lengths, *, tells_last):
 def test_nothing_of_the_next_episode_gets_into_the_one_before(agents, mode, truncates, dtype):
     lengths = np.repeat(LENGTHS, agents)
     rows = Rows(lengths, next_step=mode is NEXT_STEP, truncates=truncates, dtype=dtype)
-    sampled = SampledRows(lambda config: PufferLibEnv(rows, config.num_envs, autoreset_mode=mode), NUM_ENVS)
+    sampled = Sampled(lambda config: PufferLibEnv(rows, config.num_envs, autoreset_mode=mode), NUM_ENVS)
     n_ended = 0
     for env_index, episodes in enumerate(sampled.by_env):
         for number, episode in enumerate(episodes):
@@ -65,7 +66,7 @@ def test_nothing_of_the_next_episode_gets_into_the_one_before(agents, mode, trun
 @pytest.mark.parametrize("agents", [1, 3])
 def test_another_env_says_what_was_recorded(agents):
     lengths = np.repeat(LENGTHS, agents)
-    sampled = SampledRows(lambda config: PufferLibEnv(Rows(lengths), config.num_envs), NUM_ENVS)
+    sampled = Sampled(lambda config: PufferLibEnv(Rows(lengths), config.num_envs), NUM_ENVS)
     assert check_replay(sampled, Rows(lengths), 0) > 30 * agents
 
 
@@ -102,7 +103,7 @@ def test_rows_that_end_by_themselves_wait_until_their_flag_is_gone(truncates):
 
 def test_rows_that_come_again_are_an_error_unless_they_may():
     with pytest.raises(FinishedAgentError, match=r"agent 0, env step 3: .*respawn=True"):
-        SampledRows(lambda config: PufferLibEnv(Alone([2, 6, 6]), config.num_envs), 1)
+        Sampled(lambda config: PufferLibEnv(Alone([2, 6, 6]), config.num_envs), 1)
 
 
 class Masked(Rows):
@@ -119,7 +120,7 @@ class Masked(Rows):
 
 
 def test_rows_that_are_masked_are_not_there():
-    sampled = SampledRows(lambda config: PufferLibEnv(Masked([9, 9, 99]), config.num_envs), 1, calls=[13])
+    sampled = Sampled(lambda config: PufferLibEnv(Masked([9, 9, 99]), config.num_envs), 1, calls=[13])
     first, second = sampled.by_env[0]
     assert sorted(first.agent_episodes) == [0, 1] and len(first) == 9
     assert [part.env_ts()[:-1].tolist() for part in (first.agent_episodes[0], second.agent_episodes[0])] == [
@@ -131,7 +132,7 @@ def test_rows_that_are_masked_are_not_there():
 def test_seeds_reach_the_env_as_small_numbers():
     rows = [Rows([5] * 3) for _ in range(3)]
     for env, seed in zip(rows, [7, 7, None], strict=True):
-        SampledRows(lambda config, env=env: PufferLibEnv(env, config.num_envs), 3, seed=seed)
+        Sampled(lambda config, env=env: PufferLibEnv(env, config.num_envs), 3, seed=seed)
     seeds = [seed for env in rows for seed in env.seeds]
     assert len(seeds) == 3 and seeds[0] == seeds[1] != seeds[2]
     assert all(0 <= seed * 3 + 2 < 2**31 for seed in seeds)
@@ -223,7 +224,7 @@ def ocean(monkeypatch):
 @pytest.mark.usefixtures("ocean")
 @pytest.mark.parametrize("name", ["rware", "connect4"])
 def test_names_make_as_many_as_the_runner_has(name):
-    sampled = SampledRows(f"pufferlib.{name}", 3, env_config={"length": 4})
+    sampled = Sampled(f"pufferlib.{name}", 3, env_config={"length": 4})
     episode = sampled.by_env[2][0]
     assert list(episode.agent_episodes) == [0, 1]
     for part in episode.agent_episodes.values():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fastmarl import plots
 from fastmarl.peers.entries import ENV_KINDS, ENVIRONMENT, HALVES, NETWORK, OURS, TITLES
 from fastmarl.peers.measure import MEASURED
 
@@ -15,7 +16,6 @@ LEGEND = (
     "Agent steps per second; in brackets: as a multiple of fastmarl's, and of the limit of one process, which is"
     " the bare environments and the bare network one after the other. Medians of rounds in which all had a turn."
 )
-OUR_COLOR, PEER_COLOR, LIMIT_COLOR = "#00897b", "#9e9e9e", "#c62828"
 
 
 @dataclass(frozen=True)
@@ -178,16 +178,16 @@ def _draw_bars(axes: Any, measured: dict[str, Any]) -> None:
     found = cells(measured)
     limit = found.pop(LIMIT, None)
     by_speed = sorted(found, key=lambda name: -found[name].agent_steps_per_second)
-    colors = [OUR_COLOR if name.startswith(OURS) else PEER_COLOR for name in by_speed]
+    colors = [plots.OURS if name.startswith(OURS) else plots.OTHERS for name in by_speed]
     speeds = [found[name].agent_steps_per_second for name in by_speed]
     bars = axes.barh([TITLES[name] for name in by_speed], speeds, color=colors)
     axes.bar_label(bars, [f" {speed:,.0f}" for speed in speeds], fontsize=8)
     if limit is not None:
-        axes.axvline(limit.agent_steps_per_second, color=LIMIT_COLOR, linewidth=1, linestyle="--", zorder=0)
+        axes.axvline(limit.agent_steps_per_second, color=plots.LIMIT, linewidth=1, linestyle="--", zorder=0)
     axes.invert_yaxis()
     axes.margins(x=0.22)
     axes.set_title(f"{_title(measured)}\n{_envs(measured)}", fontsize=9)
     axes.tick_params(labelsize=8)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.locator_params(axis="x", nbins=4)
-    axes.spines[["top", "right"]].set_visible(False)
+    plots.open_frame(axes)

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from fastmarl.plots import OTHERS, OURS, open_frame
+
 COLUMNS: dict[str, dict[str, tuple[str, str]]] = {  # section -> key of a figure -> (heading, format)
     "cases": {
         "case": ("sample()", ""),
@@ -43,7 +45,6 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {  # section -> key of a figure
         "sampling_share": ("share", ".1%"),
     },
 }
-OURS, THEIRS = "#00897b", "#9e9e9e"
 
 
 def table_of(section: str, figures: list[dict[str, Any]]) -> Any:
@@ -81,7 +82,7 @@ def draw(cases: list[dict[str, Any]], growth: list[dict[str, Any]], path: Path) 
     for lines in others:
         _draw_growth(lines, growth)
     for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
+        open_frame(axes)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 
@@ -89,14 +90,14 @@ def draw(cases: list[dict[str, Any]], growth: list[dict[str, Any]], path: Path) 
 def _draw_ratios(axes: Any, cases: list[dict[str, Any]]) -> None:
     bars = axes.barh([row["case"] for row in cases], [row["ratio"] for row in cases], color=OURS)
     axes.bar_label(bars, [f" {row['ratio']:.1f}x" for row in cases])
-    axes.axvline(1, color=THEIRS, linewidth=1)
+    axes.axvline(1, color=OTHERS, linewidth=1)
     axes.invert_yaxis()
     axes.margins(x=0.15)
     axes.set_xlabel("times as fast as RLlib's runner")
 
 
 def _draw_growth(axes: Any, growth: list[dict[str, Any]]) -> None:
-    for key, name, color in (("rllib_us", "RLlib", THEIRS), ("us", "fastmarl", OURS)):
+    for key, name, color in (("rllib_us", "RLlib", OTHERS), ("us", "fastmarl", OURS)):
         points = [(row["steps"], row[key]) for row in growth if row[key] is not None]
         axes.loglog([steps for steps, _ in points], [us for _, us in points], "o-", color=color, label=name)
     axes.set_xlabel("env steps in one call (CartPole, 8 x 8)")

@@ -8,10 +8,9 @@ from typing import Any
 from fastmarl._actions import ActionDicts
 from fastmarl.env_states import StateRecordingEnv
 from fastmarl.envs.form import check_step_result
-from fastmarl.vector.parts import VectorParts
-from fastmarl.vector.results import write_reset
+from fastmarl.vector.parts import AfterStep, VectorParts
+from fastmarl.vector.results import write_reset, write_step
 
-AfterStep = Callable[[int, int], None]  # (env index, flags of `__all__`)
 Slot = tuple[int, Any, Any]  # env index, env, its lanes
 ActionDict = Callable[[Any], dict]  # lanes -> actions by agent id
 TIMED_EVERY = 31  # ticks, a prime: parts that take turns are all timed. Clocks around each env's calls are not cheap
@@ -83,7 +82,7 @@ class InProcessVector:
         if self._unchecked_steps or self._ticks % TIMED_EVERY == 0:
             self._watched_step(slots, action_dict, after_step, after_each)
             return
-        write_step = self._store.scatter.write_step
+        write = self._store.scatter.write_step
         for env_index, env, lanes in slots:
             actions = action_dict(lanes)
             try:
@@ -92,7 +91,7 @@ class InProcessVector:
                 self._step_failed(env_index, error, after_step)
                 continue
             try:
-                all_done = write_step(env_index, *result)
+                all_done = write(env_index, *result)
             except TypeError:
                 check_step_result(result, env_index, lanes.env_t + 1)
                 raise
@@ -114,14 +113,7 @@ class InProcessVector:
                 self._step_failed(env_index, error, after_step)
                 continue
             stepped = perf_counter()
-            if env_index in self._unchecked_steps:
-                check_step_result(result, env_index, lanes.env_t + 1)
-                self._unchecked_steps.discard(env_index)
-            try:
-                all_done = self._store.scatter.write_step(env_index, *result)
-            except TypeError:
-                check_step_result(result, env_index, lanes.env_t + 1)
-                raise
+            all_done = write_step(self._store, env_index, result, self._unchecked_steps)
             seconds["timed_scatter"] += perf_counter() - stepped
             seconds["timed_env"] += stepped - sent
             seconds["timed_send"] += sent - begun

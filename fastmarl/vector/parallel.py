@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from fastmarl._actions import ActionDicts
-from fastmarl.envs.form import check_step_result
 from fastmarl.errors import EnvWorkerError
-from fastmarl.vector.parts import VectorParts
+from fastmarl.vector.parts import AfterStep, VectorParts
 from fastmarl.vector.processes import EnvWorkers, WorkerProcess, error_of
-from fastmarl.vector.results import write_reset
+from fastmarl.vector.results import write_reset, write_step
 from fastmarl.vector.units import Unit, first_ready, in_turn, make_units
 from fastmarl.vector.worker import RESET, Extra, Failure
 
 NOTHING = Extra()
-AfterStep = Callable[[int, int], None]
 
 
 class ProcessVector:
@@ -95,8 +93,7 @@ class ProcessVector:
         env_index = worker.env_indices[place]
         results = worker.slots[place].results
         result = results.read_reset(extra.infos or {}) if extra.result is None else extra.result[0]
-        if self._env_states:
-            self._env_states[env_index].add(results.read_state() if extra.state is None else extra.state[0])
+        self._record_state(worker, place, extra)
         write_reset(self._store, env_index, result, self._unchecked_resets)
 
     # Steps.
@@ -183,16 +180,13 @@ class ProcessVector:
         env_index = worker.env_indices[place]
         results = worker.slots[place].results
         result: Any = results.read(extra.infos or {}) if extra.result is None else extra.result[0]
+        self._record_state(worker, place, extra)
+        return write_step(self._store, env_index, result, self._unchecked_steps)
+
+    def _record_state(self, worker: WorkerProcess, place: int, extra: Extra) -> None:
         if self._env_states:
-            self._env_states[env_index].add(results.read_state() if extra.state is None else extra.state[0])
-        if env_index in self._unchecked_steps:
-            check_step_result(result, env_index, self._lanes[env_index].env_t + 1)
-            self._unchecked_steps.discard(env_index)
-        try:
-            return self._store.scatter.write_step(env_index, *result)
-        except TypeError:
-            check_step_result(result, env_index, self._lanes[env_index].env_t + 1)
-            raise
+            state = worker.slots[place].results.read_state() if extra.state is None else extra.state[0]
+            self._env_states[worker.env_indices[place]].add(state)
 
     # Failures.
 

@@ -1,13 +1,15 @@
 """What every vector of envs works with."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fastmarl.env_actions import EnvActions
 from fastmarl.env_states import EnvStates
 from fastmarl.store import EpisodeStore
 from fastmarl.vector.failures import Failures
+
+AfterStep = Callable[[int, int], None]  # env index, flags of `__all__`: an env's step is recorded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -369,7 +369,7 @@ def error_of(failure: Failure) -> Exception:
     error: Exception
     try:
         error = pickle.loads(failure.error)
-    except Exception:
+    except Exception:  # its class may raise whatever it likes when it is made anew
         last_line = failure.text.strip().rpartition("\n")[2]
         error = RemoteEnvError(failure.env_index, last_line)
     error.add_note(f"fastmarl: raised by {failure.call} of env {failure.env_index}")

@@ -1,8 +1,8 @@
-"""What an env's reset() has returned, to the store."""
+"""What an env's reset() or step() has returned, to the store."""
 
 from typing import Any
 
-from fastmarl.envs.form import check_reset_result
+from fastmarl.envs.form import check_reset_result, check_step_result
 from fastmarl.store import EpisodeStore
 
 
@@ -19,4 +19,24 @@ def write_reset(store: EpisodeStore, env_index: int, result: Any, unchecked: set
         store.scatter.write_reset(env_index, *result)
     except TypeError:
         check_reset_result(result, env_index)
+        raise
+
+
+def write_step(store: EpisodeStore, env_index: int, result: Any, unchecked: set[int]) -> int:
+    """Write a step; the first one of envs in `unchecked` is looked at closely before.
+
+    Returns:
+        The flags of `__all__`, see Scatter.write_step().
+
+    Raises:
+        MultiAgentEnvError: and its kinds; this is no result of step().
+    """
+    env_t = store.table.envs[env_index].env_t + 1
+    if env_index in unchecked:
+        check_step_result(result, env_index, env_t)
+        unchecked.discard(env_index)
+    try:
+        return store.scatter.write_step(env_index, *result)
+    except TypeError:
+        check_step_result(result, env_index, env_t)
         raise

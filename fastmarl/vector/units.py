@@ -60,7 +60,7 @@ def make_units(workers: list[WorkerProcess], num_splits: int) -> list[Unit]:
 
 
 def in_turn(stepping: list[Unit]) -> Iterator[Unit]:
-    """All units of the part that has been stepped for longest."""
+    """All units of the part that has been stepped for longest. Each may be taken off the list meanwhile."""
     part = stepping[0].part
     yield from list(takewhile(lambda unit: unit.part == part, stepping))
 
@@ -84,9 +84,7 @@ def _wait(stepping: list[Unit]) -> set[WorkerProcess]:
     first: dict[WorkerProcess, Unit] = {}
     for unit in stepping:
         first.setdefault(unit.worker, unit)
-    ready = {
-        worker for worker, unit in first.items() if not unit.is_answered or worker.has_answer(unit.number)
-    }  # fmt: skip
+    ready = {worker for worker, unit in first.items() if not unit.is_answered or worker.has_answer(unit.number)}
     waiting = {worker.sock.fileno(): worker for worker in first if worker not in ready}
     poll = select.poll()
     for fd in waiting:

@@ -81,7 +81,7 @@ class Failure:
         try:
             pickled = pickle.dumps(error)
             pickle.loads(pickled)
-        except Exception:
+        except Exception:  # its class may raise whatever it likes
             pickled = b""
         return cls(env_index, call, pickled, text)
 

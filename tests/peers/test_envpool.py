@@ -2,7 +2,7 @@
 
 import envpool
 import numpy as np
-from reference.puffer_rows import SampledRows
+from reference.sampled import Sampled
 
 from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
 
@@ -15,7 +15,7 @@ def cart_poles(num_envs):
 
 def test_episodes_are_what_the_envs_said():
     """A second batch with the same seed, given the recorded actions, says the same."""
-    sampled = SampledRows(lambda config: cart_poles(config.num_envs), NUM_ENVS, calls=[1, 2, 70, 60])
+    sampled = Sampled(lambda config: cart_poles(config.num_envs), NUM_ENVS, calls=[1, 2, 70, 60])
     assert isinstance(sampled.adapter, VectorGymnasiumEnv)
     records = [[episode.agent_episodes[0] for episode in of_env if len(episode)] for of_env in sampled.by_env]
     batch, t_E = cart_poles(NUM_ENVS), np.zeros(NUM_ENVS, int)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from pufferlib.ocean.environment import env_creator
-from reference.puffer_rows import SampledRows, check_replay
+from reference.puffer_rows import check_replay
+from reference.sampled import Sampled
 
 from fastmarl.envs.pufferlib import PufferLibEnv
 
@@ -40,7 +41,7 @@ def test_episodes_are_what_the_env_said(name, options, ends):
         made.append(noting_seeds(env_creator(f"puffer_{name}")(num_envs=config.num_envs, **options)))
         return PufferLibEnv(made[0], config.num_envs)
 
-    sampled = SampledRows(make, NUM_ENVS, calls=[1, 2, 17, 60])
+    sampled = Sampled(make, NUM_ENVS, calls=[1, 2, 17, 60])
     again = env_creator(f"puffer_{name}")(num_envs=NUM_ENVS, **options)
     assert (check_replay(sampled, again, made[0].seeds[0]) > NUM_ENVS) == ends
     again.close()
@@ -50,13 +51,13 @@ def test_rows_that_end_one_by_one_are_envs_of_their_own():
     def make(config):
         return PufferLibEnv(env_creator("puffer_squared")(num_envs=config.num_envs, size=3))
 
-    sampled = SampledRows(make, 8, calls=[40])
+    sampled = Sampled(make, 8, calls=[40])
     episodes = [episode for of_env in sampled.by_env for episode in of_env]
     assert all(list(episode.agent_episodes) == [0] for episode in episodes) and len(episodes) > 40
 
 
 def test_the_last_observation_of_connect4_is_the_true_one():
-    sampled = SampledRows("pufferlib.connect4", NUM_ENVS, calls=[5, 70])
+    sampled = Sampled("pufferlib.connect4", NUM_ENVS, calls=[5, 70])
     n_ended = 0
     for episodes in sampled.by_env:
         for episode in episodes:
