@@ -1,4 +1,4 @@
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,24 @@ class EpisodeRecord:
     module_returns: dict[int, float]
     def __init__(self, env_index: int, id_: str, started_at: float) -> None: ...
 
-def ids_of(lanes: tuple[int, ...], agent_ids: list[Hashable]) -> tuple[Hashable, ...]: ...
+def episode_id(run_id: str, number: int) -> str: ...
+def open_all(
+    records: list[EpisodeRecord | None],
+    envs: list[EnvLanes],
+    env_indices: list[int],
+    spare: list[EpisodeRecord],
+    run_id: str,
+    number: int,
+    now: float,
+) -> None: ...
+def map_all(
+    records: list[EpisodeRecord | None], env_indices: list[int], policy_mapping_fn: Any, only_module: int
+) -> None: ...
+def ids_of(lanes: list[int], agent_ids: list[Hashable]) -> tuple[Hashable, ...]: ...
+def live_lanes(envs: list[EnvLanes], env_indices: Iterable[int]) -> list[int]: ...
+def next_chunks(
+    records: list[EpisodeRecord], envs: list[EnvLanes], lookback_E: np.ndarray, done_L: np.ndarray
+) -> None: ...
 def with_new_infos(envs: list[EnvLanes]) -> list[EnvLanes]: ...
 def join_all(
     records: list[EpisodeRecord | None],

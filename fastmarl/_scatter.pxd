@@ -29,6 +29,7 @@ cdef class EnvLanes:
     cdef size_t[::1] keys, next_keys        # addresses of the id objects, which the lane table keeps alive
     cdef lane_t[::1] lanes, next_lanes
     cdef lane_t[::1] order                  # places in the observation dict, in the order of writing; unset: as they are
+    cpdef clear(self)
     cdef int _grow(self, Py_ssize_t capacity) except -1
 
 

@@ -4,11 +4,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 
 import gymnasium as gym
+import numpy as np
 
-from fastmarl._records import EpisodeRecord, ids_of
-from fastmarl._scatter import Scatter, waiting_places
+from fastmarl._scatter import waiting_places
 from fastmarl.block import Block, BlockSource
-from fastmarl.lanes import LaneTable
 from fastmarl.single_agent_episode import SingleAgentEpisode
 
 TERMINATED, TRUNCATED = 1, 2
@@ -17,12 +16,13 @@ ROW, MODULE = 0, 7  # columns of Scatter.lanes_now()
 
 
 class ChunkParts:
-    """Where the rows of one chunk's lanes are, as of now; called, it makes the agents' parts.
+    """Where the rows of one chunk's lanes are; called, it makes the agents' parts.
 
     Args:
-        table, scatter: of all lanes.
-        record: of the chunk's episode: the lanes are those that it has now, in order of appearance.
+        agent_ids, lanes: in order of appearance.
+        columns: of these lanes, see `Scatter.lanes_now()`.
         blocks, module_ids: by module index.
+        env_index, episode_id: of the chunk.
         spaces_of: (env index, agent id) -> (observation space, action space).
         infos: lane -> env step -> info.
     """
@@ -33,20 +33,23 @@ class ChunkParts:
 
     def __init__(
         self,
-        table: LaneTable,
-        scatter: Scatter,
-        record: EpisodeRecord,
+        *,
+        agent_ids: tuple[Hashable, ...],
+        lanes: tuple[int, ...],
+        columns: np.ndarray,
         blocks: tuple[Block, ...],
         module_ids: Sequence[str],
+        env_index: int,
+        episode_id: str,
         spaces_of: Callable[[int, Hashable], tuple[gym.Space, gym.Space]],
         infos: dict[int, dict[int, dict]],
     ):
-        self._lanes = tuple(record.lanes)
-        self.agent_ids = ids_of(self._lanes, table.agent_ids)
-        self._columns = scatter.lanes_now(record.lanes)
+        self.agent_ids = agent_ids
+        self._lanes = lanes
+        self._columns = columns
         self._blocks: Sequence[Block] | Mapping[int, Block] = blocks
         self._module_ids = module_ids
-        self._env_index, self._episode_id = record.env_index, record.id_
+        self._env_index, self._episode_id = env_index, episode_id
         self._spaces_of = spaces_of
         self._infos = infos
 

@@ -51,11 +51,15 @@ class Goal:
     @property
     def wants_episodes(self) -> bool:
         """Whether one more finished episode is wanted."""
-        return self.num_episodes is None or len(self.finished_ids) < self.num_episodes
+        return self.num_wanted(1) == 1
+
+    def num_wanted(self, n: int) -> int:
+        """How many of n more finished episodes are wanted."""
+        return n if self.num_episodes is None else min(n, self.num_episodes - len(self.finished_ids))
 
     def wanted(self, chunks: list[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
         """Without the chunks of episodes that were not finished, where whole episodes were asked for."""
-        return [chunk for chunk in chunks if not self.counts_episodes or chunk.id_ in self.finished_ids]
+        return [chunk for chunk in chunks if chunk.id_ in self.finished_ids] if self.counts_episodes else chunks
 
 
 def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: int | None, num_envs: int) -> Goal:

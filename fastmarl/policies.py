@@ -6,7 +6,7 @@ from time import perf_counter
 
 import torch
 
-from fastmarl._records import EpisodeRecord
+from fastmarl._records import EpisodeRecord, map_all
 from fastmarl.action_masks import ActionMasks
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.env_actions import EnvActions
@@ -75,12 +75,10 @@ class Policies:
 
     # Who acts for whom.
 
-    def begin_episode(self, env_index: int, mapping_fn: MappingFn | None) -> None:
-        """The env's new episode has this mapping function from its first agent to its last."""
-        record = self._store.table.record(env_index)
-        record.policy_mapping_fn = mapping_fn
-        if mapping_fn is None:
-            (record.only_module,) = self._index_of.values()
+    def begin_episodes(self, env_indices: list[int], mapping_fn: MappingFn | None) -> None:
+        """The new episodes of these envs have this mapping function from their first agent to their last."""
+        only_module = next(iter(self._index_of.values())) if mapping_fn is None else -1
+        map_all(self._store.table.records, env_indices, mapping_fn, only_module)
 
     def is_outdated(self, env_index: int, mapping_fn: MappingFn | None) -> bool:
         """Whether the env's episode would be another one if it began now, under this mapping function."""

@@ -274,33 +274,49 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
             seconds["forward"] += acted - batched
             seconds["connect"] += batched - begun
 
-    def _after_step(self, env_index: int, all_done: int) -> None:
-        """An env's step is recorded (or has failed): tell who listens; close its episode if it is over."""
+    def _after_step(self, env_indices: list[int], flags: list[int]) -> None:
+        """Steps of these envs are recorded (or have failed): tell who listens; close the episodes that are over."""
         begun = perf_counter()
-        goal = self._goal
+        if len(env_indices) == 1 or self._listeners["on_episode_step"] or self._listeners["on_episode_end"]:
+            for env_index, all_done in zip(env_indices, flags, strict=True):
+                self._after_env_step(env_index, all_done)
+        else:
+            self._end_episodes(env_indices, flags)
+        self._counts.seconds["after_step"] += perf_counter() - begun
+
+    def _after_env_step(self, env_index: int, all_done: int) -> None:
         if all_done & FAILED:
-            goal.env_steps -= 1  # it was not made
+            self._goal.env_steps -= 1  # it was not made
         elif self._listeners["on_episode_step"]:
             self._call_for_env("on_episode_step", env_index, self._store.running_chunk(env_index))
-        if all_done == FAILED or (all_done and not goal.wants_episodes):
+        if all_done == FAILED:
             self._store.drop_episode(env_index)
             self._to_reset.add(env_index)
         elif all_done:
-            chunk = self._store.finish_episode(env_index, all_done)
-            goal.finished_ids.add(chunk.id_)
-            earlier = self._earlier_chunks.pop(chunk.id_, [])
-            self._call_for_env("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
-            self._to_reset.add(env_index)
-        self._counts.seconds["after_step"] += perf_counter() - begun
+            self._end_episodes([env_index], [all_done])
+
+    def _end_episodes(self, env_indices: list[int], flags: list[int]) -> None:
+        """Keep those of these envs' episodes that are wanted, and drop the others."""
+        goal, store = self._goal, self._store
+        n = goal.num_wanted(len(env_indices))
+        goal.finished_ids.update(store.finish_episodes(env_indices[:n], flags[:n]))
+        for env_index in env_indices[n:]:
+            store.drop_episode(env_index)
+        self._to_reset.update(env_indices)
+        if n and self._listeners["on_episode_end"]:
+            for env_index, chunk in zip(env_indices[:n], store.ended_chunks()[-n:], strict=True):
+                earlier = self._earlier_chunks.pop(chunk.id_, [])
+                self._call_for_env("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
 
     def _reset_envs(self) -> None:
         """Begin the episodes of the envs that have none."""
         begun = perf_counter()
         env_indices = sorted(self._to_reset)
-        for env_index in env_indices:
-            self._store.open_episode(env_index)
-            self._policies.begin_episode(env_index, self.config.policy_mapping_fn)
+        for together in [[i] for i in env_indices] if self._listeners["on_episode_created"] else [env_indices]:
+            self._store.open_episodes(together)
+            self._policies.begin_episodes(together, self.config.policy_mapping_fn)
             if self._listeners["on_episode_created"]:
+                (env_index,) = together
                 self._call_for_env("on_episode_created", env_index, self._store.running_chunk(env_index))
         self.env.reset(env_indices)
         self._to_reset.clear()
@@ -322,8 +338,9 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
 
     def _rescue(self, goal: Goal) -> None:
         """After an error: keep the episodes that finished for the next call, drop the running ones."""
-        finished = {chunk.id_ for chunk in self._store.finished_chunks if chunk.is_done}
-        self._rescued += [chunk for chunk in self._store.finished_chunks if chunk.id_ in finished]
+        chunks = self._store.ended_chunks()
+        finished = {chunk.id_ for chunk in chunks if chunk.is_done}
+        self._rescued += [chunk for chunk in chunks if chunk.id_ in finished]
         for env_index in range(self.num_envs):
             self._store.drop_episode(env_index)
         self._to_reset.update(range(self.num_envs))

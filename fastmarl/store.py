@@ -13,10 +13,9 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl import _store
-from fastmarl._records import EpisodeRecord, settle_all, steps_by_agent
+from fastmarl._records import EpisodeRecord, episode_id, next_chunks, open_all, settle_all, steps_by_agent
 from fastmarl._scatter import ModuleRows, Scatter
 from fastmarl.block import Block, Key, MemoryPool
-from fastmarl.chunk import TERMINATED, TRUNCATED, ChunkParts
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.connectors.rewards import RewardConnector
 from fastmarl.env_states import EnvStates
@@ -25,6 +24,7 @@ from fastmarl.kernels.accumulate import accumulate
 from fastmarl.lanes import LaneTable
 from fastmarl.spaces import RowLayout
 from fastmarl.summaries import CallSummary, summary_of
+from fastmarl.unread_chunks import UnreadChunks
 
 ASLEEP: Any = None  # in place of the block of a module that has no agents
 
@@ -79,15 +79,17 @@ class EpisodeStore:
         self.awake: list[int] = []
         self.on_wake: Callable[[int], None] = lambda module: None
         self.blocks = [ASLEEP] * len(layouts)
-        self._blocks_of_chunks: tuple[Block, ...] = ()
         self.acting_from = [0] * len(layouts)  # per module: its agents act next upon the rows from here on
         self._first_action = [0] * len(layouts)  # acting_from at the call's begin
         self._stamped = [0] * len(layouts)
         self._run_id = uuid.uuid4().hex[:20]
         self._n_ids = 0
-        self._finished: list[EpisodeRecord] = []
+        self._ended_chunks: list[MultiAgentEpisode] = []
+        self._unread = UnreadChunks(spaces_of)
+        self._n_finished = 0  # episodes in this call
+        self._to_sum_up: list[EpisodeRecord] = []  # the last of them
+        self._spare_records: list[EpisodeRecord] = []
         self._dropped_lanes: list[int] = []
-        self.finished_chunks: list[MultiAgentEpisode] = []
 
     def _make_scatter(self) -> Scatter:
         return Scatter(self.table, self._grow, self.rows)
@@ -137,17 +139,19 @@ class EpisodeStore:
 
     # In every tick.
 
-    def open_episode(self, env_index: int) -> None:
-        """The env is about to be reset: what comes next for it is a new episode."""
-        self.table.envs[env_index].clear()
+    def open_episodes(self, env_indices: list[int]) -> None:
+        """These envs are about to be reset: what comes next for each is a new episode."""
+        table, now = self.table, time.perf_counter()
+        open_all(table.records, table.envs, env_indices, self._spare_records, self._run_id, self._n_ids + 1, now)
+        self._n_ids += len(env_indices)
         if self._env_states:
-            self._env_states[env_index].begin_episode()
-        self.table.records[env_index] = EpisodeRecord(env_index, self.new_id(), time.perf_counter())
+            for env_index in env_indices:
+                self._env_states[env_index].begin_episode()
 
     def new_id(self) -> str:
         """32 hexadecimal digits, different from all others."""
         self._n_ids += 1
-        return f"{self._run_id}{self._n_ids:012x}"
+        return episode_id(self._run_id, self._n_ids)
 
     def connect(self) -> None:
         """Let the connectors make the recorded observations of those that have come since the last time."""
@@ -178,15 +182,26 @@ class EpisodeStore:
 
     # When episodes end, and at the end of a call.
 
-    def finish_episode(self, env_index: int, all_done: int) -> MultiAgentEpisode:
-        """The env has said `__all__`: close the episode and its last chunk."""
-        record = self.table.record(env_index)
-        chunk = self._make_chunk(record, bool(all_done & TERMINATED), bool(all_done & TRUNCATED))
-        self.finished_chunks.append(chunk)
-        record.env_steps, record.duration_s = chunk.env_t, chunk.get_duration_s()
-        self._finished.append(record)
-        self.table.records[env_index] = None
-        return chunk
+    def finish_episodes(self, env_indices: list[int], flags: list[int]) -> list[str]:
+        """These envs have said `__all__`: close their episodes and last chunks. Returns the episodes' ids."""
+        table, unread, first = self.table, self._unread, len(self._unread)
+        self._before_notes(unread, env_indices)
+        records = unread.add_finished(table.records, table.envs, env_indices, flags, time.perf_counter())
+        self._n_finished += len(records)
+        self._to_sum_up += records
+        too_many = max(0, len(self._to_sum_up) - self._max_summaries)
+        for record in self._to_sum_up[:too_many]:
+            self._dropped_lanes += record.ended
+        self._spare_records += self._to_sum_up[:too_many]
+        del self._to_sum_up[:too_many]
+        return unread.ids[first:]
+
+    def ended_chunks(self) -> list[MultiAgentEpisode]:
+        """The chunks that have ended in this call, in order; they can be read from now on."""
+        self._seal(self._unread)
+        self._ended_chunks += self._unread.take()
+        self._unread = UnreadChunks(self._spaces_of)
+        return self._ended_chunks
 
     def drop_episode(self, env_index: int) -> None:
         """Forget the running episode, if there is one."""
@@ -202,17 +217,20 @@ class EpisodeStore:
         for env_index in sorted(self.table.respawned):
             record = self.table.record(env_index)
             joining, record.joining = record.joining, ()
-            self.finished_chunks.append(self._make_chunk(record))
+            self._ended_chunks += [*self._unread.take(), self.running_chunk(env_index)]
             for module in self.awake:
                 lanes, _, counts = self._carried(module, self.table.live_lanes([env_index]))
                 self._open_chunk(lanes, counts)
             record.lanes += joining
-            self._next_chunk(record)
+            self._next_chunks([record])
         self.table.respawned.clear()
 
     def running_chunk(self, env_index: int) -> MultiAgentEpisode:
         """The running episode's chunk as recorded up to now."""
-        return self._make_chunk(self.table.record(env_index))
+        unread = UnreadChunks(self._spaces_of)
+        self._note_running(unread, [env_index])
+        self._seal(unread)
+        return MultiAgentEpisode(**unread.arguments(0))  # now: agents that wait may be paid more
 
     def opened_chunk(self, env_index: int) -> MultiAgentEpisode:
         """The running episode before its agents have joined: what mapping functions are given."""
@@ -225,10 +243,11 @@ class EpisodeStore:
 
     def cut(self) -> tuple[list[MultiAgentEpisode], CallSummary]:
         """End the call: finished chunks in order of finishing, then the running episodes' in env order."""
-        chunks = self.finished_chunks
-        for record in self.table.records:
-            if record is not None and self.table.envs[record.env_index].env_t > record.env_t_started:
-                chunks.append(self._make_chunk(record))
+        table = self.table
+        running = [record for record in table.records if record is not None]
+        stepped = [each.env_index for each in running if table.envs[each.env_index].env_t > each.env_t_started]
+        self._note_running(self._unread, stepped)
+        chunks = self.ended_chunks()
         idle = [module for module in self.awake if not self.rows[module].n]
         summary = self.renew()
         for module in idle:
@@ -244,47 +263,28 @@ class EpisodeStore:
         self._first_action, self._stamped = list(self.acting_from), list(self.acting_from)
         running = [record for record in self.table.records if record is not None]
         self._settle_ended(running)
-        for record in running:
-            self._next_chunk(record)
+        self._next_chunks(running)
         self._renew_env_states()
         self.table.release(self._dropped_lanes)
-        self.finished_chunks, self._finished, self._dropped_lanes = [], [], []
-        self._blocks_of_chunks = ()
+        self._ended_chunks, self._to_sum_up, self._dropped_lanes = [], [], []
+        self._n_finished = 0
+        self._unread = UnreadChunks(self._spaces_of)
         return summary
 
-    def _make_chunk(
-        self, record: EpisodeRecord, terminated: bool = False, truncated: bool = False
-    ) -> MultiAgentEpisode:
+    def _before_notes(self, unread: UnreadChunks, env_indices: list[int]) -> None:
+        """The chunks of these envs are to be noted next."""
         if self.connects:
             self.connect()
-        table, env = self.table, self.table.envs[record.env_index]
-        infos: dict[int, dict[int, dict]] = {}
-        for env_t, lane, info in env.infos:
-            infos.setdefault(lane, {})[env_t] = info
-        parts = ChunkParts(table, self.scatter, record, self._shared_blocks(), self.module_ids, self._spaces_of, infos)
-        return MultiAgentEpisode(
-            id_=record.id_,
-            agent_episodes=parts,
-            env_t_started=record.env_t_started,
-            env_t=env.env_t,
-            lookback=record.lookback,
-            is_terminated=terminated,
-            is_truncated=truncated,
-            common_infos=infos.get(-1, {}),
-            waiting_infos=parts.waiting_infos if infos else None,
-            hanging_rewards=None if terminated or truncated else parts.hanging_rewards(self.acting_from),
-            custom_data=record.custom_data,
-            agent_ids=parts.agent_ids,
-            env_states=self._states_of_chunk(record) if self._env_states else None,
-            duration_s=time.perf_counter() - record.started_at,
-        )
+        if self._env_states:
+            for place, env_index in enumerate(env_indices, len(unread)):
+                unread.env_states[place] = self._states_of_chunk(self.table.record(env_index))
 
-    def _shared_blocks(self) -> tuple[Block, ...]:
-        """All blocks as they are now: one tuple for all chunks until one is put in another's place."""
-        blocks = tuple(self.blocks)
-        if blocks != self._blocks_of_chunks:
-            self._blocks_of_chunks = blocks
-        return self._blocks_of_chunks
+    def _note_running(self, unread: UnreadChunks, env_indices: list[int]) -> None:
+        self._before_notes(unread, env_indices)
+        unread.add_running(self.table.records, self.table.envs, env_indices, time.perf_counter())
+
+    def _seal(self, unread: UnreadChunks) -> None:
+        unread.seal(self.scatter, self.table.agent_ids, tuple(self.blocks), self.module_ids, self.acting_from)
 
     def _states_of_chunk(self, record: EpisodeRecord) -> np.ndarray:
         env_t = self.table.envs[record.env_index].env_t
@@ -308,11 +308,9 @@ class EpisodeStore:
             summary.module_steps[module_id] = summary.module_steps.get(module_id, 0) + actions[1] - actions[0]
         summary.agent_steps = steps_by_agent(table.agent_ids, table.actions_L)
         table.actions_L[:] = 0
-        summary.num_episodes = len(self._finished)
-        first_summed = max(0, len(self._finished) - self._max_summaries)
-        self._drop_ended(self._finished[:first_summed])
-        self._settle_ended(self._finished[first_summed:])
-        summary.episodes = [summary_of(record, self.module_ids) for record in self._finished[first_summed:]]
+        self._settle_ended(self._to_sum_up)
+        summary.num_episodes = self._n_finished
+        summary.episodes = [summary_of(record, self.module_ids) for record in self._to_sum_up]
         summary.unattributed_reward = table.unattributed_reward
         table.unattributed_reward = 0.0
         return summary
@@ -322,29 +320,28 @@ class EpisodeStore:
         table = self.table
         self._dropped_lanes += settle_all(records, table.agent_ids, table.module_L, table.return_L, table.steps_L)
 
-    def _drop_ended(self, records: list[EpisodeRecord]) -> None:
-        """Give the ended lanes back of episodes whose sums nobody asks for."""
+    def _next_chunks(self, records: list[EpisodeRecord]) -> None:
+        """The episodes go on in new chunks, with the lanes that live."""
+        table = self.table
+        next_chunks(records, table.envs, self._lookback_E, table.done_L)
         for record in records:
-            self._dropped_lanes += record.ended
+            env = table.envs[record.env_index]
+            if self._env_states:
+                acted_at = (self.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]] for lane in record.lanes)
+                record.env_states_from = min([env.env_t - record.lookback, *map(int, acted_at)])
+            if env.infos:
+                env.infos = self._infos_for_next(record)
 
-    def _next_chunk(self, record: EpisodeRecord) -> None:
-        """The episode goes on in a new chunk, with the lanes that live."""
+    def _infos_for_next(self, record: EpisodeRecord) -> list[tuple[int, int, dict]]:
+        """The infos that the episode's next chunk needs of those up to now."""
         table, env = self.table, self.table.envs[record.env_index]
-        record.env_t_started = env.env_t
-        lookback = int(self._lookback_E[record.env_index])
-        record.lookback = min(lookback, env.env_t)
-        record.lanes[:] = [lane for lane in record.lanes if not table.done_L[lane]]
-        if self._env_states:
-            acted_at = (self.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]] for lane in record.lanes)
-            record.env_states_from = min([env.env_t - record.lookback, *map(int, acted_at)])
-        if env.infos:
-            since = env.env_t - lookback
-            kept_from = {-1: since}
-            for lane in record.lanes:
-                block = self.blocks[table.module_L[lane]]
-                rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
-                kept_from[lane] = min(since, int(block.env_t_R[rows[0]]))
-            env.infos = [info for info in env.infos if info[0] >= kept_from.get(info[1], env.env_t + 1)]
+        since = env.env_t - int(self._lookback_E[record.env_index])
+        kept_from = {-1: since}
+        for lane in record.lanes:
+            block = self.blocks[table.module_L[lane]]
+            rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
+            kept_from[lane] = min(since, int(block.env_t_R[rows[0]]))
+        return [info for info in env.infos if info[0] >= kept_from.get(info[1], env.env_t + 1)]
 
     def _carried(self, module: int, live: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(the live lanes of a module, their rows for the next chunk, how many of each): see _store.carried()."""

@@ -3,7 +3,7 @@ cimport numpy as cnp
 import numpy as np
 from cpython.object cimport PyObject
 
-from typedefs cimport lane_t, row_t
+from typedefs cimport flag_t, lane_t, row_t
 
 from fastmarl._scatter cimport EnvLanes
 
@@ -11,6 +11,7 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     void PyObject_GC_UnTrack(PyObject* container) noexcept
+    Py_ssize_t Py_REFCNT(PyObject* instance) noexcept
 
 REMEMBERED = 4096  # finished agents of one episode that are told apart from ones never seen
 cdef Py_ssize_t MOST = REMEMBERED
@@ -24,39 +25,30 @@ cdef class EpisodeRecord:
         id_: of the episode.
         started_at: time.perf_counter() at its begin.
     """
-    cdef public Py_ssize_t env_index
-    cdef public str id_
-    cdef public double started_at
-    cdef public double duration_s           # set at its end
-    cdef public Py_ssize_t env_steps        # likewise
-    cdef public Py_ssize_t env_t_started    # of the current chunk
-    cdef public Py_ssize_t lookback
-    cdef public Py_ssize_t env_states_from  # env step of the first recorded global state that the current chunk needs
-    cdef public list lanes                  # of the current chunk, in order of appearance
-    cdef public tuple joining               # respawned while their former lane is in this chunk: they open the next
-    cdef public list ended                  # since the call began
-    cdef public dict finished               # agent id -> its ended lane, or -1 once that was returned
-    cdef public dict early_rewards          # paid before the first observation
-    cdef public object policy_mapping_fn    # the one in force at the reset; None: everybody to one module, ...
-    cdef public int only_module             # ... this one
-    cdef public dict module_of              # agent id -> module index, where a function has told
-    cdef public object opened               # the episode as mapping functions see it
-    cdef public dict custom_data
-    cdef public dict agent_returns          # of ended lanes
-    cdef public dict agent_steps
-    cdef public dict module_returns
 
     def __init__(self, Py_ssize_t env_index, str id_, double started_at):
-        self.env_index = env_index
-        self.id_ = id_
-        self.started_at = started_at
-        self.lanes, self.joining, self.ended = [], (), []
+        self.lanes, self.ended = [], []
         # They hold nothing but numbers. Where thousands of episodes run, the garbage collector looked for cycles in
         # lists such as these for a tenth of the time.
         PyObject_GC_UnTrack(<PyObject*>self.lanes)
         PyObject_GC_UnTrack(<PyObject*>self.ended)
         self.finished, self.early_rewards, self.module_of, self.custom_data = {}, {}, {}, {}
         self.agent_returns, self.agent_steps, self.module_returns = {}, {}, {}
+        self.begin(env_index, id_, started_at)
+
+    cdef int begin(self, Py_ssize_t env_index, str id_, double started_at) except -1:
+        """Be the record of another episode."""
+        self.env_index, self.id_, self.started_at = env_index, id_, started_at
+        self.env_t_started = self.lookback = self.env_states_from = 0
+        self.joining, self.policy_mapping_fn, self.opened = (), None, None
+        self.lanes.clear()
+        self.ended.clear()
+        for numbers in (self.finished, self.early_rewards, self.module_of, self.agent_returns, self.agent_steps,
+                        self.module_returns):
+            numbers.clear()
+        if self.custom_data or Py_REFCNT(<PyObject*>self.custom_data) > 1:
+            self.custom_data = {}  # the old one is that of a chunk
+        return 0
 
     cdef int add(self, object agent_id, object module, double total, row_t steps) except -1:
         """Add an ended lane's return and steps to the episode's."""
@@ -69,9 +61,68 @@ cdef class EpisodeRecord:
         return 0
 
 
-def ids_of(tuple lanes, list agent_ids):
+def episode_id(str run_id, Py_ssize_t number):
+    """32 hexadecimal digits, of which the first 20 are given."""
+    return f"{run_id}{number:012x}"
+
+
+def open_all(
+    list records,                       # [env]
+    list envs,                          # [env] EnvLanes
+    list env_indices,                   # whose episodes begin
+    list spare,                         # records of former episodes; taken from the end
+    str run_id,
+    Py_ssize_t number,                  # of the first in its id
+    double now,
+):
+    """New episodes for these envs."""
+    cdef EnvLanes env
+    cdef EpisodeRecord record
+    cdef Py_ssize_t env_index
+    for env_index in env_indices:
+        env = envs[env_index]
+        env.clear()
+        record = spare.pop() if spare else None
+        if record is None or Py_REFCNT(<PyObject*>record) > 1:  # else somebody tells it apart from others
+            record = EpisodeRecord(env_index, episode_id(run_id, number), now)
+        else:
+            record.begin(env_index, episode_id(run_id, number), now)
+        records[env_index] = record
+        number += 1
+
+
+def map_all(list records, list env_indices, object policy_mapping_fn, int only_module):
+    """Who acts in these envs' episodes."""
+    cdef EpisodeRecord record
+    for env_index in env_indices:
+        record = records[env_index]
+        record.policy_mapping_fn, record.only_module = policy_mapping_fn, only_module
+
+
+def ids_of(list lanes, list agent_ids):
     """The ids of the agents of these lanes."""
     return tuple([agent_ids[lane] for lane in lanes])
+
+
+def live_lanes(list envs, env_indices):
+    """The lanes of these envs that have not ended."""
+    cdef EnvLanes env
+    cdef list lanes = []
+    for env_index in env_indices:
+        env = envs[env_index]
+        lanes += env.lane_of.values()
+    return lanes
+
+
+def next_chunks(list records, list envs, const lane_t[::1] lookback_E, const flag_t[::1] done_L):
+    """The episodes go on in new chunks, with the lanes that live."""
+    cdef EpisodeRecord record
+    cdef EnvLanes env
+    for record in records:
+        env = envs[record.env_index]
+        record.env_t_started = env.env_t
+        record.lookback = min(lookback_E[record.env_index], env.env_t)
+        record.lanes[:] = [lane for lane in record.lanes if not done_L[<Py_ssize_t>lane]]
 
 
 def with_new_infos(list envs):

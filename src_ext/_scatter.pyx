@@ -87,7 +87,7 @@ cdef class EnvLanes:
         """Write these entries of the next observation dicts, in this order: int32 places, or None for all."""
         self.order = order
 
-    def clear(self):
+    cpdef clear(self):
         """Forget all agents: a new episode begins."""
         self.order = None
         self.lane_of = {}

@@ -81,9 +81,10 @@ def test_layer_normalisation_is_that_of_numpy(rng, variant, n, size, eps):
         for out in net.forward(obs):
             out[...] = np.nan
         logits, values = net.forward(obs)
-        np.testing.assert_allclose(logits, oracle(layers, obs, 0), rtol=1e-6, atol=2e-6)
-        expected = oracle(layers, obs, 1)[:, 0]
-        np.testing.assert_allclose(values, expected, rtol=1e-6, atol=2e-6)
+        # The mean's last bits count for more the closer together a row's numbers are.
+        most = 2e-6 * (1 + abs(obs).max(1) / np.sqrt(obs.var(1) + eps))
+        assert (abs(logits - oracle(layers, obs, 0)) <= most[:, None]).all()
+        assert (abs(values - oracle(layers, obs, 1)[:, 0]) <= most).all()
 
 
 @pytest.mark.parametrize("activation", NUMPY)

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "fastmarl"
 LAYERS = [
     ["errors", "columns", "kernels", "_extensions"],
-    ["config", "spaces", "seeds", "summaries", "figures", "plots"],
+    ["config", "spaces", "seeds", "summaries", "figures", "plots", "garbage"],
     ["lanes", "callbacks", "metrics", "distributions", "moments"],
     ["envs", "block"],
     [
@@ -21,6 +21,7 @@ LAYERS = [
         "episode_indices",
         "episode_sources",
         "chunk",
+        "unread_chunks",
         "store",
         "array_group",
         "array_scatter",

@@ -107,6 +107,28 @@ def test_running_episodes_keep_the_old_function_and_the_removed_module():
     assert runner.get_weights(["other"])["other"]["number"].tolist() == [2]
 
 
+def test_later_episodes_are_told_apart_from_those_of_a_removed_module():
+    """What is known of an episode is kept in memory that others had before."""
+    runner = make_runner(env_config={"joins": 5}, metrics_num_episodes_for_smoothing=1)
+    runner.sample(num_timesteps=3)
+    runner.remove_module("other", new_agent_to_module_mapping_fn=own_module)
+    runner.add_module("other", Says(2))
+    episodes = runner.sample(num_timesteps=57)
+    assert actions_of(episodes) == [{"a": 0, "b": 1}] + [{"a": 0, "b": 2}] * 5
+
+
+def test_custom_data_are_those_of_one_episode():
+    def mapping(agent_id, episode):
+        episode.custom_data.setdefault(agent_id, episode.id_)
+        return own_module(agent_id, episode)
+
+    runner = make_runner(policy_mapping_fn=mapping, metrics_num_episodes_for_smoothing=1)
+    first, rest = runner.sample(num_timesteps=15), runner.sample(num_timesteps=40)
+    for episode in [*first, *rest]:
+        assert episode.custom_data == {"a": episode.id_, "b": episode.id_}
+    assert len({episode.id_ for episode in [*first, *rest]}) == 6
+
+
 def test_an_episode_that_was_reset_already_is_begun_again_where_fresh_ones_are_wanted():
     runner = make_runner()
     runner.sample(num_timesteps=10)  # the episode ended with the call, and the env was reset

@@ -16,6 +16,7 @@ from fastmarl.columns import Columns
 from fastmarl.episode_sources import Source, blank_like, joined
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import BatchError
+from fastmarl.garbage import no_collection
 from fastmarl.single_agent_episode import SingleAgentEpisode
 from fastmarl.spaces import flatten_struct, map_struct
 
@@ -207,11 +208,12 @@ class Trajectories:
 def by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
     """Module id -> trajectories of its agents: episodes in order, in each the agents in order of appearance."""
     parts: dict[str, list[SingleAgentEpisode]] = {}
-    for episode in episodes:
-        for agent_id, part in episode.agent_episodes.items():
-            if len(part):
-                parts.setdefault(episode.module_for(agent_id), []).append(part)
-    return {module_id: Trajectories(of_module) for module_id, of_module in parts.items()}
+    with no_collection():
+        for episode in episodes:
+            for agent_id, part in episode.agent_episodes.items():
+                if len(part):
+                    parts.setdefault(episode.module_for(agent_id), []).append(part)
+        return {module_id: Trajectories(of_module) for module_id, of_module in parts.items()}
 
 
 def as_objects(items: Sequence[Hashable]) -> np.ndarray:

@@ -123,9 +123,10 @@ class RLlibStore(EpisodeStore):
         super()._renew_block(module, live)
         self.blocks[module].forget_waiting(self.acting_from[module])
 
-    def _next_chunk(self, record: Any) -> None:
-        super()._next_chunk(record)
-        record.lookback = int(self._lookback_E[record.env_index])
+    def _next_chunks(self, records: list[Any]) -> None:
+        super()._next_chunks(records)
+        for record in records:
+            record.lookback = int(self._lookback_E[record.env_index])
 
     def _sum_up(self) -> CallSummary:
         return CallSummary()  # RLlib's numbers are summed chunk by chunk, in its order

@@ -1,13 +1,13 @@
 """A batch of envs that steps by itself, in arrays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 import numpy as np
 
 from fastmarl.array_scatter import ArrayScatter
 from fastmarl.envs.arrays import ArrayEnv
-from fastmarl.vector.parts import VectorParts
+from fastmarl.vector.parts import AfterStep, VectorParts
 
 
 class ArrayVector:
@@ -54,7 +54,7 @@ class ArrayVector:
     def forget(self) -> None:
         """After an error; see `InProcessVector.forget`."""
 
-    def recv(self, after_step: Callable[[int, int], None], *, after_each: bool) -> None:
+    def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
         """Record the batch's step; see `InProcessVector.recv`."""
         begun = perf_counter()
         actions, out = self._scatter.actions(), self._scatter.arrays_for_step()
@@ -71,8 +71,10 @@ class ArrayVector:
         seconds["timed_scatter"] += perf_counter() - stepped
         seconds["timed_env"] += stepped - sent
         seconds["timed_send"] += sent - begun
-        for env_index in range(len(all_done_E)) if after_each else ended_envs.tolist():
-            after_step(env_index, int(all_done_E[env_index]))
+        if after_each:
+            after_step(list(range(len(all_done_E))), all_done_E.tolist())
+        elif len(ended_envs):
+            after_step(ended_envs.tolist(), all_done_E[ended_envs].tolist())
 
     def _record_states(self, env_indices: Sequence[int]) -> None:
         if self._env_states:

@@ -68,7 +68,7 @@ class InProcessVector:
         """Record the envs' steps.
 
         Args:
-            after_step: called with (env index, flags of `__all__`) when an env's step is recorded,
+            after_step: called with (env indices, flags of `__all__`) when envs' steps are recorded,
             after_each: after every step, or else only after those that end an episode.
         """
         self._step(self._slots, self._actions.of, after_step, after_each)
@@ -96,7 +96,7 @@ class InProcessVector:
                 check_step_result(result, env_index, lanes.env_t + 1)
                 raise
             if all_done or after_each:
-                after_step(env_index, all_done)
+                after_step([env_index], [all_done])
 
     def _watched_step(
         self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool
@@ -118,7 +118,7 @@ class InProcessVector:
             seconds["timed_env"] += stepped - sent
             seconds["timed_send"] += sent - begun
             if all_done or after_each:
-                after_step(env_index, all_done)
+                after_step([env_index], [all_done])
 
     def _recording(self, env_index: int) -> Any:
         """The env, or it with its states recorded."""
@@ -129,7 +129,7 @@ class InProcessVector:
         """Go on with a new env, or raise the error."""
         _locate(error, env_index, "step()")
         self._restart(env_index, error)
-        after_step(env_index, self._failures.end_episode(env_index))
+        after_step([env_index], [self._failures.end_episode(env_index)])
 
     def _restart(self, env_index: int, error: Exception) -> None:
         self._failures.restart([env_index], error, partial(self._make_anew, env_index), self._seeds)

@@ -174,7 +174,7 @@ class ProcessVector:
             else:
                 all_done = self._write_step(unit.worker, place, extra)
                 if all_done or after_each:
-                    after_step(env_index, all_done)
+                    after_step([env_index], [all_done])
 
     def _write_step(self, worker: WorkerProcess, place: int, extra: Extra) -> int:
         env_index = worker.env_indices[place]
@@ -192,7 +192,7 @@ class ProcessVector:
 
     def _end_episode(self, env_index: int, after_step: AfterStep) -> None:
         self._lost.discard(env_index)
-        after_step(env_index, self._failures.end_episode(env_index))
+        after_step([env_index], [self._failures.end_episode(env_index)])
 
     def _step_failed(self, worker: WorkerProcess, place: int, failure: Failure) -> None:
         try:

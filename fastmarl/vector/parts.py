@@ -9,7 +9,7 @@ from fastmarl.env_states import EnvStates
 from fastmarl.store import EpisodeStore
 from fastmarl.vector.failures import Failures
 
-AfterStep = Callable[[int, int], None]  # env index, flags of `__all__`: an env's step is recorded
+AfterStep = Callable[[list[int], list[int]], None]  # env indices, flags of `__all__`: these envs' steps are recorded
 
 
 @dataclass(frozen=True, kw_only=True)

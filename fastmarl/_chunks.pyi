@@ -1,0 +1,30 @@
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fastmarl._records import EpisodeRecord
+from fastmarl._scatter import EnvLanes
+
+Kind = TypeVar("Kind")
+
+class ChunkNotes:
+    numbers: np.ndarray
+    lanes: list[int]
+    ids: list[str]
+    durations_s: list[float]
+    custom_data: list[dict[str, Any]]
+    infos: list[list[tuple[int, int, dict]]]
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+    def add_finished(
+        self,
+        records: list[EpisodeRecord | None],
+        envs: list[EnvLanes],
+        env_indices: list[int],
+        flags: list[int],
+        now: float,
+    ) -> list[EpisodeRecord]: ...
+    def add_running(
+        self, records: list[EpisodeRecord | None], envs: list[EnvLanes], env_indices: list[int], now: float
+    ) -> None: ...
+    def take_as(self, kind: type[Kind]) -> list[Kind]: ...

@@ -1,0 +1,54 @@
+"""Episodes that are read when somebody first asks for anything in them."""
+
+import copy
+import pickle
+
+import pytest
+from reference.short_episodes import make_runner
+
+from fastmarl import MultiAgentEpisode
+
+
+def make_episodes():
+    runner = make_runner(None, env_config={"n_agents": 2, "length": 3}, num_envs_per_env_runner=2)
+    return runner.sample(num_timesteps=16)
+
+
+@pytest.mark.parametrize("ask", [len, repr, lambda episode: episode.id_, lambda episode: episode[1:2], pickle.dumps])
+def test_a_question_makes_an_episode_of_it(ask):
+    for episode in make_episodes():
+        assert type(episode) is not MultiAgentEpisode
+        assert isinstance(episode, MultiAgentEpisode)
+        assert type(episode) is not MultiAgentEpisode
+        ask(episode)
+        assert type(episode) is MultiAgentEpisode
+
+
+def test_what_is_set_stays():
+    episode = make_episodes()[0]
+    episode.observation_space = {"agent_0": "mine"}
+    assert (episode.observation_space, episode.env_t, type(episode)) == ({"agent_0": "mine"}, 3, MultiAgentEpisode)
+
+
+@pytest.mark.parametrize("twin_of", [copy.copy, copy.deepcopy, lambda episode: pickle.loads(pickle.dumps(episode))])
+def test_copies_of_episodes_that_nobody_has_looked_at(twin_of):
+    twins = [twin_of(episode) for episode in make_episodes()]
+    assert [(twin.env_t_started, twin.env_t, twin.is_done) for twin in twins] == [(0, 3, True)] * 4 + [
+        (0, 2, False)
+    ] * 2
+    for twin in twins:
+        assert twin.agent_steps() == 2 * len(twin)
+        twin.validate()
+
+
+def test_chunks_of_many_calls_are_read_as_they_were():
+    """What follows is written to other memory."""
+    early, late = (make_runner(None, env_config={"length": 40}, seed=3) for _ in range(2))
+    read = [early.sample(num_timesteps=7)[0].get_state() for _ in range(6)]
+    unread = [late.sample(num_timesteps=7)[0] for _ in range(6)]
+    for expected, chunk in zip(read, unread, strict=True):
+        state = chunk.get_state()
+        assert (state["env_t_started"], state["env_t"]) == (expected["env_t_started"], expected["env_t"])
+        for part, other in zip(state["agent_episodes"], expected["agent_episodes"], strict=True):
+            for name in ("rewards", "env_ts", "actions"):
+                assert part[name].tolist() == other[name].tolist()
