@@ -1,5 +1,6 @@
 import os
 import random
+import zlib
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def rng(request):
-    """A generator whose seed a failing test reports; FASTMARL_SEED runs it again."""
-    seed = int(os.environ.get("FASTMARL_SEED", random.randrange(2**32)))
+    """A generator whose seed a failing test reports; FASTMARL_SEED runs it again. In CI each test has its own seed."""
+    of_test = zlib.crc32(request.node.nodeid.encode()) if os.environ.get("CI") else random.randrange(2**32)
+    seed = int(os.environ.get("FASTMARL_SEED", of_test))
     request.node.add_report_section("setup", "seed", f"FASTMARL_SEED={seed}")
     return np.random.default_rng(seed)

@@ -240,7 +240,7 @@ def test_choices_have_the_probabilities_of_their_logits() -> None:
     logits = np.array([0.5, -1.0, 2.0, -0.3], np.float32)
     actions, _, _ = draws_of(CHOICE, np.tile(logits, (40_000, 1)))
     p = np.exp(logits.astype(float)) / np.exp(logits.astype(float)).sum()
-    assert stats.chisquare(np.bincount(actions, minlength=4), 40_000 * p).pvalue > 1e-3
+    assert stats.chisquare(np.bincount(actions, minlength=4), 40_000 * p).pvalue > 1e-6
 
 
 @pytest.mark.parametrize("nvec", [None, [2, 1, 4]])
@@ -278,7 +278,7 @@ def test_parts_of_choices_have_the_probabilities_of_their_logits() -> None:
     for part, size in enumerate(PARTS.nvec):
         p = np.exp(logits[begin : begin + size].astype(float))
         counts = np.bincount(actions[:, part], minlength=size)
-        assert size == 1 or stats.chisquare(counts, 40_000 * p / p.sum()).pvalue > 1e-3
+        assert size == 1 or stats.chisquare(counts, 40_000 * p / p.sum()).pvalue > 1e-6
         begin += size
     assert abs(np.corrcoef(actions[:, 0], actions[:, 1])[0, 1]) < 0.03
 
@@ -287,7 +287,7 @@ def test_real_actions_have_their_means_and_deviations() -> None:
     logits = np.array([1.0, -2.0, 0.5, 0.3, -1.0, 0.0], np.float32)
     actions, _, _ = draws_of(REAL, np.tile(logits, (20_000, 1)))
     for column, mean, log_std in zip(actions.T, logits[:3], logits[3:], strict=True):
-        assert stats.kstest((column - mean) / np.exp(log_std), "norm").pvalue > 1e-3
+        assert stats.kstest((column - mean) / np.exp(log_std), "norm").pvalue > 1e-6
 
 
 class Choosing(TorchRLModule):
