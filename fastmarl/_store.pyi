@@ -1,5 +1,6 @@
 import numpy as np
 
+def chains(prev_R: np.ndarray, last_S: np.ndarray, n_S: np.ndarray) -> np.ndarray: ...
 def chain(prev_R: np.ndarray, last: int, n: int) -> tuple[np.ndarray, int]: ...
 def carried(
     lanes: np.ndarray,

@@ -242,7 +242,8 @@ class Place(NamedTuple):
     """Where one lane's columns are in its block."""
 
     block: Block
-    rows: np.ndarray  # int64, in order
+    last_row: int
+    n_rows: int
     final: int  # place of the final observation, or -1
     end_env_t: int  # env step of the final observation
 
@@ -271,8 +272,7 @@ class BlockSource:
 
     def place(self) -> Place:
         """Where the columns are."""
-        rows, _ = _store.chain(self._block.prev_R, self._last_row, self._n_rows)
-        return Place(self._block, rows, self._final, self._end_env_t)
+        return Place(self._block, self._last_row, self._n_rows, self._final, self._end_env_t)
 
     @property
     def n_obs(self) -> int:

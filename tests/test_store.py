@@ -191,3 +191,16 @@ def test_take_copies_rows_and_outputs():
     assert copy.obs[0][:3].tolist() == [[2, 3], [8, 9], [18, 19]]
     assert copy.outputs["actions"][:3].tolist() == [1, 4, 9]
     assert copy.reward_R[:3].tolist() == [1, 4, 9]
+
+
+@pytest.mark.parametrize("n_chains", [0, 1, 40])
+def test_chains_are_those_of_each_lane(rng, n_chains):
+    rows, prev_R = random_rows(rng, 300, 7)
+    wanted = []
+    for lane in rng.integers(7, size=n_chains).tolist():
+        indices = rows.indices(lane)
+        end = int(rng.integers(1, len(indices) + 1))
+        wanted.append(indices[int(rng.integers(end)) : end])
+    last_S = np.array([indices[-1] for indices in wanted], np.int64)
+    got = _store.chains(prev_R, last_S, np.array([len(indices) for indices in wanted], np.int64))
+    assert got.tolist() == [row for indices in wanted for row in indices]

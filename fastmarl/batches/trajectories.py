@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fastmarl import _store
 from fastmarl.block import BlockSource, Place
 from fastmarl.columns import Columns
 from fastmarl.episode_sources import Source, blank_like, joined
@@ -28,11 +29,12 @@ class BlockRun:
     """Consecutive trajectories that lie in one block."""
 
     def __init__(self, places: list[Place]):
-        self._block = places[0].block
-        self._final_S = np.array([place.final for place in places])
-        self._end_env_t_S = np.array([place.end_env_t for place in places])
-        self._last_row_S = np.array([place.rows[-1] for place in places])
-        self._row_N = np.concatenate([place.rows if place.final >= 0 else place.rows[:-1] for place in places])
+        self._block = block = places[0].block
+        _, last_rows, n_rows, finals, end_env_ts = zip(*places, strict=True)
+        self._last_row_S, self._final_S, self._end_env_t_S = map(np.array, (last_rows, finals, end_env_ts))
+        has_ended = self._final_S >= 0  # else nothing was done upon the last row
+        last_S = np.where(has_ended, self._last_row_S, block.prev_R[self._last_row_S])
+        self._row_N = _store.chains(block.prev_R, last_S, np.array(n_rows) - ~has_ended)
         self.n_steps = len(self._row_N)
 
     def output_keys(self) -> tuple[str, ...]:
