@@ -14,6 +14,8 @@ SMALL = 8192  # logits; torch is not slower with more
 class ActionSampler(Protocol):
     """Draws by the same distribution as its torch counterpart, from another stream of random numbers.
 
+    Arrays that it returns are written to again by the next call.
+
     Attributes:
         n_logits: how many it takes for an action; None: any number.
     """
@@ -21,10 +23,7 @@ class ActionSampler(Protocol):
     n_logits: int | None
 
     def sample(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(actions [n, *action shape], their log-probabilities float32 [n]) for float32 [n, k], C-contiguous.
-
-        The next call writes to the same arrays.
-        """
+        """(actions [n, *action shape], their log-probabilities float32 [n]) for float32 [n, k], C-contiguous."""
 
     def likeliest(self, logits: np.ndarray) -> np.ndarray:
         """The most likely actions [n, *action shape]."""
@@ -90,10 +89,10 @@ class ChoiceSampler:
         return actions_NP.reshape(n, *self._shape), logp_N
 
     def likeliest(self, logits: np.ndarray) -> np.ndarray:
-        nvec_P = self._parts(logits)
-        actions_NP = np.empty((len(logits), len(nvec_P)), np.int64)
+        n, nvec_P = len(logits), self._parts(logits)
+        _, actions_NP, _ = self._room.of(n, len(nvec_P))
         likeliest_choices(logits, nvec_P, actions_NP)
-        return actions_NP.reshape(len(logits), *self._shape)
+        return actions_NP.reshape(n, *self._shape)
 
     def _parts(self, logits: np.ndarray) -> np.ndarray:
         if self.n_logits is None and self._nvec_P[0] != logits.shape[1]:
@@ -122,7 +121,10 @@ class GaussianSampler:
         return self._shaped(actions_NK), logp_N
 
     def likeliest(self, logits: np.ndarray) -> np.ndarray:
-        return self._shaped(logits[:, : logits.shape[1] // 2].copy())
+        n, k = len(logits), logits.shape[1] // 2
+        _, actions_NK, _ = self._room.of(n, k)
+        np.copyto(actions_NK, logits[:, :k])
+        return self._shaped(actions_NK)
 
     def _shaped(self, actions_NK: np.ndarray) -> np.ndarray:
         return actions_NK if self._shape is None else actions_NK.reshape(len(actions_NK), *self._shape)

@@ -5,6 +5,7 @@ space promises: `start` added, scaled or clipped to the bounds (RLlib's `normali
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -15,8 +16,11 @@ from fastmarl.block import Key
 from fastmarl.columns import Columns
 from fastmarl.envs.masks import choices_of
 from fastmarl.errors import ConfigError, ModuleOutputError
+from fastmarl.kernels.actions import clip_actions, clip_actions_numpy, scale_actions, scale_actions_numpy
 from fastmarl.kernels.sample import sample_choices
 from fastmarl.spaces import Leaf, RowLayout, leaf_spaces
+
+FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 
 
 class EnvActions(ModuleActions):
@@ -61,7 +65,10 @@ class EnvActions(ModuleActions):
             self._set_rows(first, n, arrays)
 
     def take(self) -> tuple[slice, list[np.ndarray]]:
-        """(rows, an array [n, ...] for each leaf of the space, int64 for Discrete) of those that have acted since."""
+        """(rows, an array [n, ...] for each leaf of the space, int64 for Discrete) of those that have acted since.
+
+        The next `set()` writes to the arrays again.
+        """
         arrays, self._arrays = self._arrays, []
         return self._acted, arrays
 
@@ -113,44 +120,64 @@ class EnvActions(ModuleActions):
 
 
 class _LeafActions:
-    """Actions of one leaf of an action space."""
+    """Actions of one leaf of an action space. Arrays that it returns may be written to again by the next call."""
 
     def __init__(self, space: gym.Space, normalize: bool, clip: bool):
         self.space = space
-        self._scaled = self._clipped = False
+        self._shape = space.shape or ()
+        self._dtype = np.dtype(np.int64 if isinstance(space, gym.spaces.Discrete) else space.dtype)
+        self._memory = np.empty((0, *self._shape), self._dtype)
+        self._bounds: tuple[np.ndarray, np.ndarray] | None = None  # that raw actions are scaled or clipped to
+        self._start: np.ndarray | None = None  # that is added to them
         if isinstance(space, gym.spaces.Box):
-            self._bounded = bool(space.bounded_below.all() and space.bounded_above.all())
-            self._scaled = normalize and self._bounded
-            self._clipped = clip and not normalize
-        elif not isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)):
+            self._is_bounded = bool(space.bounded_below.all() and space.bounded_above.all())
+            self._is_scaled = normalize and self._is_bounded
+            if self._is_scaled or (clip and not normalize):
+                self._bounds = space.low.reshape(-1), space.high.reshape(-1)
+        elif isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+            self._start = np.array(space.start, self._dtype) if np.any(space.start) else None
+        elif not isinstance(space, gym.spaces.MultiBinary):
             raise ConfigError(f"the action space {space} is not supported; use Discrete, MultiDiscrete, MultiBinary, "
                               f"Box, or a Dict or Tuple of these")  # fmt: skip
 
     def for_env(self, raw: np.ndarray) -> np.ndarray:
-        """C-contiguous, of the space's dtype (int64 for Discrete)."""
-        space = self.space
-        if isinstance(space, gym.spaces.Discrete):
-            numbers = np.ascontiguousarray(raw, np.int64)
-            return numbers + int(space.start) if space.start else numbers
-        if isinstance(space, gym.spaces.MultiDiscrete) and space.start.any():
-            raw = raw + space.start
-        if isinstance(space, gym.spaces.Box):
-            if self._scaled:
-                raw = np.clip(space.low + (raw + 1.0) * (space.high - space.low) / 2.0, space.low, space.high)
-            elif self._clipped:
-                raw = np.clip(raw, space.low, space.high)
-        return np.ascontiguousarray(raw, space.dtype)
+        """C-contiguous, of the space's dtype (int64 for Discrete); `raw` itself if it is that already."""
+        if self._bounds is not None:
+            return self._within(raw, *self._bounds)
+        if self._start is None and raw.dtype == self._dtype and raw.flags.c_contiguous:
+            return raw
+        out = self._room(len(raw))
+        np.copyto(out, raw, casting="unsafe")
+        if self._start is not None:
+            out += self._start
+        return out
+
+    def _within(self, raw: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Scaled or clipped to these bounds."""
+        out, shape_NK = self._room(len(raw)), (len(raw), len(low))
+        change: Callable[..., None]
+        if raw.dtype in FLOATS and self._dtype in FLOATS:
+            change = scale_actions if self._is_scaled else clip_actions
+        else:
+            change = scale_actions_numpy if self._is_scaled else clip_actions_numpy
+        change(raw.reshape(shape_NK), low, high, out.reshape(shape_NK))
+        return out
+
+    def _room(self, n: int) -> np.ndarray:
+        if len(self._memory) < n:
+            self._memory = np.empty((n, *self._shape), self._dtype)
+        return self._memory[:n]
 
     def random(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, float]:
         """(raw actions [n, *shape], the log-probability (density) of each)."""
-        space, shape = self.space, self.space.shape or ()
+        space, shape = self.space, self._shape
         if isinstance(space, gym.spaces.Discrete):
             return rng.integers(int(space.n), size=n), -math.log(space.n)
         if isinstance(space, gym.spaces.MultiDiscrete):
             return rng.integers(np.asarray(space.nvec, np.int64), size=(n, *shape)), -float(np.log(space.nvec).sum())
         if isinstance(space, gym.spaces.MultiBinary):
             return rng.integers(2, size=(n, *shape)), -math.log(2) * math.prod(shape)
-        if isinstance(space, gym.spaces.Box) and self._bounded and not self._scaled:
+        if isinstance(space, gym.spaces.Box) and self._is_bounded and not self._is_scaled:
             low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         else:
             low, high = np.full(shape, -1.0), np.full(shape, 1.0)

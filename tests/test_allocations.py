@@ -1,4 +1,7 @@
-"""In steady state a tick asks for no memory: not for arrays, and Python's objects are gone when it ends."""
+"""In steady state a tick asks for no memory: not for arrays, and Python's objects are gone when it ends.
+
+But envs with dicts of agents may keep the arrays that they are sent as actions: each is made for them alone.
+"""
 
 import tracemalloc
 
@@ -10,7 +13,10 @@ from reference.array_memory import counted_array_memory
 import fastmarl
 from fastmarl.envs.arrays import ArrayEnv
 
-OBS, ACTIONS = gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(3)
+N_ENVS, N_AGENTS = 4, 3
+OBS, CHOICES = gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(3)
+SHIFTED_CHOICES = gym.spaces.Discrete(3, start=2)
+FORCES = gym.spaces.Box(-2, 3, (2,), np.float32)
 
 
 class Endless:
@@ -18,9 +24,9 @@ class Endless:
 
     possible_agents = ("a", "b", "c")
 
-    def __init__(self):
+    def __init__(self, actions):
         self.observation_spaces = dict.fromkeys(self.possible_agents, OBS)
-        self.action_spaces = dict.fromkeys(self.possible_agents, ACTIONS)
+        self.action_spaces = dict.fromkeys(self.possible_agents, actions)
         self.observations = {agent: np.full(4, 0.5, np.float32) for agent in self.possible_agents}
         self.rewards = dict.fromkeys(self.possible_agents, 1.0)
         self.over = {**dict.fromkeys(self.possible_agents, False), "__all__": False}
@@ -39,8 +45,8 @@ class Endless:
 class EndlessBatch(ArrayEnv):
     """The same as a batch; `absent` of the agents miss every second step."""
 
-    def __init__(self, num_envs, absent=0):
-        super().__init__(num_envs, {"all": ["a", "b", "c"]}, {"all": OBS}, {"all": ACTIONS})
+    def __init__(self, actions, absent=0):
+        super().__init__(N_ENVS, {"all": ["a", "b", "c"]}, {"all": OBS}, {"all": actions})
         self.absent, self.t = absent, 0
         self.traced, self.n_traced = np.zeros(600, np.int64), 0
 
@@ -59,32 +65,61 @@ class EndlessBatch(ArrayEnv):
             group.present[:, : self.absent].fill(self.t % 2 == 0)
 
 
-ENVS = {
-    "dicts": lambda context: Endless(),
-    "a batch": lambda context: EndlessBatch(context.num_envs),
-    "a batch with agents that wait": lambda context: EndlessBatch(context.num_envs, absent=2),
+KINDS = {  # what makes the envs, and options
+    "dicts": (lambda: Endless(CHOICES), {}),
+    "dicts, shifted": (lambda: Endless(SHIFTED_CHOICES), {}),
+    "a batch": (lambda: EndlessBatch(CHOICES), {}),
+    "a batch with agents that wait": (lambda: EndlessBatch(CHOICES, absent=2), {}),
+    "a batch, shifted": (lambda: EndlessBatch(SHIFTED_CHOICES), {}),
+    "a batch, scaled": (lambda: EndlessBatch(FORCES), {}),
+    "a batch, scaled, with agents that wait": (lambda: EndlessBatch(FORCES, absent=2), {}),
+    "a batch, clipped": (lambda: EndlessBatch(FORCES), {"normalize_actions": False, "clip_actions": True}),
+    "a batch, deterministic": (lambda: EndlessBatch(FORCES), {"explore": False}),
+    "a batch, deterministic choices": (lambda: EndlessBatch(CHOICES), {"explore": False}),
+}
+KINDS_WITH_COPIES = {
+    "dicts, scaled": (lambda: Endless(FORCES), {}),
+    "dicts, clipped": (lambda: Endless(FORCES), {"normalize_actions": False, "clip_actions": True}),
 }
 
 
-def a_runner(env):
+def a_runner(make_env, options):
     config = fastmarl.EnvRunnerConfig(
-        env=env, num_envs_per_env_runner=4, seed=0, model_config={"fcnet_hiddens": [8]}, disable_env_checking=True
+        env=lambda context: make_env(),
+        num_envs_per_env_runner=N_ENVS,
+        seed=0,
+        model_config={"fcnet_hiddens": [8]},
+        disable_env_checking=True,
+        **options,
     )
     return fastmarl.MultiAgentEnvRunner(config)
 
 
-@pytest.mark.parametrize("kind", ENVS)
-def test_a_tick_allocates_no_array(kind):
-    runner = a_runner(ENVS[kind])
+def arrays_made(kind, tick_counts):
+    """How many arrays each call makes, with so many ticks."""
+    runner = a_runner(*kind)
     assert runner.inference_backends == {"default_policy": "lean"}
     for _ in range(3):
-        runner.sample(num_timesteps=4 * 300)  # memory has grown to the size of a call
+        runner.sample(num_timesteps=N_ENVS * 300)  # memory has grown to the size of a call
     counts = []
-    for ticks in (100, 300):
+    for ticks in tick_counts:
         with counted_array_memory() as counter:
-            runner.sample(num_timesteps=4 * ticks)
+            runner.sample(num_timesteps=N_ENVS * ticks)
         counts.append(counter.n)
-    assert counts[0] == counts[1] > 0  # what a call needs does not depend on the number of its ticks
+    return counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tick_allocates_no_array(kind):
+    few, many = arrays_made(KINDS[kind], (100, 300))
+    assert few == many > 0  # what a call needs does not depend on the number of its ticks
+
+
+@pytest.mark.parametrize("kind", KINDS_WITH_COPIES)
+def test_a_tick_allocates_no_array_but_those_that_envs_may_keep(kind):
+    few, many = arrays_made(KINDS_WITH_COPIES[kind], (100, 300))
+    assert many - few == 200 * N_ENVS * N_AGENTS
+    assert few > 100 * N_ENVS * N_AGENTS
 
 
 def test_the_counter_counts():
@@ -95,14 +130,14 @@ def test_the_counter_counts():
     assert counter.n == 10 and len(kept) == 10
 
 
-@pytest.mark.parametrize("kind", ENVS)
+@pytest.mark.parametrize("kind", [*KINDS, *KINDS_WITH_COPIES])
 def test_memory_does_not_grow_within_a_call(kind):
-    runner = a_runner(ENVS[kind])
+    runner = a_runner(*{**KINDS, **KINDS_WITH_COPIES}[kind])
     for _ in range(3):
-        runner.sample(num_timesteps=4 * 600)
+        runner.sample(num_timesteps=N_ENVS * 600)
     tracemalloc.start()
     try:
-        runner.sample(num_timesteps=4 * 600)
+        runner.sample(num_timesteps=N_ENVS * 600)
     finally:
         tracemalloc.stop()
     env = runner.env.envs[0]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fastmarl.kernels.accumulate import accumulate, accumulate_numpy
+from fastmarl.kernels.actions import clip_actions, clip_actions_numpy, scale_actions, scale_actions_numpy
 from fastmarl.kernels.array_steps import (
     NO_PLACE,
     append_rows,
@@ -207,6 +208,53 @@ def test_likeliest_choices_match_numpy(rng, kernel, n, nvec):
     likeliest_choices_numpy(logits, np.array(nvec), expected)
     kernel(logits, np.array(nvec), got)
     np.testing.assert_array_equal(got, expected)
+
+
+def within_bounds(kernel, raw, low, high):
+    actions = np.full(raw.shape, -99, low.dtype)
+    kernel(raw, low, high, actions)
+    return actions
+
+
+@versions(scale_actions)
+@pytest.mark.parametrize(("n", "k"), [(0, 2), (1, 1), (300, 5)])
+@pytest.mark.parametrize("raw_dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scale_actions_matches_numpy_to_the_bit(rng, kernel, n, k, raw_dtype, dtype):
+    raw = np.clip(rng.normal(size=(n, k)), -1.2, 1.2).astype(raw_dtype)
+    low = (rng.normal(size=k) * 10.0 ** rng.integers(-3, 4, k)).astype(dtype)
+    high = low + rng.random(k).astype(dtype)
+    expected, got = (within_bounds(each, raw, low, high) for each in (scale_actions_numpy, kernel))
+    assert got.tobytes() == expected.tobytes()
+    assert (got >= low).all() and (got <= high).all()
+
+
+@versions(clip_actions)
+@pytest.mark.parametrize(("n", "k"), [(0, 2), (1, 1), (300, 5)])
+@pytest.mark.parametrize("raw_dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_clip_actions_matches_numpy_to_the_bit(rng, kernel, n, k, raw_dtype, dtype):
+    raw = rng.normal(size=(n, k)).astype(raw_dtype)
+    low = np.where(np.arange(k) % 2, -np.inf, -0.3).astype(dtype)
+    high = np.where(np.arange(k) % 3, np.inf, 0.7).astype(dtype)
+    expected, got = (within_bounds(each, raw, low, high) for each in (clip_actions_numpy, kernel))
+    assert got.tobytes() == expected.tobytes()
+    if n > 1:
+        assert (got == low).any() and (got == high).any() and (got == raw.astype(dtype)).any()
+
+
+@versions(scale_actions)
+def test_scaled_actions_at_and_beyond_the_bounds(kernel):
+    raw = np.array([[-1, 1], [-9, 9], [-np.inf, np.inf], [np.nan, 0]], np.float32)
+    scaled = within_bounds(kernel, raw, np.zeros(2, np.float32), np.full(2, 3, np.float32))
+    np.testing.assert_array_equal(scaled, [[0, 3], [0, 3], [0, 3], [np.nan, 1.5]])
+
+
+@versions(clip_actions)
+def test_clipped_actions_beyond_the_bounds(kernel):
+    raw = np.array([[-9, 9], [-np.inf, np.inf], [np.nan, 0.5]])
+    clipped = within_bounds(kernel, raw, np.zeros(2), np.array([3, np.inf]))
+    np.testing.assert_array_equal(clipped, [[0, 9], [0, np.inf], [np.nan, 0.5]])
 
 
 def moved(kernel, logits, noise):

@@ -598,6 +598,7 @@ def test_box_actions_are_scaled_for_the_env_and_raw_in_the_record():
     [
         (gym.spaces.Discrete(3, start=5), lambda action: type(action) is int and 5 <= action <= 7),
         (gym.spaces.MultiDiscrete([2, 3]), lambda action: action.dtype == np.int64 and action.shape == (2,)),
+        (gym.spaces.MultiDiscrete([2, 3], start=[4, -1]), lambda action: action.dtype == np.int64),
         (gym.spaces.MultiBinary(4), lambda action: action.dtype == np.int8 and action.shape == (4,)),
         (
             gym.spaces.Dict({"n": gym.spaces.Discrete(2), "x": gym.spaces.Box(-1, 1, (3,))}),
@@ -608,7 +609,7 @@ def test_box_actions_are_scaled_for_the_env_and_raw_in_the_record():
             lambda action: type(action) is tuple and type(action[0]) is int,
         ),
     ],
-    ids=["start", "multi discrete", "multi binary", "dict", "tuple"],
+    ids=["start", "multi discrete", "starts", "multi binary", "dict", "tuple"],
 )
 @pytest.mark.parametrize("random_actions", [False, True])
 def test_actions_of_every_space_reach_the_env_as_it_promises(space, is_right, random_actions):
