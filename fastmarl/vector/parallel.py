@@ -26,6 +26,9 @@ class ProcessVector:
     Args:
         workers: with all envs.
         parts: see there.
+
+    Attributes:
+        n_stepping: envs that were sent actions, and whose steps have not been recorded.
     """
 
     def __init__(self, workers: EnvWorkers, parts: VectorParts):
@@ -34,6 +37,7 @@ class ProcessVector:
         self._units = make_units(workers.workers, parts.num_splits)
         self._idle = list(self._units)
         self._stepping: list[Unit] = []  # in the order in which they were told to
+        self.n_stepping = 0
         self._next = in_turn if parts.batch_size is None else partial(first_ready, batch_size=parts.batch_size)
         self._seeds = parts.seeds
         self._store = parts.store
@@ -98,11 +102,6 @@ class ProcessVector:
 
     # Steps.
 
-    @property
-    def n_stepping(self) -> int:
-        """Envs that are being stepped."""
-        return sum(len(unit.env_indices) for unit in self._stepping)
-
     def send(self) -> int:
         """Have all envs stepped that are not being stepped; returns their number."""
         begun = perf_counter()
@@ -110,6 +109,7 @@ class ProcessVector:
         for unit in self._idle:
             self._send_actions(unit)
             n_sent += len(unit.env_indices)
+        self.n_stepping += n_sent
         self._stepping += self._idle
         self._idle = []
         self._seconds["timed_send"] += perf_counter() - begun
@@ -137,6 +137,7 @@ class ProcessVector:
         for worker in self._workers:
             worker.forget()
         self._stepping, self._idle = [], list(self._units)
+        self.n_stepping = 0
 
     def _send_actions(self, unit: Unit) -> None:
         given: dict[int, dict] = {}
@@ -173,6 +174,7 @@ class ProcessVector:
                 self._end_episode(env_index, after_step)
             else:
                 all_done = self._write_step(unit.worker, place, extra)
+                self.n_stepping -= 1
                 if all_done or after_each:
                     after_step([env_index], [all_done])
 
@@ -192,7 +194,9 @@ class ProcessVector:
 
     def _end_episode(self, env_index: int, after_step: AfterStep) -> None:
         self._lost.discard(env_index)
-        after_step([env_index], [self._failures.end_episode(env_index)])
+        all_done = self._failures.end_episode(env_index)
+        self.n_stepping -= 1
+        after_step([env_index], [all_done])
 
     def _step_failed(self, worker: WorkerProcess, place: int, failure: Failure) -> None:
         try:
