@@ -8,7 +8,7 @@ then on. Batches are padded, so that few programs serve all ticks.
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -305,15 +305,16 @@ class Program:
                 stacklevel=2,
             )
 
-    def _blame_writer(self) -> None:
-        """Somebody has written into the inputs: a ModuleOutputError names the module, if it does so again."""
+    def _blame_writer(self) -> NoReturn:
+        """Somebody has written into the inputs: raises a ModuleOutputError that names the module, or all of them if
+        none does so again."""
+        problem = "wrote into its input batch; use an operation that is not in place"
         for i, part in enumerate(self.parts):
             version = self._sent._version
             self._outputs_of(i)
             if self._sent._version != version:
-                raise ModuleOutputError(
-                    part.member.module_id, "wrote into its input batch; use an operation that is not in place"
-                )
+                raise ModuleOutputError(part.member.module_id, problem)
+        raise ModuleOutputError([part.member.module_id for part in self.parts], f"one of these {problem}")
 
 
 class Packing:

@@ -259,6 +259,19 @@ def test_who_writes_into_the_batch_is_told(ticks, rng):
         ticks.launch(calls, explore=True)
 
 
+class WriterAtFirst(Net):
+    def on_device(self, tensors, *, explore):
+        if not self.n_calls:
+            tensors[0].mul_(2)
+        return super().on_device(tensors, explore=explore)
+
+
+def test_who_writes_into_the_batch_but_once_is_among_those_told_of(ticks, rng):
+    calls = [call_of(Net("good"), 8, rng), call_of(WriterAtFirst("bad"), 8, rng)]
+    with pytest.raises(ModuleOutputError, match=r"\['good', 'bad'\]: one of these wrote into its input batch"):
+        ticks.launch(calls, explore=True)
+
+
 class Peeking(Net):
     def on_device(self, tensors, *, explore):
         assert tensors[0].sum().item() < 1e9

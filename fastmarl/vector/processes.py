@@ -180,7 +180,11 @@ class WorkerProcess:
         self._n_answers += 1
 
     def has_answer(self, number: int) -> bool:
-        """Whether `recv()` needs no wait. What is still in the socket doesn't count."""
+        """Whether `recv()` needs no wait. What is still in the socket doesn't count.
+
+        Only for the first answer that is wanted: what was read and not taken would be that one. It can't be one that
+        was forgotten, since `forget()` comes with a reset of all envs, whose answer comes after those.
+        """
         return number in self._answers or self._end is not None or self._channel.has_message
 
     @property
