@@ -42,6 +42,7 @@ class ActionMasks:
         self.key = mask_key(obs_space, action_space)
         self.on_record = self.key is not None and self.key == mask_key(recorded_space, action_space)
         leaves = RowLayout(obs_space).leaves
+        self._found: tuple[np.ndarray | None, ...] = ()  # what the next legal() returns, if there is something
         self._places = [i for i, leaf in enumerate(leaves) if self.key is not None and leaf.path[:1] == (self.key,)]
 
     def legal(self, block: Block, first: int, end: int) -> np.ndarray | None:
@@ -50,6 +51,9 @@ class ActionMasks:
         Raises:
             ActionMaskError: an agent has no legal action, or its info's mask has another size.
         """
+        if self._found:
+            (legal,), self._found = self._found, ()
+            return legal
         if not self._sizes:
             return None
         if self.key is not None:
@@ -61,6 +65,16 @@ class ActionMasks:
             legal = self._from_infos(found, block, first, end)
         self._check(legal, block, first)
         return legal
+
+    def find(self, block: Block, first: int, end: int) -> np.ndarray | None:
+        """What `legal()` returns, and will return the next time, for these same rows, without looking again."""
+        legal = self.legal(block, first, end)
+        self._found = (legal,)
+        return legal
+
+    def forget(self) -> None:
+        """After an error: what was found is not asked for again."""
+        self._found = ()
 
     def _from_observations(self, block: Block, first: int, end: int) -> np.ndarray:
         parts = [block.raw_obs[i][first:end].reshape(end - first, -1) != 0 for i in self._places]

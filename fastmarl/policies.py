@@ -124,7 +124,7 @@ class Policies:
         for index in store.awake:
             policy, first, end = self._at(index), store.acting_from[index], store.rows[index].n
             if first < end and policy.inference.is_captured:
-                legal = policy.masks.legal(store.blocks[index], first, end)
+                legal = policy.masks.find(store.blocks[index], first, end)
                 calls.append(policy.inference.call(store.blocks[index], first, end, legal))
         if calls:
             launch = graphs.launch(calls, explore=explore)
@@ -168,6 +168,7 @@ class Policies:
         for policy in self.by_index:
             if policy is not None:
                 policy.inference.launched = None
+                policy.masks.forget()
                 policy.env_actions.forget()
 
     def _running(self) -> set[EpisodeRecord]:

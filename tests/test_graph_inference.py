@@ -9,6 +9,7 @@ from torch import nn
 
 import fastmarl
 from fastmarl import building
+from fastmarl.action_masks import ActionMasks
 from fastmarl.capturable import outline, why_not_capturable
 from fastmarl.errors import ModuleOutputError
 from fastmarl.graphs import TickGraphs
@@ -398,6 +399,30 @@ def test_what_was_launched_before_an_error_is_not_used_after(capturing):
     with pytest.raises(ValueError, match="fails"):
         runner.sample(num_timesteps=4)
     assert [policy.inference.launched for policy in runner._policies.by_index] == [None, None]
+
+
+@pytest.mark.parametrize("masks", ["infos", "obs"])
+def test_masks_are_found_once_a_tick(capturing, monkeypatch, masks):
+    finds = []
+    for name in ("_in_infos", "_from_observations"):
+        find = getattr(ActionMasks, name)
+        monkeypatch.setattr(ActionMasks, name, lambda *args, find=find: finds.append(args) or find(*args))
+    runner = capturing.runner(env_config={"masks": masks})
+    runner.sample(num_timesteps=4 * 20)
+    assert len(finds) == 20
+
+
+def test_masks_found_before_an_error_are_not_used_after(capturing, monkeypatch):
+    runner = capturing.runner(env_config={"masks": "infos"})
+    runner.sample(num_timesteps=4 * 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(TickGraphs, "launch", lambda *args, **kwargs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            runner.sample(num_timesteps=4)
+    for chunk in runner.sample(num_timesteps=4 * 3):
+        for part in chunk.agent_episodes.values():
+            masks = part.get_extra_model_outputs("action_mask")
+            assert masks.tolist() == [[True] * 3, *[[False, True, True]] * 2]  # no infos come with resets
 
 
 def test_the_outline_tells_changes_from_new_numbers():
