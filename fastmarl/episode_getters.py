@@ -71,7 +71,9 @@ class Request(NamedTuple):
 class Getters:
     """The getters; see `MultiAgentEpisode` for the arguments."""
 
-    __slots__ = ()
+    __slots__ = ("_chunks", "_place")  # where the episode is as long as nobody has asked it anything: `unread_chunks`
+    _chunks: Any
+    _place: int
 
     agent_episodes: Parts
     env_t_started: int

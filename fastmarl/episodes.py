@@ -18,15 +18,7 @@ SAVED = (
 )  # fmt: skip
 
 
-class NotRead:
-    """Where an episode is, as long as nobody has asked it anything: see `unread_chunks`."""
-
-    __slots__ = ("_chunks", "_place")
-    _chunks: Any
-    _place: int
-
-
-class MultiAgentEpisode(NotRead, Getters):
+class MultiAgentEpisode(Getters):
     """What happened in one env from env step `env_t_started` to `env_t`.
 
     The getters have the arguments of RLlib's, see `SingleAgentEpisode`, and answer with a dict by agent:

@@ -1,6 +1,7 @@
 """Chunks that nobody has looked at yet: a few numbers each, of which an episode is made when somebody does."""
 
 from collections.abc import Callable, Hashable, Sequence
+from threading import RLock
 from typing import Any
 
 import gymnasium as gym
@@ -29,11 +30,19 @@ class UnreadEpisode(MultiAgentEpisode):
         setattr(self, name, value)
 
 
+_reading = RLock()
+
+
 def _read(episode: UnreadEpisode) -> None:
-    object.__setattr__(episode, "__class__", MultiAgentEpisode)
-    arguments = episode._chunks.arguments(episode._place)
-    del episode._chunks, episode._place
-    MultiAgentEpisode.__init__(episode, **arguments)
+    with _reading:
+        if type(episode) is not UnreadEpisode:
+            return  # another thread has read it
+        chunks, place = (object.__getattribute__(episode, name) for name in ("_chunks", "_place"))
+        read = MultiAgentEpisode(**chunks.arguments(place))
+        for slot in MultiAgentEpisode.__slots__:
+            object.__setattr__(episode, slot, getattr(read, slot))
+        object.__setattr__(episode, "__class__", MultiAgentEpisode)
+    del episode._chunks
 
 
 class UnreadChunks(ChunkNotes):

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from reference.short_episodes import make_runner
@@ -52,3 +53,11 @@ def test_chunks_of_many_calls_are_read_as_they_were():
         for part, other in zip(state["agent_episodes"], expected["agent_episodes"], strict=True):
             for name in ("rewards", "env_ts", "actions"):
                 assert part[name].tolist() == other[name].tolist()
+
+
+def test_threads_may_ask_the_same_episode_first():
+    episodes = make_episodes()
+    with ThreadPoolExecutor(8) as pool:
+        for episode in episodes:
+            answers = set(pool.map(lambda _, episode=episode: (episode.env_t, episode.id_, len(episode)), range(64)))
+            assert answers == {(episode.env_t, episode.id_, len(episode))}

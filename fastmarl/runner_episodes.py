@@ -1,0 +1,119 @@
+"""A runner's episodes: how they begin and end, and who is told of it."""
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from fastmarl.chunk import FAILED
+from fastmarl.config import EnvRunnerConfig
+from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.goals import Goal
+from fastmarl.lanes import LaneTable
+from fastmarl.metrics import MetricsLogger, RunnerMetrics
+from fastmarl.modules import MultiRLModule
+from fastmarl.policies import Policies
+from fastmarl.store import EpisodeStore
+
+
+class RunnerEpisodes:
+    """The methods of a runner that begin and end episodes."""
+
+    config: EnvRunnerConfig
+    env: Any
+    module: MultiRLModule
+    metrics: MetricsLogger
+    _counts: RunnerMetrics
+    _earlier_chunks: dict[str, list[MultiAgentEpisode]]
+    _goal: Goal
+    _listeners: dict[str, tuple[Callable[..., Any], ...]]
+    _policies: Policies
+    _store: EpisodeStore
+    _table: LaneTable
+    _to_reset: set[int]
+
+    def _stamp_actions(self) -> None:
+        raise NotImplementedError
+
+    def _after_step(self, env_indices: list[int], flags: list[int]) -> None:
+        """Steps of these envs are recorded (or have failed): tell who listens; close the episodes that are over."""
+        begun = perf_counter()
+        if len(env_indices) == 1 or self._listeners["on_episode_step"] or self._listeners["on_episode_end"]:
+            for env_index, all_done in zip(env_indices, flags, strict=True):
+                self._after_env_step(env_index, all_done)
+        else:
+            self._end_episodes(env_indices, flags)
+        self._counts.seconds["after_step"] += perf_counter() - begun
+
+    def _after_env_step(self, env_index: int, all_done: int) -> None:
+        if all_done & FAILED:
+            self._goal.env_steps -= 1  # it was not made
+        elif self._listeners["on_episode_step"]:
+            self._call_for_env("on_episode_step", env_index, self._store.running_chunk(env_index))
+        if all_done == FAILED:
+            self._store.drop_episode(env_index)
+            self._to_reset.add(env_index)
+        elif all_done:
+            self._end_episodes([env_index], [all_done])
+
+    def _end_episodes(self, env_indices: list[int], flags: list[int]) -> None:
+        """Keep those of these envs' episodes that are wanted, and drop the others."""
+        goal, store = self._goal, self._store
+        n = goal.num_wanted(len(env_indices))
+        goal.finished_ids.update(store.finish_episodes(env_indices[:n], flags[:n]))
+        for env_index in env_indices[n:]:
+            store.drop_episode(env_index)
+        self._to_reset.update(env_indices)
+        if n and self._listeners["on_episode_end"]:
+            for env_index, chunk in zip(env_indices[:n], store.ended_chunks()[-n:], strict=True):
+                earlier = self._earlier_chunks.pop(chunk.id_, [])
+                self._call_for_env("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
+
+    def _reset_envs(self) -> None:
+        """Begin the episodes of the envs that have none."""
+        begun = perf_counter()
+        env_indices = sorted(self._to_reset)
+        for together in [[i] for i in env_indices] if self._listeners["on_episode_created"] else [env_indices]:
+            self._store.open_episodes(together)
+            self._policies.begin_episodes(together, self.config.policy_mapping_fn)
+            if self._listeners["on_episode_created"]:
+                (env_index,) = together
+                self._call_for_env("on_episode_created", env_index, self._store.running_chunk(env_index))
+        self.env.reset(env_indices)
+        self._to_reset.clear()
+        if self._listeners["on_episode_start"]:
+            for env_index in env_indices:
+                self._call_for_env("on_episode_start", env_index, self._store.running_chunk(env_index))
+        self._counts.reset_seconds += perf_counter() - begun
+
+    def _drop_begun(self) -> None:
+        """Drop the running episodes of which a step was made, or whose policies are not those that it would have now;
+        their envs are reset by the next call."""
+        mapping_fn = self.config.policy_mapping_fn
+        for env_index, lanes in enumerate(self._table.envs):
+            if self._table.records[env_index] is None:
+                continue
+            if lanes.env_t or self._policies.is_outdated(env_index, mapping_fn):
+                self._store.drop_episode(env_index)
+                self._to_reset.add(env_index)
+
+    # Callbacks.
+
+    def _call(self, event: str, **arguments: Any) -> None:
+        for listener in self._listeners[event]:
+            listener(env_runner=self, metrics_logger=self.metrics, **arguments)
+
+    def _call_for_env(self, event: str, env_index: int, episode: MultiAgentEpisode, **arguments: Any) -> None:
+        if not self._listeners[event]:
+            return
+        self._stamp_actions()
+        self._call(event, episode=episode, env=self.env, env_index=env_index, rl_module=self.module, **arguments)
+        self._policies.may_differ = True
+
+    def _remember(self, samples: list[MultiAgentEpisode]) -> None:
+        """Keep the chunks of running episodes, for those who are told of an episode's end."""
+        if self._listeners["on_episode_end"]:
+            for chunk in samples:
+                if not chunk.is_done:
+                    self._earlier_chunks.setdefault(chunk.id_, []).append(chunk)
+            running = {record.id_ for record in self._table.records if record is not None}
+            self._earlier_chunks = {id_: kept for id_, kept in self._earlier_chunks.items() if id_ in running}
