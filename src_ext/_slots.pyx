@@ -1,11 +1,11 @@
-"""An env's dicts -> their places in memory that is shared with the runner's process (see `fastmarl.vector.slots`).
+"""An env's dicts and their places in memory that its process and the runner's share (see `fastmarl.vector.slots`).
 
 As in `_scatter`, a key is first compared by identity with the one that is expected next.
 """
 cimport numpy as cnp
 from cpython.dict cimport PyDict_CheckExact
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_AsDouble, PyFloat_Check
-from cpython.long cimport PyLong_AsLong, PyLong_CheckExact
+from cpython.long cimport PyLong_AsLong, PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject
 from libc.string cimport memcpy
 
@@ -75,19 +75,8 @@ cdef class ResultWriter:
         return n
 
     cdef Py_ssize_t _place(self, PyObject* key, Py_ssize_t expected, bint or_all) except -1:
-        """The place of a key, `expected` most of the time."""
-        cdef PyObject* found
-        cdef Py_ssize_t place, n = len(self.keys)
-        if expected < n and PyList_GET_ITEM(self.keys, expected) == key:
-            place = expected
-        else:
-            found = PyDict_GetItemWithError(self.place_of, <object>key)
-            if found == NULL:
-                raise MisfitError
-            place = PyLong_AsLong(<object>found)
-            if type(self.keys[place]) is not type(<object>key):       # 1 and True are equal, but not the same id
-                raise MisfitError
-        if place == n - 1 and not or_all:
+        cdef Py_ssize_t place = _place_of(self.keys, self.place_of, key, expected)
+        if place < 0 or (place == len(self.keys) - 1 and not or_all):
             raise MisfitError
         return place
 
@@ -137,6 +126,74 @@ cdef class ResultWriter:
                 raise MisfitError
             i += 1
         return 0
+
+
+cdef class ActionSlots:
+    """One env's next actions: numbers of Discrete spaces, or arrays.
+
+    Args:
+        agents: ids of all K agents.
+        order_K: int32 [1 + K]: how many act, and their places, in the order of the dict.
+        number_K: int64 [>= K]: actions that are numbers, in the order of the dict.
+        arrays: per agent where an action that is an array goes to, C-contiguous; None if it is a number.
+    """
+    cdef list agents, arrays
+    cdef dict place_of
+    cdef lane_t[::1] order_K
+    cdef long long[::1] number_K
+
+    def __init__(self, list agents, order_K, number_K, list arrays):
+        self.agents = agents
+        self.place_of = {agent: place for place, agent in enumerate(agents)}
+        self.order_K = order_K
+        self.number_K = number_K
+        self.arrays = arrays
+
+    def write(self, dict actions):
+        """Whether all actions have a place here. If not, nothing counts."""
+        cdef PyObject *key
+        cdef PyObject *value
+        cdef Py_ssize_t pos = 0, i = 0, place = -1
+        cdef int overflow = 0
+        while PyDict_Next(actions, &pos, &key, &value):                # borrowed from the dict
+            place = _place_of(self.agents, self.place_of, key, place + 1)
+            if place < 0:
+                return False
+            self.order_K[1 + i] = <lane_t>place
+            if self.arrays[place] is None:
+                if not PyLong_CheckExact(<object>value):
+                    return False
+                self.number_K[i] = PyLong_AsLongLongAndOverflow(<object>value, &overflow)
+                if overflow:
+                    return False
+            elif not _copy(self.arrays[place], <object>value):
+                return False
+            i += 1
+        self.order_K[0] = <lane_t>i
+        return True
+
+    def read(self):
+        """What was written; arrays are copies, which are the env's to change."""
+        cdef Py_ssize_t i, place
+        cdef dict actions = {}
+        for i in range(self.order_K[0]):
+            place = self.order_K[1 + i]
+            array = self.arrays[place]
+            actions[self.agents[place]] = self.number_K[i] if array is None else array.copy()
+        return actions
+
+
+cdef Py_ssize_t _place_of(list keys, dict place_of, PyObject* key, Py_ssize_t expected) except -2:
+    """The place of a key, `expected` most of the time; -1 if it has none."""
+    cdef PyObject* found
+    cdef Py_ssize_t place
+    if expected < len(keys) and PyList_GET_ITEM(keys, expected) == key:
+        return expected
+    found = PyDict_GetItemWithError(place_of, <object>key)
+    if found == NULL:
+        return -1
+    place = PyLong_AsLong(<object>found)
+    return place if type(keys[place]) is type(<object>key) else -1   # 1 and True are equal, but not the same id
 
 
 cdef bint _copy(object target, object value) except -1:

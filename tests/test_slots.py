@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fastmarl.envs.values import same
 from fastmarl.vector.shm import Arrays
-from fastmarl.vector.slots import ActionSlots, ResultSlots
+from fastmarl.vector.slots import ResultSlots, action_slots
 
 AGENTS = ["a", 1, ("b", 2), "d"]
 SPACES = {
@@ -117,8 +117,8 @@ def test_observations_are_rounded_as_in_the_record():
 
 @given(seed=SEEDS, n=st.integers(1, 8))
 def test_actions_are_read_as_they_were_written(seed, n):
-    rng, slots = np.random.default_rng(seed), new_slots(ActionSlots, ACTIONS)
-    numbers = new_slots(ActionSlots, {"a": ACTIONS["a"], "d": ACTIONS["d"]})
+    rng, slots = np.random.default_rng(seed), new_slots(action_slots, ACTIONS)
+    numbers = new_slots(action_slots, {"a": ACTIONS["a"], "d": ACTIONS["d"]})
     for space in ACTIONS.values():
         space.seed(seed % 2**31)
     for _ in range(n):

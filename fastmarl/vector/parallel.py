@@ -126,8 +126,10 @@ class ProcessVector:
             if extras is None:
                 for env_index in unit.env_indices:
                     self._end_episode(env_index, after_step)
+            elif extras or self._lost or self._unchecked_steps or self._env_states:
+                self._write_each(unit, extras, after_step, after_each)
             else:
-                self._write_steps(unit, extras, after_step, after_each)
+                self._write_steps(unit, after_step, after_each)
             seconds["timed_env"] += received - begun
             begun = perf_counter()
             seconds["timed_scatter"] += begun - received - (seconds["after_step"] - elsewhere)
@@ -142,12 +144,13 @@ class ProcessVector:
     def _send_actions(self, unit: Unit) -> None:
         given: dict[int, dict] = {}
         lost: set[int] = set()
-        for place, env_index in zip(unit.places, unit.env_indices, strict=True):
+        slots, lanes, actions_of = unit.worker.slots, self._lanes, self._actions.of
+        for place, env_index in unit.envs:
             if env_index in self._lost:
                 lost.add(place)
                 continue
-            actions = self._actions.of(self._lanes[env_index])
-            if not unit.worker.slots[place].actions.write(actions):
+            actions = actions_of(lanes[env_index])
+            if not slots[place].actions.write(actions):
                 given[place] = actions
         unit.send(given, lost)
 
@@ -163,9 +166,18 @@ class ProcessVector:
             self._restart_worker(unit.worker, lost)
             return None
 
-    def _write_steps(self, unit: Unit, extras: dict[int, Extra], after_step: AfterStep, after_each: bool) -> None:
-        """Record what the unit's envs have brought."""
-        for place, env_index in zip(unit.places, unit.env_indices, strict=True):
+    def _write_steps(self, unit: Unit, after_step: AfterStep, after_each: bool) -> None:
+        """Record what the unit's envs have brought: all of it is in the memory."""
+        slots, write = unit.worker.slots, self._store.scatter.write_step
+        for place, env_index in unit.envs:
+            all_done = write(env_index, *slots[place].results.read({}))
+            self.n_stepping -= 1
+            if all_done or after_each:
+                after_step([env_index], [all_done])
+
+    def _write_each(self, unit: Unit, extras: dict[int, Extra], after_step: AfterStep, after_each: bool) -> None:
+        """The same, where there may be more to it."""
+        for place, env_index in unit.envs:
             extra = extras.get(place, NOTHING)
             if env_index in self._lost:
                 self._end_episode(env_index, after_step)

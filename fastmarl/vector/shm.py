@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.vector.slots import ActionSlots, ResultSlots
+from fastmarl.vector.slots import ResultSlots, action_slots
 
 LINE = 64  # bytes; two arrays never share a cache line
 
@@ -46,7 +46,7 @@ class EnvSlots:
 
     def __init__(self, env: EnvDescription, arrays: Arrays):
         self.results = ResultSlots({a: obs for a, (obs, _) in env.spaces.items()}, env.state_space, arrays.cut)
-        self.actions = ActionSlots({a: action for a, (_, action) in env.spaces.items()}, arrays.cut)
+        self.actions = action_slots({a: action for a, (_, action) in env.spaces.items()}, arrays.cut)
 
 
 class WorkerMemory:

@@ -6,13 +6,13 @@ of what is written: rows are recorded in it. What does not fit is not written; i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from fastmarl._slots import MisfitError, ResultWriter
+from fastmarl._slots import ActionSlots, MisfitError, ResultWriter
 from fastmarl.spaces import Leaf, RowLayout
 
 Cut = Callable[[tuple[int, ...], Any], np.ndarray]  # (shape, dtype) -> the next piece of the memory
@@ -124,78 +124,18 @@ class ResultSlots:
         return self._state
 
 
-class ActionSlots:
-    """One env's next actions: of agents with Discrete spaces, or ones of arrays.
+def action_slots(action_spaces: Mapping[Hashable, gym.Space], cut: Cut) -> ActionSlots:
+    """Those of one env.
 
     Args:
-        action_spaces: by agent id.
+        action_spaces: by agent id, of all that can appear.
         cut: makes the arrays.
     """
-
-    def __init__(self, action_spaces: Mapping[Hashable, gym.Space], cut: Cut):
-        self._agents = list(action_spaces)
-        self._place_of = {agent: place for place, agent in enumerate(self._agents)}
-        n = len(self._agents)
-        self._order = cut((1 + n,), np.int32)  # how many act, and their places
-        self._order[:] = 0
-        self._numbers = cut((n,), np.int64)
-        self._arrays = [_action_array(space, cut) for space in action_spaces.values()]
-        self._only_numbers = all(array is None for array in self._arrays)
-        self._written: dict[tuple, np.ndarray] = {}  # agents that act -> their order
-        self._read: dict[bytes, list[int]] = {}  # the reverse
-
-    def write(self, actions: dict) -> bool:
-        """False if an action has no place here."""
-        try:
-            order = self._ordered(tuple(actions))
-            self._order[:] = order
-            values = list(actions.values())
-            if self._only_numbers:
-                _check_types(values, {int})
-                self._numbers[: len(values)] = values
-                return True
-            for i, (place, value) in enumerate(zip(order[1:].tolist(), values, strict=False)):
-                self._write_one(i, self._arrays[place], value)
-        except (MisfitError, OverflowError):
-            return False
-        return True
-
-    def _ordered(self, agents: tuple) -> np.ndarray:
-        order = self._written.get(agents)
-        if order is None:
-            order = np.zeros_like(self._order)
-            try:
-                order[: 1 + len(agents)] = [len(agents), *(self._place_of[agent] for agent in agents)]
-            except KeyError:
-                raise MisfitError from None
-            if len(self._written) == REMEMBERED:
-                self._written.clear()
-            self._written[agents] = order
-        return order
-
-    def _write_one(self, i: int, array: np.ndarray | None, value: Any) -> None:
-        if array is None:
-            _check_types([value], {int})
-            self._numbers[i] = value
-        elif type(value) is np.ndarray and value.shape == array.shape and value.dtype == array.dtype:
-            array[...] = value
-        else:
-            raise MisfitError
-
-    def read(self) -> dict:
-        """What was written; arrays are copies, which are the env's to change."""
-        order = self._order.tobytes()
-        places = self._read.get(order)
-        if places is None:
-            if len(self._read) == REMEMBERED:
-                self._read.clear()
-            places = self._read[order] = self._order[1 : 1 + self._order[0]].tolist()
-        agents, numbers = [self._agents[place] for place in places], self._numbers.tolist()
-        if self._only_numbers:
-            return dict(zip(agents, numbers, strict=False))
-        arrays = [self._arrays[place] for place in places]
-        values = [number if array is None else array.copy() for number, array in zip(numbers, arrays, strict=False)]
-        return dict(zip(agents, values, strict=True))
+    n = len(action_spaces)
+    order = cut((1 + n,), np.int32)
+    order[:] = 0
+    arrays = [_action_array(space, cut) for space in action_spaces.values()]
+    return ActionSlots(list(action_spaces), order, cut((n,), np.int64), arrays)
 
 
 def _action_array(space: gym.Space, cut: Cut) -> np.ndarray | None:
@@ -203,11 +143,6 @@ def _action_array(space: gym.Space, cut: Cut) -> np.ndarray | None:
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)) and space.shape:
         return cut(space.shape, space.dtype)
     return None
-
-
-def _check_types(values: Iterable[Any], types: set[type]) -> None:
-    if not types.issuperset(map(type, values)):
-        raise MisfitError
 
 
 def _put(array: np.ndarray, value: Any) -> None:

@@ -21,6 +21,7 @@ class Unit:
 
     Attributes:
         env_indices: of the envs.
+        envs: (place, env index) of each.
         is_answered: whether there will be an answer; not if the worker was lost since.
         number: of the answer.
     """
@@ -30,6 +31,7 @@ class Unit:
         self.part = part
         self.places = places
         self.env_indices = [worker.env_indices[place] for place in places]
+        self.envs = list(zip(places, self.env_indices, strict=True))
         self.is_answered = False
         self.number = 0
         self._usual_message = STEP + pickle.dumps((places, {}))

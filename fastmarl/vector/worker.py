@@ -102,9 +102,6 @@ class Extra:
     state: tuple[Any] | None = None
     failure: Failure | None = None
 
-    def __bool__(self) -> bool:
-        return any(part is not None for part in (self.result, self.infos, self.state, self.failure))
-
 
 def describe(env: Any, env_index: int, *, records_state: bool) -> EnvDescription:
     """What to tell of an env."""
@@ -222,11 +219,11 @@ class Worker:
         extras = {}
         for place, seed in pickle.loads(message):
             extra = self._tried("reset()", place, self._reset_one, seed)
-            if extra:
+            if extra is not None:
                 extras[place] = extra
         return extras or None
 
-    def _reset_one(self, place: int, seed: int | None) -> Extra:
+    def _reset_one(self, place: int, seed: int | None) -> Extra | None:
         result = self._envs[place].reset(seed=seed)
         slots = self._memory.slots[place].results
         fits = type(result) is tuple and len(result) == 2 and isinstance(result[1], dict) and slots.write_reset(result)
@@ -235,32 +232,32 @@ class Worker:
     def _step(self, message: bytes) -> dict[int, Extra] | None:
         """Step some envs; the actions that have no place in the memory are given."""
         places, given = pickle.loads(message)
-        extras = {}
+        slots, extras = self._memory.slots, {}
         for place in places:
-            actions = given[place] if place in given else self._memory.slots[place].actions.read()
+            actions = given[place] if place in given else slots[place].actions.read()
             extra = self._tried("step()", place, self._step_one, actions)
-            if extra:
+            if extra is not None:
                 extras[place] = extra
         return extras or None
 
-    def _step_one(self, place: int, actions: dict) -> Extra:
+    def _step_one(self, place: int, actions: dict) -> Extra | None:
         result = self._envs[place].step(actions)
         slots = self._memory.slots[place].results
         fits = type(result) is tuple and len(result) == 5 and isinstance(result[4], dict) and slots.write(result)
         return self._extra(place, result, fits)
 
-    def _extra(self, place: int, result: Any, fits: bool) -> Extra:
-        """What is not in the memory."""
-        extra = Extra()
-        if not fits:
-            extra.result = (result,)
-        elif tells(result[-1]):
-            extra.infos = result[-1]
-        if self._plan.records_states:
-            state = self._envs[place].state()
-            if not self._memory.slots[place].results.write_state(state):
-                extra.state = (state,)
-        return extra
+    def _extra(self, place: int, result: Any, fits: bool) -> Extra | None:
+        """What is not in the memory, if anything."""
+        tells_infos = fits and tells(result[-1])
+        state = self._unwritten_state(place) if self._plan.records_states else None
+        if fits and not tells_infos and state is None:
+            return None
+        return Extra(None if fits else (result,), result[-1] if tells_infos else None, state)
+
+    def _unwritten_state(self, place: int) -> tuple[Any] | None:
+        """The env's global state, if the memory has no place for it."""
+        state = self._envs[place].state()
+        return None if self._memory.slots[place].results.write_state(state) else (state,)
 
     def _call(self, message: bytes) -> tuple[Any]:
         """Call a method of an env, or get an attribute."""
@@ -276,7 +273,7 @@ class Worker:
         place, agent = pickle.loads(message)
         return self._guarded("its spaces", place, env_spaces, self._envs[place], agent)
 
-    def _tried(self, call: str, place: int, function: Callable[[int, Any], Extra], given: Any) -> Extra:
+    def _tried(self, call: str, place: int, function: Callable[[int, Any], Extra | None], given: Any) -> Extra | None:
         """What `function` returns, or how it failed."""
         try:
             return self._guarded(call, place, function, place, given)
