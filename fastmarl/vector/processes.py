@@ -71,8 +71,7 @@ class WorkerProcess:
         self._open()
 
     def _open(self) -> None:
-        own, other = socket.socketpair()
-        self._channel, self._other_end = Channel(own), Channel(other)
+        self._channel, self._other_end = Channel.pair()
         context: Any = multiprocessing.get_context(self._options.start_method)
         name = f"fastmarl-envs-{self._plan.first}"
         self._process = context.Process(
