@@ -3,6 +3,7 @@
 As in `_scatter`, a key is first compared by identity with the one that is expected next.
 """
 cimport numpy as cnp
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_CheckExact
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_AsDouble, PyFloat_Check
 from cpython.long cimport PyLong_AsLong, PyLong_AsLongLongAndOverflow, PyLong_CheckExact
@@ -15,6 +16,9 @@ from python_api cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size, PyLis
 from typedefs cimport flag_t, lane_t
 
 cnp.import_array()
+
+cdef enum:
+    REMEMBERED = 256     # orders of keys that were seen
 
 cdef object NUMPY_FALSE = np.False_
 cdef object NUMPY_TRUE = np.True_
@@ -126,6 +130,60 @@ cdef class ResultWriter:
                 raise MisfitError
             i += 1
         return 0
+
+
+cdef class ResultReader:
+    """Reads what `ResultWriter` has written to the same memory.
+
+    Args:
+        keys: as there.
+        header: uint8: the bytes of places_PK and flags_FK, by which orders that have been seen before are known.
+        places_PK, flags_FK, reward_K: as there.
+        values: per agent its observation: views of the memory.
+    """
+    cdef list keys, values
+    cdef const unsigned char[::1] header
+    cdef const lane_t[:, ::1] places_PK
+    cdef const flag_t[:, ::1] flags_FK
+    cdef const double[::1] reward_K
+    cdef dict seen                          # header -> (observations, ids of those that are paid, two dicts of flags)
+
+    def __init__(self, list keys, header, places_PK, flags_FK, reward_K, list values):
+        self.keys = keys
+        self.header = header
+        self.places_PK = places_PK
+        self.flags_FK = flags_FK
+        self.reward_K = reward_K
+        self.values = values
+        self.seen = {}
+
+    def read(self, infos):
+        """What was written, with these infos. The next call may return some of the dicts again; don't change them."""
+        cdef Py_ssize_t i
+        cdef dict rewards = {}
+        header = PyBytes_FromStringAndSize(<const char*>&self.header[0], self.header.shape[0])
+        seen = self.seen.get(header)
+        if seen is None:
+            if len(self.seen) == REMEMBERED:
+                self.seen.clear()
+            seen = self.seen[header] = self._look()
+        obs, paid, terminateds, truncateds = <tuple>seen
+        for i in range(len(<list>paid)):
+            rewards[(<list>paid)[i]] = self.reward_K[i]
+        return obs, rewards, terminateds, truncateds, infos
+
+    cdef tuple _look(self):
+        cdef Py_ssize_t i
+        obs = {self.keys[place]: self.values[place] for place in self._order(0)}
+        paid = [self.keys[place] for place in self._order(1)]
+        flags = [{self.keys[place]: self.flags_FK[part, i] != 0 for i, place in enumerate(self._order(2 + part))}
+                 for part in range(2)]
+        return obs, paid, flags[0], flags[1]
+
+    cdef list _order(self, Py_ssize_t part):
+        """Places of the keys of one dict."""
+        cdef Py_ssize_t i
+        return [self.places_PK[part, 1 + i] for i in range(self.places_PK[part, 0])]
 
 
 cdef class ActionSlots:

@@ -12,12 +12,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl._slots import ActionSlots, MisfitError, ResultWriter
+from fastmarl._slots import ActionSlots, MisfitError, ResultReader, ResultWriter
 from fastmarl.spaces import Leaf, RowLayout
 
 Cut = Callable[[tuple[int, ...], Any], np.ndarray]  # (shape, dtype) -> the next piece of the memory
 ALL = "__all__"
-REMEMBERED = 256  # orders of agents
 
 
 class ObservationSlot:
@@ -51,23 +50,26 @@ class ResultSlots:
         observation_spaces: by agent id, of all that can appear.
         state_space: of the env's global states, if they are recorded and one array.
         cut: makes the arrays.
+
+    Attributes:
+        read: (infos) -> what was written, and these infos; observations are views of the memory.
     """
 
     def __init__(self, observation_spaces: Mapping[Hashable, gym.Space], state_space: gym.Space | None, cut: Cut):
-        self._keys = [*observation_spaces, ALL]
-        n = len(self._keys)
+        keys = [*observation_spaces, ALL]
+        n = len(keys)
         # In one piece, so that a look at its bytes tells whether anything is new: places, and flags as bytes behind.
-        self._header = header = cut((4 * (1 + n) + (n + 1) // 2,), np.int32)
+        header = cut((4 * (1 + n) + (n + 1) // 2,), np.int32)
         header[:] = 0
-        self._places = header[: 4 * (1 + n)].reshape(4, 1 + n)
-        self._flags = header[4 * (1 + n) :].view(np.uint8)[: 2 * n].reshape(2, n)
-        self._rewards = cut((n,), np.float64)
+        places = header[: 4 * (1 + n)].reshape(4, 1 + n)
+        flags = header[4 * (1 + n) :].view(np.uint8)[: 2 * n].reshape(2, n)
+        rewards = cut((n,), np.float64)
         self._obs = [ObservationSlot(space, cut) for space in observation_spaces.values()]
         self._state = None if state_space is None else cut(state_space.shape or (), state_space.dtype)
-        self._writer = ResultWriter(
-            self._keys, self._places, self._flags, self._rewards, [slot.array for slot in self._obs], self._write_slowly
-        )
-        self._seen: dict[bytes, tuple[dict, list[Hashable], dict, dict]] = {}
+        arrays = [slot.array for slot in self._obs]
+        self._writer = ResultWriter(keys, places, flags, rewards, arrays, self._write_slowly)
+        values = [slot.value for slot in self._obs]
+        self.read = ResultReader(keys, header.view(np.uint8), places, flags, rewards, values).read
 
     def write(self, result: Any) -> bool:
         """Write (observations, rewards, terminateds, truncateds, ...); False if something has no place here."""
@@ -84,31 +86,8 @@ class ResultSlots:
         """The same of (observations, ...)."""
         return self.write((result[0], {}, {}, {}))
 
-    def read(self, infos: dict) -> tuple[dict, dict, dict, dict, dict]:
-        """What was written, with infos; observations are views of the memory."""
-        header = self._header.tobytes()
-        seen = self._seen.get(header)
-        if seen is None:
-            seen = self._look(header)
-        obs, paid, terminateds, truncateds = seen
-        # The lengths differ: the array has room for all agents.
-        return obs, dict(zip(paid, self._rewards.tolist(), strict=False)), terminateds, truncateds, infos
-
     def read_reset(self, infos: dict) -> tuple[dict, dict]:
         return self.read(infos)[0], infos
-
-    def _look(self, header: bytes) -> tuple[dict, list[Hashable], dict, dict]:
-        orders = [row[1 : 1 + row[0]] for row in self._places.tolist()]
-        obs, paid, *flags = ([self._keys[place] for place in order] for order in orders)
-        values = [self._obs[place].value for place in orders[0]]
-        terminateds, truncateds = (
-            dict(zip(keys, of_all, strict=False))
-            for keys, of_all in zip(flags, self._flags.astype(np.bool_).tolist(), strict=True)
-        )
-        if len(self._seen) == REMEMBERED:
-            self._seen.clear()
-        self._seen[header] = dict(zip(obs, values, strict=True)), paid, terminateds, truncateds
-        return self._seen[header]
 
     def write_state(self, state: Any) -> bool:
         """Whether the env's global state has a place here."""
