@@ -37,10 +37,11 @@ WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences rllib,--de
 	--deselect "tests/test_peers.py::test_samplers_make_the_steps_that_they_tell[supersuit"
 
 test-versions: build build/versions/oldest/.made build/versions/newest/.made ## the core's tests with the oldest and the newest Gymnasium and PettingZoo
-	for versions in oldest newest; do \
+	status=0; for versions in oldest newest; do \
+		echo "== the $$versions versions"; \
 		PYTHONPATH=. OMP_NUM_THREADS=1 build/versions/$$versions/bin/python -m pytest $(WITHOUT_RAY) \
-			--numprocesses $(TEST_WORKERS) --dist loadgroup $(PYTEST_ARGS) || exit 1; \
-	done
+			--numprocesses $(TEST_WORKERS) --dist loadgroup $(PYTEST_ARGS) || status=1; \
+	done; exit $$status
 
 # PufferLib leaves a link in the folder that it is imported in.
 test-peers: build build/test-peers/pufferlib/.made ## adapters with EnvPool and the compiled envs of PufferLib, which are built for it
