@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,8 +13,8 @@ class ChunkNotes:
     lanes: list[int]
     ids: list[str]
     durations_s: list[float]
-    custom_data: list[dict[str, Any]]
-    infos: list[list[tuple[int, int, dict]]]
+    own: list[tuple[Sequence[tuple[int, int, dict]], dict[str, Any], np.ndarray | None] | None]
+    env_states: dict[int, np.ndarray]
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     def add_finished(

@@ -71,8 +71,9 @@ class Request(NamedTuple):
 class Getters:
     """The getters; see `MultiAgentEpisode` for the arguments."""
 
-    __slots__ = ("_chunks", "_place")  # where the episode is as long as nobody has asked it anything: `unread_chunks`
+    __slots__ = ("_chunks", "_own", "_place")  # of episodes that nobody has asked anything yet: see `unread_chunks`
     _chunks: Any
+    _own: Any
     _place: int
 
     agent_episodes: Parts

@@ -230,7 +230,7 @@ class EpisodeStore:
         unread = UnreadChunks(self._spaces_of)
         self._note_running(unread, [env_index])
         self._seal(unread)
-        return MultiAgentEpisode(**unread.arguments(0))  # now: agents that wait may be paid more
+        return MultiAgentEpisode(**unread.arguments(0, unread.own[0]))  # now: agents that wait may be paid more
 
     def opened_chunk(self, env_index: int) -> MultiAgentEpisode:
         """The running episode before its agents have joined: what mapping functions are given."""

@@ -1,5 +1,6 @@
 """Chunks that nobody has looked at yet: a few numbers each, of which an episode is made when somebody does."""
 
+import os
 from collections.abc import Callable, Hashable, Sequence
 from threading import RLock
 from typing import Any
@@ -15,6 +16,8 @@ from fastmarl.chunk import TERMINATED, TRUNCATED, ChunkParts
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.garbage import no_collection
 
+Own = tuple[Sequence[tuple[int, int, dict]], dict[str, Any], np.ndarray | None]  # infos, custom data, env states
+
 
 class UnreadEpisode(MultiAgentEpisode):
     """Turns into a MultiAgentEpisode when it is first asked, or told, anything."""
@@ -29,20 +32,33 @@ class UnreadEpisode(MultiAgentEpisode):
         _read(self)
         setattr(self, name, value)
 
+    def __delattr__(self, name: str) -> None:
+        _read(self)
+        delattr(self, name)
+
 
 _reading = RLock()
+
+
+def _renew_lock() -> None:
+    """In a forked process: a thread that is not there may have held it."""
+    global _reading
+    _reading = RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _read(episode: UnreadEpisode) -> None:
     with _reading:
         if type(episode) is not UnreadEpisode:
             return  # another thread has read it
-        chunks, place = (object.__getattribute__(episode, name) for name in ("_chunks", "_place"))
-        read = MultiAgentEpisode(**chunks.arguments(place))
+        chunks, place, own = (object.__getattribute__(episode, name) for name in ("_chunks", "_place", "_own"))
+        read = MultiAgentEpisode(**chunks.arguments(place, own))
         for slot in MultiAgentEpisode.__slots__:
             object.__setattr__(episode, slot, getattr(read, slot))
         object.__setattr__(episode, "__class__", MultiAgentEpisode)
-    del episode._chunks
+    del episode._chunks, episode._own
 
 
 class UnreadChunks(ChunkNotes):
@@ -52,15 +68,11 @@ class UnreadChunks(ChunkNotes):
 
     Args:
         spaces_of: (env index, agent id) -> (observation space, action space).
-
-    Attributes:
-        env_states: place of a chunk -> the env's global states in it, [n, ...].
     """
 
     def __init__(self, spaces_of: Callable[[int, Hashable], tuple[gym.Space, gym.Space]]):
         super().__init__()
         self._spaces_of = spaces_of
-        self.env_states: dict[int, np.ndarray] = {}
 
     def take(self) -> list[MultiAgentEpisode]:
         """The chunks noted since the last time; each is read when somebody asks for anything in it."""
@@ -85,12 +97,13 @@ class UnreadChunks(ChunkNotes):
         self._agent_ids = ids_of(self.lanes, agent_ids)
         self._blocks, self._module_ids, self._acting_from = blocks, module_ids, list(acting_from)
 
-    def arguments(self, place: int) -> dict[str, Any]:
-        """What the MultiAgentEpisode at this place is made with."""
+    def arguments(self, place: int, own: Own | None) -> dict[str, Any]:
+        """What the MultiAgentEpisode at this place is made with, of which it holds `own` itself."""
+        own_infos, custom_data, env_states = own or ((), None, None)
         env_index, env_t_started, env_t, lookback, flags, end = self.numbers[place].tolist()
         lanes = slice(self.numbers[place - 1, -1] if place else 0, end)
         infos: dict[int, dict[int, dict]] = {}
-        for at, lane, info in self.infos[place]:
+        for at, lane, info in own_infos:
             infos.setdefault(lane, {})[at] = info
         parts = ChunkParts(
             agent_ids=self._agent_ids[lanes],
@@ -114,8 +127,8 @@ class UnreadChunks(ChunkNotes):
             "common_infos": infos.get(-1),
             "waiting_infos": parts.waiting_infos if infos else None,
             "hanging_rewards": None if flags else parts.hanging_rewards(self._acting_from),
-            "custom_data": self.custom_data[place],
+            "custom_data": custom_data,
             "agent_ids": parts.agent_ids,
-            "env_states": self.env_states.get(place),
+            "env_states": env_states,
             "duration_s": self.durations_s[place],
         }

@@ -26,16 +26,19 @@ cdef class ChunkNotes:
         numbers: int64 [capacity, 6]: env index, env_t_started, env_t, lookback, flags of `__all__`, and the number of
             lanes up to the end of this chunk's.
         lanes: of all chunks, one after the other.
-        ids, durations_s, custom_data: by chunk.
-        infos: by chunk, as in EnvLanes.
+        ids, durations_s: by chunk.
+        own: by chunk, what would be kept alive for others: (infos as in EnvLanes, custom data, the env's states), or
+            None if there is nothing. Taken with the chunk.
+        env_states: by place, of those that are noted next.
     """
     cdef readonly cnp.ndarray numbers
     cdef row_t[:, ::1] _numbers
-    cdef readonly list lanes, ids, durations_s, custom_data, infos
+    cdef readonly list lanes, ids, durations_s, own
+    cdef readonly dict env_states
     cdef Py_ssize_t n_taken
 
     def __init__(self):
-        self.lanes, self.ids, self.durations_s, self.custom_data, self.infos = [], [], [], [], []
+        self.lanes, self.ids, self.durations_s, self.own, self.env_states = [], [], [], [], {}
         self._make_room(16)
 
     def __len__(self):
@@ -54,8 +57,7 @@ cdef class ChunkNotes:
         self.lanes += record.lanes
         self.ids.append(record.id_)
         self.durations_s.append(now - record.started_at)
-        self.custom_data.append(record.custom_data)
-        self.infos.append(env.infos if env.infos else ())
+        self.own.append(self._own(record, env, flags != 0))
         self._numbers[place, 0] = record.env_index
         self._numbers[place, 1] = record.env_t_started
         self._numbers[place, 2] = env.env_t
@@ -63,6 +65,12 @@ cdef class ChunkNotes:
         self._numbers[place, 4] = flags
         self._numbers[place, 5] = len(self.lanes)
         return 0
+
+    cdef tuple _own(self, EpisodeRecord record, EnvLanes env, bint is_done):
+        states = self.env_states.pop(len(self.own), None) if self.env_states else None
+        if is_done and states is None and not env.infos and not record.custom_data and record.opened is None:
+            return None
+        return env.infos if env.infos else (), record.custom_data, states
 
     def add_finished(self, list records, list envs, list env_indices, list flags, double now):
         """Note the last chunks of these envs' episodes; returns their records, whose places are cleared."""
@@ -83,12 +91,14 @@ cdef class ChunkNotes:
             self.add(records[env_index], envs[env_index], 0, now)
 
     def take_as(self, type kind):
-        """An object of a class with the slots `_chunks` and `_place` for each chunk noted since the last time."""
+        """An object of a class with the slots `_chunks`, `_place`, `_own` for each chunk noted since the last time."""
         cdef list taken = []
         for place in range(self.n_taken, len(self.ids)):
             later = kind.__new__(kind)
             PyObject_GenericSetAttr(later, "_chunks", self)
             PyObject_GenericSetAttr(later, "_place", place)
+            PyObject_GenericSetAttr(later, "_own", self.own[place])
+            self.own[place] = None
             taken.append(later)
         self.n_taken = len(self.ids)
         return taken

@@ -179,6 +179,22 @@ def test_errors_of_the_batch_say_where_they_came_from():
         assert any(re.search(note_, line) for line in caught.value.__notes__)
 
 
+def test_a_step_that_failed_is_not_counted():
+    class FailsLater(Rooms):
+        n_steps = 0
+
+        def step(self, actions, out):
+            self.n_steps += 1
+            if self.n_steps == 5:
+                raise ZeroDivisionError
+            super().step(actions, out)
+
+    runner = make_runner(env=lambda config: FailsLater(config.num_envs))
+    with pytest.raises(ZeroDivisionError):
+        runner.sample(num_timesteps=30)
+    assert runner.get_metrics()["num_env_steps_sampled"] == 3 * 4
+
+
 def test_a_batch_of_another_size_is_refused():
     with pytest.raises(ConfigError, match="num_envs_per_env_runner is 3, but Rooms is a batch of 5 envs"):
         make_runner(3, lambda config: Rooms(5))

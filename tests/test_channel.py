@@ -69,3 +69,16 @@ def test_waits_end(ends):
         one.send(b"anybody there?")
     with pytest.raises(EOFError):
         one.recv()
+
+
+def test_what_was_sent_before_the_other_side_ended_is_read(ends):
+    one, other = ends
+    for message in (b"first", b"second", b"never read"):
+        one.send(message)
+    assert other.recv() == b"first"
+    other.send(b"answer")
+    assert other.recv() == b"second"
+    other.close()
+    assert one.recv() == b"answer"
+    with pytest.raises(EOFError):
+        one.recv()

@@ -1,5 +1,6 @@
 """Parts of the envs that take turns: the same results from processes as from one, and the same course of each env."""
 
+import itertools
 import time
 from collections import Counter
 
@@ -316,8 +317,18 @@ def test_each_env_s_course_does_not_depend_on_who_was_ready_first():
         assert joined(got[first]) == joined(want[first])
 
 
-@pytest.mark.parametrize("options", [{}, {"worker_num_splits": 2}, {"env_batch_size": 1}], ids=str)
-@pytest.mark.parametrize("trouble", ["raise", "kill", "in a callback", ""])
+@pytest.mark.parametrize(
+    ("trouble", "options"),
+    [
+        *itertools.product(
+            ["raise", "kill", "in a callback", ""], [{}, {"worker_num_splits": 2}, {"env_batch_size": 1}]
+        ),
+        *itertools.product(
+            ["raise", "in a callback", ""], [{"mode": "sync"}, {"mode": "sync", "worker_num_splits": 2}]
+        ),
+    ],
+    ids=str,
+)
 def test_steps_that_an_error_leaves_unrecorded_are_not_counted(trouble, options):
     steps = Counter()
 

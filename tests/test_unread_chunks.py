@@ -1,11 +1,12 @@
 """Episodes that are read when somebody first asks for anything in them."""
 
 import copy
+import gc
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from reference.short_episodes import make_runner
+from reference.short_episodes import Short, make_runner
 
 from fastmarl import MultiAgentEpisode
 
@@ -29,6 +30,9 @@ def test_what_is_set_stays():
     episode = make_episodes()[0]
     episode.observation_space = {"agent_0": "mine"}
     assert (episode.observation_space, episode.env_t, type(episode)) == ({"agent_0": "mine"}, 3, MultiAgentEpisode)
+    other = make_episodes()[0]
+    del other.observation_space
+    assert not hasattr(other, "observation_space")
 
 
 @pytest.mark.parametrize("twin_of", [copy.copy, copy.deepcopy, lambda episode: pickle.loads(pickle.dumps(episode))])
@@ -61,3 +65,24 @@ def test_threads_may_ask_the_same_episode_first():
         for episode in episodes:
             answers = set(pool.map(lambda _, episode=episode: (episode.env_t, episode.id_, len(episode)), range(64)))
             assert answers == {(episode.env_t, episode.id_, len(episode))}
+
+
+def test_an_episode_that_is_kept_holds_no_infos_of_others():
+    class Fact:
+        def __init__(self, number):
+            self.number = number
+
+    class Tells(Short):
+        n_steps = 0
+
+        def step(self, actions):
+            *result, _ = super().step(actions)
+            self.n_steps += 1
+            return *result, {"agent_0": {"fact": Fact(self.n_steps)}}
+
+    runner = make_runner(None, env=Tells, env_config={"length": 3})
+    kept = runner.sample(num_timesteps=30)[4]
+    runner.sample(num_timesteps=1)
+    numbers = [thing.number for thing in gc.get_objects() if type(thing) is Fact]
+    assert sorted(number for number in numbers if number <= 30) == [13, 14, 15]
+    assert [info["fact"].number for info in kept.get_infos()["agent_0"][1:]] == [13, 14, 15]

@@ -16,6 +16,9 @@ class ArrayVector:
     Args:
         env: the batch.
         parts: see there.
+
+    Attributes:
+        n_stepping: see `InProcessVector`.
     """
 
     def __init__(self, env: ArrayEnv, parts: VectorParts):
@@ -25,6 +28,7 @@ class ArrayVector:
         self._scatter = ArrayScatter(env, parts.store, parts.env_actions)
         self._seconds = parts.seconds
         self._env_states = parts.env_states
+        self.n_stepping = 0
 
     def reset(self, env_indices: Sequence[int]) -> None:
         """Reset these envs and write their first observations; only an env's first reset is seeded."""
@@ -42,17 +46,14 @@ class ArrayVector:
         self._record_states(env_indices)
         self._scatter.write_reset(np.array(env_indices), out)
 
-    @property
-    def n_stepping(self) -> int:
-        """See `InProcessVector.n_stepping`."""
-        return 0
-
     def send(self) -> int:
         """Have the batch stepped; returns the number of its envs."""
-        return self._env.num_envs
+        self.n_stepping = self._env.num_envs
+        return self.n_stepping
 
     def forget(self) -> None:
         """After an error; see `InProcessVector.forget`."""
+        self.n_stepping = 0
 
     def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
         """Record the batch's step; see `InProcessVector.recv`."""
@@ -67,6 +68,7 @@ class ArrayVector:
         self._record_states(range(self._env.num_envs))
         stepped = perf_counter()
         all_done_E, ended_envs = self._scatter.write_step(out)
+        self.n_stepping = 0
         seconds = self._seconds
         seconds["timed_scatter"] += perf_counter() - stepped
         seconds["timed_env"] += stepped - sent

@@ -94,7 +94,7 @@ class Channel:
 
     def _read_packet(self) -> bytes:
         try:
-            packet = self.sock.recv(1 + MOST_AT_ONCE)
+            packet = self._recv_packet()
         except BlockingIOError:
             raise TimeoutError from None
         except OSError:
@@ -102,6 +102,13 @@ class Channel:
         if not packet:
             raise EOFError
         return packet
+
+    def _recv_packet(self) -> bytes:
+        """b"" if the other side is gone."""
+        try:
+            return self.sock.recv(1 + MOST_AT_ONCE)
+        except ConnectionResetError:  # comes first if the other side has not read all, and what it sent after that
+            return self.sock.recv(1 + MOST_AT_ONCE)
 
     def send_file(self, fd: int) -> None:
         """Hand an open file over."""

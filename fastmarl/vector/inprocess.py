@@ -23,6 +23,9 @@ class InProcessVector:
         envs: multi-agent envs (see `fastmarl.envs.base`).
         parts: see there; "timed_" seconds are those of every TIMED_EVERY-th tick.
         remake: makes the env of an index anew, in its place in `envs`.
+
+    Attributes:
+        n_stepping: envs that were sent actions, and whose steps have not been recorded.
     """
 
     def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None]):
@@ -38,6 +41,7 @@ class InProcessVector:
         self._unchecked_steps = set(self._unchecked_resets)
         self._ticks = 0
         self._seconds = parts.seconds
+        self.n_stepping = 0
 
     def reset(self, env_indices: Iterable[int]) -> None:
         """Reset these envs and write their first observations; only an env's first reset is seeded."""
@@ -55,14 +59,10 @@ class InProcessVector:
                 self._restart(env_index, error)
         write_reset(self._store, env_index, result, self._unchecked_resets)
 
-    @property
-    def n_stepping(self) -> int:
-        """Envs that were sent actions, and whose steps have not been received."""
-        return 0
-
     def send(self) -> int:
         """Have all envs stepped; returns their number."""
-        return len(self.envs)
+        self.n_stepping = len(self.envs)
+        return self.n_stepping
 
     def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
         """Record the envs' steps.
@@ -75,6 +75,7 @@ class InProcessVector:
 
     def forget(self) -> None:
         """After an error: record no steps under way. All envs will be reset."""
+        self.n_stepping = 0
 
     def _step(self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool) -> None:
         """Step these envs."""
@@ -95,6 +96,7 @@ class InProcessVector:
             except TypeError:
                 check_step_result(result, env_index, lanes.env_t + 1)
                 raise
+            self.n_stepping -= 1
             if all_done or after_each:
                 after_step([env_index], [all_done])
 
@@ -114,6 +116,7 @@ class InProcessVector:
                 continue
             stepped = perf_counter()
             all_done = write_step(self._store, env_index, result, self._unchecked_steps)
+            self.n_stepping -= 1
             seconds["timed_scatter"] += perf_counter() - stepped
             seconds["timed_env"] += stepped - sent
             seconds["timed_send"] += sent - begun
@@ -129,7 +132,9 @@ class InProcessVector:
         """Go on with a new env, or raise the error."""
         _locate(error, env_index, "step()")
         self._restart(env_index, error)
-        after_step([env_index], [self._failures.end_episode(env_index)])
+        all_done = self._failures.end_episode(env_index)
+        self.n_stepping -= 1
+        after_step([env_index], [all_done])
 
     def _restart(self, env_index: int, error: Exception) -> None:
         self._failures.restart([env_index], error, partial(self._make_anew, env_index), self._seeds)
@@ -152,20 +157,17 @@ class SplitVector(InProcessVector):
         self._stepping: list[list[int]] = []  # parts that were sent actions, in that order
         self._idle = list(self._parts)
 
-    @property
-    def n_stepping(self) -> int:
-        return len(self._sent)
-
     def send(self) -> int:
         """Have all envs stepped that have no actions yet; returns their number."""
-        before = len(self._sent)
+        n_sent = sum(map(len, self._idle))
         for part in self._idle:
             for env_index in part:
                 lanes = self._slots[env_index][2]
                 self._sent[lanes] = self._actions.of(lanes)
         self._stepping += self._idle
         self._idle = []
-        return len(self._sent) - before
+        self.n_stepping += n_sent
+        return n_sent
 
     def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
         """Record the steps of the part that was sent actions first; see `InProcessVector.recv`."""
@@ -174,6 +176,7 @@ class SplitVector(InProcessVector):
         self._step([self._slots[env_index] for env_index in part], self._sent.pop, after_step, after_each)
 
     def forget(self) -> None:
+        super().forget()
         self._sent.clear()
         self._stepping, self._idle = [], list(self._parts)
 

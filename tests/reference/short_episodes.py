@@ -58,9 +58,9 @@ class Short(fastmarl.MultiAgentEnv):
         return obs, dict.fromkeys(self.possible_agents, rewards[self.t - 1]), {"__all__": over}, {}, {}
 
 
-def make_runner(connector, *, env_config=None, module=None, **options):
+def make_runner(connector, *, env=Short, env_config=None, module=None, **options):
     config = fastmarl.EnvRunnerConfig(
-        env=Short,
+        env=env,
         env_config=env_config or {},
         env_to_module_connector=connector,
         policies={MODULE: module},
