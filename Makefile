@@ -28,9 +28,9 @@ run: build ## sample simple_spread with 16 environments: table and profile.png
 test: $(VENV)/.test build ## all tests on the release build
 	$(TEST) $(PYTEST_ARGS)
 
-test-checked: $(VENV)/.test checked ## all tests on the checked build, but for whole training runs
+test-checked: $(VENV)/.test checked ## all tests on the checked build, but for training runs, pages and other samplers
 	FASTMARL_FUZZ_CASES=40 FASTMARL_REAL_STEPS=150 $(TEST) $(PYTEST_ARGS) \
-		--ignore tests/rllib/test_training.py --ignore tests/rllib/test_ray.py
+		$(foreach name,rllib/test_training rllib/test_ray test_docs test_peers test_scaling,--ignore tests/$(name).py)
 
 # Ray wants a Gymnasium of its own, and SuperSuit one of some; these pages show RLlib.
 WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]") \
