@@ -1,6 +1,7 @@
 """Messages between processes arrive whole and in order, and no wait is endless."""
 
 import random
+import time
 from threading import Thread
 
 import pytest
@@ -50,9 +51,12 @@ def test_what_comes_during_a_long_message_is_kept(ends):
     assert not one.has_message
     sender = Thread(target=one.send, args=(bytes(3_000_000),))
     sender.start()
+    for _ in range(1000):  # until there is no more room, and it reads while it waits
+        if not one.has_message:
+            time.sleep(0.01)
+    assert one.has_message
     assert other.recv() == bytes(3_000_000)
     sender.join()
-    assert one.has_message
     assert one.recv() == b"early"
     assert not one.has_message
 
