@@ -77,7 +77,9 @@ class Policies:
 
     def begin_episodes(self, env_indices: list[int], mapping_fn: MappingFn | None) -> None:
         """The new episodes of these envs have this mapping function from their first agent to their last."""
-        only_module = next(iter(self._index_of.values())) if mapping_fn is None else -1
+        only_module = -1
+        if mapping_fn is None:
+            (only_module,) = self._index_of.values()
         map_all(self._store.table.records, env_indices, mapping_fn, only_module)
 
     def is_outdated(self, env_index: int, mapping_fn: MappingFn | None) -> bool:

@@ -268,7 +268,6 @@ class EpisodeStore:
         self.table.release(self._dropped_lanes)
         self._ended_chunks, self._to_sum_up, self._dropped_lanes = [], [], []
         self._n_finished = 0
-        self._unread = UnreadChunks(self._spaces_of)
         return summary
 
     def _before_notes(self, unread: UnreadChunks, env_indices: list[int]) -> None:
