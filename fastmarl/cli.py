@@ -233,18 +233,14 @@ def _bench_efficiency(args: argparse.Namespace) -> int:
         figures.append({"environment": name, **result.as_dict()})
         table.add_row(name, *_efficiency_cells(result))
     console.print(table)
-    return _done(args, {"figures": figures})
-
-
-def _done(args: argparse.Namespace, figures: dict[str, Any]) -> int:
-    if args.json:
-        _write_json(args.json, figures)
+    _save(args.json, {"figures": figures})
     return 0
 
 
-def _write_json(path: Path, figures: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"versions": _versions(), **figures}, indent=1) + "\n")
+def _save(path: Path | None, figures: dict[str, Any]) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"versions": _versions(), **figures}, indent=1) + "\n")
 
 
 def _efficiency_cells(result: Any) -> list[str]:
@@ -296,7 +292,8 @@ def _bench_rllib(args: argparse.Namespace) -> int:
             console.print(table_of(section, figures))
     if args.plot:
         draw(report["cases"], report.get("growth", []), args.plot)
-    return _done(args, report)
+    _save(args.json, report)
+    return 0
 
 
 # fastmarl bench scaling, fastmarl bench peers
@@ -305,11 +302,13 @@ def _bench_rllib(args: argparse.Namespace) -> int:
 def _bench_scaling(args: argparse.Namespace) -> int:
     from fastmarl.scaling import run
 
-    return _done(args, {"series": run(args, sys.stdout.isatty())})
+    run(args, sys.stdout.isatty(), save=lambda series: _save(args.json, {"series": series}))
+    return 0
 
 
 def _bench_peers(args: argparse.Namespace) -> int:
-    return _done(args, {"settings": peers_command.run(args, sys.stdout.isatty())})
+    peers_command.run(args, sys.stdout.isatty(), save=lambda settings: _save(args.json, {"settings": settings}))
+    return 0
 
 
 # fastmarl info

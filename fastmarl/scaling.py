@@ -95,11 +95,11 @@ SERIES = {
 }
 
 
-def run(args: argparse.Namespace, is_terminal: bool) -> dict[str, list[dict[str, Any]]]:
+def run(args: argparse.Namespace, is_terminal: bool, save: Callable[[dict[str, list[dict[str, Any]]]], None]) -> None:
     """What `fastmarl bench scaling` does: measure `args.series` (None: all), show tables, draw.
 
-    Returns:
-        Figures by series, those that the JSON file has of others among them.
+    Args:
+        save: is given the figures by series whenever one is measured, those that the JSON file had among them.
 
     Raises:
         ConfigError: there is no such series.
@@ -117,11 +117,11 @@ def run(args: argparse.Namespace, is_terminal: bool) -> dict[str, list[dict[str,
     for name in names:
         with console.status(f"measuring {name} ...") as status:
             figures[name] = measure_series(name, rounds=args.rounds, seconds=args.seconds, progress=status.update)
+        figures = {name: figures[name] for name in SERIES if name in figures}
+        save(figures)
         console.print(table_of(name, figures[name]))
-    figures = {name: figures[name] for name in SERIES if name in figures}
     if args.plot:
         draw(figures, args.plot)
-    return figures
 
 
 def measure_series(

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from fastmarl import cli
-from fastmarl.peers import child, entries, report
+from fastmarl.peers import child, command, entries, report
 from fastmarl.peers.child import Child, ChildError
 from fastmarl.peers.entries import HALVES, Entry, Setting
 from fastmarl.peers.measure import Pace, measure_setting, merged
@@ -354,6 +354,19 @@ def test_samplers_make_the_steps_that_they_tell(module, kind):
         json.dumps(sampler.config)
     finally:
         sampler.close()
+
+
+def test_what_is_measured_is_kept_if_the_next_fails(tmp_path, monkeypatch):
+    def measure_setting(setting, *args):
+        if setting.num_envs == 4:
+            raise KeyboardInterrupt
+        return GIVEN
+
+    monkeypatch.setattr(command, "measure_setting", measure_setting)
+    file = tmp_path / "figures.json"
+    with pytest.raises(KeyboardInterrupt):
+        cli.main(["bench", "peers", "--workers", "0", "--envs", "2", "4", "--env", "free", "--json", str(file)])
+    assert json.loads(file.read_text())["settings"] == [GIVEN]
 
 
 def test_the_command_measures_ours_and_keeps_what_the_file_has(tmp_path, capsys):

@@ -9,6 +9,8 @@ from fastmarl import cli, scaling
 from fastmarl.envs.context import EnvContext
 from fastmarl.testing import check_env
 
+RATIOS = ("efficiency", "own_efficiency")
+
 
 def test_ready_arrays_are_a_good_environment():
     report = check_env(scaling.ReadyArrays(EnvContext({"agents": 3}, 0, 0, num_envs=2)))
@@ -42,6 +44,19 @@ def test_each_size_is_measured_and_drawn(tmp_path, monkeypatch, capsys):
         for row in figures:
             assert f"{row['agent_steps_per_second']:,.0f}" in out
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_measured_is_kept_if_the_next_fails(tmp_path, monkeypatch):
+    def measure(name, **pace):
+        if name == "workers":
+            raise KeyboardInterrupt
+        return [{"size": 5, "agent_steps_per_second": 1, "runner_us": 1, "limit_us": 1} | dict.fromkeys(RATIOS, 1)]
+
+    monkeypatch.setattr(scaling, "measure_series", measure)
+    file = tmp_path / "scaling.json"
+    with pytest.raises(KeyboardInterrupt):
+        cli.main(["bench", "scaling", "--series", "envs", "workers", "--json", str(file)])
+    assert list(json.loads(file.read_text())["series"]) == ["envs"]
 
 
 def test_a_series_that_does_not_exist_is_said(capsys):

@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw them")
 
 
-def run(args: argparse.Namespace, is_terminal: bool) -> list[dict[str, Any]]:
-    """Measure, show tables, write Markdown and picture; returns the figures for JSON, see `measure`."""
+def run(args: argparse.Namespace, is_terminal: bool, save: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Measure, show tables, write Markdown and picture; for `save` see `measure`."""
     import psutil  # noqa: F401  before the work, not after it
     from rich.console import Console
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, is_terminal: bool) -> list[dict[str, Any]]:
         import matplotlib  # noqa: F401
     console = Console(width=None if is_terminal else 128)
     with console.status("measuring ...") as status:
-        settings = measure(args, status.update)
+        settings = measure(args, status.update, save)
     console.print(LEGEND)
     for title, rows in tables(settings):
         console.print(f"\n{title}", rich_table(rows), sep="\n")
@@ -72,11 +72,16 @@ def run(args: argparse.Namespace, is_terminal: bool) -> list[dict[str, Any]]:
         args.markdown.write_text(markdown(settings))
     if args.plot:
         draw(settings, args.plot)
-    return settings
 
 
-def measure(args: argparse.Namespace, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def measure(
+    args: argparse.Namespace, progress: Callable[[str], None], save: Callable[[list[dict[str, Any]]], None]
+) -> list[dict[str, Any]]:
     """Measure what the arguments ask for; returns it together with what stood in the JSON file before.
+
+    Args:
+        progress: is told what is being measured.
+        save: is given all figures so far whenever a setting is measured.
 
     Raises:
         ConfigError: a name, a path or a combination that does not exist, or a file that is no such JSON.
@@ -95,6 +100,7 @@ def measure(args: argparse.Namespace, progress: Callable[[str], None]) -> list[d
     )
     for setting in wanted:
         measured = merged(measured, [measure_setting(setting, samplers, python_of, pace, progress)])
+        save(measured)
     return measured
 
 
