@@ -180,7 +180,8 @@ def report(device, num_envs, n):
         f"double buffering: x {rates[True, True] / rates[True, False]:.2f}, "
         f"both: x {rates[True, True] / rates[False, False]:.2f}"
     )
-    for options in ({"cuda_graphs": False}, {}, {"inference_dtype": "bfloat16"}):
+    buffered = {"worker_num_splits": 2}
+    for options in ({"cuda_graphs": False}, {}, buffered, {"inference_dtype": "bfloat16"}):
         rate, share, backends = measure_runner(device, num_envs, n, **options)
         name = f"runner, {options or 'default options'}: {backends}"
         yield f"{name:52.52} {rate:13,.0f} {share:9.1%}"
@@ -189,7 +190,7 @@ def report(device, num_envs, n):
 @pytest.mark.benchmark(group="gpu")
 def bench_small_on_cpu(benchmark):
     lines = benchmark.pedantic(lambda: list(report(torch.device("cpu"), 4, 3)), rounds=1)
-    assert len(lines) == 9
+    assert len(lines) == 10
 
 
 def main():

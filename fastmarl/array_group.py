@@ -1,6 +1,6 @@
 """The agents of one group of a batch of envs: what they see and do, in arrays, and their lanes and rows.
 
-Axes in names: E env, P place in the group's arrays (env * number of agents + agent), R row, L lane.
+Axes in names: E env of the batch, P place in the group's arrays (env * number of agents + agent), R row, L lane.
 """
 
 from collections.abc import Hashable
@@ -18,14 +18,17 @@ from fastmarl.lanes import LaneTable
 from fastmarl.spaces import RowLayout
 from fastmarl.store import ASLEEP, EpisodeStore
 
+Acted = tuple[int, slice, list[np.ndarray]]  # module, its rows that acted, an array for each leaf of the action space
+
 
 class ArrayGroup:
-    """The agents of one group in all envs.
+    """The agents of one group in all envs of a batch.
 
     Args:
         agents: their ids, in the order of the arrays.
         observation_space, action_space: of one agent.
         store: where rows go to.
+        envs: the batch's, as the store numbers them.
         first_place: `place_L` of the lane table is a place plus this.
     """
 
@@ -35,12 +38,14 @@ class ArrayGroup:
         observation_space: gym.Space,
         action_space: gym.Space,
         store: EpisodeStore,
+        envs: range,
         first_place: int,
     ):
         self._store = store
         self._table: LaneTable = store.table
         self._agents = agents
-        self._shape = num_envs, n_agents = len(store.table.envs), len(agents)
+        self._shape = num_envs, n_agents = len(envs), len(agents)
+        self._index_E = np.array(envs)
         self._layout, self._action_layout = RowLayout(observation_space), RowLayout(action_space)
         self._first_place = first_place
         n_places = num_envs * n_agents
@@ -139,10 +144,10 @@ class ArrayGroup:
     def write_reset(self, env_indices: np.ndarray, env_t_E: np.ndarray) -> None:
         """Lanes and first rows for who is present in these envs (int64, ascending)."""
         self._forget(env_indices)
-        begins = np.zeros(self._shape, np.bool_)
-        begins[env_indices] = self._present_P.reshape(self._shape)[env_indices]
-        places = np.flatnonzero(begins)
-        self._join_all(env_indices.tolist(), begins, places)
+        begins = self._present_P.reshape(self._shape)[env_indices]
+        ones, agents = np.nonzero(begins)
+        places = env_indices[ones] * self._shape[1] + agents
+        self._join_all(self._index_E[env_indices].tolist(), begins, places)
         for module in self.modules():
             of_module = places[self._module_P[places] == module]
             self._append(module, of_module, len(of_module), env_t_E)
@@ -155,21 +160,21 @@ class ArrayGroup:
         lanes[env_indices] = -1
 
     def _join_all(self, env_indices: list[int], begins: np.ndarray, places: np.ndarray) -> None:
-        """Lanes for those who are there at the reset of these envs: bool [E, A], and their places."""
+        """Lanes for those who are there at the reset of these envs: bool [k, A], and their places."""
         table = self._table
         lanes, modules = table.join_all(env_indices, begins, self._agents)
         for module, n in enumerate(np.bincount(modules).tolist()):
             if n:
                 self._n_lanes[module] = self._n_lanes.get(module, 0) + n
         self._lane_P[places], self._module_P[places] = lanes, modules
-        table.env_L[lanes], table.module_L[lanes] = places // self._shape[1], modules
+        table.env_L[lanes], table.module_L[lanes] = self._index_E[places // self._shape[1]], modules
         table.place_L[lanes] = self._first_place + places
 
     def write_step(self, all_done_E: np.ndarray, env_t_E: np.ndarray) -> None:
         """Rewards, ends and rows of one step, after `welcome()`; uint8 flags of whole episodes, int32 env steps."""
         # Last the one that closes the gaps in its rows: newcomers of other modules are still there until then.
         for module in sorted(self.modules(), key=lambda module: module == self._own_module):
-            n_kept, n_ended = self._settle(module, all_done_E, env_t_E)
+            n_kept, n_ended = self._settle(module, all_done_E)
             if n_ended:
                 self._finalize(module, n_ended, env_t_E)
             self._append(module, self._kept, n_kept, env_t_E)
@@ -185,9 +190,9 @@ class ArrayGroup:
         for place in self._paid[:n_paid].tolist():
             self._pay_absent(place, float(self._reward_P[place]))
         for place in self._newcomers[:n_observed].tolist():
-            agent_id, env_index = self._who(place)
+            agent_id, _ = self._who(place)
             flags = [{agent_id: bool(flag_P[place])} for flag_P in (self._terminated_P, self._truncated_P)]
-            self._join(place, int(all_done_E[env_index]), *flags)
+            self._join(place, int(all_done_E[place // self._shape[1]]), *flags)
             if self._lane_P[place] >= 0:
                 self._newcomers[self._n_newcomers] = place
                 self._n_newcomers += 1
@@ -204,7 +209,7 @@ class ArrayGroup:
         if self._own_module in joined:
             self._own_module, self._leaves = None, [leaf.copy() for leaf in self._leaves]
 
-    def _settle(self, module: int, all_done_E: np.ndarray, env_t_E: np.ndarray) -> tuple[int, int]:
+    def _settle(self, module: int, all_done_E: np.ndarray) -> tuple[int, int]:
         """How many of one module's go on, and how many lanes of it end: their places are in `_kept` and `_ended`."""
         table, block = self._table, self._block_with(module, 0)
         n_kept, n_ended, bad = settle_step(
@@ -213,9 +218,7 @@ class ArrayGroup:
             self._kept, self._ended,
         )  # fmt: skip
         if bad != NO_PLACE:
-            agent_id, env_index = self._who(bad)
-            problem = f"expected a finite reward, got {self._reward_P[bad]}"
-            raise RewardError(env_index, agent_id, int(env_t_E[env_index]), problem)
+            raise self._bad_reward(bad)
         return n_kept, n_ended
 
     def _finalize(self, module: int, n: int, env_t_E: np.ndarray) -> None:
@@ -230,7 +233,7 @@ class ArrayGroup:
         )  # fmt: skip
         self._write_finals(block, first, n)
         rows.n_finals += n
-        table.finish_all(envs, lanes, env_t_E[envs])
+        table.finish_all(self._index_E[envs], lanes, env_t_E[envs])
         self._n_lanes[module] -= n
 
     def _write_finals(self, block: Block, first: int, n: int) -> None:
@@ -273,8 +276,13 @@ class ArrayGroup:
 
     def _who(self, place: int) -> tuple[Hashable, int]:
         """(agent id, env index)."""
-        env_index, agent = divmod(place, self._shape[1])
-        return self._agents[agent], env_index
+        env, agent = divmod(place, self._shape[1])
+        return self._agents[agent], int(self._index_E[env])
+
+    def _bad_reward(self, place: int) -> RewardError:
+        agent_id, env_index = self._who(place)
+        problem = f"expected a finite reward, got {self._reward_P[place]}"
+        return RewardError(env_index, agent_id, self._table.envs[env_index].env_t, problem)
 
     def _join(self, place: int, all_done: int, terminateds: dict, truncateds: dict) -> None:
         agent_id, env_index = self._who(place)
@@ -286,25 +294,24 @@ class ArrayGroup:
             self._table.place_L[lane] = self._first_place + place
 
     def _pay_absent(self, place: int, reward: float) -> None:
-        agent_id, env_index = self._who(place)
         if not np.isfinite(reward):
-            env_t = self._table.envs[env_index].env_t
-            raise RewardError(env_index, agent_id, env_t, f"expected a finite reward, got {reward}")
+            raise self._bad_reward(place)
+        agent_id, env_index = self._who(place)
         lane = self._table.lane_for_late_reward(env_index, agent_id, reward)
         if lane >= 0:
             self._store.blocks[self._table.module_L[lane]].reward_R[self._table.row_L[lane]] += reward
 
     def _pay_newcomer(self, place: int) -> None:
         """What it was paid before it was first observed."""
-        lane, env_index = int(self._lane_P[place]), place // self._shape[1]
+        lane, (_, env_index) = int(self._lane_P[place]), self._who(place)
         if self._table.record(env_index).early_rewards:
             early = self._table.early_reward(env_index, lane)
             self._store.blocks[self._table.module_L[lane]].reward_R[self._table.row_L[lane]] += early
 
     # Actions.
 
-    def actions(self, acted: list[tuple[int, slice, list[np.ndarray]]]) -> Any:
-        """From (module, its rows that acted, an array for each leaf); in arrays that the next call writes to again."""
+    def actions(self, acted: list[Acted]) -> Any:
+        """In arrays that the next call writes to again."""
         for array in self._actions:
             array.fill(0)
         for module, rows, arrays in acted:

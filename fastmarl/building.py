@@ -44,22 +44,41 @@ class Envs:
         else:
             self._make(config, n)
         agents = [list(getattr(env, "possible_agents", None) or []) for env in self.all]
-        self.possible_agents = agents * n if self.is_batch else agents
+        self.possible_agents = agents[:1] * n if self.is_batch else agents
 
     def _make(self, config: EnvRunnerConfig, n: int) -> None:
-        create = self._create = env_creator(config.env)
+        self._create = env_creator(config.env)
         try:
-            for context in self.contexts:
-                self.all.append(as_multi_agent_env(create(context)))
-                self._to_close.append(self.all[-1])
-                if self.is_batch:
-                    _check_batch(self.all[0], config)
-                    break
+            self._add(self.contexts[0])
+            if self.is_batch:
+                _check_batch(self.all[0], config)
+                if (n_parts := min(n, config.worker_num_splits)) > 1:
+                    self._split(config, n_parts)
+            else:
+                for context in self.contexts[1:]:
+                    self._add(context)
             for env_index, env in enumerate(self.all):
                 check_spaces(env, env_index)
         except BaseException:
             self.close()
             raise
+
+    def _add(self, context: EnvContext) -> Any:
+        self.all.append(as_multi_agent_env(self._create(context)))
+        self._to_close.append(self.all[-1])
+        return self.all[-1]
+
+    def _split(self, config: EnvRunnerConfig, n_parts: int) -> None:
+        """Smaller batches in the place of the one: only when it is made one knows that it is a batch."""
+        whole, self.all = self.all[0], []
+        self.close()
+        for first in range(n_parts):
+            size = len(self.contexts[first::n_parts])
+            part = self._add(EnvContext(config.env_config, config.worker_index, first, size))
+            _check_size(part, size)
+            if not _are_alike(whole, part):
+                raise EnvCheckError(f"{type(part).__name__} has other agents or spaces in a batch of {size} envs than "
+                                    f"in one of {whole.num_envs}: {part.observation_spaces!r:.200}")  # fmt: skip
 
     def remake(self, env_index: int) -> None:
         """Make one of the envs anew, in its place; the old one is closed, if it can be.
@@ -81,7 +100,7 @@ class Envs:
 
     @property
     def is_batch(self) -> bool:
-        """Whether the envs are one object, which steps all of them at once."""
+        """Whether the envs are in one object that steps all of them at once, or in several such."""
         return isinstance(self.all[0], ArrayEnv)
 
     def spaces(self, env_index: int, agent_id: Hashable) -> Spaces:
@@ -123,16 +142,26 @@ def make_workers(config: EnvRunnerConfig, contexts: list[EnvContext]) -> EnvWork
 
 
 def _check_batch(batch: ArrayEnv, config: EnvRunnerConfig) -> None:
-    num_envs = config.num_envs_per_env_runner
     if config.restart_failed_sub_environments:
         raise ConfigError(f"restart_failed_sub_environments is for single envs, but {type(batch).__name__} is a batch "
                           f"that steps by itself")  # fmt: skip
-    if config.worker_num_splits > 1:
-        raise ConfigError(f"worker_num_splits is for single envs, but {type(batch).__name__} is a batch that steps by "
-                          f"itself")  # fmt: skip
+    _check_size(batch, config.num_envs_per_env_runner)
+
+
+def _check_size(batch: ArrayEnv, num_envs: int) -> None:
     if batch.num_envs != num_envs:
-        raise ConfigError(f"num_envs_per_env_runner is {num_envs}, but {type(batch).__name__} is a batch of "
-                          f"{batch.num_envs} envs; let what makes it make env_config.num_envs")  # fmt: skip
+        raise ConfigError(f"a batch of {num_envs} envs is wanted (num_envs_per_env_runner in worker_num_splits parts), "
+                          f"but {type(batch).__name__} has {batch.num_envs}; let what makes it make as many as "
+                          f"env_config.num_envs says")  # fmt: skip
+
+
+def _are_alike(one: ArrayEnv, other: ArrayEnv) -> bool:
+    """Whether two batches have the same agents and spaces."""
+    return (one.groups, one.observation_spaces, one.action_spaces) == (
+        other.groups,
+        other.observation_spaces,
+        other.action_spaces,
+    )
 
 
 def make_env_to_module(config: EnvRunnerConfig, envs: Envs) -> EnvToModule:

@@ -56,7 +56,8 @@ class EnvRunnerConfig:
     """Worker processes of "async", each with neighbouring envs. 0: one for each core, but not more than envs."""
     worker_num_splits: int = 1
     """Parts of the envs that take turns: while one is being stepped, actions are chosen for another (double buffering,
-    with 2). "sync" does the same one after the other, with equal results; see docs/parallel.md."""
+    with 2). Batches of envs are stepped in another thread meanwhile; with single ones, "sync" does the same one after
+    the other, with equal results. See docs/parallel.md."""
     env_batch_size: int | None = None
     """In "async" mode, go on with the envs that are ready first, as soon as there are so many; for envs of unequal
     speed. Which these are is not reproducible. None: wait for all (of a part)."""

@@ -75,7 +75,8 @@ def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: flo
     config = replace(config, seed=0 if config.seed is None else config.seed)
     with _one_torch_thread():
         runner = MultiAgentEnvRunner(config)
-        owner_of_bare_envs = MultiAgentEnvRunner(replace(config, gym_env_vectorize_mode="sync", env_batch_size=None))
+        in_turn = replace(config, gym_env_vectorize_mode="sync", env_batch_size=None, worker_num_splits=1)
+        owner_of_bare_envs = MultiAgentEnvRunner(in_turn)
         try:
             loop = bare_envs(owner_of_bare_envs.env.envs, seed=config.seed or 0, seconds=seconds)
             network = BareNetwork(runner)

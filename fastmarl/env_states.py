@@ -104,14 +104,14 @@ class StateRecordingEnv:
 
 
 def make_env_states(envs: Sequence[Any]) -> list[EnvStates]:
-    """A recorder for each env, or for each of a batch.
+    """A recorder for each env, or for each of the batches'.
 
     Raises:
         EnvCheckError: an env has no `state()`, or its `state_space` is not one of arrays.
     """
     if isinstance(envs[0], ArrayEnv):
         space = state_space_of(envs[0], 0)
-        return [EnvStates(env_index, space) for env_index in range(envs[0].num_envs)]
+        return [EnvStates(env_index, space) for env_index in range(sum(batch.num_envs for batch in envs))]
     return [EnvStates(env_index, state_space_of(env, env_index)) for env_index, env in enumerate(envs)]
 
 

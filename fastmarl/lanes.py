@@ -107,7 +107,7 @@ class LaneTable:
 
         Args:
             env_indices: whose.
-            present: bool [E, A]: who is there.
+            present: bool [E, A]: who is there, in these envs.
             agents: A ids.
 
         Returns:

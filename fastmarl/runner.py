@@ -47,7 +47,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
 
     Attributes:
         config: the EnvRunnerConfig.
-        env: the vector of envs; `env.envs` lists them (or has the one batch of them).
+        env: the vector of envs; `env.envs` lists them (or the batches of them: one, or `worker_num_splits`).
         module: the MultiRLModule; train it in place, or a copy and `set_weights()`.
         env_to_module: the connectors by module id, and their state, see docs/connectors.md.
         metrics: takes custom values from callbacks (`log_value`).

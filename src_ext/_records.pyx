@@ -135,7 +135,7 @@ def join_all(
     list records,                       # [env]
     list envs,                          # [env] EnvLanes
     list env_indices,                   # whose episodes begin
-    const unsigned char[:, ::1] present,  # [env, agent]
+    const unsigned char[:, ::1] present,  # [one of these envs, agent]
     list agents,                        # [agent] their ids
     list free,                          # lanes, enough of them; taken from the end
     list agent_ids,                     # [lane], written
@@ -146,16 +146,17 @@ def join_all(
     Returns:
         (lanes, modules): int32, by env, then agent. The lane table's arrays are the caller's to set.
     """
-    cdef Py_ssize_t env_index, agent, k = 0, first, n = len(agents)
+    cdef Py_ssize_t i, env_index, agent, k = 0, first, n = len(agents)
     cdef EpisodeRecord record
     cdef EnvLanes env
     lanes, modules = np.empty((2, len(env_indices) * n), np.int32)
     cdef lane_t[::1] out_lanes = lanes, out_modules = modules
-    for env_index in env_indices:
+    for i in range(len(env_indices)):
+        env_index = env_indices[i]
         record, env = records[env_index], envs[env_index]
         first = k
         for agent in range(n):
-            if not present[env_index, agent]:
+            if not present[i, agent]:
                 continue
             if record.policy_mapping_fn is None:
                 out_modules[k] = record.only_module
@@ -165,7 +166,7 @@ def join_all(
             k += 1
         k = first
         for agent in range(n):
-            if present[env_index, agent]:
+            if present[i, agent]:
                 lane = free.pop()
                 out_lanes[k] = lane
                 agent_ids[out_lanes[k]] = agents[agent]

@@ -45,8 +45,8 @@ class Endless:
 class EndlessBatch(ArrayEnv):
     """The same as a batch; `absent` of the agents miss every second step."""
 
-    def __init__(self, actions, absent=0):
-        super().__init__(N_ENVS, {"all": ["a", "b", "c"]}, {"all": OBS}, {"all": actions})
+    def __init__(self, num_envs, actions, absent=0):
+        super().__init__(num_envs, {"all": ["a", "b", "c"]}, {"all": OBS}, {"all": actions})
         self.absent, self.t = absent, 0
         self.traced, self.n_traced = np.zeros(600, np.int64), 0
 
@@ -65,27 +65,29 @@ class EndlessBatch(ArrayEnv):
             group.present[:, : self.absent].fill(self.t % 2 == 0)
 
 
-KINDS = {  # what makes the envs, and options
-    "dicts": (lambda: Endless(CHOICES), {}),
-    "dicts, shifted": (lambda: Endless(SHIFTED_CHOICES), {}),
-    "a batch": (lambda: EndlessBatch(CHOICES), {}),
-    "a batch with agents that wait": (lambda: EndlessBatch(CHOICES, absent=2), {}),
-    "a batch, shifted": (lambda: EndlessBatch(SHIFTED_CHOICES), {}),
-    "a batch, scaled": (lambda: EndlessBatch(FORCES), {}),
-    "a batch, scaled, with agents that wait": (lambda: EndlessBatch(FORCES, absent=2), {}),
-    "a batch, clipped": (lambda: EndlessBatch(FORCES), {"normalize_actions": False, "clip_actions": True}),
-    "a batch, deterministic": (lambda: EndlessBatch(FORCES), {"explore": False}),
-    "a batch, deterministic choices": (lambda: EndlessBatch(CHOICES), {"explore": False}),
+KINDS = {  # what makes an env, or so many, and options
+    "dicts": (lambda n: Endless(CHOICES), {}),
+    "dicts, shifted": (lambda n: Endless(SHIFTED_CHOICES), {}),
+    "a batch": (lambda n: EndlessBatch(n, CHOICES), {}),
+    "a batch with agents that wait": (lambda n: EndlessBatch(n, CHOICES, absent=2), {}),
+    "a batch, shifted": (lambda n: EndlessBatch(n, SHIFTED_CHOICES), {}),
+    "a batch, scaled": (lambda n: EndlessBatch(n, FORCES), {}),
+    "a batch, scaled, with agents that wait": (lambda n: EndlessBatch(n, FORCES, absent=2), {}),
+    "a batch, clipped": (lambda n: EndlessBatch(n, FORCES), {"normalize_actions": False, "clip_actions": True}),
+    "batches in turn": (lambda n: EndlessBatch(n, CHOICES), {"worker_num_splits": 2}),
+    "batches in turn, scaled": (lambda n: EndlessBatch(n, FORCES, absent=2), {"worker_num_splits": 2}),
+    "a batch, deterministic": (lambda n: EndlessBatch(n, FORCES), {"explore": False}),
+    "a batch, deterministic choices": (lambda n: EndlessBatch(n, CHOICES), {"explore": False}),
 }
 KINDS_WITH_COPIES = {
-    "dicts, scaled": (lambda: Endless(FORCES), {}),
-    "dicts, clipped": (lambda: Endless(FORCES), {"normalize_actions": False, "clip_actions": True}),
+    "dicts, scaled": (lambda n: Endless(FORCES), {}),
+    "dicts, clipped": (lambda n: Endless(FORCES), {"normalize_actions": False, "clip_actions": True}),
 }
 
 
 def a_runner(make_env, options):
     config = fastmarl.EnvRunnerConfig(
-        env=lambda context: make_env(),
+        env=lambda context: make_env(context.num_envs),
         num_envs_per_env_runner=N_ENVS,
         seed=0,
         model_config={"fcnet_hiddens": [8]},

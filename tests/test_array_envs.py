@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -33,6 +34,16 @@ def test_chunks_actions_and_counters_equal_the_oracle(group):
     for seed in range(50 * group, 50 * group + 50):
         try:
             assert_equals_oracle(make_world(random.Random(seed)))
+        except Exception as error:
+            error.add_note(f"world: make_world(random.Random({seed}))")
+            raise
+
+
+@pytest.mark.parametrize("group", range(2))
+def test_so_they_do_when_batches_take_turns(group):
+    for seed in range(50 * group, 50 * group + 50):
+        try:
+            assert_equals_oracle(replace(make_world(random.Random(seed)), num_splits=2 + seed % 2))
         except Exception as error:
             error.add_note(f"world: make_world(random.Random({seed}))")
             raise
@@ -172,7 +183,10 @@ def test_errors_of_the_batch_say_where_they_came_from():
         def reset(self, env_indices, out, *, seeds=None):
             raise ZeroDivisionError("no such room")
 
-    for kind, note_ in ((Failing, r"step\(\) of the batch of 3 envs"), (Unborn, r"reset\(\) of the envs \[0, 1, 2\]")):
+    for kind, note_ in (
+        (Failing, r"step\(\) of the batch of the envs \[0, 1, 2\]"),
+        (Unborn, r"reset\(\) of the envs \[0, 1, 2\]"),
+    ):
         runner = make_runner(env=lambda config, kind=kind: kind(config.num_envs))
         with pytest.raises(ZeroDivisionError) as caught:
             runner.sample(num_timesteps=3)
@@ -196,7 +210,7 @@ def test_a_step_that_failed_is_not_counted():
 
 
 def test_a_batch_of_another_size_is_refused():
-    with pytest.raises(ConfigError, match="num_envs_per_env_runner is 3, but Rooms is a batch of 5 envs"):
+    with pytest.raises(ConfigError, match=r"a batch of 3 envs is wanted .*, but Rooms has 5"):
         make_runner(3, lambda config: Rooms(5))
 
 

@@ -202,7 +202,7 @@ def test_what_does_not_fit_is_said(make, problem):
 def test_a_bare_one_is_a_batch_of_rows():
     adapter = as_multi_agent_env(Rows([3] * 6))
     assert isinstance(adapter, PufferLibEnv) and (adapter.num_envs, adapter.possible_agents) == (6, [0])
-    with pytest.raises(ConfigError, match="batch of 6 envs"):
+    with pytest.raises(ConfigError, match=r"a batch of 1 envs is wanted .*, but PufferLibEnv has 6"):
         fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=lambda config: Rows([3] * 6)))
 
 

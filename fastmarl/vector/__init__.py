@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastmarl.vector.arrays import ArrayVector
+    from fastmarl.vector.arrays import ArrayVector, SplitArrayVector
     from fastmarl.vector.inprocess import InProcessVector
     from fastmarl.vector.parallel import ProcessVector
     from fastmarl.vector.parts import VectorParts
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 def make_vector(
     envs: list[Any] | EnvWorkers, parts: VectorParts, remake: Callable[[int], None]
-) -> InProcessVector | ArrayVector | ProcessVector:
-    """What steps these envs: single ones, one batch of them, or those in worker processes.
+) -> InProcessVector | ArrayVector | SplitArrayVector | ProcessVector:
+    """What steps these envs: single ones, batches of them, or those in worker processes.
 
     `remake` makes the env of an index anew, in its place in `envs`.
     """
     from fastmarl.envs.arrays import ArrayEnv
-    from fastmarl.vector.arrays import ArrayVector
+    from fastmarl.vector.arrays import ArrayVector, SplitArrayVector
     from fastmarl.vector.inprocess import InProcessVector, SplitVector
     from fastmarl.vector.parallel import ProcessVector
 
     if not isinstance(envs, list):
         return ProcessVector(envs, parts)
     if isinstance(envs[0], ArrayEnv):
-        return ArrayVector(envs[0], parts)
+        return ArrayVector(envs[0], parts) if len(envs) == 1 else SplitArrayVector(envs, parts)
     if parts.num_splits > 1:
         return SplitVector(envs, parts, remake, parts.num_splits)
     return InProcessVector(envs, parts, remake)

@@ -172,12 +172,17 @@ def leaves(value: Any) -> list[np.ndarray]:
 def make_config(
     world: World, *, batched: bool = False, **options: Any
 ) -> tuple[fastmarl.EnvRunnerConfig, list[ScriptedEnv]]:
-    """The runner's config for `world`, and the list that will hold its envs once they are made: single, or a batch."""
+    """The runner's config for `world`, and the list that will hold its envs once they are made: single, or a batch (a
+    batch for each part, after one of all envs)."""
     envs: list[ScriptedEnv] = []
 
     def make_batch(context: Any) -> Batched:
-        envs.extend(ScriptedEnv(world, index) for index in range(world.num_envs))
-        return Batched(envs, world.agents)
+        if context.vector_index == 0:
+            envs.clear()
+        n_parts = 1 if context.num_envs == world.num_envs else min(world.num_envs, world.num_splits)
+        made = [ScriptedEnv(world, index) for index in range(context.vector_index, world.num_envs, n_parts)]
+        envs.extend(made)
+        return Batched(made, world.agents)
 
     def make_env(context: Any) -> ScriptedEnv:
         envs.append(ScriptedEnv(world, context.vector_index))

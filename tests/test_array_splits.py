@@ -1,0 +1,253 @@
+"""Batches of envs that take turns: one steps in another thread, while another's actions are chosen."""
+
+import pickle
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from reference.batched import Batched
+from test_array_envs import Echo, Rooms, make_runner
+from test_processes import contents
+
+import fastmarl
+from fastmarl.connectors import FrameStacking, PrevActionsPrevRewards
+from fastmarl.envs.base import as_multi_agent_env
+from fastmarl.envs.registry import env_creator
+from fastmarl.envs.values import same
+from fastmarl.errors import ConfigError, EnvCheckError, RewardError
+
+CALLS = (1, 7, 20, 50)  # env steps of each env
+SPREAD = "mpe2.simple_spread_v3"
+
+
+def sampled(env, num_envs, calls=CALLS, **options):
+    """Of each chunk, what it has."""
+    options = {"model_config": {"fcnet_hiddens": [16]}, "seed": 0, **options}
+    config = fastmarl.EnvRunnerConfig(env=env, num_envs_per_env_runner=num_envs, **options)
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    chunks = [contents(chunk) for n in calls for chunk in runner.sample(num_timesteps=num_envs * n)]
+    runner.stop()
+    return chunks
+
+
+def background_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "fastmarl-steps"]
+
+
+def await_their_end():
+    for thread in background_threads():
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def spreads(context):
+    """A batch of PettingZoo's, stepped one by one."""
+    return Batched([as_multi_agent_env(env_creator(SPREAD)(context)) for _ in range(context.num_envs)], AGENTS)
+
+
+AGENTS = ["agent_0", "agent_1", "agent_2"]
+
+
+def by_course(chunks):
+    """Sorted by what happened in them, and without what a forward pass rounds in another way in another batch."""
+    for chunk in chunks:
+        for part in chunk["agents"].values():
+            del part["extra"]
+    return sorted(chunks, key=lambda chunk: pickle.dumps(chunk["agents"]))
+
+
+# For a policy whose actions depend upon observations alone, and calls in which all envs make as many steps:
+
+
+@pytest.mark.parametrize("kind", ["cart_pole", "simple_spread", "gridworld"])
+def test_each_env_s_course_is_the_same_with_and_without(kind):
+    want = by_course(sampled(f"fastmarl.{kind}", 6, explore=False))
+    assert len(want) >= 4 * 6
+    for num_splits in (2, 4):
+        assert same(by_course(sampled(f"fastmarl.{kind}", 6, explore=False, worker_num_splits=num_splits)), want)
+
+
+OPTIONS = {
+    "lean": {},
+    "recurrent": {"model_config": {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [4]}},
+    "torch": {"lean_inference": False},
+    "connectors": {"env_to_module_connector": [PrevActionsPrevRewards(), FrameStacking(2)]},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_it_is_that_of_single_envs(name):
+    options = {"explore": False, **OPTIONS[name]}
+    want = by_course(sampled(SPREAD, 5, **options))
+    for num_splits in (2, 9):
+        assert same(by_course(sampled(spreads, 5, worker_num_splits=num_splits, **options)), want)
+
+
+def test_samples_are_reproducible():
+    for seed in (0, 1):
+        first, second = (sampled("fastmarl.gridworld", 5, worker_num_splits=2, seed=seed) for _ in range(2))
+        assert same(first, second)
+
+
+class Meeting(Rooms):
+    """A step ends when a policy acts that has begun to after it, or after a while."""
+
+    def __init__(self, config):
+        super().__init__(config.num_envs)
+        self.stepping, self.acting, self.met = (config[name] for name in ("stepping", "acting", "met"))
+
+    def step(self, actions, out):
+        self.acting.clear()
+        self.stepping.set()
+        self.met.append(self.acting.wait(0.5))
+        self.stepping.clear()
+        super().step(actions, out)
+
+
+class Acting(Echo):
+    """Acts when there is a step under way, or after a while."""
+
+    def __init__(self, meeting):
+        super().__init__()
+        self.meeting = meeting
+
+    def forward(self, batch):
+        self.meeting["stepping"].wait(0.5)
+        self.meeting["acting"].set()
+        return super().forward(batch)
+
+
+def test_one_batch_steps_while_another_s_actions_are_chosen():
+    meeting = {"stepping": threading.Event(), "acting": threading.Event(), "met": []}
+    runner = make_runner(4, Meeting, env_config=meeting, policies={"p": Acting(meeting)}, worker_num_splits=2)
+    runner.sample(num_timesteps=4 * 20)
+    assert len(meeting["met"]) == 40
+    assert meeting["met"].count(True) >= 36
+    runner.stop()
+
+
+def test_callbacks_and_states_are_those_of_each_env_and_parts_take_turns():
+    seen = []
+
+    def note_step(*, episode, env_index, **kwargs):
+        seen.append((env_index, episode.env_t, episode.agent_episodes["a"].get_observations(-1).tolist()))
+
+    runner = make_runner(5, worker_num_splits=2, callbacks_on_episode_step=note_step, record_env_state=True)
+    chunks = runner.sample(num_timesteps=5 * 8)
+    assert [env_index for env_index, _, _ in seen] == [0, 2, 4, 1, 3] * 8
+    lengths = [3, 3, 4, 4, 5]  # Rooms: 3 and the index in its batch
+    for env_index, length in enumerate(lengths):
+        times = [t for i, t, _ in seen if i == env_index]
+        assert times == [t % length + 1 for t in range(8)]
+    assert all(obs == [t] * 2 for _, t, obs in seen)
+    for chunk in chunks:
+        t = np.arange(len(chunk) + 1)
+        np.testing.assert_array_equal(chunk.get_env_states(), np.stack([t, 100 + t], 1))
+
+
+def test_there_is_a_thread_while_something_is_stepped_only():
+    n_threads = []
+
+    def note(**kwargs):
+        n_threads.append(len(background_threads()))
+
+    runner = make_runner(4, worker_num_splits=2, callbacks_on_episode_step=note)
+    for _ in range(2):
+        runner.sample(num_timesteps=4 * 10)
+        await_their_end()
+        assert n_threads[: 2 * 19] == [1] * 2 * 19  # all but those of the last batch
+        n_threads.clear()
+
+
+class FailsOnce(Rooms):
+    """In the fifth step of the second of two batches."""
+
+    def __init__(self, config):
+        super().__init__(config.num_envs)
+        self.part, self.n_steps = config.vector_index, 0
+
+    def step(self, actions, out):
+        self.n_steps += 1
+        if (self.part, self.n_steps) == (1, 5):
+            raise ZeroDivisionError("no such wall")
+        super().step(actions, out)
+
+
+def test_an_error_says_where_and_loses_running_episodes_alone():
+    runner = make_runner(6, FailsOnce, worker_num_splits=2)
+    with pytest.raises(ZeroDivisionError, match="no such wall") as caught:
+        runner.sample(num_timesteps=6 * 20)
+    assert "fastmarl: raised by step() of the batch of the envs [1, 3, 5]" in caught.value.__notes__
+    await_their_end()
+    assert runner.get_metrics()["num_env_steps_sampled"] == 3 * 5 + 3 * 4
+    chunks = runner.sample(num_timesteps=6 * 4)
+    assert sorted(len(chunk) for chunk in chunks if chunk.is_done)[:3] == [3, 3, 3]  # finished before the error
+    assert runner.get_metrics()["num_env_steps_sampled"] == 6 * 4
+    runner.stop()
+
+
+def test_bad_rewards_are_located():
+    class Broken(Rooms):
+        def __init__(self, config):
+            super().__init__(config.num_envs)
+            self.part = config.vector_index
+
+        def step(self, actions, out):
+            super().step(actions, out)
+            if self.part == 1 and self.t[1] == 2:
+                out.groups["near"].rewards[1, 1] = np.nan
+
+    with pytest.raises(RewardError, match=r"env 3, agent 'b', env step 2.*finite reward, got nan"):
+        make_runner(4, Broken, worker_num_splits=2).sample(num_timesteps=60)
+
+
+def test_infos_and_absent_agents_are_those_of_their_env():
+    class Telling(Rooms):
+        def __init__(self, config):
+            super().__init__(config.num_envs)
+            self.first = config.vector_index
+
+        def step(self, actions, out):
+            super().step(actions, out)
+            for e in range(self.num_envs):
+                out.infos.append((e, "c", {"env": self.first + 2 * e}))
+            out.groups["near"].present[1, 1] = self.t[1] != 2  # b of the batch's second env
+
+    numbers = {}
+
+    def note(*, episode, env_index, **kwargs):
+        numbers[episode.id_] = env_index
+
+    runner = make_runner(4, Telling, worker_num_splits=2, callbacks_on_episode_created=note)
+    for chunk in runner.sample(num_timesteps=4 * 3):
+        env_index = numbers[chunk.id_]
+        infos = chunk.agent_episodes["c"].get_infos()
+        assert [info["env"] for info in infos[1:]] == [env_index] * 3
+        assert len(chunk.agent_episodes["b"]) == (2 if env_index >= 2 else 3)
+
+
+def test_a_batch_of_one_env_has_no_parts_and_many_parts_have_an_env_each():
+    for num_envs, num_splits, sizes in [(1, 2, [1]), (3, 9, [1, 1, 1]), (5, 2, [3, 2])]:
+        runner = make_runner(num_envs, worker_num_splits=num_splits)
+        assert [batch.num_envs for batch in runner.env.envs] == sizes
+        runner.sample(num_timesteps=10)
+        runner.stop()
+        assert all(batch.closed for batch in runner.env.envs)
+
+
+def test_parts_that_do_not_fit_are_refused():
+    made = []
+
+    class Other(Rooms):
+        def __init__(self, config):
+            super().__init__(config.num_envs)
+            made.append(self)
+            if len(made) == 3:
+                self.action_spaces["c"] = gym.spaces.Discrete(7)
+
+    with pytest.raises(EnvCheckError, match="Other has other agents or spaces in a batch of 2 envs than in one of 4"):
+        make_runner(4, Other, worker_num_splits=2)
+    assert [batch.closed for batch in made] == [True] * 3
+    with pytest.raises(ConfigError, match=r"a batch of 2 envs is wanted .*, but Rooms has 4"):
+        make_runner(4, lambda config: Rooms(4), worker_num_splits=2)
