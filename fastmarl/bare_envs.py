@@ -23,11 +23,11 @@ MAX_CALLS = 64
 READY_ACTIONS = 16  # different ones, for a batch
 
 
-def bare_envs(envs: list[Any], seed: int, seconds: float) -> BareEnvs | BareBatch:
+def bare_envs(envs: list[Any], seed: int, seconds: float, most_calls: int = MAX_CALLS) -> BareEnvs | BareBatch:
     """The loop for what a runner steps."""
     if isinstance(envs[0], ArrayEnv):
-        return BareBatch(envs[0], seed, seconds)
-    return BareEnvs(envs, seed, seconds)
+        return BareBatch(envs[0], seed, seconds, most_calls)
+    return BareEnvs(envs, seed, seconds, most_calls=most_calls)
 
 
 class BareEnvs:
@@ -38,16 +38,24 @@ class BareEnvs:
         seed: env i is reset with `seed + i` at the beginning, so that every run is the same.
         seconds: about how long the recorded steps take, in whole multiples of TICKS_PER_CALL ticks.
         given: makes of a legal action, an int for Discrete, the one that the runner would give to an env.
+        most_calls: multiples at most.
     """
 
-    def __init__(self, envs: list[Any], seed: int, seconds: float, given: Callable[[Any], Any] = lambda action: action):
+    def __init__(
+        self,
+        envs: list[Any],
+        seed: int,
+        seconds: float,
+        given: Callable[[Any], Any] = lambda action: action,
+        most_calls: int = MAX_CALLS,
+    ):
         self._given = given
         self._envs = [_without_adapter(env) for env in envs]
         self._resets = [partial(env.reset, seed=seed + i) for i, env in enumerate(self._envs)]
         self._steps: list[tuple[int, dict | None]] = []  # (env index, actions or None for a reset), in order
         self._schedule: list[Callable[[], Any]] = []  # the same as calls of the envs themselves
         self.calls = 0
-        self._record(envs, seconds)
+        self._record(envs, seconds, min(most_calls, MAX_CALLS))
         self._check_repeats()
         self.env_steps = self.calls * TICKS_PER_CALL * len(envs)
         self.agent_steps = sum(len(actions) for _, actions in self._steps if actions)
@@ -61,14 +69,14 @@ class BareEnvs:
             call()
         return 1e6 * (perf_counter() - begun) / self.agent_steps
 
-    def _record(self, envs: list[Any], seconds: float) -> None:
+    def _record(self, envs: list[Any], seconds: float, most_calls: int) -> None:
         spaces = [{agent: env_spaces(env, agent)[1] for agent in env.possible_agents} for env in envs]
         for i, of_agent in enumerate(spaces):
             for j, space in enumerate(of_agent.values()):
                 space.seed(1000 * i + j)
         acting = [_who_begins(reset()) for reset in self._resets]
         begun = perf_counter()
-        while self.calls < MAX_CALLS and (not self.calls or perf_counter() - begun < seconds):
+        while self.calls < most_calls and (not self.calls or perf_counter() - begun < seconds):
             self.calls += 1
             for _ in range(TICKS_PER_CALL):
                 for i, env in enumerate(self._envs):
@@ -108,9 +116,10 @@ class BareBatch:
         env: of a runner.
         seed: env i is reset with `seed + i` at the beginning.
         seconds: about how long a run takes, in whole multiples of TICKS_PER_CALL ticks.
+        most_calls: multiples at most.
     """
 
-    def __init__(self, env: ArrayEnv, seed: int, seconds: float):
+    def __init__(self, env: ArrayEnv, seed: int, seconds: float, most_calls: int):
         self._env = env
         self._all = np.arange(env.num_envs)
         self._seeds = [seed + i for i in range(env.num_envs)]
@@ -120,7 +129,7 @@ class BareBatch:
         self.agent_steps = 0
         begun = perf_counter()
         self._reset()
-        while self.calls < MAX_CALLS and (not self.calls or perf_counter() - begun < seconds):
+        while self.calls < min(most_calls, MAX_CALLS) and (not self.calls or perf_counter() - begun < seconds):
             self.calls += 1
             for tick in range(TICKS_PER_CALL):
                 self.agent_steps += int(sum(acting.sum() for acting in self._acting.values()))

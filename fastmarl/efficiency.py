@@ -66,7 +66,7 @@ def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: flo
     Args:
         config: what to run; an unseeded one gets seed 0.
         rounds: in each, the environments, the modules and the runner are timed once.
-        seconds: about how long each of these takes; at least 128 steps of every environment are made.
+        seconds: about how long each of these takes at most; but 128 steps of every environment are made.
 
     Raises:
         EnvCheckError: after the same `reset(seed)` and the same actions other agents act, so ready-made actions can't
@@ -78,8 +78,9 @@ def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: flo
         in_turn = replace(config, gym_env_vectorize_mode="sync", env_batch_size=None, worker_num_splits=1)
         owner_of_bare_envs = MultiAgentEnvRunner(in_turn)
         try:
-            loop = bare_envs(owner_of_bare_envs.env.envs, seed=config.seed or 0, seconds=seconds)
             network = BareNetwork(runner)
+            most_calls = max(1, int(seconds / _seconds_of_a_call(runner)))
+            loop = bare_envs(owner_of_bare_envs.env.envs, config.seed or 0, seconds, most_calls)
             return _measure(runner, loop, network, rounds)
         finally:
             runner.stop()
@@ -113,8 +114,15 @@ def _measure(runner: MultiAgentEnvRunner, loop: BareEnvs | BareBatch, network: B
     )
 
 
+def _seconds_of_a_call(runner: MultiAgentEnvRunner) -> float:
+    begun = perf_counter()
+    runner.sample(num_timesteps=TICKS_PER_CALL * runner.num_envs, explore=True)
+    return perf_counter() - begun
+
+
 def _run(runner: MultiAgentEnvRunner, calls: int) -> float:
     """Microseconds per agent step of `calls` calls of sample(), beginning with a reset as the bare loop does."""
+    runner.get_metrics()
     begun = perf_counter()
     for i in range(calls):
         runner.sample(num_timesteps=TICKS_PER_CALL * runner.num_envs, explore=True, force_reset=i == 0)
@@ -140,7 +148,6 @@ class BareNetwork:
         self._steps: list[tuple[str, int]] = []
         with self._watched():
             runner.sample(num_timesteps=TICKS_PER_CALL * runner.num_envs, explore=True, force_reset=True)
-        runner.get_metrics()
 
     def sample_as_torch_does(self, dist: type, logits: torch.Tensor, generator: torch.Generator) -> None:
         """What most training loops have; where torch has no such distribution, ours."""
