@@ -53,6 +53,7 @@ class Envs:
             if self.is_batch:
                 _check_batch(self.all[0], config)
                 if (n_parts := min(n, config.worker_num_splits)) > 1:
+                    _check_turns(self.all[0])
                     self._split(config, n_parts)
             else:
                 for context in self.contexts[1:]:
@@ -146,6 +147,11 @@ def _check_batch(batch: ArrayEnv, config: EnvRunnerConfig) -> None:
         raise ConfigError(f"restart_failed_sub_environments is for single envs, but {type(batch).__name__} is a batch "
                           f"that steps by itself")  # fmt: skip
     _check_size(batch, config.num_envs_per_env_runner)
+
+
+def _check_turns(batch: ArrayEnv) -> None:
+    if not batch.may_take_turns:
+        raise ConfigError(f"worker_num_splits is not for {type(batch).__name__}: its batches share random generators")
 
 
 def _check_size(batch: ArrayEnv, num_envs: int) -> None:

@@ -166,6 +166,8 @@ def draw(of_series: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 
 def _draw_series(axes: Any, name: str, figures: list[dict[str, Any]]) -> None:
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter, NullLocator
+
     sizes = [row["size"] for row in figures]
     speeds = [row["agent_steps_per_second"] for row in figures]
     axes.plot(sizes, [1e6 / row["limit_us"] for row in figures], "--", color=plots.LIMIT, label="limit")
@@ -181,12 +183,15 @@ def _draw_series(axes: Any, name: str, figures: list[dict[str, Any]]) -> None:
         )
     if name == "workers":
         axes.set_ylim(0, 1.25 * max(speeds))
-        axes.set_xticks(sizes)
-        axes.yaxis.set_major_formatter("{x:,.0f}")
     else:
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.margins(y=0.2)
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.yaxis.set_major_formatter(EngFormatter())
     axes.set_xlabel(SERIES[name].title, fontsize=9)
     axes.set_ylabel("agent steps per second", fontsize=9)
     axes.tick_params(labelsize=8)

@@ -2,6 +2,8 @@
 
 import pickle
 import threading
+from contextvars import ContextVar
+from queue import SimpleQueue
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +18,7 @@ from fastmarl.envs.base import as_multi_agent_env
 from fastmarl.envs.registry import env_creator
 from fastmarl.envs.values import same
 from fastmarl.errors import ConfigError, EnvCheckError, RewardError
+from fastmarl.vector import background
 
 CALLS = (1, 7, 20, 50)  # env steps of each env
 SPREAD = "mpe2.simple_spread_v3"
@@ -32,13 +35,11 @@ def sampled(env, num_envs, calls=CALLS, **options):
 
 
 def background_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "fastmarl-steps"]
-
-
-def await_their_end():
-    for thread in background_threads():
-        thread.join(10)
-        assert not thread.is_alive()
+    """Those that have not come to their end."""
+    threads = [thread for thread in threading.enumerate() if thread.name == "fastmarl-steps"]
+    for thread in threads:
+        thread.join(0.05)
+    return [thread for thread in threads if thread.is_alive()]
 
 
 def spreads(context):
@@ -155,7 +156,7 @@ def test_there_is_a_thread_while_something_is_stepped_only():
     runner = make_runner(4, worker_num_splits=2, callbacks_on_episode_step=note)
     for _ in range(2):
         runner.sample(num_timesteps=4 * 10)
-        await_their_end()
+        assert not background_threads()
         assert n_threads[: 2 * 19] == [1] * 2 * 19  # all but those of the last batch
         n_threads.clear()
 
@@ -179,12 +180,120 @@ def test_an_error_says_where_and_loses_running_episodes_alone():
     with pytest.raises(ZeroDivisionError, match="no such wall") as caught:
         runner.sample(num_timesteps=6 * 20)
     assert "fastmarl: raised by step() of the batch of the envs [1, 3, 5]" in caught.value.__notes__
-    await_their_end()
+    assert not background_threads()
     assert runner.get_metrics()["num_env_steps_sampled"] == 3 * 5 + 3 * 4
     chunks = runner.sample(num_timesteps=6 * 4)
     assert sorted(len(chunk) for chunk in chunks if chunk.is_done)[:3] == [3, 3, 3]  # finished before the error
     assert runner.get_metrics()["num_env_steps_sampled"] == 6 * 4
     runner.stop()
+
+
+@pytest.mark.parametrize("nth", [3, 4, 39])
+def test_an_interrupt_of_the_wait_leaves_a_runner_that_goes_on(monkeypatch, nth):
+    """Also one that comes when the wait is over, before anybody knows."""
+
+    class Interrupted(SimpleQueue):
+        n_waits = 0
+
+        def get(self):
+            result = super().get()
+            if threading.current_thread() is threading.main_thread():
+                Interrupted.n_waits += 1
+                if Interrupted.n_waits == nth:
+                    raise KeyboardInterrupt
+            return result
+
+    monkeypatch.setattr(background, "SimpleQueue", Interrupted)
+    runner = make_runner(6, worker_num_splits=2)
+    with pytest.raises(KeyboardInterrupt):
+        runner.sample(num_timesteps=6 * 20)
+    assert not background_threads()
+    assert runner.get_metrics()["num_env_steps_sampled"] == 3 * (nth - 1)
+    runner.sample(num_timesteps=6 * 4)
+    assert runner.get_metrics()["num_env_steps_sampled"] == 6 * 4
+    runner.stop()
+
+
+def test_a_second_interrupt_is_no_harm(monkeypatch):
+    """It ends the wait for the step that is under way, for which the next call waits."""
+    waits, under_way = [], threading.Event()
+
+    class Slow(Rooms):
+        busy = False
+
+        def step(self, actions, out):
+            assert not self.busy
+            self.busy = True
+            if len(waits) == 2:
+                under_way.wait(5)
+            super().step(actions, out)
+            self.busy = False
+
+        def reset(self, env_indices, out, *, seeds=None):
+            assert not self.busy
+            super().reset(env_indices, out, seeds=seeds)
+
+    class Interrupted(SimpleQueue):
+        def get(self):
+            if threading.current_thread() is threading.main_thread():
+                waits.append(self)
+                if len(waits) == 2:
+                    raise KeyboardInterrupt
+            return super().get()
+
+    class Impatient(threading.Event):
+        def wait(self, timeout=None):
+            if len(waits) == 2:
+                waits.append(self)
+                threading.Timer(0.2, under_way.set).start()
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(background, "SimpleQueue", Interrupted)
+    monkeypatch.setattr(background, "Event", Impatient)
+    runner = make_runner(4, lambda config: Slow(config.num_envs), worker_num_splits=2)
+    with pytest.raises(KeyboardInterrupt):
+        runner.sample(num_timesteps=4 * 20)
+    assert len(waits) == 3
+    runner.get_metrics()
+    runner.sample(num_timesteps=4 * 4)
+    assert runner.get_metrics()["num_env_steps_sampled"] == 4 * 4
+    assert not background_threads()
+    runner.stop()
+
+
+def test_the_first_error_counts_and_the_other_batch_s_is_nobody_s():
+    class BothFail(FailsOnce):
+        def step(self, actions, out):
+            self.n_steps += 1
+            if self.n_steps == 5:
+                raise (ZeroDivisionError, SystemExit)[self.part]
+            Rooms.step(self, actions, out)
+
+    runner = make_runner(6, BothFail, worker_num_splits=2)
+    with pytest.raises(ZeroDivisionError):
+        runner.sample(num_timesteps=6 * 20)
+    assert not background_threads()
+    assert runner.get_metrics()["num_env_steps_sampled"] == 6 * 4
+    runner.sample(num_timesteps=6 * 4)
+    assert runner.get_metrics()["num_env_steps_sampled"] == 6 * 4
+    runner.stop()
+
+
+def test_steps_see_the_context_of_the_call():
+    place, seen = ContextVar("place", default="nowhere"), []
+
+    class Looking(Rooms):
+        def step(self, actions, out):
+            seen.append((place.get(), np.geterr()["over"]))
+            super().step(actions, out)
+
+    runner = make_runner(2, lambda config: Looking(config.num_envs), worker_num_splits=2)
+    for name, over in (("here", "raise"), ("there", "ignore")):
+        place.set(name)
+        with np.errstate(over=over):
+            runner.sample(num_timesteps=2 * 3)
+    assert seen == [("here", "raise")] * 6 + [("there", "ignore")] * 6
 
 
 def test_bad_rewards_are_located():

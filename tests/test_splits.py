@@ -378,3 +378,5 @@ def test_what_cannot_be_is_refused():
             make_runner(Trouble, env_batch_size=size)
     with pytest.raises(ConfigError, match='set gym_env_vectorize_mode="async"'):
         make_runner(Trouble, env_batch_size=2, mode="sync")
+    with pytest.raises(ConfigError, match="worker_num_splits is not for VmasEnv: its batches share random generators"):
+        make_runner("vmas.balance", mode="sync", worker_num_splits=2)

@@ -69,6 +69,9 @@ def group_by_spaces(
 class ArrayEnv:
     """Base class for a batch of environments that step together.
 
+    With `worker_num_splits` there are several batches: `step()` is then called in another thread, while another batch's
+    `reset()` and `state()` may be called in the runner's. They must share nothing that changes.
+
     Agents with equal spaces form a group, whose values are arrays with the axes env and agent. The runner resets envs
     whose episode is over, with `reset()`; the batch must not do so by itself. It may have a method `state()`: global
     states [E, ...] for central critics, of which `state_space` describes one.
@@ -78,9 +81,15 @@ class ArrayEnv:
         groups: name -> ids of its agents, in the order of the arrays. Each id is in one group.
         observation_spaces, action_spaces: of one agent, by the group's name.
 
+    Attributes:
+        may_take_turns: whether batches of this class share nothing that changes. A class that says False is refused
+            with `worker_num_splits`.
+
     Raises:
         EnvCheckError: a group has no agents or lacks a space, or an id is used twice.
     """
+
+    may_take_turns = True
 
     def __init__(
         self,

@@ -40,6 +40,8 @@ class PufferLibEnv(ArrayEnv):
         EnvCheckError: rows and `num_envs` don't fit, the env is an emulated one, or `autoreset_mode` is another.
     """
 
+    may_take_turns = False  # all envs of PufferLib 3.0.0 draw from C's rand()
+
     def __init__(
         self, env: Any, num_envs: int | None = None, *, autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP
     ):

@@ -32,6 +32,8 @@ class VmasEnv(ArrayEnv):
         EnvCheckError: it was made without `terminated_truncated=True`.
     """
 
+    may_take_turns = False  # vmas swaps torch's, NumPy's and Python's global generators for its own in every method
+
     def __init__(self, env: Any, *, infos: bool = False):
         if not env.terminated_truncated:
             raise EnvCheckError("expected a vmas world made with terminated_truncated=True, which tells the two apart")

@@ -156,6 +156,8 @@ class SplitArrayVector:
 
     def reset(self, env_indices: Sequence[int]) -> None:
         """Reset these envs and write their first observations; only an env's first reset is seeded."""
+        if not self._stepping:
+            self._background.end()  # for the case that `forget()` was interrupted
         for batch in self._batches:
             own = [env_index for env_index in env_indices if env_index in batch.env_indices]
             if own:
@@ -183,6 +185,8 @@ class SplitArrayVector:
         stepped = perf_counter()
         batch = self._stepping.pop(0)
         self._idle.append(batch)
+        if not self._stepping:
+            self._background.end()
         batch.write()
         self.n_stepping -= len(batch.env_indices)
         self._seconds["timed_scatter"] += perf_counter() - stepped
@@ -191,6 +195,6 @@ class SplitArrayVector:
 
     def forget(self) -> None:
         """After an error: steps under way are waited for, and not recorded. All envs will be reset."""
-        self._background.drain()
         self._idle, self._stepping = list(self._batches), []
         self.n_stepping = 0
+        self._background.end()

@@ -3,51 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import copy_context
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 
 
 class BackgroundSteps:
-    """Makes steps in the order in which they are begun. The thread ends when none is left, and begins with the next.
+    """Makes steps in the order in which they are begun. There is a thread from the first one until `end()`.
 
     It is a daemon: a step that hangs does not keep the process from ending.
     """
 
     def __init__(self) -> None:
-        self._n_begun = 0  # and not finished
-        self._steps: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._results: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._ended: Event | None = None  # of the thread, if there is one
+        self._steps: SimpleQueue[Callable[[], None] | None]
+        self._results: SimpleQueue[BaseException | None]
 
     def begin(self, step: Callable[[], None]) -> None:
-        """Make this step when those before are made."""
-        if not self._n_begun:
-            self._steps, self._results = SimpleQueue(), SimpleQueue()
-            Thread(target=_make, args=(self._steps, self._results), name="fastmarl-steps", daemon=True).start()
-        self._n_begun += 1
+        """Make this step when those before are made, with the context variables that are set here."""
+        if self._ended is None:
+            self._steps, self._results, ended = SimpleQueue(), SimpleQueue(), Event()
+            arguments = (_make, self._steps, self._results, ended)
+            Thread(target=copy_context().run, args=arguments, name="fastmarl-steps", daemon=True).start()
+            self._ended = ended
         self._steps.put(step)
 
     def finish(self) -> None:
         """Wait for the first step that was begun. Raises what it has raised."""
         error = self._results.get()
-        self._n_begun -= 1
-        if not self._n_begun:
-            self._steps.put(None)
         if error is not None:
             raise error
 
-    def drain(self) -> None:
-        """Wait for all of them, whatever they raise."""
-        while self._n_begun:
-            try:
-                self.finish()
-            except Exception:
-                continue
+    def end(self) -> None:
+        """Wait until all steps are made, whatever they raise; the thread ends. After an interrupt, call it again."""
+        # Results are not counted: where a wait is interrupted, nobody knows whether it had one. Nor is the thread
+        # joined: in Python 3.11, one whose join() was interrupted counts as ended.
+        if self._ended is not None:
+            self._steps.put(None)
+            self._ended.wait()
+            self._ended = None
 
 
-def _make(steps: SimpleQueue[Callable[[], None] | None], results: SimpleQueue[BaseException | None]) -> None:
+def _make(
+    steps: SimpleQueue[Callable[[], None] | None], results: SimpleQueue[BaseException | None], ended: Event
+) -> None:
     while (step := steps.get()) is not None:
         try:
             step()
             results.put(None)
         except BaseException as error:
             results.put(error)
+    ended.set()
