@@ -180,8 +180,7 @@ def report(device, num_envs, n):
         f"double buffering: x {rates[True, True] / rates[True, False]:.2f}, "
         f"both: x {rates[True, True] / rates[False, False]:.2f}"
     )
-    buffered = {"worker_num_splits": 2}
-    for options in ({"cuda_graphs": False}, {}, buffered, {"inference_dtype": "bfloat16"}):
+    for options in ({"cuda_graphs": False}, {}, {"worker_num_splits": 2}, {"inference_dtype": "bfloat16"}):
         rate, share, backends = measure_runner(device, num_envs, n, **options)
         name = f"runner, {options or 'default options'}: {backends}"
         yield f"{name:52.52} {rate:13,.0f} {share:9.1%}"

@@ -55,7 +55,7 @@ class BareEnvs:
         self._steps: list[tuple[int, dict | None]] = []  # (env index, actions or None for a reset), in order
         self._schedule: list[Callable[[], Any]] = []  # the same as calls of the envs themselves
         self.calls = 0
-        self._record(envs, seconds, min(most_calls, MAX_CALLS))
+        self._record(envs, seconds, most_calls)
         self._check_repeats()
         self.env_steps = self.calls * TICKS_PER_CALL * len(envs)
         self.agent_steps = sum(len(actions) for _, actions in self._steps if actions)
@@ -129,7 +129,7 @@ class BareBatch:
         self.agent_steps = 0
         begun = perf_counter()
         self._reset()
-        while self.calls < min(most_calls, MAX_CALLS) and (not self.calls or perf_counter() - begun < seconds):
+        while self.calls < most_calls and (not self.calls or perf_counter() - begun < seconds):
             self.calls += 1
             for tick in range(TICKS_PER_CALL):
                 self.agent_steps += int(sum(acting.sum() for acting in self._acting.values()))

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fastmarl.bare_envs import TICKS_PER_CALL, BareBatch, BareEnvs, bare_envs
+from fastmarl.bare_envs import MAX_CALLS, TICKS_PER_CALL, BareBatch, BareEnvs, bare_envs
 from fastmarl.building import evaluation_mode
 from fastmarl.columns import Columns
 from fastmarl.config import EnvRunnerConfig
@@ -79,7 +79,7 @@ def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: flo
         owner_of_bare_envs = MultiAgentEnvRunner(in_turn)
         try:
             network = BareNetwork(runner)
-            most_calls = max(1, int(seconds / _seconds_of_a_call(runner)))
+            most_calls = max(1, min(MAX_CALLS, int(seconds / _seconds_of_a_call(runner))))
             loop = bare_envs(owner_of_bare_envs.env.envs, config.seed or 0, seconds, most_calls)
             return _measure(runner, loop, network, rounds)
         finally:

@@ -1,6 +1,5 @@
 """Batches of envs that step in arrays: what is recorded is what the same envs give one by one."""
 
-import random
 import re
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from reference.batched import Batched
 from reference.compare import SideBySide, assert_same_chunk
-from reference.worlds import make_world
+from reference.worlds import make_world, world_of
 
 import fastmarl
 from fastmarl.envs.arrays import ArrayEnv
@@ -32,21 +31,15 @@ def assert_equals_oracle(world):
 @pytest.mark.parametrize("group", range(6))
 def test_chunks_actions_and_counters_equal_the_oracle(group):
     for seed in range(50 * group, 50 * group + 50):
-        try:
-            assert_equals_oracle(make_world(random.Random(seed)))
-        except Exception as error:
-            error.add_note(f"world: make_world(random.Random({seed}))")
-            raise
+        with world_of(seed) as world:
+            assert_equals_oracle(world)
 
 
 @pytest.mark.parametrize("group", range(2))
 def test_so_they_do_when_batches_take_turns(group):
     for seed in range(50 * group, 50 * group + 50):
-        try:
-            assert_equals_oracle(replace(make_world(random.Random(seed)), num_splits=2 + seed % 2))
-        except Exception as error:
-            error.add_note(f"world: make_world(random.Random({seed}))")
-            raise
+        with world_of(seed) as world:
+            assert_equals_oracle(replace(world, num_splits=2 + seed % 2))
 
 
 @given(st.randoms(use_true_random=False))

@@ -161,12 +161,18 @@ def test_there_is_a_thread_while_something_is_stepped_only():
         n_threads.clear()
 
 
-class FailsOnce(Rooms):
-    """In the fifth step of the second of two batches."""
+class PartOfRooms(Rooms):
+    """Knows which of the batches it is: `part`."""
 
     def __init__(self, config):
         super().__init__(config.num_envs)
-        self.part, self.n_steps = config.vector_index, 0
+        self.part = config.vector_index
+
+
+class FailsOnce(PartOfRooms):
+    """In the fifth step of the second of two batches."""
+
+    n_steps = 0
 
     def step(self, actions, out):
         self.n_steps += 1
@@ -263,12 +269,14 @@ def test_a_second_interrupt_is_no_harm(monkeypatch):
 
 
 def test_the_first_error_counts_and_the_other_batch_s_is_nobody_s():
-    class BothFail(FailsOnce):
+    class BothFail(PartOfRooms):
+        n_steps = 0
+
         def step(self, actions, out):
             self.n_steps += 1
             if self.n_steps == 5:
                 raise (ZeroDivisionError, SystemExit)[self.part]
-            Rooms.step(self, actions, out)
+            super().step(actions, out)
 
     runner = make_runner(6, BothFail, worker_num_splits=2)
     with pytest.raises(ZeroDivisionError):
@@ -297,11 +305,7 @@ def test_steps_see_the_context_of_the_call():
 
 
 def test_bad_rewards_are_located():
-    class Broken(Rooms):
-        def __init__(self, config):
-            super().__init__(config.num_envs)
-            self.part = config.vector_index
-
+    class Broken(PartOfRooms):
         def step(self, actions, out):
             super().step(actions, out)
             if self.part == 1 and self.t[1] == 2:
@@ -312,15 +316,11 @@ def test_bad_rewards_are_located():
 
 
 def test_infos_and_absent_agents_are_those_of_their_env():
-    class Telling(Rooms):
-        def __init__(self, config):
-            super().__init__(config.num_envs)
-            self.first = config.vector_index
-
+    class Telling(PartOfRooms):
         def step(self, actions, out):
             super().step(actions, out)
             for e in range(self.num_envs):
-                out.infos.append((e, "c", {"env": self.first + 2 * e}))
+                out.infos.append((e, "c", {"env": self.part + 2 * e}))
             out.groups["near"].present[1, 1] = self.t[1] != 2  # b of the batch's second env
 
     numbers = {}

@@ -3,8 +3,6 @@
 import os
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
 
@@ -13,21 +11,11 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from reference.compare import SideBySide, assert_same_chunk, fingerprint, join, outline
 from reference.runner import ReferenceRunner
-from reference.worlds import Call, World, make_world
+from reference.worlds import Call, World, make_world, world_of
 
 GROUPS, WORLDS_PER_GROUP = 20, 100
 CASES = min(WORLDS_PER_GROUP, int(os.environ.get("FASTMARL_FUZZ_CASES", WORLDS_PER_GROUP)))  # of them
 SOME_WORLDS = range(100_000, 100_120)
-
-
-@contextmanager
-def _naming(seed: int) -> Iterator[World]:
-    """The world of `seed`; a failure inside tells which one it was."""
-    try:
-        yield make_world(random.Random(seed))
-    except Exception as error:
-        error.add_note(f"world: make_world(random.Random({seed}))")
-        raise
 
 
 def _worlds(condition) -> list[int]:
@@ -45,14 +33,14 @@ def _check(world: World) -> None:
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_chunks_actions_and_counters_equal_the_oracle(group):
     for seed in range(group * WORLDS_PER_GROUP, group * WORLDS_PER_GROUP + CASES):
-        with _naming(seed) as world:
+        with world_of(seed) as world:
             _check(world)
 
 
 @pytest.mark.parametrize("group", range(2))
 def test_so_they_do_when_parts_of_the_envs_take_turns(group):
     for seed in range(group * WORLDS_PER_GROUP, group * WORLDS_PER_GROUP + CASES):
-        with _naming(seed) as world:
+        with world_of(seed) as world:
             _check(replace(world, num_splits=2 + seed % 2))
 
 
@@ -89,7 +77,7 @@ def test_the_worlds_have_what_they_are_for():
 
 @pytest.mark.parametrize("seed", _worlds(lambda world: world.keeps_everything and not world.respawn))
 def test_joined_chunks_are_the_whole_episode(seed):
-    with _naming(seed) as world:
+    with world_of(seed) as world:
         both = SideBySide(world)
         chunks = defaultdict(list)
         for chunk, expected in both.run():
@@ -101,7 +89,7 @@ def test_joined_chunks_are_the_whole_episode(seed):
 
 @pytest.mark.parametrize("seed", _worlds(lambda world: world.keeps_everything))
 def test_rewards_are_conserved(seed):
-    with _naming(seed) as world:
+    with world_of(seed) as world:
         both = SideBySide(world)
         returned = sum(chunk.get_return() for chunk, _ in both.run())
         paid = sum(sum(env.paid.values()) for env in both.envs)
@@ -115,7 +103,7 @@ def _divides(world: World) -> bool:
 
 @pytest.mark.parametrize("seed", _worlds(lambda world: _divides(world) and not world.respawn))
 def test_the_length_of_the_calls_does_not_matter(seed):
-    with _naming(seed) as world:
+    with world_of(seed) as world:
         fragments = SideBySide(world)
         chunks = defaultdict(list)
         for chunk, expected in fragments.run():
@@ -130,7 +118,7 @@ def test_the_length_of_the_calls_does_not_matter(seed):
 
 @pytest.mark.parametrize("seed", SOME_WORLDS[::4])
 def test_a_returned_chunk_never_changes(seed):
-    with _naming(seed) as world:
+    with world_of(seed) as world:
         both = SideBySide(replace(world, reuse_arrays=True))
         held = []
         for chunk, expected in both.run():

@@ -11,6 +11,8 @@ from fastmarl.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.vector.background import BackgroundSteps
 from fastmarl.vector.parts import AfterStep, VectorParts
 
+Flags = tuple[np.ndarray, np.ndarray]  # what `ArrayScatter.write_step()` returns
+
 
 class Batch:
     """One batch: gives it its actions, steps it, and has its steps written to the store.
@@ -30,7 +32,6 @@ class Batch:
         self._scatter = ArrayScatter(env, parts.store, env_indices, first_place, alone=alone)
         self._env_states = parts.env_states
         self._given: tuple[dict[str, Any], StepArrays]
-        self._written: tuple[np.ndarray, np.ndarray]
 
     def reset(self, env_indices: list[int]) -> None:
         """Reset some of its envs and write their first observations; only an env's first reset is seeded."""
@@ -44,7 +45,7 @@ class Batch:
         except Exception as error:
             error.add_note(f"fastmarl: raised by reset() of the envs {env_indices!s:.200}")
             raise
-        self._record_states(env_indices)
+        self.record_states(env_indices)
         self._scatter.write_reset(own_indices, out)
 
     def give(self, acted: list[Acted]) -> None:
@@ -59,21 +60,21 @@ class Batch:
             error.add_note(f"fastmarl: raised by step() of the batch of the envs {list(self.env_indices)!s:.200}")
             raise
 
-    def write(self) -> None:
+    def write(self) -> Flags:
         """Record the step."""
-        self._record_states(self.env_indices)
-        self._written = self._scatter.write_step(self._given[1])
+        return self._scatter.write_step(self._given[1])
 
-    def tell(self, after_step: AfterStep, after_each: bool) -> None:
+    def tell(self, after_step: AfterStep, after_each: bool, flags: Flags) -> None:
         """Of the step that was recorded, see `InProcessVector.recv`."""
-        all_done_E, ended_envs = self._written
+        all_done_E, ended_envs = flags
         if after_each:
             after_step(list(self.env_indices), all_done_E.tolist())
         elif len(ended_envs):
             env_indices = self.env_indices.start + self.env_indices.step * ended_envs
             after_step(env_indices.tolist(), all_done_E[ended_envs].tolist())
 
-    def _record_states(self, env_indices: Sequence[int]) -> None:
+    def record_states(self, env_indices: Sequence[int]) -> None:
+        """Record the global states of some of its envs, if that is asked for."""
         if self._env_states:
             states = self.env.state()  # type: ignore[attr-defined]  # make_env_states() has looked whether it has one
             for env_index in env_indices:
@@ -114,13 +115,14 @@ class ArrayVector:
         self._batch.give(take_actions(self._env_actions))
         sent = perf_counter()
         self._batch.step()
+        self._batch.record_states(self._batch.env_indices)
         stepped = perf_counter()
-        self._batch.write()
+        flags = self._batch.write()
         self.n_stepping = 0
         self._seconds["timed_scatter"] += perf_counter() - stepped
         self._seconds["timed_env"] += stepped - sent
         self._seconds["timed_send"] += sent - begun
-        self._batch.tell(after_step, after_each)
+        self._batch.tell(after_step, after_each, flags)
 
     def forget(self) -> None:
         """After an error; see `InProcessVector.forget`."""
@@ -182,16 +184,17 @@ class SplitArrayVector:
         """Record the step of the batch that was given actions first; see `InProcessVector.recv`."""
         begun = perf_counter()
         self._background.finish()
-        stepped = perf_counter()
         batch = self._stepping.pop(0)
         self._idle.append(batch)
         if not self._stepping:
             self._background.end()
-        batch.write()
+        batch.record_states(batch.env_indices)
+        stepped = perf_counter()
+        flags = batch.write()
         self.n_stepping -= len(batch.env_indices)
         self._seconds["timed_scatter"] += perf_counter() - stepped
         self._seconds["timed_env"] += stepped - begun
-        batch.tell(after_step, after_each)
+        batch.tell(after_step, after_each, flags)
 
     def forget(self) -> None:
         """After an error: steps under way are waited for, and not recorded. All envs will be reset."""

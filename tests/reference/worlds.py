@@ -5,7 +5,8 @@ sums are exact in any order), and policies are functions of the serial number: w
 """
 
 import random
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -242,6 +243,16 @@ def _calls(rng: random.Random, num_envs: int, most: int) -> tuple[Call, ...]:
             calls.append(Call(num_timesteps=length))
         budget -= length
     return tuple(calls)
+
+
+@contextmanager
+def world_of(seed: int) -> Iterator[World]:
+    """The world of `seed`; a failure inside tells which one it was."""
+    try:
+        yield make_world(random.Random(seed))
+    except Exception as error:
+        error.add_note(f"world: make_world(random.Random({seed}))")
+        raise
 
 
 def make_world(rng: random.Random, small: bool = False) -> World:
