@@ -30,6 +30,7 @@ AT_LEAST = {
     "episode_lookback_horizon": 0,
     "metrics_num_episodes_for_smoothing": 1,
     "worker_index": 0,
+    "num_env_runners": 1,
     "num_env_workers": 0,
     "max_restarts": 0,
     "worker_num_splits": 1,
@@ -141,6 +142,9 @@ class EnvRunnerConfig:
     seed: int | None = None
     worker_index: int = 0
     """Runners of one seed and different worker_index draw from different streams."""
+    num_env_runners: int = 1
+    """How many runners sample for one learner; who makes a group of them says so. Modules that explore by a schedule
+    are told `t`, the env steps that this runner has made in its life, times this number."""
     metrics_num_episodes_for_smoothing: int = 100
     callbacks_class: Any = None
     """A class with RLlib's `on_...` methods, or a list of such classes."""

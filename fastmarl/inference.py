@@ -190,7 +190,7 @@ class ModuleInference:
         Args:
             batch: what `batch()` gave.
             n: rows of the batch.
-            t: env steps of the call so far, for modules that explore by a schedule.
+            t: env steps made so far, by all runners, for modules that explore by a schedule.
             legal: bool [n, choices]; other choices get the least logit, unless the module sees to that itself.
 
         Raises:

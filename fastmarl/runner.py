@@ -240,6 +240,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
     def _act(self, goal: Goal, explore: bool) -> None:
         """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
         store, policies, seconds = self._store, self._policies.by_index, self._counts.seconds
+        t = (self._counts.lifetime["num_env_steps_sampled"] + goal.env_steps) * self.config.num_env_runners
         if self._policies.may_differ:
             self._policies.renew()
         if store.connects:
@@ -263,7 +264,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
                 outputs = env_actions.random(n, self._rng, legal)
                 inference.begin_state(block.lane_R[first:end])
             else:
-                outputs = inference.act(batch, n, explore=explore, t=goal.env_steps, legal=legal)
+                outputs = inference.act(batch, n, explore=explore, t=t, legal=legal)
                 inference.keep_state(block.lane_R[first:end], outputs)
             if legal is not None and not masks.on_record:
                 outputs[Columns.ACTION_MASK] = legal

@@ -77,7 +77,8 @@ class RLModule(torch.nn.Module):
         return self._forward(batch, **kwargs)
 
     def forward_exploration(self, batch: dict[str, Any], t: int | None = None, **kwargs: Any) -> dict[str, Any]:
-        """The outputs for acting with exploration; `t` is the number of env steps made so far, for schedules."""
+        """The outputs for acting with exploration; `t`, for schedules, is the number of env steps that the runner has
+        made in its life, times `num_env_runners`."""
         return self._forward_exploration(batch, t=t, **kwargs)
 
     def forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -1,0 +1,68 @@
+"""What a runner counts over its whole life, and what modules hear of it."""
+
+import pytest
+import torch
+from test_runner import make_runner
+
+from fastmarl.errors import ConfigError
+from fastmarl.modules import RLModule, RLModuleSpec
+
+
+class Scheduled(RLModule):
+    """Remembers the env steps at which it was asked to explore."""
+
+    def setup(self):
+        self.layer = torch.nn.Linear(2, 3)
+        self.asked_at = []
+
+    def _forward_exploration(self, batch, t, **kwargs):
+        self.asked_at.append(t)
+        return {"action_dist_inputs": self.layer(batch["obs"])}
+
+
+def scheduled_runner(**options):
+    runner = make_runner(policies={"p": RLModuleSpec(Scheduled)}, num_envs_per_env_runner=2, **options)
+    return runner.module["p"], runner
+
+
+def test_schedules_go_on_from_call_to_call():
+    module, runner = scheduled_runner()
+    runner.sample(num_timesteps=6)
+    runner.sample(num_timesteps=2, random_actions=True)
+    runner.sample(num_timesteps=4)
+    assert module.asked_at == [0, 2, 4, 8, 10]
+
+
+def test_a_runner_of_several_takes_its_steps_for_those_of_all():
+    module, runner = scheduled_runner(num_env_runners=3)
+    runner.sample(num_timesteps=4)
+    runner.sample(num_timesteps=4)
+    assert module.asked_at == [0, 6, 12, 18]
+
+
+def test_schedules_go_on_where_a_restored_runner_stood(tmp_path):
+    _, runner = scheduled_runner()
+    runner.sample(num_timesteps=10)
+    runner.save_to_path(tmp_path / "runner")
+    module, restored = scheduled_runner()
+    restored.restore_from_path(tmp_path / "runner")
+    restored.sample(num_timesteps=4)
+    assert module.asked_at == [10, 12]
+
+
+def test_schedules_go_on_after_a_failed_call():
+    module, runner = scheduled_runner()
+    runner.sample(num_timesteps=4)
+    step, runner.env.envs[1].step = runner.env.envs[1].step, lambda actions: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        runner.sample(num_timesteps=4)
+    runner.env.envs[1].step = step
+    made = runner.get_metrics()["num_env_steps_sampled_lifetime"]
+    runner.sample(num_timesteps=2)
+    assert module.asked_at[-1] == made
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, None])
+def test_impossible_numbers_of_runners(number):
+    with pytest.raises(ConfigError, match="num_env_runners"):
+        make_runner(num_env_runners=number)
