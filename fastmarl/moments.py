@@ -1,12 +1,15 @@
 """Running mean and standard deviation of observations, returns, or anything in rows."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 
+from fastmarl.errors import ConfigError
 from fastmarl.kernels.moments import update_moments
 from fastmarl.kernels.normalize import count_and_normalize
+from fastmarl.states import check_keys, float_array, whole_number
 
 
 class RunningMoments:
@@ -64,7 +67,7 @@ class RunningMoments:
     def copy(self) -> Self:
         """Another that has seen the same."""
         other = type(self)(self.mean.size)
-        other.set_state(self.get_state())
+        other.count, other.mean, other._m2 = self.count, self.mean.copy(), self._m2.copy()
         return other
 
     def merge(self, other: Self) -> None:
@@ -91,7 +94,25 @@ class RunningMoments:
         """Everything, as plain arrays and numbers."""
         return {"count": self.count, "mean": self.mean.copy(), "m2": self._m2.copy()}
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take what `get_state()` returned."""
-        self.count = int(state["count"])
-        self.mean, self._m2 = np.array(state["mean"], np.float64), np.array(state["m2"], np.float64)
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raises ConfigError if `state` is not what `get_state()` of as many columns returns."""
+        self._read(state)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take what `get_state()` returned.
+
+        Raises:
+            ConfigError: see check_state(). Nothing was changed.
+        """
+        self.count, self.mean, self._m2 = self._read(state)
+
+    def _read(self, state: Mapping[str, Any]) -> tuple[int, np.ndarray, np.ndarray]:
+        """Copies of a state's (count, mean, m2)."""
+        check_keys("the state of running moments", state, ("count", "mean", "m2"))
+        count = whole_number("the count of running moments", state["count"])
+        mean, m2 = (
+            float_array(f"{name!r} of running moments", state[name], self.mean.shape) for name in ("mean", "m2")
+        )
+        if (m2 < 0).any():
+            raise ConfigError(f"'m2' of running moments is a sum of squares, got {m2.min()}")
+        return count, mean, m2

@@ -1,7 +1,8 @@
 """A runner's state, to and from other runners and folders."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +14,14 @@ from fastmarl.connectors.env_to_module import EnvToModule
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.metrics import RunnerMetrics
 from fastmarl.modules import MultiRLModule
+from fastmarl.states import (
+    check_keys,
+    check_mapping,
+    check_numpy_state,
+    state_of_torch,
+    torch_state_for,
+    whole_number,
+)
 
 STATE_COMPONENTS = (
     "rl_module",
@@ -58,7 +67,7 @@ class RunnerState:
             "env_to_module_connector": self.env_to_module.get_state(),
             "num_env_steps_sampled_lifetime": self._counts.lifetime["num_env_steps_sampled"],
             "random_state": {
-                "torch": self._generator.get_state().numpy(),
+                "torch": state_of_torch(self._generator),
                 "numpy": self._rng.bit_generator.state,
             },
         }
@@ -68,26 +77,55 @@ class RunnerState:
             chosen.add("weights_seq_no")
         return {name: value for name, value in state.items() if name in chosen}
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raises ConfigError if `state` is none for `set_state()`; changes nothing."""
+        check_mapping("a runner's state", state)
+        _check_names(state)
+        checks: dict[str, Callable[[Any], Any]] = {
+            "rl_module": self.module.check_state,
+            "weights_seq_no": partial(whole_number, "weights_seq_no"),
+            "env_to_module_connector": self.env_to_module.check_state,
+            "num_env_steps_sampled_lifetime": partial(whole_number, "num_env_steps_sampled_lifetime"),
+            "random_state": self._check_random_state,
+        }
+        for name, part in state.items():
+            checks[name](part)
+
     def set_state(self, state: dict[str, Any]) -> None:
         """Take (parts of) what `get_state()` returned.
 
-        Weights with a "weights_seq_no" above 0 are taken only if that is newer than the runner's own, as in RLlib.
+        Weights with a "weights_seq_no" above 0 are taken only if that is newer than the runner's own, as in RLlib; else
+        the weights and their number stay as they are.
+
+        Raises:
+            ConfigError: something in it is not for this runner. Nothing was changed.
         """
-        _check_names(state)
-        if "rl_module" in state:
-            seq_no = int(state.get("weights_seq_no", 0))
-            if seq_no == 0 or seq_no > self._weights_seq_no:
-                self.module.set_state(state["rl_module"])
-            if seq_no > 0:
-                self._stamp_actions()
-                self._weights_seq_no = seq_no
+        self.check_state(state)
+        seq_no = int(state.get("weights_seq_no", 0))
+        if "rl_module" in state and (seq_no == 0 or seq_no > self._weights_seq_no):
+            self._take_weights(state["rl_module"], seq_no or self._weights_seq_no)
+        self._take_others(state)
+
+    def _take_weights(self, weights: dict[str, Any], seq_no: int) -> None:
+        self._stamp_actions()
+        self.module.set_state(weights)
+        self._weights_seq_no = seq_no
+
+    def _take_others(self, state: dict[str, Any]) -> None:
+        """All but the weights."""
         if "env_to_module_connector" in state:
             self.env_to_module.set_state(state["env_to_module_connector"])
         if "num_env_steps_sampled_lifetime" in state:
             self._counts.lifetime["num_env_steps_sampled"] = int(state["num_env_steps_sampled_lifetime"])
         if "random_state" in state:
-            self._generator.set_state(torch.as_tensor(np.array(state["random_state"]["torch"])))
-            self._rng.bit_generator.state = state["random_state"]["numpy"]
+            streams = state["random_state"]
+            self._generator.set_state(torch_state_for(self._generator.device, streams["torch"]))
+            self._rng.bit_generator.state = streams["numpy"]
+
+    def _check_random_state(self, streams: Any) -> None:
+        check_keys("random_state", streams, ("torch", "numpy"))
+        torch_state_for(self._generator.device, streams["torch"])
+        check_numpy_state(self._rng, streams["numpy"])
 
     def get_weights(self, modules: Collection[str] | None = None) -> dict[str, Any]:
         """Module id -> its weights, by parameter name, as arrays."""
@@ -107,33 +145,48 @@ class RunnerState:
         return str(path)
 
     def restore_from_path(self, path: str | os.PathLike) -> None:
-        """Take the state from a folder that `save_to_path()` wrote.
+        """Take the state from a folder that `save_to_path()` wrote, weights of whatever number included.
+
+        Random streams go on where they were saved. If that was on another kind of device, the one of the modules'
+        exploration goes on in a stream that follows from the saved one, the same for all who restore it.
 
         Raises:
-            CheckpointError: the folder is missing, damaged, from a newer version, or of other modules; the runner
-                keeps its state.
+            CheckpointError: the folder is missing, damaged, from a newer version, or of other modules or observations;
+                the runner keeps its state.
         """
         state = load_state(path)
-        if not isinstance(state, dict) or "rl_module" not in state:
-            raise CheckpointError(f"{path} is no state of a runner with the modules {list(self.module)}")
-        saved, own = set(state["rl_module"]), set(self.module)
-        if saved != own:
-            raise CheckpointError(
-                f"{path} is no state of a runner with the modules {list(self.module)}: it also has "
-                f"{sorted(saved - own)}, and {sorted(own - saved)} are missing; add_module() and remove_module() first"
-            )
-        in_file = _outline(state.get("env_to_module_connector", {}))
-        here = _outline(self.env_to_module.get_state())
-        if in_file != here:
-            raise CheckpointError(f"{path} has a state of the connectors {in_file}, but the runner has {here}")
-        before, seq_no = self.module.get_state(), self._weights_seq_no
-        self._weights_seq_no = 0
         try:
-            self.set_state(state)
+            self._check_all_of_runner(state)
+            self.check_state(state)
         except ConfigError as error:
-            self.module.set_state(before)
-            self._weights_seq_no = seq_no
-            raise CheckpointError(f"{path}: {error}") from error
+            raise CheckpointError(f"{path} is no state of this runner: {error}") from error
+        before = self.get_state()
+        try:
+            self._take_all(state)
+        except BaseException as error:  # of a module's or connector's own set_state(), or an interrupt
+            self._take_all(before)
+            if not isinstance(error, Exception):
+                raise
+            raise CheckpointError(f"{path} could not be taken, and the runner keeps its state: {error!r}") from error
+
+    def _take_all(self, state: dict[str, Any]) -> None:
+        self._take_weights(state["rl_module"], int(state["weights_seq_no"]))
+        self._take_others(state)
+
+    def _check_all_of_runner(self, state: Any) -> None:
+        """Raises ConfigError if `state` is not a whole one, or has other modules or connectors than the runner."""
+        check_keys("it", state, STATE_COMPONENTS)
+        modules, connectors = state["rl_module"], state["env_to_module_connector"]
+        check_mapping("the state of modules", modules)
+        saved, own = set(modules), set(self.module)
+        if saved != own:
+            raise ConfigError(
+                f"the runner has the modules {list(self.module)}; it also has {sorted(saved - own, key=str)}, and "
+                f"{sorted(own - saved)} are missing; add_module() and remove_module() first"
+            )
+        in_file, here = _outline(connectors), _outline(self.env_to_module.get_state())
+        if in_file != here:
+            raise ConfigError(f"it has a state of the connectors {in_file}, but the runner has {here}")
 
     @classmethod
     def from_checkpoint(cls, path: str | os.PathLike, config: EnvRunnerConfig) -> Self:
@@ -147,8 +200,12 @@ class RunnerState:
         return runner
 
 
-def _outline(connectors: dict[str, dict]) -> dict[str, list[str]]:
-    return {module_id: sorted(states) for module_id, states in connectors.items()}
+def _outline(connectors: Any) -> dict[str, list[str]]:
+    """Module id -> names of its connectors."""
+    check_mapping("the state of connectors", connectors)
+    for module_id, each in connectors.items():
+        check_mapping(f"the state of the connectors of {module_id!r}", each)
+    return {module_id: sorted(map(str, states)) for module_id, states in connectors.items()}
 
 
 def _names(components: str | Collection[str]) -> set[str]:
@@ -158,6 +215,6 @@ def _names(components: str | Collection[str]) -> set[str]:
 
 
 def _check_names(names: Collection[str]) -> None:
-    unknown = set(names) - set(STATE_COMPONENTS)
+    unknown = [name for name in names if name not in STATE_COMPONENTS]
     if unknown:
-        raise ConfigError(f"unknown state components {sorted(unknown)}; known are {list(STATE_COMPONENTS)}")
+        raise ConfigError(f"unknown state components {unknown}; known are {list(STATE_COMPONENTS)}")

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "fastmarl"
 LAYERS = [
     ["errors", "columns", "kernels", "_extensions"],
-    ["config", "spaces", "seeds", "summaries", "figures", "plots", "garbage"],
+    ["config", "spaces", "seeds", "states", "summaries", "figures", "plots", "garbage"],
     ["lanes", "callbacks", "metrics", "distributions", "moments"],
     ["envs", "block"],
     [

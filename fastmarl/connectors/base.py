@@ -121,6 +121,10 @@ class Connector:
         """
         return {}
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise ConfigError if `state` is none for `set_state()`, without a change to anything: a runner looks at all
+        parts of a state before it takes any."""
+
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state()` returned."""
 

@@ -7,6 +7,7 @@ from typing import Any
 from fastmarl.connectors.base import Connector
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.errors import ConfigError
+from fastmarl.states import check_mapping
 
 State = dict[str, dict[str, Any]]  # module id -> connector's name -> its state
 
@@ -40,12 +41,11 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         }
         return {module_id: state for module_id, state in states.items() if state}
 
-    def set_state(self, state: State) -> None:
-        """Take (parts of) what `get_state()` or `merge_states()` returned.
-
-        Raises:
-            ConfigError: it names modules or connectors that are not here. Nothing was changed.
-        """
+    def check_state(self, state: State) -> None:
+        """Raises ConfigError if `state` names modules or connectors that are not here, or is one of others."""
+        check_mapping("the state of connectors", state)
+        for module_id, each in state.items():
+            check_mapping(f"the state of the connectors of {module_id!r}", each)
         known = self.get_state()
         unknown = [
             f"{module_id}/{name}"
@@ -55,6 +55,18 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         if unknown:
             there = [f"{module_id}/{name}" for module_id, each in known.items() for name in each]
             raise ConfigError(f"the state of connectors has {sorted(unknown)}, but those with a state here are {there}")
+        for module_id, each in state.items():
+            connectors = dict(named(self[module_id].connectors))
+            for name, given in each.items():
+                connectors[name].check_state(given)
+
+    def set_state(self, state: State) -> None:
+        """Take (parts of) what `get_state()` or `merge_states()` returned.
+
+        Raises:
+            ConfigError: see check_state(). Nothing was changed.
+        """
+        self.check_state(state)
         for module_id, each in state.items():
             connectors = dict(named(self[module_id].connectors))
             for name, given in each.items():

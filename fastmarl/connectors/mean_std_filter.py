@@ -1,7 +1,7 @@
 """Observations with mean 0 and standard deviation 1."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +12,9 @@ from fastmarl.envs.masks import MASK_KEYS
 from fastmarl.errors import ConfigError
 from fastmarl.moments import RunningMoments
 from fastmarl.spaces import RowLayout, leaf_spaces, with_leaf_spaces
+from fastmarl.states import check_keys
+
+STATE_PARTS = ("stats", "base", "delta")
 
 
 class MeanStdFilter(Connector):
@@ -97,28 +100,39 @@ class MeanStdFilter(Connector):
 
     def get_state(self) -> dict[str, Any]:
         """ "stats", and the two that it is made of: "base", at the last `set_state()`, and "delta", counted since."""
-        parts = {"stats": self.stats, "base": self._base, "delta": self.delta}
-        return {name: [moments.get_state() for moments in each] for name, each in parts.items()}
+        parts = (self.stats, self._base, self.delta)
+        return {name: [each.get_state() for each in part] for name, part in zip(STATE_PARTS, parts, strict=True)}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raises ConfigError if `state` is one of other observations, or none."""
+        check_keys("the state of a MeanStdFilter", state, STATE_PARTS)
+        for name in STATE_PARTS:
+            if not isinstance(state[name], Sequence):
+                raise ConfigError(f"{name!r} of a MeanStdFilter must be a list, got {type(state[name]).__name__}")
+            given, sizes = [_size(each) for each in state[name]], [moments.mean.size for moments in self.stats]
+            if given != sizes:
+                raise ConfigError(f"this state of a MeanStdFilter is one of Boxes with {given} numbers, but its "
+                                  f"observations have {sizes}")  # fmt: skip
+            for moments, each in zip(self.stats, state[name], strict=True):
+                moments.check_state(each)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on with the "stats" of a state; `delta` begins anew.
 
         Raises:
-            ConfigError: they are of other observations. Nothing was changed.
+            ConfigError: see check_state(). Nothing was changed.
         """
-        given = [RunningMoments(len(each["mean"])) for each in state["stats"]]
-        sizes = [moments.mean.size for moments in self.stats]
-        if [moments.mean.size for moments in given] != sizes:
-            raise ConfigError(f"this state of a MeanStdFilter is one of Boxes with {[len(m.mean) for m in given]} "
-                              f"numbers, but its observations have {sizes}")  # fmt: skip
-        for moments, each in zip(given, state["stats"], strict=True):
+        self.check_state(state)
+        self.stats = [RunningMoments(moments.mean.size) for moments in self.stats]
+        for moments, each in zip(self.stats, state["stats"], strict=True):
             moments.set_state(each)
-        self.stats = given
-        self._base = [moments.copy() for moments in given]
-        self.delta = [RunningMoments(size) for size in sizes]
+        self._base = [moments.copy() for moments in self.stats]
+        self.delta = [RunningMoments(moments.mean.size) for moments in self.stats]
 
     def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """What all have counted: the longest of their "base"s, which they have in common, and each one's "delta"."""
+        for state in states:
+            self.check_state(state)
         merged = []
         for part in range(len(self.stats)):
             base = max((state["base"][part] for state in states), key=lambda moments: moments["count"])
@@ -131,3 +145,9 @@ class MeanStdFilter(Connector):
             merged.append(total.get_state())
         nothing = [RunningMoments(moments.mean.size).get_state() for moments in self.stats]
         return {"stats": merged, "base": merged, "delta": nothing}
+
+
+def _size(state: Any) -> int | None:
+    """How many numbers a row has, of the state of its moments."""
+    mean = state.get("mean") if isinstance(state, Mapping) else None
+    return int(np.size(mean)) if isinstance(mean, np.ndarray | list) else None

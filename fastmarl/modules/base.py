@@ -9,6 +9,7 @@ import torch
 
 from fastmarl.distributions import Distribution, get_action_dist_cls
 from fastmarl.errors import ConfigError
+from fastmarl.states import check_mapping
 
 
 class RLModule(torch.nn.Module):
@@ -122,18 +123,28 @@ class RLModule(torch.nn.Module):
         """Copies of all weights and buffers, by their names in `state_dict()`; bfloat16 comes as float32."""
         return {name: _to_array(tensor) for name, tensor in self._net().state_dict().items()}
 
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise ConfigError if `state` is none for `set_state()`, without a change to anything: all parts of a state
+        are looked at before any is taken. A class with a `set_state()` of its own says by its own what fits it."""
+        if type(self).set_state is RLModule.set_state:
+            self._read(state)
+
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `get_state()` gave.
 
         Raises:
-            ConfigError: names or shapes are those of another net; nothing was changed.
+            ConfigError: names, shapes or kinds of numbers are those of another net; nothing was changed.
         """
+        self._net().load_state_dict(self._read(state))
+
+    def _read(self, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         net = self._net()
-        tensors = {name: _to_tensor(value) for name, value in state.items()}
-        problems = _differences({name: value.shape for name, value in net.state_dict().items()}, tensors)
+        check_mapping(f"the state of a {type(net).__name__}", state)
+        tensors = {name: _to_tensor(name, value) for name, value in state.items()}
+        problems = _differences(net.state_dict(), tensors)
         if problems:
             raise ConfigError(f"this state is not one of this {type(net).__name__}: {'; '.join(problems)}")
-        net.load_state_dict(tensors)
+        return tensors
 
     def _net(self) -> torch.nn.Module:
         """Whose weights the state consists of."""
@@ -145,22 +156,32 @@ def _to_array(tensor: torch.Tensor) -> np.ndarray:
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy().copy()
 
 
-def _to_tensor(value: Any) -> torch.Tensor:
-    return value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+def _to_tensor(name: str, value: Any) -> torch.Tensor:
+    """The value as torch takes it, copied only where it must be."""
+    if isinstance(value, torch.Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+        return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} must be an array of numbers, got {type(value).__name__}: {error}") from error
 
 
-def _differences(shapes: dict[str, torch.Size], tensors: dict[str, torch.Tensor]) -> list[str]:
-    missing = [f"{name} is missing" for name in shapes if name not in tensors]
-    unknown = [f"{name} is unknown" for name in tensors if name not in shapes]
-    return (
-        missing
-        + unknown
-        + [
-            f"{name} has shape {list(tensors[name].shape)}, not {list(shape)}"
-            for name, shape in shapes.items()
-            if name in tensors and tensors[name].shape != shape
-        ]
-    )
+def _differences(own: dict[str, torch.Tensor], given: dict[str, torch.Tensor]) -> list[str]:
+    missing = [f"{name} is missing" for name in own if name not in given]
+    unknown = [f"{name} is unknown" for name in given if name not in own]
+    both = [(name, given[name], tensor) for name, tensor in own.items() if name in given]
+    shapes = [
+        f"{name} has shape {list(value.shape)}, not {list(tensor.shape)}"
+        for name, value, tensor in both
+        if value.shape != tensor.shape
+    ]
+    dtypes = [
+        f"{name} is of {value.dtype}, which is no kind of {tensor.dtype}"
+        for name, value, tensor in both
+        if not torch.can_cast(value.dtype, tensor.dtype)
+    ]
+    return missing + unknown + shapes + dtypes
 
 
 class AdaptedModule(RLModule):

@@ -7,6 +7,7 @@ import torch
 
 from fastmarl.errors import ConfigError
 from fastmarl.modules.base import RLModule, as_rl_module
+from fastmarl.states import check_mapping
 
 
 class MultiRLModule(torch.nn.Module):
@@ -100,17 +101,24 @@ class MultiRLModule(torch.nn.Module):
         """Module id -> weights; of these modules only, if given."""
         return {module_id: self[module_id].get_state() for module_id in (self if module_ids is None else module_ids)}
 
-    def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over weights by module id; modules that `state` lacks stay as they are.
-
-        Raises:
-            ConfigError: an id is unknown (nothing was changed), or weights don't fit their module.
-        """
+    def check_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raises ConfigError if `state` has modules that are not here, or weights that don't fit their module."""
+        check_mapping("the state of modules", state)
         unknown = [module_id for module_id in state if module_id not in self]
         if unknown:
             raise ConfigError(f"the state has the modules {unknown}, which are none of {list(self)}")
         for module_id, weights in state.items():
             try:
-                self[module_id].set_state(weights)
+                self[module_id].check_state(weights)
             except ConfigError as error:
                 raise ConfigError(f"module {module_id!r}: {error}") from error
+
+    def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over weights by module id; modules that `state` lacks stay as they are.
+
+        Raises:
+            ConfigError: see check_state(). Nothing was changed.
+        """
+        self.check_state(state)
+        for module_id, weights in state.items():
+            self[module_id].set_state(weights)
