@@ -8,6 +8,7 @@ from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import ConfigError, MultiAgentEnvError
 
 MAX_IDLE_TICKS = 10_000
+MAX_DISCARDED = 1000  # episodes in a row
 
 
 @dataclass
@@ -22,6 +23,8 @@ class Goal:
     idle_ticks: int = 0  # the last ones, in which nobody acted
     env_steps: int = 0
     agent_steps: int = 0
+    n_discarded: int = 0  # episodes since the call last had more steps than ever before
+    most_env_steps: int = -1  # after an episode was discarded
     finished_ids: set[str] = field(default_factory=set)
 
     def reached(self) -> bool:
@@ -43,6 +46,23 @@ class Goal:
                 "episodes; does step() set '__all__' when everybody has ended?"
             )
             raise MultiAgentEnvError(0, None, self.ticks, problem)
+
+    def take_back(self, env_index: int, env_steps: int, agent_steps: int) -> None:
+        """Don't count steps that an env that failed was to make, or whose episode is discarded.
+
+        Raises:
+            MultiAgentEnvError: this has happened so often that the goal may never be reached.
+        """
+        self.env_steps -= env_steps
+        self.agent_steps -= agent_steps
+        self.n_discarded = 0 if self.env_steps > self.most_env_steps else self.n_discarded + 1
+        self.most_env_steps = max(self.env_steps, self.most_env_steps)
+        if self.n_discarded >= MAX_DISCARDED:
+            problem = (
+                f"envs have failed {MAX_DISCARDED} times, their episodes were discarded, and the call has got no "
+                'further; make the env fail less often, or set failed_episodes="truncate"'
+            )
+            raise MultiAgentEnvError(env_index, None, 0, problem)
 
     @property
     def counts_episodes(self) -> bool:

@@ -281,6 +281,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         finished = {chunk.id_ for chunk in chunks if chunk.is_done}
         self._rescued += [chunk for chunk in chunks if chunk.id_ in finished]
         for env_index in range(self.num_envs):
+            self._store.take_back(env_index, whole_chunk=False)
             self._store.drop_episode(env_index)
         self._to_reset.update(range(self.num_envs))
         self._store.scatter.forget_done_lanes()

@@ -46,7 +46,7 @@ class RunnerEpisodes:
 
     def _after_env_step(self, env_index: int, all_done: int) -> None:
         if all_done & FAILED:
-            self._goal.env_steps -= 1  # it was not made
+            self._goal.take_back(env_index, *self._store.taken_back)
         elif self._listeners["on_episode_step"]:
             self._call_for_env("on_episode_step", env_index, self._store.running_chunk(env_index))
         if all_done == FAILED:

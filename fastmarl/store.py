@@ -6,6 +6,7 @@ begins new blocks with what the next call needs of the old ones (see docs/data_p
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ class EpisodeStore:
         awake: module indices, ascending, of those that have a block. One gets it with its first agent, and loses it
             when a call has passed in which it had none: modules that don't act cost neither time nor memory.
         on_wake: called with the module index when one gets it.
+        taken_back: (env steps, actions) of the last `take_back()`.
     """
 
     def __init__(
@@ -82,6 +84,8 @@ class EpisodeStore:
         self.acting_from = [0] * len(layouts)  # per module: its agents act next upon the rows from here on
         self._first_action = [0] * len(layouts)  # acting_from at the call's begin
         self._stamped = [0] * len(layouts)
+        self._actions_taken_back: Counter[int] = Counter()  # by module: that don't count among those of the call
+        self.taken_back = 0, 0
         self._run_id = uuid.uuid4().hex[:20]
         self._n_ids = 0
         self._ended_chunks: list[MultiAgentEpisode] = []
@@ -212,6 +216,27 @@ class EpisodeStore:
             self.table.records[env_index] = None
         env.clear()
 
+    def take_back(self, env_index: int, *, whole_chunk: bool) -> None:
+        """Don't count the step that an env was told to make and has not; nor the others that this call has recorded in
+        its current chunk, if that is to be discarded. `taken_back` tells how many."""
+        table, record = self.table, self.table.records[env_index]
+        env = table.envs[env_index]
+        n_actions = 0
+        for lane in record.lanes if whole_chunk and record else env.lane_of.values():
+            if table.row_L[lane] < 0:
+                continue  # interrupted while it joined
+            module, n = int(table.module_L[lane]), int(table.count_L[lane] - table.lookback_L[lane])
+            block = self.blocks[module]
+            rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), n if whole_chunk else 1)
+            has_acted = (rows >= self._first_action[module]) & (rows < self.acting_from[module])
+            if not whole_chunk:
+                has_acted &= block.env_t_R[rows] == env.env_t
+            n_taken = int(np.count_nonzero(has_acted))
+            table.actions_L[lane] -= n_taken
+            self._actions_taken_back[module] += n_taken
+            n_actions += n_taken
+        self.taken_back = 1 + (env.env_t - record.env_t_started if whole_chunk and record else 0), n_actions
+
     def split_respawned(self) -> None:
         """End chunks of which an agent has respawned in this step: a chunk holds one trajectory of an agent."""
         for env_index in sorted(self.table.respawned):
@@ -304,9 +329,11 @@ class EpisodeStore:
             sums = table.return_L, table.steps_L, table.actions_L
             accumulate(reward_R, lane_R, block.lookback_R, *actions, *ends, *sums)
             module_id = self.module_ids[module]
-            summary.module_steps[module_id] = summary.module_steps.get(module_id, 0) + actions[1] - actions[0]
+            n_actions = actions[1] - actions[0] - self._actions_taken_back[module]
+            summary.module_steps[module_id] = summary.module_steps.get(module_id, 0) + n_actions
         summary.agent_steps = steps_by_agent(table.agent_ids, table.actions_L)
         table.actions_L[:] = 0
+        self._actions_taken_back.clear()
         self._settle_ended(self._to_sum_up)
         summary.num_episodes = self._n_finished
         summary.episodes = [summary_of(record, self.module_ids) for record in self._to_sum_up]

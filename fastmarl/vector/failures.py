@@ -99,9 +99,10 @@ class Failures:
         """End the env's episode at the last step it made; returns the flags for `after_step`."""
         table = self._store.table
         made = table.envs[env_index].env_t - table.record(env_index).env_t_started
-        self._counts["steps_discarded"] += 1  # the one that failed
-        if made and self._options.keep_episodes:
+        is_kept = bool(made) and self._options.keep_episodes
+        self._store.take_back(env_index, whole_chunk=not is_kept)
+        self._counts["steps_discarded"] += self._store.taken_back[0]
+        if is_kept:
             self._store.scatter.interrupt(env_index)
             return FAILED | TRUNCATED
-        self._counts["steps_discarded"] += made
         return FAILED

@@ -1,0 +1,127 @@
+"""What is counted, and what a call returns, where envs fail: a call's numbers are those of what it returns."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from reference.trouble import Trouble
+from test_processes import make_runner
+
+from fastmarl.errors import MultiAgentEnvError
+
+MODES = [{"mode": "sync"}, {"mode": "sync", "worker_num_splits": 2}, {"mode": "async", "num_workers": 2}]
+
+
+class Fragile(Trouble):
+    """Raises in every 30th of its steps or so; agent b is there at every third one only."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.rng = np.random.default_rng(config.vector_index)
+
+    def step(self, actions):
+        if self.rng.random() < 1 / 30:
+            raise KeyError("lost")
+        _, rewards, *rest = super().step(actions)
+        return self._obs(), rewards, *rest
+
+    def _obs(self):
+        seen = super()._obs()
+        return seen if self.t % 3 == 0 else {"a": seen["a"]}
+
+
+@pytest.mark.parametrize("options", MODES)
+@pytest.mark.parametrize("failed_episodes", ["truncate", "discard"])
+@pytest.mark.parametrize("count_steps_by", ["env_steps", "agent_steps"])
+def test_what_is_counted_is_returned(options, failed_episodes, count_steps_by):
+    runner = make_runner(
+        Fragile,
+        num_envs=4,
+        env_config={"length": 40},
+        env_worker_start_method="fork",
+        restart_failed_sub_environments=True,
+        failed_episodes=failed_episodes,
+        count_steps_by=count_steps_by,
+        **options,
+    )
+    calls = [runner.sample(num_timesteps=n) for n in (1, 200, 7, 350)]
+    report = runner.get_metrics()
+    runner.stop()
+    assert report["num_env_failures"] > 5
+    for n, chunks in zip((1, 200, 7, 350), calls, strict=True):
+        seen = sum(map(len, chunks))
+        if count_steps_by == "env_steps":
+            assert n <= seen < n + 4
+        else:
+            assert n <= sum(len(part) for chunk in chunks for part in chunk.agent_episodes.values()) + 4 < n + 20
+    chunks = [chunk for call in calls for chunk in call]
+    assert report["num_env_steps_sampled"] == report["num_env_steps_sampled_lifetime"] == sum(map(len, chunks))
+    actions = Counter()
+    for chunk in chunks:
+        actions.update({agent: len(part) for agent, part in chunk.agent_episodes.items()})
+    # Agent b may have acted, and wait for its next observation: in an episode that goes on, or was discarded later.
+    waiting = report["num_agent_steps_sampled"]["b"] - actions["b"]
+    assert 0 <= waiting <= (4 if failed_episodes == "truncate" else 4 * len(calls))
+    assert report["num_agent_steps_sampled"]["a"] == actions["a"] == sum(map(len, chunks))
+    assert report["num_module_steps_sampled"] == {"default_policy": actions.total() + waiting}
+
+
+def test_actions_of_a_call_that_fails_are_not_counted_where_no_step_came():
+    class Breaks(Trouble):
+        def step(self, actions):
+            if self.config.vector_index == 1 and self.total == 3:
+                raise KeyError("lost")
+            return super().step(actions)
+
+    runner = make_runner(Breaks, mode="sync")
+    with pytest.raises(KeyError):
+        runner.sample(num_timesteps=60)
+    report = runner.get_metrics()
+    runner.stop()
+    assert report["num_env_steps_sampled"] == 10  # the first env has made its fourth step
+    assert report["num_agent_steps_sampled"] == {"a": 10, "b": 10}
+
+
+def test_episodes_that_are_always_discarded_are_no_endless_loop():
+    class Doomed(Trouble):
+        def step(self, actions):
+            if self.t == 3:
+                raise KeyError("lost")
+            return super().step(actions)
+
+    runner = make_runner(
+        Doomed, mode="sync", num_envs=2, restart_failed_sub_environments=True, failed_episodes="discard"
+    )
+    with pytest.raises(MultiAgentEnvError, match="discarded"):
+        runner.sample(num_timesteps=20)
+    with pytest.raises(MultiAgentEnvError, match="discarded"):
+        runner.sample(num_episodes=1)
+    assert len(runner.sample(num_timesteps=4)) == 2
+    runner.stop()
+
+
+def test_an_episode_with_chunks_on_record_is_discarded_from_its_last_chunk_on():
+    """A respawn has ended a chunk in the call in which the env fails: that chunk is returned, and counted."""
+
+    class Respawning(Trouble):
+        def step(self, actions):
+            if self.total == 6:
+                raise KeyError("lost")
+            _, rewards, terminateds, *rest = super().step(actions)
+            obs = self._obs()
+            if self.total == 2:
+                terminateds = {**terminateds, "b": True}
+            if self.total == 3:
+                rewards = {"a": 1.0}
+            return obs, rewards, terminateds, *rest
+
+    runner = make_runner(
+        Respawning, mode="sync", num_envs=1, respawn=True, restart_failed_sub_environments=True,
+        failed_episodes="discard",
+    )  # fmt: skip
+    chunks = runner.sample(num_timesteps=9)
+    report = runner.get_metrics()
+    runner.stop()
+    assert [(chunk.env_t_started, chunk.env_t) for chunk in chunks] == [(0, 3), (0, 3), (3, 6)]
+    assert (report["num_env_steps_sampled"], report["num_env_steps_discarded"]) == (9, 4)
+    assert report["num_agent_steps_sampled"] == {"a": 9, "b": 7}
