@@ -7,6 +7,8 @@ cimport numpy as cnp
 import numpy as np
 from libc.string cimport memcpy
 
+from rows cimport row_bytes
+
 cnp.import_array()
 
 
@@ -29,9 +31,9 @@ cdef class LeafRows:
         self.type_num = cnp.PyArray_TYPE(array)
         self.ndim = cnp.PyArray_NDIM(array) - 1
         self.is_object = self.type_num == cnp.NPY_OBJECT
-        self.row_bytes = array.strides[0]
+        self.row_bytes = row_bytes(array)
         if not self.is_object:
-            self.bytes_ = array.reshape(array.shape[0], -1).view(np.uint8)
+            self.bytes_ = array.reshape(-1).view(np.uint8).reshape(len(array), self.row_bytes)
 
     cdef int write(self, Py_ssize_t row, object value) except -1:
         """Copy the leaf's part of `value`, a whole observation, to `row`. Raises UnfitValueError."""

@@ -3,6 +3,7 @@ cimport numpy as cnp
 import numpy as np
 from libc.string cimport memcpy
 
+from rows cimport row_bytes
 from typedefs cimport lane_t, row_t
 
 from ray.rllib.env.single_agent_episode import _REWARDS_BOX_SPACE, SingleAgentEpisode
@@ -13,6 +14,9 @@ cnp.import_array()
 cdef extern from "Python.h":
     ctypedef struct PyTypeObject
     object PyType_GenericNew(PyTypeObject* kind, object args, object kwargs)
+
+cdef enum:
+    MOST_AXES = 32            # that view() makes room for; NumPy 2 allows more
 
 cdef str SKIPPED = "S"        # RLlib's mark for env steps in which an agent was not observed
 
@@ -47,7 +51,7 @@ def with_finals(cnp.ndarray rows_of, cnp.ndarray finals_of, const row_t[::1] row
         gathered.
     """
     cdef Py_ssize_t i, _j, read = 0, written = 0, total = rows.shape[0]
-    cdef size_t n_bytes = cnp.PyArray_STRIDE(rows_of, 0)
+    cdef size_t n_bytes = row_bytes(rows_of)
     for i in range(finals.shape[0]):
         total += finals[i] >= 0
     if cnp.PyArray_DIM(gathered, 0) != total or not cnp.PyArray_ISCARRAY(gathered):
@@ -189,16 +193,16 @@ cdef object _fresh(object kind):
 
 cpdef object view(cnp.ndarray array, Py_ssize_t begin, Py_ssize_t end):
     """array[begin:end] of a C-contiguous array, quicker."""
-    if cnp.PyArray_TYPE(array) == cnp.NPY_OBJECT or not cnp.PyArray_ISCARRAY(array) or begin < 0 or begin > end \
-            or end > cnp.PyArray_DIM(array, 0):
-        return array[begin:end]
-    cdef cnp.npy_intp[32] shape
+    cdef cnp.npy_intp[MOST_AXES] shape
     cdef int axis, ndim = cnp.PyArray_NDIM(array)
+    if cnp.PyArray_TYPE(array) == cnp.NPY_OBJECT or not cnp.PyArray_ISCARRAY(array) or begin < 0 or begin > end \
+            or end > cnp.PyArray_DIM(array, 0) or ndim > MOST_AXES:
+        return array[begin:end]
     for axis in range(ndim):
         shape[axis] = cnp.PyArray_DIM(array, axis)
     shape[0] = end - begin
     cdef cnp.ndarray part = cnp.PyArray_SimpleNewFromData(
-        ndim, shape, cnp.PyArray_TYPE(array), cnp.PyArray_BYTES(array) + begin * cnp.PyArray_STRIDE(array, 0))
+        ndim, shape, cnp.PyArray_TYPE(array), cnp.PyArray_BYTES(array) + begin * row_bytes(array))
     cnp.set_array_base(part, array)
     return part
 
@@ -220,11 +224,16 @@ def is_slice(view, cnp.ndarray array, Py_ssize_t begin, Py_ssize_t end):
         return False
     cdef cnp.ndarray part = view
     cdef int axis
-    if (cnp.PyArray_TYPE(part) != cnp.PyArray_TYPE(array) or cnp.PyArray_DIM(part, 0) != end - begin
-            or cnp.PyArray_DATA(part) != cnp.PyArray_BYTES(array) + begin * cnp.PyArray_STRIDE(array, 0)):
+    if cnp.PyArray_TYPE(part) != cnp.PyArray_TYPE(array) or cnp.PyArray_DIM(part, 0) != end - begin:
+        return False
+    for axis in range(1, cnp.PyArray_NDIM(array)):
+        if cnp.PyArray_DIM(part, axis) != cnp.PyArray_DIM(array, axis):
+            return False
+    if cnp.PyArray_SIZE(part) == 0:                               # any place and any strides will do
+        return True
+    if cnp.PyArray_DATA(part) != cnp.PyArray_BYTES(array) + begin * cnp.PyArray_STRIDE(array, 0):
         return False
     for axis in range(cnp.PyArray_NDIM(array)):
-        if (cnp.PyArray_STRIDE(part, axis) != cnp.PyArray_STRIDE(array, axis)
-                or axis and cnp.PyArray_DIM(part, axis) != cnp.PyArray_DIM(array, axis)):
+        if cnp.PyArray_STRIDE(part, axis) != cnp.PyArray_STRIDE(array, axis):
             return False
-    return True
+    return cnp.PyArray_ISBYTESWAPPED(part) == cnp.PyArray_ISBYTESWAPPED(array)

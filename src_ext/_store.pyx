@@ -5,6 +5,7 @@ from cpython.object cimport PyObject
 from libc.string cimport memcpy
 
 from python_api cimport PyDict_GetItemWithError, PyDict_Next
+from rows cimport row_bytes
 from typedefs cimport lane_t, row_t
 
 cnp.import_array()
@@ -102,7 +103,7 @@ def write_rows(dict columns, dict outputs, Py_ssize_t first, Py_ssize_t n):
     cdef PyObject *value
     cdef PyObject *found
     cdef Py_ssize_t pos = 0
-    cdef size_t row_bytes
+    cdef size_t n_bytes
     cdef cnp.ndarray column, rows
     if len(columns) != len(outputs):
         return False
@@ -111,9 +112,9 @@ def write_rows(dict columns, dict outputs, Py_ssize_t first, Py_ssize_t n):
         if found == NULL:
             return False
         column, rows = <cnp.ndarray?><object>found, <cnp.ndarray?><object>value
-        row_bytes = cnp.PyArray_STRIDE(column, 0)
+        n_bytes = row_bytes(column)
         if (cnp.PyArray_TYPE(rows) != cnp.PyArray_TYPE(column) or not cnp.PyArray_ISCARRAY_RO(rows)
-                or <size_t>cnp.PyArray_NBYTES(rows) != n * row_bytes or first + n > cnp.PyArray_DIM(column, 0)):
+                or <size_t>cnp.PyArray_NBYTES(rows) != n * n_bytes or first + n > cnp.PyArray_DIM(column, 0)):
             return False
-        memcpy(cnp.PyArray_BYTES(column) + first * row_bytes, cnp.PyArray_DATA(rows), n * row_bytes)
+        memcpy(cnp.PyArray_BYTES(column) + first * n_bytes, cnp.PyArray_DATA(rows), n * n_bytes)
     return True
