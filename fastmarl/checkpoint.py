@@ -11,6 +11,8 @@ import hashlib
 import json
 import math
 import os
+import re
+import stat
 import uuid
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ FORMAT = "fastmarl.checkpoint"
 VERSION = 1
 
 _STATE_FILE = "state.json"
+_ARRAYS_FILE = r"arrays-[0-9a-f]{16}\.safetensors"
+_TEMPORARY = rf"\.({re.escape(_STATE_FILE)}|{_ARRAYS_FILE})\.[0-9a-f]{{32}}"  # left by a process that was killed
 _KEY_TYPES = (str, int, float, bool, type(None), tuple)
 _SAFE_INT_BITS = 53  # beyond it other JSON readers round
 
@@ -55,16 +59,17 @@ def save_state(path: str | os.PathLike[str], state: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / content["arrays"], blob)
     _replace(folder / _STATE_FILE, text.encode())
-    for stale in folder.glob("arrays-*.safetensors"):
-        if stale.name != content["arrays"]:
-            stale.unlink()
+    for file in folder.iterdir():
+        if file.name != content["arrays"] and re.fullmatch(f"{_ARRAYS_FILE}|{_TEMPORARY}", file.name):
+            file.unlink()
 
 
 def load_state(path: str | os.PathLike[str]) -> Any:
     """Read what `save_state` wrote to the folder `path`; arrays are writeable and belong to the caller.
 
     Raises:
-        CheckpointError: nothing there, damaged or cut off, or written by a newer version. The message names the file.
+        CheckpointError: nothing there, damaged or cut off, no files that can be read, or written by a newer version.
+            The message names the file.
     """
     file = Path(path) / _STATE_FILE
     content = _checked_content(file, _read(file, "is there a complete checkpoint in this folder?"))
@@ -74,7 +79,7 @@ def load_state(path: str | os.PathLike[str]) -> Any:
         raise _damaged(arrays_file, f"its {len(blob)} bytes do not match the checksum in {_STATE_FILE}")
     try:
         return _decode(content["tree"], load_arrays(blob))
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(file, f"its content can't be understood ({error!r})") from error
 
 
@@ -176,9 +181,22 @@ def _checked_content(file: Path, blob: bytes) -> dict:
             f"{file} was written by a newer fastmarl (checkpoint version {version}, this one reads up to {VERSION}); "
             "upgrade fastmarl"
         )
-    if document.get("sha256") != _digest(content):
+    try:
+        fits = document.get("sha256") == _digest(content)
+    except RecursionError:
+        fits = False
+    if not fits:
         raise _damaged(file, "its content does not match its checksum")
+    if not _is_content(content):
+        raise _damaged(file, "its content is not that of a checkpoint")
     return content
+
+
+def _is_content(content: Any) -> bool:
+    """Whether it has its parts, and the file that it names is one beside it."""
+    if not isinstance(content, dict) or set(content) != {"tree", "arrays", "arrays_sha256"}:
+        return False
+    return isinstance(content["arrays"], str) and re.fullmatch(_ARRAYS_FILE, content["arrays"]) is not None
 
 
 def _digest(content: Any) -> str:
@@ -187,9 +205,13 @@ def _digest(content: Any) -> str:
 
 def _read(file: Path, hint: str) -> bytes:
     try:
+        if not stat.S_ISREG(file.stat().st_mode):  # reading a pipe or a device might never end
+            raise CheckpointError(f"{file} is no file; {hint}")
         return file.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointError(f"{file} does not exist; {hint}") from error
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        raise CheckpointError(f"{file} can't be read ({error}); {hint}") from error
 
 
 def _damaged(file: Path, problem: str) -> CheckpointError:

@@ -1,6 +1,9 @@
+import hashlib
 import json
 import os
+import pathlib
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference.trees import assert_same
+from reference.trees import assert_same, spoilt
 
 from fastmarl import checkpoint
 from fastmarl.checkpoint import load_state, save_state
@@ -134,10 +137,13 @@ def test_a_failed_save_leaves_the_old_checkpoint_and_no_litter(saved, monkeypatc
 
 def test_saving_again_replaces_the_arrays_and_keeps_foreign_files(saved):
     folder, _ = saved
-    (folder / "notes.txt").write_text("mine")
+    mine = ["notes.txt", "arrays-of-mine.safetensors", ".state.json.swp"]
+    for name in mine:
+        (folder / name).write_text("mine")
     save_state(folder, {"x": np.zeros(3)})
+    arrays = json.loads((folder / "state.json").read_text())["content"]["arrays"]
     assert_same(load_state(folder), {"x": np.zeros(3)})
-    assert sorted(f.name for f in folder.iterdir()) == sorted(["notes.txt", "state.json", arrays_file(folder).name])
+    assert sorted(f.name for f in folder.iterdir()) == sorted([*mine, "state.json", arrays])
 
 
 def test_a_missing_checkpoint_is_named(tmp_path):
@@ -217,3 +223,162 @@ def flipped_copies(blob):
         flipped = bytearray(blob)
         flipped[position] ^= 1 << position % 8
         yield flipped
+
+
+# Files that no save has made, with checksums that fit.
+
+
+def sign(folder, content):
+    """Write `content` to the folder's state.json, as `save_state` would."""
+    document = json.loads((folder / "state.json").read_text())
+    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    (folder / "state.json").write_text(json.dumps(document | {"content": content, "sha256": digest}))
+
+
+def test_content_that_was_changed_and_signed_is_refused_or_another_tree(tmp_path):
+    """Whatever it says, nothing but CheckpointError comes of it."""
+    state = {"a": np.zeros((2, 2)), "b": [np.zeros(2, np.complex128), {1: float("inf")}], "c": (2**70, None), "$": 1}
+    save_state(tmp_path, state)
+    content = json.loads((tmp_path / "state.json").read_text())["content"]
+    n_refused = 0
+    for _, changed in spoilt(content):
+        try:
+            sign(tmp_path, changed)
+        except TypeError:  # arrays, which no JSON can hold
+            continue
+        try:
+            load_state(tmp_path)
+        except CheckpointError:
+            n_refused += 1
+    assert n_refused > 100
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "/dev/zero", "", ".", "arrays-0123456789abcdef.safetensors/../x", "a\0b"]
+)
+def test_only_a_file_beside_it_is_read(saved, name):
+    folder, _ = saved
+    content = json.loads((folder / "state.json").read_text())["content"]
+    sign(folder, content | {"arrays": name})
+    with pytest.raises(CheckpointError, match="its content is not that of a checkpoint"):
+        load_state(folder)
+
+
+def test_content_nested_too_deeply_is_refused(saved):
+    folder, _ = saved
+    content = json.loads((folder / "state.json").read_text())["content"]
+    tree = []
+    for _ in range(900):
+        tree = [tree]
+    sign(folder, content | {"tree": tree})
+    with pytest.raises(CheckpointError, match="can't be understood"):
+        load_state(folder)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["json", "arrays"])
+@pytest.mark.parametrize("make", [pathlib.Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_is_no_file_is_refused(saved, which, make):
+    folder, _ = saved
+    file = each_file(folder)[which]
+    file.unlink()
+    make(file)
+    with pytest.raises(CheckpointError, match=f"{file.name} is no file"):
+        load_state(folder)
+
+
+def test_a_path_that_is_a_file_or_none_is_refused(saved):
+    folder, _ = saved
+    for path in (folder / "state.json", folder / "\0", ""):
+        with pytest.raises(CheckpointError, match=r"state\.json"):
+            load_state(path)
+
+
+def test_arrays_of_another_checkpoint_are_refused(saved, tmp_path):
+    folder, _ = saved
+    other = tmp_path / "other"
+    save_state(other, {"x": np.zeros(3)})
+    shutil.copy(arrays_file(other), arrays_file(folder))
+    with pytest.raises(CheckpointError, match="do not match the checksum"):
+        load_state(folder)
+    shutil.copy(other / "state.json", folder / "state.json")
+    with pytest.raises(CheckpointError, match="does not exist; the checkpoint is incomplete"):
+        load_state(folder)
+
+
+# Saves that end before their time.
+
+
+# An interrupt between open() and its `with` leaves the closing to the garbage collector.
+between_lines = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def interrupted_at(n, function):
+    """Run `function`, with KeyboardInterrupt at its n-th line in this package; False if it has fewer."""
+    lines = 0
+
+    def trace(frame, event, argument):
+        nonlocal lines
+        if frame.f_code.co_filename != checkpoint.__file__:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == n:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.fixture
+def without_waiting(monkeypatch):
+    """Saves don't wait for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@between_lines
+@pytest.mark.usefixtures("without_waiting")
+def test_a_save_interrupted_at_any_line_leaves_the_old_checkpoint_or_the_new(tmp_path):
+    old, new = {"x": np.zeros(3), "n": 0}, {"x": np.ones(3), "n": [1, (2.5, {3: None})]}
+    n, outcomes = 1, []
+    save_state(tmp_path, old)
+    while interrupted_at(n, lambda: save_state(tmp_path, new)):
+        outcomes.append(load_state(tmp_path)["n"] != 0)
+        assert_same(load_state(tmp_path), new if outcomes[-1] else old)
+        save_state(tmp_path, old)
+        assert len(list(tmp_path.iterdir())) == 2
+        n += 1
+    assert outcomes == sorted(outcomes)
+    assert False in outcomes
+    assert True in outcomes
+    assert_same(load_state(tmp_path), new)
+
+
+@between_lines
+@pytest.mark.usefixtures("without_waiting")
+def test_a_first_save_interrupted_at_any_line_leaves_a_checkpoint_or_none(tmp_path):
+    n = 1
+    while interrupted_at(n, lambda n=n: save_state(tmp_path / str(n), {"x": np.ones(3)})):
+        if (tmp_path / str(n) / "state.json").exists():
+            assert_same(load_state(tmp_path / str(n)), {"x": np.ones(3)})
+        else:
+            with pytest.raises(CheckpointError, match="does not exist"):
+                load_state(tmp_path / str(n))
+        n += 1
+    assert n > 30
+
+
+def test_what_a_killed_process_left_is_cleared_away(saved):
+    folder, state = saved
+    for file in each_file(folder):
+        (folder / f".{file.name}.{'0' * 32}").write_text("half")
+    assert_same(load_state(folder), state)
+    save_state(folder, state)
+    assert len(list(folder.iterdir())) == 2
