@@ -88,8 +88,9 @@ class Envs:
             EnvCheckError: the new one has other agents. What its constructor raises comes through.
         """
         old, self._to_close[env_index] = self._to_close[env_index], None
-        with suppress(Exception):
-            old.close()
+        if old is not None:
+            with suppress(Exception):
+                old.close()
         new = as_multi_agent_env(self._create(self.contexts[env_index]))
         self.all[env_index] = self._to_close[env_index] = new
         self._spaces[env_index].clear()
@@ -98,6 +99,12 @@ class Envs:
         if agents != self.possible_agents[env_index]:
             raise EnvCheckError(f"env {env_index} was made anew with other possible_agents: {agents!r:.200} instead of "
                                 f"{self.possible_agents[env_index]!r:.200}")  # fmt: skip
+
+    def remake_missing(self) -> None:
+        """Make those anew of which the last `remake()` was interrupted, or failed."""
+        for env_index, env in enumerate(self._to_close):
+            if env is None:
+                self.remake(env_index)
 
     @property
     def is_batch(self) -> bool:

@@ -151,6 +151,31 @@ class RunnerStoppedError(FastmarlError, RuntimeError):
     """A method was called on a runner after `stop()`."""
 
 
+class RunnerBusyError(FastmarlError, RuntimeError):
+    """A method was called on a runner in the middle of another one, which goes on unharmed.
+
+    Args:
+        called: the method.
+        running: the call under way.
+        is_own_thread: whether that one runs in the same thread: in a callback, an env, a module or a mapping function.
+    """
+
+    def __init__(self, called: str, running: str, is_own_thread: bool):
+        super().__init__(called, running, is_own_thread)
+
+    def __str__(self) -> str:
+        called, running, is_own_thread = self.args
+        if is_own_thread:
+            return (
+                f"{called} was called within {running}, by a callback, an env, a module or a mapping function; call it "
+                f"after {running} has returned (an error that is raised there ends it early)"
+            )
+        return (
+            f"{called} was called while {running} is under way in another thread; wait for that, or give each thread a "
+            "runner of its own"
+        )
+
+
 class CheckpointError(FastmarlError, ValueError):
     """A checkpoint is missing, damaged, or from a newer version."""
 

@@ -199,15 +199,15 @@ class LaneTable:
         return lane
 
     def _resize(self, capacity: int) -> None:
-        old = len(self.row_L)
+        old, arrays = len(self.row_L), {}
         for name, (dtype, fresh) in ARRAYS.items():
-            grown = np.full(capacity, fresh, dtype)
-            grown[:old] = getattr(self, name)
-            setattr(self, name, grown)
+            arrays[name] = np.full(capacity, fresh, dtype)
+            arrays[name][:old] = getattr(self, name)
         self.agent_ids.extend([None] * (capacity - old))
-        self._free.extend(range(capacity - 1, old - 1, -1))
+        self.__dict__.update(arrays)
         for rebind in self.on_grow:
             rebind()
+        self._free.extend(range(capacity - 1, old - 1, -1))  # last: nobody gets a lane that somebody has no place for
 
     def _finished_error(self, env_index: int, agent_id: Hashable, what: str) -> FinishedAgentError:
         option = 'post_death="accumulate" or "drop"' if "reward" in what else "respawn=True"

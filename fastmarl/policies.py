@@ -165,14 +165,6 @@ class Policies:
             if policy is not None and block is ASLEEP:
                 policy.rest()
 
-    def forget_actions(self) -> None:
-        """After an error: what some modules have answered in this tick, or would have, goes to no env."""
-        for policy in self.by_index:
-            if policy is not None:
-                policy.inference.launched = None
-                policy.masks.forget()
-                policy.env_actions.forget()
-
     def _running(self) -> set[EpisodeRecord]:
         return {record for record in self._store.table.records if record is not None}
 
@@ -187,10 +179,14 @@ class Policies:
                 self._evaluate(index)
             yield
         finally:
-            self._is_sampling = False
-            for part in self._training:
-                part.training = True
-            self._training.clear()
+            self.end_evaluation()
+
+    def end_evaluation(self) -> None:
+        """Modules are in the mode again that they were in before `sampling()`; once more where that was interrupted."""
+        self._is_sampling = False
+        for part in self._training:
+            part.training = True
+        self._training.clear()
 
     def renew(self) -> None:
         """Modules may have been changed while sampling: see how they are run from now on."""
@@ -203,5 +199,5 @@ class Policies:
         self._at(index).inference.renew()
         training = [part for part in module.modules() if part.training]
         if training:
-            module.eval()
             self._training += training
+            module.eval()

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from fastmarl._call_guard import CallGuard
 from fastmarl.building import (
     Envs,
     make_env_to_module,
@@ -59,6 +60,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         self.config = config
         self.worker_index = config.worker_index
         self._stopped = False
+        self._calls = CallGuard()
         self._weights_seq_no = 0
         self._streams = Streams(config.seed, config.worker_index)
         self._transfer = make_transfer(choose_device(config))
@@ -69,8 +71,9 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         self._listeners = listeners(
             config.callbacks_class, {event: getattr(config, f"callbacks_{event}") for event in EVENTS}
         )
-        self._rescued: list[MultiAgentEpisode] = []  # finished in a call that then failed
+        self._rescued: list[MultiAgentEpisode] = []  # by a call that then failed, or before anything can fail no more
         self._earlier_chunks: dict[str, list[MultiAgentEpisode]] = {}  # of running episodes, for on_episode_end alone
+        self._failures: Failures | None = None
         self._envs = Envs(config)
         self._has_envs = True
         try:
@@ -87,22 +90,45 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         """Close the envs and create them anew; running episodes are dropped. Should it fail, it must be called again
         before the next `sample()`."""
         self._check_running()
-        self._has_envs = False
+        self._calls.run("make_env()", self._make_env, {})
+
+    def _make_env(self) -> None:
+        self._is_whole = self._has_envs = False
         self._envs.close()
         self._envs = Envs(self.config)
+        self._failures = None
         self._has_envs = True
         self._connect_parts()
+        self._is_whole = True
         self._announce_envs()
 
     def make_module(self) -> None:
         """Create the modules, with fresh weights unless given as instances; running episodes are dropped."""
         self._check_running()
-        with self._streams.torch_seeded():
-            self.module = make_modules(self.config, self._envs, self.env_to_module)
-        self.module.to(self._transfer.device)
-        self._connect_parts()
+        self._calls.run("make_module()", self._make_module, {})
 
-    def _connect_parts(self) -> None:
+    def _make_module(self) -> None:
+        with self._streams.torch_seeded():
+            module = make_modules(self.config, self._envs, self.env_to_module)
+        module.to(self._transfer.device)
+        self._is_whole = False
+        self.module = module
+        self._connect_parts()
+        self._is_whole = True
+
+    def _begin_anew(self) -> None:
+        """The last call did not come to its end, so that nobody knows in which state its parts are: make them anew.
+
+        Envs, modules, what connectors know, random streams and counters stay; all envs will be reset.
+        """
+        self.env.forget()
+        self._policies.end_evaluation()
+        self._envs.remake_missing()
+        self._earlier_chunks = {}
+        self._connect_parts(self._seeds)
+
+    def _connect_parts(self, seeds: list[int | None] | None = None) -> None:
+        """Make all parts between envs and modules. `seeds`: of the envs' next resets, by env."""
         config, envs = self.config, self._envs
         self._inference_options = make_inference_options(config, self._transfer.device, self._generator)
         known_agents = [frozenset(agents) for agents in envs.possible_agents]
@@ -121,23 +147,34 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
             max_summaries=config.metrics_num_episodes_for_smoothing,
         )
         self._policies = Policies(self._store, policies)
-        options = FailureOptions(
-            config.restart_failed_sub_environments, config.max_restarts, config.failed_episodes == "truncate"
-        )
+        if seeds is None:
+            seeds = [self._streams.env_seed(env_index) for env_index in range(self.num_envs)]
+        self._seeds = seeds
         parts = VectorParts(
-            seeds=[self._streams.env_seed(env_index) for env_index in range(self.num_envs)],
+            seeds=seeds,
             store=self._store,
             env_actions=self._policies.env_actions,
             seconds=self._counts.seconds,
             check=not config.disable_env_checking,
             env_states=states,
-            failures=Failures(options, self._store, self._streams.env_seed, self._counts.failures),
+            failures=self._failures_of(self._store),
             num_splits=config.worker_num_splits,
             batch_size=config.env_batch_size,
         )
         self.env = make_vector(envs.workers or envs.all, parts, envs.remake)
         self._to_reset = set(range(self.num_envs))
         self._goal = make_goal(config, 0, None, self.num_envs)  # of the current call, or the last one
+
+    def _failures_of(self, store: EpisodeStore) -> Failures:
+        """What is done about envs that fail, whose episodes are in this store; restarts are remembered."""
+        if self._failures is None:
+            config = self.config
+            options = FailureOptions(
+                config.restart_failed_sub_environments, config.max_restarts, config.failed_episodes == "truncate"
+            )
+            self._failures = Failures(options, store, self._streams.env_seed, self._counts.failures)
+        self._failures.bind(store)
+        return self._failures
 
     def _announce_envs(self) -> None:
         self._call("on_environment_created", env=self.env, env_context=self._envs.contexts[0])
@@ -173,35 +210,57 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
 
         Raises:
             MultiAgentEnvError, ModuleOutputError, or whatever an env raises: running episodes are then dropped;
-                episodes that had finished are returned by the next call.
+                episodes that had finished are returned by the next call. So it is after an interrupt, too.
+            RunnerBusyError: another call is under way; it goes on.
         """
         self._check_running()
+        arguments = {
+            "num_timesteps": num_timesteps,
+            "num_episodes": num_episodes,
+            "explore": self.config.explore if explore is None else explore,
+            "random_actions": random_actions,
+            "force_reset": force_reset,
+        }
+        return self._calls.run("sample()", self._sample, arguments)
+
+    def _sample(
+        self,
+        num_timesteps: int | None,
+        num_episodes: int | None,
+        explore: bool,
+        random_actions: bool,
+        force_reset: bool,
+    ) -> list[MultiAgentEpisode]:
         if not self._has_envs:
             raise RunnerStoppedError("make_env() failed, and the envs are closed; call it again")
         goal = make_goal(self.config, num_timesteps, num_episodes, self.num_envs)
         goal.random_actions = random_actions
-        self._goal = goal
         begun = perf_counter()
-        explore = self.config.explore if explore is None else explore
+        was_whole, self._is_whole = self._is_whole, False  # until this call has come to its end
+        if not was_whole:
+            self._begin_anew()
+        self._goal = goal
+        if force_reset or goal.counts_episodes:
+            self._drop_begun()
+            self._store.renew()
         try:
             with self._policies.sampling():
-                if force_reset or goal.counts_episodes:
-                    self._drop_begun()
-                    self._store.renew()
                 self._reset_envs()
                 self._run(goal, explore)
+            self._stamp_actions()
+            if goal.counts_episodes:
+                self._drop_begun()
+            chunks = goal.wanted(self._store.end_chunks())
+            self._rescued += chunks
         except BaseException:
-            self._rescue(goal)
+            self._keep_finished(goal)
             raise
-        self._stamp_actions()
-        if goal.counts_episodes:
-            self._drop_begun()
-        chunks, summary = self._store.cut()
+        self._counts.add_call(goal, self._store.sum_up())
+        self._store.end_call()
         self._policies.tidy()
-        samples = [*self._rescued, *goal.wanted(chunks)]
-        self._rescued = samples  # until nothing can fail any more
-        self._counts.add_call(goal, summary)
-        self._remember(samples)
+        self._remember(chunks)
+        self._is_whole = True
+        samples = self._rescued
         if self.config.return_only_policies_to_train:
             samples = [only_modules(chunk, self.should_module_be_updated) for chunk in samples]
         self._call("on_sample_end", samples=samples)
@@ -275,23 +334,16 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
             seconds["forward"] += acted - batched
             seconds["connect"] += batched - begun
 
-    def _rescue(self, goal: Goal) -> None:
-        """After an error: keep the episodes that finished for the next call, drop the running ones."""
-        chunks = self._store.ended_chunks()
-        finished = {chunk.id_ for chunk in chunks if chunk.is_done}
-        self._rescued += [chunk for chunk in chunks if chunk.id_ in finished]
+    def _keep_finished(self, goal: Goal) -> None:
+        """The call has failed: the episodes that have finished are returned by the next one, and it counts."""
+        self._stamp_actions()
+        known = set(map(id, self._rescued))
+        self._rescued += [chunk for chunk in self._store.finished_chunks() if id(chunk) not in known]
         for env_index in range(self.num_envs):
             self._store.take_back(env_index, whole_chunk=False)
-            self._store.drop_episode(env_index)
-        self._to_reset.update(range(self.num_envs))
-        self._store.scatter.forget_done_lanes()
-        self._table.respawned.clear()
-        self._policies.forget_actions()
         goal.env_steps -= self.env.n_stepping  # nobody will hear of them
+        self._counts.add_call(goal, self._store.sum_up())
         self.env.forget()
-        self._stamp_actions()
-        self._counts.add_call(goal, self._store.renew())
-        self._policies.tidy()
 
     def _module_for(self, agent_id: Hashable, env_index: int) -> int:
         return self._policies.module_for(agent_id, env_index)
@@ -323,7 +375,12 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         self._check_running()
 
     def stop(self) -> None:
-        """Close the envs; sampling is over. Stopping twice is fine."""
+        """Close the envs; sampling is over. Stopping twice is fine.
+
+        Raises:
+            RunnerBusyError: a call is under way, which needs them.
+        """
+        self._calls.check("stop()")
         if not self._stopped:
             self._stopped = True
             self._envs.close()
@@ -331,3 +388,4 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
     def _check_running(self) -> None:
         if self._stopped:
             raise RunnerStoppedError("this runner was stopped and its envs are closed; make a new one")
+        self._finish_change()

@@ -1,12 +1,13 @@
 """A runner's policies: modules that come and go, who is mapped to which, and which of them learn."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from fastmarl._call_guard import CallGuard
 from fastmarl.action_masks import ActionMasks
 from fastmarl.building import Envs, make_connectors, make_module, spaces_of, warn_of_objects
 from fastmarl.config import EnvRunnerConfig
@@ -22,6 +23,16 @@ from fastmarl.seeds import Streams
 from fastmarl.transfer import Transfer
 
 ToTrain = Collection[str] | Callable[..., bool]
+
+
+@dataclass(frozen=True)
+class ModuleChange:
+    """A module is added, takes another's place, or (None) is removed; `config` is the runner's afterwards."""
+
+    module_id: str
+    module: RLModule | None
+    connectors: ModuleConnectors | None
+    config: EnvRunnerConfig
 
 
 class RunnerPolicies:
@@ -46,7 +57,10 @@ class RunnerPolicies:
     _streams: Streams
     _transfer: Transfer
     _inference_options: InferenceOptions
+    _calls: CallGuard
+    _is_whole: bool
     _n_added = 0
+    _change: ModuleChange | None = None  # which has not come to its end
 
     def _check_running(self) -> None:
         raise NotImplementedError
@@ -85,7 +99,7 @@ class RunnerPolicies:
             ConfigError: the id is taken, the module has no spaces, or a second module has no mapping function to choose
                 among them. Nothing was changed.
         """
-        self._check_running()
+        self._check_changeable("add_module()")
         known = self.config.module_specs
         if module_id in known and not override:
             raise ConfigError(
@@ -102,13 +116,7 @@ class RunnerPolicies:
             connectors = make_connectors(config, self._envs, module_id)
             module = make_module(config, self._envs, module_id, connectors)
         module.to(self._transfer.device)
-        policy = self._make_policy(module_id, module, connectors)
-        self.env_to_module.put(module_id, connectors)
-        if module_id in known:
-            self._policies.remove(module_id)
-        self._policies.add(policy)
-        self.module.add_module(module_id, module, override=override)
-        self.config = config
+        self._change_modules(ModuleChange(module_id, module, connectors, config))
         return module
 
     def remove_module(
@@ -130,22 +138,52 @@ class RunnerPolicies:
         Raises:
             ConfigError: there is no such module, or no other. Nothing was changed.
         """
-        self._check_running()
+        self._check_changeable("remove_module()")
         policies = self.config.module_specs
         if module_id not in policies:
             raise ConfigError(f"there is no module {module_id!r} to remove; there are {sorted(policies)}")
         del policies[module_id]
-        self.config = self._changed(policies, new_agent_to_module_mapping_fn, new_should_module_be_updated)
-        self._policies.remove(module_id)
-        self.env_to_module.put(module_id, None)
-        return self.module.remove_module(module_id)
+        config = self._changed(policies, new_agent_to_module_mapping_fn, new_should_module_be_updated)
+        module = self.module[module_id]
+        self._change_modules(ModuleChange(module_id, None, None, config))
+        return module
 
     def set_policy_mapping_fn(self, policy_mapping_fn: MappingFn) -> None:
         """Map the agents of episodes that begin from now on by another function."""
-        self._check_running()
+        self._check_changeable("set_policy_mapping_fn()")
         if not callable(policy_mapping_fn):
             raise ConfigError(f"policy_mapping_fn must be callable, got {policy_mapping_fn!r}")
         self.config = replace(self.config, policy_mapping_fn=policy_mapping_fn)
+
+    def _check_changeable(self, method: str) -> None:
+        """Modules are changed between calls, or in callbacks of the one under way."""
+        self._check_running()
+        self._calls.check(method, or_within=True)
+
+    def _change_modules(self, change: ModuleChange) -> None:
+        """Make a change; should that be interrupted, the next call of any kind finishes it."""
+        module_id, module, connectors = change.module_id, change.module, change.connectors
+        policy = None if module is None else self._make_policy(module_id, module, connectors)
+        self._change = change
+        was_whole, self._is_whole = self._is_whole, False
+        if module_id in self.module:
+            self._policies.remove(module_id)
+        if policy is not None:
+            self._policies.add(policy)
+        self._finish_change()
+        self._is_whole = was_whole
+
+    def _finish_change(self) -> None:
+        change = self._change
+        if change is None:
+            return
+        self.env_to_module.put(change.module_id, change.connectors)
+        if change.module is not None:
+            self.module.add_module(change.module_id, change.module, override=True)
+        elif change.module_id in self.module:
+            self.module.remove_module(change.module_id)
+        self.config = change.config
+        self._change = None
 
     def should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
         """Whether a module learns, by `policies_to_train`."""

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from fastmarl._call_guard import CallGuard
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors.env_to_module import EnvToModule
@@ -37,6 +38,7 @@ class RunnerState:
 
     module: MultiRLModule
     env_to_module: EnvToModule
+    _calls: CallGuard
     _weights_seq_no: int
     _counts: RunnerMetrics
     _generator: torch.Generator
@@ -99,7 +101,12 @@ class RunnerState:
 
         Raises:
             ConfigError: something in it is not for this runner. Nothing was changed.
+            RunnerBusyError: another call is under way. `set_weights()` is for callbacks, too.
         """
+        self._calls.check("set_state()")
+        self._set_state(state)
+
+    def _set_state(self, state: dict[str, Any]) -> None:
         self.check_state(state)
         seq_no = int(state.get("weights_seq_no", 0))
         if "rl_module" in state and (seq_no == 0 or seq_no > self._weights_seq_no):
@@ -137,7 +144,7 @@ class RunnerState:
 
     def set_weights(self, weights: dict[str, Any], weights_seq_no: int = 0) -> None:
         """Take weights as `get_weights()` returns them; `weights_seq_no` is recorded with each action from now on."""
-        self.set_state({"rl_module": weights, "weights_seq_no": weights_seq_no})
+        self._set_state({"rl_module": weights, "weights_seq_no": weights_seq_no})
 
     def save_to_path(self, path: str | os.PathLike) -> str:
         """Write `get_state()` to a folder; returns its path."""

@@ -135,8 +135,8 @@ class EpisodeStore:
     def lay_to_rest(self, module: int) -> None:
         """Give back what a module without agents holds, at the end of a call; its index may then be used again."""
         if self.blocks[module] is not ASLEEP:
-            self.blocks[module] = ASLEEP
             self.awake = [other for other in self.awake if other != module]
+            self.blocks[module] = ASLEEP
             self.rows[module] = ModuleRows()  # the old ones point into the block
             self._pools[module] = MemoryPool()
             self.acting_from[module] = self._first_action[module] = self._stamped[module] = 0
@@ -266,22 +266,29 @@ class EpisodeStore:
             )
         return record.opened
 
-    def cut(self) -> tuple[list[MultiAgentEpisode], CallSummary]:
-        """End the call: finished chunks in order of finishing, then the running episodes' in env order."""
+    def finished_chunks(self) -> list[MultiAgentEpisode]:
+        """The chunks of those episodes that have finished in this call, in order."""
+        chunks = self.ended_chunks()
+        finished = {chunk.id_ for chunk in chunks if chunk.is_done}
+        return [chunk for chunk in chunks if chunk.id_ in finished]
+
+    def end_chunks(self) -> list[MultiAgentEpisode]:
+        """End the call's chunks: finished ones in order of finishing, then the running episodes' in env order."""
         table = self.table
         running = [record for record in table.records if record is not None]
         stepped = [each.env_index for each in running if table.envs[each.env_index].env_t > each.env_t_started]
         self._note_running(self._unread, stepped)
-        chunks = self.ended_chunks()
+        return self.ended_chunks()
+
+    def end_call(self) -> None:
+        """Prepare the next call, after `sum_up()`; modules that had no rows in this one rest."""
         idle = [module for module in self.awake if not self.rows[module].n]
-        summary = self.renew()
+        self.renew()
         for module in idle:
             self.lay_to_rest(module)
-        return chunks, summary
 
-    def renew(self) -> CallSummary:
-        """Begin new blocks with what the running episodes need of the old ones; sum up the call."""
-        summary = self._sum_up()
+    def renew(self) -> None:
+        """Begin new blocks with what the running episodes need of the old ones."""
         live = self.table.live_lanes(range(len(self.table.envs)))
         for module in self.awake:
             self._renew_block(module, live)
@@ -293,7 +300,6 @@ class EpisodeStore:
         self.table.release(self._dropped_lanes)
         self._ended_chunks, self._to_sum_up, self._dropped_lanes = [], [], []
         self._n_finished = 0
-        return summary
 
     def _before_notes(self, unread: UnreadChunks, env_indices: list[int]) -> None:
         """The chunks of these envs are to be noted next."""
@@ -319,7 +325,8 @@ class EpisodeStore:
             record = self.table.records[env_index]
             states.renew(0 if record is None else self.table.envs[env_index].env_t - record.env_states_from + 1)
 
-    def _sum_up(self) -> CallSummary:
+    def sum_up(self) -> CallSummary:
+        """What the call has recorded, in numbers; to be asked once."""
         table, summary = self.table, CallSummary()
         for module in self.awake:
             block, rows = self.blocks[module], self.rows[module]

@@ -43,11 +43,15 @@ class Failures:
         counts: Counter[str],
     ):
         self._options = options
-        self._store = store
         self._seed = seed
         self._counts = counts
         self._restarts: Counter[int] = Counter()  # by env
         self._in_a_row: Counter[int] = Counter()
+        self.bind(store)
+
+    def bind(self, store: EpisodeStore) -> None:
+        """From now on the episodes are in this store, in which no env has made a step."""
+        self._store = store
         self._steps_at_restart: dict[int, int] = {}
 
     def restart(

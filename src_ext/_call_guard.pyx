@@ -1,0 +1,36 @@
+"""One call at a time. Compiled, so that no interrupt comes between a call and the note that it is under way."""
+from cpython.pythread cimport PyThread_get_thread_ident
+
+from fastmarl.errors import RunnerBusyError
+
+
+cdef class CallGuard:
+    """Lets one call at a time work with a runner.
+
+    Attributes:
+        running: the name of the call under way; None if there is none.
+    """
+    cdef readonly str running
+    cdef unsigned long thread
+
+    def run(self, str name, function, dict arguments):
+        """What the function returns for these arguments. Until then, it is the call under way.
+
+        Raises:
+            RunnerBusyError: there is one. What the function raises comes through.
+        """
+        self.check(name)
+        self.running, self.thread = name, PyThread_get_thread_ident()
+        try:
+            return function(**arguments)
+        finally:
+            self.running = None
+
+    def check(self, str name, *, bint or_within=False):
+        """Raises RunnerBusyError if a call is under way; `or_within`: in another thread, that is."""
+        cdef bint is_own
+        if self.running is None:
+            return
+        is_own = self.thread == PyThread_get_thread_ident()
+        if not (is_own and or_within):
+            raise RunnerBusyError(name, self.running, is_own)

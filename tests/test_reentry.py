@@ -1,0 +1,209 @@
+"""Calls within calls: a runner's methods in its callbacks, envs, modules, mapping functions, and in other threads."""
+
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import fastmarl
+from fastmarl.errors import RunnerBusyError
+
+BOX = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+EXCLUSIVE = {
+    "sample": lambda runner: runner.sample(num_timesteps=3),
+    "make_env": lambda runner: runner.make_env(),
+    "make_module": lambda runner: runner.make_module(),
+    "stop": lambda runner: runner.stop(),
+    "set_state": lambda runner: runner.set_state(runner.get_state()),
+}
+CHANGES = {
+    "add_module": lambda runner: runner.add_module("new", fastmarl.RLModuleSpec(None, BOX, gym.spaces.Discrete(2))),
+    "replace_module": lambda runner: runner.add_module(
+        "main", fastmarl.RLModuleSpec(None, BOX, gym.spaces.Discrete(2)), override=True
+    ),
+    "set_policy_mapping_fn": lambda runner: runner.set_policy_mapping_fn(lambda agent_id, episode: "main"),
+}
+ALWAYS = {
+    "set_weights": lambda runner: runner.set_weights(runner.get_weights(), 7),
+    "get_metrics": lambda runner: runner.get_metrics(),
+    "get_state": lambda runner: runner.get_state(),
+}
+PLACES = (
+    "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end", "on_sample_end",
+    "reset", "step", "forward", "mapping",
+)  # fmt: skip
+
+
+class Hook:
+    """Does something once, at one place, and keeps the error."""
+
+    def __init__(self):
+        self.place = self.action = self.runner = self.error = None
+
+    def at(self, place):
+        if place == self.place:
+            self.place = None
+            try:
+                self.action(self.runner)
+            except RunnerBusyError as error:
+                self.error = error
+
+
+class Counting(fastmarl.MultiAgentEnv):
+    """Observations are (number of the reset, env step); "b" joins after two steps; 5 steps."""
+
+    def __init__(self, hook):
+        self.hook = hook
+        self.possible_agents = ["a", "b"]
+        self.observation_spaces = dict.fromkeys(self.possible_agents, BOX)
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2))
+        self.resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.hook.at("reset")
+        self.resets, self.t = self.resets + 1, 0
+        return self.obs(), {}
+
+    def step(self, actions):
+        self.hook.at("step")
+        self.t += 1
+        return self.obs(), {"a": float(self.t)}, {"__all__": self.t == 5}, {"__all__": False}, {}
+
+    def obs(self):
+        agents = ["a", "b"] if self.t >= 2 else ["a"]
+        return {agent: np.array([self.resets, self.t], np.float32) for agent in agents}
+
+
+class Module(torch.nn.Module):
+    observation_space, action_space = BOX, gym.spaces.Discrete(2)
+
+    def __init__(self, hook):
+        super().__init__()
+        self.hook = hook
+
+    def forward(self, batch):
+        self.hook.at("forward")
+        return {"actions": batch["obs"][:, 1].long() % 2}
+
+
+def make_runner(hook):
+    def mapping(agent_id, episode):
+        hook.at("mapping")
+        return "main"
+
+    def listener(event):
+        return lambda **arguments: hook.at(event)
+
+    hook.runner = fastmarl.MultiAgentEnvRunner(
+        fastmarl.EnvRunnerConfig(
+            env=lambda context: Counting(hook),
+            num_envs_per_env_runner=2,
+            policies={"main": Module(hook)},
+            policy_mapping_fn=mapping,
+            **{f"callbacks_{place}": listener(place) for place in PLACES if place.startswith("on_")},
+        )
+    )
+    return hook.runner
+
+
+def steps_of(chunks):
+    """(env, reset, first step, last step, sum of rewards) of each chunk, after a look at its observations."""
+    found = []
+    for chunk in chunks:
+        obs = chunk.agent_episodes["a"].get_observations()
+        resets, ts = obs[:, 0], obs[:, 1]
+        assert (resets == resets[0]).all() and (np.diff(ts) == 1).all()
+        found.append((int(resets[0]), int(ts[0]), int(ts[-1]), chunk.agent_episodes["a"].get_return(), chunk.is_done))
+    return found
+
+
+def undisturbed(n_calls):
+    runner = make_runner(Hook())
+    return [steps_of(runner.sample(num_timesteps=13)) for _ in range(n_calls)]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("method", EXCLUSIVE)
+def test_what_needs_the_runner_for_itself_is_refused_within_a_call_and_nothing_is_lost(place, method):
+    hook = Hook()
+    runner = make_runner(hook)
+    got = [steps_of(runner.sample(num_timesteps=13))]
+    hook.place, hook.action = place, EXCLUSIVE[method]
+    got += [steps_of(runner.sample(num_timesteps=13)) for _ in range(2)]
+    assert hook.place is None
+    with pytest.raises(RunnerBusyError, match=rf"{method}\(\) was called within sample\(\)"):
+        raise hook.error
+    assert got == undisturbed(3)
+    assert runner.get_metrics()["num_env_steps_sampled_lifetime"] == 42
+    EXCLUSIVE[method](runner)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("method", CHANGES | ALWAYS)
+def test_what_is_allowed_within_a_call_disturbs_nothing(place, method):
+    hook = Hook()
+    runner = make_runner(hook)
+    got = [steps_of(runner.sample(num_timesteps=13))]
+    hook.place, hook.action = place, (CHANGES | ALWAYS)[method]
+    got += [steps_of(runner.sample(num_timesteps=13)) for _ in range(2)]
+    assert hook.place is None and hook.error is None
+    assert got == undisturbed(3)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_error_of_a_refused_call_that_nobody_catches_loses_nothing_that_had_finished(place):
+    hook = Hook()
+    runner = make_runner(hook)
+    want = undisturbed(3)
+    assert steps_of(runner.sample(num_timesteps=13)) == want[0]
+
+    def once(_):
+        hook.at = original  # else it would catch the error
+        runner.sample()
+
+    original = hook.at
+    hook.at = lambda at: once(at) if at == place else None
+    with pytest.raises(RunnerBusyError):
+        runner.sample(num_timesteps=13)
+    got = steps_of(runner.sample(num_timesteps=13))
+    finished = [chunk for chunk in want[1] if chunk[-1]]
+    kept = want[1] if place == "on_sample_end" else finished[: sum(chunk in finished for chunk in got)]
+    assert got[: len(kept)] == kept
+    assert len(set(got)) == len(got) or len(kept) < len(got)
+
+
+@pytest.mark.parametrize("method", EXCLUSIVE | CHANGES)
+def test_another_thread_is_refused(method):
+    hook, errors = Hook(), []
+    runner = make_runner(hook)
+
+    def elsewhere(runner):
+        def call():
+            try:
+                (EXCLUSIVE | CHANGES)[method](runner)
+            except RunnerBusyError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
+    hook.place, hook.action = "step", elsewhere
+    got = [steps_of(runner.sample(num_timesteps=13)) for _ in range(2)]
+    assert got == undisturbed(2)
+    with pytest.raises(RunnerBusyError, match=r"while sample\(\) is under way in another thread"):
+        raise errors[0]
+
+
+@pytest.mark.parametrize("method", EXCLUSIVE)
+def test_the_same_within_make_env(method):
+    hook = Hook()
+    runner = make_runner(hook)
+    runner._listeners["on_environment_created"] = (lambda **arguments: hook.at("made"),)
+    hook.place, hook.action = "made", EXCLUSIVE[method]
+    runner.make_env()
+    with pytest.raises(RunnerBusyError, match=r"within make_env\(\)"):
+        raise hook.error
+    assert runner.sample(num_timesteps=3)
