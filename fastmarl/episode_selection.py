@@ -32,4 +32,5 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
         agent_ids=some.agent_ids,
         env_states=episode.env_states,
         duration_s=episode.get_duration_s(),
+        respawned=[agent for agent in episode._respawned if agent in agents],
     )

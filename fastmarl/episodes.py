@@ -14,7 +14,7 @@ from fastmarl.single_agent_episode import SingleAgentEpisode as SingleAgentEpiso
 
 SAVED = (
     "id_", "env_t_started", "env_t", "lookback", "is_terminated", "is_truncated", "common_infos", "hanging_rewards",
-    "custom_data", "agent_ids", "duration_s", "env_states",
+    "custom_data", "agent_ids", "duration_s", "respawned", "env_states",
 )  # fmt: skip
 
 
@@ -48,6 +48,7 @@ class MultiAgentEpisode(Getters):
         env_states: the env's global states at consecutive env steps, the last at `env_t`, [n, ...] with n above the
             chunk's length: those of the lookback, and of earlier steps upon which a waiting agent acted, come first.
         duration_s: seconds since the episode's begin.
+        respawned: agents whose trajectory has ended in this chunk, and that begin another at `env_t`.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class MultiAgentEpisode(Getters):
         "_known_agents",
         "_make_parts",
         "_module_of",
+        "_respawned",
         "_waiting_infos",
         "action_space",
         "agent_to_module_mapping_fn",
@@ -92,6 +94,7 @@ class MultiAgentEpisode(Getters):
         agent_ids: Collection[AgentID] | None = None,
         env_states: np.ndarray | None = None,
         duration_s: float = 0.0,
+        respawned: Collection[AgentID] = (),
     ):
         self.id_ = id_
         self._make_parts = agent_episodes if callable(agent_episodes) else None
@@ -110,6 +113,7 @@ class MultiAgentEpisode(Getters):
         self._custom_data = {} if custom_data is None else custom_data
         self._known_agents = list(self.agent_episodes) if agent_ids is None else agent_ids
         self._duration_s = duration_s
+        self._respawned = tuple(respawned)
         self._env_states = None if env_states is None else [env_states]  # consecutive pieces
         self._module_of: dict[AgentID, str] = {}
 
@@ -212,14 +216,14 @@ class MultiAgentEpisode(Getters):
     def get_agents_that_stepped(self) -> set:
         """Agents that had an observation at env step `env_t`."""
         waiting = {agent for agent, part in self.agent_episodes.items() if part.env_ts()[-1] != self.env_t}
-        return set(self._known_agents) - waiting - self._hanging_rewards.keys()
+        return set(self._known_agents) - waiting - self._hanging_rewards.keys() | set(self._respawned)
 
     def get_agents_to_act(self) -> set:
         """Agents that had an observation at env step `env_t` and have not finished; none once the episode is done."""
         if self.is_done:
             return set()
         done = {agent for agent, part in self.agent_episodes.items() if part.is_done}
-        return self.get_agents_that_stepped() - done
+        return self.get_agents_that_stepped() - done | set(self._respawned)
 
     def module_for(self, agent_id: AgentID) -> str:
         """The module that acts for an agent; asks the mapping function once.
@@ -277,6 +281,7 @@ class MultiAgentEpisode(Getters):
             agent_ids=known,
             env_states=None if states is None else self._states_of(states, parts, begin - lookback, end),
             duration_s=self._duration_s,
+            respawned=self._respawned if at_end else (),
         )
 
     def _parts(self, begin: int, end: int, lookback: int) -> tuple[dict, list, list]:
@@ -324,6 +329,7 @@ class MultiAgentEpisode(Getters):
         self._common_infos = {**self._common_infos, **other._common_infos}
         self._hanging_rewards = dict(other._hanging_rewards)
         self._duration_s = other._duration_s
+        self._respawned = other._respawned
         self._custom_data.update(other._custom_data)
 
     def to_numpy(self) -> "MultiAgentEpisode":
@@ -362,6 +368,7 @@ class MultiAgentEpisode(Getters):
             "hanging_rewards": self._hanging_rewards,
             "custom_data": self._custom_data,
             "duration_s": self._duration_s,
+            "respawned": list(self._respawned),
             "env_states": self.env_states,
         }
 

@@ -70,7 +70,7 @@ class LaneTable:
         self.records: list[EpisodeRecord | None] = [None] * len(known_agents)
         self.envs = [EnvLanes() for _ in known_agents]
         self.agent_ids: list[Hashable] = []  # by lane
-        self.unattributed_reward = 0.0
+        self.unattributed_reward = 0.0  # what no transition will take, in the current call
         self.respawned: set[int] = set()  # envs whose chunk must be split after this step
         self.on_grow: list[Callable[[], None]] = []  # called when the arrays have moved
         self._free: list[int] = []
@@ -143,7 +143,8 @@ class LaneTable:
             self.check_known(env_index, agent_id)
             record.early_rewards[agent_id] = record.early_rewards.get(agent_id, 0.0) + reward
             if len(record.early_rewards) > REMEMBERED:
-                del record.early_rewards[next(iter(record.early_rewards))]
+                self.unattributed_reward += record.early_rewards.pop(next(iter(record.early_rewards)))
+            return -1  # until it is observed, or the episode ends
         self.unattributed_reward += reward
         return -1
 

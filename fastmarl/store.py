@@ -191,6 +191,9 @@ class EpisodeStore:
         table, unread, first = self.table, self._unread, len(self._unread)
         self._before_notes(unread, env_indices)
         records = unread.add_finished(table.records, table.envs, env_indices, flags, time.perf_counter())
+        for record in records:
+            if record.early_rewards:
+                table.unattributed_reward += sum(record.early_rewards.values())
         self._n_finished += len(records)
         self._to_sum_up += records
         too_many = max(0, len(self._to_sum_up) - self._max_summaries)
@@ -241,8 +244,8 @@ class EpisodeStore:
         """End chunks of which an agent has respawned in this step: a chunk holds one trajectory of an agent."""
         for env_index in sorted(self.table.respawned):
             record = self.table.record(env_index)
-            joining, record.joining = record.joining, ()
             self._ended_chunks += [*self._unread.take(), self.running_chunk(env_index)]
+            joining, record.joining = record.joining, ()
             for module in self.awake:
                 lanes, _, counts = self._carried(module, self.table.live_lanes([env_index]))
                 self._open_chunk(lanes, counts)
@@ -255,7 +258,9 @@ class EpisodeStore:
         unread = UnreadChunks(self._spaces_of)
         self._note_running(unread, [env_index])
         self._seal(unread)
-        return MultiAgentEpisode(**unread.arguments(0, unread.own[0]))  # now: agents that wait may be paid more
+        respawned = [self.table.agent_ids[lane] for lane in self.table.record(env_index).joining]
+        # Now: agents that wait may be paid more.
+        return MultiAgentEpisode(**unread.arguments(0, unread.own[0]), respawned=respawned)
 
     def opened_chunk(self, env_index: int) -> MultiAgentEpisode:
         """The running episode before its agents have joined: what mapping functions are given."""

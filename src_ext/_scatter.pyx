@@ -372,7 +372,8 @@ cdef class Scatter:
             row = self.row_L[lane]
             if rows.env_t_R[row] == env.env_t:
                 self._finalize(lane, MISSING)
-                rows.reward_R[row] = 0.0                               # what was paid before the first observation
+                self.table.unattributed_reward += rows.reward_R[row]   # paid before the first observation
+                rows.reward_R[row] = 0.0
                 self.row_L[lane] = rows.prev_R[row]
                 self.count_L[lane] -= 1
                 self.table.steps_L[lane] -= 1                          # the row will be counted with the others

@@ -66,6 +66,30 @@ def test_what_is_counted_is_returned(options, failed_episodes, count_steps_by):
     assert report["num_module_steps_sampled"] == {"default_policy": actions.total() + waiting}
 
 
+@pytest.mark.parametrize("options", MODES)
+def test_a_reward_before_an_observation_that_the_failure_leaves_without_a_step(options):
+    """b is paid 5 at the first step, is first observed at the second, and the third fails."""
+
+    class Late(Trouble):
+        def step(self, actions):
+            if self.t == 2:
+                raise KeyError("lost")
+            _, _, *rest = super().step(actions)
+            return self._obs(), {"b": 5.0 * (self.t == 1)}, *rest
+
+        def _obs(self):
+            seen = super()._obs()
+            return seen if self.t == 2 else {"a": seen["a"]}
+
+    runner = make_runner(
+        Late, num_envs=1, env_worker_start_method="fork", restart_failed_sub_environments=True, **options
+    )
+    runner.sample(num_episodes=3)
+    report = runner.get_metrics()
+    runner.stop()
+    assert report["unattributed_reward"] == 15
+
+
 def test_actions_of_a_call_that_fails_are_not_counted_where_no_step_came():
     class Breaks(Trouble):
         def step(self, actions):

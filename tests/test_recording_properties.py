@@ -67,7 +67,7 @@ def test_the_worlds_have_what_they_are_for():
             seen["waited over a cut"] += any(p.env_ts[p.lookback] < c.env_t_started for c, p in parts)
             seen["last one repeated"] += any(p.obs[-1] == p.obs[-2] for _, p in parts)
             seen["died alone"] += any((p.terminated or p.truncated) and not c.terminated for c, p in parts)
-        seen["early reward"] += oracle.unattributed > oracle.lost
+        seen["early reward"] += oracle.early > 0
         seen["lost reward"] += oracle.lost != 0
         seen["pending reward"] += oracle.pending != 0
         seen["nobody acts"] += any(not actions for actions in oracle.env_actions.values())

@@ -116,7 +116,7 @@ def test_turns_lose_no_reward_at_any_fragment_length():
         assert first == 2 - 0.5 - 0.5, "what came before its first observation is on its first transition"
         assert rest == [t - 0.5 for t in range(4, 21, 2)]
     metrics = runner.get_metrics()
-    assert metrics["unattributed_reward"] == 63 * -0.5
+    assert metrics["unattributed_reward"] == 0
     assert metrics["agent_episode_returns_mean"] == {"a0": 116.0, "a1": 104.5}
 
 
@@ -187,6 +187,11 @@ def test_a_respawn_begins_a_new_trajectory_in_a_chunk_of_its_own():
     assert _clock(second.agent_episodes["a1"]) == [6, 7, 8, 9, 10]
     assert [c.agent_episodes["a1"].is_terminated for c in (first, second)] == [True, True]
     assert [c.agent_episodes["a1"].t_started for c in (first, second)] == [0, 0]
+    assert first.get_agents_to_act() == first.get_agents_that_stepped() == {"a0", "a1"}, (
+        "a1 has ended, and begins again"
+    )
+    assert fastmarl.MultiAgentEpisode.from_state(first.get_state()).get_agents_to_act() == {"a0", "a1"}
+    assert first[2:].get_agents_to_act() == {"a0", "a1"} and first[2:5].get_agents_to_act() == {"a0"}
     for part in (*first.agent_episodes.values(), *second.agent_episodes.values()):
         assert part.get_infos() == [{"t": t} for t in _clock(part)]
 

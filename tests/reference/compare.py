@@ -93,6 +93,7 @@ def assert_same_chunk(world: World, got: Any, want: Chunk) -> None:
     assert got.get_return(include_hanging_rewards=True) == want.total + want.hanging
     of_the_chunk = {t: info for t, info in got.get_common_infos().items() if want.env_t_started < t <= want.env_t}
     assert of_the_chunk == want.common_infos
+    assert got.get_agents_to_act() == want.acting
     assert got.is_done == (want.terminated or want.truncated)
     for agent, part in want.agents.items():
         episode = got.agent_episodes[agent]

@@ -71,6 +71,8 @@ class Chunk:
     agents: dict[Hashable, AgentChunk]
     hanging: float
     """What waiting agents have been paid, at the end of the chunk, since they acted."""
+    acting: set[Hashable]
+    """Who acts next, at the end of the chunk."""
     common_infos: dict[int, dict]
 
     @property
@@ -120,6 +122,10 @@ class Episode:
     def acting(self) -> list[Trajectory]:
         return [trajectory for trajectory in self.live if trajectory.env_ts[-1] == self.env_t]
 
+    @property
+    def acting_agents(self) -> set[Hashable]:
+        return {trajectory.agent for trajectory in self.acting}
+
 
 class ReferenceRunner:
     """Steps the scripts of `world` as a runner would step its envs, and predicts what it returns and counts."""
@@ -133,9 +139,11 @@ class ReferenceRunner:
         self.env_steps = 0
         self.agent_steps: Counter[str] = Counter()
         self.module_steps: Counter[str] = Counter()
-        self.unattributed = 0.0
         self.lost = 0.0
-        """Rewards that no transition will ever hold, of finished episodes."""
+        """Rewards that no transition will ever hold: what was paid too late, and what was paid before the first
+        observation to agents of whom none came before the end of an episode that was returned."""
+        self.early = 0
+        """How many agents were paid before their first observation."""
         self.finished: list[Episode] = []
         """Episodes returned to their end, in order."""
         self.env_actions: dict[tuple[int, int, int], dict[Hashable, object]] = {}
@@ -145,8 +153,8 @@ class ReferenceRunner:
         parts = [list(range(i, world.num_envs, world.num_splits)) for i in range(world.num_splits)]
         self._parts = [part for part in parts if part]
         """Envs that are stepped together; the part whose turn it is comes first."""
-        self._closed: list[tuple[Episode, int, int, float]] = []
-        """(episode, start, end, hanging) of this call's chunks, in order of ending."""
+        self._closed: list[tuple[Episode, int, int, float, set[Hashable]]] = []
+        """(episode, start, end, hanging, acting) of this call's chunks, in order of ending."""
 
     def sample(self, call: Call) -> list[Chunk]:
         """Those that were finished or split in order of that, then the ongoing ones in env order."""
@@ -191,7 +199,7 @@ class ReferenceRunner:
 
     def _close(self, episode: Episode) -> None:
         """The current chunk ends here."""
-        self._closed.append((episode, episode.chunk_started, episode.env_t, episode.hanging))
+        self._closed.append((episode, episode.chunk_started, episode.env_t, episode.hanging, episode.acting_agents))
         episode.chunk_started = episode.env_t
 
     @property
@@ -236,6 +244,7 @@ class ReferenceRunner:
     def _act(self, episode: Episode) -> None:
         actions = {}
         for trajectory in episode.acting:
+            self.early += not trajectory.rewards and trajectory.agent in episode.early
             trajectory.rewards.append(0.0 if trajectory.rewards else episode.early.pop(trajectory.agent, 0.0))
             kind = self.world.action_kinds[trajectory.module]
             actions[trajectory.agent] = action_of(kind, trajectory.obs[-1])
@@ -249,13 +258,11 @@ class ReferenceRunner:
             trajectory = episode.current.get(agent)
             if trajectory is None:
                 episode.early[agent] += reward
-                self.unattributed += reward
             elif not trajectory.is_done or self._still_takes(episode, trajectory):
                 trajectory.rewards[-1] += reward
             elif self.world.post_death == "error":
                 raise ValueError(f"the world pays the finished agent {agent!r} at {episode.env_t}")
             else:
-                self.unattributed += reward
                 self.lost += reward
 
     def _still_takes(self, episode: Episode, finished: Trajectory) -> bool:
@@ -303,9 +310,9 @@ class ReferenceRunner:
 
     def whole(self, episode: Episode) -> Chunk:
         """All of an episode in one chunk. Raises AssertionError if some agent came twice."""
-        return self._chunk(episode, 0, episode.env_t, episode.hanging)
+        return self._chunk(episode, 0, episode.env_t, episode.hanging, episode.acting_agents)
 
-    def _chunk(self, episode: Episode, start: int, end: int, hanging: float) -> Chunk:
+    def _chunk(self, episode: Episode, start: int, end: int, hanging: float, acting: set[Hashable]) -> Chunk:
         agents = {}
         for trajectory in episode.trajectories:
             part = self._agent_chunk(trajectory, start, end)
@@ -321,6 +328,7 @@ class ReferenceRunner:
             truncated=is_last and episode.truncated,
             agents=agents,
             hanging=hanging,
+            acting=acting,
             common_infos={t: info for t, info in episode.common_infos.items() if start < t <= end},
         )
 
@@ -361,7 +369,7 @@ class ReferenceRunner:
             "num_module_steps_sampled": dict(self.module_steps),
             "num_episodes": len(self.finished),
             "num_episodes_lifetime": len(self.finished),
-            "unattributed_reward": self.unattributed,
+            "unattributed_reward": self.lost,
         }
         for name, values in (("return", returns), ("len", lengths)):
             if values:
