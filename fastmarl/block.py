@@ -13,7 +13,7 @@ import numpy as np
 
 from fastmarl import _store
 from fastmarl._leaf_rows import LeafRows
-from fastmarl.columns import Columns
+from fastmarl.columns import Columns, blank_value
 from fastmarl.kernels.rows import as_bytes
 from fastmarl.spaces import RowLayout, map_struct
 
@@ -234,8 +234,7 @@ def _take(source: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
 
 
 def _blank(key: Key, rows: np.ndarray) -> None:
-    """As if nothing had been said: NaN, 0, or for masks that nothing is ruled out."""
-    rows[...] = np.nan if rows.dtype.kind == "f" else key == Columns.ACTION_MASK
+    rows[...] = blank_value(key, rows.dtype)
 
 
 class Place(NamedTuple):

@@ -1,5 +1,9 @@
 """Names of the recorded columns; the strings are RLlib's, so batches look alike in both faces."""
 
+import math
+
+import numpy as np
+
 
 class Columns:
     """Keys of module batches, module outputs and episode columns."""
@@ -30,3 +34,8 @@ class Columns:
     ENV_STATE = "env_state"
     FINAL_T = "final_t"  # in aligned columns: the step of the agent's last observation
     FIRST_ENV_T = "first_env_t"  # in aligned columns: the env step of their first row
+
+
+def blank_value(output: object, dtype: np.dtype) -> float:
+    """What stands where an output was not given: NaN, 0, or for masks that nothing is ruled out."""
+    return math.nan if dtype.kind == "f" else output == Columns.ACTION_MASK

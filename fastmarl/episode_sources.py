@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fastmarl.columns import blank_value
 from fastmarl.spaces import map_struct
 
 
@@ -118,13 +119,13 @@ class JoinedSource:
         return tuple(dict.fromkeys(key for source, _ in self.parts for key in source.extra_keys()))
 
     def extra(self, key: str) -> Any:
-        """NaN (0 for integers) in the parts that lack the key, as where a module gave it only at times."""
+        """Blank in the parts that lack the key, as where a module gave it only at times."""
         model = next((source.extra(key) for source, _ in self.parts if key in source.extra_keys()), None)
         if model is None:
             raise KeyError(key)
         return joined([
             _cut(source.extra(key), slice(skip, None)) if key in source.extra_keys()
-            else blank_like(model, source.n_obs - 1 - skip)
+            else blank_like(model, source.n_obs - 1 - skip, key)
             for source, skip in self.parts
         ])  # fmt: skip
 
@@ -138,11 +139,9 @@ def _cut(struct: Any, rows: slice) -> Any:
     return map_struct(lambda leaf: leaf[rows], struct)
 
 
-def blank_like(struct: Any, n: int) -> Any:
-    """n rows of NaN (0 for integers) with the structure, dtypes and shapes of another column."""
-    return map_struct(
-        lambda leaf: np.full((n, *leaf.shape[1:]), np.nan if leaf.dtype.kind == "f" else 0, leaf.dtype), struct
-    )
+def blank_like(struct: Any, n: int, name: str) -> Any:
+    """n rows of an output that was not given, with the structure, dtypes and shapes of a column of that name."""
+    return map_struct(lambda leaf: np.full((n, *leaf.shape[1:]), blank_value(name, leaf.dtype), leaf.dtype), struct)
 
 
 def joined(structs: list[Any]) -> Any:

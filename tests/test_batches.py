@@ -1,5 +1,6 @@
 """Batches against plain loops over random worlds, whose agents join, wait, die and come again."""
 
+import pickle
 import random
 from typing import Any
 
@@ -41,18 +42,54 @@ def test_columns_are_the_steps_in_order(seed):
         assert got[module]["two"].tolist() == [[serial, -serial] for serial in batch["obs"]]
 
 
-@pytest.mark.parametrize("seed", WORLDS[::4])
-def test_columns_of_slices_and_pickles_are_those_of_chunks(seed):
-    """Their columns lie in no block; here they take turns with some that do."""
-    _, pairs = pairs_of(seed)
-    chunks = [chunk for chunk, _ in pairs]
-    others = [chunk if i % 3 else chunk[:] for i, chunk in enumerate(chunks)]
-    got, want = columns(others, next_obs=True), columns(chunks, next_obs=True)
+def in_turn(chunks: list) -> list:
+    """The same chunks: as they are, sliced, pickled, joined."""
+    return [[as_it_is, sliced, pickled, joined][i % 4](chunk) for i, chunk in enumerate(chunks)]
+
+
+def as_it_is(chunk: Any) -> Any:
+    return chunk
+
+
+def sliced(chunk: Any) -> Any:
+    return chunk[:]
+
+
+def pickled(chunk: Any) -> Any:
+    mapping_fn, chunk.agent_to_module_mapping_fn = chunk.agent_to_module_mapping_fn, None
+    other = pickle.loads(pickle.dumps(chunk))
+    chunk.agent_to_module_mapping_fn = other.agent_to_module_mapping_fn = mapping_fn
+    return other
+
+
+def joined(chunk: Any) -> Any:
+    whole, rest = chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]
+    whole.concat_episode(rest)
+    in_order = list(whole.agent_episodes) == list(chunk.agent_episodes)
+    return whole if in_order else chunk
+
+
+def assert_same_batches(got: dict, want: dict) -> None:
+    assert list(got) == list(want)
     for module, batch in want.items():
+        assert list(got[module]) == list(batch)
         for name, column in batch.items():
             for one, other in zip(leaves(got[module][name]), leaves(column), strict=True):
                 assert one.dtype == other.dtype
                 np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("seed", WORLDS[::4])
+def test_batches_of_slices_joins_and_pickles_are_those_of_chunks(seed):
+    """Their columns lie in no block; here they take turns with some that do."""
+    _, pairs = pairs_of(seed, record_env_state=True)
+    chunks = [chunk for chunk, _ in pairs]
+    for make in (
+        lambda given: columns(given, next_obs=True),
+        lambda given: sequences(given, max_seq_len=3, burn_in=2),
+        lambda given: aligned(given, agents=list(dict.fromkeys(id_ for each in chunks for id_ in each.agent_ids))),
+    ):
+        assert_same_batches(make(in_turn(chunks)), make(chunks))
 
 
 @pytest.mark.parametrize("max_seq_len", [1, 3, 8])
@@ -417,3 +454,22 @@ def test_batches_share_no_memory_with_episodes():
                     leaf[...] = 1
     np.testing.assert_array_equal(chunk.get_observations()["a1"], before)
     assert chunk.get_rewards()["a1"].tolist() == [0] * len(chunk.agent_episodes["a1"])
+
+
+class LateMasksEnv(ClockEnv):
+    """Rules actions out, in infos, from the fourth step on."""
+
+    def infos(self, t):
+        return {agent: {"action_mask": np.array([1, 1, 0])} for agent in self.agents} if t > 3 else {}
+
+
+def test_where_there_was_no_mask_nothing_is_ruled_out():
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=LateMasksEnv, policies={"p": None}))
+    (first,), (second,) = runner.sample(num_timesteps=3), runner.sample(num_timesteps=3)
+    assert "action_mask" not in next(iter(first.agent_episodes.values())).extra_model_output_keys
+    (batch,) = columns([first, second], outputs=["action_mask"]).values()
+    first.concat_episode(second)
+    (joined_batch,) = columns([first], outputs=["action_mask"]).values()
+    for masks in (batch["action_mask"][:3], joined_batch["action_mask"][:3]):
+        assert masks.tolist() == [[True] * 3] * 3
+    assert batch["action_mask"][-1].tolist() == [True, True, False]

@@ -90,7 +90,7 @@ class _Seats:
         self.seat_S = np.array([seat for _, _, seat, _ in found], np.int64)
         if found:
             self.trajectories = Trajectories(self.parts)
-            self.first_env_t_S = self.trajectories.read(ENV_T, self.trajectories.own_S).astype(np.int64)
+            self.first_env_t_S = self.trajectories.read(ENV_T, self.trajectories.own_S)
 
 
 def _members(episodes: Sequence[MultiAgentEpisode], groups: Groups | None, agents: Sequence[AgentID] | None) -> Members:

@@ -42,6 +42,8 @@ class BlockRun:
 
     def read(self, name: str, steps: np.ndarray) -> Any:
         rows = self._row_N[steps]
+        if name == ENV_T:
+            return self._block.env_t_R.take(rows).astype(np.int64)  # as everywhere outside of blocks
         return map_struct(lambda leaf: leaf.take(rows, 0), self._column(name))
 
     def final_obs(self) -> Any:
@@ -60,7 +62,7 @@ class BlockRun:
             return block.layout.nest(list(block.obs))
         if name == Columns.REWARDS:
             return block.reward_R if block.rewards is None else block.rewards(block.reward_R)
-        return block.env_t_R if name == ENV_T else block.output(name)
+        return block.output(name)
 
 
 class SourceRun:
@@ -178,7 +180,7 @@ class Trajectories:
             for run, piece, first in zip(self._runs, pieces, self._first_step_of_run, strict=True)
         ]
         like = next(column for column in columns if column is not None)
-        filled = [blank_like(like, len(piece)) if column is None else column
+        filled = [blank_like(like, len(piece), name) if column is None else column
                   for column, piece in zip(columns, pieces, strict=True)]  # fmt: skip
         return self._joined(name, filled)
 
