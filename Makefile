@@ -36,6 +36,9 @@ test-checked: $(VENV)/.test checked ## all tests on the checked build, but for t
 WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]") \
 	--deselect "tests/test_peers.py::test_samplers_make_the_steps_that_they_tell[supersuit"
 
+test-interrupts: $(VENV)/.test build ## real interrupts of runners with worker processes, many of them
+	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) tests/test_channel.py tests/test_interrupted_workers.py $(PYTEST_ARGS)
+
 test-versions: build build/versions/oldest/.made build/versions/newest/.made ## the core's tests with the oldest and the newest Gymnasium and PettingZoo
 	status=0; for versions in oldest newest; do \
 		echo "== the $$versions versions"; \
@@ -87,7 +90,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-checked test-versions test-peers build checked lint format docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-checked test-interrupts test-versions test-peers build checked lint format docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -169,12 +169,22 @@ def test_usual_results_are_not_pickled(monkeypatch):
     runner = make_runner("mpe2.simple_spread_v3", env_worker_start_method="fork")
     answers = []
     for worker in runner.env._workers:
-        recv = worker._channel.recv
-        monkeypatch.setattr(worker._channel, "recv", lambda recv=recv: answers.append(recv()) or answers[-1])
+        monkeypatch.setattr(worker._channel, "messages", Noted(answers))
     runner.sample(num_timesteps=90)
     runner.stop()
     assert len(answers) > 60
     assert set(answers) == {b"d"}
+
+
+class Noted(dict):
+    """Notes what is put in."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __setitem__(self, key, value):
+        self.values.append(value)
+        super().__setitem__(key, value)
 
 
 class OpenWorld(Trouble):

@@ -60,6 +60,8 @@ class ProcessVector:
         for worker in self._workers:
             places = [place for place, i in enumerate(worker.env_indices) if i in wanted]
             if places:
+                if not worker.is_started:  # it was being restarted when an interrupt came
+                    worker.restart()
                 resets.append((worker, places, worker.send(self._resets(worker, places))))
         for worker, places, number in resets:
             self._finish_resets(worker, places, number)
@@ -135,7 +137,11 @@ class ProcessVector:
             seconds["timed_scatter"] += begun - received - (seconds["after_step"] - elsewhere)
 
     def forget(self) -> None:
-        """After an error: let nobody wait for the steps under way. All envs will be reset."""
+        """After an error or an interrupt: let nobody wait for the steps under way. All envs will be reset.
+
+        Until a worker has answered to that, it may still be writing what it was told before to the shared memory;
+        afterwards all that is done, since it does one thing after the other. After an interrupt, call this again.
+        """
         for worker in self._workers:
             worker.forget()
         self._stepping, self._idle = [], list(self._units)

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import count
 from time import monotonic
 from typing import Any
 
@@ -26,6 +27,7 @@ from fastmarl.vector.worker import (
     CALL,
     CLOSE,
     DONE,
+    FIRST,
     REMAKE,
     SPACES,
     Failure,
@@ -51,39 +53,39 @@ class WorkerOptions:
 
 
 class WorkerProcess:
-    """One worker. After `start()` and `finish_start()`, messages go to and fro; each gets one answer, in their order.
+    """One worker. After `start()` and `finish_start()`, messages go to and fro; each gets one answer, in their order,
+    and under its own number: after an interrupt nobody has to know how many are under way.
 
     Attributes:
         env_indices: of its envs.
         descriptions: of its envs.
+        is_started: whether its last start was finished; `restart()` it if not.
 
     Raises:
         ConfigError: what makes the envs can't be sent to another process.
     """
-
-    descriptions: list[EnvDescription]
 
     def __init__(self, plan: WorkerPlan, options: WorkerOptions):
         self._plan = plan
         self._options = options
         self._sent_plan = _pickled(plan) if options.start_method == "spawn" else plan
         self.env_indices = [context.vector_index for context in plan.contexts]
+        self.descriptions: list[EnvDescription] = []
+        self.is_started = False
         self._open()
 
     def _open(self) -> None:
         self._channel, self._other_end = Channel.pair()
         context: Any = multiprocessing.get_context(self._options.start_method)
         name = f"fastmarl-envs-{self._plan.first}"
-        self._process = context.Process(
+        self._process: Any = context.Process(
             target=run_worker, args=(self._sent_plan, self._other_end), name=name, daemon=True
         )
         self._memory: WorkerMemory | None = None
         self._end: EnvWorkerError | None = None  # why it can't be used any more
-        self._n_sent = 1  # messages; the first answer tells that the envs are made
-        self._n_answers = 0  # that have come: one for each message, in their order
-        self._answers: dict[int, bytes] = {}  # those that were not taken yet
-        self._first_wanted = 0
-        self._working_since = 0.0
+        self._numbers = count(FIRST + 1)  # of messages
+        self._answered_at = 0.0
+        self._number_of_close = 0
 
     def start(self) -> None:
         """Start the process."""
@@ -93,9 +95,16 @@ class WorkerProcess:
             self._other_end.sock.close()
 
     def finish_start(self) -> None:
-        """Wait until it has made its envs, and share memory with it. Raises what a constructor raises."""
+        """Wait until it has made its envs, and share memory with it.
+
+        Raises:
+            EnvCheckError: the envs have other agents or spaces than before. What a constructor raises comes through.
+        """
         self._channel.set_timeout(START_TIMEOUT_S)
-        self.descriptions = self.recv(0)
+        new = self.recv(FIRST)
+        for env_index, before, now in zip(self.env_indices, self.descriptions or new, new, strict=True):
+            check_same(env_index, before, now)
+        self.descriptions = new
         fd = new_memory_file(self.descriptions)
         try:
             self._memory = WorkerMemory.mapped(self.descriptions, fd)
@@ -103,26 +112,21 @@ class WorkerProcess:
         finally:
             os.close(fd)
         self._channel.set_timeout(self._options.step_timeout_s)
+        self.is_started = True
 
     def restart(self) -> None:
-        """Make process and envs anew, after an error.
-
-        Raises:
-            EnvCheckError: the envs have other agents or spaces. What a constructor raises comes through.
-        """
+        """Make process and envs anew, after an error or an interrupt. Raises as `finish_start()` does."""
+        self.is_started = False
         self.hang_up()
         self.kill()
-        before = self.descriptions
         self._open()
         self.start()
         self.finish_start()
-        for env_index, old, new in zip(self.env_indices, before, self.descriptions, strict=True):
-            check_same(env_index, old, new)
 
     @property
     def pid(self) -> int | None:
-        """Its process id."""
-        return self._process.pid
+        """Its process id, while it is there."""
+        return None if self._process is None else self._process.pid
 
     @property
     def slots(self) -> list[EnvSlots]:
@@ -140,15 +144,13 @@ class WorkerProcess:
 
         If the worker is gone, that is learned from `recv()`.
         """
-        if self._n_answers == self._n_sent:
-            self._working_since = monotonic()
+        number = next(self._numbers)
         if self._end is None:
             try:
-                self._channel.send(message)
+                self._channel.send(number, message)
             except (EOFError, TimeoutError) as error:
                 self._lost(error)
-        self._n_sent += 1
-        return self._n_sent - 1
+        return number
 
     def recv(self, number: int) -> Any:
         """The answer of this number, once; None if there is nothing to tell. Earlier ones are kept.
@@ -156,9 +158,10 @@ class WorkerProcess:
         Raises:
             EnvWorkerError, EnvTimeoutError: the worker is gone now. What an env raised comes through.
         """
-        while number not in self._answers:
-            self._read_answer()
-        answer = self._answers.pop(number)
+        answers = self._channel.messages
+        while number not in answers:
+            self._read()
+        answer = answers.pop(number)
         if answer == DONE:
             return None
         value = pickle.loads(answer[1:])
@@ -166,39 +169,31 @@ class WorkerProcess:
             return value
         raise error_of(value)
 
-    def _read_answer(self) -> None:
+    def _read(self) -> None:
         if self._end is not None:
             raise self._end
         try:
-            answer = self._channel.recv()
+            self._channel.read()
         except (EOFError, TimeoutError) as error:
             raise self._lost(error) from None
-        self._working_since = monotonic()
-        if self._n_answers >= self._first_wanted:
-            self._answers[self._n_answers] = answer
-        self._n_answers += 1
+        self._answered_at = monotonic()
 
     def has_answer(self, number: int) -> bool:
-        """Whether `recv()` needs no wait. What is still in the socket doesn't count.
+        """Whether `recv()` needs no wait. What is still in the socket doesn't count."""
+        self._channel.file()  # what was read when an interrupt came
+        return number in self._channel.messages or self._end is not None
 
-        Only for the first answer that is wanted: what was read and not taken would be that one. It can't be one that
-        was forgotten, since `forget()` comes with a reset of all envs, whose answer comes after those.
-        """
-        return number in self._answers or self._end is not None or self._channel.has_message
-
-    @property
-    def seconds_left(self) -> float:
-        """In which it must have done the next thing that it was told to."""
-        return self._working_since + self._options.step_timeout_s - monotonic()
+    def seconds_left(self, sent_at: float) -> float:
+        """In which it must have done the next thing that it was told to, at this time of `monotonic()`."""
+        return max(sent_at, self._answered_at) + self._options.step_timeout_s - monotonic()
 
     def give_up(self) -> None:
         """It has taken too long: `recv()` will say so."""
         self._lost(TimeoutError())
 
     def forget(self) -> None:
-        """Want no answers to earlier messages any more."""
-        self._answers.clear()
-        self._first_wanted = self._n_sent
+        """Want no answers to earlier messages any more. Those that are still to come are kept until the next time."""
+        self._channel.messages.clear()
 
     def request(self, message: bytes) -> Any:
         """The answer to this message."""
@@ -225,13 +220,13 @@ class WorkerProcess:
         """Tell it to close its envs and to end."""
         if self._end is None:
             self._channel.set_timeout(CLOSE_TIMEOUT_S)
-            self.send(CLOSE)
+            self._number_of_close = self.send(CLOSE)
 
     def end_close(self) -> None:
         """Wait until it has ended, by force if need be. Raises what an env's close() raises."""
         try:
             with contextlib.suppress(EnvWorkerError):  # it is gone, as it should be
-                self.recv(self._n_sent - 1)
+                self.recv(self._number_of_close)
         finally:
             self.hang_up()
             self.end()
@@ -244,36 +239,36 @@ class WorkerProcess:
             self._end = EnvWorkerError(self.env_indices, None, "was closed")
 
     def end(self) -> None:
-        """Wait a little for the process to end, then end it."""
-        if self._process.pid is not None:
+        """Wait a little for the process to end, then end it; nothing of it stays open."""
+        if self.pid is not None:
             self._process.join(CLOSE_TIMEOUT_S)
-            self.kill()
+        self.kill()
+        self._memory = None
 
     def kill(self) -> None:
         """End the process at once."""
-        if self._process.pid is not None:
+        if self.pid is not None:
             self._process.kill()
             self._process.join()
+            self._process = None  # with it go its descriptors
 
     def _lost(self, error: Exception) -> EnvWorkerError:
         """The error to raise after the channel's; the process is ended."""
         called = self._called()
         if isinstance(error, TimeoutError):
-            self.kill()
             option = f"step_timeout_s={self._options.step_timeout_s}"
             problem = f"did not answer within {option if self._memory else START_TIMEOUT_S} s and was ended"
             self._end = EnvTimeoutError(self.env_indices, called, problem)
         else:
             self._process.join(CLOSE_TIMEOUT_S)
-            code = self._process.exitcode
-            self.kill()
-            problem = f"has ended (exit code {code})"
+            problem = f"has ended (exit code {self._process.exitcode})"
             if self._memory is None:
                 problem += (
                     " before it had made its envs; see its traceback above, and note that with the start method "
                     "\"spawn\" a script needs `if __name__ == '__main__':` around what it does"
                 )
             self._end = EnvWorkerError(self.env_indices, called, problem)
+        self.kill()
         self._channel.close()
         return self._end
 

@@ -6,6 +6,7 @@ import pickle
 import select
 from collections.abc import Iterator
 from itertools import takewhile
+from time import monotonic
 
 from fastmarl.vector.processes import WorkerProcess
 from fastmarl.vector.worker import STEP
@@ -24,6 +25,7 @@ class Unit:
         envs: (place, env index) of each.
         is_answered: whether there will be an answer; not if the worker was lost since.
         number: of the answer.
+        sent_at: by `monotonic()`.
     """
 
     def __init__(self, worker: WorkerProcess, part: int, places: list[int]):
@@ -34,6 +36,7 @@ class Unit:
         self.envs = list(zip(places, self.env_indices, strict=True))
         self.is_answered = False
         self.number = 0
+        self.sent_at = 0.0
         self._usual_message = STEP + pickle.dumps((places, {}))
 
     def send(self, given: dict[int, dict], lost: set[int]) -> None:
@@ -46,6 +49,7 @@ class Unit:
         message = self._usual_message
         if given or lost:
             message = STEP + pickle.dumps(([place for place in self.places if place not in lost], given))
+        self.sent_at = monotonic()
         self.number = self.worker.send(message)
         self.is_answered = True
 
@@ -91,10 +95,10 @@ def _wait(stepping: list[Unit]) -> set[WorkerProcess]:
     poll = select.poll()
     for fd in waiting:
         poll.register(fd, select.POLLIN)
-    left = min((worker.seconds_left for worker in waiting.values()), default=0.0)
+    left = min((worker.seconds_left(first[worker].sent_at) for worker in waiting.values()), default=0.0)
     ready |= {waiting[fd] for fd, _ in poll.poll(0 if ready else max(0.0, 1e3 * left))}
     for worker in waiting.values():
-        if worker not in ready and worker.seconds_left <= 0:
+        if worker not in ready and worker.seconds_left(first[worker].sent_at) <= 0:
             worker.give_up()
             ready.add(worker)
     return ready

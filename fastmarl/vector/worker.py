@@ -31,6 +31,7 @@ from fastmarl.vector.shm import EnvDescription, WorkerMemory
 # The first byte of a message to a worker, and of its answer.
 STEP, RESET, REMAKE, CALL, SPACES, CLOSE = b"s", b"r", b"m", b"c", b"p", b"x"
 DONE, FAILED = b"d", b"f"
+FIRST = 1  # number of the answer that tells that the envs are made
 PARENT_CHECKED_EVERY_S = 1.0
 
 
@@ -131,7 +132,7 @@ def run_worker(plan: WorkerPlan | bytes, channel: Channel) -> None:
 
 
 def _refuse(channel: Channel, failure: Failure) -> NoReturn:
-    channel.send(FAILED + pickle.dumps(failure))
+    channel.send(FIRST, FAILED + pickle.dumps(failure))
     sys.exit(0)
 
 
@@ -174,28 +175,29 @@ class Worker:
                 env, description = self._guarded("constructor", place, self._make, place)
                 self._envs.append(env)
                 descriptions.append(description)
-            channel.send(DONE + pickle.dumps(descriptions))
+            channel.send(FIRST, DONE + pickle.dumps(descriptions))
             fd = channel.recv_file()
             self._memory = WorkerMemory.mapped(descriptions, fd)
             os.close(fd)
-            self._work()
+            number = self._work()
         except _EnvError as error:
             _refuse(channel, error.failure)
         finally:
             failure = self._close()
-        channel.send(DONE if failure is None else FAILED + pickle.dumps(failure))
+        channel.send(number, DONE if failure is None else FAILED + pickle.dumps(failure))
 
-    def _work(self) -> None:
-        while (message := self._channel.recv()) != CLOSE:
+    def _work(self) -> int:
+        """Answer each message under its own number; returns that of CLOSE."""
+        while True:
+            number, message = self._channel.recv()
+            if message == CLOSE:
+                return number
             try:
                 answer = self._handlers[message[:1]](message[1:])
-                if answer is None:
-                    self._channel.send(DONE)
-                    continue
-                answer = DONE + self._pickled(answer)
+                answer = DONE if answer is None else DONE + self._pickled(answer)
             except _EnvError as error:
                 answer = FAILED + pickle.dumps(error.failure)
-            self._channel.send(answer)
+            self._channel.send(number, answer)
 
     def _make(self, place: int) -> tuple[Any, EnvDescription]:
         context = self._plan.contexts[place]
@@ -207,10 +209,11 @@ class Worker:
         return env, describe(env, context.vector_index, records_state=self._plan.records_states)
 
     def _remake(self, message: bytes) -> EnvDescription:
-        """Make an env anew."""
+        """Make an env anew. If that fails, the place has none, and says so when it is used before the next try."""
         place = pickle.loads(message)
+        old, self._envs[place] = self._envs[place], None
         with contextlib.suppress(Exception):
-            self._envs[place].close()
+            old.close()
         self._envs[place], description = self._guarded("constructor", place, self._make, place)
         return description
 

@@ -1,0 +1,65 @@
+"""After an interrupt (Ctrl-C), a runner with worker processes samples on, and returns what the envs have said."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from itertools import count
+
+from reference.sigints import STEP_TIMEOUT_S, make_runner
+from reference.told import Witness
+
+from fastmarl.vector.processes import WorkerProcess
+
+N_SIGINTS = int(os.environ.get("FASTMARL_SIGINTS", "8"))
+EVERY_NTH_LINE = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "9"))
+
+
+def test_real_interrupts_at_random_times_leave_a_runner_that_samples_on():
+
+    command = [sys.executable, "-m", "reference.sigints", str(N_SIGINTS), "0"]
+    done = subprocess.run(command, cwd=os.path.dirname(__file__), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert not report["wrong"]
+    assert report["interrupts"] == N_SIGINTS
+    assert report["chunks"] > 10 * N_SIGINTS
+    assert report["slowest_s"] < STEP_TIMEOUT_S
+
+
+STARTS = {function.__code__ for function in (WorkerProcess.restart, WorkerProcess._open, WorkerProcess.finish_start)}
+
+
+def test_a_worker_whose_restart_was_interrupted_is_made_anew():
+    for line in count(0, EVERY_NTH_LINE):
+        runner, witness = make_runner({"restart_failed_sub_environments": True, "env_config": {"crash": 50}}), Witness()
+        with interrupt_at(line) as interrupts, contextlib.suppress(KeyboardInterrupt):
+            witness.check(runner.sample(num_timesteps=240), interrupted=False)
+        witness.check(runner.sample(num_timesteps=60), interrupted=True)
+        witness.check(runner.sample(num_timesteps=60), interrupted=False)
+        runner.stop()
+        if not interrupts:
+            break
+    assert line > 20
+
+
+@contextlib.contextmanager
+def interrupt_at(line):
+    """Interrupt what is done within when so many lines of a worker's restart have run; gives a list of interrupts."""
+    lines, interrupts, own_pid = count(), [], os.getpid()
+
+    def trace(frame, event, _):
+        if frame.f_code not in STARTS:
+            return None
+        if event == "line" and os.getpid() == own_pid and next(lines) == line:
+            interrupts.append(frame.f_lineno)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield interrupts
+    finally:
+        sys.settrace(before)
