@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from fastmarl._weights import WeightsWatch
 from fastmarl.dense_layers import HOOKS
 from fastmarl.graphs import Member, TickGraphs
 from fastmarl.lean import METHODS
@@ -32,6 +33,7 @@ class ModuleCapture:
         self._refused = ""
         self._outline: tuple = ()
         self._held: list[Any] = []
+        self._watch: WeightsWatch | None = None
         self.in_use = False
         self.reason = ""
 
@@ -42,15 +44,22 @@ class ModuleCapture:
 
     def renew(self, member: Member) -> None:
         """Look at the module again: its methods and layers, and where its weights are. What was changed in place is
-        seen without."""
+        seen without; layers and places of weights are also seen by `is_current()`."""
         if self._graphs is None:
             return
+        self._watch = WeightsWatch(self._module.modules())  # before the outline: another thread may move weights
         found = outline(self._module)
         if found != self._outline:
             self._graphs.forget(member)
             self._outline, self._held, self._refused = found, storages(self._module), ""
         self.reason = self._never or self._refused or why_not_capturable(self._module)
         self.in_use = not self.reason
+
+    def is_current(self, member: Member) -> bool:
+        """Whether it takes part, as the module is now. To be asked before each launch."""
+        if self.in_use and (self._watch is None or not self._watch.holds()):
+            self.renew(member)
+        return self.in_use
 
     def refuse(self, member: Member, reason: str) -> None:
         """Leave it out until the module has changed."""

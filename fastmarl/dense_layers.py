@@ -135,8 +135,8 @@ def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Ten
 
 
 def place_of(weights: torch.Tensor | None) -> tuple | None:
-    """Where they lie."""
-    return None if weights is None else (weights.data_ptr(), weights.shape)
+    """Where they lie, and how."""
+    return None if weights is None else (weights.data_ptr(), weights.shape, weights.stride())
 
 
 def _array(weights: torch.Tensor | None) -> np.ndarray | None:

@@ -108,10 +108,9 @@ class ModuleInference:
         reason = self._capture.reason or self._lean.backend.removeprefix("torch: ")
         return f"{'torch' if self._forwards is self.module else 'torch.compile'}: {reason}"
 
-    @property
     def is_captured(self) -> bool:
-        """Whether it takes part in launches."""
-        return self._capture.in_use
+        """Whether it takes part in launches, as it is now."""
+        return self._capture.is_current(self)
 
     def renew(self) -> None:
         """Somebody may have changed the module: see how it is run from now on."""
@@ -196,6 +195,8 @@ class ModuleInference:
         Raises:
             ModuleOutputError: an output has another number of rows, NaN came out, or there is nothing to act upon.
         """
+        if isinstance(batch, np.ndarray) and not self._lean.is_current():
+            batch = self._nest(self._transfer.to_device([batch]))  # it has been changed since the batch was made
         if isinstance(batch, np.ndarray):
             arrays, has_actions = self._forward_lean(batch, legal), False
         elif isinstance(batch, Launch):

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fastmarl._dense import DenseNet
+from fastmarl._weights import WeightsWatch
 from fastmarl.dense_layers import (
     OBSERVATIONS,
     DenseLayers,
@@ -69,25 +70,33 @@ class LeanModule:
             self._n_obs, self._is_flat = math.prod(layout.leaves[0].shape), _is_flat(layout)
         self._net: DenseNet | None = None
         self._key: tuple | None = None
+        self._watch: WeightsWatch | None = None
         self.renew()
 
     def renew(self) -> None:
         """Look at the module again: its layers, where its weights are, what hooks into it.
 
-        To be called before the module acts, where somebody may have changed it since. Weights that are changed in place
-        are seen without.
+        To be called before the module acts, where somebody may have changed it since: methods and hooks are seen only
+        here, layers and where weights lie at every call of `is_current()`, too.
         """
         try:
             if self._cannot:
                 raise NotDenseError(self._cannot)
             net = _Reader(self._module, self._n_obs, is_flat=self._is_flat)
         except NotDenseError as reason:
-            self._net = self._key = None
+            self._net = self._key = self._watch = None
             self.max_rows, self.backend = 0, f"torch: {reason}"
             return
+        self._watch = WeightsWatch(net.parts())  # before the places are taken down: another thread may move weights
         if net.key() != self._key:
-            self._net, self._key = net.compiled(), net.key()
+            self._key, self._net = net.key(), net.compiled()
         self.max_rows, self.backend = net.layers.max_rows(), LEAN
+
+    def is_current(self) -> bool:
+        """Whether it can still be run, as the module is now. To be asked right before `forward()`."""
+        if self._watch is None or not self._watch.holds():
+            self.renew()
+        return self._net is not None
 
     def forward(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """(logits float32 [n, k], values float32 [n] or None), which the next call overwrites.
@@ -129,6 +138,7 @@ class _Reader:
     """
 
     def __init__(self, module: Any, n_obs: int, *, is_flat: bool):
+        self._module = module
         kind, own = type(module), vars(module)
         for name, method in METHODS.items():
             if name in own or getattr(kind, name) is not method:
@@ -153,6 +163,12 @@ class _Reader:
     def key(self) -> tuple:
         """Equal where nothing has changed but numbers in weights."""
         return *self.layers.key(), self._logits, self._values, place_of(self._log_std)
+
+    def parts(self) -> list[nn.Module]:
+        """All that has been read."""
+        module = self._module
+        children = (child for child in (module.trunk, module.pi, module.vf_trunk, module.vf) if child is not None)
+        return [module, *(part for child in children for part in child.modules())]
 
     def compiled(self) -> DenseNet:
         return self.layers.compiled(self._logits, self._values, self._log_std)

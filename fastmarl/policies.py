@@ -125,7 +125,7 @@ class Policies:
         store, calls = self._store, list[Call]()
         for index in store.awake:
             policy, first, end = self._at(index), store.acting_from[index], store.rows[index].n
-            if first < end and policy.inference.is_captured:
+            if first < end and policy.inference.is_captured():
                 legal = policy.masks.find(store.blocks[index], first, end)
                 calls.append(policy.inference.call(store.blocks[index], first, end, legal))
         if calls:

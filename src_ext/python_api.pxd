@@ -6,6 +6,8 @@ cdef extern from "Python.h":
     PyObject* PyDict_GetItemWithError(object p, object key) except? NULL
     int PyDict_Next(object p, Py_ssize_t *pos, PyObject **key, PyObject **value)
     Py_ssize_t PyDict_Size(object p) except -1
+    PyObject* PyTuple_GET_ITEM(object p, Py_ssize_t i) noexcept
+    Py_ssize_t PyTuple_GET_SIZE(object p) noexcept
     PyObject* PyList_GET_ITEM(object p, Py_ssize_t i) noexcept
     int PyObject_RichCompareBool(object a, object b, int op) except -1
     int Py_EQ

@@ -262,6 +262,26 @@ def test_a_callback_that_replaces_weights_is_noticed(capturing):
     assert logits[:3].any(1).all() and not logits[3:].any()
 
 
+class ReplacesWeights(Env):
+    """Does so in its fourth step."""
+
+    module = None
+
+    def step(self, actions):
+        if self.env_t == 3:
+            for parameter in self.module.parameters():
+                parameter.data = torch.zeros_like(parameter)
+        return super().step(actions)
+
+
+def test_an_env_that_replaces_weights_is_noticed(capturing, monkeypatch):
+    runner = capturing.runner(num_envs_per_env_runner=1, env=ReplacesWeights)
+    monkeypatch.setattr(ReplacesWeights, "module", runner.module)
+    (chunk,) = runner.sample(num_timesteps=6)
+    logits = chunk.agent_episodes["agent_0"].get_extra_model_outputs("action_dist_inputs")
+    assert logits[:4].any(1).all() and not logits[4:].any()
+
+
 def test_modules_that_come_and_go(capturing):
     captured, called = capturing.runner(**TWO), make_runner(**TWO)
     for runner in (captured, called):

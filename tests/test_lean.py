@@ -298,7 +298,7 @@ def test_weights_changed_in_place_are_seen_at_once(change):
 
 
 def replace_parameter(module):
-    module.trunk[0].weight = nn.Parameter(torch.randn(8, 5))
+    module.trunk[0].weight = nn.Parameter(torch.randn_like(module.trunk[0].weight))
 
 
 def replace_data(module):
@@ -314,13 +314,79 @@ def there_and_back(module):
     module.double().float()
 
 
-@pytest.mark.parametrize("change", [replace_parameter, replace_data, replace_layer, there_and_back])
-def test_other_tensors_are_found_by_renew(change):
+def share_memory(module):
+    module.share_memory()
+
+
+def assign_state(module):
+    module.load_state_dict({name: torch.randn_like(value) for name, value in module.state_dict().items()}, assign=True)
+
+
+def look_at_other_memory(module):
+    for parameter in module.parameters():
+        parameter.data = torch.randn(2, *parameter.shape)[1]
+
+
+def replace_free_log_std(module):
+    module.pi[1].log_std = nn.Parameter(torch.randn(2))
+
+
+MOVES = [
+    replace_parameter,
+    replace_data,
+    replace_layer,
+    there_and_back,
+    share_memory,
+    assign_state,
+    look_at_other_memory,
+    replace_free_log_std,
+]
+
+
+@pytest.mark.parametrize("change", MOVES, ids=lambda change: change.__name__)
+def test_weights_that_were_moved_or_replaced_are_found_before_the_next_pass(change):
+    module = make_module(action_space=ACTIONS, free_log_std=True)
+    compiled = lean_of(module)
+    change(module)
+    assert compiled.is_current() and compiled.backend == "lean"
+    check_same(module, compiled)
+    assert compiled.is_current()
+
+
+def to_half(module):
+    module.half()
+
+
+def to_meta(module):
+    module.to("meta")
+
+
+def transpose_in_place(module):
+    module.trunk[2].weight.data = module.trunk[2].weight.data.t()
+
+
+def reshape(module):
+    module.trunk[0].weight.data = module.trunk[0].weight.data.reshape(5, 8)
+
+
+@pytest.mark.parametrize(
+    "change", [parametrize, normalize_batches, transpose, transpose_in_place, reshape, to_half, to_meta]
+)
+def test_a_layer_that_becomes_unknown_is_found_before_the_next_pass(change):
     module = make_module()
     compiled = lean_of(module)
     change(module)
-    compiled.renew()
-    check_same(module, compiled)
+    assert not compiled.is_current() and compiled.backend.startswith("torch: ")
+
+
+def test_training_in_place_is_no_change():
+    module = make_module()
+    compiled = lean_of(module)
+    net = compiled._net
+    train(module)
+    assert compiled.is_current() and compiled._net is net
+    module.trunk[0].weight.requires_grad_(False)
+    assert compiled.is_current() and compiled._net is net
 
 
 def test_nothing_is_made_anew_without_need():
@@ -465,6 +531,41 @@ def test_a_module_that_a_callback_changes_acts_changed_at_once():
     (chunk,) = runner.sample(num_timesteps=6)
     logits = chunk.agent_episodes["agent_0"].get_extra_model_outputs("action_dist_inputs")
     assert logits[:3].any(1).all() and not logits[3:].any()
+
+
+class MovesWeights(Env):
+    """Moves the weights of the module that it plays with, or replaces parts of it, in each step."""
+
+    module = None
+    change = None
+
+    def step(self, actions):
+        if self.module is not None:
+            type(self).change(self.module)
+        return super().step(actions)
+
+
+def zero_and_hook(module):
+    """From now on it is left to torch."""
+    module.pi = nn.Linear(8, 3)
+    nn.init.zeros_(module.pi.weight)
+    module.pi.register_forward_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    "change", [share_memory, replace_parameter, replace_data, assign_state, replace_layer, zero_and_hook],
+    ids=lambda change: change.__name__,
+)  # fmt: skip
+def test_an_env_that_moves_the_weights_in_each_step_is_sampled_as_with_torch(monkeypatch, change):
+    monkeypatch.setattr(MovesWeights, "change", change)
+    columns = []
+    for lean in (True, False):
+        monkeypatch.setattr(MovesWeights, "module", None)
+        runner = make_runner(env=MovesWeights, lean_inference=lean)
+        torch.manual_seed(3)
+        monkeypatch.setattr(MovesWeights, "module", runner.module["default_policy"])
+        columns.append(recorded(runner))
+    assert_same(*columns)
 
 
 def test_added_modules_are_run_by_it():

@@ -12,9 +12,10 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor
 
+from fastmarl._weights import WeightsWatch
 from fastmarl.block import Key
 from fastmarl.errors import ModuleOutputError
-from fastmarl.rllib.layers import Function, actor_function
+from fastmarl.rllib.layers import Function, actor_function, parts_run
 from fastmarl.rllib.layout import ObservationLayout
 from fastmarl.rllib.lean import LeanActor
 from fastmarl.rllib.sampling import sampler_of
@@ -62,16 +63,16 @@ class ExactInference:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the modules anew: after layers, hooks or methods were changed.
+        """Look at the modules anew: after hooks or methods were changed.
 
-        Parameters may change in place, and modules come, go and be replaced at any time without this; parameters may be
-        replaced, too, but for those that compiled code reads (`rng` is given).
+        Modules may come, go and be replaced at any time without this, and so may layers and parameters.
         """
         module = self._module
         self._runs_whole = any(
             getattr(type(module), name) is not getattr(MultiRLModule, name) or name in vars(module)
             for name in WHOLE_FORWARDS
         )
+        watches = {module_id: WeightsWatch(parts_run(part)) for module_id, part in module.items()}
         functions = {module_id: actor_function(part) for module_id, part in module.items()}
         # Entering a mode takes a tenth of the time of a small net, so it is done once for all modules where it can be,
         # and not at all for those that torch has no part in.
@@ -82,7 +83,7 @@ class ExactInference:
         for module_id, part in module.items():
             lean = self._lean_actor(module_id, part, former)
             self._parts[module_id] = ModulePart(
-                module_id, part, functions[module_id], self._device, mode, lean, self._rng
+                module_id, part, functions[module_id], self._device, mode, watches[module_id], lean, self._rng
             )
 
     def _lean_actor(self, module_id: str, module: RLModule, former: dict[str, "ModulePart"]) -> LeanActor | None:
@@ -113,7 +114,8 @@ class ExactInference:
         """What is known of a module, if it is still the same."""
         part = self._parts.get(module_id)
         # not by get(), which is five times as slow; MultiRLModule's own forward methods look here, too
-        return part if part is not None and part.module is self._module._rl_modules.get(module_id) else None
+        is_same = part is not None and part.module is self._module._rl_modules.get(module_id) and part.watch.holds()
+        return part if is_same else None
 
     def answer(self, batches: dict[str, Batch], *, explore: bool, t: int) -> dict[str, dict[Key, np.ndarray]]:
         """What all modules say and do, in the order of `batches`.
@@ -160,6 +162,7 @@ class ModulePart:
         actor: see `actor_function`.
         device: where its parameters are.
         mode: to enter where no gradients are needed; a null context if whoever calls has done so.
+        watch: of what `actor` and `lean` rely on.
         lean: what may stand in for `actor`.
         rng: see ExactInference.
 
@@ -174,9 +177,11 @@ class ModulePart:
         actor: Function | None,
         device: torch.device,
         mode: AbstractContextManager,
+        watch: WeightsWatch,
         lean: LeanActor | None = None,
         rng: np.random.Generator | None = None,
     ):
+        self.watch = watch
         self.lean = lean
         self.module = module
         self._id = module_id

@@ -61,6 +61,17 @@ def actor_function(module: Any) -> Function | None:
     return _in_order([*_steps(encoder), _head(head)])
 
 
+def parts_run(module: Any) -> list[nn.Module]:
+    """The module and all parts of it that `actor_function` may run; none of one that it doesn't know."""
+    if type(module) not in RLLIB_MODULES:
+        return []
+    return [module, *_encoder_of(module).modules(), *module.pi.modules()]
+
+
+def _encoder_of(module: Any) -> Any:
+    return module.encoder if type(module) is DefaultPPOTorchRLModule else module.pi_encoder
+
+
 def plain_actor(module: Any) -> tuple[nn.Sequential, Any]:
     """(layers of the encoder, head) that observations go through to become action_dist_inputs, and nothing else.
 
@@ -77,7 +88,7 @@ def plain_actor(module: Any) -> tuple[nn.Sequential, Any]:
     if changed := [f"{owner.__name__}.{name}" for (owner, name), method in METHODS.items()
                    if getattr(owner, name) is not method]:  # fmt: skip
         raise NotPlainError(f"{changed[0]}() has been replaced")
-    encoder: Any = module.encoder if kind is DefaultPPOTorchRLModule else module.pi_encoder
+    encoder = _encoder_of(module)
     for part in (part for model in (encoder, module.pi) for part in model.modules()):
         if not _is_plain(part):
             raise NotPlainError(f"a {type(part).__name__} in it is not known, or has hooks, or is compiled")

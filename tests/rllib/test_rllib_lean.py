@@ -348,6 +348,50 @@ def test_rows_that_were_promised_run_by_torch_if_the_module_has_changed_since(rn
     assert_close(answers["a"]["action_dist_inputs"], logits_of(multi["a"], obs))
 
 
+def share_memory(module: Any) -> None:
+    module.share_memory()
+
+
+def replace_parameter(module: Any) -> None:
+    module.pi.net.mlp[0].weight = nn.Parameter(torch.randn_like(module.pi.net.mlp[0].weight))
+
+
+def replace_data(module: Any) -> None:
+    for parameter in module.parameters():
+        parameter.data = torch.randn_like(parameter)
+
+
+def replace_layer(module: Any) -> None:
+    layer = module.encoder.encoder.net.mlp[2]
+    module.encoder.encoder.net.mlp[2] = nn.Linear(layer.in_features, layer.out_features)
+
+
+def replace_bound(module: Any) -> None:
+    module.pi.log_std_clip_param_const = torch.tensor([0.01])
+
+
+def parametrize(module: Any) -> None:
+    nn.utils.parametrizations.weight_norm(module.pi.net.mlp[0])
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+@pytest.mark.parametrize(
+    "change", [share_memory, replace_parameter, replace_data, replace_layer, replace_bound, parametrize]
+)
+def test_weights_and_layers_that_change_are_found_before_the_next_pass(
+    change: Any, is_exact: bool, rng: np.random.Generator
+) -> None:
+    spec = make_module(REAL, log_std_clip_param=0.05)
+    multi = MultiRLModuleSpec(rl_module_specs={}).build()
+    multi.add_module("a", spec)
+    inference, obs = ExactInference(multi, None, None if is_exact else rng), np.ones((2, 5), np.float32)
+    batch: Any = {"obs": torch.ones(2, 5)} if is_exact else obs
+    inference.answer({"a": batch}, explore=False, t=0)
+    change(multi["a"])
+    got = inference.answer({"a": batch}, explore=False, t=0)["a"]["action_dist_inputs"]
+    assert_close(got, logits_of(multi["a"], obs))
+
+
 # Runners.
 
 

@@ -1,0 +1,143 @@
+"""Whether a module's layers and weights are still where they were, asked before each forward pass that relies on it.
+
+Tensors are asked through functions of torch's stable C interface: a method call each would take as long as a small net.
+"""
+import ctypes
+
+import torch
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
+from libc.stdint cimport int64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy
+
+from python_api cimport PyDict_Next, PyDict_Size, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+
+ctypedef int (*data_getter)(void *tensor, void **out) noexcept      # they return 0, or something else for an error
+ctypedef int (*number_getter)(void *tensor, int64_t *out) noexcept
+ctypedef int (*sizes_getter)(void *tensor, int64_t **out) noexcept
+ctypedef int (*deleter)(void *tensor) noexcept
+
+cdef enum:
+    MOST_DIMS = 5       # of the kernels of a three-dimensional convolution
+
+cdef struct place:
+    void *tensor        # torch's handle, which is ours
+    void *data
+    int64_t dims
+    int64_t shape[MOST_DIMS]
+    int64_t strides[MOST_DIMS]
+
+cdef struct held:
+    PyObject *names         # the dict
+    PyObject *values        # the tuple of what was in it
+
+_torch = ctypes.CDLL(torch._C.__file__)     # its symbols, and those of what it is linked with
+
+
+cdef void *_address(str name):
+    return <void*><size_t>ctypes.cast(getattr(_torch, f"aoti_torch_{name}"), ctypes.c_void_p).value
+
+
+cdef data_getter _get_data = <data_getter>_address("get_data_ptr")
+cdef number_getter _get_dim = <number_getter>_address("get_dim")
+cdef sizes_getter _get_shape = <sizes_getter>_address("get_sizes")
+cdef sizes_getter _get_strides = <sizes_getter>_address("get_strides")
+cdef deleter _delete = <deleter>_address("delete_tensor_object")
+
+
+cdef class WeightsWatch:
+    """Remembers which children, parameters and buffers some parts of a module have, and where these tensors lie.
+
+    Memory of another dtype, or on another device, lies elsewhere.
+
+    Args:
+        parts: torch modules. What they have is held, so that its place isn't taken by something else.
+    """
+    cdef list _owned            # what `_held` points to
+    cdef Py_ssize_t _n_held, _n_places
+    cdef held *_held            # children, parameters and buffers, by name
+    cdef place *_places
+    cdef bint _is_known         # whether the tensors could be asked
+
+    def __cinit__(self, parts):
+        self._owned = []
+        for part in parts:
+            for name in ("_modules", "_parameters", "_buffers"):
+                names = vars(part)[name]
+                if names:
+                    self._owned.append((names, tuple(names.values())))
+        tensors = [value for _, values in self._owned for value in values if isinstance(value, torch.Tensor)]
+        self._held = <held*>calloc(max(1, len(self._owned)), sizeof(held))
+        self._places = <place*>calloc(max(1, len(tensors)), sizeof(place))
+        if self._held == NULL or self._places == NULL:
+            raise MemoryError
+        for names, values in self._owned:
+            self._held[self._n_held].names, self._held[self._n_held].values = <PyObject*>names, <PyObject*>values
+            self._n_held += 1
+        self._is_known = True
+        for handle in torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(tensors):
+            self._places[self._n_places].tensor = PyCapsule_GetPointer(handle, PyCapsule_GetName(handle))
+            self._is_known &= _look(self._places + self._n_places)
+            self._n_places += 1
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        for i in range(self._n_places):
+            _delete(self._places[i].tensor)
+        free(self._places)
+        free(self._held)
+
+    def holds(self):
+        """Whether all of it is the same, at the same places; numbers in weights may have changed."""
+        cdef Py_ssize_t i
+        if not self._is_known:
+            return False
+        for i in range(self._n_held):
+            if not _is_same(self._held + i):
+                return False
+        for i in range(self._n_places):
+            if not _is_at(self._places + i):
+                return False
+        return True
+
+
+cdef bint _is_same(const held *known) noexcept:
+    """Whether the dict has just these values."""
+    cdef PyObject *key
+    cdef PyObject *value
+    cdef Py_ssize_t pos = 0, i = 0
+    if PyDict_Size(<object>known.names) != PyTuple_GET_SIZE(<object>known.values):
+        return False
+    while PyDict_Next(<object>known.names, &pos, &key, &value):
+        if value != PyTuple_GET_ITEM(<object>known.values, i):
+            return False
+        i += 1
+    return True
+
+
+cdef bint _look(place *tensor) noexcept:
+    """Note where the tensor lies; whether that could be done."""
+    cdef int64_t *shape = NULL
+    cdef int64_t *strides = NULL
+    if _get_data(tensor.tensor, &tensor.data) or _get_dim(tensor.tensor, &tensor.dims) or tensor.dims > MOST_DIMS:
+        return False
+    if _get_shape(tensor.tensor, &shape) or _get_strides(tensor.tensor, &strides):
+        return False
+    memcpy(tensor.shape, shape, tensor.dims * sizeof(int64_t))
+    memcpy(tensor.strides, strides, tensor.dims * sizeof(int64_t))
+    return True
+
+
+cdef bint _is_at(const place *known) noexcept:
+    """Whether the tensor lies where it did, in the same form."""
+    cdef void *data
+    cdef int64_t dims
+    cdef int64_t *shape
+    cdef int64_t *strides
+    if _get_data(known.tensor, &data) or data != known.data or _get_dim(known.tensor, &dims) or dims != known.dims:
+        return False
+    if _get_shape(known.tensor, &shape) or _get_strides(known.tensor, &strides):
+        return False
+    cdef size_t size = dims * sizeof(int64_t)
+    return memcmp(shape, known.shape, size) == 0 and memcmp(strides, known.strides, size) == 0
