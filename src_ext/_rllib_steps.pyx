@@ -81,6 +81,8 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
             recording.keep_common_info(record, infos)
         if looks and record.joined:
             recording.note_joined(record)
+        if record.paid_early and (looks or all_done or scatter.closed):
+            recording.forget_early_pay(record, all_done, actions[i], result[0], rewards, terminateds, truncateds)
         if scatter.closed:
             recording.note_flags(record, all_done, terminateds, truncateds)
         if all_done:

@@ -168,7 +168,7 @@ class Builder:
             mapping=record.mapping,
             agent_t_started={},
             hanging={},
-            hanging_before=record.hanging_rewards,
+            paid_early=record.paid_early,
             custom_data=deepcopy(record.custom_data) if record.custom_data else {},
             clock=clock,
             map_order=[*record.map_order, *(a for a in agents if a not in record.carried)] if record.map_order else [],
@@ -248,9 +248,9 @@ class Builder:
         actions, extras = nested_outputs(outputs, seq_no)
         acted_before = row < self._store.first_action(int(self._store.table.module_L[lane]))
         # Where there are none, RLlib has an empty dict after a cut, and None before.
-        return actions, extras or ({} if acted_before else None), self.hanging_reward(lane)
+        return actions, extras or ({} if acted_before else None), self._hanging_reward(lane)
 
-    def hanging_reward(self, lane: int) -> Any:
+    def _hanging_reward(self, lane: int) -> Any:
         """What a waiting agent has been paid so far."""
         block, row = self._last_row(lane)
         kind = int(block.kind_R[row])

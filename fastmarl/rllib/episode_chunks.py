@@ -204,3 +204,12 @@ def hang_as(first: Episode, second: Episode) -> None:
     for agent in second._hanging_rewards_end.keys() - second._hanging_actions_end.keys():
         if not first._hanging_rewards_end[agent]:
             del first._hanging_rewards_end[agent]  # a cut leaves such zeros, which count as rewards
+
+
+def add_early_rewards(first: Episode, second: Episode) -> None:
+    """After chunks were joined, count what agents were paid before they had acted, of those that have not ended."""
+    for agent, reward in second._hanging_rewards_begin.items():
+        first._hanging_rewards_begin[agent] += reward
+    for agent, part in second.agent_episodes.items():
+        if part.is_done:
+            first._hanging_rewards_begin.pop(agent, None)

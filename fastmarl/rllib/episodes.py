@@ -95,6 +95,7 @@ class MultiAgentEpisode(RLlibEpisode):
         chunks.move_back(after, idle)  # 44
         chunks.keep_last_observations(self, after)  # 08
         chunks.keep_last_states(self, after)  # 47
+        after._hanging_rewards_begin.clear()  # 58
         if "21" in self.fixes:
             after.custom_data.pop(COMMON, None)
         return after
@@ -106,6 +107,7 @@ class MultiAgentEpisode(RLlibEpisode):
         super().concat_episode(chunks.appendable(self, other))  # 02, 39
         chunks.set_times(self, times)  # 48
         chunks.hang_as(self, other)
+        chunks.add_early_rewards(self, other)  # 15, 58
         for agent, module_id in other._agent_to_module_mapping.items():
             self._agent_to_module_mapping.setdefault(agent, module_id)
         if common:
@@ -113,9 +115,10 @@ class MultiAgentEpisode(RLlibEpisode):
         prepare_for_replay(self)
 
     def _copy_hanging(self, agent_id: Hashable, other: RLlibEpisode) -> None:
-        # 15: RLlib takes an agent that has a reward for one that has acted.
-        if agent_id in other._hanging_rewards_begin:
-            self._hanging_rewards_begin[agent_id] = other._hanging_rewards_begin[agent_id]
+        """Nothing: concat_episode() does it for all agents.
+
+        RLlib takes an agent that has a reward for one that has acted (15).
+        """
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Any:
         # 13, 55

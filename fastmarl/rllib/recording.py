@@ -139,6 +139,19 @@ class Recording:
             record.lane_of[agent_id] = self._core.table.envs[record.env_index].lane_of[agent_id]
         record.joined.clear()
 
+    def forget_early_pay(self, record: RLlibRecord, all_done: int, actions: dict, *said: dict) -> None:
+        """What agents were paid before their first observation counts no longer once they have ended.
+
+        Args:
+            said: the env's observations, rewards, terminateds, truncateds.
+        """
+        for agent_id in list(record.paid_early):
+            is_done = any(flags.get(agent_id) for flags in said[2:])
+            # As with RLlib, the end of all is that of an agent not seen yet if the env names it in this step.
+            is_there = agent_id in record.lane_of or any(agent_id in part for part in (actions, *said))
+            if is_done or (all_done and is_there):
+                del record.paid_early[agent_id]
+
     def note_flags(self, record: RLlibRecord, all_done: int, terminateds: dict, truncateds: dict) -> None:
         """Keep the flags of agents that have ended as the env gave them."""
         scatter, table = self._core.store.scatter, self._core.table  # type: ignore[union-attr]

@@ -42,7 +42,7 @@ class RLlibRecord(EpisodeRecord):
         self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated) as the env gave them
         self.unseen: set[int] = set()  # lanes that ended without an observation
         self.earlier: list[ChunkNumbers] = []
-        self.hanging_rewards: dict[Hashable, Any] = {}  # at the chunk's begin
+        self.paid_early: dict[Hashable, Any] = {}  # in this chunk, before an agent's first observation
         self.is_terminated: Any = False
         self.is_truncated: Any = False
         self.has_flags = False  # whether they are the env's
@@ -69,17 +69,13 @@ class RLlibRecord(EpisodeRecord):
         order: list[Hashable],
         dropped: set[Hashable],
         live: dict[Hashable, int],
-        hanging_reward: Callable[[int], Any],
-        hanging: set[int],
     ) -> None:
         """Begin the next chunk with the agents of `order`; RLlib has forgotten all others that ended.
 
         Args:
             dropped: those whose module RLlib has forgotten, too.
             live: agent id -> lane.
-            hanging_reward: of lanes that hang, which are `hanging`.
         """
-        self.hanging_rewards = {a: hanging_reward(lane) for a, lane in self.lane_of.items() if lane in hanging}
         known = set(dict.fromkeys(self.order).keys())  # in the order of RLlib's set
         self.mapping = {agent_id: self.mapping[agent_id] for agent_id in known if agent_id not in dropped}
         self.module_of = {agent_id: self.module_of[agent_id] for agent_id in self.mapping if agent_id in self.module_of}
@@ -89,7 +85,7 @@ class RLlibRecord(EpisodeRecord):
         self.carried = set(self.lane_of)
         self.finished = {agent_id: -1 for agent_id in order if agent_id not in live}
         self._part_ids = {agent_id: id_ for agent_id, id_ in self._part_ids.items() if agent_id in order}
-        self.flags, self.unseen = {}, set()
+        self.flags, self.unseen, self.paid_early = {}, set(), {}
         self.keys.forget()
         if len(self.earlier) > MOST_CHUNKS:
             self.earlier = [_joined(self.earlier)]
@@ -99,10 +95,14 @@ class RLlibLanes(LaneTable):
     """Lanes whose late rewards go by RLlib's rules."""
 
     def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: Any) -> int:
-        """A finished agent is paid for its last transition while that is at hand; an unseen one is not paid."""
-        lane = self.record(env_index).finished.get(agent_id, -1)
+        """A finished agent is paid for its last transition while that is at hand; one not seen yet for none."""
+        record = self.record(env_index)
+        assert isinstance(record, RLlibRecord)
+        lane = record.finished.get(agent_id, -1)
         if lane < 0:
             self.unattributed_reward += float(reward)
+        if agent_id not in record.finished:
+            record.paid_early[agent_id] = record.paid_early.get(agent_id, 0.0) + reward
         return lane
 
 

@@ -107,7 +107,8 @@ class ChunkMeta:
     agent_t_started: dict[Hashable, int]
     hanging: dict[Hashable, tuple[Any, dict[str, Any] | None, Any]]
     """Agents that have acted and wait: action, other outputs, reward so far."""
-    hanging_before: dict[Hashable, Any]
+    paid_early: dict[Hashable, Any]
+    """What agents were paid before their first observation."""
     custom_data: dict
     clock: tuple[float, float]
     map_order: list[Hashable]
@@ -187,7 +188,7 @@ class SampleBlock:
         episode._hanging_extra_model_outputs_end = defaultdict(dict, extras)
         rewards = {agent_id: reward for agent_id, (_, _, reward) in chunk.hanging.items()}
         episode._hanging_rewards_end = defaultdict(float, rewards)
-        episode._hanging_rewards_begin = defaultdict(float, chunk.hanging_before)
+        episode._hanging_rewards_begin = defaultdict(float, chunk.paid_early)
         episode.is_terminated, episode.is_truncated = chunk.flags
         episode._custom_data = chunk.custom_data
         episode._start_time, episode._last_step_time = chunk.clock

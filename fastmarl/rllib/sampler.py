@@ -232,7 +232,7 @@ class FastSampler:
         live = core.table.envs[record.env_index].lane_of
         record.map_order = [agent_id for agent_id in window.map_order if agent_id in live]
         record.ended_before = window.ended
-        record.go_on(window.order, window.dropped, live, builder.hanging_reward, builder.hanging)
+        record.go_on(window.order, window.dropped, live)
         env_t = core.table.envs[record.env_index].env_t
         successor = core.episode_for_mapping(record, env_t)
         successor.env_t_started = env_t

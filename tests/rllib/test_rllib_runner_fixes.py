@@ -7,6 +7,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.tune.registry import register_env
+from rllib.differential.known import CorrectedLoop
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
@@ -291,3 +292,42 @@ def test_the_fast_sampler_draws_from_the_same_distribution():
     # 9,600 draws each: a share of about a third has a standard deviation of 1.4 % of itself.
     np.testing.assert_allclose(counts["exact"], 1, atol=0.07)
     np.testing.assert_allclose(counts["fast"], 1, atol=0.07)
+
+
+class Payer(MultiAgentEnv):
+    """Agent "b" is observed in every fourth step, "late" from step 3 to 6; all are paid 1 in all steps until then."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.agents = self.possible_agents = ["a", "b", "late"]
+        self.observation_spaces = dict.fromkeys(self.agents, OBS)
+        self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(3))
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return {agent: np.zeros(2, np.float32) for agent in ("a", "b")}, {}
+
+    def step(self, actions):
+        self.t += 1
+        observed = {"a"} | ({"b"} if self.t % 4 == 0 else set()) | ({"late"} if 3 <= self.t <= 6 else set())
+        paid = self.agents if self.t <= 6 else ["a", "b"]
+        flags = {"late": True} if self.t == 6 else {}
+        observations = {agent: np.full(2, self.t, np.float32) for agent in self.agents if agent in observed}
+        return observations, dict.fromkeys(paid, 1.0), {**flags, "__all__": self.t == 12}, {}, {}
+
+
+@pytest.mark.parametrize("runner_class", [MultiAgentEnvRunner, CorrectedLoop])
+def test_58_hanging_rewards_count_once(runner_class):
+    config = (
+        PPOConfig()
+        .environment(Payer, disable_env_checking=True)
+        .multi_agent(policies=["p"], policy_mapping_fn=lambda agent_id, *args, **kwargs: "p")
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
+    )
+    runner = runner_class(config=config)
+    returns = {}
+    for n in (2, 3, 2, 5):
+        [chunk] = runner.sample(num_timesteps=n)
+        returns[chunk.env_t_started, chunk.env_t] = chunk.get_return(), chunk.get_return(True)
+    # "b" brings 4 when it is observed, "late" 1 a step from the fourth on; what it is paid before counts until it ends.
+    assert returns == {(0, 2): (2, 6), (2, 5): (9, 11), (5, 7): (3, 6), (7, 12): (13, 13)}

@@ -100,6 +100,7 @@ class Run:
     is_accelerated: bool | None = None
     """None: sample() did not come that far."""
     slow_path_reasons: Any = ()
+    mixes_columns: bool = False
 
     @property
     def episodes(self) -> list[Any]:
@@ -108,7 +109,7 @@ class Run:
 
 def play(case: Case, runner_class: type = RLlibEnvRunner) -> Run:
     """Build everything from scratch under fixed seeds, make the calls, stop at the first error."""
-    run = Run()
+    run = Run(mixes_columns=len({*case.setup.modules.values()}) > 1)
     with _fixed_seeds(), warnings.catch_warnings():
         # Every runner registers its envs under this one name.
         warnings.filterwarnings("ignore", ".*Overriding environment rllib-multi-agent-env")
@@ -118,6 +119,7 @@ def play(case: Case, runner_class: type = RLlibEnvRunner) -> Run:
             _play(case, runner, run)
         except Exception as error:
             run.error = error
+        tape.start()  # who asks episodes afterwards leaves the run's notes alone
         run.generators = [random.getstate(), np.random.get_state(), torch.get_rng_state().numpy()]  # noqa: NPY002
     return run
 
@@ -136,7 +138,7 @@ def _play(case: Case, runner: Any, run: Run) -> None:
 
 def differences(want: Run, got: Run) -> Iterator[str]:
     """One line for each difference between two runs of a case."""
-    compare = Comparison()
+    compare = Comparison(want.mixes_columns)
     yield from compare(_described(want.error), _described(got.error), "error")
     for i, (theirs, ours) in enumerate(zip_longest(want.returned, got.returned)):
         yield from compare(theirs, ours, f"call {i}")
