@@ -126,13 +126,13 @@ class Envs:
         They stay known: episodes that were returned before may be asked for their agents' spaces later.
         """
         errors = []
-        to_close, self._to_close = self._to_close, []
-        for env in to_close:
+        while self._to_close:  # an interrupted call goes on where it was
             try:
-                if hasattr(env, "close"):
-                    env.close()
+                if hasattr(self._to_close[0], "close"):
+                    self._to_close[0].close()
             except Exception as error:
                 errors.append(error)
+            del self._to_close[0]
         if errors:
             raise errors[0]
 

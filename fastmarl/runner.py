@@ -375,15 +375,14 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         self._check_running()
 
     def stop(self) -> None:
-        """Close the envs; sampling is over. Stopping twice is fine.
+        """Close the envs; sampling is over. Stopping twice is fine, and finishes what an interrupt has cut short.
 
         Raises:
             RunnerBusyError: a call is under way, which needs them.
         """
         self._calls.check("stop()")
-        if not self._stopped:
-            self._stopped = True
-            self._envs.close()
+        self._stopped = True
+        self._envs.close()
 
     def _check_running(self) -> None:
         if self._stopped:

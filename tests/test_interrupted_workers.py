@@ -1,16 +1,20 @@
 """After an interrupt (Ctrl-C), a runner with worker processes samples on, and returns what the envs have said."""
 
 import contextlib
+import gc
 import json
 import os
 import subprocess
 import sys
 from itertools import count
 
+import psutil
 from reference.sigints import STEP_TIMEOUT_S, make_runner
 from reference.told import Witness
 
-from fastmarl.vector.processes import WorkerProcess
+from fastmarl.building import Envs
+from fastmarl.vector.channel import Channel
+from fastmarl.vector.processes import EnvWorkers, WorkerProcess
 
 N_SIGINTS = int(os.environ.get("FASTMARL_SIGINTS", "8"))
 EVERY_NTH_LINE = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "9"))
@@ -28,13 +32,13 @@ def test_real_interrupts_at_random_times_leave_a_runner_that_samples_on():
     assert report["slowest_s"] < STEP_TIMEOUT_S
 
 
-STARTS = {function.__code__ for function in (WorkerProcess.restart, WorkerProcess._open, WorkerProcess.finish_start)}
+RESTART = {function.__code__ for function in (WorkerProcess.restart, WorkerProcess._open, WorkerProcess.finish_start)}
 
 
 def test_a_worker_whose_restart_was_interrupted_is_made_anew():
     for line in count(0, EVERY_NTH_LINE):
         runner, witness = make_runner({"restart_failed_sub_environments": True, "env_config": {"crash": 50}}), Witness()
-        with interrupt_at(line) as interrupts, contextlib.suppress(KeyboardInterrupt):
+        with interrupt_at(line, RESTART) as interrupts, contextlib.suppress(KeyboardInterrupt):
             witness.check(runner.sample(num_timesteps=240), interrupted=False)
         witness.check(runner.sample(num_timesteps=60), interrupted=True)
         witness.check(runner.sample(num_timesteps=60), interrupted=False)
@@ -44,13 +48,40 @@ def test_a_worker_whose_restart_was_interrupted_is_made_anew():
     assert line > 20
 
 
+ENDS = {
+    function.__code__
+    for function in (
+        Envs.close,
+        EnvWorkers.close,
+        *(WorkerProcess.begin_close, WorkerProcess.end_close, WorkerProcess.hang_up, WorkerProcess.end),
+        *(WorkerProcess.kill, Channel.close),
+    )
+}
+
+
+def test_a_stop_that_was_interrupted_is_finished_by_the_next():
+    files = len(os.listdir("/proc/self/fd"))
+    for line in count(0, EVERY_NTH_LINE):
+        runner = make_runner({})
+        pids = [worker.pid for worker in runner.env._workers]
+        with interrupt_at(line, ENDS) as interrupts, contextlib.suppress(KeyboardInterrupt):
+            runner.stop()
+        runner.stop()
+        assert not any(map(psutil.pid_exists, pids))
+        if not interrupts:
+            break
+    assert line > 20
+    gc.collect()  # tracebacks
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
 @contextlib.contextmanager
-def interrupt_at(line):
-    """Interrupt what is done within when so many lines of a worker's restart have run; gives a list of interrupts."""
+def interrupt_at(line, codes):
+    """Interrupt what is done within when so many lines of some functions have run; gives a list of interrupts."""
     lines, interrupts, own_pid = count(), [], os.getpid()
 
     def trace(frame, event, _):
-        if frame.f_code not in STARTS:
+        if frame.f_code not in codes:
             return None
         if event == "line" and os.getpid() == own_pid and next(lines) == line:
             interrupts.append(frame.f_lineno)

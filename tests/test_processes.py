@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pathlib
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -443,6 +444,36 @@ END = {
     "kill a worker": end_after_a_worker_s_death,
     "kill the runner": end_with_the_runner_s_process,
 }
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_stop_leaves_no_descriptors_to_the_garbage_collector(method):
+    make_runner(Trouble, num_envs=1, env_worker_start_method=method).stop()  # starts what is there for all later ones
+    gc.collect()
+    gc.disable()
+    try:
+        files = os.listdir("/proc/self/fd")
+        runner = make_runner(Trouble, env_worker_start_method=method)
+        runner.sample(num_timesteps=30)
+        runner.stop()
+        assert os.listdir("/proc/self/fd") == files
+    finally:
+        gc.enable()
+
+
+def test_a_runner_in_a_daemonic_process_is_told_why_it_has_no_workers():
+    def run(told):
+        with pytest.raises(ConfigError) as caught:
+            make_runner(Trouble, env_worker_start_method="fork")
+        told.send(str(caught.value))
+
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=run, args=(there,), daemon=True)
+    process.start()
+    there.close()
+    assert re.search('"async" starts worker processes.* daemonic process.* daemon=False, .* "sync"', here.recv())
+    process.join()
+    here.close()
 
 
 SCRIPT = """

@@ -233,10 +233,10 @@ class WorkerProcess:
 
     def hang_up(self) -> None:
         """Close the channel: a worker that waits for messages then ends by itself."""
-        self._channel.close()
-        self._other_end.sock.close()
         if self._end is None:
             self._end = EnvWorkerError(self.env_indices, None, "was closed")
+        self._channel.close()
+        self._other_end.sock.close()
 
     def end(self) -> None:
         """Wait a little for the process to end, then end it; nothing of it stays open."""
@@ -294,7 +294,8 @@ class EnvWorkers:
         envs: a RemoteEnv for each.
 
     Raises:
-        ConfigError: what makes the envs can't be sent to other processes. What a constructor raises comes through.
+        ConfigError: what makes the envs can't be sent to other processes, or this process may have none. What a
+            constructor raises comes through.
     """
 
     def __init__(
@@ -307,6 +308,11 @@ class EnvWorkers:
         records_states: bool,
         seed: int | None,
     ):
+        if multiprocessing.current_process().daemon:
+            raise ConfigError(
+                'gym_env_vectorize_mode="async" starts worker processes, but this runner is in a daemonic process, and '
+                'multiprocessing lets such start none; make that process with daemon=False, or leave the mode at "sync"'
+            )
         n = min(len(contexts), num_workers or len(os.sched_getaffinity(0)))
         self.workers: list[WorkerProcess] = []
         self._finalizer = weakref.finalize(self, _end_all, self.workers, os.getpid())
@@ -330,8 +336,11 @@ class EnvWorkers:
         ]
 
     def close(self) -> None:
-        """Close all envs and end all processes; the first error of an env's close() is raised."""
-        if self._finalizer.detach() is None:
+        """Close all envs and end all processes; the first error of an env's close() is raised.
+
+        After an interrupt, call it again.
+        """
+        if not self._finalizer.alive:
             return
         errors = []
         for worker in self.workers:
@@ -341,6 +350,7 @@ class EnvWorkers:
                 worker.end_close()
             except Exception as error:
                 errors.append(error)
+        self._finalizer.detach()
         if errors:
             raise errors[0]
 

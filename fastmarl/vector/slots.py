@@ -7,6 +7,7 @@ of what is written: rows are recorded in it. What does not fit is not written; i
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -67,7 +68,9 @@ class ResultSlots:
         self._obs = [ObservationSlot(space, cut) for space in observation_spaces.values()]
         self._state = None if state_space is None else cut(state_space.shape or (), state_space.dtype)
         arrays = [slot.array for slot in self._obs]
-        self._writer = ResultWriter(keys, places, flags, rewards, arrays, self._write_slowly)
+        # Not a method of this object: what holds itself is only freed, and its memory unmapped, by the collector.
+        write_slowly = partial(_write_slowly, self._obs)
+        self._writer = ResultWriter(keys, places, flags, rewards, arrays, write_slowly)
         values = [slot.value for slot in self._obs]
         self.read = ResultReader(keys, header.view(np.uint8), places, flags, rewards, values).read
 
@@ -78,9 +81,6 @@ class ResultSlots:
         except (MisfitError, OverflowError):
             return False
         return True
-
-    def _write_slowly(self, place: int, value: Any) -> None:
-        self._obs[place].write(value)
 
     def write_reset(self, result: Any) -> bool:
         """The same of (observations, ...)."""
@@ -101,6 +101,10 @@ class ResultSlots:
 
     def read_state(self) -> Any:
         return self._state
+
+
+def _write_slowly(slots: list[ObservationSlot], place: int, value: Any) -> None:
+    slots[place].write(value)
 
 
 def action_slots(action_spaces: Mapping[Hashable, gym.Space], cut: Cut) -> ActionSlots:
