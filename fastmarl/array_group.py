@@ -143,7 +143,7 @@ class ArrayGroup:
 
     def write_reset(self, env_indices: np.ndarray, env_t_E: np.ndarray) -> None:
         """Lanes and first rows for who is present in these envs (int64, ascending)."""
-        self._forget(env_indices)
+        self.drop_lanes(env_indices)
         begins = self._present_P.reshape(self._shape)[env_indices]
         ones, agents = np.nonzero(begins)
         places = env_indices[ones] * self._shape[1] + agents
@@ -152,7 +152,7 @@ class ArrayGroup:
             of_module = places[self._module_P[places] == module]
             self._append(module, of_module, len(of_module), env_t_E)
 
-    def _forget(self, env_indices: np.ndarray) -> None:
+    def drop_lanes(self, env_indices: np.ndarray) -> None:
         """The lanes that these envs still have are those of episodes that were dropped."""
         lanes, modules = self._lane_P.reshape(self._shape), self._module_P.reshape(self._shape)
         for module in modules[env_indices][lanes[env_indices] >= 0].tolist():

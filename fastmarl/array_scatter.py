@@ -74,6 +74,21 @@ class ArrayScatter:
             group.write_reset(env_indices, self._env_t_E)
         self._write_infos(out)
 
+    def drop_lanes(self, env_indices: np.ndarray) -> None:
+        """The episodes of these envs of the batch (int64) have ended, or were dropped."""
+        for group in self._groups.values():
+            group.drop_lanes(env_indices)
+
+    def forget(self, env_indices: np.ndarray, out: StepArrays) -> None:
+        """What came of these envs of the batch (int64) is not for the record."""
+        if not len(env_indices):
+            return
+        out.terminated[env_indices] = out.truncated[env_indices] = False
+        for group in out.groups.values():
+            group.rewards[env_indices] = 0.0
+            group.present[env_indices] = group.terminated[env_indices] = group.truncated[env_indices] = False
+        out.infos[:] = [info for info in out.infos if info[0] not in env_indices]
+
     def write_step(self, out: StepArrays) -> tuple[np.ndarray, np.ndarray]:
         """Add one step of all envs.
 

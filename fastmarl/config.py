@@ -126,6 +126,7 @@ class EnvRunnerConfig:
     rollout_fragment_length: int = 200
     """Env steps (or agent steps) of each env in one sample() call without a number."""
     batch_mode: str = "truncate_episodes"
+    """"complete_episodes": a sample() call without a number returns a whole episode of each env instead."""
     count_steps_by: str = "env_steps"
     keep_dtype: bool = False
     """Record float64 observations as such; else as float32, which is what modules get."""

@@ -1,7 +1,8 @@
 """How much one call of sample() is to make."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.episodes import MultiAgentEpisode
@@ -17,6 +18,7 @@ class Goal:
 
     enough: Callable[["Goal"], bool]
     num_episodes: int | None = None
+    may_begin: int | list[int] = 0  # so many of these have not begun yet; a list: of each env's
     counts_env_steps: bool = False
     random_actions: bool = False
     ticks: int = 0
@@ -68,18 +70,34 @@ class Goal:
     def counts_episodes(self) -> bool:
         return self.num_episodes is not None
 
-    @property
-    def wants_episodes(self) -> bool:
-        """Whether one more finished episode is wanted."""
-        return self.num_wanted(1) == 1
+    def begin(self, env_indices: Iterable[int]) -> list[int]:
+        """Those of these envs that begin an episode now, the first ones first; the others have done their part."""
+        if self.num_episodes is None:
+            return list(env_indices)
+        if isinstance(self.may_begin, int):
+            chosen = list(islice(env_indices, self.may_begin))
+            self.may_begin -= len(chosen)
+            return chosen
+        chosen = [env_index for env_index in env_indices if self.may_begin[env_index]]
+        for env_index in chosen:
+            self.may_begin[env_index] -= 1
+        return chosen
 
-    def num_wanted(self, n: int) -> int:
-        """How many of n more finished episodes are wanted."""
-        return n if self.num_episodes is None else min(n, self.num_episodes - len(self.finished_ids))
+    def begin_another(self, env_index: int) -> None:
+        """This env's episode was discarded: there may be one more."""
+        if isinstance(self.may_begin, int):
+            self.may_begin += 1
+        else:
+            self.may_begin[env_index] += 1
 
     def wanted(self, chunks: list[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
         """Without the chunks of episodes that were not finished, where whole episodes were asked for."""
         return [chunk for chunk in chunks if chunk.id_ in self.finished_ids] if self.counts_episodes else chunks
+
+
+def episodes_goal(num_episodes: int, may_begin: int | list[int]) -> Goal:
+    """So many whole episodes: those that begin first, or so many of each env."""
+    return Goal(lambda goal: len(goal.finished_ids) >= num_episodes, num_episodes, may_begin)
 
 
 def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: int | None, num_envs: int) -> Goal:
@@ -93,10 +111,10 @@ def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: 
     for name, number in (("num_timesteps", num_timesteps), ("num_episodes", num_episodes)):
         if number is not None and (not isinstance(number, int) or number < 0):
             raise ConfigError(f"{name} must be an integer of at least 0, got {number!r}")
-    if num_timesteps is None and num_episodes is None and config.batch_mode == "complete_episodes":
-        num_episodes = num_envs
     if num_episodes is not None:
-        return Goal(lambda goal: not goal.wants_episodes, num_episodes)
+        return episodes_goal(num_episodes, num_episodes)
+    if num_timesteps is None and config.batch_mode == "complete_episodes":
+        return episodes_goal(num_envs, [1] * num_envs)
     steps = config.rollout_fragment_length * num_envs if num_timesteps is None else num_timesteps
     if config.count_steps_by == "env_steps":
         return Goal(lambda goal: goal.env_steps >= steps, counts_env_steps=True)

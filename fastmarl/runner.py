@@ -199,8 +199,10 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         Args:
             num_timesteps: env steps (or agent steps, by `count_steps_by`) to make at least, over all envs; running
                 episodes are cut and go on in the next call.
-            num_episodes: exactly so many whole episodes; begun ones are dropped before and after. With neither number:
-                `rollout_fragment_length` steps of each env, or (`batch_mode="complete_episodes"`) an episode of each.
+            num_episodes: exactly so many whole episodes, those that begin first, however long they take; running ones
+                are dropped before. An env that can't begin one more is not stepped until the others are done. With
+                neither number: `rollout_fragment_length` steps of each env, or (`batch_mode="complete_episodes"`) a
+                whole episode of each.
             explore: sample actions, or take the most likely ones. None: as configured.
             random_actions: act uniformly at random, without the modules.
             force_reset: drop running episodes first.
@@ -245,11 +247,9 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
             self._store.renew()
         try:
             with self._policies.sampling():
-                self._reset_envs()
+                self._begin_first(goal)
                 self._run(goal, explore)
             self._stamp_actions()
-            if goal.counts_episodes:
-                self._drop_begun()
             chunks = goal.wanted(self._store.end_chunks())
             self._rescued += chunks
         except BaseException:
@@ -293,8 +293,8 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         if self._table.respawned:
             self._store.split_respawned()
         self._counts.seconds["vector"] += perf_counter() - begun
-        if self._to_reset and goal.wants_episodes:
-            self._reset_envs()
+        if self._to_reset:
+            self._begin_next(goal)
 
     def _act(self, goal: Goal, explore: bool) -> None:
         """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""

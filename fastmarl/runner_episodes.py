@@ -31,6 +31,10 @@ class RunnerEpisodes:
     _table: LaneTable
     _to_reset: set[int]
 
+    @property
+    def num_envs(self) -> int:
+        raise NotImplementedError
+
     def _stamp_actions(self) -> None:
         raise NotImplementedError
 
@@ -52,26 +56,39 @@ class RunnerEpisodes:
         if all_done == FAILED:
             self._store.drop_episode(env_index)
             self._to_reset.add(env_index)
+            self._goal.begin_another(env_index)
         elif all_done:
             self._end_episodes([env_index], [all_done])
 
     def _end_episodes(self, env_indices: list[int], flags: list[int]) -> None:
-        """Keep those of these envs' episodes that are wanted, and drop the others."""
-        goal, store = self._goal, self._store
-        n = goal.num_wanted(len(env_indices))
-        goal.finished_ids.update(store.finish_episodes(env_indices[:n], flags[:n]))
-        for env_index in env_indices[n:]:
-            store.drop_episode(env_index)
+        """Close these envs' episodes."""
+        self._goal.finished_ids.update(self._store.finish_episodes(env_indices, flags))
         self._to_reset.update(env_indices)
-        if n and self._listeners["on_episode_end"]:
-            for env_index, chunk in zip(env_indices[:n], store.ended_chunks()[-n:], strict=True):
+        if self._listeners["on_episode_end"]:
+            for env_index, chunk in zip(env_indices, self._store.ended_chunks()[-len(env_indices) :], strict=True):
                 earlier = self._earlier_chunks.pop(chunk.id_, [])
                 self._call_for_env("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
 
-    def _reset_envs(self) -> None:
-        """Begin the episodes of the envs that have none."""
+    def _begin_first(self, goal: Goal) -> None:
+        """Begin the call's first episodes, in all envs that take part. Those that were reset and not stepped since go
+        on with what they have."""
+        begin = goal.begin(range(self.num_envs))
+        if goal.counts_episodes:
+            for env_index in set(range(self.num_envs)).difference(begin, self._to_reset):
+                self._store.drop_episode(env_index)
+                self._to_reset.add(env_index)
+        self._reset_envs(sorted(self._to_reset.intersection(begin)))
+
+    def _begin_next(self, goal: Goal) -> None:
+        """Begin episodes where others have ended, if there are to be more."""
+        self._reset_envs(goal.begin(sorted(self._to_reset)))
+
+    def _reset_envs(self, env_indices: list[int]) -> None:
+        """Begin episodes in these envs; others that have none rest."""
         begun = perf_counter()
-        env_indices = sorted(self._to_reset)
+        self._to_reset.difference_update(env_indices)
+        if self._to_reset:
+            self.env.rest(self._to_reset)
         for together in [[i] for i in env_indices] if self._listeners["on_episode_created"] else [env_indices]:
             self._store.open_episodes(together)
             self._policies.begin_episodes(together, self.config.policy_mapping_fn)
@@ -79,7 +96,6 @@ class RunnerEpisodes:
                 (env_index,) = together
                 self._call_for_env("on_episode_created", env_index, self._store.running_chunk(env_index))
         self.env.reset(env_indices)
-        self._to_reset.clear()
         if self._listeners["on_episode_start"]:
             for env_index in env_indices:
                 self._call_for_env("on_episode_start", env_index, self._store.running_chunk(env_index))

@@ -31,7 +31,7 @@ class Connected(SideBySide):
     def __init__(self, seed, **options):
         world = replace(make_world(random.Random(seed)), declared=True)
         super().__init__(world, **connected_options(world), **options)
-        self.oracle = ConnectedReference(world)
+        self.oracle = ConnectedReference(world, batched=bool(options.get("batched")))
 
     def counts(self):
         of_modules = self.runner.get_state("env_to_module_connector")["env_to_module_connector"]

@@ -50,7 +50,7 @@ def test_options_do_what_they_do_in_one_process(name):
 
 
 @pytest.mark.parametrize(
-    "calls", [[{"num_episodes": 3}, {"num_timesteps": 50}, {"num_episodes": 5}], [{}, {}]], ids=str
+    "calls", [[{"num_episodes": 5}, {"num_timesteps": 50}, {"num_episodes": 3}], [{}, {}]], ids=str
 )
 def test_callbacks_states_and_episodes_come_in_the_same_order(calls):
     def run(mode):

@@ -1,6 +1,6 @@
 """Batches of envs that step by themselves, in arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -31,26 +31,58 @@ class Batch:
         alone = len(env_indices) == len(parts.seeds)
         self._scatter = ArrayScatter(env, parts.store, env_indices, first_place, alone=alone)
         self._env_states = parts.env_states
+        self._resting: set[int] = set()
+        self._to_begin: set[int] = set()  # resting ones that can't be stepped before they are reset
         self._given: tuple[dict[str, Any], StepArrays]
 
     def reset(self, env_indices: list[int]) -> None:
         """Reset some of its envs and write their first observations; only an env's first reset is seeded."""
-        seeds = [seed for seed in (self._seeds[i] for i in env_indices) if seed is not None]
-        for i in env_indices:
+        self._resting.difference_update(env_indices)
+        self._to_begin.difference_update(env_indices)
+        out = self._begin(env_indices)
+        self.record_states(env_indices)
+        self._scatter.write_reset(self._own(env_indices), out)
+
+    def _begin(self, env_indices: list[int]) -> StepArrays:
+        """Reset these envs, and all that can't be stepped otherwise: some batches can begin all together alone."""
+        together, self._to_begin = sorted(self._to_begin.union(env_indices)), set()
+        seeds = [seed for seed in (self._seeds[i] for i in together) if seed is not None]
+        for i in together:
             self._seeds[i] = None
-        own_indices = (np.array(env_indices) - self.env_indices.start) // self.env_indices.step
         out = self._scatter.arrays_for_reset()
         try:
-            self.env.reset(own_indices, out, seeds=seeds if len(seeds) == len(env_indices) else None)
+            self.env.reset(self._own(together), out, seeds=seeds if len(seeds) == len(together) else None)
         except Exception as error:
-            error.add_note(f"fastmarl: raised by reset() of the envs {env_indices!s:.200}")
+            error.add_note(f"fastmarl: raised by reset() of the envs {together!s:.200}")
             raise
-        self.record_states(env_indices)
-        self._scatter.write_reset(own_indices, out)
+        self._scatter.forget(self._own(sorted(self._resting)), out)
+        return out
+
+    def _own(self, env_indices: Sequence[int]) -> np.ndarray:
+        """int64: their places in the batch."""
+        return (np.array(env_indices, np.int64) - self.env_indices.start) // self.env_indices.step
+
+    def rest(self, env_indices: Collection[int]) -> None:
+        """These envs have no episode. They are stepped with the others, and not recorded until they are reset."""
+        new = {env_index for env_index in env_indices if env_index in self.env_indices} - self._resting
+        if new:
+            self._resting |= new
+            self._to_begin |= new
+            self._scatter.drop_lanes(self._own(sorted(new)))
+
+    @property
+    def awake(self) -> Sequence[int]:
+        """Its envs that don't rest."""
+        if not self._resting:
+            return self.env_indices
+        return [env_index for env_index in self.env_indices if env_index not in self._resting]
 
     def give(self, acted: list[Acted]) -> None:
         """The actions of its next step."""
-        self._given = self._scatter.actions(acted), self._scatter.arrays_for_step()
+        actions = self._scatter.actions(acted)
+        if self._to_begin:
+            self._begin([])
+        self._given = actions, self._scatter.arrays_for_step()
 
     def step(self) -> None:
         """With the actions that were given; nothing but the env and its arrays is touched."""
@@ -62,13 +94,19 @@ class Batch:
 
     def write(self) -> Flags:
         """Record the step."""
+        if self._resting:
+            own, out = self._own(sorted(self._resting)), self._given[1]
+            is_over = out.terminated[own] | out.truncated[own]
+            self._to_begin.update(np.array(self.env_indices)[own[is_over]].tolist())
+            self._scatter.forget(own, out)
         return self._scatter.write_step(self._given[1])
 
     def tell(self, after_step: AfterStep, after_each: bool, flags: Flags) -> None:
         """Of the step that was recorded, see `InProcessVector.recv`."""
         all_done_E, ended_envs = flags
         if after_each:
-            after_step(list(self.env_indices), all_done_E.tolist())
+            awake = list(self.awake)
+            after_step(awake, all_done_E[self._own(awake)].tolist())
         elif len(ended_envs):
             env_indices = self.env_indices.start + self.env_indices.step * ended_envs
             after_step(env_indices.tolist(), all_done_E[ended_envs].tolist())
@@ -104,9 +142,13 @@ class ArrayVector:
         if env_indices:
             self._batch.reset(list(env_indices))
 
+    def rest(self, env_indices: Collection[int]) -> None:
+        """These envs have no episode: see `Batch.rest()`."""
+        self._batch.rest(env_indices)
+
     def send(self) -> int:
-        """Have the batch stepped; returns the number of its envs."""
-        self.n_stepping = len(self._batch.env_indices)
+        """Have the batch stepped; returns the number of its envs that don't rest."""
+        self.n_stepping = len(self._batch.awake)
         return self.n_stepping
 
     def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
@@ -115,7 +157,7 @@ class ArrayVector:
         self._batch.give(take_actions(self._env_actions))
         sent = perf_counter()
         self._batch.step()
-        self._batch.record_states(self._batch.env_indices)
+        self._batch.record_states(self._batch.awake)
         stepped = perf_counter()
         flags = self._batch.write()
         self.n_stepping = 0
@@ -165,17 +207,23 @@ class SplitArrayVector:
             if own:
                 batch.reset(own)
 
+    def rest(self, env_indices: Collection[int]) -> None:
+        """These envs have no episode: see `Batch.rest()`."""
+        for batch in self._batches:
+            batch.rest(env_indices)
+
     def send(self) -> int:
-        """Have all batches stepped that are not being stepped; returns the number of their envs."""
+        """Have all batches stepped that are not being stepped; returns the number of their envs that don't rest."""
         begun = perf_counter()
         acted = take_actions(self._env_actions)
         n_sent = 0
-        for batch in self._idle:
+        going = [batch for batch in self._idle if batch.awake]
+        for batch in going:
             batch.give(acted)
             self._background.begin(batch.step)
-            n_sent += len(batch.env_indices)
-        self._stepping += self._idle
-        self._idle = []
+            n_sent += len(batch.awake)
+        self._stepping += going
+        self._idle = [batch for batch in self._idle if batch not in going]
         self.n_stepping += n_sent
         self._seconds["timed_send"] += perf_counter() - begun
         return n_sent
@@ -188,10 +236,10 @@ class SplitArrayVector:
         self._idle.append(batch)
         if not self._stepping:
             self._background.end()
-        batch.record_states(batch.env_indices)
+        batch.record_states(batch.awake)
         stepped = perf_counter()
         flags = batch.write()
-        self.n_stepping -= len(batch.env_indices)
+        self.n_stepping -= len(batch.awake)
         self._seconds["timed_scatter"] += perf_counter() - stepped
         self._seconds["timed_env"] += stepped - begun
         batch.tell(after_step, after_each, flags)

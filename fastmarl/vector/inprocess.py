@@ -37,6 +37,8 @@ class InProcessVector:
         self._store = parts.store
         self._actions = ActionDicts(parts.store.table, parts.env_actions)
         self._slots = [(i, self._recording(i), lanes) for i, lanes in enumerate(parts.store.table.envs)]
+        self._resting: set[int] = set()
+        self._active = self._slots  # all, or those that don't rest
         self._unchecked_resets = set(range(len(envs))) if parts.check else set()
         self._unchecked_steps = set(self._unchecked_resets)
         self._ticks = 0
@@ -45,8 +47,18 @@ class InProcessVector:
 
     def reset(self, env_indices: Iterable[int]) -> None:
         """Reset these envs and write their first observations; only an env's first reset is seeded."""
+        self._let_rest(self._resting.difference(env_indices))
         for env_index in env_indices:
             self._reset(env_index)
+
+    def rest(self, env_indices: Iterable[int]) -> None:
+        """These envs have no episode, and are not stepped until they are reset."""
+        self._let_rest(self._resting.union(env_indices))
+
+    def _let_rest(self, env_indices: set[int]) -> None:
+        if self._resting != env_indices:
+            self._resting = env_indices
+            self._active = [slot for slot in self._slots if slot[0] not in env_indices] if env_indices else self._slots
 
     def _reset(self, env_index: int) -> None:
         while True:
@@ -60,8 +72,8 @@ class InProcessVector:
         write_reset(self._store, env_index, result, self._unchecked_resets)
 
     def send(self) -> int:
-        """Have all envs stepped; returns their number."""
-        self.n_stepping = len(self.envs)
+        """Have all envs stepped that don't rest; returns their number."""
+        self.n_stepping = len(self._active)
         return self.n_stepping
 
     def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
@@ -71,7 +83,7 @@ class InProcessVector:
             after_step: called with (env indices, flags of `__all__`) when envs' steps are recorded,
             after_each: after every step, or else only after those that end an episode.
         """
-        self._step(self._slots, self._actions.of, after_step, after_each)
+        self._step(self._active, self._actions.of, after_step, after_each)
 
     def forget(self) -> None:
         """After an error: record no steps under way. All envs will be reset."""
@@ -138,7 +150,10 @@ class InProcessVector:
 
     def _restart(self, env_index: int, error: Exception) -> None:
         self._failures.restart([env_index], error, partial(self._make_anew, env_index), self._seeds)
+        resting, self._resting = self._resting, set()
+        self._active = self._slots
         self._slots[env_index] = env_index, self._recording(env_index), self._store.table.envs[env_index]
+        self._let_rest(resting)
 
 
 class SplitVector(InProcessVector):
@@ -158,14 +173,17 @@ class SplitVector(InProcessVector):
         self._idle = list(self._parts)
 
     def send(self) -> int:
-        """Have all envs stepped that have no actions yet; returns their number."""
-        n_sent = sum(map(len, self._idle))
-        for part in self._idle:
+        """Have all envs stepped that have no actions yet and don't rest; returns their number."""
+        n_sent = 0
+        going = [part for part in self._idle if not self._resting.issuperset(part)]
+        for part in going:
             for env_index in part:
-                lanes = self._slots[env_index][2]
-                self._sent[lanes] = self._actions.of(lanes)
-        self._stepping += self._idle
-        self._idle = []
+                if env_index not in self._resting:
+                    lanes = self._slots[env_index][2]
+                    self._sent[lanes] = self._actions.of(lanes)
+                    n_sent += 1
+        self._stepping += going
+        self._idle = [part for part in self._idle if part not in going]
         self.n_stepping += n_sent
         return n_sent
 
@@ -173,7 +191,8 @@ class SplitVector(InProcessVector):
         """Record the steps of the part that was sent actions first; see `InProcessVector.recv`."""
         part = self._stepping.pop(0)
         self._idle.append(part)
-        self._step([self._slots[env_index] for env_index in part], self._sent.pop, after_step, after_each)
+        slots = [slot for slot in map(self._slots.__getitem__, part) if slot[2] in self._sent]
+        self._step(slots, self._sent.pop, after_step, after_each)
 
     def forget(self) -> None:
         super().forget()

@@ -38,6 +38,7 @@ class ProcessVector:
         self._idle = list(self._units)
         self._stepping: list[Unit] = []  # in the order in which they were told to
         self.n_stepping = 0
+        self._batch_size = parts.batch_size
         self._next = in_turn if parts.batch_size is None else partial(first_ready, batch_size=parts.batch_size)
         self._seeds = parts.seeds
         self._store = parts.store
@@ -48,6 +49,7 @@ class ProcessVector:
         self._seconds = parts.seconds
         self._env_states = parts.env_states
         self._failures = parts.failures
+        self._resting: set[int] = set()
         self._lost: set[int] = set()  # envs that were lost with their worker while it did something else
 
     # Resets.
@@ -56,6 +58,7 @@ class ProcessVector:
         """Reset these envs and write their first observations; only an env's first reset is seeded."""
         wanted = set(env_indices)
         self._lost -= wanted
+        self._resting -= wanted
         resets = []
         for worker in self._workers:
             places = [place for place, i in enumerate(worker.env_indices) if i in wanted]
@@ -102,18 +105,25 @@ class ProcessVector:
         self._record_state(worker, place, extra)
         write_reset(self._store, env_index, result, self._unchecked_resets)
 
+    def rest(self, env_indices: Iterable[int]) -> None:
+        """These envs have no episode, and are not stepped until they are reset."""
+        self._resting.update(env_indices)
+
     # Steps.
 
     def send(self) -> int:
-        """Have all envs stepped that are not being stepped; returns their number."""
+        """Have all envs stepped that are not being stepped and don't rest; returns their number."""
         begun = perf_counter()
         n_sent = 0
-        for unit in self._idle:
-            self._send_actions(unit)
-            n_sent += len(unit.env_indices)
+        going, self._idle = self._idle, []
+        if self._resting:
+            awake = {self._turn_of(unit) for unit in going if not self._resting.issuperset(unit.env_indices)}
+            self._idle = [unit for unit in going if self._turn_of(unit) not in awake]
+            going = [unit for unit in going if self._turn_of(unit) in awake]
+        for unit in going:
+            n_sent += self._send_actions(unit)
         self.n_stepping += n_sent
-        self._stepping += self._idle
-        self._idle = []
+        self._stepping += going
         self._seconds["timed_send"] += perf_counter() - begun
         return n_sent
 
@@ -127,8 +137,9 @@ class ProcessVector:
             elsewhere = seconds["after_step"]
             if extras is None:
                 for env_index in unit.env_indices:
-                    self._end_episode(env_index, after_step)
-            elif extras or self._lost or self._unchecked_steps or self._env_states:
+                    if env_index not in self._resting:
+                        self._end_episode(env_index, after_step)
+            elif extras or self._lost or self._unchecked_steps or self._env_states or self._resting:
                 self._write_each(unit, extras, after_step, after_each)
             else:
                 self._write_steps(unit, after_step, after_each)
@@ -147,18 +158,29 @@ class ProcessVector:
         self._stepping, self._idle = [], list(self._units)
         self.n_stepping = 0
 
-    def _send_actions(self, unit: Unit) -> None:
+    def _turn_of(self, unit: Unit) -> Unit | int:
+        """Units with the same take their turns together."""
+        return unit if self._batch_size else unit.part
+
+    def _send_actions(self, unit: Unit) -> int:
+        """Returns for how many of the unit's envs."""
         given: dict[int, dict] = {}
-        lost: set[int] = set()
+        lost: set[int] = set()  # or resting
+        n_resting = 0
         slots, lanes, actions_of = unit.worker.slots, self._lanes, self._actions.of
         for place, env_index in unit.envs:
-            if env_index in self._lost:
+            if env_index in self._lost or env_index in self._resting:
                 lost.add(place)
+                n_resting += env_index in self._resting
                 continue
             actions = actions_of(lanes[env_index])
             if not slots[place].actions.write(actions):
                 given[place] = actions
-        unit.send(given, lost)
+        if n_resting == len(unit.envs):
+            unit.is_answered = False
+        else:
+            unit.send(given, lost)
+        return len(unit.envs) - n_resting
 
     def _answer(self, unit: Unit) -> dict[int, Extra] | None:
         """What its envs have brought that is not in the memory, by place; None if they are lost."""
@@ -185,6 +207,8 @@ class ProcessVector:
         """The same, where there may be more to it."""
         for place, env_index in unit.envs:
             extra = extras.get(place, NOTHING)
+            if env_index in self._resting:
+                continue
             if env_index in self._lost:
                 self._end_episode(env_index, after_step)
             elif extra.failure is not None:

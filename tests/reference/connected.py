@@ -105,11 +105,11 @@ class ConnectedReference(ReferenceRunner):
 
     min_lookback_rows = max(N_FRAMES, N_ACTIONS, N_REWARDS) - 1
 
-    def __init__(self, world: World):
+    def __init__(self, world: World, *, batched: bool = False):
         self.arrived: dict[str, list[int]] = defaultdict(list)
         self.recorded: dict[int, list[np.ndarray]] = {}
         self._flat: dict[str, list[np.ndarray]] = defaultdict(list)
-        super().__init__(world)
+        super().__init__(world, batched=batched)
 
     def _observe(self, episode: Episode, tick: Tick) -> None:
         super()._observe(episode, tick)

@@ -56,18 +56,12 @@ class PolicyOracle(ReferenceRunner):
 
     def remove(self, module_id: str) -> None:
         number = self.numbers.pop(module_id)
-        for episode in self.ongoing:
+        for episode in filter(None, self.ongoing):
             self.removed_in[episode.env, episode.resets].setdefault(module_id, number)
 
     def sample(self, call: Call) -> list:
         self._wants_fresh = call.force_reset or self._target(call)[1]
         return super().sample(call)
-
-    def begin_late(self, episode: Episode) -> None:
-        """The env is reset only now: by the next call, and not when its last episode had ended."""
-        self._take_policies(episode)
-        for trajectory in episode.trajectories:
-            trajectory.module = self._module_for(trajectory.agent, episode)
 
     def _take_policies(self, episode: Episode) -> None:
         key = episode.env, episode.resets
@@ -88,8 +82,8 @@ class PolicyOracle(ReferenceRunner):
             self.chosen[key][agent] = module_id, number
         return self.chosen[key][agent][0]
 
-    def _begin(self, env: int, again: bool = False) -> Episode:
-        episode = super()._begin(env, again)
+    def _begin(self, env: int) -> Episode:
+        episode = super()._begin(env)
         if (env, episode.resets) not in self.mapping_of:
             self._take_policies(episode)  # nobody was there yet
         return episode
@@ -114,9 +108,3 @@ class PoliciesSideBySide(SideBySide):
         self.ended_in_runner = lambda: None
         numbers = {module_id: module.number for module_id, module in modules.items()}
         self.oracle: PolicyOracle = PolicyOracle(world, mapping, numbers, ended)
-
-    def sample(self, call: Call) -> list:
-        for episode in self.oracle.ongoing:
-            if self.envs[episode.env].resets < episode.resets:
-                self.oracle.begin_late(episode)
-        return super().sample(call)

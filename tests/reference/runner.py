@@ -4,8 +4,9 @@ It keeps the whole history of every episode and derives each chunk from it by de
 waiting agents need no state of their own.
 """
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -133,9 +134,9 @@ class ReferenceRunner:
     min_lookback_rows = 0
     """How many steps of each agent a chunk looks back upon at least, if there are so many."""
 
-    def __init__(self, world: World):
+    def __init__(self, world: World, *, batched: bool = False):
         self.world = world
-        self.resets = [0] * world.num_envs
+        self.resets = [-1] * world.num_envs
         self.env_steps = 0
         self.agent_steps: Counter[str] = Counter()
         self.module_steps: Counter[str] = Counter()
@@ -148,8 +149,13 @@ class ReferenceRunner:
         """Episodes returned to their end, in order."""
         self.env_actions: dict[tuple[int, int, int], dict[Hashable, object]] = {}
         """(env, reset, env_t) -> the actions that lead from env_t to the next step."""
-        self.ongoing = [self._begin(env) for env in range(world.num_envs)]
-        self._dropped = False
+        self.ongoing: list[Episode | None] = [None] * world.num_envs
+        """The envs' episodes, one each; None where the env has yet to be reset."""
+        self.batched = batched
+        self.unrecorded: dict[tuple[int, int], int] = {}
+        """(env, reset) -> steps, of episodes that a batch has run in envs that had done their part."""
+        self._resting: dict[int, int] = {}
+        """Such an env -> the steps of its unrecorded episode; -1 before that is begun."""
         parts = [list(range(i, world.num_envs, world.num_splits)) for i in range(world.num_splits)]
         self._parts = [part for part in parts if part]
         """Envs that are stepped together; the part whose turn it is comes first."""
@@ -159,8 +165,13 @@ class ReferenceRunner:
     def sample(self, call: Call) -> list[Chunk]:
         """Those that were finished or split in order of that, then the ongoing ones in env order."""
         target, by_episodes = self._target(call)
-        if by_episodes or call.force_reset or self._dropped:
-            self.ongoing = [self._begin(e.env, again=True) if self._is_dropped(e) else e for e in self.ongoing]
+        if by_episodes or call.force_reset:
+            self.ongoing = [None if e is None or self._is_dropped(e) else e for e in self.ongoing]
+        taking_part = range(self.world.num_envs)[: target if by_episodes else None]
+        for env in range(taking_part.stop, self.world.num_envs):
+            self.ongoing[env] = None
+        self._begin_in(taking_part)
+        to_begin = target - len(taking_part) if by_episodes else math.inf
         done: list[Episode] = []
         self._closed = []
         env_steps_before, agent_steps_before = self.env_steps, self.agent_steps.total()
@@ -168,27 +179,74 @@ class ReferenceRunner:
         made = 0
         while made < target or stepping:
             if made < target:
-                stepping, idle = stepping + idle, []
+                stepping = stepping + [part for part in idle if any(self.ongoing[env] for env in part)]
+                idle = [part for part in idle if part not in stepping]
             idle.append(stepping.pop(0))
-            for env in idle[-1]:
-                self._step(self.ongoing[env])
-                if self.ongoing[env].is_over:
-                    self._close(self.ongoing[env])
-                    done.append(self.ongoing[env])
-            self.ongoing = [self._begin(e.env, again=True) if e.is_over else e for e in self.ongoing]
-            told = [self.ongoing[env] for part in stepping for env in part]
+            over = self._step_part(idle[-1])
+            done += over
+            begin = sorted(episode.env for episode in over)[: min(to_begin, len(over))]
+            to_begin -= len(begin)
+            self._begin_in(begin)
+            told = [self.ongoing[env] for part in stepping for env in part if self.ongoing[env]]
             by_agents = self.world.count_steps_by == "agent_steps"
             steps = self.env_steps - env_steps_before + len(told)
             if by_agents:
                 steps = self.agent_steps.total() - agent_steps_before + sum(len(e.acting) for e in told)
             made = len(done) if by_episodes else steps
         self._parts = idle
-        self._dropped = by_episodes
-        returned = done[:target] if by_episodes else done
-        self.finished += returned
-        self.lost += sum(sum(episode.early.values()) for episode in returned)
-        kept = returned if by_episodes else returned + self.ongoing
-        return self._cut([] if by_episodes else self.ongoing, kept)
+        self.finished += done
+        self.lost += sum(sum(episode.early.values()) for episode in done)
+        ongoing = [episode for episode in self.ongoing if episode]
+        return self._cut(ongoing, done + ongoing)
+
+    def _step_part(self, part: list[int]) -> list[Episode]:
+        """Those whose episode is over, and has no successor yet."""
+        over = []
+        if self.batched:
+            self._step_unrecorded(part)
+        for env in part:
+            episode = self.ongoing[env]
+            if episode is None:
+                continue
+            self._step(episode)
+            if episode.is_over:
+                self._close(episode)
+                over.append(episode)
+                self.ongoing[env] = None
+        return over
+
+    def _step_unrecorded(self, part: list[int]) -> None:
+        """A batch is stepped as a whole: envs that have done their part go on in episodes of which nobody hears."""
+        self._begin_unrecorded(part)
+        for env in self._resting.keys() & part:
+            self._resting[env] += 1
+            self.unrecorded[env, self.resets[env]] = self._resting[env]
+            if self._resting[env] == len(self.world.script(env, self.resets[env])) - 1:
+                self._resting[env] = -1
+
+    def _begin_unrecorded(self, part: list[int]) -> None:
+        for env in self._resting.keys() & part:
+            if self._resting[env] < 0:
+                self.resets[env] += 1
+                self._resting[env] = 0
+
+    def _begin_in(self, envs: Sequence[int]) -> None:
+        """Begin episodes in those of these envs that have none; the other ones without rest."""
+        begin = [env for env in envs if self.ongoing[env] is None]
+        for env, episode in enumerate(self.ongoing):
+            if episode is None and env not in begin:
+                self._resting.setdefault(env, -1)
+        for env in begin:
+            self._resting.pop(env, None)
+        for part in self._parts_of_all():
+            if self.batched and set(part) & set(begin):
+                self._begin_unrecorded(part)  # the batch is reset anyway
+        for env in begin:
+            self.ongoing[env] = self._begin(env)
+
+    def _parts_of_all(self) -> list[range]:
+        n = self.world.num_splits
+        return [range(i, self.world.num_envs, n) for i in range(n)]
 
     def _cut(self, ongoing: list[Episode], kept: list[Episode]) -> list[Chunk]:
         for episode in ongoing:
@@ -205,7 +263,7 @@ class ReferenceRunner:
     @property
     def pending(self) -> float:
         """Rewards of the running episodes that wait for an agent's next observation, or for its first."""
-        return sum(episode.hanging + sum(episode.early.values()) for episode in self.ongoing)
+        return sum(episode.hanging + sum(episode.early.values()) for episode in self.ongoing if episode)
 
     def _target(self, call: Call) -> tuple[int, bool]:
         if call.num_episodes:
@@ -223,8 +281,8 @@ class ReferenceRunner:
     def _module_for(self, agent: Hashable, episode: Episode) -> str:
         return self.world.module_of[agent]
 
-    def _begin(self, env: int, again: bool = False) -> Episode:
-        self.resets[env] += again
+    def _begin(self, env: int) -> Episode:
+        self.resets[env] += 1
         episode = Episode(env, self.resets[env])
         self._observe(episode, self.world.script(env, episode.resets)[0])
         return episode
