@@ -91,6 +91,7 @@ def _of_episodes(rng: random.Random, agents: list) -> Iterator[Question]:
     yield "get_sample_batch()", _batch
     for agent in [*agents, "nobody"]:
         yield f"module_for({agent!r})", lambda episode, agent=agent: episode.module_for(agent)
+    yield "mapping function", lambda episode: [episode.agent_to_module_mapping_fn(agent, episode) for agent in agents]
     where = slice(*(rng.choice((None, *range(-4, 5))) for _ in range(2)))
     lookback = rng.choice((None, 0, 1, 3))
     yield f"slice({where}, {lookback})", lambda episode: episode.slice(where, len_lookback_buffer=lookback)
