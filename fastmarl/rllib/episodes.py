@@ -197,12 +197,12 @@ class MultiAgentEpisode(RLlibEpisode):
         wanted = set(force_list(agent_ids)) or self.agent_ids
         parts = {agent: part for agent, part in self.agent_episodes.items() if agent in wanted}
         if key is None:
-            found: dict[Hashable, dict] = {}
+            found: dict[Hashable, dict] = {agent: {} for agent in parts}
             for name in dict.fromkeys(name for part in parts.values() for name in part.extra_model_outputs):
                 column = self.get_extra_model_outputs(name, indices, list(parts), env_steps=env_steps, **options)
                 for agent, values in column.items():
-                    found.setdefault(agent, {})[name] = values
-            return found
+                    found[agent][name] = values
+            return {agent: columns for agent, columns in found.items() if columns}
         having = [agent for agent, part in parts.items() if key in part.extra_model_outputs]
         if parts and not having:
             raise KeyError(key)

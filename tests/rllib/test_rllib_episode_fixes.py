@@ -672,6 +672,12 @@ def test_53_all_extra_outputs_at_once():
         episode.get_extra_model_outputs("y")
 
 
+def test_53_agents_are_in_their_order_whatever_outputs_they_have():
+    extras = {"cy": {"x": 1.0, "y": 2.0}, "ann": {"y": 3.0}, 1: {"x": 4.0}}
+    episode = step(begin(agents=("cy", "ann", 1)), AGENTS, extras=extras)
+    assert [*episode.get_extra_model_outputs()] == ["cy", "ann", 1]
+
+
 @pytest.mark.parametrize("lookback", [1, 3])
 def test_54_an_agent_that_ended_with_a_chunk_is_no_trouble_in_the_next(lookback):
     episode = step(grow(begin(), 4), ["ann", 1], terminateds={1: True}).cut(lookback)
