@@ -6,7 +6,7 @@ upon in a tick is a slice, and what it answers is recorded by slices.
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,14 @@ ROW_ARRAYS = {
     "seq_no_R": np.int64,
 }
 FINAL_ARRAYS = {"final_prev_F": np.int64, "final_at_F": np.int64}
-Key = str | tuple  # an output's name, or (name, *path) of a leaf of a nested output
+Key = str | tuple  # an output's name, or (name, *path) of a leaf of a nested output, or of a name that is no string
+OWN, OUTPUT = range(2)  # whose arrays: the block's own, by names of its attributes, or outputs, by their keys
+Memory = dict[Any, np.ndarray]
+ANEW = "after a change on purpose, sample(force_reset=True) begins anew"
+
+
+class OutputFormError(ValueError):
+    """An output can't be recorded in one column with what was recorded before."""
 
 
 class Lease:
@@ -47,11 +54,11 @@ class MemoryPool:
     """Hands out sets of arrays and takes them back when the last view of their lease has died, in any thread."""
 
     def __init__(self) -> None:
-        self._idle: deque[dict[Key, np.ndarray]] = deque(maxlen=KEPT_MEMORIES)
+        self._idle: deque[Memory] = deque(maxlen=KEPT_MEMORIES)
         self.capacity = FIRST_CAPACITY  # rows of the largest block yet: new memory is made that large at once
         self.final_capacity = FIRST_CAPACITY
 
-    def lend(self) -> tuple[dict[Key, np.ndarray], Lease]:
+    def lend(self) -> tuple[Memory, Lease]:
         try:
             memory = self._idle.pop()
         except IndexError:
@@ -92,7 +99,7 @@ class Block:
         self.n_connected = self.n_finals_connected = 0
         self.rows = rows
         self._memory, self._lease = pool.lend()
-        self._objects: dict[Key, np.ndarray] = {}  # leaves that are no arrays: these have no array interface to lease
+        self._objects: Memory = {}  # leaves that are no arrays: these have no array interface to lease
         self.outputs: dict[Key, np.ndarray] = {}
         self.lookback_R = np.zeros(0, np.bool_)  # of the rows carried over: whether their step was complete before
         self._row_bytes: list[list[np.ndarray]] | None = None
@@ -111,14 +118,16 @@ class Block:
             self._bind(self._pool.capacity)
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
-        """Store what the module answered to rows first .. first + n. Outputs that it lacks this time are blank."""
+        """Store what the module answered to rows first .. first + n. Outputs that it lacks this time are blank.
+
+        Raises:
+            OutputFormError: an output has another dtype, shape or structure than before.
+        """
         if _store.write_rows(self.outputs, outputs, first, n):
             return
+        before = list(self.outputs)
         for key, values in outputs.items():
-            column = self.outputs.get(key)
-            if column is None:
-                column = self._add_output(key, values, first)
-            column[first : first + n] = values
+            self._fitting_column(key, values, first, before)[first : first + n] = values
         for key, column in self.outputs.items():
             if key not in outputs:
                 _blank(key, column[first : first + n])
@@ -146,14 +155,14 @@ class Block:
         if self.raw_layout is not None:
             for old, new in zip(source.raw_obs, self.raw_obs, strict=True):
                 _take(old, rows, new)
-        for key, old in source.outputs.items():
-            self.outputs[key] = self._array(key, (self.rows.capacity, *old.shape[1:]), old.dtype)
+        for key, old in source.outputs.items() if n else ():
+            self.outputs[key] = self._output_array(key, old, old.dtype)
             _take(old, rows, self.outputs[key])
         self.rows.n = self.n_connected = n
 
     def output_keys(self) -> tuple[str, ...]:
         """Names of what is recorded beside the actions."""
-        names = (key if isinstance(key, str) else key[0] for key in self.outputs)
+        names = map(name_of, self.outputs)
         return (*(name for name in dict.fromkeys(names) if name != Columns.ACTIONS), Columns.WEIGHTS_SEQ_NO)
 
     def output(self, name: str) -> Any:
@@ -164,36 +173,55 @@ class Block:
         """
         if name == Columns.WEIGHTS_SEQ_NO:
             return self.seq_no_R
-        if name in self.outputs:
+        if isinstance(name, str) and name in self.outputs:
             return self.outputs[name]
         leaves = {key[1:]: column for key, column in self.outputs.items() if isinstance(key, tuple) and key[0] == name}
         if not leaves:
             raise KeyError(name)
         return _nested(leaves)
 
-    def _add_output(self, key: Key, values: np.ndarray, first: int) -> np.ndarray:
-        column = self._array(key, (self.rows.capacity, *values.shape[1:]), values.dtype)
-        _blank(key, column[:first])
-        self.outputs[key] = column
+    def _fitting_column(self, key: Key, values: np.ndarray, first: int, before: Collection[Key]) -> np.ndarray:
+        """The column that these values belong to; made now if there is none.
+
+        Args:
+            before: the keys of columns that there were in the last tick.
+        """
+        column = self.outputs.get(key)
+        if column is None:
+            if parts := [other for other in before if name_of(other) == name_of(key)]:
+                raise OutputFormError(f"output {name_of(key)!r} was recorded with the parts {parts}, and now has "
+                                      f"{key!r}; give it one structure in all steps; {ANEW}")  # fmt: skip
+            if name_of(key) == Columns.WEIGHTS_SEQ_NO:
+                raise OutputFormError(f"{key!r} is what the runner records itself; give this output another name")
+            column = self.outputs[key] = self._output_array(key, values, values.dtype)
+            _blank(key, column[:first])
+        elif (column.dtype, column.shape[1:]) != (values.dtype, values.shape[1:]):
+            dtype = np.result_type(column, values)
+            # Random actions and a module's own may differ in their width.
+            is_wider = name_of(key) == Columns.ACTIONS and dtype.kind in (column.dtype.kind, values.dtype.kind)
+            if not is_wider or column.shape[1:] != values.shape[1:]:
+                raise OutputFormError(f"output {key!r} was recorded as {_form(column)}, and now is {_form(values)}; "
+                                      f"give it one form in all steps; {ANEW}")  # fmt: skip
+            column = self.outputs[key] = self._output_array(key, values, dtype, first)
         return column
 
     def _bind(self, capacity: int) -> None:
         written, self._row_bytes = self.rows.n, None
         for name, dtype in ROW_ARRAYS.items():
-            setattr(self, name, self._array(name, (capacity,), np.dtype(dtype), written))
+            setattr(self, name, self._array((OWN, name), (capacity,), np.dtype(dtype), written))
         self.obs = self._leaves("obs", self.layout, capacity, written)
         self.raw_obs = self.obs
         if self.raw_layout is not None:
             self.raw_obs = self._leaves("raw", self.raw_layout, capacity, written)
         for key, column in self.outputs.items():
-            self.outputs[key] = self._array(key, (capacity, *column.shape[1:]), column.dtype, written)
+            self.outputs[key] = self._output_array(key, column, column.dtype, written)
         leaves = self._leaf_rows(self.raw_obs)
         self.rows.bind(leaves, self.lane_R, self.prev_R, self.env_t_R, self.reward_R)
 
     def _bind_finals(self, capacity: int) -> None:
         written, self._row_bytes = self.rows.n_finals, None
         for name, dtype in FINAL_ARRAYS.items():
-            setattr(self, name, self._array(name, (capacity,), np.dtype(dtype), written))
+            setattr(self, name, self._array((OWN, name), (capacity,), np.dtype(dtype), written))
         self.final_obs = self._leaves("final", self.layout, capacity, written)
         self.raw_final_obs = self.final_obs
         if self.raw_layout is not None:
@@ -202,7 +230,7 @@ class Block:
 
     def _leaves(self, prefix: str, layout: RowLayout, capacity: int, written: int) -> list[np.ndarray]:
         return [
-            self._array(f"{prefix}{i}", (capacity, *leaf.shape), leaf.dtype, written)
+            self._array((OWN, f"{prefix}{i}"), (capacity, *leaf.shape), leaf.dtype, written)
             for i, leaf in enumerate(layout.leaves)
         ]
 
@@ -210,8 +238,12 @@ class Block:
         leaves = (self.raw_layout or self.layout).leaves
         return [LeafRows(array, leaf.path, leaf.sizes) for array, leaf in zip(arrays, leaves, strict=True)]
 
-    def _array(self, key: Key, shape: tuple, dtype: np.dtype, written: int = 0) -> np.ndarray:
-        """The memory's array of that name, made anew where it has another shape; the first `written` rows stay."""
+    def _output_array(self, key: Key, like: np.ndarray, dtype: np.dtype, written: int = 0) -> np.ndarray:
+        """Memory for an output's rows, of the shape of those of `like`."""
+        return self._array((OUTPUT, key), (len(self.lane_R), *like.shape[1:]), dtype, written)
+
+    def _array(self, key: tuple[int, Key], shape: tuple, dtype: np.dtype, written: int = 0) -> np.ndarray:
+        """The memory's array of that key, made anew where it has another shape; the first `written` rows stay."""
         memory = self._objects if dtype == object else self._memory
         old = memory.get(key)
         if old is None or old.shape != shape or old.dtype != dtype:
@@ -227,6 +259,15 @@ class Block:
     seq_no_R: np.ndarray  # number of the weights that acted, written once a call
     final_prev_F: np.ndarray
     final_at_F: np.ndarray
+
+
+def name_of(key: Key) -> Any:
+    """The name of the output that a key belongs to."""
+    return key if isinstance(key, str) else key[0]
+
+
+def _form(column: np.ndarray) -> str:
+    return f"{column.dtype} of shape {list(column.shape[1:])} a row"
 
 
 def _take(source: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:

@@ -335,11 +335,12 @@ class ModuleInference:
 def _leaves(outputs: dict[str, Any]) -> dict[Key, torch.Tensor]:
     tensors: dict[Key, torch.Tensor] = {}
     for name, value in outputs.items():
+        key: Key = name if isinstance(name, str) else (name,)
         if type(value) is torch.Tensor:
-            tensors[name] = value
+            tensors[key] = value
         else:
             for path, leaf in flatten_struct(value):
-                tensors[(name, *path) if path else name] = torch.as_tensor(leaf)
+                tensors[(name, *path) if path else key] = torch.as_tensor(leaf)
     return tensors
 
 

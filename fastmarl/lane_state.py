@@ -1,6 +1,6 @@
 """The recurrent state of every lane of one module."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,10 +19,12 @@ class LaneState:
     Args:
         initial: nested dict of arrays or tensors without a batch axis: the state at an agent's first step.
         table: the lanes.
+        casting: of later states to the dtype of the initial one, in NumPy's terms.
     """
 
-    def __init__(self, initial: Any, table: LaneTable):
+    def __init__(self, initial: Any, table: LaneTable, casting: Literal["safe", "unsafe"] = "safe"):
         self._table = table
+        self._casting: Literal["safe", "unsafe"] = casting
         self._keys = [(Columns.STATE_OUT, *path) for path, _ in flatten_struct(initial)]
         self._initial = [_array(leaf) for _, leaf in flatten_struct(initial)]
         self._structure = initial
@@ -76,6 +78,9 @@ class LaneState:
             if out is None or out.shape != read.shape:
                 got = "nothing" if out is None else f"shape {out.shape}"
                 raise ModuleOutputError(module_id, f"expected {key} of shape {read.shape}, got {got}")
+            if out.dtype != read.dtype and not np.can_cast(out.dtype, read.dtype, self._casting):
+                raise ModuleOutputError(module_id, f"expected {key} of dtype {read.dtype}, as get_initial_state() "
+                                        f"gives it, got {out.dtype}; give both the same dtype")  # fmt: skip
             rows_to_lanes(np.ascontiguousarray(out.reshape(len(lanes), -1), read.dtype), lanes, values_LK)
             state_in[(Columns.STATE_IN, *key[1:]) if len(key) > 1 else Columns.STATE_IN] = read
         return state_in

@@ -16,11 +16,12 @@ import numpy as np
 from fastmarl import _store
 from fastmarl._records import EpisodeRecord, episode_id, next_chunks, open_all, settle_all, steps_by_agent
 from fastmarl._scatter import ModuleRows, Scatter
-from fastmarl.block import Block, Key, MemoryPool
+from fastmarl.block import Block, Key, MemoryPool, OutputFormError
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.connectors.rewards import RewardConnector
 from fastmarl.env_states import EnvStates
 from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.errors import ModuleOutputError
 from fastmarl.kernels.accumulate import accumulate
 from fastmarl.lanes import LaneTable
 from fastmarl.spaces import RowLayout
@@ -165,9 +166,16 @@ class EpisodeStore:
                 connectors.record(self.blocks[module])
 
     def record(self, module: int, outputs: dict[Key, np.ndarray]) -> None:
-        """Store a module's answers to the rows from `acting_from[module]` on."""
+        """Store a module's answers to the rows from `acting_from[module]` on.
+
+        Raises:
+            ModuleOutputError: an output has another dtype, shape or structure than in the rows before.
+        """
         first = self.acting_from[module]
-        self.blocks[module].record(first, self.rows[module].n - first, outputs)
+        try:
+            self.blocks[module].record(first, self.rows[module].n - first, outputs)
+        except OutputFormError as problem:
+            raise ModuleOutputError(self.module_ids[module], str(problem)) from None
 
     def advance(self) -> int:
         """All agents have acted; what is written from now on is the next tick's. Returns the number of actions."""

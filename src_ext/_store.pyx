@@ -114,7 +114,10 @@ def write_rows(dict columns, dict outputs, Py_ssize_t first, Py_ssize_t n):
         column, rows = <cnp.ndarray?><object>found, <cnp.ndarray?><object>value
         n_bytes = row_bytes(column)
         if (cnp.PyArray_TYPE(rows) != cnp.PyArray_TYPE(column) or not cnp.PyArray_ISCARRAY_RO(rows)
-                or <size_t>cnp.PyArray_NBYTES(rows) != n * n_bytes or first + n > cnp.PyArray_DIM(column, 0)):
+                or cnp.PyArray_NDIM(rows) != cnp.PyArray_NDIM(column) or cnp.PyArray_DIM(rows, 0) != n
+                or first + n > cnp.PyArray_DIM(column, 0)
+                or not cnp.PyArray_CompareLists(cnp.PyArray_DIMS(rows) + 1, cnp.PyArray_DIMS(column) + 1,
+                                                cnp.PyArray_NDIM(rows) - 1)):
             return False
         memcpy(cnp.PyArray_BYTES(column) + first * n_bytes, cnp.PyArray_DATA(rows), n * n_bytes)
     return True

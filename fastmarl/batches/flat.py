@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.batches.trajectories import Trajectories, as_objects, by_module
+from fastmarl.batches.trajectories import RECORDED, Trajectories, as_objects, by_module
 from fastmarl.columns import Columns
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.spaces import flatten_struct, map_struct
@@ -34,7 +34,7 @@ def columns(
     Args:
         episodes: chunks as `sample()` returns them, of as many calls as you like.
         outputs: names of recorded outputs, NaN (0 for integers) where an agent has none; None: all that all of the
-            module's agents have, but "state_in" and "state_out".
+            module's agents have, but "state_in" and "state_out", and those with the name of another column.
 
     Raises:
         BatchError: an output was not recorded, or a module's agents have different spaces.
@@ -46,8 +46,8 @@ def columns(
 
 def _columns(trajectories: Trajectories, outputs: Collection[str] | None, next_obs: bool) -> Batch:
     steps = trajectories.own_steps()
-    names = [Columns.OBS, Columns.ACTIONS, Columns.REWARDS, *trajectories.wanted_outputs(outputs)]
-    batch: Batch = {name: trajectories.read(name, steps) for name in names}
+    batch: Batch = {name: trajectories.read(name, steps) for name in RECORDED}
+    batch |= {name: trajectories.read_output(name, steps) for name in trajectories.wanted_outputs(outputs)}
     batch |= trajectories.end_flags()
     batch[Columns.SEQ_LENS] = trajectories.length_S
     batch[Columns.FINAL_OBS] = trajectories.final_obs()

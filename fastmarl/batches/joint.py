@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 import numpy as np
 
 from fastmarl.batches.flat import Batch
-from fastmarl.batches.trajectories import ENV_T, Trajectories, as_objects
+from fastmarl.batches.trajectories import ENV_T, RECORDED, Trajectories, as_objects
 from fastmarl.columns import Columns
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import BatchError
@@ -49,7 +49,8 @@ def aligned(
             left out; or None: each module's agents are a group.
         agents: all agents in the order in which groups are seated, where `groups` is not a dict. None: in order of
             appearance in `episodes`, which may be another one for other episodes.
-        outputs: names of recorded outputs; None: those that all agents of the group have, but "state_in", "state_out".
+        outputs: names of recorded outputs; None: those that all agents of the group have, but "state_in", "state_out",
+            and those with the name of another column.
 
     Raises:
         BatchError: the agents of a group have different spaces, an output was not recorded, or only some of the chunks
@@ -129,8 +130,9 @@ def _columns(seats: _Seats, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: 
     row_N = trajectories.read(ENV_T, steps) - first_E[chunk_N]
     shape_EA = len(first_E), seats.n_seats
     spread = _Spread((int(n_rows_E.max()), *shape_EA), row_N, chunk_N, np.repeat(seat_S, trajectories.length_S))
-    names = [Columns.OBS, Columns.ACTIONS, Columns.REWARDS, *trajectories.wanted_outputs(outputs)]
-    batch: Batch = {name: map_struct(spread, trajectories.read(name, steps)) for name in names}
+    batch: Batch = {name: map_struct(spread, trajectories.read(name, steps)) for name in RECORDED}
+    for name in trajectories.wanted_outputs(outputs):
+        batch[name] = map_struct(spread, trajectories.read_output(name, steps))
     batch |= {name: spread(flag_N) for name, flag_N in trajectories.end_flags().items()}
     batch[Columns.ACTIVE] = spread(np.ones(len(steps), bool))
     spread = _Spread(shape_EA, chunk_S, seat_S)

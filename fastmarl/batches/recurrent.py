@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.batches.flat import Batch
-from fastmarl.batches.trajectories import Trajectories, as_objects, by_module
+from fastmarl.batches.trajectories import RECORDED, Trajectories, as_objects, by_module
 from fastmarl.columns import Columns
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import BatchError
@@ -41,7 +41,8 @@ def sequences(
 
     Args:
         episodes: chunks as `sample()` returns them.
-        outputs: names of recorded outputs; None: all but "state_in" and "state_out".
+        outputs: names of recorded outputs; None: all but "state_in" and "state_out", and those with the name of
+            another column.
         extra_columns: module id -> name -> array [n, ...] or nested ones, a row for each row of `columns(episodes)`,
             such as advantages. They are 0 in a lookback.
 
@@ -99,8 +100,9 @@ def _cut(trajectories: Trajectories, max_seq_len: int, burn_in: int) -> _Cuts:
 
 def _recorded(trajectories: Trajectories, cuts: _Cuts, outputs: Collection[str] | None) -> Batch:
     steps = cuts.step_BT.reshape(-1)
-    names = [Columns.OBS, Columns.ACTIONS, Columns.REWARDS, *trajectories.wanted_outputs(outputs)]
-    batch = {name: map_struct(cuts.zero_padding, trajectories.read(name, steps)) for name in names}
+    batch = {name: map_struct(cuts.zero_padding, trajectories.read(name, steps)) for name in RECORDED}
+    for name in trajectories.wanted_outputs(outputs):
+        batch[name] = map_struct(cuts.zero_padding, trajectories.read_output(name, steps))
     trajectory_B, last_B = cuts.trajectory_B, cuts.last_B
     is_end_B = last_B == trajectories.last_S[trajectory_B]
     for name, flag_S in (
@@ -133,7 +135,7 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
     """The recurrent states before and after each sequence, if there are any."""
     if Columns.STATE_IN not in trajectories.output_keys():
         return {}
-    state_in = trajectories.read(Columns.STATE_IN, cuts.first_B)
+    state_in = trajectories.read_output(Columns.STATE_IN, cuts.first_B)
     for _, leaf in flatten_struct(state_in):
         unknown = np.isnan(leaf.reshape(len(leaf), -1)).any(1) if leaf.dtype.kind == "f" else np.zeros(0, bool)
         if unknown.any():
@@ -143,7 +145,7 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
                              f"recurrent state; leave such episodes out, and go on with force_reset=True")  # fmt: skip
     return {
         Columns.STATE_IN: state_in,
-        Columns.STATE_OUT: trajectories.read(Columns.STATE_OUT, cuts.last_B),
+        Columns.STATE_OUT: trajectories.read_output(Columns.STATE_OUT, cuts.last_B),
     }
 
 

@@ -22,7 +22,14 @@ from fastmarl.single_agent_episode import SingleAgentEpisode
 from fastmarl.spaces import flatten_struct, map_struct
 
 ENV_T = "env_t"  # the env step at which an observation arrived
+RECORDED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 STATES = (Columns.STATE_IN, Columns.STATE_OUT)
+NOT_OUTPUTS = frozenset((
+    Columns.OBS, Columns.NEXT_OBS, Columns.FINAL_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS,
+    Columns.TRUNCATEDS, Columns.SEQ_LENS, Columns.LOSS_MASK, Columns.EPS_ID, Columns.AGENT_ID, Columns.ACTIVE,
+    Columns.ENV_STATE, Columns.FINAL_T, Columns.FIRST_ENV_T,
+))  # fmt: skip
+"""Names of columns of batches that a module's output may have, too; there they mean what they always mean."""
 
 
 class BlockRun:
@@ -46,6 +53,10 @@ class BlockRun:
             return self._block.env_t_R.take(rows).astype(np.int64)  # as everywhere outside of blocks
         return map_struct(lambda leaf: leaf.take(rows, 0), self._column(name))
 
+    def read_output(self, name: str, steps: np.ndarray) -> Any:
+        rows = self._row_N[steps]
+        return map_struct(lambda leaf: leaf.take(rows, 0), self._block.output(name))
+
     def final_obs(self) -> Any:
         block, has_ended = self._block, self._final_S >= 0
         leaves = [leaf.take(self._last_row_S, 0) for leaf in block.obs]
@@ -62,6 +73,7 @@ class BlockRun:
             return block.layout.nest(list(block.obs))
         if name == Columns.REWARDS:
             return block.reward_R if block.rewards is None else block.rewards(block.reward_R)
+        assert name == Columns.ACTIONS
         return block.output(name)
 
 
@@ -78,6 +90,9 @@ class SourceRun:
     def read(self, name: str, steps: np.ndarray) -> Any:
         return map_struct(lambda leaf: leaf.take(steps, 0), self._column(name))
 
+    def read_output(self, name: str, steps: np.ndarray) -> Any:
+        return map_struct(lambda leaf: leaf.take(steps, 0), self._source.extra(name))
+
     def final_obs(self) -> Any:
         return map_struct(lambda leaf: leaf[-1:].copy(), self._source.observations())
 
@@ -92,7 +107,8 @@ class SourceRun:
             return source.actions()
         if name == Columns.REWARDS:
             return source.rewards()
-        return source.env_ts() if name == ENV_T else source.extra(name)
+        assert name == ENV_T
+        return source.env_ts()
 
 
 class Trajectories:
@@ -146,15 +162,18 @@ class Trajectories:
         return list(dict.fromkeys(key for run in self._runs for key in run.output_keys()))
 
     def wanted_outputs(self, outputs: Collection[str] | None) -> list[str]:
-        """These; None: those of all trajectories, but no recurrent states.
+        """These; None: those of all trajectories, but no recurrent states, and none with the name of another column.
 
         Raises:
-            BatchError: one of them was not recorded.
+            BatchError: one of them was not recorded, or has the name of another column.
         """
         recorded = self.output_keys()
         if outputs is None:
             of_all = set.intersection(*(set(run.output_keys()) for run in self._runs))
-            return [key for key in recorded if key in of_all and key not in STATES]
+            return [key for key in recorded if key in of_all and key not in STATES and key not in NOT_OUTPUTS]
+        if taken := [key for key in outputs if key in NOT_OUTPUTS]:
+            raise BatchError(f"output {taken[0]!r} has the name of another column of batches; read it with "
+                             f"get_extra_model_outputs(), or give the module's output another name")  # fmt: skip
         lacking = [key for key in outputs if key not in recorded]
         if lacking:
             raise BatchError(f"expected outputs among the recorded {recorded}, got {lacking[0]!r}")
@@ -164,25 +183,33 @@ class Trajectories:
         """A column's items at these positions, nested as it is, copied.
 
         Args:
-            name: Columns.OBS, ACTIONS or REWARDS, ENV_T, or a recorded output.
+            name: Columns.OBS, ACTIONS or REWARDS, or ENV_T.
             steps: int64 [n]; the trajectories that they belong to must not decrease.
 
         Raises:
             BatchError: the trajectories' items have different dtypes, shapes or structures.
         """
-        if len(self._runs) == 1:
-            return self._runs[0].read(name, steps)
-        run_of = np.searchsorted(self._first_step_of_run, steps, "right") - 1
-        pieces = np.split(steps, np.searchsorted(run_of, np.arange(1, len(self._runs))))
-        is_output = name not in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, ENV_T)
-        columns = [
-            None if is_output and name not in run.output_keys() else run.read(name, piece - first)
-            for run, piece, first in zip(self._runs, pieces, self._first_step_of_run, strict=True)
-        ]
+        pieces = self._pieces(steps)
+        columns = [run.read(name, piece) for run, piece in zip(self._runs, pieces, strict=True)]
+        return self._joined(name, columns)
+
+    def read_output(self, name: str, steps: np.ndarray) -> Any:
+        """The same of a recorded output of this name; blank where a trajectory has none."""
+        pieces = self._pieces(steps)
+        columns = [run.read_output(name, piece) if name in run.output_keys() else None
+                   for run, piece in zip(self._runs, pieces, strict=True)]  # fmt: skip
         like = next(column for column in columns if column is not None)
         filled = [blank_like(like, len(piece), name) if column is None else column
                   for column, piece in zip(columns, pieces, strict=True)]  # fmt: skip
         return self._joined(name, filled)
+
+    def _pieces(self, steps: np.ndarray) -> list[np.ndarray]:
+        """Of each run, the positions in it."""
+        if len(self._runs) == 1:
+            return [steps]
+        run_of = np.searchsorted(self._first_step_of_run, steps, "right") - 1
+        pieces = np.split(steps, np.searchsorted(run_of, np.arange(1, len(self._runs))))
+        return [piece - first for piece, first in zip(pieces, self._first_step_of_run, strict=True)]
 
     def final_obs(self) -> Any:
         """The observation after each trajectory's last step, [S, ...], copied.

@@ -96,7 +96,7 @@ class RLlibBlock(Block):
         for key, values in outputs.items():
             column = self.outputs.get(key)
             if column is None:
-                column = self.outputs[key] = self._array(key, (self.rows.capacity, *values.shape[1:]), values.dtype)
+                column = self.outputs[key] = self._output_array(key, values, values.dtype)
             column[first : first + n] = values
 
     def _same_columns(self, outputs: dict[Key, np.ndarray]) -> bool:

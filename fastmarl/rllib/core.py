@@ -104,7 +104,7 @@ class Core:
         if not module.is_stateful():
             return None
         self.store.stateful.add(self.module_ids.index(module_id))
-        return LaneState(module.get_initial_state(), self.table)
+        return LaneState(module.get_initial_state(), self.table, casting="unsafe")
 
 
 def _already_mapped(agent_id: Hashable, env_index: int) -> int:

@@ -331,10 +331,11 @@ class ModulePart:
 def _leaves(outputs: dict[str, Any]) -> dict[Key, Any]:
     leaves: dict[Key, Any] = {}
     for name, value in outputs.items():
+        key: Key = name if isinstance(name, str) else (name,)
         if isinstance(value, Tensor):
-            leaves[name] = value
+            leaves[key] = value
         else:
-            leaves.update(((name, *path) if path else name, leaf) for path, leaf in flatten_struct(value))
+            leaves.update(((name, *path) if path else key, leaf) for path, leaf in flatten_struct(value))
     return leaves
 
 

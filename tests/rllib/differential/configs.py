@@ -27,6 +27,7 @@ MODULES: dict[str, type] = {
     "any": modules.AnySpaces,
     "noting": modules.NotingAnySpaces,
     "extras": modules.Extras,
+    "odd_names": modules.OddNames,
     "own_actions": modules.OwnActions,
     "heuristic": modules.Heuristic,
     "memory": modules.Memory,

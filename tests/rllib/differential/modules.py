@@ -60,6 +60,17 @@ class Extras(AnySpaces):
         }
 
 
+class OddNames(AnySpaces):
+    """Outputs with the names of the core's own arrays; dm_tree takes strings alone."""
+
+    def _forward(self, batch: Batch, **kwargs: Any) -> Batch:
+        rows = self.rows(batch)
+        names = ("obs0", "final0", "lane_R", "prev_R", "env_t_R", "reward_R", "seq_no_R")
+        numbers = {name: rows.sum(1).long() + i for i, name in enumerate(names)}
+        parts = {"one": rows.sum(1), "two": rows.sum(1) + 1}
+        return {Columns.ACTION_DIST_INPUTS: self.layer(rows), **numbers, "parts": parts}
+
+
 class OwnActions(AnySpaces):
     """Samples by itself; RLlib adds the log probability only where it samples."""
 

@@ -1,0 +1,207 @@
+"""Outputs of modules keep to themselves, whatever they are called, and to the form that they began with."""
+
+import numpy as np
+import pytest
+import torch
+
+import fastmarl
+from fastmarl import batches
+from fastmarl.errors import BatchError, ModuleOutputError
+from fastmarl.modules import RLModule
+from fastmarl.testing import CountingEnv
+
+OWN = ["obs0", "raw0", "raw_final0", "final0", "lane_R", "prev_R", "env_t_R", "reward_R", "seq_no_R", "final_prev_F",
+       "final_at_F"]  # fmt: skip
+COLUMNS = ["obs", "new_obs", "rewards", "infos", "terminateds", "truncateds", "seq_lens", "loss_mask", "eps_id",
+           "active", "agent_id", "env_t", "env_state", "final_obs", "final_t", "first_env_t", "t", "state_in",
+           "state_out"]  # fmt: skip
+ODD = ["", "a.b", ("a", "b"), 3]
+NAMES = [*OWN, *COLUMNS, *ODD]
+DTYPES = {"lane_R": torch.int32, "env_t_R": torch.int32, "reward_R": torch.float64}  # as the columns of these names
+
+
+class Env(CountingEnv):
+    """Observations tell agent and time."""
+
+    def __init__(self, config):
+        super().__init__(2, episode_length=50)
+
+    def _observations(self):
+        return {agent: obs + np.float32(1000 * i) for i, (agent, obs) in enumerate(super()._observations().items())}
+
+
+def marked(obs, i, dtype):
+    """What output number i says of an observation."""
+    return (obs[:, 0] * 100 + i).to(dtype)
+
+
+class Named(RLModule):
+    """An output of each name, and some that are nested."""
+
+    def _forward(self, batch, **kwargs):
+        obs = batch["obs"]
+        outputs = {name: marked(obs, i, DTYPES.get(name, torch.int64)) for i, name in enumerate(NAMES)}
+        nested = {"a": {"b": marked(obs, 90, torch.int64)}, "c": (marked(obs, 91, torch.int64),)}
+        return {**outputs, **nested, "actions": obs[:, 0].long() % 3}
+
+
+def make_runner(module_class, **options):
+    defaults = {"env": Env, "num_envs_per_env_runner": 2, "seed": 1, "episode_lookback_horizon": 3}
+    spec = fastmarl.RLModuleSpec(module_class=module_class)
+    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**{**defaults, "rl_module_spec": spec, **options}))
+
+
+@pytest.fixture(scope="module")
+def chunks():
+    runner = make_runner(Named)
+    return [chunk for _ in range(3) for chunk in runner.sample(num_timesteps=150)]  # memory grows and is used again
+
+
+def test_an_output_of_any_name_is_recorded_and_nothing_else_is_touched(chunks):
+    assert len(chunks) > 6
+    for chunk in chunks:
+        for i, agent in enumerate(chunk.agent_episodes.values()):
+            times = 1000 * i + agent.env_ts().astype(np.float32)
+            assert np.array_equal(agent.get_observations()[:, 0], times[agent.lookback :])
+            assert (agent.get_rewards() == 1).all()
+            expected = times[agent.lookback : -1].astype(np.int64) * 100
+            assert np.array_equal(agent.get_actions(), expected // 100 % 3)
+            for number, name in enumerate(NAMES):
+                assert np.array_equal(agent.get_extra_model_outputs(name), expected + number), name
+            assert np.array_equal(agent.get_extra_model_outputs("a")["b"], expected + 90)
+            assert np.array_equal(agent.get_extra_model_outputs("c")[0], expected + 91)
+            assert set(agent.extra_model_output_keys) == {*NAMES, "a", "c", "weights_seq_no"}
+
+
+def test_names_of_columns_mean_the_same_in_batches(chunks):
+    without = batches.columns(chunks, outputs=[], next_obs=True)["default_policy"]
+    batch = batches.columns(chunks, next_obs=True)["default_policy"]
+    for name, column in without.items():
+        np.testing.assert_array_equal(batch[name], column, err_msg=name)
+    assert {"obs0", "lane_R", "env_t", "t", ("a", "b"), 3, "infos"} <= batch.keys()
+    steps = batch["obs"][:, 0].astype(np.int64) * 100
+    assert np.array_equal(batch["env_t"], steps + NAMES.index("env_t"))
+    aligned = batches.aligned(chunks[-2:])["default_policy"]
+    active, obs = aligned["active"], aligned["obs"][..., 0].astype(np.int64)
+    assert active.dtype == bool and active.any()
+    assert np.array_equal(aligned["env_t"][active], obs[active] * 100 + NAMES.index("env_t"))
+    with pytest.raises(BatchError, match="'rewards' has the name of another column"):
+        batches.columns(chunks, outputs=["rewards"])
+    joined = batches.columns(chunks, outputs=["state_in", "env_t"])["default_policy"]
+    assert np.array_equal(joined["state_in"], steps + NAMES.index("state_in"))
+
+
+def test_slices_and_states_of_episodes_keep_the_names(chunks):
+    sliced = chunks[-1].slice(slice(2, 6))
+    for agent_id, agent in sliced.agent_episodes.items():
+        whole = chunks[-1].agent_episodes[agent_id]
+        for name in NAMES:
+            got, expected = agent.get_extra_model_outputs(name), whole.get_extra_model_outputs(name)
+            assert np.array_equal(got, expected[2:6]), name
+
+
+class Recording(RLModule):
+    """Records `Recording.value` as "mine" and gives actions."""
+
+    value = staticmethod(lambda n: torch.zeros(n))
+
+    def _forward(self, batch, **kwargs):
+        n = len(batch["obs"])
+        return {"actions": torch.zeros(n, dtype=torch.int64), "mine": self.value(n)}
+
+
+FORMS = [
+    (lambda n: torch.zeros(n, dtype=torch.float64), "float32 of shape [] a row, and now is float64 of shape []"),
+    (lambda n: torch.zeros(n, dtype=torch.int64), "float32 of shape [] a row, and now is int64 of shape []"),
+    (lambda n: torch.zeros(n, 1), "float32 of shape [] a row, and now is float32 of shape [1]"),
+    (lambda n: {"part": torch.zeros(n)}, "'mine' was recorded with the parts ['mine'], and now has ('mine', 'part')"),
+]
+
+
+@pytest.mark.parametrize(("value", "problem"), FORMS)
+@pytest.mark.parametrize("when", ["between", "within"])
+def test_an_output_that_changes_its_form_is_an_error(monkeypatch, value, problem, when):
+    runner = make_runner(Recording)
+    monkeypatch.setattr(Recording, "value", staticmethod(lambda n: torch.ones(n)))
+    runner.sample(num_timesteps=4)
+    if when == "within":
+        calls = iter([lambda n: torch.ones(n)] * 3)
+        monkeypatch.setattr(Recording, "value", staticmethod(lambda n: next(calls, value)(n)))
+    else:
+        monkeypatch.setattr(Recording, "value", staticmethod(value))
+    with pytest.raises(ModuleOutputError) as error:
+        runner.sample(num_timesteps=100)
+    assert problem in str(error.value) and "'default_policy'" in str(error.value)
+    monkeypatch.setattr(Recording, "value", staticmethod(value))
+    assert runner.sample(num_timesteps=4, force_reset=True)  # the way out
+
+
+def test_columns_of_equal_size_are_not_taken_for_one_another(monkeypatch):
+    runner = make_runner(Recording)
+    monkeypatch.setattr(Recording, "value", staticmethod(lambda n: torch.zeros(n, 2, 3)))
+    runner.sample(num_timesteps=4)
+    monkeypatch.setattr(Recording, "value", staticmethod(lambda n: torch.zeros(n, 3, 2)))
+    with pytest.raises(ModuleOutputError, match=r"\[2, 3\] a row, and now is float32 of shape \[3, 2\]"):
+        runner.sample(num_timesteps=4)
+
+
+def test_an_output_may_not_have_the_name_of_the_weights_number():
+    class Numbered(RLModule):
+        def _forward(self, batch, **kwargs):
+            n = len(batch["obs"])
+            return {"actions": torch.zeros(n, dtype=torch.int64), "weights_seq_no": torch.zeros(n)}
+
+    with pytest.raises(ModuleOutputError, match="'weights_seq_no' is what the runner records itself"):
+        make_runner(Numbered).sample(num_timesteps=2)
+
+
+def test_random_actions_and_a_modules_own_share_a_column():
+    class Narrow(RLModule):
+        def _forward(self, batch, **kwargs):
+            return {"actions": torch.ones(len(batch["obs"]), dtype=torch.int32)}
+
+    for first in (True, False):
+        runner = make_runner(Narrow)
+        chunks = []
+        for is_random in (first, not first, first):
+            chunks += runner.sample(num_timesteps=6, random_actions=is_random)
+        for chunk in chunks:
+            for agent in chunk.agent_episodes.values():
+                assert agent.get_actions().dtype.kind == "i"
+
+
+class Remembering(RLModule):
+    """Its state is of the dtype `initial`, and becomes one of `later`."""
+
+    initial, later = np.float32, torch.float32
+
+    def get_initial_state(self):
+        return {"h": np.zeros(2, self.initial)}
+
+    def _forward(self, batch, **kwargs):
+        n = len(batch["obs"])
+        return {"actions": torch.zeros(n, 1, dtype=torch.int64), "state_out": {"h": torch.zeros(n, 2).to(self.later)}}
+
+
+@pytest.mark.parametrize(
+    ("initial", "later", "is_wrong"),
+    [
+        (np.float32, torch.float32, False),
+        (np.float64, torch.float32, False),  # modules get float32
+        (np.int64, torch.int32, False),
+        (np.float32, torch.float64, True),
+        (np.int64, torch.float32, True),
+    ],
+)
+def test_a_state_of_another_dtype_is_an_error(monkeypatch, initial, later, is_wrong):
+    monkeypatch.setattr(Remembering, "initial", initial)
+    monkeypatch.setattr(Remembering, "later", later)
+    runner = make_runner(Remembering)
+    if is_wrong:
+        name = str(later).removeprefix("torch.")
+        with pytest.raises(
+            ModuleOutputError, match=f"expected .*state_out.* of dtype {np.dtype(initial)}, .*, got {name}"
+        ):
+            runner.sample(num_timesteps=2)
+    else:
+        assert runner.sample(num_timesteps=2)
