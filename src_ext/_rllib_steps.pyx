@@ -71,7 +71,7 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
         n_observed += len(obs)
         looks = not record.keys.same(obs, rewards, terminateds, truncateds)
         if looks:
-            obs = recording.look(record, actions[i], obs, rewards, terminateds, truncateds)
+            obs = recording.look(record, actions[i], obs, rewards, terminateds, truncateds, infos)
         rewards, truncateds, infos = rewards or NOTHING, truncateds or NOTHING, infos or NOTHING
         all_done = scatter.write_step(i, obs, rewards, terminateds, truncateds, infos)
         if terminateds[ALL] is not False or truncateds.get(ALL, False) is not False or record.has_flags:

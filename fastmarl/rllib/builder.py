@@ -20,6 +20,7 @@ from fastmarl._rllib_scatter import as_object
 from fastmarl.block import Key
 from fastmarl.rllib.block import INT, OTHER, RLlibBlock, is_state
 from fastmarl.rllib.column_memory import ColumnMemory
+from fastmarl.rllib.episode_steps import turn_into_lists
 from fastmarl.rllib.records import ChunkNumbers, RLlibRecord
 from fastmarl.rllib.sample_block import SEQ_NO, AgentMeta, ChunkMeta, ModuleColumns, SampleBlock, nested_outputs
 from fastmarl.rllib.store import RLlibStore
@@ -35,6 +36,8 @@ class Chunk:
 
     record: RLlibRecord
     env_t: int
+    is_running: bool = False
+    """Whether it is looked at in its midst, and goes on."""
 
     @property
     def length(self) -> int:
@@ -76,8 +79,8 @@ class Builder:
         self._structs: dict[tuple[int, Hashable], tuple] = {}
         self.hanging: set[int] = set()
 
-    def build(self, chunks: list[Chunk], mapping_fn: Any) -> list[Any]:
-        """The chunks as episodes, in order; each record's `earlier` gets the chunk's numbers."""
+    def build(self, chunks: list[Chunk]) -> list[Any]:
+        """The chunks as episodes, in order; each record's `earlier` gets the numbers of a chunk that is over."""
         lanes = np.array([lane for chunk in chunks for lane in chunk.record.lane_of.values()], np.int64)
         modules_L = self._store.table.module_L[lanes]
         modules: list[ModuleColumns | None] = []
@@ -86,7 +89,40 @@ class Builder:
             of_module = lanes[modules_L == module]
             modules.append(self._gather(block, of_module, extents) if len(of_module) else None)
         metas = [self._chunk_meta(chunk, extents) for chunk in chunks]
-        return SampleBlock(modules, metas, self._spaces, mapping_fn, self._episode_class, self._structs).episodes()
+        return SampleBlock(modules, metas, self._spaces, self._episode_class, self._structs).episodes()
+
+    def empty_episode(self, record: RLlibRecord, mapping_fn: Any) -> Any:
+        """The episode before its first observations."""
+        observation_space, action_space = self._spaces[record.env_index]
+        return self._episode_class(
+            record.id_,
+            observation_space=observation_space,
+            action_space=action_space,
+            agent_to_module_mapping_fn=mapping_fn,
+        )
+
+    def running_episode(self, record: RLlibRecord, mapping_fn: Any) -> Any:
+        """The episode's chunk up to now, in lists, as RLlib's loop has it. Agents that have just acted seem to wait."""
+        self.find_hanging()
+        env = self._store.table.envs[record.env_index]
+        record.infos = env.infos
+        (episode,) = self.build([Chunk(record, env.env_t, is_running=True)])
+        episode.agent_to_module_mapping_fn = mapping_fn
+        episode._custom_data = record.custom_data
+        turn_into_lists(episode)
+        if record.ended_parts:
+            _put_back(deepcopy(record.ended_parts), episode, record.order)
+        return episode
+
+    def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
+        """What of the episode is known without looking at its steps; the rest is for EpisodeInTheMaking to fill in."""
+        episode: Any = object.__new__(self._episode_class)
+        episode.id_, episode.env_t_started, episode.env_t = record.id_, env_t_started, env_t
+        episode.observation_space, episode.action_space = self._spaces[record.env_index]
+        episode.agent_to_module_mapping_fn = record.policy_mapping_fn
+        episode._agent_to_module_mapping = record.mapping
+        episode._custom_data = record.custom_data
+        return episode
 
     # Columns.
 
@@ -161,6 +197,7 @@ class Builder:
         meta = ChunkMeta(
             id_=record.id_,
             env_index=record.env_index,
+            mapping_fn=record.policy_mapping_fn,
             env_t_started=record.env_t_started,
             env_t=chunk.env_t,
             lookback=record.lookback,
@@ -187,7 +224,8 @@ class Builder:
                 meta.hanging[agent_id] = self._hanging_outputs(lane)
             if agent.part_id is not None:
                 numbers.agents.append((agent_id, agent.module_id, n_steps - agent.lookback, extent.total))
-        record.earlier.append(numbers)
+        if not chunk.is_running:
+            record.earlier.append(numbers)
         return meta
 
     def _agent_meta(
@@ -214,7 +252,7 @@ class Builder:
             agent_id,
             module,
             record.mapping[agent_id],
-            record.part_id(agent_id, self._store.new_id) if n_steps > lookback else None,
+            record.part_id(agent_id, self._store.new_id) if n_steps > lookback or chunk.is_running else None,
             extent.rows,
             extent.steps,
             extent.obs_begin,
@@ -259,6 +297,15 @@ class Builder:
     def _last_row(self, lane: int) -> tuple[RLlibBlock, int]:
         table = self._store.table
         return self._store.blocks[table.module_L[lane]], int(table.row_L[lane])
+
+
+def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, order: list[Hashable]) -> None:
+    """Let agents be in their episode that ended before the chunk, as RLlib still has them."""
+    parts = {**episode.agent_episodes, **{agent_id: part for agent_id, (part, _) in ended.items()}}
+    episode.agent_episodes = {agent_id: parts[agent_id] for agent_id in order}
+    for agent_id, (_, times) in ended.items():
+        times.data += [episode.SKIP_ENV_TS_TAG] * len(episode)
+        episode.env_t_to_agent_t[agent_id] = times
 
 
 def _infos_by_lane(record: RLlibRecord) -> dict[int, dict[int, Any]]:

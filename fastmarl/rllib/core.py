@@ -4,7 +4,6 @@ from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 
 from fastmarl._actions import ActionDicts
@@ -70,12 +69,6 @@ class Core:
         record = self.table.record(env_index)
         assert isinstance(record, RLlibRecord)
         return record
-
-    def episode_for_mapping(self, record: RLlibRecord, env_t: int) -> MultiAgentEpisode:
-        """What a policy mapping function is given as its episode: the id and the time are right, the rest is empty."""
-        episode = MultiAgentEpisode(id_=record.id_, env_t_started=record.env_t_started)
-        episode.env_t = env_t
-        return episode
 
     def running(self) -> list[RLlibRecord]:
         """The running episodes, in env order."""

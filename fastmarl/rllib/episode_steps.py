@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
+from ray.rllib.utils.spaces.space_utils import unbatch
 
 from fastmarl.rllib.episode_extras import completed
 
@@ -34,6 +35,16 @@ def _copied(value: Any) -> Any:
         return copy.deepcopy(value)
     except Exception:  # whatever an object of the env's may raise
         return value
+
+
+def turn_into_lists(episode: Episode) -> None:
+    """Have the agents' data in lists of single items again, as while an episode is recorded."""
+    for part in episode.agent_episodes.values():
+        if not len(part.rewards.data):
+            part.actions.data, part.actions.finalized, part.extra_model_outputs = [], False, {}
+        for buffer in (part.observations, part.actions, part.rewards, *part.extra_model_outputs.values()):
+            if buffer.finalized:
+                buffer.data, buffer.finalized = unbatch(buffer.data), False
 
 
 class Step:

@@ -14,9 +14,11 @@ from ray.rllib.utils import force_list
 
 from fastmarl.rllib import episode_chunks as chunks
 from fastmarl.rllib import shipping, variants
+from fastmarl.rllib.episode_in_the_making import is_set
 from fastmarl.rllib.episode_slices import slice_of
 from fastmarl.rllib.episode_steps import COMMON, Step, keep_common_info, private_info, private_infos, resume_clock
 from fastmarl.rllib.episode_times import prepare_for_replay
+from fastmarl.rllib.sample_block import SampleBlock
 
 EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # what an episode class can correct on request
 OF_OBSERVATIONS = ("observations", "infos")  # what also the last env step has
@@ -27,19 +29,20 @@ AgentIDs = Hashable | Collection[Hashable] | None
 class MultiAgentEpisode(RLlibEpisode):
     """A multi-agent episode or a chunk of one, as RLlib's class of the same name."""
 
-    __slots__ = ("_origin",)  # (SampleBlock, place in it) of one that was sampled, for as long as it is unchanged
+    # (SampleBlock, place in it) of one that was sampled, for as long as it is unchanged; or see EpisodeInTheMaking.
+    __slots__ = ("_origin",)
 
     fixes: ClassVar[frozenset[str]] = frozenset()
 
     def __getattr__(self, name: str) -> Any:
         # A sampled episode's agents' parts are made when they are first looked at; until then their slots are empty.
-        if name not in LATE:
+        if name not in RLlibEpisode.__slots__ or not hasattr(self, "_origin"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        block, i = self._origin
-        for slot, value in block.parts(i).items():
+        source, i = self._origin
+        for slot, value in source.parts(i).items():
             if not is_set(self, slot):
                 setattr(self, slot, value)
-        return getattr(self, name)
+        return object.__getattribute__(self, name)
 
     # Recording.
 
@@ -139,7 +142,7 @@ class MultiAgentEpisode(RLlibEpisode):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         origin = getattr(self, "_origin", None)
-        if origin is not None:
+        if origin is not None and isinstance(origin[0], SampleBlock):
             was_looked_at = any(is_set(self, slot) for slot in LATE)
             if (parts := shipping.reduced(self, origin[0], origin[1], was_looked_at)) is not None:
                 return parts
@@ -306,12 +309,3 @@ def episode_class(fixes: frozenset[str]) -> type[MultiAgentEpisode]:
     """
     own = fixes & EPISODE_FIXES
     return getattr(variants, variants.episode_name(own)) if own else MultiAgentEpisode
-
-
-def is_set(episode: RLlibEpisode, slot: str) -> bool:
-    """Whether there is something in this slot of RLlib's class; asking makes nothing."""
-    try:
-        getattr(RLlibEpisode, slot).__get__(episode)
-    except AttributeError:
-        return False
-    return True

@@ -1,8 +1,7 @@
 """Which configs the fast way samples exactly as RLlib does: what it can't prove equal goes RLlib's own way."""
 
-import dis
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ray.rllib.callbacks.callbacks import RLlibCallback
@@ -51,7 +50,6 @@ INTERNALS = (
     "_prune_zero_len_sa_episodes",
     "_convert_to_tensor",
 )
-ASKED_OF_EPISODES = {"id_", "env_t", "env_t_started"}  # what a mapping function may read of the episode it is given
 
 
 def slow_path_reasons(runner: Any, own_class: type) -> list[str]:
@@ -70,8 +68,6 @@ def _of_config(runner: Any) -> Iterator[str]:
         yield f"the framework is {config.framework_str!r}"
     if not runner.episodes_to_numpy:
         yield "episodes_to_numpy is off"
-    if reads := _reads_of_episode(config.policy_mapping_fn):
-        yield f"policy_mapping_fn reads the running episode ({reads})"
 
 
 def _of_parts(runner: Any) -> Iterator[str]:
@@ -111,42 +107,3 @@ def _of_callbacks(runner: Any) -> Iterator[str]:
                 yield f"the callback {type(listener).__name__}.{event}() is given the running episode"
         if force_list(getattr(runner.config, f"callbacks_{event}")):
             yield f"the callback given as {event} is given the running episode"
-
-
-def _reads_of_episode(function: Callable) -> str:
-    """What a mapping function reads of its second argument, if that is more than we have for it."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return "its code can't be looked at"
-    n_positional = code.co_argcount - hasattr(function, "__self__")
-    names = code.co_varnames[code.co_argcount - n_positional :][:n_positional]
-    if len(names) < 2:
-        return "" if code.co_flags & 0x04 and not _uses_rest(code) else "through its variable arguments"
-    episode = names[1]
-    if episode in code.co_cellvars:
-        return "in an inner function"
-    instructions = list(dis.get_instructions(code))
-    for instruction, following in zip(instructions, [*instructions[1:], None], strict=True):
-        if instruction.opname.startswith("LOAD_FAST") and episode in str(instruction.argval):
-            if following is None or _compares_with_none(following):
-                continue
-            attribute = following.argval if following.opname == "LOAD_ATTR" else "as a whole"
-            if attribute not in ASKED_OF_EPISODES:
-                return str(attribute)
-    return ""
-
-
-def _compares_with_none(instruction: dis.Instruction) -> bool:
-    """Whether what was loaded before is only asked whether it is there."""
-    is_none = instruction.opname == "LOAD_CONST" and instruction.argval is None
-    return is_none or instruction.opname.endswith(("IF_NONE", "IF_NOT_NONE"))
-
-
-def _uses_rest(code: Any) -> bool:
-    """Whether *args or **kwargs are read at all."""
-    n_named = code.co_argcount + code.co_kwonlyargcount
-    rest = code.co_varnames[n_named : n_named + 2]
-    return any(
-        instruction.opname.startswith("LOAD_") and str(instruction.argval) in rest
-        for instruction in dis.get_instructions(code)
-    )

@@ -8,6 +8,7 @@ from typing import Any
 from fastmarl._step_keys import ended_unobserved, names_others, places_in_set_order
 from fastmarl.errors import UnknownModuleError
 from fastmarl.rllib.core import Core
+from fastmarl.rllib.mapping import PolicyMapping
 from fastmarl.rllib.records import RLlibRecord
 
 TERMINATED, TRUNCATED = 1, 2
@@ -18,10 +19,12 @@ class Recording:
 
     Args:
         core: the parts to work with.
+        mapping: maps new agents to modules.
     """
 
-    def __init__(self, core: Core):
+    def __init__(self, core: Core, mapping: PolicyMapping):
         self._core = core
+        self._mapping = mapping
         self.keeps_common_infos = "21" in core.runner.fixes
         self._keeps_order = "07" in core.runner.fixes
         self._merges_flags = "01" not in core.runner.fixes
@@ -32,9 +35,9 @@ class Recording:
         record = self._core.record_of(env_index)
         record.awaits_reset = False
         record.started_at = time.perf_counter()
-        episode = self._core.episode_for_mapping(record, env_t=0)
+        self._mapping.at_reset(record, obs, infos)
         for agent_id, value in obs.items():
-            self._join(record, agent_id, value, episode)
+            self._join(record, agent_id, value)
         # RLlib's order is that of a set of them.
         row_order = record.order if self._keeps_order else list(set(record.order))
         record.observed = tuple(obs)
@@ -43,25 +46,17 @@ class Recording:
         if self.keeps_common_infos:
             self.keep_common_info(record, infos or {})
 
-    def _join(self, record: RLlibRecord, agent_id: Hashable, observation: Any, episode: Any) -> None:
+    def _join(self, record: RLlibRecord, agent_id: Hashable, observation: Any) -> None:
         """An agent is observed for the first time."""
-        if agent_id not in record.mapping:
-            self._map(record, agent_id, episode)
-        module = record.module_of.get(agent_id)
-        if module is None:
-            raise UnknownModuleError(record.mapping[agent_id], agent_id, self._core.module_ids)
+        module_id, module_ids = record.mapping[agent_id], self._core.module_ids
+        if module_id not in module_ids:
+            raise UnknownModuleError(module_id, agent_id, module_ids)
+        module = record.module_of[agent_id] = module_ids.index(module_id)
         record.order.append(agent_id)
         record.known.add(agent_id)
         record.joined.append(agent_id)
         self._core.env_actions[module].add_agent(agent_id)
         self._core.store.fit(module, observation)
-
-    def _map(self, record: RLlibRecord, agent_id: Hashable, episode: Any) -> None:
-        """Ask the mapping function; it is asked once per agent and chunk."""
-        core = self._core
-        module_id = record.mapping[agent_id] = core.runner.config.policy_mapping_fn(agent_id, episode)
-        if module_id in core.module_ids:
-            record.module_of[agent_id] = core.module_ids.index(module_id)
 
     def keep_common_info(self, record: RLlibRecord, infos: dict) -> None:
         """21: in the episode's custom data, by env step."""
@@ -70,15 +65,15 @@ class Recording:
             kept[self._core.table.envs[record.env_index].env_t] = deepcopy(infos["__common__"])
 
     def look(
-        self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict,
-        truncateds: dict,
+        self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict, truncateds: dict,
+        infos: dict | None,
     ) -> dict:  # fmt: skip
         """Other agents than in the last step are named, or some end: let new ones join, find RLlib's order of rows."""
         self._core.count(record)
         given, all_joined = obs, True
         fewer = record.keys.fewer(obs, rewards, terminateds, truncateds)
         if not fewer and names_others(record.known, obs, actions, rewards, terminateds, truncateds):
-            obs = self._let_join(record, set(record.known), actions, obs, rewards, terminateds, truncateds)
+            obs = self._let_join(record, set(record.known), actions, obs, rewards, terminateds, truncateds, infos)
             all_joined = not names_others(record.known, given)
         env = self._core.table.envs[record.env_index]
         # One that ends unobserved counts as observed: RLlib repeats its last observation.
@@ -100,6 +95,7 @@ class Recording:
         rewards: dict,
         terminateds: dict,
         truncateds: dict,
+        infos: dict | None,
     ) -> dict:
         """Map and add the agents that are named for the first time, in the order of RLlib's set of them."""
         all_done = terminateds.get("__all__") or truncateds.get("__all__")
@@ -111,19 +107,15 @@ class Recording:
             | set(truncateds.keys())
             | set(dict.fromkeys(record.order).keys() if all_done else set())
         ) - {"__all__"}
-        env_t = self._core.table.envs[record.env_index].env_t + 1
-        episode = self._core.episode_for_mapping(record, env_t)
         all_known_done = self._all_known_done(record, terminateds, truncateds)
         if self._keeps_order:
             named = dict.fromkeys([*obs, *actions, *rewards, *terminateds, *truncateds])  # type: ignore[assignment]
-        for agent_id in named:
-            if agent_id in known or agent_id == "__all__":
-                continue
-            if agent_id not in record.mapping:
-                self._map(record, agent_id, episode)
+        new = [agent_id for agent_id in named if agent_id not in known and agent_id != "__all__"]
+        self._mapping.in_step(record, new, (obs, actions, rewards, infos, terminateds, truncateds))
+        for agent_id in new:
             is_done = all_done or all_known_done or terminateds.get(agent_id) or truncateds.get(agent_id)
             if agent_id in obs and not is_done:
-                self._join(record, agent_id, obs[agent_id], episode)
+                self._join(record, agent_id, obs[agent_id])
         if all_known_done and known and "01" not in self._core.runner.fixes:
             return {agent_id: value for agent_id, value in obs.items() if agent_id in known}
         return obs

@@ -34,6 +34,7 @@ class RLlibRecord(EpisodeRecord):
         self.lane_of: dict[Hashable, int] = {}  # of the chunk
         self.mapping: dict[Hashable, str] = {}  # agent id -> module id
         self.ended_before: dict[Hashable, list[int]] = {}  # agents of `order` without a lane -> when they were observed
+        self.ended_parts: dict[Hashable, tuple[Any, Any]] = {}  # what RLlib still has of them: episode, buffer of times
         self.joined: list[Hashable] = []  # agents without a lane as yet
         self.map_order: list[Hashable] = []  # the agents carried over, in the order of RLlib's time maps
         self.carried: set[Hashable] = set()  # agents of the chunk before that go on in this one

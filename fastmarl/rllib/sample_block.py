@@ -99,6 +99,7 @@ class ChunkMeta:
 
     id_: str
     env_index: int
+    mapping_fn: Any
     env_t_started: int
     env_t: int
     lookback: int
@@ -122,7 +123,6 @@ class SampleBlock:
         modules: by module index; None for those without rows.
         chunks: in the order in which they are returned.
         spaces: per env, agent id -> (observation space, action space).
-        mapping_fn: the policy mapping function.
         episode_class: a kind of fastmarl.rllib.episodes.MultiAgentEpisode.
         structs: remembers what is made of the spaces.
     """
@@ -132,14 +132,12 @@ class SampleBlock:
         modules: list[ModuleColumns | None],
         chunks: list[ChunkMeta],
         spaces: list[tuple[dict, dict]],
-        mapping_fn: Any,
         episode_class: type,
         structs: dict[tuple[int, Hashable], tuple],
     ):
         self.modules = modules
         self.chunks = chunks
         self._spaces = spaces
-        self._mapping_fn = mapping_fn
         self._episode_class = episode_class
         self._structs = structs
 
@@ -177,7 +175,7 @@ class SampleBlock:
 
     def _fill(self, episode: Any, chunk: ChunkMeta) -> None:
         episode.id_ = chunk.id_
-        episode.agent_to_module_mapping_fn = self._mapping_fn
+        episode.agent_to_module_mapping_fn = chunk.mapping_fn
         episode._agent_to_module_mapping = dict(chunk.mapping)
         episode._len_lookback_buffers = chunk.lookback
         episode.observation_space, episode.action_space = self._spaces[chunk.env_index]

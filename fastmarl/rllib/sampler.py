@@ -12,6 +12,7 @@ from fastmarl._rllib_steps import record_steps, step_envs
 from fastmarl.rllib.acting import Acting
 from fastmarl.rllib.builder import Builder, Chunk
 from fastmarl.rllib.core import Core
+from fastmarl.rllib.mapping import PolicyMapping
 from fastmarl.rllib.metrics import CallCounts
 from fastmarl.rllib.recording import Recording
 from fastmarl.rllib.records import ChunkNumbers, RLlibRecord
@@ -33,9 +34,10 @@ class FastSampler:
         self._runner = runner
         self._core = Core(runner)
         self._acting = Acting(self._core)
-        self._recording = Recording(self._core)
         spaces = _spaces_of(runner.env.envs)
         self._builder = Builder(self._core.store, spaces, runner.episode_class, runner.fixes)
+        self._mapping = PolicyMapping(self._core, self._builder)
+        self._recording = Recording(self._core, self._mapping)
         self._stepped_at = 0.0  # when the envs had stepped last
         self._autoreset = [False] * runner.num_envs  # envs whose episode is over: reset instead of stepped
         self._under_way = 0  # env steps in the chunks of running episodes
@@ -123,7 +125,7 @@ class FastSampler:
                 core.store.drop_episode(record.env_index)
         core.store.renew()
         for env_index, (obs, info) in enumerate(zip(observations, infos, strict=True)):
-            core.store.open_record(env_index)
+            self._open_record(env_index)
             self._recording.begin_episode(env_index, obs, info)
         self._autoreset = [False] * len(observations)
         self._under_way = 0
@@ -177,11 +179,14 @@ class FastSampler:
             self._env_ts = self._agent_ts = 0
             self._forget_earlier_chunks()
         core.store.drop_episode(env_index)
-        core.store.open_record(env_index)
+        self._open_record(env_index)
         self._recording.begin_episode(env_index, *self._runner.reset_env(env_index))
         self._autoreset[env_index] = False
 
     # Episodes end.
+
+    def _open_record(self, env_index: int) -> None:
+        self._core.store.open_record(env_index, self._runner.config.policy_mapping_fn)
 
     def _end_episodes(self, done: list[int], num_episodes: int | None) -> None:
         for env_index in done:
@@ -190,7 +195,7 @@ class FastSampler:
             self._under_way -= self._finished[-1].length
             self._core.counts.episodes += 1
             self._core.store.close_record(env_index)
-            self._core.store.open_record(env_index)
+            self._open_record(env_index)
             if num_episodes is not None and len(self._finished) >= num_episodes:
                 return
 
@@ -210,7 +215,7 @@ class FastSampler:
         if cut:
             chunks += [self._chunk(r) for r in running if core.table.envs[r.env_index].env_t > r.env_t_started]
         builder.find_hanging()
-        episodes = builder.build(chunks, self._runner.config.policy_mapping_fn)
+        episodes = builder.build(chunks)
         self._finished_numbers += [chunk.record.earlier for chunk in self._finished]
         for record in running:
             if cut:
@@ -228,16 +233,12 @@ class FastSampler:
         if record.awaits_reset:
             return
         window = Window(core.store, record, config.episode_lookback_horizon, builder.hanging)
+        self._mapping.at_cut(record, window, config.episode_lookback_horizon)
         core.store.set_lookback(record.env_index, window.lookback)
         live = core.table.envs[record.env_index].lane_of
         record.map_order = [agent_id for agent_id in window.map_order if agent_id in live]
         record.ended_before = window.ended
         record.go_on(window.order, window.dropped, live)
-        env_t = core.table.envs[record.env_index].env_t
-        successor = core.episode_for_mapping(record, env_t)
-        successor.env_t_started = env_t
-        for agent_id in record.order:
-            config.policy_mapping_fn(agent_id, successor)  # RLlib asks, and does not use the answer
 
     def _rescue(self) -> None:
         """After an error: what had finished is returned by the next call, what was running is dropped."""
@@ -245,7 +246,7 @@ class FastSampler:
         core.store.scatter.forget_done_lanes()
         core.store.stamp(self._runner._weights_seq_no)
         self._builder.find_hanging()
-        self._rescued += self._builder.build(self._finished, self._runner.config.policy_mapping_fn)
+        self._rescued += self._builder.build(self._finished)
         self._finished_numbers += [chunk.record.earlier for chunk in self._finished]
         self._finished = []
         for record in core.table.records:

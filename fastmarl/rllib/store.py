@@ -52,9 +52,10 @@ class RLlibStore(EpisodeStore):
 
         return RLlibBlock(self._layouts[module], self._pools[module], self.rows[module], bind)  # type: ignore[arg-type]
 
-    def open_record(self, env_index: int) -> RLlibRecord:
-        """The env's next episode."""
+    def open_record(self, env_index: int, policy_mapping_fn: Any) -> RLlibRecord:
+        """The env's next episode, with the mapping function that it keeps."""
         record = RLlibRecord(env_index, self.new_id(), time.perf_counter())
+        record.policy_mapping_fn = policy_mapping_fn
         self.table.envs[env_index].clear()
         self.table.records[env_index] = record
         self._lookback_E[env_index] = 0

@@ -3,9 +3,9 @@
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from rllib.differential import known_envs, spaces
+from rllib.differential import known_envs, mappings, spaces
 from rllib.differential.configs import CONV, LSTM, Setup
-from rllib.differential.runs import Call, Case, GetMetrics, Make, Sample, SetState
+from rllib.differential.runs import Call, Case, GetMetrics, Make, Remap, Sample, SetState
 from rllib.differential.worlds import MIXED_SUMS, REWARDS, Rules
 
 METRICS = GetMetrics()
@@ -181,8 +181,6 @@ def _options() -> dict[str, Case]:
         "one module": case(world(4, **WAITING), modules={"p0": "default"}, mapping="name"),
         "a module for nobody": case(world(4, **WAITING), modules={f"p{i}": "default" for i in range(3)}),
         "five modules": case(world(9, **DEATHS), modules={f"p{i}": "default" for i in range(5)}, mapping="name"),
-        "mapping by arrival": case(wild, mapping="arrival", expects_fast=False),
-        "mapping by time": case(world(5, **LATE), mapping="time"),
         "callbacks": case(wild, callbacks="all", expects_fast=False),
         "callback at the end of sample()": case(wild, callbacks="sample"),
         "callbacks at ends": case(wild, callbacks="ends", expects_fast=False),
@@ -197,6 +195,20 @@ def _options() -> dict[str, Case]:
         )
     failing = world(4, failing_steps=(9,))
     cases["failure without restart"] = case(failing, num_envs=1, raises="RuntimeError")
+    return cases
+
+
+def _mappings() -> dict[str, Case]:
+    """Mapping functions that read the episode, and such that come while episodes are running."""
+    worlds = {"late": world(5, **LATE), "deaths": world(5, **DEATHS), "wild": world(5, **WILD)}
+    cases = {}
+    for kind in mappings.BY_EPISODE:
+        for name, rules in worlds.items():
+            cases[f"mapping by {kind}, {name}"] = case(rules, (*CALLS, *EPISODES), mapping=kind)
+        long = [Sample(num_timesteps=9), Remap(kind), *[Sample(num_timesteps=9)] * 4, METRICS]
+        cases[f"{kind} comes later"] = case(world(5, max_steps=15, **LATE), long)
+    rules = world(4, infos="some", obs_kinds=both("nested"), action_kinds=both("discrete"), **WAITING)
+    cases["mapping by all there is, nested"] = case(rules, mapping="all there is", modules=both("memory"), lookback=3)
     return cases
 
 
@@ -280,6 +292,7 @@ CASES: dict[str, Case] = {
     **_payments(),
     **_calls(),
     **_options(),
+    **_mappings(),
     **_spaces(),
     **_modules(),
     **_connectors(),

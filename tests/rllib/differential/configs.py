@@ -1,7 +1,6 @@
 """RLlib configs, made anew for each run."""
 
-import zlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +11,9 @@ from ray.rllib.connectors.common.frame_stacking import FrameStacking
 from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from rllib.differential import modules, tape
+from rllib.differential import modules
 from rllib.differential.callbacks import CALLBACKS
+from rllib.differential.mappings import mapping_fn
 from rllib.differential.worlds import Rules, World
 
 CONNECTORS: dict[str, Callable[[], Any]] = {
@@ -47,7 +47,7 @@ class Setup:
     modules: dict[str, str] = field(default_factory=lambda: {"p0": "default", "p1": "default"})
     model_config: dict[str, Any] = field(default_factory=lambda: SMALL)
     mapping: str = "group"
-    """One of BY_AGENT, or "arrival" or "time": these ask the episode, and all must have the same spaces."""
+    """One of rllib.differential.mappings; those that ask the episode need the same spaces for all."""
     connectors: tuple[str, ...] = ()
     callbacks: str = "none"
     num_envs: int = 1
@@ -124,29 +124,4 @@ def _set_modules(config: PPOConfig, setup: Setup) -> None:
 
 
 def _mapping(setup: Setup) -> Callable[..., str]:
-    """A mapping function that writes down for whom it was asked.
-
-    What it reads of the episode is written out in it, as in those of users: whoever looks at its code can see that.
-    """
-    names = [*setup.modules]
-
-    def by_agent(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
-        tape.note("mapping", repr(agent_id))
-        return BY_AGENT[setup.mapping](names, setup.rules, agent_id)
-
-    def by_arrival(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
-        tape.note("mapping", repr(agent_id))
-        return names[len(episode.agent_episodes) % len(names)]
-
-    def by_time(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
-        tape.note("mapping", repr(agent_id))
-        return names[episode.env_t // 4 % len(names)]
-
-    return {"arrival": by_arrival, "time": by_time}.get(setup.mapping, by_agent)
-
-
-BY_AGENT: dict[str, Callable[[list[str], Rules | None, Hashable], str]] = {
-    "group": lambda names, rules, agent: rules.group_of[agent],
-    "name": lambda names, rules, agent: names[zlib.crc32(str(agent).encode()) % len(names)],
-    "role": lambda names, rules, agent: names[int(str(agent).startswith(("adversary", "listener")))],
-}
+    return mapping_fn([*setup.modules], setup.rules, setup.mapping)

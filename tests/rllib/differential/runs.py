@@ -15,6 +15,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnv
 from rllib.differential import tape
 from rllib.differential.compare import Comparison, shared_memory
 from rllib.differential.configs import Setup, make_config
+from rllib.differential.mappings import mapping_fn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,19 @@ class Make:
         return getattr(runner, f"make_{self.what}")()
 
 
-Call = Sample | GetMetrics | SetState | Make
+@dataclass(frozen=True)
+class Remap:
+    """Another mapping function, given as `Algorithm.add_module()` gives it. That may say "p0" and "p1"."""
+
+    kind: str
+
+    def on(self, runner: Any) -> Any:
+        function = mapping_fn(["p1", "p0"], None, self.kind)
+        runner.config._is_frozen = False
+        runner.config.multi_agent(policy_mapping_fn=function)
+
+
+Call = Sample | GetMetrics | SetState | Make | Remap
 
 
 @dataclass(frozen=True, kw_only=True)
