@@ -39,16 +39,30 @@ class Core:
             [frozenset()] * runner.num_envs, _already_mapped, post_death="accumulate", respawn=False
         )
         self.store = RLlibStore(self.module_ids, self.table, {}, merge_flags="01" not in runner.fixes)
-        unsquash = runner._module_to_env.connectors[-2]
-        self._structs = get_base_struct_from_space(unsquash.input_action_space)
-        self._options = {
-            "normalize": unsquash.normalize_actions,
-            "clip": unsquash.clip_actions,
-            "adds_start": "28" in runner.fixes,
-        }
+        self._env = runner.env
+        self._unsquash = runner._module_to_env.connectors[-2]
+        self._structs = get_base_struct_from_space(self._unsquash.input_action_space)
+        self._options = self._action_options()
         self.env_actions = [self._make_env_actions(module_id) for module_id in self.module_ids]
         self.action_dicts = ActionDicts(self.table, [actions.rows for actions in self.env_actions])
         self.states = [self._lane_state(module_id) for module_id in self.module_ids]
+
+    def changes(self) -> list[str]:
+        """What of the runner is no longer what these parts were made for, a sentence part each."""
+        changes = []
+        if self.runner.env is not self._env:
+            changes.append("the runner has another env")
+        unsquash = self.runner._module_to_env.connectors[-2]
+        if unsquash is not self._unsquash or self._action_options() != self._options:
+            changes.append("actions are scaled or clipped in another way than before")
+        return changes
+
+    def _action_options(self) -> dict[str, bool]:
+        return {
+            "normalize": self._unsquash.normalize_actions,
+            "clip": self._unsquash.clip_actions,
+            "adds_start": "28" in self.runner.fixes,
+        }
 
     def refresh(self) -> None:
         """Before a call: see which modules there are now."""

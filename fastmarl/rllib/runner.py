@@ -12,6 +12,7 @@ from ray.rllib.utils.metrics import ENV_RESET_TIMER
 
 from fastmarl.rllib.env_contexts import VectorIndex, numbered
 from fastmarl.rllib.episodes import MultiAgentEpisode
+from fastmarl.rllib.hand_over import take_back
 from fastmarl.rllib.metrics import RunnerMetrics, distinct_names
 from fastmarl.rllib.options import parse_fixes, variant
 from fastmarl.rllib.provable import slow_path_reasons
@@ -78,8 +79,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             "random_actions": random_actions,
             "force_reset": force_reset,
         }
-        if self._needs_initial_reset or force_reset or num_episodes is not None:
-            self._choose_path()
+        self._choose_path(self._needs_initial_reset or force_reset or num_episodes is not None, explore)
         if self._fast is None:
             return super()._sample(**arguments)
         try:
@@ -87,15 +87,27 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         finally:
             self._bulk_metrics.log_call(self._fast.counts)
 
-    def _choose_path(self) -> None:
-        """Find out whether the fast way is provably equal, while no episode is under way."""
+    def _choose_path(self, resets: bool, explore: bool) -> None:
+        """Find out whether the fast way is provably equal.
+
+        Args:
+            resets: whether no running episode goes on. Those that do stay in RLlib's loop, or go there if need be.
+        """
+        if self._fast is None and not resets:
+            return
         reasons = slow_path_reasons(self, MultiAgentEnvRunner)
+        changes = [] if self._fast is None else self._fast.changes()
+        if not resets:
+            reasons += changes
         if reasons and reasons != self.slow_path_reasons:
             logger.warning("RLlib's own loop samples, which is slow: %s.", "; ".join(reasons))
         self.slow_path_reasons = reasons
-        if reasons:
+        if reasons and self._fast is not None and not resets:
+            self._fast.hand_over(explore)
+        if reasons or changes:
             self._fast = None
-        elif self._fast is None:
+        if not reasons and self._fast is None:
+            take_back(self, self._finished_numbers)
             self._fast = FastSampler(self, self._finished_numbers)
 
     @property

@@ -12,6 +12,7 @@ from fastmarl._rllib_steps import record_steps, step_envs
 from fastmarl.rllib.acting import Acting
 from fastmarl.rllib.builder import Builder, Chunk
 from fastmarl.rllib.core import Core
+from fastmarl.rllib.hand_over import hand_over
 from fastmarl.rllib.mapping import PolicyMapping
 from fastmarl.rllib.metrics import CallCounts
 from fastmarl.rllib.recording import Recording
@@ -54,6 +55,16 @@ class FastSampler:
         """What runs each module: "lean", or "torch" and the reason why."""
         return self._core.inference.backends
 
+    # Between calls.
+
+    def changes(self) -> list[str]:
+        """What of the runner is no longer what this object was made for, a sentence part each."""
+        return self._core.changes()
+
+    def hand_over(self, explore: bool) -> None:
+        """Leave the running episodes to RLlib's own loop."""
+        hand_over(self._core, self._builder, self._autoreset, self._pieces, explore)
+
     # Sampling.
 
     def sample(
@@ -67,6 +78,7 @@ class FastSampler:
     ) -> list[Any]:
         """What RLlib's `_sample()` does, and returns."""
         runner = self._runner
+        self._pieces = list(runner._env_to_module.connectors)
         self._core.counts = CallCounts()
         self._env_ts = self._agent_ts = 0  # of the call; what is lost with a failed env does not count
         self._counts_env_steps = runner.config.count_steps_by == "env_steps"

@@ -65,6 +65,11 @@ def _end(*, episode: Any, env_index: int, **kwargs: Any) -> None:
     tape.note("callback", "function", env_index, _outline(episode))
 
 
+def note_step(*, episode: Any, env_index: int, **kwargs: Any) -> None:
+    """A callback function for each step."""
+    tape.note("callback", "step", env_index, _outline(episode))
+
+
 CALLBACKS: dict[str, dict[str, Any]] = {
     "none": {},
     "all": {"callbacks_class": AllCalls},

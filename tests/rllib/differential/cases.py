@@ -5,7 +5,7 @@ from typing import Any
 
 from rllib.differential import known_envs, mappings, spaces
 from rllib.differential.configs import CONV, LSTM, Setup
-from rllib.differential.runs import Call, Case, GetMetrics, Make, Remap, Sample, SetState
+from rllib.differential.runs import CHANGES, Call, Case, Change, GetMetrics, Make, Remap, Sample, SetState
 from rllib.differential.worlds import MIXED_SUMS, REWARDS, Rules
 
 METRICS = GetMetrics()
@@ -212,6 +212,31 @@ def _mappings() -> dict[str, Case]:
     return cases
 
 
+def _changes() -> dict[str, Case]:
+    """What is changed while episodes are running. They go on in RLlib's loop, which is left at a reset."""
+    late, waiting = world(5, max_steps=15, **LATE, **WAITING), world(4, infos="some", **WAITING)
+    deaths = world(5, **DEATHS)
+    plain: tuple[Call, ...] = (Sample(num_timesteps=7), METRICS, Sample(num_timesteps=7))
+    reset = Sample(num_timesteps=9, force_reset=True)
+    cases = {}
+    for what in CHANGES:
+        # Callbacks are not shown agents that ended right before the change.
+        unseen = "callback" in what or "function" in what
+        for name, rules in {"late": late, "waiting": waiting, **({} if unseen else {"deaths": deaths})}.items():
+            calls = (*plain, Change(what), *plain, METRICS)
+            goes_on = what == "function removed"  # nothing is changed
+            cases[f"{what}, {name}"] = case(rules, calls, num_envs=3, expects_fast=goes_on)
+        calls = (*plain, Change(what), *plain, reset, METRICS, *EPISODES)
+        stays = what in ("function removed", "actions clipped")
+        cases[f"{what}, then reset"] = case(one_space(action="box", **WAITING), calls, expects_fast=stays)
+        calls = (*plain, Change(what), *plain, METRICS)
+        recurrent = both("memory")
+        cases[f"{what}, recurrent"] = case(late, calls, modules=recurrent, expects_fast=goes_on)
+    coming = (Change("function added"), *plain, Change("function removed"), *plain, reset, *plain, METRICS)
+    cases["function comes and goes"] = case(late, (*plain, *coming))
+    return cases
+
+
 def _spaces() -> dict[str, Case]:
     """All observation and action spaces, with default modules where RLlib's take them."""
     cases = {}
@@ -293,6 +318,7 @@ CASES: dict[str, Case] = {
     **_calls(),
     **_options(),
     **_mappings(),
+    **_changes(),
     **_spaces(),
     **_modules(),
     **_connectors(),

@@ -12,7 +12,7 @@ from fastmarl.rllib import MultiAgentEnvRunner
 class CorrectedLoop(MultiAgentEnvRunner):
     """RLlib's own loop, recording into our episodes."""
 
-    def _choose_path(self) -> None:
+    def _choose_path(self, resets: bool, explore: bool) -> None:
         self.slow_path_reasons = ["asked for"]
 
 

@@ -13,8 +13,9 @@ import torch
 import tree
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from rllib.differential import tape
+from rllib.differential.callbacks import EndsOnly, note_step
 from rllib.differential.compare import Comparison, shared_memory
-from rllib.differential.configs import Setup, make_config
+from rllib.differential.configs import Setup, Shifted, make_config
 from rllib.differential.mappings import mapping_fn
 
 
@@ -83,7 +84,47 @@ class Remap:
         runner.config.multi_agent(policy_mapping_fn=function)
 
 
-Call = Sample | GetMetrics | SetState | Make | Remap
+@dataclass(frozen=True)
+class Change:
+    """What users do to a runner between two calls: one of CHANGES."""
+
+    what: str
+
+    def on(self, runner: Any) -> Any:
+        runner.config._is_frozen = False
+        CHANGES[self.what](runner)
+
+
+def _add_callback(runner: Any) -> None:
+    runner._callbacks.append(EndsOnly())
+
+
+def _add_function(runner: Any) -> None:
+    runner.config.callbacks(on_episode_step=note_step)
+
+
+def _remove_function(runner: Any) -> None:
+    runner.config.callbacks_on_episode_step = None
+
+
+def _add_connector(runner: Any) -> None:
+    runner._env_to_module.append(Shifted())
+
+
+def _clip(runner: Any) -> None:
+    unsquash = runner._module_to_env.connectors[-2]
+    unsquash.normalize_actions, unsquash.clip_actions = False, True
+
+
+CHANGES = {
+    "callback added": _add_callback,
+    "function added": _add_function,
+    "function removed": _remove_function,
+    "connector added": _add_connector,
+    "actions clipped": _clip,
+}
+
+Call = Sample | GetMetrics | SetState | Make | Remap | Change
 
 
 @dataclass(frozen=True, kw_only=True)
