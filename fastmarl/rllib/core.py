@@ -39,7 +39,6 @@ class Core:
             [frozenset()] * runner.num_envs, _already_mapped, post_death="accumulate", respawn=False
         )
         self.store = RLlibStore(self.module_ids, self.table, {}, merge_flags="01" not in runner.fixes)
-        self._env = runner.env
         self._unsquash = runner._module_to_env.connectors[-2]
         self._structs = get_base_struct_from_space(self._unsquash.input_action_space)
         self._options = self._action_options()
@@ -49,13 +48,10 @@ class Core:
 
     def changes(self) -> list[str]:
         """What of the runner is no longer what these parts were made for, a sentence part each."""
-        changes = []
-        if self.runner.env is not self._env:
-            changes.append("the runner has another env")
         unsquash = self.runner._module_to_env.connectors[-2]
-        if unsquash is not self._unsquash or self._action_options() != self._options:
-            changes.append("actions are scaled or clipped in another way than before")
-        return changes
+        if unsquash is self._unsquash and self._action_options() == self._options:
+            return []
+        return ["actions are scaled or clipped in another way than before"]
 
     def _action_options(self) -> dict[str, bool]:
         return {

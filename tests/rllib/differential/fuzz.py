@@ -6,7 +6,8 @@ from typing import Any
 from rllib.differential import spaces
 from rllib.differential.cases import COLLIDING, MIXED, STRINGS
 from rllib.differential.configs import LSTM, SMALL, Setup
-from rllib.differential.runs import Call, Case, GetMetrics, Make, Sample, SetState
+from rllib.differential.mappings import BY_EPISODE
+from rllib.differential.runs import Call, Case, GetMetrics, Make, Remap, Sample, SetState
 from rllib.differential.worlds import MIXED_SUMS, REWARDS, Rules
 
 IDS = (tuple(range(6)), COLLIDING, STRINGS, MIXED)
@@ -23,10 +24,7 @@ def random_case(seed: int) -> Case:
     return Case(
         setup=setup,
         calls=tuple(_calls(rng, setup)),
-        expects_fast=not setup.connectors
-        and setup.to_numpy
-        and setup.callbacks in ("none", "sample")
-        and setup.mapping != "arrival",
+        expects_fast=not setup.connectors and setup.to_numpy and setup.callbacks in ("none", "sample"),
         worker_index=rng.choice((None, 1, 1, 2) if setup.num_env_runners else (None, 0)),
     )
 
@@ -103,7 +101,7 @@ def _setup(rng: random.Random, rules: Rules, modules: dict[str, str]) -> Setup:
         rules=rules,
         modules=modules,
         model_config=LSTM if not nested and rng.random() < 0.2 else SMALL,
-        mapping=rng.choice(("group", "name", "arrival", "time")) if same else "group",
+        mapping=rng.choice(("group", "name", *BY_EPISODE)) if same else "group",
         connectors=(rng.choice(("mean_std", "flatten")),) if plain and rng.random() < 0.2 else (),
         callbacks=rng.choice(("none",) * 8 + ("sample", "ends", "all", "functions")),
         num_envs=1 if rules.failing_steps else rng.choice((1, 1, 2, 3, 5)),  # 03
@@ -155,6 +153,8 @@ def _calls(rng: random.Random, setup: Setup) -> list[Call]:
         if rng.random() < 0.3:
             seq_no += rng.choice((-1, 1, 2))
             calls.append(SetState(seq_no=max(seq_no, 0), lifetime=rng.choice((None, 500))))
+        if setup.mapping in BY_EPISODE and {"p0", "p1"} <= {*setup.modules} and rng.random() < 0.1:
+            calls.append(Remap(rng.choice(sorted(BY_EPISODE))))
         if rng.random() < 0.03:
             calls.append(Make(rng.choice(("env", "module"))))
     return [*calls, GetMetrics()]

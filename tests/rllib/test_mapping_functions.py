@@ -1,0 +1,94 @@
+"""Which mapping functions are known to read no more of their episode than its id and its times."""
+
+import functools
+import sys
+
+import pytest
+
+from fastmarl.rllib.mapping_code import EpisodeTimes, reads_times_only
+
+
+def _helper(episode):
+    return episode.agent_ids
+
+
+class Mapper:
+    def by_id(self, agent_id, episode):
+        return f"p{hash(episode.id_) % 2}"
+
+    def whole(self, agent_id, episode):
+        return _helper(episode)
+
+    def __call__(self, agent_id, episode):
+        return "p"
+
+
+def _rebinds(agent_id, episode, **kwargs):
+    time = episode.env_t
+    episode = [time]
+    return episode.count(1)
+
+
+def _closes_over(agent_id, episode):
+    return (lambda: episode.id_)()
+
+
+def _looks_around(agent_id, episode):
+    return sys._getframe().f_locals["episode"].agent_ids
+
+
+def _compares(agent_id, episode, **kwargs):
+    if episode is None or episode is not None:
+        return "p"
+    return "q"
+
+
+ENOUGH = {
+    "the agent alone": lambda agent_id, episode: f"p{agent_id}",
+    "variable arguments, unread": lambda agent_id, *args, **kwargs: f"p{agent_id}",
+    "an underscore": lambda agent_id, _, **kw: f"p{agent_id}",
+    "names within names": lambda agent_id, e, **kwargs: "e" + str(agent_id),
+    "a constant that is a name": lambda agent_id, *a: agent_id.strip("a"),
+    "a keyword's name in a text": lambda agent_id, episode, **kwargs: "kwargs episode",
+    "an id if there are steps": lambda agent_id, episode: "q" if episode and hash(episode.id_) % 2 else "p",
+    "times": lambda agent_id, episode, **kwargs: f"p{episode.env_t - episode.env_t_started}",
+    "a method": Mapper().by_id,
+    "comparisons with None": _compares,
+}
+TOO_MUCH = {
+    "more of it": lambda agent_id, episode: episode.agent_ids,
+    "handed on": lambda agent_id, episode: _helper(episode),
+    "stored": lambda agent_id, episode: [episode],
+    "in variable arguments": lambda agent_id, *args: args[0].agent_ids,
+    "compared": lambda agent_id, episode: episode == agent_id,
+    "a value": lambda agent_id, episode: episode or agent_id,
+    "closed over": _closes_over,
+    "through frames": _looks_around,
+    "through locals": lambda agent_id, episode: locals(),
+    "its name taken anew": _rebinds,
+    "a method, handed on": Mapper().whole,
+    "a callable object": Mapper(),
+    "a partial": functools.partial(lambda agent_id, episode: "p"),
+    "cached": functools.cache(lambda agent_id, episode: "p"),
+    "built in": max,
+}
+
+
+@pytest.mark.parametrize("name", ENOUGH)
+def test_id_and_times_are_enough(name):
+    assert reads_times_only(ENOUGH[name])
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_they_are_not(name):
+    assert not reads_times_only(TOO_MUCH[name])
+
+
+def test_what_stands_for_an_episode_is_true_as_soon_as_it_has_steps():
+    assert not EpisodeTimes("e", 5, 5)
+    assert EpisodeTimes("e", 5, 6)
+
+
+def test_what_it_lacks_is_an_error():
+    with pytest.raises(AttributeError, match="policy_mapping_fn reads 'agent_ids'"):
+        _helper(EpisodeTimes("e", 0, 0))
