@@ -43,6 +43,8 @@ class ArrayScatter:
         self._over = np.zeros((2, env.num_envs), np.bool_)  # terminated, truncated
         self._all_done_E = np.zeros(env.num_envs, np.uint8)
         self._ended_envs = np.zeros(env.num_envs, np.int64)
+        spaces_of = {agent: (env.observation_spaces[agent], env.action_spaces[agent]) for agent in env.possible_agents}
+        store.spaces.share(envs, spaces_of)
         self._groups: dict[str, ArrayGroup] = {}
         for name, agents in env.groups.items():
             spaces = env.observation_spaces[agents[0]], env.action_spaces[agents[0]]

@@ -85,7 +85,7 @@ class Envs:
         """Make one of the envs anew, in its place; the old one is closed, if it can be.
 
         Raises:
-            EnvCheckError: the new one has other agents. What its constructor raises comes through.
+            EnvCheckError: the new one has other agents or spaces. What its constructor raises comes through.
         """
         old, self._to_close[env_index] = self._to_close[env_index], None
         if old is not None:
@@ -93,12 +93,17 @@ class Envs:
                 old.close()
         new = as_multi_agent_env(self._create(self.contexts[env_index]))
         self.all[env_index] = self._to_close[env_index] = new
-        self._spaces[env_index].clear()
+        before = self._spaces[env_index]
+        self._spaces[env_index] = {}
         check_spaces(new, env_index)
         agents = list(getattr(new, "possible_agents", None) or [])
         if agents != self.possible_agents[env_index]:
             raise EnvCheckError(f"env {env_index} was made anew with other possible_agents: {agents!r:.200} instead of "
                                 f"{self.possible_agents[env_index]!r:.200}")  # fmt: skip
+        for agent in before.keys() & set(agents):
+            if self.spaces(env_index, agent) != before[agent]:
+                raise EnvCheckError(f"env {env_index} was made anew with other spaces of agent {agent!r}: "
+                                    f"{self.spaces(env_index, agent)} instead of {before[agent]}")  # fmt: skip
 
     def remake_missing(self) -> None:
         """Make those anew of which the last `remake()` was interrupted, or failed."""
@@ -121,10 +126,7 @@ class Envs:
         return known[agent_id]
 
     def close(self) -> None:
-        """Close them all; the first error is raised when all were tried.
-
-        They stay known: episodes that were returned before may be asked for their agents' spaces later.
-        """
+        """Close them all; the first error is raised when all were tried."""
         errors = []
         while self._to_close:  # an interrupted call goes on where it was
             try:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 
-import gymnasium as gym
 import numpy as np
 
 from fastmarl._scatter import waiting_places
+from fastmarl.agent_spaces import Spaces
 from fastmarl.block import Block, BlockSource
 from fastmarl.single_agent_episode import SingleAgentEpisode
 
@@ -22,13 +22,13 @@ class ChunkParts:
         agent_ids, lanes: in order of appearance.
         columns: of these lanes, see `Scatter.lanes_now()`.
         blocks, module_ids: by module index.
-        env_index, episode_id: of the chunk.
-        spaces_of: (env index, agent id) -> (observation space, action space).
+        episode_id: of the chunk.
+        spaces: by agent id (observation space, action space).
         infos: lane -> env step -> info.
     """
 
     __slots__ = (
-        "_blocks", "_columns", "_env_index", "_episode_id", "_infos", "_lanes", "_module_ids", "_spaces_of", "agent_ids"
+        "_blocks", "_columns", "_episode_id", "_infos", "_lanes", "_module_ids", "_spaces", "agent_ids"
     )  # fmt: skip
 
     def __init__(
@@ -39,9 +39,8 @@ class ChunkParts:
         columns: np.ndarray,
         blocks: tuple[Block, ...],
         module_ids: Sequence[str],
-        env_index: int,
         episode_id: str,
-        spaces_of: Callable[[int, Hashable], tuple[gym.Space, gym.Space]],
+        spaces: Mapping[Hashable, Spaces],
         infos: dict[int, dict[int, dict]],
     ):
         self.agent_ids = agent_ids
@@ -49,8 +48,8 @@ class ChunkParts:
         self._columns = columns
         self._blocks: Sequence[Block] | Mapping[int, Block] = blocks
         self._module_ids = module_ids
-        self._env_index, self._episode_id = env_index, episode_id
-        self._spaces_of = spaces_of
+        self._episode_id = episode_id
+        self._spaces = spaces
         self._infos = infos
 
     def of_modules(self, wanted: Callable[[str], bool]) -> "ChunkParts":
@@ -91,7 +90,7 @@ class ChunkParts:
             row, count, lookback, t_started, final, end_env_t, done, module = columns
             if count + (final >= 0) - 1 <= lookback:
                 continue
-            observation_space, action_space = self._spaces_of(self._env_index, agent_id)
+            observation_space, action_space = self._spaces[agent_id]
             if self._blocks[module].raw_layout is not None:
                 observation_space = self._blocks[module].layout.space
             infos = self._infos.get(lane, {})

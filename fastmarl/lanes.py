@@ -6,6 +6,7 @@ made of them; then their numbers are used again.
 """
 
 from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,10 @@ class LaneTable:
         module_for: (agent id, env index) -> index of the agent's module; called once per agent and episode.
         post_death: "error", "accumulate" or "drop": what a reward for a finished agent does.
         respawn: whether a finished agent that is observed again begins a new trajectory.
+
+    Attributes:
+        spaces: per env, by agent id, of all agents with lanes; see `AgentSpaces`.
+        on_new_agent: called with (env index, agent id) before an agent joins that is not in `spaces`.
     """
 
     row_L: np.ndarray
@@ -73,6 +78,8 @@ class LaneTable:
         self.unattributed_reward = 0.0  # what no transition will take, in the current call
         self.respawned: set[int] = set()  # envs whose chunk must be split after this step
         self.on_grow: list[Callable[[], None]] = []  # called when the arrays have moved
+        self.spaces: list[dict[Hashable, Any]] = [{} for _ in known_agents]
+        self.on_new_agent: Callable[[int, Hashable], None] = lambda env_index, agent_id: None
         self._free: list[int] = []
         for name, (dtype, _) in ARRAYS.items():
             setattr(self, name, np.zeros(0, dtype))
@@ -87,6 +94,8 @@ class LaneTable:
             raise self._finished_error(env_index, agent_id, "an observation")
         if all_done or terminateds.get(agent_id) or truncateds.get(agent_id):
             return -1
+        if agent_id not in self.spaces[env_index]:
+            self.on_new_agent(env_index, agent_id)
         former = record.finished.pop(agent_id, -1)
         module = record.module_of.get(agent_id)
         if module is None:

@@ -16,6 +16,7 @@ import numpy as np
 from fastmarl import _store
 from fastmarl._records import EpisodeRecord, episode_id, next_chunks, open_all, settle_all, steps_by_agent
 from fastmarl._scatter import ModuleRows, Scatter
+from fastmarl.agent_spaces import AgentSpaces
 from fastmarl.block import Block, Key, MemoryPool, OutputFormError
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.connectors.rewards import RewardConnector
@@ -38,7 +39,7 @@ class EpisodeStore:
         layouts: per module index, the layout of its recorded observations.
         module_ids: per module index.
         table: the lanes.
-        spaces_of: (env index, agent id) -> (observation space, action space).
+        spaces_of: (env index, agent id) -> (observation space, action space), asked when agents join.
         lookback: env steps of history that a chunk carries over from the one before.
         env_states: the recorded global states of each env; empty: none are recorded.
         connectors: per module index, what makes the recorded observations; () if there is none.
@@ -46,6 +47,7 @@ class EpisodeStore:
         max_summaries: so many of the episodes that end in a call are summed up, the last ones.
 
     Attributes:
+        spaces: of the agents that have joined.
         connects: whether observations go through connectors into the record.
         awake: module indices, ascending, of those that have a block. One gets it with its first agent, and loses it
             when a call has passed in which it had none: modules that don't act cost neither time nor memory.
@@ -73,7 +75,7 @@ class EpisodeStore:
         self._rewards = rewards
         self._max_summaries = max_summaries
         self.connects = _any_records(self._connectors)
-        self._spaces_of = spaces_of
+        self.spaces = AgentSpaces(table, spaces_of)
         self._env_states = env_states
         self._lookback_E = np.full(len(table.envs), lookback, np.int32)
         self._pools = [MemoryPool() for _ in layouts]
@@ -90,7 +92,7 @@ class EpisodeStore:
         self._run_id = uuid.uuid4().hex[:20]
         self._n_ids = 0
         self._ended_chunks: list[MultiAgentEpisode] = []
-        self._unread = UnreadChunks(spaces_of)
+        self._unread = UnreadChunks()
         self._n_finished = 0  # episodes in this call
         self._to_sum_up: list[EpisodeRecord] = []  # the last of them
         self._spare_records: list[EpisodeRecord] = []
@@ -215,7 +217,7 @@ class EpisodeStore:
         """The chunks that have ended in this call, in order; they can be read from now on."""
         self._seal(self._unread)
         self._ended_chunks += self._unread.take()
-        self._unread = UnreadChunks(self._spaces_of)
+        self._unread = UnreadChunks()
         return self._ended_chunks
 
     def drop_episode(self, env_index: int) -> None:
@@ -263,7 +265,7 @@ class EpisodeStore:
 
     def running_chunk(self, env_index: int) -> MultiAgentEpisode:
         """The running episode's chunk as recorded up to now."""
-        unread = UnreadChunks(self._spaces_of)
+        unread = UnreadChunks()
         self._note_running(unread, [env_index])
         self._seal(unread)
         respawned = [self.table.agent_ids[lane] for lane in self.table.record(env_index).joining]
@@ -327,7 +329,8 @@ class EpisodeStore:
         unread.add_running(self.table.records, self.table.envs, env_indices, time.perf_counter())
 
     def _seal(self, unread: UnreadChunks) -> None:
-        unread.seal(self.scatter, self.table.agent_ids, tuple(self.blocks), self.module_ids, self.acting_from)
+        table, blocks = self.table, tuple(self.blocks)
+        unread.seal(self.scatter, table.agent_ids, table.spaces, blocks, self.module_ids, self.acting_from)
 
     def _states_of_chunk(self, record: EpisodeRecord) -> np.ndarray:
         env_t = self.table.envs[record.env_index].env_t

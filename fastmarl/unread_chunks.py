@@ -1,16 +1,16 @@
 """Chunks that nobody has looked at yet: a few numbers each, of which an episode is made when somebody does."""
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from threading import RLock
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from fastmarl._chunks import ChunkNotes
 from fastmarl._records import ids_of
 from fastmarl._scatter import Scatter
+from fastmarl.agent_spaces import Spaces
 from fastmarl.block import Block
 from fastmarl.chunk import TERMINATED, TRUNCATED, ChunkParts
 from fastmarl.episodes import MultiAgentEpisode
@@ -65,14 +65,7 @@ class UnreadChunks(ChunkNotes):
     """The chunks of one call of `sample()`.
 
     They are noted when they are over, and can be read once `seal()` has been called, for ever.
-
-    Args:
-        spaces_of: (env index, agent id) -> (observation space, action space).
     """
-
-    def __init__(self, spaces_of: Callable[[int, Hashable], tuple[gym.Space, gym.Space]]):
-        super().__init__()
-        self._spaces_of = spaces_of
 
     def take(self) -> list[MultiAgentEpisode]:
         """The chunks noted since the last time; each is read when somebody asks for anything in it."""
@@ -83,6 +76,7 @@ class UnreadChunks(ChunkNotes):
         self,
         scatter: Scatter,
         agent_ids: list[Hashable],
+        spaces: list[dict[Hashable, Spaces]],
         blocks: tuple[Block, ...],
         module_ids: Sequence[str],
         acting_from: list[int],
@@ -91,10 +85,11 @@ class UnreadChunks(ChunkNotes):
 
         Args:
             agent_ids: by lane.
+            spaces: per env, of all of its agents that have lanes.
             blocks, module_ids, acting_from: by module index.
         """
         self._columns = scatter.lanes_now(self.lanes)
-        self._agent_ids = ids_of(self.lanes, agent_ids)
+        self._agent_ids, self._spaces = ids_of(self.lanes, agent_ids), spaces
         self._blocks, self._module_ids, self._acting_from = blocks, module_ids, list(acting_from)
 
     def arguments(self, place: int, own: Own | None) -> dict[str, Any]:
@@ -111,9 +106,8 @@ class UnreadChunks(ChunkNotes):
             columns=self._columns[lanes].copy(),
             blocks=self._blocks,
             module_ids=self._module_ids,
-            env_index=env_index,
             episode_id=self.ids[place],
-            spaces_of=self._spaces_of,
+            spaces=self._spaces[env_index],
             infos=infos,
         )
         return {

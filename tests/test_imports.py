@@ -20,6 +20,7 @@ LAYERS = [
         "episode_getters",
         "episode_indices",
         "episode_sources",
+        "agent_spaces",
         "chunk",
         "unread_chunks",
         "store",

@@ -24,6 +24,7 @@ class RemoteEnv:
         self._worker = worker
         self._place = place
         self._description = description
+        self._asked: tuple[Hashable, tuple[gym.Space, gym.Space]] | None = None  # the last agent, and its spaces
         self.possible_agents = description.possible_agents
         self.observation_space = description.observation_space
         self.action_space = description.action_space
@@ -60,4 +61,8 @@ class RemoteEnv:
 
     def _spaces(self, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:
         known = self._description.spaces
-        return known[agent_id] if agent_id in known else self._worker.spaces(self._place, agent_id)
+        if agent_id in known:
+            return known[agent_id]
+        if self._asked is None or self._asked[0] != agent_id:
+            self._asked = agent_id, self._worker.spaces(self._place, agent_id)
+        return self._asked[1]
