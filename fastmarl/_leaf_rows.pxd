@@ -11,6 +11,7 @@ cdef class LeafRows:
     cdef int ndim
     cdef size_t row_bytes
     cdef int write(self, Py_ssize_t row, object value) except -1
+    cdef bint copies(self, Py_ssize_t row, object value) except -1
     cdef bint _fits(self, cnp.ndarray value) noexcept
     cdef bint _has_shape(self, cnp.ndarray value) noexcept
     cdef object _follow(self, object value)

@@ -26,11 +26,15 @@ cdef class EnvLanes:
     cdef readonly Py_ssize_t n_steps        # that the env has ever made
     cdef readonly Py_ssize_t n_acting
     cdef size_t[::1] seen_keys, seen_values # scratch: addresses in the dict being read
+    cdef Py_ssize_t n_held                  # so many of these are owned; 0: they are borrowed
     cdef size_t[::1] keys, next_keys        # addresses of the id objects, which the lane table keeps alive
     cdef lane_t[::1] lanes, next_lanes
     cdef lane_t[::1] order                  # places in the observation dict, in the order of writing; unset: as they are
     cpdef clear(self)
     cdef int _grow(self, Py_ssize_t capacity) except -1
+    cdef Py_ssize_t see(self, object obs) except -1
+    cdef int hold(self, Py_ssize_t n) except -1
+    cdef int let_go(self) except -1
 
 
 cdef class Scatter:
@@ -48,13 +52,21 @@ cdef class Scatter:
     cdef row_t[::1] t_started_L
     cdef list agent_ids                     # by lane; every address in EnvLanes.keys is that of one of these
     cdef list done_lanes                    # finished in this step by their own flags
-    cdef Py_ssize_t _lane(self, EnvLanes env, PyObject* key, Py_ssize_t* place) except -2
+    cdef Py_ssize_t _lane(self, EnvLanes env, object key, Py_ssize_t* place) except -2
     cdef int _adopt(self, EnvLanes env, Py_ssize_t lane, object key) except -1
+    cdef int _reward(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object value,
+                     Py_ssize_t* place) except -1
+    cdef int _pay(self, Py_ssize_t lane, double reward) except -1
     cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards) except -1
     cdef int _flags(self, EnvLanes env, Py_ssize_t env_index, object flags, int bit, bint required) except -1
     cdef int _observations(self, EnvLanes env, Py_ssize_t env_index, object obs, int all_done, lane_t env_t,
                            object terminateds, object truncateds) except -1
+    cdef Py_ssize_t _observation(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object value,
+                                 Py_ssize_t lane, int all_done, lane_t env_t, Py_ssize_t* place,
+                                 object terminateds, object truncateds) except -2
+    cdef bint _append_quickly(self, Py_ssize_t lane, lane_t env_t, PyObject* value) except -1
     cdef int _append(self, Py_ssize_t lane, lane_t env_t, object value) except -1
+    cdef int _add_row(self, ModuleRows rows, Py_ssize_t lane, lane_t env_t) except -1
     cdef int _finalize(self, Py_ssize_t lane, object value) except -1
     cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1
     cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, object infos) except -1

@@ -3,6 +3,7 @@
 An array that fits is copied as it lies, one of float64 for a leaf of float32 is rounded on the way; anything else goes
 through NumPy, which says what does not fit.
 """
+cimport cython
 cimport numpy as cnp
 import numpy as np
 from libc.string cimport memcpy
@@ -39,23 +40,31 @@ cdef class LeafRows:
         """Copy the leaf's part of `value`, a whole observation, to `row`. Raises UnfitValueError."""
         if self.path:
             value = self._follow(value)
-        if self.is_object or not cnp.PyArray_CheckExact(value):
+        if not self.copies(row, value):
             self._convert(row, value)
-        elif self._fits(<cnp.ndarray>value):
+        return 0
+
+    cdef bint copies(self, Py_ssize_t row, object value) except -1:
+        """Whether this is an array that fits the leaf; if so, it is copied to `row`. Runs no Python code."""
+        if self.is_object or not cnp.PyArray_CheckExact(value):
+            return False
+        if self._fits(<cnp.ndarray>value):
             if self.row_bytes:
                 memcpy(&self.bytes_[row, 0], cnp.PyArray_DATA(<cnp.ndarray>value), self.row_bytes)
-        elif (self.type_num == cnp.NPY_FLOAT and cnp.PyArray_TYPE(<cnp.ndarray>value) == cnp.NPY_DOUBLE
+            return True
+        if (self.type_num == cnp.NPY_FLOAT and cnp.PyArray_TYPE(<cnp.ndarray>value) == cnp.NPY_DOUBLE
                 and self._has_shape(<cnp.ndarray>value)):
             if self.row_bytes:
                 _round(<const double*>cnp.PyArray_DATA(<cnp.ndarray>value), <float*>&self.bytes_[row, 0],
                        self.row_bytes // sizeof(float))
-        else:
-            self._convert(row, value)
-        return 0
+            return True
+        return False
 
+    @cython.final
     cdef bint _fits(self, cnp.ndarray value) noexcept:
         return cnp.PyArray_TYPE(value) == self.type_num and self._has_shape(value)
 
+    @cython.final
     cdef bint _has_shape(self, cnp.ndarray value) noexcept:
         """Whether it has the leaf's shape and lies in one piece."""
         cdef int axis

@@ -7,12 +7,12 @@ agents are done counts as terminated. Observations keep the dtype that the env g
 cimport numpy as cnp
 import numpy as np
 from copy import deepcopy
-from cpython.dict cimport PyDict_Copy
+from cpython.dict cimport PyDict_CheckExact, PyDict_Copy
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject, PyObject_IsTrue
 
-from python_api cimport PyDict_Next
+from python_api cimport PyDict_Next, PyDict_Size
 from typedefs cimport TERMINATED, flag_t, lane_t
 
 from fastmarl._leaf_rows cimport LeafRows
@@ -115,6 +115,11 @@ cdef class ExactLeafRows(LeafRows):
         LeafRows.__init__(self, array, path, sizes)
         self.on_unfit = on_unfit
 
+    cdef bint copies(self, Py_ssize_t row, object value) except -1:
+        if self.is_object or not cnp.PyArray_CheckExact(value) or not self._fits(<cnp.ndarray>value):
+            return False
+        return LeafRows.copies(self, row, value)
+
     cdef int write(self, Py_ssize_t row, object value) except -1:
         part = value
         for step in self.path:
@@ -123,12 +128,12 @@ cdef class ExactLeafRows(LeafRows):
             except (KeyError, IndexError, TypeError):
                 self.on_unfit(row, value)
                 return 0
+        if self.copies(row, part):
+            return 0
         if self.is_object:
             self.array[row] = deepcopy(part)
             return 0
         if cnp.PyArray_CheckExact(part):
-            if self._fits(<cnp.ndarray>part):
-                return LeafRows.write(self, row, value)
             if part.dtype == self.array.dtype and part.shape == (<object>self.array).shape[1:]:
                 self.array[row] = part
                 return 0
@@ -190,17 +195,19 @@ cdef class RLlibScatter(Scatter):
         cdef PyObject *key
         cdef PyObject *value
         cdef Py_ssize_t pos = 0, place = 0, lane, module
-        while PyDict_Next(rewards, &pos, &key, &value):           # key and value are borrowed from the dict
-            if <object>value is None or not PyObject_IsTrue(<object>value):
+        while PyDict_Next(rewards, &pos, &key, &value):
+            if <object>value is None:
                 continue
-            lane = self._lane(env, key, &place)
+            agent_id, reward = <object>key, <object>value         # else borrowed from the dict, while Python code runs
+            if not PyObject_IsTrue(reward):
+                continue
+            lane = self._lane(env, agent_id, &place)
             if lane < 0:
-                lane = self.table.lane_for_late_reward(env_index, <object>key, <object>value)
+                lane = self.table.lane_for_late_reward(env_index, agent_id, reward)
                 if lane < 0:
                     continue
             module = self.module_L[lane]
-            (<RewardKinds>self.kinds[module]).add((<ModuleRows>self.modules[module]).reward_R, self.row_L[lane],
-                                                  <object>value)
+            (<RewardKinds>self.kinds[module]).add((<ModuleRows>self.modules[module]).reward_R, self.row_L[lane], reward)
         return 0
 
     cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1:
@@ -228,11 +235,14 @@ cdef class RLlibScatter(Scatter):
         cdef PyObject *value
         cdef Py_ssize_t pos = 0, place = 0, lane
         while PyDict_Next(infos, &pos, &key, &value):
-            if not PyObject_IsTrue(<object>value):
+            if PyDict_CheckExact(<object>value) and PyDict_Size(<object>value) == 0:
                 continue
-            lane = self._lane(env, key, &place)
+            agent_id, info = <object>key, <object>value           # else borrowed from the dict, while Python code runs
+            if not PyObject_IsTrue(info):
+                continue
+            lane = self._lane(env, agent_id, &place)
             if lane >= 0:
-                env.infos.append((env.env_t, lane, _private_copy(<object>value)))
+                env.infos.append((env.env_t, lane, _private_copy(info)))
         return 0
 
 

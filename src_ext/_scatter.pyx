@@ -4,17 +4,17 @@ An observation is copied once, from the env's array to its place in the block. E
 agents in the same order with the same key objects, so a key is first compared by identity with the one at the
 same place in the step before; only a miss costs a dict look-up.
 """
+cimport cython
 cimport numpy as cnp
 import numpy as np
 from cpython.dict cimport PyDict_Copy
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_AsDouble, PyFloat_Check
 from cpython.long cimport PyLong_AsLong, PyLong_CheckExact
 from cpython.object cimport PyObject, PyObject_IsTrue
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.math cimport isfinite
 
-from python_api cimport (
-    Py_EQ, PyDict_GetItemWithError, PyDict_Next, PyDict_Size, PyList_GET_ITEM, PyObject_RichCompareBool
-)
+from python_api cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size, PyList_GET_ITEM
 from typedefs cimport TERMINATED, TRUNCATED, flag_t, lane_t, row_t
 
 from fastmarl._leaf_rows cimport LeafRows
@@ -81,6 +81,43 @@ cdef class EnvLanes:
             addresses[0, :old], lanes[0, :old] = self.keys, self.lanes
         self.keys, self.next_keys, self.seen_keys, self.seen_values = addresses
         self.lanes, self.next_lanes = lanes
+        return 0
+
+    cdef Py_ssize_t see(self, object obs) except -1:
+        """Note the addresses of what is in this dict, which are borrowed from it. Returns how many there are."""
+        cdef PyObject *key
+        cdef PyObject *value
+        cdef Py_ssize_t pos = 0, n = 0
+        if self.n_held:
+            raise RuntimeError("this env's observations are being recorded; they can't be recorded from within")
+        if self.next_keys.shape[0] < PyDict_Size(obs):
+            self._grow(2 * PyDict_Size(obs))
+        while PyDict_Next(obs, &pos, &key, &value):
+            self.seen_keys[n] = <size_t>key
+            self.seen_values[n] = <size_t>value
+            fastmarl_prefetch(value)
+            fastmarl_prefetch(<char*>value + LINE)
+            n += 1
+        return n
+
+    cdef int hold(self, Py_ssize_t n) except -1:
+        """Own what was seen: Python code is going to run, which may change the dict, or another thread may."""
+        cdef Py_ssize_t i
+        if self.n_held:
+            return 0
+        for i in range(n):
+            Py_INCREF(<object><PyObject*>self.seen_keys[i])
+            Py_INCREF(<object><PyObject*>self.seen_values[i])
+        self.n_held = n
+        return 0
+
+    cdef int let_go(self) except -1:
+        """The opposite of `hold()`."""
+        cdef Py_ssize_t i
+        for i in range(self.n_held):
+            Py_DECREF(<object><PyObject*>self.seen_keys[i])
+            Py_DECREF(<object><PyObject*>self.seen_values[i])
+        self.n_held = 0
         return 0
 
     def set_order(self, order):
@@ -193,19 +230,17 @@ cdef class Scatter:
             all_done = self._close_lanes(env, env_index, all_done)
         return all_done
 
-    cdef Py_ssize_t _lane(self, EnvLanes env, PyObject* key, Py_ssize_t* place) except -2:
+    cdef Py_ssize_t _lane(self, EnvLanes env, object key, Py_ssize_t* place) except -2:
         """The key's lane, or -1. `place` is where to look first, and moves on."""
         cdef PyObject* found
-        cdef Py_ssize_t lane
-        if place[0] < env.n_acting and env.keys[place[0]] == <size_t>key:
-            lane = env.lanes[place[0]]
-            place[0] += 1
+        cdef Py_ssize_t lane = _lane_at(env, <PyObject*>key, place)
+        if lane >= 0:
             return lane
-        found = PyDict_GetItemWithError(env.lane_of, <object>key)
+        found = PyDict_GetItemWithError(env.lane_of, key)
         if found == NULL:
             return -1
         lane = PyLong_AsLong(<object>found)
-        self._adopt(env, lane, <object>key)
+        self._adopt(env, lane, key)
         place[0] = self.place_L[lane] + 1
         return lane
 
@@ -223,61 +258,66 @@ cdef class Scatter:
         cdef PyObject *key
         cdef PyObject *value
         cdef Py_ssize_t pos = 0, place = 0, lane
-        cdef double reward
         while PyDict_Next(rewards, &pos, &key, &value):          # key and value are borrowed from the dict
-            if PyFloat_Check(<object>value):
-                reward = PyFloat_AS_DOUBLE(<object>value)
-            else:
-                reward = _as_double(<object>value, env_index, <object>key, env.env_t)
-            if not isfinite(reward):
-                raise RewardError(env_index, <object>key, env.env_t, f"expected a finite reward, got {reward}")
-            lane = self._lane(env, key, &place)
-            if lane < 0:
-                lane = self.table.lane_for_late_reward(env_index, <object>key, reward)
-                if lane < 0:
+            if PyFloat_Check(<object>value) and isfinite(PyFloat_AS_DOUBLE(<object>value)):
+                lane = _lane_at(env, key, &place)
+                if lane >= 0:
+                    self._pay(lane, PyFloat_AS_DOUBLE(<object>value))
                     continue
-            (<ModuleRows>self.modules[self.module_L[lane]]).reward_R[self.row_L[lane]] += reward
+            agent_id, reward = <object>key, <object>value
+            self._reward(env, env_index, agent_id, reward, &place)
+        return 0
+
+    cdef int _reward(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object value,
+                     Py_ssize_t* place) except -1:
+        """A reward of any kind, for anybody."""
+        cdef double reward = _as_double(value, env_index, agent_id, env.env_t)
+        cdef Py_ssize_t lane
+        if not isfinite(reward):
+            raise RewardError(env_index, agent_id, env.env_t, f"expected a finite reward, got {reward}")
+        lane = self._lane(env, agent_id, place)
+        if lane < 0:
+            lane = self.table.lane_for_late_reward(env_index, agent_id, reward)
+        if lane >= 0:
+            self._pay(lane, reward)
+        return 0
+
+    @cython.final
+    cdef int _pay(self, Py_ssize_t lane, double reward) except -1:
+        (<ModuleRows>self.modules[self.module_L[lane]]).reward_R[self.row_L[lane]] += reward
         return 0
 
     cdef int _flags(self, EnvLanes env, Py_ssize_t env_index, object flags, int bit, bint required) except -1:
         """Note own True flags in done_L; return `bit` if `__all__` is True, else 0."""
         cdef PyObject *key
         cdef PyObject *value
-        cdef PyObject *for_all = PyDict_GetItemWithError(flags, ALL)
+        cdef PyObject *found = PyDict_GetItemWithError(flags, ALL)
         cdef Py_ssize_t pos = 0, place = 0, lane
-        if for_all == NULL and required:
+        for_all = False if found == NULL else <object>found
+        if found == NULL and required:
             raise MultiAgentEnvError(env_index, None, env.env_t,
                                      "expected the key '__all__' in terminateds, which says whether the episode is "
                                      f"over; got the keys {list(flags)}")
         while PyDict_Next(flags, &pos, &key, &value):
-            if <object>value is False or <object>value is NUMPY_FALSE or not PyObject_IsTrue(<object>value):
+            if <object>value is False or <object>value is NUMPY_FALSE:
                 continue
-            if <object>key is ALL or PyObject_RichCompareBool(<object>key, ALL, Py_EQ):
+            agent_id, flag = <object>key, <object>value
+            if not PyObject_IsTrue(flag) or agent_id is ALL or agent_id == ALL:
                 continue
-            lane = self._lane(env, key, &place)
+            lane = self._lane(env, agent_id, &place)
             if lane < 0:
-                self.table.check_known(env_index, <object>key)
+                self.table.check_known(env_index, agent_id)
                 continue
             if not self.done_L[lane]:
                 self.done_lanes.append(lane)
             self.done_L[lane] |= bit
-        if for_all != NULL and PyObject_IsTrue(<object>for_all):
-            return bit
-        return 0
+        return bit if for_all else 0
 
     cdef int _observations(self, EnvLanes env, Py_ssize_t env_index, object obs, int all_done, lane_t env_t,
                            object terminateds, object truncateds) except -1:
         cdef PyObject *key = NULL
         cdef PyObject *value
-        cdef Py_ssize_t pos = 0, place = 0, i, at, lane, n = 0, n_obs = 0
-        if env.next_keys.shape[0] < PyDict_Size(obs):
-            env._grow(2 * PyDict_Size(obs))
-        while PyDict_Next(obs, &pos, &key, &value):              # key and value are borrowed from the dict
-            env.seen_keys[n_obs] = <size_t>key
-            env.seen_values[n_obs] = <size_t>value
-            fastmarl_prefetch(value)
-            fastmarl_prefetch(<char*>value + LINE)
-            n_obs += 1
+        cdef Py_ssize_t place = 0, i, at, lane, n = 0, n_obs = env.see(obs)
         cdef bint reorders = env.order is not None
         cdef Py_ssize_t n_written = env.order.shape[0] if reorders else n_obs
         try:
@@ -286,38 +326,70 @@ cdef class Scatter:
                 if i + AHEAD < n_written:
                     _prefetch_array(<PyObject*>env.seen_values[env.order[i + AHEAD] if reorders else i + AHEAD])
                 key, value = <PyObject*>env.seen_keys[at], <PyObject*>env.seen_values[at]
-                lane = self._lane(env, key, &place)
-                if lane < 0:
-                    lane = self.table.join(env_index, <object>key, all_done, terminateds, truncateds)
-                    if lane < 0:                                  # came and went in one step: nothing to act upon
+                lane = _lane_at(env, key, &place)
+                if lane < 0 or all_done or self.done_L[lane] or not self._append_quickly(lane, env_t, value):
+                    env.hold(n_obs)
+                    lane = self._observation(env, env_index, <object>key, <object>value, lane, all_done, env_t,
+                                             &place, terminateds, truncateds)
+                    if lane < 0:                                  # nothing to act upon
                         continue
-                    self._append(lane, env_t, <object>value)
-                    if self.table.records[env_index].early_rewards:
-                        (<ModuleRows>self.modules[self.module_L[lane]]).reward_R[self.row_L[lane]] += \
-                            self.table.early_reward(env_index, lane)
-                elif all_done or self.done_L[lane]:
-                    self._finalize(lane, <object>value)
-                    continue
-                else:
-                    self._append(lane, env_t, <object>value)
                 env.next_keys[n] = <size_t>PyList_GET_ITEM(self.agent_ids, lane)
                 env.next_lanes[n] = <lane_t>lane
                 self.place_L[lane] = <lane_t>n
                 n += 1
         except UnfitValueError as error:
             raise ObservationError(env_index, <object>key, env_t, f"observation: {error}") from None
+        finally:
+            env.let_go()
         env.keys, env.next_keys = env.next_keys, env.keys
         env.lanes, env.next_lanes = env.next_lanes, env.lanes
         env.n_acting = n
         return 0
 
+    cdef Py_ssize_t _observation(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object value,
+                                 Py_ssize_t lane, int all_done, lane_t env_t, Py_ssize_t* place,
+                                 object terminateds, object truncateds) except -2:
+        """One of any kind, of anybody. Returns the lane that goes on, or -1."""
+        if lane < 0:
+            lane = self._lane(env, agent_id, place)
+        if lane < 0:
+            lane = self.table.join(env_index, agent_id, all_done, terminateds, truncateds)
+            if lane < 0:                                          # came and went in one step
+                return -1
+            self._append(lane, env_t, value)
+            if self.table.records[env_index].early_rewards:
+                self._pay(lane, self.table.early_reward(env_index, lane))
+        elif all_done or self.done_L[lane]:
+            self._finalize(lane, value)
+            return -1
+        else:
+            self._append(lane, env_t, value)
+        return lane
+
+    cdef bint _append_quickly(self, Py_ssize_t lane, lane_t env_t, PyObject* value) except -1:
+        """Add a row, if that runs no Python code. Whether it did; if not, nothing has changed."""
+        cdef ModuleRows rows = <ModuleRows>self.modules[self.module_L[lane]]
+        if rows.n == rows.capacity:
+            return False
+        for leaf in rows.leaves:
+            if (<LeafRows>leaf).path or not (<LeafRows>leaf).copies(rows.n, <object>value):
+                return False
+        self._add_row(rows, lane, env_t)
+        return True
+
     cdef int _append(self, Py_ssize_t lane, lane_t env_t, object value) except -1:
         cdef ModuleRows rows = <ModuleRows>self.modules[self.module_L[lane]]
-        cdef Py_ssize_t row = rows.n
-        if row == rows.capacity:
+        if rows.n == rows.capacity:
             self.grow(self.module_L[lane], False)
         for leaf in rows.leaves:
-            (<LeafRows>leaf).write(row, value)
+            (<LeafRows>leaf).write(rows.n, value)
+        self._add_row(rows, lane, env_t)
+        return 0
+
+    @cython.final
+    cdef int _add_row(self, ModuleRows rows, Py_ssize_t lane, lane_t env_t) except -1:
+        """Number the row that has been written."""
+        cdef Py_ssize_t row = rows.n
         rows.lane_R[row] = <lane_t>lane
         rows.prev_R[row] = self.row_L[lane]
         rows.env_t_R[row] = env_t
@@ -391,18 +463,27 @@ cdef class Scatter:
                 continue
             if <object>value is None:
                 continue
-            if not isinstance(<object>value, dict):
-                raise MultiAgentEnvError(env_index, <object>key, env.env_t,
-                                         f"expected a dict as info, got {type(<object>value).__name__}")
-            lane = self._lane(env, key, &place)
-            if lane < 0 and <object>key != COMMON:
+            agent_id, info = <object>key, <object>value
+            if not isinstance(info, dict):
+                raise MultiAgentEnvError(env_index, agent_id, env.env_t,
+                                         f"expected a dict as info, got {type(info).__name__}")
+            lane = self._lane(env, agent_id, &place)
+            if lane < 0 and agent_id != COMMON:
                 continue                                          # an agent that was never seen
-            env.infos.append((env.env_t, lane, private_copy(<object>value)))
+            env.infos.append((env.env_t, lane, private_copy(info)))
         return 0
 
     def forget_done_lanes(self):
         """After an error in write_step(): drop what it had noted of the broken step."""
         self.done_lanes = []
+
+
+cdef inline Py_ssize_t _lane_at(EnvLanes env, PyObject* key, Py_ssize_t* place) except -2:
+    """The lane of the very object that stood at this place in the step before, or -1. Runs no Python code."""
+    if place[0] < env.n_acting and env.keys[place[0]] == <size_t>key:
+        place[0] += 1
+        return env.lanes[place[0] - 1]
+    return -1
 
 
 cdef inline void _prefetch_array(PyObject* value) noexcept:
@@ -427,8 +508,8 @@ cpdef object private_copy(object info):
 
 
 cdef double _as_double(object value, Py_ssize_t env_index, object agent_id, lane_t env_t) except? -1.0:
-    """A reward that is no float: an int, a NumPy scalar, an array or tensor of one element."""
-    if PyLong_CheckExact(value):
+    """A reward: a float, an int, a NumPy scalar, an array or tensor of one element."""
+    if PyFloat_Check(value) or PyLong_CheckExact(value):
         return PyFloat_AsDouble(value)
     try:
         given = np.asarray(value)

@@ -78,7 +78,7 @@ cdef class ResultWriter:
         self.places_PK[part, 0] = <lane_t>n
         return n
 
-    cdef Py_ssize_t _place(self, PyObject* key, Py_ssize_t expected, bint or_all) except -1:
+    cdef Py_ssize_t _place(self, object key, Py_ssize_t expected, bint or_all) except -1:
         cdef Py_ssize_t place = _place_of(self.keys, self.place_of, key, expected)
         if place < 0 or (place == len(self.keys) - 1 and not or_all):
             raise MisfitError
@@ -89,12 +89,13 @@ cdef class ResultWriter:
         cdef PyObject *value
         cdef Py_ssize_t pos = 0, i = 0, place = -1
         self._begin(0, obs)
-        while PyDict_Next(obs, &pos, &key, &value):                    # borrowed from the dict
-            place = self._place(key, place + 1, False)
+        while PyDict_Next(obs, &pos, &key, &value):
+            agent_id, observation = <object>key, <object>value         # else borrowed from the dict
+            place = self._place(agent_id, place + 1, False)
             self.places_PK[0, 1 + i] = <lane_t>place
             i += 1
-            if not _copy(self.arrays[place], <object>value):
-                self.write_slowly(place, <object>value)
+            if not _copy(self.arrays[place], observation):
+                self.write_slowly(place, observation)
         return 0
 
     cdef int _rewards(self, object rewards) except -1:
@@ -103,12 +104,13 @@ cdef class ResultWriter:
         cdef Py_ssize_t pos = 0, i = 0, place = -1
         self._begin(1, rewards)
         while PyDict_Next(rewards, &pos, &key, &value):
-            place = self._place(key, place + 1, False)
+            agent_id, reward = <object>key, <object>value
+            place = self._place(agent_id, place + 1, False)
             self.places_PK[1, 1 + i] = <lane_t>place
-            if PyFloat_Check(<object>value):
-                self.reward_K[i] = PyFloat_AS_DOUBLE(<object>value)
-            elif PyLong_CheckExact(<object>value) or type(<object>value) in NUMBERS:
-                self.reward_K[i] = PyFloat_AsDouble(<object>value)
+            if PyFloat_Check(reward):
+                self.reward_K[i] = PyFloat_AS_DOUBLE(reward)
+            elif PyLong_CheckExact(reward) or type(reward) in NUMBERS:
+                self.reward_K[i] = PyFloat_AsDouble(reward)
             else:
                 raise MisfitError
             i += 1
@@ -120,11 +122,12 @@ cdef class ResultWriter:
         cdef Py_ssize_t pos = 0, i = 0, place = -1
         self._begin(2 + part, flags)
         while PyDict_Next(flags, &pos, &key, &value):
-            place = self._place(key, place + 1, True)
+            agent_id, flag = <object>key, <object>value
+            place = self._place(agent_id, place + 1, True)
             self.places_PK[2 + part, 1 + i] = <lane_t>place
-            if <object>value is False or <object>value is NUMPY_FALSE:
+            if flag is False or flag is NUMPY_FALSE:
                 self.flags_FK[part, i] = 0
-            elif <object>value is True or <object>value is NUMPY_TRUE:
+            elif flag is True or flag is NUMPY_TRUE:
                 self.flags_FK[part, i] = 1
             else:
                 raise MisfitError
@@ -213,18 +216,19 @@ cdef class ActionSlots:
         cdef PyObject *value
         cdef Py_ssize_t pos = 0, i = 0, place = -1
         cdef int overflow = 0
-        while PyDict_Next(actions, &pos, &key, &value):                # borrowed from the dict
-            place = _place_of(self.agents, self.place_of, key, place + 1)
+        while PyDict_Next(actions, &pos, &key, &value):
+            agent_id, action = <object>key, <object>value
+            place = _place_of(self.agents, self.place_of, agent_id, place + 1)
             if place < 0:
                 return False
             self.order_K[1 + i] = <lane_t>place
             if self.arrays[place] is None:
-                if not PyLong_CheckExact(<object>value):
+                if not PyLong_CheckExact(action):
                     return False
-                self.number_K[i] = PyLong_AsLongLongAndOverflow(<object>value, &overflow)
+                self.number_K[i] = PyLong_AsLongLongAndOverflow(action, &overflow)
                 if overflow:
                     return False
-            elif not _copy(self.arrays[place], <object>value):
+            elif not _copy(self.arrays[place], action):
                 return False
             i += 1
         self.order_K[0] = <lane_t>i
@@ -241,17 +245,17 @@ cdef class ActionSlots:
         return actions
 
 
-cdef Py_ssize_t _place_of(list keys, dict place_of, PyObject* key, Py_ssize_t expected) except -2:
+cdef Py_ssize_t _place_of(list keys, dict place_of, object key, Py_ssize_t expected) except -2:
     """The place of a key, `expected` most of the time; -1 if it has none."""
     cdef PyObject* found
     cdef Py_ssize_t place
-    if expected < len(keys) and PyList_GET_ITEM(keys, expected) == key:
+    if expected < len(keys) and PyList_GET_ITEM(keys, expected) == <PyObject*>key:
         return expected
-    found = PyDict_GetItemWithError(place_of, <object>key)
+    found = PyDict_GetItemWithError(place_of, key)
     if found == NULL:
         return -1
     place = PyLong_AsLong(<object>found)
-    return place if type(keys[place]) is type(<object>key) else -1   # 1 and True are equal, but not the same id
+    return place if type(keys[place]) is type(key) else -1   # 1 and True are equal, but not the same id
 
 
 cdef bint _copy(object target, object value) except -1:

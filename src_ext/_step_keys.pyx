@@ -2,9 +2,7 @@
 import numpy as np
 from cpython.object cimport PyObject, PyObject_IsTrue
 
-from python_api cimport (
-    Py_EQ, PyDict_GetItemWithError, PyDict_Next, PyDict_Size, PyList_GET_ITEM, PyObject_RichCompareBool
-)
+from python_api cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size, PyList_GET_ITEM
 
 cdef str ALL = "__all__"
 
@@ -56,17 +54,17 @@ cdef bint _same(object entries, list keys, object obs) except -1:
     """Whether `keys` are those of `entries`; if there are observations, only theirs may be true."""
     cdef PyObject *key
     cdef PyObject *value
-    cdef PyObject *known
     cdef Py_ssize_t pos = 0, i = 0
     if PyDict_Size(entries) != len(keys):
         return False
     while PyDict_Next(entries, &pos, &key, &value):              # key and value are borrowed from the dict
-        known = PyList_GET_ITEM(keys, i)
-        if known != key and not PyObject_RichCompareBool(<object>known, <object>key, Py_EQ):
-            return False
-        if obs is not None and <object>value is not False and PyObject_IsTrue(<object>value):
-            if PyDict_GetItemWithError(obs, <object>key) == NULL and <object>key != ALL:
+        if PyList_GET_ITEM(keys, i) != key or (obs is not None and <object>value is not False):
+            agent_id, flag = <object>key, <object>value
+            if keys[i] is not agent_id and keys[i] != agent_id:
                 return False
+            if obs is not None and PyObject_IsTrue(flag):
+                if PyDict_GetItemWithError(obs, agent_id) == NULL and agent_id != ALL:
+                    return False
         i += 1
     return True
 
@@ -87,7 +85,8 @@ def names_others(set known, *dicts):
     for entries in dicts:
         pos = 0
         while PyDict_Next(entries, &pos, &key, &value):
-            if <object>key not in known and <object>key != ALL:
+            agent_id = <object>key
+            if agent_id not in known and agent_id != ALL:
                 return True
     return False
 
@@ -103,8 +102,11 @@ def ended_unobserved(dict lane_of, obs, terminateds, truncateds):
 
 
 cdef bint _is_true(object flags, object agent_id) except -1:
-    cdef PyObject *value = PyDict_GetItemWithError(flags, agent_id)
-    return value != NULL and PyObject_IsTrue(<object>value)
+    cdef PyObject *found = PyDict_GetItemWithError(flags, agent_id)
+    if found == NULL:
+        return False
+    flag = <object>found
+    return PyObject_IsTrue(flag)
 
 
 def places_in_set_order(list agents, obs, set unseen, bint own_order):
@@ -123,7 +125,8 @@ def places_in_set_order(list agents, obs, set unseen, bint own_order):
     cdef Py_ssize_t pos = 0, i = 0, n = 0, n_obs = PyDict_Size(obs)
     cdef dict place_of = {}
     while PyDict_Next(obs, &pos, &key, &value):
-        place_of[<object>key] = i
+        agent_id = <object>key
+        place_of[agent_id] = i
         i += 1
     stepped = [agent_id for agent_id in agents if agent_id in place_of or unseen and agent_id in unseen]
     places = np.empty(len(stepped), np.int32)

@@ -108,10 +108,11 @@ def write_rows(dict columns, dict outputs, Py_ssize_t first, Py_ssize_t n):
     if len(columns) != len(outputs):
         return False
     while PyDict_Next(outputs, &pos, &key, &value):
-        found = PyDict_GetItemWithError(columns, <object>key)
+        name, rows = <object>key, <cnp.ndarray?><object>value     # else borrowed, while Python code compares keys
+        found = PyDict_GetItemWithError(columns, name)
         if found == NULL:
             return False
-        column, rows = <cnp.ndarray?><object>found, <cnp.ndarray?><object>value
+        column = <cnp.ndarray?><object>found
         n_bytes = row_bytes(column)
         if (cnp.PyArray_TYPE(rows) != cnp.PyArray_TYPE(column) or not cnp.PyArray_ISCARRAY_RO(rows)
                 or cnp.PyArray_NDIM(rows) != cnp.PyArray_NDIM(column) or cnp.PyArray_DIM(rows, 0) != n

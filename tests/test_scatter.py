@@ -3,41 +3,11 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from reference.recorder import BOX, Recorder
 from reference.rows import ListRows
 
 from fastmarl._actions import ActionDicts, ModuleActions
-from fastmarl._records import EpisodeRecord
-from fastmarl._scatter import ModuleRows, Scatter
-from fastmarl.block import Block, MemoryPool
 from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError, UnknownAgentError
-from fastmarl.lanes import LaneTable
-from fastmarl.spaces import RowLayout
-
-BOX = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
-
-
-class Recorder:
-    """One env's scatter with a block of poisoned memory behind it."""
-
-    def __init__(self, space=BOX, agents=(), **options):
-        options = {"post_death": "error", "respawn": False} | options
-        self.table = LaneTable([frozenset(agents)], lambda agent, env: 0, **options)
-        self.rows = ModuleRows()
-        self.block = Block(RowLayout(space), MemoryPool(), self.rows)
-        for array in (*self.block.obs, self.block.reward_R, self.block.lane_R, self.block.prev_R):
-            array.view(np.uint8)[:] = 0xAB
-        self.scatter = Scatter(self.table, lambda module, finals: self.block.grow(finals), [self.rows])
-        self.table.records[0] = EpisodeRecord(0, "episode", 0.0)
-
-    def reset(self, obs):
-        self.scatter.write_reset(0, obs, {})
-
-    def step(self, obs, rewards=None, terminateds=None, truncateds=None, infos=None):
-        terminateds = {"__all__": False} if terminateds is None else terminateds
-        return self.scatter.write_step(0, obs, rewards or {}, terminateds, truncateds or {}, infos or {})
-
-    def lane(self, agent):
-        return self.table.envs[0].lane_of[agent]
 
 
 def obs_of(*numbers):
