@@ -2,7 +2,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 def step_envs(
-    envs: Sequence[Any], actions: list[dict], resets: list[bool], on_failure: Callable[[int, Exception], None]
+    envs: Sequence[Any],
+    actions: list[dict],
+    resets: list[bool],
+    idle: set[int],
+    on_failure: Callable[[int, Exception], None],
 ) -> tuple[list[tuple | None], list[bool]]: ...
 def record_steps(
     sampler: Any,

@@ -5,14 +5,16 @@ What is rare is left to `sampler.FastSampler` and `recording.Recording`.
 
 cdef str ALL = "__all__"
 cdef dict NOTHING = {}                      # for None, where envs return that instead of a dict; never written to
+cdef tuple NOT_STEPPED = ()
 
 
-def step_envs(envs, list actions, list resets, on_failure):
+def step_envs(envs, list actions, list resets, set idle, on_failure):
     """Step every env, or reset it.
 
     Args:
         actions: of each env.
         resets: whether to reset it.
+        idle: envs that are left alone.
         on_failure: called with (env index, error) when an env raises.
 
     Returns:
@@ -21,6 +23,10 @@ def step_envs(envs, list actions, list resets, on_failure):
     cdef Py_ssize_t i
     cdef list results = [], over = []
     for i in range(len(actions)):
+        if idle and i in idle:
+            results.append(NOT_STEPPED)
+            over.append(False)
+            continue
         result, is_over = None, False
         try:
             if resets[i]:
@@ -59,6 +65,8 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
         result = results[i]
         if result is None:
             sampler.begin_anew(i)
+            continue
+        if result is NOT_STEPPED:
             continue
         record = records[i]
         was_reset, resets[i] = resets[i], over[i]

@@ -90,14 +90,15 @@ class Core:
             counts, env = self.counts, self.table.envs[record.env_index]
             record.count_observations(env.env_t, counts.agent_observations, counts.module_observations)
 
-    def count_actions(self, actions: list[dict]) -> None:
-        """Add the agents that act to the call's counts."""
+    def count_actions(self, actions: list[dict]) -> int:
+        """Add the agents that act to the call's counts; returns their number."""
         agents, modules = self.counts.agent_observations, self.counts.module_observations
         for record, of_env in zip(self.table.records, actions, strict=True):
             for agent_id in of_env:
                 module_id = record.mapping[agent_id]  # type: ignore[union-attr]
                 agents[agent_id] = agents.get(agent_id, 0) + 1
                 modules[module_id] = modules.get(module_id, 0) + 1
+        return sum(map(len, actions))
 
     def _make_env_actions(self, module_id: str) -> RLlibEnvActions:
         return RLlibEnvActions(self._structs, **self._options, boxed=self.runner.module[module_id].is_stateful())

@@ -47,7 +47,8 @@ from ray.rllib.utils.metrics.stats import EmaStats, LifetimeSumStats, MaxStats, 
 from ray.rllib.utils.metrics.utils import to_snake_case
 
 Path = tuple[str, ...]
-COUNTERS = (NUM_ENV_STEPS_SAMPLED, NUM_EPISODES, NUM_AGENT_STEPS_SAMPLED, NUM_MODULE_STEPS_SAMPLED)
+LOST_REWARD = "unattributed_reward"
+COUNTERS = (NUM_ENV_STEPS_SAMPLED, NUM_EPISODES, NUM_AGENT_STEPS_SAMPLED, NUM_MODULE_STEPS_SAMPLED, LOST_REWARD)
 
 
 @dataclass
@@ -66,6 +67,7 @@ class CallCounts:
     resets: int = 0  # of all envs at once, before the first tick
     ticks: int = 0  # steps of all envs at once
     forwards: int = 0  # ticks in which modules were asked
+    lost_reward: float | None = None  # sum of what was paid for no transition; None: nothing was
     lengths: list[int] = field(default_factory=list)  # per tick: sum of the lengths of the chunks under way after it
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Totals of the stages "connect", "forward", "act" and "env_step"."""
@@ -117,6 +119,8 @@ class RunnerMetrics:
         self._log_counters(counts)
         if counts.ticks:
             self._log_connectors(ENV_TO_MODULE_CONNECTOR, runner._env_to_module, seconds["connect"], counts.ticks)
+        if counts.lost_reward is not None:
+            self._stats((LOST_REWARD,), reduce="sum").push(counts.lost_reward)
         if counts.episodes:
             add_ones(self._stats((NUM_EPISODES,), reduce="sum"), counts.episodes)
             add_ones(self._stats((NUM_EPISODES_LIFETIME,), reduce="lifetime_sum"), counts.episodes)

@@ -52,6 +52,7 @@ FIXES: dict[str, Fix] = {
             "runner",
         ),
         Fix("50", "seeded_random", "random actions depend on the seed", "runner"),
+        Fix("59", "first_episodes", "num_episodes returns those that begin first, not those that end first", "runner"),
     )
 }
 SAME_FLAGS = frozenset(("01", "45"))  # two symptoms of one cause

@@ -11,6 +11,7 @@ from typing import Any
 
 from fastmarl._records import EpisodeRecord
 from fastmarl._step_keys import StepKeys, count_steps
+from fastmarl.errors import FinishedAgentError
 from fastmarl.lanes import LaneTable
 from fastmarl.rllib.metrics import EpisodeNumbers
 
@@ -105,6 +106,12 @@ class RLlibLanes(LaneTable):
         if agent_id not in record.finished:
             record.paid_early[agent_id] = record.paid_early.get(agent_id, 0.0) + reward
         return lane
+
+    def _finished_error(self, env_index: int, agent_id: Hashable, what: str) -> FinishedAgentError:
+        problem = (
+            f"sent {what} after the agent had finished, for which RLlib's episodes have no place; drop it from step()"
+        )
+        return FinishedAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
 
 
 def summed_up(chunks: list[ChunkNumbers], name_of: Callable[[Hashable], str]) -> EpisodeNumbers:

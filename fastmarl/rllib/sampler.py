@@ -41,6 +41,8 @@ class FastSampler:
         self._recording = Recording(self._core, self._mapping)
         self._stepped_at = 0.0  # when the envs had stepped last
         self._autoreset = [False] * runner.num_envs  # envs whose episode is over: reset instead of stepped
+        self._idle: set[int] = set()  # envs that have delivered their episodes of this call (59)
+        self._n_wanted = 0  # episodes that are still to begin in this call (59)
         self._under_way = 0  # env steps in the chunks of running episodes
         self._finished: list[Chunk] = []
         self._rescued: list[Any] = []  # episodes that had finished in a call that then failed
@@ -87,7 +89,7 @@ class FastSampler:
         try:
             self._core.refresh()
             if force_reset or num_episodes is not None or runner._needs_initial_reset:
-                self._reset_all()
+                self._reset_all(num_episodes)
             if num_episodes is not None:
                 runner._needs_initial_reset = True
             self._core.store.begin_call(runner._weights_seq_no)
@@ -98,6 +100,9 @@ class FastSampler:
         except BaseException:
             self._rescue()
             raise
+        finally:
+            self._core.counts.lost_reward = self._core.table.unattributed_reward or None
+            self._core.table.unattributed_reward = 0.0
         self._core.store.stamp(runner._weights_seq_no)
         episodes, self._rescued = [*self._rescued, *self._end_call(cut=num_episodes is None)], []
         return episodes
@@ -112,7 +117,7 @@ class FastSampler:
         acting, counts = self._acting, self._core.counts
         actions = acting.act_at_random() if random_actions else acting.act(explore, self._global_step())
         if self._core.counts_actions:
-            self._core.count_actions(actions)
+            self._agent_ts += self._core.count_actions(actions)
         self._core.store.advance()
         if done := self._step_envs(actions):
             self._end_episodes(done, num_episodes)
@@ -125,7 +130,7 @@ class FastSampler:
 
     # Envs.
 
-    def _reset_all(self) -> None:
+    def _reset_all(self, num_episodes: int | None) -> None:
         """Drop all running episodes, and reset all envs."""
         runner, core = self._runner, self._core
         seed = runner._seed if runner._needs_initial_reset else None
@@ -136,9 +141,14 @@ class FastSampler:
             if record is not None:
                 core.store.drop_episode(record.env_index)
         core.store.renew()
+        self._idle.clear()
+        if num_episodes is not None and "59" in runner.fixes:
+            self._idle.update(range(num_episodes, runner.num_envs))
+            self._n_wanted = max(num_episodes - runner.num_envs, 0)
         for env_index, (obs, info) in enumerate(zip(observations, infos, strict=True)):
             self._open_record(env_index)
-            self._recording.begin_episode(env_index, obs, info)
+            if env_index not in self._idle:
+                self._recording.begin_episode(env_index, obs, info)
         self._autoreset = [False] * len(observations)
         self._under_way = 0
         runner._needs_initial_reset = False
@@ -153,7 +163,7 @@ class FastSampler:
     def _step_envs(self, actions: list[dict]) -> list[int]:
         """Step all envs, or reset them, and record what they return. Returns the envs whose episodes are over."""
         core, resets, began = self._core, self._autoreset, time.perf_counter()
-        results, over = step_envs(self._runner.env.envs, actions, resets, self._restart)
+        results, over = step_envs(self._runner.env.envs, actions, resets, self._idle, self._restart)
         stepped = time.perf_counter()
         core.counts.seconds["env_step"] += stepped - began
         self._stepped_at = stepped
@@ -163,7 +173,7 @@ class FastSampler:
         core.counts.env_steps += n_steps
         self._env_ts += n_steps
         self._under_way += n_steps
-        self._agent_ts += n_observed
+        self._agent_ts += 0 if core.counts_actions else n_observed
         return done
 
     def _restart(self, env_index: int, error: Exception) -> None:
@@ -210,6 +220,10 @@ class FastSampler:
             self._open_record(env_index)
             if num_episodes is not None and len(self._finished) >= num_episodes:
                 return
+            if num_episodes is not None and "59" in self._runner.fixes:
+                if not self._n_wanted:
+                    self._idle.add(env_index)
+                self._n_wanted = max(self._n_wanted - 1, 0)
 
     def _chunk(self, record: RLlibRecord) -> Chunk:
         self._core.count(record)

@@ -9,6 +9,7 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.tune.registry import register_env
 from rllib.differential.known import CorrectedLoop
 
+from fastmarl.errors import FinishedAgentError
 from fastmarl.rllib import MultiAgentEnvRunner
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
@@ -225,6 +226,15 @@ def test_18_steps_are_actions():
     assert counted == {(): 5, ("18",): 4}  # the first of five observations follows upon no action
 
 
+@pytest.mark.parametrize(("fixes", "n_actions"), [((), 9), (("18",), 12)])
+def test_18_agent_steps_to_sample_are_actions(fixes, n_actions):
+    runner = make_runner(fixes, num_envs=1, empty_reset=True)
+    runner.config._is_frozen = False
+    runner.config.multi_agent(count_steps_by="agent_steps")
+    runner.sample(num_timesteps=12)
+    assert sum(map(len, envs_of(runner)[0].received)) == n_actions  # the first observations follow upon no action
+
+
 def test_21_common_infos_are_kept():
     runner = make_runner({"21"}, num_envs=1, common=True)
     (episode,) = runner.sample(num_episodes=1)
@@ -253,6 +263,84 @@ def test_50_random_actions_depend_on_the_seed():
     taken = [make_runner({"50"}).sample(num_timesteps=20, random_actions=True)[0] for _ in range(2)]
     first, second = (episode.agent_episodes["b"].get_actions().tolist() for episode in taken)
     assert first == second
+
+
+class Unequal(Counter):
+    """Episodes of the last env take 20 steps, those of the others 2."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.rules["length"] = 20 if config.vector_index == 2 else 2
+
+
+def make_unequal_runner(fixes):
+    config = make_runner(fixes).config.copy(copy_frozen=False)
+    config.environment(Unequal)
+    config.env_runners(num_envs_per_env_runner=3, batch_mode="complete_episodes")
+    return MultiAgentEnvRunner.options(fixes=fixes)(config=config, worker_index=1)
+
+
+@pytest.mark.parametrize(("fixes", "lengths"), [((), [2, 2, 2]), (("59",), [2, 2, 20])])
+def test_59_whole_episodes_are_not_chosen_by_their_length(fixes, lengths):
+    runner = make_unequal_runner(fixes)
+    for _ in range(2):
+        assert [len(episode) for episode in runner.sample()] == lengths
+    assert runner.is_accelerated
+
+
+@pytest.mark.parametrize(("n", "lengths"), [(0, []), (1, [2]), (2, [2, 2]), (5, [2, 2, 2, 2, 20])])
+def test_59_the_first_that_begin(n, lengths):
+    runner = make_unequal_runner(("59",))
+    assert [len(episode) for episode in runner.sample(num_episodes=n)] == lengths
+    stepped = [len(env.received) for env in envs_of(runner)]
+    assert sum(stepped) == sum(lengths), "who has delivered is not stepped on"
+    assert runner.get_metrics()["num_env_steps_sampled"].peek() == sum(lengths) if n else True
+    assert sum(map(len, runner.sample(num_timesteps=9))) >= 9  # and all envs go on
+
+
+class Generous(Counter):
+    """Pays an agent that it never shows, and one that has ended."""
+
+    def step(self, actions):
+        observations, rewards, terminateds, truncateds, infos = super().step(actions)
+        if self.t == 2:
+            terminateds["b"] = True
+        if self.t > 2:
+            observations.pop("b")
+            rewards["b"] = 0.0
+        return observations, {**rewards, "d": 0.25}, terminateds, truncateds, infos
+
+
+def test_60_rewards_that_are_lost_are_reported():
+    runner = make_runner(num_envs=1)
+    runner.config._is_frozen = False
+    runner.config.environment(Generous)
+    runner.make_env()
+    runner.sample(num_episodes=2)
+    assert runner.get_metrics()["unattributed_reward"].peek() == 2 * 5 * 0.25
+    assert runner.get_metrics()["unattributed_reward"].peek() == 0
+
+
+def test_60_there_is_no_such_metric_if_nothing_is_lost():
+    runner = make_runner()
+    runner.sample(num_episodes=2)
+    assert "unattributed_reward" not in runner.get_metrics()
+
+
+def test_errors_name_no_options_of_the_standalone_runner():
+    class Undead(Counter):
+        def step(self, actions):
+            result = super().step({agent: action for agent, action in actions.items() if agent != "b"})
+            result[2]["b"] = self.t == 2
+            return result
+
+    runner = make_runner(num_envs=1)
+    runner.config._is_frozen = False
+    runner.config.environment(Undead)
+    runner.make_env()
+    with pytest.raises(FinishedAgentError, match="RLlib's episodes have no place") as caught:
+        runner.sample(num_timesteps=9)
+    assert not {"respawn", "post_death"} & set(str(caught.value).replace("=", " ").split())
 
 
 def test_an_error_keeps_what_had_finished():
