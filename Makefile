@@ -5,6 +5,8 @@ RUN_ENV ?= mpe2.simple_spread_v3
 RUN_STEPS ?= 20000
 PYTEST_ARGS ?=
 TEST_WORKERS ?= 2
+SECONDS ?= 120
+SOAK_WAYS ?= in-process workers
 PEERS_FOLDER ?= build/peers
 PEERS_ARGS ?=
 
@@ -38,6 +40,11 @@ WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences rllib,--de
 
 test-interrupts: $(VENV)/.test build ## real interrupts of runners with worker processes, many of them
 	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) tests/test_channel.py tests/test_interrupted_workers.py $(PYTEST_ARGS)
+
+soak: $(VENV)/.test build ## sample for SECONDS in each way of SOAK_WAYS, with envs that fail; fails if memory or anything else grows
+	status=0; for way in $(SOAK_WAYS); do \
+		PYTHONPATH=.:tests OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py $$way $(SECONDS) || status=1; \
+	done; exit $$status
 
 test-versions: build build/versions/oldest/.made build/versions/newest/.made ## the core's tests with the oldest and the newest Gymnasium and PettingZoo
 	status=0; for versions in oldest newest; do \
@@ -90,7 +97,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-checked test-interrupts test-versions test-peers build checked lint format docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-checked test-interrupts soak test-versions test-peers build checked lint format docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
