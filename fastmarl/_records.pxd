@@ -20,6 +20,7 @@ cdef class EpisodeRecord:
     cdef public dict module_of              # agent id -> module index, where a function has told
     cdef public object opened               # the episode as mapping functions see it
     cdef public dict custom_data
+    cdef public row_t reset_seed            # -1: it has none
     cdef public dict agent_returns          # of ended lanes
     cdef public dict agent_steps
     cdef public dict module_returns

@@ -26,6 +26,7 @@ class EpisodeRecord:
     module_of: dict[Hashable, int]
     opened: Any
     custom_data: dict[str, Any]
+    reset_seed: int
     agent_returns: dict[Hashable, float]
     agent_steps: dict[Hashable, int]
     module_returns: dict[int, float]

@@ -35,7 +35,7 @@ class BareEnvs:
 
     Args:
         envs: of a runner; those that are adapters are taken out of them.
-        seed: env i is reset with `seed + i` at the beginning, so that every run is the same.
+        seed: of the first reset; every reset has a seed, as those of a runner, so that every run is the same.
         seconds: about how long the recorded steps take, in whole multiples of TICKS_PER_CALL ticks.
         given: makes of a legal action, an int for Discrete, the one that the runner would give to an env.
         most_calls: multiples at most.
@@ -51,6 +51,7 @@ class BareEnvs:
     ):
         self._given = given
         self._envs = [_without_adapter(env) for env in envs]
+        self._seed = seed
         self._resets = [partial(env.reset, seed=seed + i) for i, env in enumerate(self._envs)]
         self._steps: list[tuple[int, dict | None]] = []  # (env index, actions or None for a reset), in order
         self._schedule: list[Callable[[], Any]] = []  # the same as calls of the envs themselves
@@ -89,15 +90,16 @@ class BareEnvs:
                     self._schedule += _calls_of_step(env, actions, step, done)
                     if done:
                         self._steps.append((i, None))
-                        acting[i] = _who_begins(env.reset())
-                        self._schedule += _calls_of_reset(env)
+                        seed = self._seed + len(self._steps)
+                        acting[i] = _who_begins(env.reset(seed=seed))
+                        self._schedule += _calls_of_reset(env, seed)
 
     def _check_repeats(self) -> None:
         acting = [_who_begins(reset()) for reset in self._resets]
-        for i, actions in self._steps:
+        for place, (i, actions) in enumerate(self._steps, 1):
             env = self._envs[i]
             if actions is None:
-                acting[i] = _who_begins(env.reset())
+                acting[i] = _who_begins(env.reset(seed=self._seed + place))
                 continue
             if list(acting[i]) != list(actions):
                 raise EnvCheckError(
@@ -114,7 +116,7 @@ class BareBatch:
 
     Args:
         env: of a runner.
-        seed: env i is reset with `seed + i` at the beginning.
+        seed: env i is reset with `seed + i` at the beginning; later resets have seeds, too, where those of a runner do.
         seconds: about how long a run takes, in whole multiples of TICKS_PER_CALL ticks.
         most_calls: multiples at most.
     """
@@ -158,6 +160,7 @@ class BareBatch:
         return drawn
 
     def _reset(self) -> None:
+        self._n_steps = self._seeds[-1]
         out = self._cleared()
         self._env.reset(self._all, out, seeds=self._seeds)
         self._acting = {name: group.present.copy() for name, group in out.groups.items()}
@@ -167,9 +170,12 @@ class BareBatch:
         actions = map_struct(np.copy, self._actions[tick % READY_ACTIONS])
         out = self._cleared()
         self._env.step(actions, out)
+        self._n_steps += 1
         over = out.terminated | out.truncated
         if over.any():
-            self._env.reset(np.flatnonzero(over), out)
+            envs = np.flatnonzero(over)
+            seeds = [self._n_steps + i for i in envs.tolist()] if self._env.seeds_each_episode else None
+            self._env.reset(envs, out, seeds=seeds)
         return over
 
     def _cleared(self) -> StepArrays:
@@ -204,8 +210,10 @@ def _calls_of_step(env: Any, actions: dict, step: tuple, done: bool) -> list[Cal
     return [partial(env.env.step, action), *turns_of_ended, *([] if done else [env.env.last])]
 
 
-def _calls_of_reset(env: Any) -> list[Callable[[], Any]]:
-    return [env.env.reset, env.env.last] if isinstance(env, AECPettingZooEnv) else [env.reset]
+def _calls_of_reset(env: Any, seed: int) -> list[Callable[[], Any]]:
+    if isinstance(env, AECPettingZooEnv):
+        return [partial(env.env.reset, seed=seed), env.env.last]
+    return [partial(env.reset, seed=seed)]
 
 
 def _who_begins(reset: tuple) -> dict[Any, Any]:

@@ -21,6 +21,7 @@ from fastmarl.errors import ConfigError, EnvCheckError
 from fastmarl.graphs import make_tick_graphs
 from fastmarl.inference import InferenceOptions
 from fastmarl.modules import MultiRLModule, RLModule, RLModuleSpec, as_rl_module
+from fastmarl.seeds import Streams
 from fastmarl.spaces import RowLayout
 from fastmarl.vector.processes import EnvWorkers, WorkerOptions
 
@@ -147,7 +148,7 @@ def make_workers(config: EnvRunnerConfig, contexts: list[EnvContext]) -> EnvWork
         num_workers=config.num_env_workers,
         options=WorkerOptions(config.env_worker_start_method, config.step_timeout_s),
         records_states=config.record_env_state,
-        seed=config.seed,
+        entropy=Streams(config.seed, config.worker_index, config.incarnation).of_worker,
     )
 
 

@@ -31,6 +31,7 @@ AT_LEAST = {
     "metrics_num_episodes_for_smoothing": 1,
     "worker_index": 0,
     "num_env_runners": 1,
+    "incarnation": 0,
     "num_env_workers": 0,
     "max_restarts": 0,
     "worker_num_splits": 1,
@@ -141,8 +142,14 @@ class EnvRunnerConfig:
     """Whether a finished agent that is observed again begins a new trajectory (else an error)."""
 
     seed: int | None = None
+    """Every reset of an env has a seed of its own, by (seed, worker_index, incarnation, env index, number of the
+    reset): `MultiAgentEpisode.reset_seed`, from which and its actions an episode can be made again. None: envs are not
+    seeded."""
     worker_index: int = 0
     """Runners of one seed and different worker_index draw from different streams."""
+    incarnation: int = 0
+    """How often the runner of this worker_index was made anew after it was lost: with another number it draws from
+    other streams, and begins no episode that was begun before."""
     num_env_runners: int = 1
     """How many runners sample for one learner; who makes a group of them says so. Modules that explore by a schedule
     are told `t`, the env steps that this runner has made in its life, times this number."""

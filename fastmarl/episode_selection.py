@@ -32,5 +32,6 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
         agent_ids=some.agent_ids,
         env_states=episode.env_states,
         duration_s=episode.get_duration_s(),
+        reset_seed=episode.reset_seed,
         respawned=[agent for agent in episode._respawned if agent in agents],
     )

@@ -14,7 +14,8 @@ from fastmarl.single_agent_episode import SingleAgentEpisode as SingleAgentEpiso
 
 SAVED = (
     "id_", "env_t_started", "env_t", "lookback", "is_terminated", "is_truncated", "common_infos", "hanging_rewards",
-    "custom_data", "agent_ids", "duration_s", "respawned", "env_states",
+    "custom_data", "agent_ids", "duration_s", "respawned", "reset_seed",
+    "env_states",
 )  # fmt: skip
 
 
@@ -48,6 +49,8 @@ class MultiAgentEpisode(Getters):
         env_states: the env's global states at consecutive env steps, the last at `env_t`, [n, ...] with n above the
             chunk's length: those of the lookback, and of earlier steps upon which a waiting agent acted, come first.
         duration_s: seconds since the episode's begin.
+        reset_seed: what the env was reset with, if that decides all that is random in the episode: with it and the
+            actions the env makes the same episode again. None: the runner has no seed, or the env shares a generator.
         respawned: agents whose trajectory has ended in this chunk, and that begin another at `env_t`.
     """
 
@@ -72,6 +75,7 @@ class MultiAgentEpisode(Getters):
         "is_truncated",
         "lookback",
         "observation_space",
+        "reset_seed",
     )
 
     def __init__(
@@ -95,6 +99,7 @@ class MultiAgentEpisode(Getters):
         env_states: np.ndarray | None = None,
         duration_s: float = 0.0,
         respawned: Collection[AgentID] = (),
+        reset_seed: int | None = None,
     ):
         self.id_ = id_
         self._make_parts = agent_episodes if callable(agent_episodes) else None
@@ -114,6 +119,7 @@ class MultiAgentEpisode(Getters):
         self._known_agents = list(self.agent_episodes) if agent_ids is None else agent_ids
         self._duration_s = duration_s
         self._respawned = tuple(respawned)
+        self.reset_seed = reset_seed
         self._env_states = None if env_states is None else [env_states]  # consecutive pieces
         self._module_of: dict[AgentID, str] = {}
 
@@ -282,6 +288,7 @@ class MultiAgentEpisode(Getters):
             env_states=None if states is None else self._states_of(states, parts, begin - lookback, end),
             duration_s=self._duration_s,
             respawned=self._respawned if at_end else (),
+            reset_seed=self.reset_seed,
         )
 
     def _parts(self, begin: int, end: int, lookback: int) -> tuple[dict, list, list]:
@@ -369,6 +376,7 @@ class MultiAgentEpisode(Getters):
             "custom_data": self._custom_data,
             "duration_s": self._duration_s,
             "respawned": list(self._respawned),
+            "reset_seed": self.reset_seed,
             "env_states": self.env_states,
         }
 

@@ -30,7 +30,7 @@ from fastmarl.policies import Policies
 from fastmarl.runner_episodes import RunnerEpisodes
 from fastmarl.runner_policies import RunnerPolicies
 from fastmarl.runner_state import RunnerState
-from fastmarl.seeds import Streams
+from fastmarl.seeds import ResetSeeds, Streams
 from fastmarl.store import EpisodeStore
 from fastmarl.transfer import make_transfer
 from fastmarl.vector import make_vector
@@ -62,7 +62,8 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         self._stopped = False
         self._calls = CallGuard()
         self._weights_seq_no = 0
-        self._streams = Streams(config.seed, config.worker_index)
+        self._streams = Streams(config.seed, config.worker_index, config.incarnation)
+        self._seeds = ResetSeeds(self._streams, self.num_envs)
         self._transfer = make_transfer(choose_device(config))
         self._generator = self._streams.torch_generator(self._transfer.device)
         self._rng = self._streams.numpy_generator()
@@ -125,10 +126,10 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         self._policies.end_evaluation()
         self._envs.remake_missing()
         self._earlier_chunks = {}
-        self._connect_parts(self._seeds)
+        self._connect_parts()
 
-    def _connect_parts(self, seeds: list[int | None] | None = None) -> None:
-        """Make all parts between envs and modules. `seeds`: of the envs' next resets, by env."""
+    def _connect_parts(self) -> None:
+        """Make all parts between envs and modules."""
         config, envs = self.config, self._envs
         self._inference_options = make_inference_options(config, self._transfer.device, self._generator)
         known_agents = [frozenset(agents) for agents in envs.possible_agents]
@@ -147,11 +148,8 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
             max_summaries=config.metrics_num_episodes_for_smoothing,
         )
         self._policies = Policies(self._store, policies)
-        if seeds is None:
-            seeds = [self._streams.env_seed(env_index) for env_index in range(self.num_envs)]
-        self._seeds = seeds
         parts = VectorParts(
-            seeds=seeds,
+            seeds=self._seeds,
             store=self._store,
             env_actions=self._policies.env_actions,
             seconds=self._counts.seconds,
@@ -172,7 +170,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
             options = FailureOptions(
                 config.restart_failed_sub_environments, config.max_restarts, config.failed_episodes == "truncate"
             )
-            self._failures = Failures(options, store, self._streams.env_seed, self._counts.failures)
+            self._failures = Failures(options, store, self._counts.failures)
         self._failures.bind(store)
         return self._failures
 
@@ -242,12 +240,13 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         if not was_whole:
             self._begin_anew()
         self._goal = goal
+        begin = goal.begin(range(self.num_envs))
         if force_reset or goal.counts_episodes:
-            self._drop_begun()
+            self._drop_begun(set(begin))
             self._store.renew()
         try:
             with self._policies.sampling():
-                self._begin_first(goal)
+                self._reset_envs(sorted(self._to_reset.intersection(begin)))
                 self._run(goal, explore)
             self._stamp_actions()
             chunks = goal.wanted(self._store.end_chunks())

@@ -12,6 +12,7 @@ from fastmarl.lanes import LaneTable
 from fastmarl.metrics import MetricsLogger, RunnerMetrics
 from fastmarl.modules import MultiRLModule
 from fastmarl.policies import Policies
+from fastmarl.seeds import ResetSeeds
 from fastmarl.store import EpisodeStore
 
 
@@ -27,13 +28,10 @@ class RunnerEpisodes:
     _goal: Goal
     _listeners: dict[str, tuple[Callable[..., Any], ...]]
     _policies: Policies
+    _seeds: ResetSeeds
     _store: EpisodeStore
     _table: LaneTable
     _to_reset: set[int]
-
-    @property
-    def num_envs(self) -> int:
-        raise NotImplementedError
 
     def _stamp_actions(self) -> None:
         raise NotImplementedError
@@ -69,16 +67,6 @@ class RunnerEpisodes:
                 earlier = self._earlier_chunks.pop(chunk.id_, [])
                 self._call_for_env("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
 
-    def _begin_first(self, goal: Goal) -> None:
-        """Begin the call's first episodes, in all envs that take part. Those that were reset and not stepped since go
-        on with what they have."""
-        begin = goal.begin(range(self.num_envs))
-        if goal.counts_episodes:
-            for env_index in set(range(self.num_envs)).difference(begin, self._to_reset):
-                self._store.drop_episode(env_index)
-                self._to_reset.add(env_index)
-        self._reset_envs(sorted(self._to_reset.intersection(begin)))
-
     def _begin_next(self, goal: Goal) -> None:
         """Begin episodes where others have ended, if there are to be more."""
         self._reset_envs(goal.begin(sorted(self._to_reset)))
@@ -96,19 +84,22 @@ class RunnerEpisodes:
                 (env_index,) = together
                 self._call_for_env("on_episode_created", env_index, self._store.running_chunk(env_index))
         self.env.reset(env_indices)
+        for env_index in env_indices:
+            seed = self._seeds.last[env_index]
+            self._table.record(env_index).reset_seed = -1 if seed is None else seed
         if self._listeners["on_episode_start"]:
             for env_index in env_indices:
                 self._call_for_env("on_episode_start", env_index, self._store.running_chunk(env_index))
         self._counts.reset_seconds += perf_counter() - begun
 
-    def _drop_begun(self) -> None:
-        """Drop the running episodes of which a step was made, or whose policies are not those that it would have now;
-        their envs are reset by the next call."""
+    def _drop_begun(self, env_indices: set[int]) -> None:
+        """Drop the running episodes of which a step was made, or whose policies are not those that it would have now,
+        and those of other envs than these, which take no part in this call."""
         mapping_fn = self.config.policy_mapping_fn
         for env_index, lanes in enumerate(self._table.envs):
             if self._table.records[env_index] is None:
                 continue
-            if lanes.env_t or self._policies.is_outdated(env_index, mapping_fn):
+            if lanes.env_t or env_index not in env_indices or self._policies.is_outdated(env_index, mapping_fn):
                 self._store.drop_episode(env_index)
                 self._to_reset.add(env_index)
 

@@ -1,33 +1,39 @@
 """Random streams of one runner, all from one seed: no two share draws, and an env's depends on its index alone."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 
-_ENVS, _TORCH, _NUMPY, _WEIGHTS = range(4)
+_ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS = range(5)
+_WORD = 0xFFFFFFFF
 
 
 class Streams:
-    """Independent streams by (runner, purpose, index), by `numpy.random.SeedSequence`.
+    """Independent streams by (runner, incarnation, purpose, index), by `numpy.random.SeedSequence`.
 
     Args:
         seed: None for streams that differ from run to run.
         worker_index: the runner's.
+        incarnation: how often it was made anew.
     """
 
-    def __init__(self, seed: int | None, worker_index: int):
-        self._is_seeded = seed is not None
+    def __init__(self, seed: int | None, worker_index: int, incarnation: int = 0):
+        self.is_seeded = seed is not None
         self._entropy = np.random.SeedSequence(seed).entropy
-        self._worker_index = worker_index
+        self._runner = worker_index, incarnation
 
-    def env_seed(self, env_index: int, *restarts: int) -> int | None:
-        """For the first reset() of an env: below 2**31, or None in an unseeded run.
+    def resets_of(self, env_index: int) -> np.random.SeedSequence:
+        """Its children, by number, are the seeds of the env's resets."""
+        return self._sequence(_ENVS, env_index)
 
-        `restarts`: how often the env was made anew, if it was.
-        """
-        return self._integer(_ENVS, env_index, *restarts) if self._is_seeded else None
+    def of_worker(self, first_env: int) -> list[int] | None:
+        """For the global generators of the process that has this env first; None in an unseeded run."""
+        return self._sequence(_WORKERS, first_env).generate_state(4).tolist() if self.is_seeded else None
 
     def torch_generator(self, device: torch.device) -> torch.Generator:
         """For the modules' exploration."""
@@ -44,7 +50,7 @@ class Streams:
         Args:
             added: the number of a module that was added later, for weights of its own.
         """
-        if not self._is_seeded:
+        if not self.is_seeded:
             yield
             return
         with torch.random.fork_rng(devices=[]):
@@ -56,5 +62,66 @@ class Streams:
 
     def _sequence(self, *key: int) -> np.random.SeedSequence:
         # Weights are those of the seed alone: all runners of a run begin with the same.
-        worker = () if key[0] == _WEIGHTS else (self._worker_index,)
-        return np.random.SeedSequence(self._entropy, spawn_key=(*worker, *key))
+        runner = () if key[0] == _WEIGHTS else self._runner
+        return np.random.SeedSequence(self._entropy, spawn_key=(*runner, *key))
+
+
+class ResetSeeds:
+    """A seed for every reset of a runner's envs: by (seed, worker_index, incarnation, env index, episode number).
+
+    Args:
+        streams: the runner's.
+        num_envs: its envs.
+
+    Attributes:
+        numbers: by env, the number of its next reset.
+        last: by env, the seed of its last reset: below 2**31; None in an unseeded run.
+    """
+
+    def __init__(self, streams: Streams, num_envs: int):
+        self._of_env = [Children(streams.resets_of(i)) for i in range(num_envs)] if streams.is_seeded else None
+        self.numbers = [0] * num_envs
+        self.last: list[int | None] = [None] * num_envs
+
+    def __len__(self) -> int:
+        return len(self.last)
+
+    def take(self, env_index: int) -> int | None:
+        """For the env's next reset."""
+        number = self.numbers[env_index]
+        self.numbers[env_index] = number + 1
+        self.last[env_index] = seed = None if self._of_env is None else self._of_env[env_index].first_word(number) >> 1
+        return seed
+
+
+class Children:
+    """The first words of a SeedSequence's children, without making these: where thousands of short episodes begin,
+    that would take longer than all else. NumPy promises that they never change.
+
+    Args:
+        parent: of which no child has a number above 2**32 - 1.
+    """
+
+    def __init__(self, parent: np.random.SeedSequence):
+        words = max(parent.pool_size, len(_words(parent.entropy))) + sum(len(_words(k)) for k in parent.spawn_key)
+        mixed = parent.pool_size**2 + parent.pool_size * (words - parent.pool_size)  # words that were hashed before
+        self._pool = int(parent.pool[0])
+        self._xor = 0x43B0D7E5 * pow(0x931E8875, mixed, 2**32) & _WORD
+        self._factor = self._xor * 0x931E8875 & _WORD
+
+    def first_word(self, number: int) -> int:
+        """`SeedSequence(..., spawn_key=(*parent.spawn_key, number)).generate_state(1)[0]`."""
+        hashed = (number ^ self._xor) * self._factor & _WORD
+        hashed ^= hashed >> 16
+        mixed = (0xCA01F9DD * self._pool - 0x4973F715 * hashed) & _WORD
+        mixed ^= mixed >> 16
+        word = (mixed ^ 0x8B51F9DD) * (0x8B51F9DD * 0x58F38DED & _WORD) & _WORD
+        return word ^ word >> 16
+
+
+def _words(number: Any) -> list[int]:
+    """A number in words of 32 bits, of which there is one at least."""
+    words = [number & _WORD]
+    while number := number >> 32:
+        words.append(number & _WORD)
+    return words

@@ -95,7 +95,7 @@ class UnreadChunks(ChunkNotes):
     def arguments(self, place: int, own: Own | None) -> dict[str, Any]:
         """What the MultiAgentEpisode at this place is made with, of which it holds `own` itself."""
         own_infos, custom_data, env_states = own or ((), None, None)
-        env_index, env_t_started, env_t, lookback, flags, end = self.numbers[place].tolist()
+        env_index, env_t_started, env_t, lookback, flags, reset_seed, end = self.numbers[place].tolist()
         lanes = slice(self.numbers[place - 1, -1] if place else 0, end)
         infos: dict[int, dict[int, dict]] = {}
         for at, lane, info in own_infos:
@@ -125,4 +125,5 @@ class UnreadChunks(ChunkNotes):
             "agent_ids": parts.agent_ids,
             "env_states": env_states,
             "duration_s": self.durations_s[place],
+            "reset_seed": None if reset_seed < 0 else reset_seed,
         }

@@ -16,15 +16,15 @@ cdef extern from "Python.h":
     int PyObject_GenericSetAttr(object instance, object name, object value) except -1
 
 cdef enum:
-    N_NUMBERS = 6
+    N_NUMBERS = 7
 
 
 cdef class ChunkNotes:
     """Notes of chunks, in the order of their ends.
 
     Attributes:
-        numbers: int64 [capacity, 6]: env index, env_t_started, env_t, lookback, flags of `__all__`, and the number of
-            lanes up to the end of this chunk's.
+        numbers: int64 [capacity, 7]: env index, env_t_started, env_t, lookback, flags of `__all__`, seed of the reset
+            or -1, and the number of lanes up to the end of this chunk's.
         lanes: of all chunks, one after the other.
         ids, durations_s: by chunk.
         own: by chunk, what would be kept alive for others: (infos as in EnvLanes, custom data, the env's states), or
@@ -63,7 +63,8 @@ cdef class ChunkNotes:
         self._numbers[place, 2] = env.env_t
         self._numbers[place, 3] = record.lookback
         self._numbers[place, 4] = flags
-        self._numbers[place, 5] = len(self.lanes)
+        self._numbers[place, 5] = record.reset_seed
+        self._numbers[place, 6] = len(self.lanes)
         return 0
 
     cdef tuple _own(self, EpisodeRecord record, EnvLanes env, bint is_done):

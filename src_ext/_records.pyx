@@ -40,6 +40,7 @@ cdef class EpisodeRecord:
         """Be the record of another episode."""
         self.env_index, self.id_, self.started_at = env_index, id_, started_at
         self.env_t_started = self.lookback = self.env_states_from = 0
+        self.reset_seed = -1
         self.joining, self.policy_mapping_fn, self.opened = (), None, None
         self.lanes.clear()
         self.ended.clear()

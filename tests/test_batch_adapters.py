@@ -12,6 +12,7 @@ import fastmarl
 from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
 from fastmarl.envs.vmas import VmasEnv
 from fastmarl.errors import EnvCheckError
+from fastmarl.seeds import ResetSeeds
 from fastmarl.testing import check_env
 
 NUM_ENVS = 4
@@ -53,7 +54,7 @@ def test_vmas_episodes_are_what_the_worlds_said(scenario, options):
     assert isinstance(sampled.adapter, VmasEnv)
     worlds = vmas.make_env(scenario, NUM_ENVS, terminated_truncated=True, **options)
     keys = {agent.name: agent.name if worlds.dict_spaces else i for i, agent in enumerate(worlds.agents)}
-    said = worlds.reset(seed=sampled.runner._streams.env_seed(0))
+    said = worlds.reset(seed=ResetSeeds(sampled.runner._streams, NUM_ENVS).take(0))
     n_ended = 0
     for tick in range(sampled.steps):
         now = [sampled.at(env_index, tick) for env_index in range(NUM_ENVS)]
@@ -128,8 +129,9 @@ def test_episodes_of_a_vector_env_are_those_of_its_envs():
     for env_index, episodes in enumerate(sampled.by_env):
         env = gym.make("CartPole-v1")
         assert len(episodes) > 1
-        for i, episode in enumerate(episodes):
-            observation, _ = env.reset(seed=None if i else sampled.runner._streams.env_seed(env_index))
+        seeds = ResetSeeds(sampled.runner._streams, NUM_ENVS)
+        for episode in episodes:
+            observation, _ = env.reset(seed=seeds.take(env_index))
             part = episode.agent_episodes[0]
             for t in range(len(part)):
                 np.testing.assert_array_equal(part.get_observations(t), observation)
@@ -238,7 +240,8 @@ def test_episodes_of_bundled_envs_are_what_they_said(name, options):
     ((group, agents),) = batch.groups.items()
     space = batch.action_spaces[agents[0]]
     out = batch.new_arrays()
-    batch.reset(np.arange(NUM_ENVS), out, seeds=[sampled.runner._streams.env_seed(i) for i in range(NUM_ENVS)])
+    seeds = ResetSeeds(sampled.runner._streams, NUM_ENVS)
+    batch.reset(np.arange(NUM_ENVS), out, seeds=[seeds.take(e) for e in range(NUM_ENVS)])
     n_ended_alone = n_over = 0
     for tick in range(sampled.steps):
         acting = [
@@ -264,7 +267,7 @@ def test_episodes_of_bundled_envs_are_what_they_said(name, options):
             n_ended_alone += any(own) and not over[e]
         n_over += over.sum()
         if over.any():
-            batch.reset(np.flatnonzero(over), out)
+            batch.reset(np.flatnonzero(over), out, seeds=[seeds.take(e) for e in np.flatnonzero(over)])
     assert n_over > NUM_ENVS
     assert bool(n_ended_alone) == ("spread" not in name)
 

@@ -84,12 +84,15 @@ class ArrayEnv:
     Attributes:
         may_take_turns: whether batches of this class share nothing that changes. A class that says False is refused
             with `worker_num_splits`.
+        seeds_each_episode: whether all that is random in an env's episode comes from the seed of that env in the reset
+            before. Then every reset is seeded, and every episode can be made again; else only an env's first reset is.
 
     Raises:
         EnvCheckError: a group has no agents or lacks a space, or an id is used twice.
     """
 
     may_take_turns = True
+    seeds_each_episode = False
 
     def __init__(
         self,
@@ -132,7 +135,8 @@ class ArrayEnv:
         Args:
             env_indices: int64 [k], ascending.
             out: where to; `present` is True for all agents beforehand. Rewards and flags are ignored.
-            seeds: k of them in the first reset of each env, if the runner has a seed; then None.
+            seeds: k of them, if the runner has a seed: in the first reset of each env, and if `seeds_each_episode` in
+                all others. Else None.
         """
         raise NotImplementedError
 

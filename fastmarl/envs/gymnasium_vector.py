@@ -38,6 +38,7 @@ class VectorGymnasiumEnv(ArrayEnv):
                                 f"{mode}; pass autoreset_mode=AutoresetMode.DISABLED to what makes it")  # fmt: skip
         self._resets_itself = mode is AutoresetMode.NEXT_STEP
         self._takes_lists = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
+        self.seeds_each_episode = self._takes_lists and not self._resets_itself
         self._ended = np.zeros(env.num_envs, np.bool_)  # by the last step
         observation, action = env.single_observation_space, env.single_action_space
         both = isinstance(observation, gym.spaces.Tuple) and isinstance(action, gym.spaces.Tuple)
@@ -66,9 +67,12 @@ class VectorGymnasiumEnv(ArrayEnv):
         if self._resets_itself and not mask.all():
             self._leave_to_next_step(mask, out)
             return
-        seed: int | list[int] | None = None
-        if seeds is not None:  # all envs, as these are their first episodes
-            seed = list(seeds) if self._takes_lists else seeds[0]
+        seed: Any = None
+        if seeds is not None and self._takes_lists:
+            of_all = dict(zip(env_indices.tolist(), seeds, strict=True))
+            seed = [of_all.get(env_index) for env_index in range(self.num_envs)]
+        elif seeds is not None:  # of all envs, as these are their first episodes
+            seed = seeds[0]
         observations, infos = self.env.reset(seed=seed, options=None if mask.all() else {"reset_mask": mask})
         self._ended[mask] = False
         self._write_observations(observations, out, env_indices)

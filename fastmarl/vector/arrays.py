@@ -28,6 +28,7 @@ class Batch:
         self.env = env
         self.env_indices = env_indices
         self._seeds = parts.seeds
+        self._unseeded = set(env_indices)
         alone = len(env_indices) == len(parts.seeds)
         self._scatter = ArrayScatter(env, parts.store, env_indices, first_place, alone=alone)
         self._env_states = parts.env_states
@@ -36,7 +37,7 @@ class Batch:
         self._given: tuple[dict[str, Any], StepArrays]
 
     def reset(self, env_indices: list[int]) -> None:
-        """Reset some of its envs and write their first observations; only an env's first reset is seeded."""
+        """Reset some of its envs and write their first observations."""
         self._resting.difference_update(env_indices)
         self._to_begin.difference_update(env_indices)
         out = self._begin(env_indices)
@@ -46,17 +47,26 @@ class Batch:
     def _begin(self, env_indices: list[int]) -> StepArrays:
         """Reset these envs, and all that can't be stepped otherwise: some batches can begin all together alone."""
         together, self._to_begin = sorted(self._to_begin.union(env_indices)), set()
-        seeds = [seed for seed in (self._seeds[i] for i in together) if seed is not None]
-        for i in together:
-            self._seeds[i] = None
+        seeds = self._take_seeds(together)
         out = self._scatter.arrays_for_reset()
         try:
-            self.env.reset(self._own(together), out, seeds=seeds if len(seeds) == len(together) else None)
+            self.env.reset(self._own(together), out, seeds=seeds)
         except Exception as error:
             error.add_note(f"fastmarl: raised by reset() of the envs {together!s:.200}")
             raise
         self._scatter.forget(self._own(sorted(self._resting)), out)
         return out
+
+    def _take_seeds(self, env_indices: list[int]) -> list[int] | None:
+        """For the resets of these envs. Where one seed is for more than an env's next episode, only an env's first
+        reset is seeded, if those of others are that are reset with it; no episode can be made again from it alone."""
+        seeds = [seed for seed in map(self._seeds.take, env_indices) if seed is not None]
+        is_first = self._unseeded.issuperset(env_indices)
+        self._unseeded.difference_update(env_indices)
+        if not self.env.seeds_each_episode:
+            for env_index in env_indices:
+                self._seeds.last[env_index] = None
+        return seeds if seeds and (is_first or self.env.seeds_each_episode) else None
 
     def _own(self, env_indices: Sequence[int]) -> np.ndarray:
         """int64: their places in the batch."""
@@ -138,7 +148,7 @@ class ArrayVector:
         self.n_stepping = 0
 
     def reset(self, env_indices: Sequence[int]) -> None:
-        """Reset these envs and write their first observations; only an env's first reset is seeded."""
+        """Reset these envs and write their first observations."""
         if env_indices:
             self._batch.reset(list(env_indices))
 
@@ -199,7 +209,7 @@ class SplitArrayVector:
         self.n_stepping = 0
 
     def reset(self, env_indices: Sequence[int]) -> None:
-        """Reset these envs and write their first observations; only an env's first reset is seeded."""
+        """Reset these envs and write their first observations."""
         if not self._stepping:
             self._background.end()  # for the case that `forget()` was interrupted
         for batch in self._batches:

@@ -31,7 +31,6 @@ class Failures:
     Args:
         options: whether, and how often.
         store: of the episodes.
-        seed: (env index, its restarts) -> seed of its next first reset.
         counts: takes "failures", "timeouts", "restarts", "steps_discarded".
     """
 
@@ -39,13 +38,10 @@ class Failures:
         self,
         options: FailureOptions,
         store: EpisodeStore,
-        seed: Callable[[int, int], int | None],
         counts: Counter[str],
     ):
         self._options = options
-        self._seed = seed
         self._counts = counts
-        self._restarts: Counter[int] = Counter()  # by env
         self._in_a_row: Counter[int] = Counter()
         self.bind(store)
 
@@ -54,20 +50,13 @@ class Failures:
         self._store = store
         self._steps_at_restart: dict[int, int] = {}
 
-    def restart(
-        self,
-        env_indices: Sequence[int],
-        error: Exception,
-        remake: Callable[[], None],
-        seeds: list[int | None],
-    ) -> None:
+    def restart(self, env_indices: Sequence[int], error: Exception, remake: Callable[[], None]) -> None:
         """Make envs anew that have failed together.
 
         Args:
             env_indices: of these envs.
             error: what has failed.
             remake: makes them; if that fails, too, it is tried again.
-            seeds: per env, of its first reset; takes new ones.
 
         Raises:
             `error`, or the last one of `remake`: restarts are not wished for, or there were `max_restarts` in a row.
@@ -81,9 +70,6 @@ class Failures:
                 break
             except Exception as again:
                 error = again
-        for env_index in env_indices:
-            self._restarts[env_index] += 1
-            seeds[env_index] = self._seed(env_index, self._restarts[env_index])
         self._counts["restarts"] += len(env_indices)
 
     def _allow(self, env_indices: Sequence[int], error: Exception) -> None:

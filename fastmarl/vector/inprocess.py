@@ -46,7 +46,7 @@ class InProcessVector:
         self.n_stepping = 0
 
     def reset(self, env_indices: Iterable[int]) -> None:
-        """Reset these envs and write their first observations; only an env's first reset is seeded."""
+        """Reset these envs and write their first observations."""
         self._let_rest(self._resting.difference(env_indices))
         for env_index in env_indices:
             self._reset(env_index)
@@ -62,9 +62,8 @@ class InProcessVector:
 
     def _reset(self, env_index: int) -> None:
         while True:
-            seed, self._seeds[env_index] = self._seeds[env_index], None
             try:
-                result = self._slots[env_index][1].reset(seed=seed)
+                result = self._slots[env_index][1].reset(seed=self._seeds.take(env_index))
                 break
             except Exception as error:
                 _locate(error, env_index, "reset()")
@@ -149,7 +148,7 @@ class InProcessVector:
         after_step([env_index], [all_done])
 
     def _restart(self, env_index: int, error: Exception) -> None:
-        self._failures.restart([env_index], error, partial(self._make_anew, env_index), self._seeds)
+        self._failures.restart([env_index], error, partial(self._make_anew, env_index))
         resting, self._resting = self._resting, set()
         self._active = self._slots
         self._slots[env_index] = env_index, self._recording(env_index), self._store.table.envs[env_index]

@@ -55,7 +55,7 @@ class ProcessVector:
     # Resets.
 
     def reset(self, env_indices: Iterable[int]) -> None:
-        """Reset these envs and write their first observations; only an env's first reset is seeded."""
+        """Reset these envs and write their first observations."""
         wanted = set(env_indices)
         self._lost -= wanted
         self._resting -= wanted
@@ -70,12 +70,11 @@ class ProcessVector:
             self._finish_resets(worker, places, number)
 
     def _resets(self, worker: WorkerProcess, places: list[int]) -> bytes:
-        """The message; seeds are used up."""
+        """The message, with seeds."""
         resets = []
         for place in places:
             env_index = worker.env_indices[place]
-            seed, self._seeds[env_index] = self._seeds[env_index], None
-            resets.append((place, seed))
+            resets.append((place, self._seeds.take(env_index)))
         return RESET + pickle.dumps(resets)
 
     def _finish_resets(self, worker: WorkerProcess, places: list[int], number: int) -> None:
@@ -260,13 +259,13 @@ class ProcessVector:
             except EnvWorkerError as error:
                 lost.append(error)
 
-        self._failures.restart([worker.env_indices[place]], error_of(failure), remake, self._seeds)
+        self._failures.restart([worker.env_indices[place]], error_of(failure), remake)
         if lost:
             raise lost[0]
 
     def _restart_worker(self, worker: WorkerProcess, error: EnvWorkerError) -> None:
         """Have a worker that is lost made anew, or raise the error. All of its envs are lost."""
-        self._failures.restart(worker.env_indices, error, worker.restart, self._seeds)
+        self._failures.restart(worker.env_indices, error, worker.restart)
         self._lost.update(worker.env_indices)
         for unit in self._stepping:
             unit.is_answered &= unit.worker is not worker

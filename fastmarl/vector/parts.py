@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fastmarl.env_actions import EnvActions
 from fastmarl.env_states import EnvStates
+from fastmarl.seeds import ResetSeeds
 from fastmarl.store import EpisodeStore
 from fastmarl.vector.failures import Failures
 
@@ -17,7 +18,7 @@ class VectorParts:
     """A runner's parts between which a vector stands.
 
     Attributes:
-        seeds: per env, of its first reset; None once it was used.
+        seeds: of the envs' resets.
         store: where steps go to.
         env_actions: where actions come from, by module index; may get longer.
         seconds: takes "timed_env", "timed_scatter" and "timed_send".
@@ -28,7 +29,7 @@ class VectorParts:
         batch_size: whichever envs are ready first take their turn, so many at least. None: a part at a time.
     """
 
-    seeds: list[int | None]
+    seeds: ResetSeeds
     store: EpisodeStore
     env_actions: list[EnvActions]
     seconds: defaultdict[str, float]

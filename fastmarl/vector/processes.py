@@ -8,7 +8,7 @@ import os
 import pickle
 import socket
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import count
@@ -287,7 +287,7 @@ class EnvWorkers:
         num_workers: 0 for as many as there are cores; never more than envs.
         options: how they are run.
         records_states: whether the envs' global states are asked for.
-        seed: of Python's and NumPy's global generators in the workers, or None.
+        entropy: first env of a worker -> that of its global generators, Python's and NumPy's; None: it has none.
 
     Attributes:
         workers: in the order of their envs.
@@ -306,7 +306,7 @@ class EnvWorkers:
         num_workers: int,
         options: WorkerOptions,
         records_states: bool,
-        seed: int | None,
+        entropy: Callable[[int], list[int] | None],
     ):
         if multiprocessing.current_process().daemon:
             raise ConfigError(
@@ -319,9 +319,8 @@ class EnvWorkers:
         try:
             for part in np.array_split(np.arange(len(contexts)), n):
                 first = int(part[0])
-                entropy = None if seed is None else [seed, contexts[0].worker_index, first]
                 some = contexts[first : first + len(part)]
-                plan = WorkerPlan(portable(env), some, records_states, entropy, os.getpid())
+                plan = WorkerPlan(portable(env), some, records_states, entropy(first), os.getpid())
                 self.workers.append(WorkerProcess(plan, options))
                 self.workers[-1].start()
             for worker in self.workers:

@@ -19,6 +19,8 @@ class Batched(ArrayEnv):
         agents: their ids.
     """
 
+    seeds_each_episode = True
+
     def __init__(self, envs: Sequence[Any], agents: Sequence[Hashable]):
         self.envs = envs
         groups: dict[str, list[Hashable]] = {}

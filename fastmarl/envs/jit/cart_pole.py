@@ -46,6 +46,8 @@ class CartPole(ArrayEnv):
         ConfigError: a number is below 1.
     """
 
+    seeds_each_episode = True
+
     def __init__(self, num_envs: int, num_agents: int = 1, max_episode_steps: int = 500):
         if num_agents < 1 or max_episode_steps < 1:
             raise ConfigError(f"num_agents and max_episode_steps must be at least 1, got {num_agents}, "

@@ -49,6 +49,8 @@ class GridWorld(ArrayEnv):
         ConfigError: a number is too small, or agents, food and hazards are more than there are cells.
     """
 
+    seeds_each_episode = True
+
     def __init__(
         self,
         num_envs: int,

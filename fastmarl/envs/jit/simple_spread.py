@@ -44,6 +44,8 @@ class SimpleSpread(ArrayEnv):
         ConfigError: `N` or `max_cycles` is below 1, or `local_ratio` not in 0 ... 1.
     """
 
+    seeds_each_episode = True
+
     def __init__(
         self,
         num_envs: int,

@@ -1,0 +1,199 @@
+"""Every reset has a seed of its own, from which its episode can be made again."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from reference.batched import Batched
+from reference.trouble import BOX
+from test_processes import contents, make_runner
+
+import fastmarl
+from fastmarl.envs.jit.cart_pole import CartPole
+from fastmarl.envs.registry import env_creator
+from fastmarl.seeds import Children, ResetSeeds, Streams
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**100 + 7, 2**170 + 3])
+def test_first_words_of_children_are_numpys(seed):
+    for key in [(), (3,), (0, 2**31), (1, 2, 3, 4, 5)]:
+        children = Children(np.random.SeedSequence(seed, spawn_key=key))
+        for number in (0, 1, 2, 77, 2**20, 2**32 - 1):
+            sequence = np.random.SeedSequence(seed, spawn_key=(*key, number))
+            assert children.first_word(number) == sequence.generate_state(1)[0]
+
+
+def test_no_two_resets_share_a_seed_and_each_depends_on_all_that_names_it():
+    def seeds(**options):
+        given = {"seed": 5, "worker_index": 1, "incarnation": 0, **options}
+        taken = ResetSeeds(Streams(given["seed"], given["worker_index"], given["incarnation"]), 3)
+        return [taken.take(env_index) for _ in range(200) for env_index in range(3)]
+
+    assert seeds() == seeds()
+    others = [seeds(), seeds(seed=6), seeds(worker_index=2), seeds(incarnation=1)]
+    assert all(0 <= seed < 2**31 for of_runner in others for seed in of_runner)
+    assert len({seed for of_runner in others for seed in of_runner}) == 4 * 600
+    assert set(seeds(seed=None)) == {None}
+
+
+class Levels(fastmarl.MultiAgentEnv):
+    """Draws all that its agents see from the seed of its reset."""
+
+    def __init__(self, config):
+        self.possible_agents = ["a", "b"]
+        self.observation_spaces = dict.fromkeys(self.possible_agents, BOX)
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(3))
+        self.seeds = []
+
+    def reset(self, *, seed=None, options=None):
+        self.seeds.append(seed)
+        self.rng = np.random.default_rng(seed)
+        self.t = 0
+        self.length = self.rng.integers(2, 12)
+        return self._obs(), {}
+
+    def step(self, actions):
+        self.t += 1
+        rewards = {agent: float(self.rng.integers(9) + action) for agent, action in actions.items()}
+        return self._obs(), rewards, {"__all__": self.t == self.length}, {"__all__": False}, {}
+
+    def _obs(self):
+        return {agent: self.rng.random(3, np.float32) for agent in self.possible_agents}
+
+
+def make_batch(config):
+    return Batched([Levels(config) for _ in range(config.num_envs)], ["a", "b"])
+
+
+KINDS = {
+    "sync": {"env": Levels, "mode": "sync"},
+    "in parts": {"env": Levels, "mode": "sync", "worker_num_splits": 2},
+    "workers": {"env": Levels, "num_workers": 2},
+    "batch": {"env": make_batch, "mode": "sync"},
+    "batches": {"env": make_batch, "mode": "sync", "worker_num_splits": 2},
+}
+
+
+def runner_of(kind, **options):
+    return make_runner(num_envs=3, env_worker_start_method="fork", **{**KINDS[kind], **options})
+
+
+def assert_can_be_made_again(episode):
+    env = Levels({})
+    obs, _ = env.reset(seed=episode.reset_seed)
+    for t in range(len(episode)):
+        actions = {agent: int(action) for agent, action in episode.get_actions(t).items()}
+        for agent, expected in obs.items():
+            assert episode.get_observations(t)[agent].tolist() == expected.tolist()
+        obs, rewards, terminateds, _, _ = env.step(actions)
+        assert episode.get_rewards(t) == rewards
+    assert terminateds["__all__"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_episode_can_be_made_again_from_its_seed_and_its_actions(kind):
+    runner = runner_of(kind, batch_mode="complete_episodes")
+    episodes = [*runner.sample(num_timesteps=40), *runner.sample(), *runner.sample(num_episodes=7)]
+    runner.stop()
+    whole = [episode for episode in episodes if episode.is_done]
+    assert len(whole) > 10
+    assert len({episode.reset_seed for episode in whole}) == len(whole)
+    for episode in whole:
+        assert_can_be_made_again(episode)
+        assert episode[1:].reset_seed == episode.reset_seed
+        assert fastmarl.MultiAgentEpisode.from_state(episode.get_state()).reset_seed == episode.reset_seed
+
+
+def test_the_kinds_give_the_same_episodes():
+    def sampled(kind):
+        runner = runner_of(kind, explore=False)
+        chunks = [chunk for n in (5, 40, 90) for chunk in runner.sample(num_timesteps=n)]
+        runner.stop()
+        return sorted((chunk.reset_seed, chunk.env_t_started, chunk.env_t) for chunk in chunks)
+
+    assert sampled("sync") == sampled("workers") == sampled("batch")
+    assert sampled("in parts") == sampled("batches")
+
+
+def test_unseeded_runs_seed_nothing():
+    runner = runner_of("sync", seed=None)
+    assert {episode.reset_seed for episode in runner.sample(num_timesteps=60)} == {None}
+    assert {seed for env in runner.env.envs for seed in env.seeds} == {None}
+
+
+def test_an_env_that_was_made_anew_goes_on_with_new_seeds(tmp_path):
+    class Failing(Levels):
+        def step(self, actions):
+            if self.t == 1 and not (tmp_path / "once").exists():
+                (tmp_path / "once").touch()
+                raise KeyError("lost")
+            return super().step(actions)
+
+    runner = runner_of("sync", env=Failing, restart_failed_sub_environments=True)
+    seeds = {chunk.id_: chunk.reset_seed for n in (20, 60) for chunk in runner.sample(num_timesteps=n)}
+    assert len(set(seeds.values())) == len(seeds)
+    runner.make_env()
+    later = {chunk.id_: chunk.reset_seed for chunk in runner.sample(num_timesteps=60)}
+    assert not set(later.values()) & set(seeds.values())
+
+
+def test_another_incarnation_draws_otherwise():
+    def sampled(incarnation):
+        runner = runner_of("sync", incarnation=incarnation)
+        weights = runner.get_weights()["default_policy"]
+        chunks = runner.sample(num_timesteps=60)
+        return {chunk.reset_seed for chunk in chunks}, [contents(chunk) for chunk in chunks], weights
+
+    (seeds, _, weights), (others, _, same_weights) = sampled(0), sampled(1)
+    assert not seeds & others
+    assert all((weights[name] == same_weights[name]).all() for name in weights)
+
+
+class Shared(CartPole):
+    """As if all its envs drew from one generator."""
+
+    seeds_each_episode = False
+
+    def reset(self, env_indices, out, *, seeds=None):
+        self.given.append((env_indices.tolist(), seeds))
+        super().reset(env_indices, out, seeds=seeds)
+
+
+def test_batches_that_share_a_generator_are_seeded_once():
+    made = []
+    make = env_creator("fastmarl.cart_pole")
+
+    def make_shared(config):
+        env = make(config)
+        env.__class__ = Shared
+        env.given = []
+        made.append(env)
+        return env
+
+    runner = make_runner(make_shared, num_envs=4, mode="sync")
+    chunks = runner.sample(num_timesteps=400)
+    runner.stop()
+    (first, seeds), *others = made[0].given
+    assert first == [0, 1, 2, 3]
+    assert len(set(seeds)) == 4
+    assert others
+    assert {given for _, given in others} == {None}
+    assert {chunk.reset_seed for chunk in chunks} == {None}
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_vector_envs_with_generators_of_their_own_are_seeded_at_every_reset(mode):
+    def make(config):
+        return gym.make_vec(
+            "CartPole-v1",
+            num_envs=config.num_envs,
+            vectorization_mode=mode,
+            vector_kwargs={"autoreset_mode": gym.vector.AutoresetMode.DISABLED},
+        )
+
+    runner = make_runner(make, num_envs=3, mode="sync")
+    episodes = runner.sample(num_episodes=7)
+    runner.stop()
+    (agent,) = episodes[0].agent_ids
+    env = gym.make("CartPole-v1")
+    for episode in episodes:
+        assert env.reset(seed=episode.reset_seed)[0].tolist() == episode.get_observations(0)[agent].tolist()
