@@ -6,6 +6,7 @@ from rllib.differential.broken import BROKEN
 from rllib.differential.cases import CASES, METRICS, both, case, world
 from rllib.differential.known import unexpected
 from rllib.differential.runs import Run, Sample, differences, play, wrong_path
+from rllib.differential.witness import findings, witnessed
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
@@ -49,6 +50,28 @@ def test_comparison_sees(name: str, sensitive_run: Run) -> None:
     got = play(SENSITIVE, BROKEN[name])
     assert got.error is None
     assert [*differences(sensitive_run, got)]
+
+
+SEEN_BY_WITNESS = (
+    "an info's content",
+    "lookback",
+    "a column less",
+    "agent time",
+    "hanging rewards",
+    "terminated",
+    "begin of the chunk",
+    "new ids",
+    "one id",
+    "order of episodes",
+    "an episode less",
+    "a told action",
+)
+
+
+@pytest.mark.parametrize("name", SEEN_BY_WITNESS)
+def test_witness_sees(name: str) -> None:
+    of_rllib = findings(SENSITIVE, play(witnessed(SENSITIVE)))
+    assert {*findings(SENSITIVE, play(witnessed(SENSITIVE), BROKEN[name]))} - {*of_rllib}
 
 
 def test_comparison_sees_the_time_that_modules_are_told() -> None:

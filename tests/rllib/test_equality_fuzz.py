@@ -1,4 +1,8 @@
-"""Random worlds, configs and calls: RLlib's runner and ours must not differ in any."""
+"""Random worlds, configs and calls: RLlib's runner and ours must not differ in any.
+
+Where RLlib needs a correction, the run is compared with RLlib's own loop over our episodes; and, as in all cases, with
+what follows from what the envs said (`witness.py`).
+"""
 
 import os
 
@@ -6,6 +10,7 @@ import pytest
 from rllib.differential.fuzz import random_case
 from rllib.differential.known import unexpected
 from rllib.differential.runs import play, wrong_path
+from rllib.differential.witness import findings, witnessed
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
@@ -29,8 +34,8 @@ def check(seed: int) -> None:
     if want.error is not None:
         skipped[seed] = f"{type(want.error).__name__}: {want.error}"
         return
-    got = play(case, MultiAgentEnvRunner)
-    lines = [*unexpected(case, want, got), *wrong_path(case, got)]
+    got = play(witnessed(case), MultiAgentEnvRunner)
+    lines = [*findings(case, got), *unexpected(case, want, got), *wrong_path(case, got)]
     again = f"FASTMARL_FUZZ_SEED={seed} pytest tests/rllib/test_equality_fuzz.py -k alone"
     order = "the order of string ids depends on PYTHONHASHSEED"
     if lines:
