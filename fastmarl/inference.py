@@ -1,22 +1,23 @@
 """What the agents of one module do: rows of observations -> torch, or lean inference -> actions and outputs."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
 import torch
 
+from fastmarl._finite import first_unfit
 from fastmarl.action_masks import masked
 from fastmarl.action_sampling import SMALL, ActionSampler, make_action_sampler
-from fastmarl.block import Block, Key
+from fastmarl.block import Block, Key, name_of
 from fastmarl.capturable import ModuleCapture
 from fastmarl.columns import Columns
 from fastmarl.compiling import CAPTURING_MODES, CompiledForwards
 from fastmarl.connectors.module_connectors import ModuleConnectors
+from fastmarl.distributions import n_logits_of
 from fastmarl.errors import ModuleOutputError
 from fastmarl.graphs import Call, Launch, TickGraphs
-from fastmarl.kernels.sample import first_nan
 from fastmarl.lane_state import LaneState
 from fastmarl.lanes import LaneTable
 from fastmarl.lean import LEAN, LeanModule
@@ -25,7 +26,7 @@ from fastmarl.spaces import RowLayout, flatten_struct, map_struct
 from fastmarl.transfer import Transfer
 
 OBS, ACTIONS, LOGP, LOGITS = Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS
-LEAST = np.finfo(np.float32).min
+LEAST, MOST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 # What forward() gets; or the observations' own memory, for lean inference; or a forward pass that was launched before.
 Batch = dict[str, Any] | np.ndarray | Launch
 
@@ -80,6 +81,8 @@ class ModuleInference:
         self._generator = generator
         self._explore_dist = module.get_exploration_action_dist_cls()
         self._inference_dist = module.get_inference_action_dist_cls()
+        space = module.action_space
+        self._n_logits = n_logits_of(self._inference_dist, space), n_logits_of(self._explore_dist, space)
         on_cpu = transfer.device.type == "cpu" and options.graphs is None
         self._explore_sampler = make_action_sampler(self._explore_dist, rng) if on_cpu else None
         self._inference_sampler = make_action_sampler(self._inference_dist, rng) if on_cpu else None
@@ -193,12 +196,13 @@ class ModuleInference:
             legal: bool [n, choices]; other choices get the least logit, unless the module sees to that itself.
 
         Raises:
-            ModuleOutputError: an output has another number of rows, NaN came out, or there is nothing to act upon.
+            ModuleOutputError: an output has another number of rows, NaN or infinity came out, there is nothing to act
+                upon, or there are more or fewer logits than the action space needs.
         """
         if isinstance(batch, np.ndarray) and not self._lean.is_current():
             batch = self._nest(self._transfer.to_device([batch]))  # it has been changed since the batch was made
         if isinstance(batch, np.ndarray):
-            arrays, has_actions = self._forward_lean(batch, legal), False
+            arrays, has_actions = self._forward_lean(batch, explore, legal), False
         elif isinstance(batch, Launch):
             arrays, has_actions = batch.outputs(self), True
             if self._state is not None:
@@ -210,8 +214,9 @@ class ModuleInference:
         self._check_finite(arrays)
         return arrays
 
-    def _forward_lean(self, obs: np.ndarray, legal: np.ndarray | None) -> dict[Key, np.ndarray]:
+    def _forward_lean(self, obs: np.ndarray, explore: bool, legal: np.ndarray | None) -> dict[Key, np.ndarray]:
         logits, values = self._lean.forward(obs)
+        self._check_logits(logits.shape, explore)
         if legal is not None and self._masks:
             np.copyto(logits, LEAST, where=~legal)
         return {LOGITS: logits} if values is None else {LOGITS: logits, Columns.VF_PREDS: values}
@@ -241,8 +246,11 @@ class ModuleInference:
             outputs = map_struct(_as_float32, outputs)
         if type(outputs) is not dict or self._state is not None:
             outputs = self._plain_outputs(outputs)
-        if mask is not None and LOGITS in outputs:
-            outputs = {**outputs, LOGITS: masked(outputs[LOGITS], mask)}
+        logits = outputs.get(LOGITS)
+        if logits is not None and (mask is not None or ACTIONS not in outputs):
+            self._check_logits(getattr(logits, "shape", None), explore)
+            if mask is not None:
+                outputs = {**outputs, LOGITS: masked(logits, mask)}
         return outputs
 
     def _add_actions(self, arrays: dict[Key, np.ndarray], explore: bool) -> None:
@@ -317,12 +325,31 @@ class ModuleInference:
                 raise ModuleOutputError(self.module_id, problem)
         return arrays
 
-    def _check_finite(self, arrays: dict[Key, np.ndarray]) -> None:
-        logp = arrays.get(LOGP)
-        if logp is not None and logp.ndim == 1 and (row := first_nan(logp)) >= 0:
-            logits = arrays.get(LOGITS, logp)[row]
-            problem = f"row {row} of its batch has log-probability NaN, from {logits}; are weights or inputs NaN?"
+    def _check_logits(self, shape: tuple[int, ...] | None, explore: bool) -> None:
+        """There must be as many as the action space needs: some distributions would make do with others."""
+        expected = self._n_logits[explore]
+        if expected is not None and (shape is None or len(shape) != 2 or shape[1] != expected):
+            got = "no tensor" if shape is None else f"shape {tuple(shape)}"
+            space = self.module.action_space
+            problem = f"expected {expected} 'action_dist_inputs' a row, shape [n, {expected}], for {space}, got {got}"
             raise ModuleOutputError(self.module_id, problem)
+
+    def _check_finite(self, arrays: dict[Key, np.ndarray]) -> None:
+        """Nobody can act upon NaN or infinity; -inf rules a choice out."""
+        logits, logp, actions = arrays.get(LOGITS), arrays.get(LOGP), arrays.get(ACTIONS)
+        if logits is not None and (row := first_unfit(logits, -np.inf, MOST)) >= 0:
+            self._blame_row(row, "NaN or inf among its 'action_dist_inputs'", logits, logits)
+        if logp is not None and (row := first_unfit(logp, -np.inf, np.inf)) >= 0:
+            self._blame_row(row, "log-probability NaN", logp, logits)
+        leaves = [leaf for key, leaf in arrays.items() if name_of(key) == ACTIONS] if actions is None else (actions,)
+        for leaf in leaves:
+            if (row := first_unfit(leaf, LEAST, MOST)) >= 0:
+                self._blame_row(row, "NaN or inf in its action", leaf, logits)
+
+    def _blame_row(self, row: int, what: str, values: np.ndarray, logits: np.ndarray | None) -> NoReturn:
+        origin = f", from 'action_dist_inputs' {logits[row]}" if logits is not None and logits is not values else ""
+        problem = f"row {row} of its batch has {what}: {values[row]}{origin}; are weights or inputs NaN?"
+        raise ModuleOutputError(self.module_id, problem)
 
     def _check_untouched(self, batch: dict[str, Any]) -> None:
         obs = batch[OBS]

@@ -42,8 +42,6 @@ from fastmarl.kernels.rows import (
     take_rows_numpy,
 )
 from fastmarl.kernels.sample import (
-    first_nan,
-    first_nan_numpy,
     likeliest_choices,
     likeliest_choices_numpy,
     sample_choices,
@@ -431,16 +429,6 @@ def test_take_finals_matches_numpy(rng, kernel, n):
     answers = both(take_finals_numpy, kernel, arguments, [np.full((20, 6), 99, np.uint8)])
     assert_same(answers)
     assert ((answers[0][1] != 99).all(1)).sum() == n
-
-
-@versions(first_nan)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("places", [[], [0], [3, 7], [8]])
-def test_first_nan_matches_numpy(kernel, dtype, places):
-    values = np.array([1, np.inf, -np.inf, 0, 1, 2, 3, 4, 5], dtype)
-    values[places] = np.nan
-    assert kernel(values) == first_nan_numpy(values) == (places[0] if places else -1)
-    assert kernel(values[:0]) == -1
 
 
 @versions(count_and_normalize)

@@ -607,7 +607,7 @@ def test_a_wrong_number_of_logits_is_an_error(action_space, explore):
     spec = fastmarl.RLModuleSpec(module_class=TooFewLogits)
     runner = make_runner(env_config={"action_space": action_space}, rl_module_spec=spec)
     assert runner.inference_backends == {"default_policy": "lean"}
-    with pytest.raises(RuntimeError):
+    with pytest.raises(fastmarl.errors.ModuleOutputError, match=r"expected (5|12) 'action_dist_inputs' a row.* got"):
         runner.sample(num_timesteps=4, explore=explore)
 
 

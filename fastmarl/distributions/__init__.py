@@ -4,7 +4,7 @@ Names and conventions are RLlib's. The two classmethods `sample_and_logp` and `d
 from logits to actions in few torch operations, without making an object.
 """
 
-from fastmarl.distributions.base import Deterministic, Distribution
+from fastmarl.distributions.base import Deterministic, Distribution, n_logits_of
 from fastmarl.distributions.continuous import DiagGaussian
 from fastmarl.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from fastmarl.distributions.nested import MultiDistribution, get_action_dist_cls
@@ -18,4 +18,5 @@ __all__ = [
     "MultiCategorical",
     "MultiDistribution",
     "get_action_dist_cls",
+    "n_logits_of",
 ]

@@ -10,6 +10,8 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+NEEDS = ("required_input_dim", "from_logits")
+
 
 class _Kind(type):
     """The type of distributions; `bind` adds classes that no module holds, see `_reduce`."""
@@ -88,6 +90,18 @@ class Distribution(metaclass=_Kind):
     def to_deterministic(self) -> "Distribution":
         """One that always gives the most likely action."""
         raise NotImplementedError
+
+
+def n_logits_of(kind: type[Distribution], action_space: gym.Space | None) -> int | None:
+    """How many logits a distribution needs for this action space.
+
+    None: that is not known, for `from_logits()` was overridden, and `required_input_dim()` with it was not.
+    """
+    lineage = kind.__mro__
+    says, takes = (next(i for i, base in enumerate(lineage) if name in vars(base)) for name in NEEDS)
+    if action_space is None or says > takes or lineage[says] is Distribution:
+        return None
+    return kind.required_input_dim(action_space)
 
 
 class Deterministic(Distribution):

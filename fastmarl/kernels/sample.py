@@ -116,18 +116,3 @@ def sample_gaussian(logits_NK, noise_NK, actions_NK, logp_N):
             actions_NK[i, j] = logits_NK[i, j] + noise * math.exp(log_std)
             logp -= 0.5 * noise * noise + log_std + HALF_LOG_2PI
         logp_N[i] = logp
-
-
-def first_nan_numpy(values_N):
-    """Reference for first_nan()."""
-    places = np.flatnonzero(np.isnan(values_N))
-    return int(places[0]) if len(places) else -1
-
-
-@njit(cache=True, nogil=True)
-def first_nan(values_N):
-    """The place of the first NaN among floats [n]; -1 if there is none."""
-    for i in range(len(values_N)):
-        if values_N[i] != values_N[i]:
-            return i
-    return -1

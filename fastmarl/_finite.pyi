@@ -1,0 +1,3 @@
+import numpy as np
+
+def first_unfit(values: np.ndarray, least: float, most: float) -> int: ...

@@ -1,0 +1,211 @@
+"""What modules say and nobody can act upon: NaN, infinity, too many logits or too few."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from reference.tape import TapeCapture
+
+import fastmarl
+from fastmarl import building
+from fastmarl._finite import first_unfit
+from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls, n_logits_of
+from fastmarl.errors import ModuleOutputError
+from fastmarl.graphs import TickGraphs
+from fastmarl.modules import DefaultRLModule, RLModule
+from fastmarl.testing import CountingEnv
+
+LEAST, MOST = np.finfo(np.float32).min, np.finfo(np.float32).max
+REAL = Box(-1, 1, (2,), np.float32)
+
+
+class Env(CountingEnv):
+    """With masks in infos, if asked for."""
+
+    def __init__(self, config):
+        super().__init__(2, episode_length=5)
+        self.action_spaces = dict.fromkeys(self.possible_agents, config["action_space"])
+        self.mask = config.get("mask")
+
+    def step(self, actions):
+        *step, infos = super().step(actions)
+        if self.mask is not None:
+            infos = {agent: {"action_mask": self.mask} for agent in self.possible_agents}
+        return *step, infos
+
+
+class Saying(RLModule):
+    """Its outputs are those of the option "says", the same for every row."""
+
+    capturable = True
+
+    def setup(self):
+        self.spoken = {name: torch.nn.Buffer(torch.as_tensor(value)) for name, value in self.model_config.items()}
+
+    def _forward(self, batch, **kwargs):
+        n = len(batch["obs"])
+        return {name: value.expand(n, *value.shape).clone() for name, value in self.spoken.items()}
+
+
+def make_runner(action_space, module_class=Saying, says=None, **options):
+    spec = fastmarl.RLModuleSpec(module_class=module_class, model_config=says)
+    env_config = {"action_space": action_space, **options.pop("env_config", {})}
+    return fastmarl.MultiAgentEnvRunner(
+        fastmarl.EnvRunnerConfig(env=Env, env_config=env_config, rl_module_spec=spec, seed=1, **options)
+    )
+
+
+@pytest.fixture(params=["called", "captured"])
+def make(request, monkeypatch):
+    if request.param == "captured":
+        monkeypatch.setattr(building, "make_tick_graphs", lambda device, generator: TickGraphs(TapeCapture()))
+    return make_runner
+
+
+# How many logits.
+
+
+MIXED = Dict(a=Discrete(2), b=Tuple((REAL, MultiDiscrete([2, 3]))))
+
+
+@pytest.mark.parametrize(
+    ("action_space", "right"),
+    [(Discrete(5), 5), (MultiDiscrete([2, 3]), 5), (REAL, 4), (MultiBinary(3), 3), (MIXED, 11),
+     (Box(-1, 1, (), np.float32), 2), (MultiDiscrete([[2], [3]]), 5)],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("explore", [True, False])
+def test_a_wrong_number_of_logits_is_an_error(make, action_space, right, explore):
+    for n in (0, right - 1, right + 1):
+        runner = make(action_space, says={"action_dist_inputs": np.zeros(n, np.float32)})
+        with pytest.raises(ModuleOutputError) as error:
+            runner.sample(num_timesteps=2, explore=explore)
+        assert f"module 'default_policy': expected {right} 'action_dist_inputs' a row" in str(error.value)
+        assert str(action_space) in str(error.value) and f", {n})" in str(error.value)
+    assert make(action_space, says={"action_dist_inputs": np.zeros(right, np.float32)}).sample(num_timesteps=2)
+
+
+@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("n", [2, 4])
+def test_so_it_is_with_masks(n, lean):
+    class Wrong(DefaultRLModule):
+        def setup(self):
+            super().setup()
+            self.pi = torch.nn.Linear(256, n)
+
+    options = {"env_config": {"mask": np.array([0, 1, 1])}, "lean_inference": lean}
+    for module_class, says in ((Wrong, None), (Saying, {"action_dist_inputs": np.zeros(n, np.float32)})):
+        with pytest.raises(ModuleOutputError, match=rf"expected 3 'action_dist_inputs' .* got shape \(2, {n}\)"):
+            make_runner(Discrete(3), module_class, says, **options).sample(num_timesteps=4)
+
+
+def test_logits_with_another_axis_or_none_are_an_error():
+    for value in (np.zeros((1, 5), np.float32), np.float32(0)):
+        with pytest.raises(ModuleOutputError, match=r"shape \[n, 5\], for Discrete\(5\), got shape"):
+            make_runner(Discrete(5), says={"action_dist_inputs": value}).sample(num_timesteps=1)
+
+
+def test_who_chooses_actions_may_have_any_logits():
+    says = {"action_dist_inputs": np.zeros(9, np.float32), "actions": np.int64(1)}
+    assert make_runner(Discrete(5), says=says).sample(num_timesteps=2)
+
+
+def test_a_distribution_of_ones_own_may_need_another_number():
+    class Tempered(Categorical):
+        """The last logit is a temperature."""
+
+        @classmethod
+        def from_logits(cls, logits):
+            return cls(logits[:, :-1] * logits[:, -1:].exp())
+
+    class Free(DiagGaussian):
+        @staticmethod
+        def required_input_dim(action_space):
+            return 7
+
+    assert n_logits_of(Tempered, Discrete(5)) is None
+    assert n_logits_of(Free, REAL) == 7
+    assert n_logits_of(get_action_dist_cls(MIXED), MIXED) == 11
+
+
+# NaN and infinity.
+
+
+def with_bad(n, place, bad):
+    logits = np.linspace(-1, 1, n, dtype=np.float32)
+    logits[place] = bad
+    return {"action_dist_inputs": logits}
+
+
+@pytest.mark.parametrize("explore", [True, False])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("action_space", "n"), [(Discrete(5), 5), (MultiDiscrete([2, 3]), 5), (REAL, 4), (MultiBinary(3), 3), (MIXED, 11)],
+    ids=str,
+)  # fmt: skip
+def test_logits_of_nan_or_infinity_are_an_error(make, action_space, n, bad, explore):
+    for place in range(n):
+        runner = make(action_space, says=with_bad(n, place, bad))
+        with pytest.raises(ModuleOutputError, match=r"module 'default_policy': row 0 of its batch has .*NaN"):
+            runner.sample(num_timesteps=2, explore=explore)
+
+
+@pytest.mark.parametrize("explore", [True, False])
+@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("free_log_std", [True, False])
+def test_means_of_nan_or_infinity_are_an_error(explore, lean, bad, free_log_std):
+    runner = make_runner(REAL, None, {"free_log_std": free_log_std}, lean_inference=lean)
+    assert runner.inference_backends["default_policy"].startswith("lean" if lean else "torch")
+    assert runner.sample(num_timesteps=2, explore=explore)
+    head = runner.module["default_policy"].pi
+    bias = (head[0] if free_log_std else head).bias
+    with torch.no_grad():
+        bias[0] = bad
+    with pytest.raises(ModuleOutputError, match="NaN or inf"):
+        runner.sample(num_timesteps=2, explore=explore)
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_minus_infinity_rules_a_choice_out(make, explore):
+    chunks = make(Discrete(5), says=with_bad(5, 4, -np.inf)).sample(num_timesteps=20, explore=explore)
+    for chunk in chunks:
+        for agent in chunk.agent_episodes.values():
+            assert (agent.get_actions() < 4).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("explore", [True, False])
+def test_a_modules_own_actions_of_nan_or_infinity_are_an_error(make, bad, explore):
+    runner = make(REAL, says={"actions": np.array([0, bad], np.float32)})
+    with pytest.raises(ModuleOutputError, match=r"has NaN or inf in its action: .* are weights or inputs NaN"):
+        runner.sample(num_timesteps=2, explore=explore)
+
+
+def test_an_overflowing_deviation_is_an_error():
+    says = {"action_dist_inputs": np.array([0, 0, 1e3, 1e3], np.float32)}
+    with pytest.raises(ModuleOutputError, match="NaN or inf in its action"):
+        make_runner(REAL, says=says).sample(num_timesteps=2)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
+def test_the_first_unfit_row_is_found(rng, dtype):
+    for shape in ((7,), (7, 3), (7, 2, 20)):
+        values = rng.normal(size=shape).astype(dtype)
+        assert first_unfit(values, LEAST, MOST) == -1
+        for row in range(7):
+            for bad in (np.nan, np.inf, -np.inf):
+                spoiled = values.copy()
+                spoiled[row].reshape(-1)[-1:] = bad
+                if len(shape) == 1:
+                    spoiled[row] = bad
+                spoiled[row + 1 :] = bad
+                for least, most in ((LEAST, MOST), (-np.inf, MOST), (-np.inf, np.inf)):
+                    is_fit = least <= bad <= most
+                    for array in (spoiled, np.stack([spoiled, spoiled], -1)[..., 0]):
+                        assert first_unfit(array, least, most) == (-1 if is_fit else row)
+
+
+def test_numbers_that_are_no_floats_are_fit():
+    for values in (np.arange(3), np.zeros(0, np.float32), np.zeros((0, 3)), np.zeros((3, 0)), np.ones(2, bool)):
+        assert first_unfit(values, LEAST, MOST) == -1
