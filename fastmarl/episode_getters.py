@@ -191,11 +191,16 @@ class Getters:
             timeline.check(times)
         return select(Column(states), rows_of(times, timeline, False))
 
-    def _states_of(self, states: np.ndarray, parts: Parts, since: int, end: int) -> np.ndarray:
-        """Of those kept: from env step `since` (earlier if one of the agents acted then) to `end`."""
-        since = min([since, *(int(part.env_ts()[part.lookback]) for part in parts.values())])
+    def _states_of(self, states: np.ndarray, parts: Parts, known: list, since: int, end: int) -> np.ndarray:
+        """Of those kept: from env step `since` to `end`, and earlier ones upon which agents acted who then waited."""
         first = self.env_t + 1 - len(states)
-        return states[max(since - first, 0) : end + 1 - first]
+        acted_at = [int(part.env_ts()[part.lookback]) for part in parts.values()]
+        for agent in known:
+            if agent not in parts:
+                whole = self.agent_episodes.get(agent)
+                before = np.zeros(0) if whole is None else whole.env_ts()[whole.env_ts() <= end]
+                acted_at.append(int(before[-1]) if len(before) else first)  # else it waits since an earlier chunk
+        return states[max(min([since, *acted_at]) - first, 0) : end + 1 - first]
 
     def print(self) -> None:
         """Print a table: agents by env steps, x where the agent had an observation."""

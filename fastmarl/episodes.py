@@ -285,7 +285,7 @@ class MultiAgentEpisode(Getters):
             hanging_rewards=hanging,
             custom_data=dict(self._custom_data),
             agent_ids=known,
-            env_states=None if states is None else self._states_of(states, parts, begin - lookback, end),
+            env_states=None if states is None else self._states_of(states, parts, known, begin - lookback, end),
             duration_s=self._duration_s,
             respawned=self._respawned if at_end else (),
             reset_seed=self.reset_seed,

@@ -63,7 +63,8 @@ def pickled(chunk: Any) -> Any:
 
 
 def joined(chunk: Any) -> Any:
-    whole, rest = chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]
+    half = len(chunk) // 2
+    whole, rest = chunk[:half], chunk.slice(slice(half, None), len_lookback_buffer=chunk.lookback + half)
     whole.concat_episode(rest)
     in_order = list(whole.agent_episodes) == list(chunk.agent_episodes)
     return whole if in_order else chunk
