@@ -44,10 +44,15 @@ class Lease:
 class LeasedArray:
     """NumPy keeps this object alive for as long as any view of the array made from it (see numpy's `.base`)."""
 
+    __slots__ = ("_lease", "_memory")
+
     def __init__(self, memory: np.ndarray, lease: Lease):
         self._memory = memory
         self._lease = lease
-        self.__array_interface__ = memory.__array_interface__
+
+    @property
+    def __array_interface__(self) -> dict:
+        return self._memory.__array_interface__  # made when it is asked for: a dict for each array would be large
 
 
 class MemoryPool:
@@ -83,6 +88,8 @@ class Block:
     Attributes:
         raw_obs, raw_final_obs: leaves the envs write to; `obs` and `final_obs` themselves without a `raw_layout`.
         n_connected, n_finals_connected: so many rows (final observations) have gone through the connectors.
+        lease: of the memory.
+        readers: weak references to what looks up columns here, or keeps them: each has a `compact()`.
     """
 
     def __init__(
@@ -98,15 +105,21 @@ class Block:
         self.rewards = rewards
         self.n_connected = self.n_finals_connected = 0
         self.rows = rows
-        self._memory, self._lease = pool.lend()
+        self._memory, self.lease = pool.lend()
         self._objects: Memory = {}  # leaves that are no arrays: these have no array interface to lease
         self.outputs: dict[Key, np.ndarray] = {}
         self.lookback_R = np.zeros(0, np.bool_)  # of the rows carried over: whether their step was complete before
         self._row_bytes: list[list[np.ndarray]] | None = None
+        self.readers: list[weakref.ref] = []
         rows.n = rows.n_finals = 0
         self._pool = pool
         self._bind(pool.capacity)
         self._bind_finals(pool.final_capacity)
+
+    @property
+    def n_rows_held(self) -> int:
+        """Rows and final observations that the memory has room for."""
+        return len(self.lane_R) + len(self.final_at_F)
 
     def grow(self, finals: bool) -> None:
         """Double the rows (or the final observations); what was written stays."""
@@ -250,7 +263,7 @@ class Block:
             memory[key] = np.empty(shape, dtype)
             if written and old is not None:
                 memory[key][:written] = old[:written]
-        return memory[key] if dtype == object else np.asarray(LeasedArray(memory[key], self._lease))
+        return memory[key] if dtype == object else np.asarray(LeasedArray(memory[key], self.lease))
 
     lane_R: np.ndarray
     prev_R: np.ndarray
@@ -299,7 +312,7 @@ class BlockSource:
         infos_at: env step -> info, of the steps that had one.
     """
 
-    __slots__ = ("_block", "_end_env_t", "_final", "_infos_at", "_last_row", "_n_rows", "_rows")
+    __slots__ = ("_block", "_end_env_t", "_final", "_last_row", "_n_rows", "_rows", "infos_at")
 
     def __init__(self, block: Block, last_row: int, n_rows: int, final: int, end_env_t: int, infos_at: dict[int, dict]):
         self._block = block
@@ -307,7 +320,7 @@ class BlockSource:
         self._n_rows = n_rows
         self._final = final
         self._end_env_t = end_env_t
-        self._infos_at = infos_at
+        self.infos_at = infos_at
         self._rows: slice | np.ndarray | None = None
 
     def place(self) -> Place:
@@ -333,16 +346,16 @@ class BlockSource:
         return np.append(env_ts, self._end_env_t) if self._final >= 0 else env_ts
 
     def infos(self) -> list[dict]:
-        if not self._infos_at:
+        if not self.infos_at:
             return [{} for _ in range(self.n_obs)]
-        return [self._infos_at.get(env_t, {}) for env_t in self.env_ts().tolist()]
+        return [self.infos_at.get(env_t, {}) for env_t in self.env_ts().tolist()]
 
     def waiting_infos(self) -> dict[int, dict]:
         """Env step -> info, of steps in which the agent waited: it had an info but no observation."""
-        if not self._infos_at:
+        if not self.infos_at:
             return {}
         observed = set(self.env_ts().tolist())
-        return {env_t: info for env_t, info in self._infos_at.items() if env_t not in observed}
+        return {env_t: info for env_t, info in self.infos_at.items() if env_t not in observed}
 
     def rewards(self) -> np.ndarray:
         paid = self._column(self._block.reward_R, self.n_obs - 1)

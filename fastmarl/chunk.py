@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
+from weakref import ref
 
 import numpy as np
 
 from fastmarl._scatter import waiting_places
 from fastmarl.agent_spaces import Spaces
 from fastmarl.block import Block, BlockSource
+from fastmarl.own_columns import LaneSource
 from fastmarl.single_agent_episode import SingleAgentEpisode
 
 TERMINATED, TRUNCATED = 1, 2
 FAILED = 4  # beside them, or alone: the env has failed in this step, and was made anew
-ROW, MODULE = 0, 7  # columns of Scatter.lanes_now()
+ROW, COUNT, MODULE = 0, 1, 7  # columns of Scatter.lanes_now()
 
 
 class ChunkParts:
@@ -83,6 +85,10 @@ class ChunkParts:
                     found[agent_id] = infos
         return found
 
+    def n_rows(self) -> int:
+        """Rows of all lanes."""
+        return int(self._columns[:, COUNT].sum())
+
     def __call__(self) -> dict[Hashable, SingleAgentEpisode]:
         """Agent id -> its part, of those with at least one completed step in the chunk."""
         parts: dict[Hashable, SingleAgentEpisode] = {}
@@ -101,10 +107,11 @@ class ChunkParts:
                 multi_agent_episode_id=self._episode_id,
                 observation_space=observation_space,
                 action_space=action_space,
-                source=BlockSource(self._blocks[module], row, count, final, end_env_t, infos),
+                source=LaneSource(self._blocks[module], row, count, final, end_env_t, infos),
                 lookback=lookback,
                 t_started=t_started,
                 is_terminated=bool(done & TERMINATED),
                 is_truncated=bool(done & TRUNCATED),
             )
+            self._blocks[module].readers.append(ref(parts[agent_id]))
         return parts

@@ -71,7 +71,12 @@ class Request(NamedTuple):
 class Getters:
     """The getters; see `MultiAgentEpisode` for the arguments."""
 
-    __slots__ = ("_chunks", "_own", "_place")  # of episodes that nobody has asked anything yet: see `unread_chunks`
+    __slots__ = (
+        "__weakref__",
+        "_chunks",
+        "_own",
+        "_place",
+    )  # of episodes that nobody has asked anything yet: see `unread_chunks`
     _chunks: Any
     _own: Any
     _place: int

@@ -13,7 +13,10 @@ from fastmarl.spaces import map_struct
 
 
 class Source(Protocol):
-    """Columns of n_obs observations and of the n_obs - 1 transitions between them; arrays never change afterwards."""
+    """Columns of n_obs observations and of the n_obs - 1 transitions between them; arrays never change afterwards.
+
+    `compact()`: let go whatever memory holds more than these columns.
+    """
 
     @property
     def n_obs(self) -> int: ...
@@ -23,6 +26,7 @@ class Source(Protocol):
     def actions(self) -> Any: ...
     def rewards(self) -> np.ndarray: ...
     def extra_keys(self) -> tuple[str, ...]: ...
+    def compact(self) -> None: ...
     def extra(self, key: str) -> Any: ...
 
 
@@ -82,6 +86,11 @@ class ArraySource:
     def extra(self, key: str) -> Any:
         return self._extras[key]
 
+    def compact(self) -> None:
+        self._observations, self._actions = map_struct(own, self._observations), map_struct(own, self._actions)
+        self._env_ts, self._rewards = own(self._env_ts), own(self._rewards)
+        self._extras = map_struct(own, self._extras)
+
 
 class JoinedSource:
     """Several sources, each but the first beginning with the last observation of the one before.
@@ -129,10 +138,19 @@ class JoinedSource:
             for source, skip in self.parts
         ])  # fmt: skip
 
+    def compact(self) -> None:
+        for source, _ in self.parts:
+            source.compact()
+
     def _of_observations(self, column: Callable[[Source], Any]) -> list[Any]:
         *others, (last, skip) = self.parts
         cuts = [_cut(column(source), slice(skip, -1)) for source, skip in others]
         return [*cuts, _cut(column(last), slice(skip, None))]
+
+
+def own(array: np.ndarray) -> np.ndarray:
+    """The array, or if it is a view, a copy."""
+    return array if array.base is None else array.copy()
 
 
 def _cut(struct: Any, rows: slice) -> Any:

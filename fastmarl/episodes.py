@@ -9,7 +9,9 @@ import numpy as np
 
 from fastmarl.episode_getters import AgentID, Getters
 from fastmarl.episode_sources import ArraySource as ArraySource
+from fastmarl.episode_sources import own
 from fastmarl.errors import EpisodeError
+from fastmarl.locks import ProcessLock
 from fastmarl.single_agent_episode import SingleAgentEpisode as SingleAgentEpisode
 
 SAVED = (
@@ -17,6 +19,8 @@ SAVED = (
     "custom_data", "agent_ids", "duration_s", "respawned", "reset_seed",
     "env_states",
 )  # fmt: skip
+
+_making_parts = ProcessLock()
 
 
 class MultiAgentEpisode(Getters):
@@ -126,10 +130,14 @@ class MultiAgentEpisode(Getters):
     @property
     def agent_episodes(self) -> dict[AgentID, SingleAgentEpisode]:
         """Agent id -> its part, of agents with at least one transition in this chunk."""
-        if self._agent_episodes is None:
-            assert self._make_parts is not None
-            self._agent_episodes = self._make_parts()
-        return self._agent_episodes
+        parts = self._agent_episodes
+        if parts is None:
+            with _making_parts():
+                if self._agent_episodes is None:
+                    assert self._make_parts is not None
+                    self._agent_episodes = self._make_parts()
+                parts = self._agent_episodes
+        return parts
 
     @agent_episodes.setter
     def agent_episodes(self, parts: dict[AgentID, SingleAgentEpisode]) -> None:
@@ -338,6 +346,22 @@ class MultiAgentEpisode(Getters):
         self._duration_s = other._duration_s
         self._respawned = other._respawned
         self._custom_data.update(other._custom_data)
+
+    def compact(self) -> None:
+        """Own exactly this chunk's data, so that nothing else is kept alive with it.
+
+        A chunk as a runner returns it is a view of what its whole call has recorded. The runner compacts chunks by
+        itself where few are kept of a call. Arrays that getters have returned stay what they are. Other threads may
+        read the chunk meanwhile.
+        """
+        parts, pieces = self.agent_episodes, self._env_states or []
+        if self._waiting_infos is not None:
+            self._waiting_infos = partial(dict, self._waiting_infos())
+        self._make_parts = None
+        for part in parts.values():
+            part.compact()
+        for i, piece in enumerate(pieces):
+            pieces[i] = own(piece)
 
     def to_numpy(self) -> "MultiAgentEpisode":
         """Itself: the columns are arrays from the start."""

@@ -24,6 +24,7 @@ from fastmarl.episode_selection import only_modules
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import ConfigError, RunnerStoppedError
 from fastmarl.goals import Goal, make_goal
+from fastmarl.kept_chunks import KeptChunks
 from fastmarl.lanes import LaneTable
 from fastmarl.metrics import RunnerMetrics
 from fastmarl.policies import Policies
@@ -72,6 +73,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         self._listeners = listeners(
             config.callbacks_class, {event: getattr(config, f"callbacks_{event}") for event in EVENTS}
         )
+        self._kept = KeptChunks()
         self._rescued: list[MultiAgentEpisode] = []  # by a call that then failed, or before anything can fail no more
         self._earlier_chunks: dict[str, list[MultiAgentEpisode]] = {}  # of running episodes, for on_episode_end alone
         self._failures: Failures | None = None
@@ -236,6 +238,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         goal = make_goal(self.config, num_timesteps, num_episodes, self.num_envs)
         goal.random_actions = random_actions
         begun = perf_counter()
+        self._kept.compact()
         was_whole, self._is_whole = self._is_whole, False  # until this call has come to its end
         if not was_whole:
             self._begin_anew()
@@ -255,6 +258,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
             self._keep_finished(goal)
             raise
         self._counts.add_call(goal, self._store.sum_up())
+        blocks = [self._store.blocks[module] for module in self._store.awake]
         self._store.end_call()
         self._policies.tidy()
         self._remember(chunks)
@@ -263,6 +267,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
         if self.config.return_only_policies_to_train:
             samples = [only_modules(chunk, self.should_module_be_updated) for chunk in samples]
         self._call("on_sample_end", samples=samples)
+        self._kept.add(samples, blocks)
         self._rescued = []
         self._counts.sample_seconds += perf_counter() - begun
         return samples

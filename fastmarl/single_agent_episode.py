@@ -14,15 +14,8 @@ from fastmarl.spaces import map_struct
 
 SAVED_COLUMNS = ("observations", "env_ts", "infos", "actions", "rewards")
 SAVED = (
-    "agent_id",
-    "module_id",
-    "id_",
-    "multi_agent_episode_id",
-    "lookback",
-    "t_started",
-    "is_terminated",
-    "is_truncated",
-)
+    "agent_id", "module_id", "id_", "multi_agent_episode_id", "lookback", "t_started", "is_terminated", "is_truncated"
+)  # fmt: skip
 OF_OBSERVATIONS = ("observations", "infos")  # these columns have one item more than the others
 
 
@@ -49,6 +42,7 @@ class SingleAgentEpisode:
     """
 
     __slots__ = (
+        "__weakref__",
         "_columns",
         "_custom_data",
         "_id",
@@ -220,6 +214,11 @@ class SingleAgentEpisode:
             Columns.REWARDS: self.get_rewards(),
             **self.get_extra_model_outputs(),
         }
+
+    def compact(self) -> None:
+        """Own exactly these columns, see `MultiAgentEpisode.compact()`."""
+        self.source.compact()
+        self._columns = {}
 
     def to_numpy(self) -> "SingleAgentEpisode":
         """Itself: the columns are arrays from the start."""

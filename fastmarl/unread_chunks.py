@@ -1,8 +1,6 @@
 """Chunks that nobody has looked at yet: a few numbers each, of which an episode is made when somebody does."""
 
-import os
 from collections.abc import Hashable, Sequence
-from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -12,9 +10,10 @@ from fastmarl._records import ids_of
 from fastmarl._scatter import Scatter
 from fastmarl.agent_spaces import Spaces
 from fastmarl.block import Block
-from fastmarl.chunk import TERMINATED, TRUNCATED, ChunkParts
+from fastmarl.chunk import COUNT, TERMINATED, TRUNCATED, ChunkParts
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.garbage import no_collection
+from fastmarl.locks import ProcessLock
 
 Own = tuple[Sequence[tuple[int, int, dict]], dict[str, Any], np.ndarray | None]  # infos, custom data, env states
 
@@ -37,20 +36,11 @@ class UnreadEpisode(MultiAgentEpisode):
         delattr(self, name)
 
 
-_reading = RLock()
-
-
-def _renew_lock() -> None:
-    """In a forked process: a thread that is not there may have held it."""
-    global _reading
-    _reading = RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+_reading = ProcessLock()
 
 
 def _read(episode: UnreadEpisode) -> None:
-    with _reading:
+    with _reading():
         if type(episode) is not UnreadEpisode:
             return  # another thread has read it
         chunks, place, own = (object.__getattribute__(episode, name) for name in ("_chunks", "_place", "_own"))
@@ -59,6 +49,16 @@ def _read(episode: UnreadEpisode) -> None:
             object.__setattr__(episode, slot, getattr(read, slot))
         object.__setattr__(episode, "__class__", MultiAgentEpisode)
     del episode._chunks, episode._own
+
+
+def n_unmade_rows(episode: MultiAgentEpisode) -> int:
+    """Rows of the agents, if their parts have not been made yet; the episode is not read by that."""
+    with _reading():
+        if type(episode) is UnreadEpisode:
+            chunks, place = (object.__getattribute__(episode, name) for name in ("_chunks", "_place"))
+            return chunks.n_rows(place)
+    parts = episode._make_parts
+    return parts.n_rows() if isinstance(parts, ChunkParts) and episode._agent_episodes is None else 0
 
 
 class UnreadChunks(ChunkNotes):
@@ -92,11 +92,18 @@ class UnreadChunks(ChunkNotes):
         self._agent_ids, self._spaces = ids_of(self.lanes, agent_ids), spaces
         self._blocks, self._module_ids, self._acting_from = blocks, module_ids, list(acting_from)
 
+    def n_rows(self, place: int) -> int:
+        """Rows of all lanes of the chunk at this place."""
+        return int(self._columns[self._lanes_of(place), COUNT].sum())
+
+    def _lanes_of(self, place: int) -> slice:
+        return slice(int(self.numbers[place - 1, -1]) if place else 0, int(self.numbers[place, -1]))
+
     def arguments(self, place: int, own: Own | None) -> dict[str, Any]:
         """What the MultiAgentEpisode at this place is made with, of which it holds `own` itself."""
         own_infos, custom_data, env_states = own or ((), None, None)
-        env_index, env_t_started, env_t, lookback, flags, reset_seed, end = self.numbers[place].tolist()
-        lanes = slice(self.numbers[place - 1, -1] if place else 0, end)
+        env_index, env_t_started, env_t, lookback, flags, reset_seed, _ = self.numbers[place].tolist()
+        lanes = self._lanes_of(place)
         infos: dict[int, dict[int, dict]] = {}
         for at, lane, info in own_infos:
             infos.setdefault(lane, {})[at] = info

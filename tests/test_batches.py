@@ -43,8 +43,8 @@ def test_columns_are_the_steps_in_order(seed):
 
 
 def in_turn(chunks: list) -> list:
-    """The same chunks: as they are, sliced, pickled, joined."""
-    return [[as_it_is, sliced, pickled, joined][i % 4](chunk) for i, chunk in enumerate(chunks)]
+    """The same chunks: as they are, sliced, pickled, joined, compacted."""
+    return [[as_it_is, sliced, pickled, joined, compacted][i % 5](chunk) for i, chunk in enumerate(chunks)]
 
 
 def as_it_is(chunk: Any) -> Any:
@@ -68,6 +68,12 @@ def joined(chunk: Any) -> Any:
     whole.concat_episode(rest)
     in_order = list(whole.agent_episodes) == list(chunk.agent_episodes)
     return whole if in_order else chunk
+
+
+def compacted(chunk: Any) -> Any:
+    chunk = chunk.slice(slice(None)) if len(chunk) % 2 else chunk
+    chunk.compact()
+    return chunk
 
 
 def assert_same_batches(got: dict, want: dict) -> None:

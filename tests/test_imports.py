@@ -11,9 +11,9 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "fastmarl"
 LAYERS = [
     ["errors", "columns", "kernels", "_extensions"],
-    ["config", "spaces", "seeds", "states", "summaries", "figures", "plots", "garbage"],
+    ["config", "spaces", "seeds", "states", "locks", "summaries", "figures", "plots", "garbage"],
     ["lanes", "callbacks", "metrics", "distributions", "moments"],
-    ["envs", "block"],
+    ["envs", "block", "own_columns"],
     [
         "episodes",
         "single_agent_episode",
@@ -23,6 +23,7 @@ LAYERS = [
         "agent_spaces",
         "chunk",
         "unread_chunks",
+        "kept_chunks",
         "store",
         "array_group",
         "array_scatter",

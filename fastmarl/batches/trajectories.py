@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from fastmarl import _store
-from fastmarl.block import BlockSource, Place
+from fastmarl.block import Place
 from fastmarl.columns import Columns
 from fastmarl.episode_sources import Source, blank_like, joined
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import BatchError
 from fastmarl.garbage import no_collection
+from fastmarl.own_columns import LaneSource
 from fastmarl.single_agent_episode import SingleAgentEpisode
 from fastmarl.spaces import flatten_struct, map_struct
 
@@ -258,7 +259,7 @@ def _runs(parts: Sequence[SingleAgentEpisode]) -> tuple[list[BlockRun | SourceRu
     first_parts: list[int] = []
     places: list[Place] = []
     for i, part in enumerate(parts):
-        place = part.source.place() if isinstance(part.source, BlockSource) else None
+        place = part.source.place() if isinstance(part.source, LaneSource) else None
         if places and (place is None or place.block is not places[0].block):
             runs.append(BlockRun(places))
             places = []
