@@ -7,6 +7,7 @@ PYTEST_ARGS ?=
 TEST_WORKERS ?= 2
 SECONDS ?= 120
 SOAK_WAYS ?= in-process workers
+FUZZ_CASES ?= 40
 PEERS_FOLDER ?= build/peers
 PEERS_ARGS ?=
 
@@ -33,6 +34,22 @@ test: $(VENV)/.test build ## all tests on the release build
 test-checked: $(VENV)/.test checked ## all tests on the checked build, but for training runs, pages and other samplers
 	FASTMARL_FUZZ_CASES=40 FASTMARL_REAL_STEPS=150 $(TEST) $(PYTEST_ARGS) \
 		$(foreach name,rllib/test_training rllib/test_ray test_docs test_peers test_scaling,--ignore tests/$(name).py)
+
+# A defect ends the process, with a report of its own and Python's stack; so there is one process only, whose output is not
+# captured. The sanitizers' runtime must come first in it, and all memory of Python and C++ from there.
+SANITIZED := build/sanitized/lib
+SANITIZERS := OMP_NUM_THREADS=1 PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/$(SANITIZED) FASTMARL_SANITIZE=1 \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) $$(gcc -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1:abort_on_error=1 \
+	UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1
+SANITIZED_TESTS ?= $(patsubst %,tests/%.py,test_store test_slots test_scatter test_step_keys test_recording_properties \
+	test_unread_chunks test_observation_kinds test_array_envs test_array_splits test_episodes test_batches \
+	test_connector_properties test_action_masks test_dense test_lean rllib/test_equality rllib/test_equality_fuzz \
+	rllib/test_rllib_lean rllib/test_rllib_sampling)
+
+test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code under AddressSanitizer and UBSan
+	FASTMARL_FUZZ_CASES=$(FUZZ_CASES) $(SANITIZERS) $(BIN)/python -m pytest --capture sys \
+		--override-ini "pythonpath=$(SANITIZED) . tests" $(SANITIZED_TESTS) $(PYTEST_ARGS)
 
 # Ray wants a Gymnasium of its own, and SuperSuit one of some; these pages show RLlib.
 WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]") \
@@ -63,6 +80,9 @@ build: $(VENV)/.run ## the release build, in place
 
 checked: $(VENV)/.run ## the build that checks bounds, None and initialisation, in place
 	FASTMARL_CHECKED=1 $(BUILD_EXT)
+
+sanitized: $(VENV)/.run ## the build for test-sanitized, in build/sanitized; the one in place stays
+	FASTMARL_SANITIZE=1 $(BIN)/python setup.py --quiet build --build-lib $(SANITIZED)
 
 lint: $(VENV)/.dev ## ruff, cython-lint, mypy
 	$(BIN)/ruff check .
@@ -97,7 +117,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-checked test-interrupts soak test-versions test-peers build checked lint format docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-checked test-sanitized sanitized test-interrupts soak test-versions test-peers build checked lint format docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

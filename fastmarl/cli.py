@@ -321,7 +321,8 @@ def _info(args: argparse.Namespace) -> int:
 
     for name, version in _versions().items():
         print(f"{name:12} {version}")
-    print(f"{'build':12} {'checked (bounds, None, initialisation)' if _build.CHECKED else 'release'}")
+    checked, sanitized = "checked (bounds, None, initialisation)", "sanitized (addresses, undefined behaviour)"
+    print(f"{'build':12} {checked if _build.CHECKED else sanitized if _build.SANITIZED else 'release'}")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     print(f"{'device':12} {device}")
     print(f"{'lean':12} {_dense.BEST} (of {', '.join(_dense.VARIANTS)})")

@@ -7,9 +7,14 @@ import pytest
 import torch
 from hypothesis import settings
 
+from fastmarl import _build
+
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 torch.set_num_threads(1)
+
+if (os.environ.get("FASTMARL_SANITIZE") == "1") != _build.SANITIZED:
+    raise pytest.UsageError(f"FASTMARL_SANITIZE=1 and a sanitized build go together; got {_build.__file__}")
 
 settings.register_profile("local", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)

@@ -117,7 +117,7 @@ def test_an_unknown_environment_is_one_line_not_a_traceback(capsys):
 def test_info_tells_versions_and_build(capsys):
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
-    assert ("checked" in out) == _build.CHECKED
+    assert ("checked" in out, "sanitized" in out) == (_build.CHECKED, _build.SANITIZED)
     for name in ["fastmarl", "python", "torch", "device", "threads", f"lean         {_dense.BEST}"]:
         assert name in out
 

@@ -1,6 +1,8 @@
 """src_ext/_store.pyx, blocks and their leases."""
 
 import gc
+import subprocess
+import sys
 import threading
 
 import gymnasium as gym
@@ -44,6 +46,15 @@ def test_chain_matches_the_lists(rng, n, n_lanes):
 def test_checked_build_catches_rows_out_of_range():
     with pytest.raises(IndexError):
         _store.chain(np.zeros(3, np.int64), 7, 2)
+
+
+@pytest.mark.skipif(not _build.SANITIZED, reason="needs the sanitized build")
+def test_sanitized_build_ends_the_process_at_rows_out_of_range():
+    code = "import numpy, fastmarl._store as store; store.chain(numpy.zeros(3, numpy.int64), 7, 2)"
+    process = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert process.returncode != 0
+    assert "AddressSanitizer: heap-buffer-overflow" in process.stderr
+    assert "_store.pyx" in process.stderr
 
 
 def test_chain_of_nothing():
