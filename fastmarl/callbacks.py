@@ -91,7 +91,8 @@ class Callbacks:
     ):
         """The episode of environment `env_index` is over.
 
-        `episode` is its last chunk; `prev_episode_chunks` lists those that earlier `sample()` calls returned of it.
+        `episode` is its last chunk; `prev_episode_chunks` lists those that earlier `sample()` calls returned of it, as
+        far as they belong to its last 100,000 env steps.
         """
 
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: list, **kwargs: Any):

@@ -1,5 +1,6 @@
 """A runner's episodes: how they begin and end, and who is told of it."""
 
+import warnings
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -14,6 +15,8 @@ from fastmarl.modules import MultiRLModule
 from fastmarl.policies import Policies
 from fastmarl.seeds import ResetSeeds
 from fastmarl.store import EpisodeStore
+
+MOST_REMEMBERED = 100_000  # env steps of a running episode, for on_episode_end: it may never end
 
 
 class RunnerEpisodes:
@@ -32,6 +35,7 @@ class RunnerEpisodes:
     _store: EpisodeStore
     _table: LaneTable
     _to_reset: set[int]
+    _has_forgotten = False
 
     def _stamp_actions(self) -> None:
         raise NotImplementedError
@@ -121,6 +125,20 @@ class RunnerEpisodes:
         if self._listeners["on_episode_end"]:
             for chunk in samples:
                 if not chunk.is_done:
-                    self._earlier_chunks.setdefault(chunk.id_, []).append(chunk)
+                    self._remember_chunk(chunk)
             running = {record.id_ for record in self._table.records if record is not None}
             self._earlier_chunks = {id_: kept for id_, kept in self._earlier_chunks.items() if id_ in running}
+
+    def _remember_chunk(self, chunk: MultiAgentEpisode) -> None:
+        earlier = self._earlier_chunks.setdefault(chunk.id_, [])
+        earlier.append(chunk)
+        while len(earlier) > 1 and chunk.env_t - earlier[0].env_t_started > MOST_REMEMBERED:
+            if not self._has_forgotten:
+                self._has_forgotten = True
+                warnings.warn(
+                    f"on_episode_end will be given the chunks of the last {MOST_REMEMBERED} env steps of an episode "
+                    f"only: one has more, and may never end; sum up what you need in on_sample_end",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            del earlier[0]

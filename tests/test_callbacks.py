@@ -1,10 +1,15 @@
 import functools
+import gc
 import types
+import weakref
 
 import pytest
 
+import fastmarl
+from fastmarl import runner_episodes
 from fastmarl.callbacks import EVENTS, Callbacks, listeners
 from fastmarl.errors import ConfigError
+from fastmarl.testing import CountingEnv
 
 
 class Recorder(Callbacks):
@@ -114,3 +119,23 @@ def test_an_unknown_event_is_refused_by_name():
 def test_something_that_cannot_be_called_is_refused(bad):
     with pytest.raises(ConfigError, match="callbacks_on_sample_end must be a callable"):
         listeners(None, {"on_sample_end": bad})
+
+
+def test_what_is_remembered_of_an_episode_without_end_is_bounded(monkeypatch):
+    monkeypatch.setattr(runner_episodes, "MOST_REMEMBERED", 50)
+    told = []
+    runner = fastmarl.MultiAgentEnvRunner(
+        fastmarl.EnvRunnerConfig(
+            env=lambda config: CountingEnv(episode_length=195),
+            callbacks_on_episode_end=lambda prev_episode_chunks, **kwargs: told.append(prev_episode_chunks),
+        )
+    )
+    with pytest.warns(RuntimeWarning, match="the last 50 env steps") as warned:
+        chunks = [weakref.ref(runner.sample(num_timesteps=10)[0]) for _ in range(19)]
+    gc.collect()
+    assert len(warned) == 1
+    assert [chunk() is not None for chunk in chunks] == [False] * 14 + [True] * 5
+    runner.sample(num_timesteps=10)
+    (earlier,) = told
+    assert [(chunk.env_t_started, chunk.env_t) for chunk in earlier] == [(t, t + 10) for t in range(140, 190, 10)]
+    assert sum(chunk.agent_steps() for chunk in earlier) == 100
