@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastmarl.errors import ConfigError
+from fastmarl.states import check_keys, check_mapping, whole_number
 from fastmarl.summaries import CallSummary, EpisodeSummary
 
 if TYPE_CHECKING:
@@ -70,6 +72,21 @@ class MetricsLogger:
         name, values = self._values.get(path, ("mean", ()))
         return float(REDUCTIONS[name.split()[0]](values)) if values else default
 
+    def get_state(self) -> list[tuple[list[str], float]]:
+        """(key, sum) of each "lifetime_sum"."""
+        return [(list(path), value) for path, value in self._lifetime.items()]
+
+    def check_state(self, state: Any) -> None:
+        """Raises ConfigError if `state` is none for `set_state()`."""
+        for item in state if isinstance(state, (list, tuple)) else [state]:
+            is_pair = isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], (list, tuple))
+            if not is_pair or not isinstance(item[1], (int, float)):
+                raise ConfigError(f"sums of custom metrics must be pairs of a key and a number, got {item!r:.200}")
+
+    def set_state(self, state: list[tuple[list[str], float]]) -> None:
+        """Go on with these sums."""
+        self._lifetime = defaultdict(float, {tuple(path): value for path, value in state})
+
     def reduce(self) -> dict[str, Any]:
         """A nested dict of all values, reduced."""
         report: dict[str, Any] = {}
@@ -123,6 +140,32 @@ class RunnerMetrics:
         for steps in (self._new["module_steps"], self._lifetime_module_steps):
             _add_by_name(steps, summary.module_steps)
         self._episodes.extend(summary.episodes)
+
+    def get_state(self) -> dict[str, Any]:
+        """The counters of the runner's whole life, but for env steps."""
+        return {
+            "num_episodes": self.lifetime["num_episodes"],
+            "num_agent_steps": dict(self._lifetime_agent_steps),
+            "num_module_steps": dict(self._lifetime_module_steps),
+            "custom": self.logger.get_state(),
+        }
+
+    def check_state(self, state: Any) -> None:
+        """Raises ConfigError if `state` is none for `set_state()`."""
+        check_keys("lifetime_counters", state, ("num_episodes", "num_agent_steps", "num_module_steps", "custom"))
+        whole_number("num_episodes", state["num_episodes"])
+        for name in ("num_agent_steps", "num_module_steps"):
+            check_mapping(name, state[name])
+            for id_, steps in state[name].items():
+                whole_number(f"{name} of {id_!r}", steps)
+        self.logger.check_state(state["custom"])
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with these counters."""
+        self.lifetime["num_episodes"] = int(state["num_episodes"])
+        self._lifetime_agent_steps = Counter({name: int(n) for name, n in state["num_agent_steps"].items()})
+        self._lifetime_module_steps = Counter({name: int(n) for name, n in state["num_module_steps"].items()})
+        self.logger.set_state(state["custom"])
 
     def report(self, weights_seq_no: int, module_ids: Iterable[str]) -> dict[str, Any]:
         """Everything since the last report (means over the last episodes), and begin anew.

@@ -15,6 +15,7 @@ from fastmarl.connectors.env_to_module import EnvToModule
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.metrics import RunnerMetrics
 from fastmarl.modules import MultiRLModule
+from fastmarl.seeds import ResetSeeds
 from fastmarl.states import (
     check_keys,
     check_mapping,
@@ -29,6 +30,8 @@ STATE_COMPONENTS = (
     "weights_seq_no",
     "env_to_module_connector",
     "num_env_steps_sampled_lifetime",
+    "lifetime_counters",
+    "num_resets",
     "random_state",
 )
 
@@ -43,6 +46,7 @@ class RunnerState:
     _counts: RunnerMetrics
     _generator: torch.Generator
     _rng: np.random.Generator
+    _seeds: ResetSeeds
 
     def __init__(self, config: EnvRunnerConfig):
         raise NotImplementedError
@@ -60,7 +64,8 @@ class RunnerState:
 
         Args:
             components: only these of "rl_module" (with "weights_seq_no"), "env_to_module_connector",
-                "num_env_steps_sampled_lifetime", "random_state".
+                "num_env_steps_sampled_lifetime", "lifetime_counters" (all others), "num_resets" (by env: seeds go by
+                that), "random_state".
             not_components: all but these.
         """
         state = {
@@ -68,6 +73,8 @@ class RunnerState:
             "weights_seq_no": self._weights_seq_no,
             "env_to_module_connector": self.env_to_module.get_state(),
             "num_env_steps_sampled_lifetime": self._counts.lifetime["num_env_steps_sampled"],
+            "lifetime_counters": self._counts.get_state(),
+            "num_resets": self._seeds.get_state(),
             "random_state": {
                 "torch": state_of_torch(self._generator),
                 "numpy": self._rng.bit_generator.state,
@@ -88,6 +95,8 @@ class RunnerState:
             "weights_seq_no": partial(whole_number, "weights_seq_no"),
             "env_to_module_connector": self.env_to_module.check_state,
             "num_env_steps_sampled_lifetime": partial(whole_number, "num_env_steps_sampled_lifetime"),
+            "lifetime_counters": self._counts.check_state,
+            "num_resets": self._seeds.check_state,
             "random_state": self._check_random_state,
         }
         for name, part in state.items():
@@ -124,6 +133,10 @@ class RunnerState:
             self.env_to_module.set_state(state["env_to_module_connector"])
         if "num_env_steps_sampled_lifetime" in state:
             self._counts.lifetime["num_env_steps_sampled"] = int(state["num_env_steps_sampled_lifetime"])
+        if "lifetime_counters" in state:
+            self._counts.set_state(state["lifetime_counters"])
+        if "num_resets" in state:
+            self._seeds.set_state(state["num_resets"])
         if "random_state" in state:
             streams = state["random_state"]
             self._generator.set_state(torch_state_for(self._generator.device, streams["torch"]))

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastmarl.errors import ConfigError
+from fastmarl.states import whole_number
+
 _ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS = range(5)
 _WORD = 0xFFFFFFFF
 
@@ -85,6 +88,22 @@ class ResetSeeds:
 
     def __len__(self) -> int:
         return len(self.last)
+
+    def get_state(self) -> list[int]:
+        """By env, how often it was reset; also of envs that a runner with more of them had."""
+        return list(self.numbers)
+
+    def check_state(self, state: Any) -> None:
+        """Raises ConfigError if `state` is none for `set_state()`."""
+        if not isinstance(state, (list, tuple)):
+            raise ConfigError(f"num_resets must be a list of integers by env, got {type(state).__name__}")
+        for number in state:
+            if whole_number("num_resets of an env", number) > _WORD:
+                raise ConfigError(f"num_resets of an env must be below 2**32, got {number}")
+
+    def set_state(self, state: list[int]) -> None:
+        """Go on with seeds that were not taken before."""
+        self.numbers = [*map(int, state), *[0] * (len(self) - len(state))]
 
     def take(self, env_index: int) -> int | None:
         """For the env's next reset."""

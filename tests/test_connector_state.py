@@ -113,7 +113,28 @@ def test_frozen_statistics_stay_as_they_are():
     np.testing.assert_allclose(part.get_observations(), want, rtol=1e-5, atol=1e-6)
     assert stats_of(frozen)["mean"].tolist() == stats["mean"].tolist()
     assert stats_of(frozen)["count"] == stats["count"]
-    assert stats_of(frozen, "delta")["count"] == 0
+    assert stats_of(frozen, "delta")["count"] == stats_of(runner, "delta")["count"], "as that runner counted"
+
+
+def test_runners_that_resume_are_merged_as_if_they_had_gone_on():
+    def merged_after(n_resumes):
+        runners = [make_runner(MeanStdFilter(), worker_index=i, env_config={"n_agents": 2}) for i in range(3)]
+        for runner in runners:
+            runner.sample(num_timesteps=20)
+        merged = runners[0].env_to_module.merge_states([state_of(runner) for runner in runners])
+        for i, runner in enumerate(runners):
+            runner.set_state({"env_to_module_connector": merged})
+            runner.sample(num_timesteps=10 + i)
+        for _ in range(n_resumes):
+            states = [runner.get_state("env_to_module_connector") for runner in runners]
+            runners = [make_runner(MeanStdFilter(), worker_index=i, env_config={"n_agents": 2}) for i in range(3)]
+            for runner, state in zip(runners, states, strict=True):
+                runner.set_state(state)
+        return runners[0].env_to_module.merge_states([state_of(runner) for runner in runners])[MODULE]["MeanStdFilter"]
+
+    want, got = merged_after(0), merged_after(2)
+    for key in ("count", "mean", "m2"):
+        np.testing.assert_array_equal(got["stats"][0][key], want["stats"][0][key])
 
 
 def test_filters_of_two_modules_count_apart():

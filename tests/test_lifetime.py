@@ -66,3 +66,29 @@ def test_schedules_go_on_after_a_failed_call():
 def test_impossible_numbers_of_runners(number):
     with pytest.raises(ConfigError, match="num_env_runners"):
         make_runner(num_env_runners=number)
+
+
+def test_all_lifetime_counters_survive_a_checkpoint(tmp_path):
+    def logging(**options):
+        def log(*, metrics_logger, **kwargs):
+            metrics_logger.log_value(("hits", "total"), 2.5, reduce="lifetime_sum")
+
+        return make_runner(callbacks_on_episode_end=log, **options)
+
+    def lifetime(runner):
+        report = runner.get_metrics()
+        return {key: value for key, value in report.items() if key.endswith("_lifetime") or key == "hits"}
+
+    runner = logging()
+    runner.sample(num_timesteps=35)
+    runner.save_to_path(tmp_path / "runner")
+    wanted = lifetime(runner)
+    assert wanted["hits"] == {"total": 7.5}
+    restored = logging()
+    restored.restore_from_path(tmp_path / "runner")
+    assert lifetime(restored) == wanted
+    restored.sample(num_timesteps=5)
+    assert restored.get_metrics()["num_agent_steps_sampled_lifetime"] == {"a": 40, "b": 40}
+    for wrong in ({}, {**restored.get_state("lifetime_counters")["lifetime_counters"], "num_episodes": -1}):
+        with pytest.raises(ConfigError):
+            restored.set_state({"lifetime_counters": wrong})

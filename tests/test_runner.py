@@ -456,6 +456,8 @@ def test_state_components():
         "weights_seq_no",
         "env_to_module_connector",
         "num_env_steps_sampled_lifetime",
+        "lifetime_counters",
+        "num_resets",
         "random_state",
     }
     assert set(runner.get_state("rl_module")) == {"rl_module", "weights_seq_no"}

@@ -42,7 +42,10 @@ def sampled():
 def is_harmless(how):
     """Whether such a change leaves numbers that a runner can go on with."""
     castable = how.endswith((": int8", "array([0., 0.])"))
-    return castable or how.startswith("('random_state', 'numpy', ")
+    counted = ("('lifetime_counters', 'num_agent_steps'", "('lifetime_counters', 'num_module_steps'")  # by any names
+    return castable or how.startswith(
+        ("('random_state', 'numpy', ", "('num_resets', ", "('lifetime_counters', 'custom'", *counted)
+    )
 
 
 def is_of_parts(how):

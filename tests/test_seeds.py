@@ -10,6 +10,7 @@ from test_processes import contents, make_runner
 import fastmarl
 from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.envs.registry import env_creator
+from fastmarl.errors import ConfigError
 from fastmarl.seeds import Children, ResetSeeds, Streams
 
 
@@ -197,3 +198,32 @@ def test_vector_envs_with_generators_of_their_own_are_seeded_at_every_reset(mode
     env = gym.make("CartPole-v1")
     for episode in episodes:
         assert env.reset(seed=episode.reset_seed)[0].tolist() == episode.get_observations(0)[agent].tolist()
+
+
+@pytest.mark.parametrize("kind", ["sync", "workers", "batch"])
+def test_a_resumed_run_goes_on_with_episodes_that_never_were(kind, tmp_path):
+    runner = runner_of(kind)
+    before = {chunk.reset_seed for chunk in runner.sample(num_timesteps=90)}
+    runner.save_to_path(tmp_path / "state")
+    goes_on = [chunk.reset_seed for chunk in runner.sample(num_timesteps=90, force_reset=True)]
+    runner.stop()
+    resumed = runner_of(kind)
+    resumed.restore_from_path(tmp_path / "state")
+    after = [chunk.reset_seed for chunk in resumed.sample(num_timesteps=90)]
+    resumed.stop()
+    assert not before & set(after)
+    assert set(goes_on) == set(after)
+
+
+def test_a_runner_with_fewer_envs_keeps_the_numbers_of_the_others():
+    runner = runner_of("sync")
+    runner.sample(num_timesteps=60)
+    state = runner.get_state("num_resets")
+    small = make_runner(Levels, num_envs=1, mode="sync")
+    small.set_state(state)
+    small.sample(num_timesteps=60)
+    assert small.get_state("num_resets")["num_resets"][1:] == state["num_resets"][1:]
+    runner.set_state(small.get_state("num_resets"))
+    for wrong in (None, [1, -1, 0], ["x"], [2**32]):
+        with pytest.raises(ConfigError, match="num_resets"):
+            runner.set_state({"num_resets": wrong})

@@ -33,7 +33,7 @@ class MeanStdFilter(Connector):
 
     Attributes:
         stats: RunningMoments of each Box part: what observations are normalised by.
-        delta: the same of what was counted here since the last `set_state()` alone.
+        delta: the same of what was counted here since a state was last taken that `merge_states()` had made, alone.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class MeanStdFilter(Connector):
         return out.reshape(leaf.shape)
 
     def get_state(self) -> dict[str, Any]:
-        """ "stats", and the two that it is made of: "base", at the last `set_state()`, and "delta", counted since."""
+        """ "stats", and the two that it is made of: "base", what runners have in common, and "delta", counted here."""
         parts = (self.stats, self._base, self.delta)
         return {name: [each.get_state() for each in part] for name, part in zip(STATE_PARTS, parts, strict=True)}
 
@@ -117,17 +117,18 @@ class MeanStdFilter(Connector):
                 moments.check_state(each)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the "stats" of a state; `delta` begins anew.
+        """Go on with a state: where another runner stood, `delta` included, or with what `merge_states()` has made of
+        several, of which `delta` is nothing.
 
         Raises:
             ConfigError: see check_state(). Nothing was changed.
         """
         self.check_state(state)
-        self.stats = [RunningMoments(moments.mean.size) for moments in self.stats]
-        for moments, each in zip(self.stats, state["stats"], strict=True):
-            moments.set_state(each)
-        self._base = [moments.copy() for moments in self.stats]
-        self.delta = [RunningMoments(moments.mean.size) for moments in self.stats]
+        taken = [[RunningMoments(moments.mean.size) for moments in self.stats] for _ in STATE_PARTS]
+        for part, name in zip(taken, STATE_PARTS, strict=True):
+            for moments, each in zip(part, state[name], strict=True):
+                moments.set_state(each)
+        self.stats, self._base, self.delta = taken
 
     def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """What all have counted: the longest of their "base"s, which they have in common, and each one's "delta"."""
