@@ -27,7 +27,7 @@ class Goal:
     agent_steps: int = 0
     n_discarded: int = 0  # episodes since the call last had more steps than ever before
     most_env_steps: int = -1  # after an episode was discarded
-    finished_ids: set[str] = field(default_factory=set)
+    finished_ids: dict[str, int] = field(default_factory=dict)  # -> env index, in the order of their ends
 
     def reached(self) -> bool:
         return self.enough(self)
@@ -82,6 +82,12 @@ class Goal:
         for env_index in chosen:
             self.may_begin[env_index] -= 1
         return chosen
+
+    @property
+    def left_of_envs(self) -> list[int]:
+        """By env, how many episodes have not begun yet, where each is to make so many."""
+        assert isinstance(self.may_begin, list)
+        return self.may_begin
 
     def begin_another(self, env_index: int) -> None:
         """This env's episode was discarded: there may be one more."""

@@ -29,6 +29,7 @@ from fastmarl.lanes import LaneTable
 from fastmarl.metrics import RunnerMetrics
 from fastmarl.policies import Policies
 from fastmarl.runner_episodes import RunnerEpisodes
+from fastmarl.runner_evaluation import RunnerEvaluation
 from fastmarl.runner_policies import RunnerPolicies
 from fastmarl.runner_state import RunnerState
 from fastmarl.seeds import ResetSeeds, Streams
@@ -39,7 +40,7 @@ from fastmarl.vector.failures import FailureOptions, Failures
 from fastmarl.vector.parts import VectorParts
 
 
-class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerState):
+class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, RunnerState):
     """Samples episodes of many agents in several envs. The API is that of RLlib's class of the same name.
 
     ```python

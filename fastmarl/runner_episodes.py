@@ -64,7 +64,8 @@ class RunnerEpisodes:
 
     def _end_episodes(self, env_indices: list[int], flags: list[int]) -> None:
         """Close these envs' episodes."""
-        self._goal.finished_ids.update(self._store.finish_episodes(env_indices, flags))
+        ids = self._store.finish_episodes(env_indices, flags)
+        self._goal.finished_ids.update(zip(ids, env_indices, strict=True))
         self._to_reset.update(env_indices)
         if self._listeners["on_episode_end"]:
             for env_index, chunk in zip(env_indices, self._store.ended_chunks()[-len(env_indices) :], strict=True):

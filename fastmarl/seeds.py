@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +12,10 @@ import torch
 from fastmarl.errors import ConfigError
 from fastmarl.states import whole_number
 
-_ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS = range(5)
+if TYPE_CHECKING:
+    from fastmarl.goals import Goal
+
+_ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS, _EVALUATION = range(6)
 _WORD = 0xFFFFFFFF
 
 
@@ -33,6 +36,10 @@ class Streams:
     def resets_of(self, env_index: int) -> np.random.SeedSequence:
         """Its children, by number, are the seeds of the env's resets."""
         return self._sequence(_ENVS, env_index)
+
+    def of_evaluation(self, *key: int) -> int:
+        """For what is random in an evaluation; `key`: for the reset of its episode of that number."""
+        return self._integer(_EVALUATION, *key)
 
     def of_worker(self, first_env: int) -> list[int] | None:
         """For the global generators of the process that has this env first; None in an unseeded run."""
@@ -85,6 +92,8 @@ class ResetSeeds:
         self._of_env = [Children(streams.resets_of(i)) for i in range(num_envs)] if streams.is_seeded else None
         self.numbers = [0] * num_envs
         self.last: list[int | None] = [None] * num_envs
+        self._streams = streams
+        self._evaluation: tuple[Goal, list[int], list[int] | None] | None = None
 
     def __len__(self) -> int:
         return len(self.last)
@@ -95,8 +104,8 @@ class ResetSeeds:
 
     def check_state(self, state: Any) -> None:
         """Raises ConfigError if `state` is none for `set_state()`."""
-        if not isinstance(state, (list, tuple)):
-            raise ConfigError(f"num_resets must be a list of integers by env, got {type(state).__name__}")
+        if not isinstance(state, (list, tuple)) or not state:
+            raise ConfigError(f"num_resets must be a list of integers, one for each env, got {state!r:.200}")
         for number in state:
             if whole_number("num_resets of an env", number) > _WORD:
                 raise ConfigError(f"num_resets of an env must be below 2**32, got {number}")
@@ -107,10 +116,26 @@ class ResetSeeds:
 
     def take(self, env_index: int) -> int | None:
         """For the env's next reset."""
+        if self._evaluation is not None:
+            self.last[env_index] = self._for_evaluation(env_index, *self._evaluation)
+            return self.last[env_index]
         number = self.numbers[env_index]
         self.numbers[env_index] = number + 1
         self.last[env_index] = seed = None if self._of_env is None else self._of_env[env_index].first_word(number) >> 1
         return seed
+
+    def evaluate(self, goal: Goal | None, seeds: list[int] | None) -> None:
+        """From now on, resets are for episodes that are evaluated, with these seeds; without a goal, for training."""
+        self._evaluation = None if goal is None else (goal, list(goal.left_of_envs), seeds)
+
+    def _for_evaluation(self, env_index: int, goal: Goal, wanted: list[int], seeds: list[int] | None) -> int | None:
+        """An env that failed, or whose episode was discarded, gets the same once more. Those of a batch that take no
+        part get what was given before."""
+        round_ = wanted[env_index] - goal.left_of_envs[env_index] - 1
+        number = env_index + len(self) * max(0, round_)
+        if seeds is not None:
+            return seeds[number] if number < len(seeds) else 0
+        return self._streams.of_evaluation(number) if self._streams.is_seeded else None
 
 
 class Children:

@@ -48,7 +48,7 @@ LAYERS = [
         "policies",
     ],
     ["checkpoint", "goals", "building", "batches"],
-    ["runner", "runner_episodes", "runner_policies", "runner_state"],
+    ["runner", "runner_episodes", "runner_evaluation", "runner_policies", "runner_state"],
     ["testing", "bare_envs", "efficiency", "efficiency_table", "sample_report", "scaling"],
     ["rllib"],
     ["peers"],
