@@ -7,6 +7,7 @@ from fastmarl._leaf_rows import LeafRows
 from fastmarl._scatter import ModuleRows, Scatter
 
 def as_object(value: float, kind: int) -> Any: ...
+def kept(value: Any) -> Any: ...
 
 class RewardKinds:
     others: dict[int, tuple[Any, int]]

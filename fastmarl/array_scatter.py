@@ -124,4 +124,4 @@ class ArrayScatter:
             lane = env.lane_of.get(agent_id, -1)
             if lane < 0 and agent_id != COMMON:
                 continue  # an agent that was never seen
-            env.infos.append((env.env_t, lane, private_copy(info)))
+            env.infos.append((env.env_t, lane, private_copy(info, env_index, agent_id, env.env_t)))

@@ -15,7 +15,7 @@ from fastmarl import _store
 from fastmarl._leaf_rows import LeafRows
 from fastmarl.columns import Columns, blank_value
 from fastmarl.kernels.rows import as_bytes
-from fastmarl.spaces import RowLayout, map_struct
+from fastmarl.spaces import Index, RowLayout, map_struct
 
 FIRST_CAPACITY = 64
 KEPT_MEMORIES = 4  # idle ones; what a learner held for long and then dropped goes back to the system
@@ -378,11 +378,11 @@ class BlockSource:
 
 
 def _nested(leaves: dict[tuple, np.ndarray]) -> Any:
-    """Dicts (str keys) and tuples (int keys) of leaves, from their paths."""
+    """Dicts and tuples of leaves, from their paths."""
     if list(leaves) == [()]:
         return leaves[()]
     parts: dict[Any, dict[tuple, np.ndarray]] = {}
     for path, leaf in leaves.items():
         parts.setdefault(path[0], {})[path[1:]] = leaf
     nested = {key: _nested(part) for key, part in parts.items()}
-    return tuple(nested.values()) if all(isinstance(key, int) for key in nested) else nested
+    return tuple(nested.values()) if all(type(key) is Index for key in nested) else nested

@@ -15,11 +15,12 @@ from fastmarl._actions import ModuleActions
 from fastmarl.block import Key
 from fastmarl.columns import Columns
 from fastmarl.envs.masks import choices_of
-from fastmarl.errors import ConfigError, ModuleOutputError
+from fastmarl.errors import ConfigError, ModuleOutputError, shown
 from fastmarl.kernels.actions import clip_actions, clip_actions_numpy, scale_actions, scale_actions_numpy
 from fastmarl.kernels.sample import sample_choices
-from fastmarl.spaces import Leaf, RowLayout, leaf_spaces
+from fastmarl.spaces import Leaf, RowLayout, described, leaf_spaces
 
+WIDEST = 8  # bytes of an integer
 FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 
 
@@ -41,7 +42,7 @@ class EnvActions(ModuleActions):
         self._space = space
         self._layout = RowLayout(space)
         self._leaves = [
-            (_key(leaf), leaf.shape, _LeafActions(part, normalize, clip))
+            (_key(leaf), leaf.shape, _LeafActions(module_id, part, normalize, clip))
             for leaf, part in zip(self._layout.leaves, leaf_spaces(space), strict=True)
         ]
 
@@ -49,7 +50,7 @@ class EnvActions(ModuleActions):
         """Take the actions of rows first .. first + n from a module's outputs.
 
         Raises:
-            ModuleOutputError: they don't have the action space's shape or structure.
+            ModuleOutputError: they don't have the action space's shape or structure, or its dtype can't hold them.
         """
         arrays = []
         for key, shape, leaf in self._leaves:
@@ -122,10 +123,11 @@ class EnvActions(ModuleActions):
 class _LeafActions:
     """Actions of one leaf of an action space. Arrays that it returns may be written to again by the next call."""
 
-    def __init__(self, space: gym.Space, normalize: bool, clip: bool):
+    def __init__(self, module_id: str, space: gym.Space, normalize: bool, clip: bool):
+        self._module_id = module_id
         self.space = space
         self._shape = space.shape or ()
-        self._dtype = np.dtype(np.int64 if isinstance(space, gym.spaces.Discrete) else space.dtype)
+        self._dtype = np.dtype(np.int64 if isinstance(space, gym.spaces.Discrete) else space.dtype).newbyteorder("=")
         self._memory = np.empty((0, *self._shape), self._dtype)
         self._bounds: tuple[np.ndarray, np.ndarray] | None = None  # that raw actions are scaled or clipped to
         self._start: np.ndarray | None = None  # that is added to them
@@ -133,7 +135,8 @@ class _LeafActions:
             self._is_bounded = bool(space.bounded_below.all() and space.bounded_above.all())
             self._is_scaled = normalize and self._is_bounded
             if self._is_scaled or (clip and not normalize):
-                self._bounds = space.low.reshape(-1), space.high.reshape(-1)
+                low, high = (bound.astype(self._dtype, copy=False).reshape(-1) for bound in (space.low, space.high))
+                self._bounds = low, high
         elif isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
             self._start = np.array(space.start, self._dtype) if np.any(space.start) else None
         elif not isinstance(space, gym.spaces.MultiBinary):
@@ -141,16 +144,32 @@ class _LeafActions:
                               f"Box, or a Dict or Tuple of these")  # fmt: skip
 
     def for_env(self, raw: np.ndarray) -> np.ndarray:
-        """C-contiguous, of the space's dtype (int64 for Discrete); `raw` itself if it is that already."""
+        """C-contiguous, of the space's dtype (int64 for Discrete); `raw` itself if it is that already.
+
+        Raises:
+            ModuleOutputError: the dtype can't hold them.
+        """
         if self._bounds is not None:
             return self._within(raw, *self._bounds)
         if self._start is None and raw.dtype == self._dtype and raw.flags.c_contiguous:
             return raw
+        if raw.dtype != self._dtype or self._dtype.itemsize < WIDEST:
+            self._check_held(raw if self._start is None else raw + self._start.astype(np.int64))
         out = self._room(len(raw))
         np.copyto(out, raw, casting="unsafe")
         if self._start is not None:
             out += self._start
         return out
+
+    def _check_held(self, actions: np.ndarray) -> None:
+        """Raises ModuleOutputError if they would wrap in a space of integers."""
+        if self._dtype.kind not in "iu" or np.can_cast(actions.dtype, self._dtype) or not actions.size:
+            return
+        limits = np.iinfo(self._dtype)
+        if not (limits.min - 1 < actions.min() and actions.max() < limits.max + 1):  # NaN is nowhere
+            problem = (f"expected actions that {self._dtype} can hold, for {self.space}, got {described(actions)}: "
+                       f"{shown(actions)}")  # fmt: skip
+            raise ModuleOutputError(self._module_id, problem)
 
     def _within(self, raw: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """Scaled or clipped to these bounds."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.errors import EnvCheckError, EnvStateError
+from fastmarl.spaces import can_hold, described
 
 FIRST_CAPACITY = 64
 ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
@@ -47,12 +48,16 @@ class EnvStates:
         Raises:
             EnvStateError: its shape or dtype does not fit the state space, or the first state.
         """
-        state = np.asarray(state)
+        try:
+            state = np.asarray(state)
+        except Exception as error:  # its own code may raise anything
+            problem = f"expected an array from state(), got {type(state).__name__}: {error}"
+            raise EnvStateError(self._env_index, None, self._env_t, problem) from error
         if self._dtype is None or self._shape is None:
             if state.dtype == object:
                 raise self._misfit("a numeric array", state)
             self._dtype, self._shape = state.dtype, state.shape
-        if state.shape != self._shape or not np.can_cast(state.dtype, self._dtype, "same_kind"):
+        if state.shape != self._shape or not can_hold(self._dtype, state):
             raise self._misfit(f"{self._dtype} of shape {self._shape}", state)
         if self._n == len(self._rows):
             self._grow(max(2 * self._n, FIRST_CAPACITY))
@@ -79,9 +84,7 @@ class EnvStates:
         self._rows = grown
 
     def _misfit(self, expected: str, state: np.ndarray) -> EnvStateError:
-        problem = (
-            f"expected a state of {expected}, got {state.dtype} of shape {state.shape}; correct state() or state_space"
-        )
+        problem = f"expected a state of {expected}, got {described(state)}; correct state() or state_space"
         return EnvStateError(self._env_index, None, self._env_t, problem)
 
 

@@ -4,6 +4,14 @@ The arguments of each constructor are its `args`, so every exception survives pi
 """
 
 
+def shown(value: object) -> str:
+    """A value for an error's text, shortened; whatever its `repr()` does, there is a text."""
+    try:
+        return f"{value!r:.200}"
+    except Exception as error:  # an int of thousands of digits, or code of its own
+        return f"<{type(value).__name__} whose repr() raises {type(error).__name__}>"
+
+
 class FastmarlError(Exception):
     """Base of all errors raised on purpose."""
 

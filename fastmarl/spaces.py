@@ -13,7 +13,11 @@ import numpy as np
 from fastmarl.errors import ConfigError
 
 FLOAT32 = np.dtype(np.float32)
-Path = tuple  # keys of dicts and indices of tuples, from the whole value to one leaf
+Path = tuple  # keys of dicts and `Index`es of tuples, from the whole value to one leaf
+
+
+class Index(int):
+    """An entry of a tuple in a path; an int that is none of these is a key of a dict."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Leaf:
 
 
 class RowLayout:
-    """The leaves of a space, in the order of the space's own dicts and tuples.
+    """The leaves of a space, in the order of the space's own dicts and tuples, in the machine's byte order.
 
     Leaves that are no arrays (Text, Graph, Sequence, ...) have dtype object and shape ().
 
@@ -55,16 +59,35 @@ class RowLayout:
         return [reduce(getitem, leaf.path, value) for leaf in self.leaves]
 
 
+def can_hold(dtype: np.dtype, given: np.ndarray) -> bool:
+    """Whether an array becomes one of this dtype with no kind of number lost, and, between integers, no number.
+
+    Floats may lose digits.
+    """
+    if dtype.kind in "iu" and given.dtype.kind in "iub":
+        if np.can_cast(given.dtype, dtype) or not given.size:
+            return True
+        limits = np.iinfo(dtype)
+        return bool(limits.min <= int(given.min()) and int(given.max()) <= limits.max)
+    return np.can_cast(given.dtype, dtype, "same_kind")
+
+
+def described(array: np.ndarray) -> str:
+    """An array's dtype and shape, and the range of integers, for errors."""
+    values = f" with values from {array.min()} to {array.max()}" if array.dtype.kind in "iu" and array.size else ""
+    return f"{array.dtype} of shape {array.shape}{values}"
+
+
 def _leaves(space: gym.Space, path: Path, sizes: tuple[int, ...]):
     if isinstance(space, gym.spaces.Dict):
         for key, part in space.spaces.items():
             yield from _leaves(part, (*path, key), (*sizes, len(space.spaces)))
     elif isinstance(space, gym.spaces.Tuple):
         for index, part in enumerate(space.spaces):
-            yield from _leaves(part, (*path, index), (*sizes, len(space.spaces)))
+            yield from _leaves(part, (*path, Index(index)), (*sizes, len(space.spaces)))
     elif isinstance(space, (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)):
         assert space.shape is not None and space.dtype is not None
-        yield Leaf(path, sizes, np.dtype(space.dtype), tuple(space.shape))
+        yield Leaf(path, sizes, np.dtype(space.dtype).newbyteorder("="), tuple(space.shape))
     elif isinstance(space, gym.Space):
         yield Leaf(path, sizes, np.dtype(object), ())
     else:
@@ -107,7 +130,7 @@ def flatten_struct(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
     if isinstance(value, dict):
         return [leaf for key, part in value.items() for leaf in flatten_struct(part, (*path, key))]
     if isinstance(value, (tuple, list)):
-        return [leaf for index, part in enumerate(value) for leaf in flatten_struct(part, (*path, index))]
+        return [leaf for index, part in enumerate(value) for leaf in flatten_struct(part, (*path, Index(index)))]
     return [(path, value)]
 
 

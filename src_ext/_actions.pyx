@@ -94,6 +94,8 @@ cdef class ActionDicts:
 
 
 cdef object _copied_row(cnp.ndarray arrays, Py_ssize_t i):
+    if cnp.PyArray_ISBYTESWAPPED(arrays):
+        return arrays[i].copy()
     cdef cnp.ndarray row = cnp.PyArray_EMPTY(cnp.PyArray_NDIM(arrays) - 1, cnp.PyArray_DIMS(arrays) + 1,
                                              cnp.PyArray_TYPE(arrays), 0)
     memcpy(cnp.PyArray_DATA(row), cnp.PyArray_BYTES(arrays) + i * cnp.PyArray_NBYTES(row),

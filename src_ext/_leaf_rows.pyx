@@ -10,6 +10,11 @@ from libc.string cimport memcpy
 
 from rows cimport row_bytes
 
+from copy import deepcopy
+
+from fastmarl.errors import shown
+from fastmarl.spaces import can_hold, described
+
 cnp.import_array()
 
 
@@ -82,30 +87,34 @@ cdef class LeafRows:
             try:
                 size = len(value)
                 entry = value[self.path[depth]]
-            except (KeyError, IndexError, TypeError):
-                raise UnfitValueError(f"expected an entry {self.path[depth]!r} in {value!r:.200}; return what the "
-                                      "observation space promises") from None
+            except Exception as error:
+                raise UnfitValueError(f"expected an entry {self.path[depth]!r} in {shown(value)}; return what the "
+                                      "observation space promises") from error
             if size != self.sizes[depth]:
                 raise UnfitValueError(f"expected {self.sizes[depth]} entries beside {self.path[depth]!r}, got {size}: "
-                                      f"{value!r:.200}; return what the observation space promises")
+                                      f"{shown(value)}; return what the observation space promises")
             value = entry
         return value
 
     cdef int _convert(self, Py_ssize_t row, object value) except -1:
         """Slow and safe: NumPy casts where no kind of number is lost, anything else is an error."""
         if self.is_object:
-            self.array[row] = value
+            try:
+                self.array[row] = deepcopy(value)                 # the env may go on with its own
+            except Exception as error:
+                raise UnfitValueError(f"can't be copied, as it must be to be kept: {shown(value)}: "
+                                      f"{type(error).__name__}: {error}") from error
             return 0
         try:
             given = np.asarray(value)
-        except (TypeError, ValueError) as error:
-            raise UnfitValueError(f"expected an array, got {value!r:.200}: {error}") from None
+        except Exception as error:                                # its own code may raise anything
+            raise UnfitValueError(f"expected an array, got {shown(value)}: {error}") from error
         shape = (<object>self.array).shape[1:]
-        if given.shape != shape or not np.can_cast(given.dtype, self.array.dtype, "same_kind"):
-            if not (self.array.dtype.kind in "iu" and given.dtype.kind in "iub" and given.shape == shape):
-                raise UnfitValueError(f"expected {self.array.dtype} of shape {shape}, got {given.dtype} of shape "
-                                      f"{given.shape}; return what the observation space promises")
-        self.array[row] = given
+        if given.shape != shape or not can_hold(self.array.dtype, given):
+            raise UnfitValueError(f"expected {self.array.dtype} of shape {shape}, got {described(given)}; return what "
+                                  "the observation space promises")
+        with np.errstate(over="ignore"):                          # beyond float32: infinite, as where it is rounded
+            self.array[row] = given
         return 0
 
     cdef int copy_row(self, Py_ssize_t row, LeafRows source, Py_ssize_t source_row) except -1:

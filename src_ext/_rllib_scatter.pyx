@@ -85,7 +85,7 @@ cdef class RewardKinds:
 
     cdef int _add_object(self, double[::1] reward_R, Py_ssize_t row, object reward) except -1:
         cdef int kind = self.kind_R[row]
-        reward = deepcopy(reward)                                  # the env may reuse an array
+        reward = kept(reward)                                      # the env may reuse an array
         if kind == NOTHING:
             self.others[row] = (reward, 1)
         elif kind == OTHER:
@@ -131,7 +131,7 @@ cdef class ExactLeafRows(LeafRows):
         if self.copies(row, part):
             return 0
         if self.is_object:
-            self.array[row] = deepcopy(part)
+            self.array[row] = kept(part)
             return 0
         if cnp.PyArray_CheckExact(part):
             if part.dtype == self.array.dtype and part.shape == (<object>self.array).shape[1:]:
@@ -194,21 +194,30 @@ cdef class RLlibScatter(Scatter):
     cdef int _rewards(self, EnvLanes env, Py_ssize_t env_index, object rewards) except -1:
         cdef PyObject *key
         cdef PyObject *value
-        cdef Py_ssize_t pos = 0, place = 0, lane, module
-        while PyDict_Next(rewards, &pos, &key, &value):
-            if <object>value is None:
-                continue
-            agent_id, reward = <object>key, <object>value         # else borrowed from the dict, while Python code runs
-            if not PyObject_IsTrue(reward):
-                continue
-            lane = self._lane(env, agent_id, &place)
-            if lane < 0:
-                lane = self.table.lane_for_late_reward(env_index, agent_id, reward)
-                if lane < 0:
+        cdef Py_ssize_t pos = 0, place = 0
+        agent_id = None
+        try:
+            while PyDict_Next(rewards, &pos, &key, &value):
+                if <object>value is None:
                     continue
-            module = self.module_L[lane]
-            (<RewardKinds>self.kinds[module]).add((<ModuleRows>self.modules[module]).reward_R, self.row_L[lane], reward)
+                agent_id, reward = <object>key, <object>value     # else borrowed from the dict, while Python code runs
+                if PyObject_IsTrue(reward):
+                    self._reward_of(env, env_index, agent_id, reward, &place)
+        except Exception as error:                                # of arithmetic with huge ints, or of code of its own
+            error.add_note(f"fastmarl: reward of env {env_index}, agent {agent_id!r}, env step {env.env_t}")
+            raise
         return 0
+
+    cdef int _reward_of(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object reward,
+                        Py_ssize_t* place) except -1:
+        cdef Py_ssize_t module, lane = self._lane(env, agent_id, place)
+        if lane < 0:
+            lane = self.table.lane_for_late_reward(env_index, agent_id, reward)
+            if lane < 0:
+                return 0
+        module = self.module_L[lane]
+        return (<RewardKinds>self.kinds[module]).add((<ModuleRows>self.modules[module]).reward_R, self.row_L[lane],
+                                                     reward)
 
     cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1:
         cdef Py_ssize_t lane
@@ -250,11 +259,19 @@ cdef frozenset IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), 
                                       np.int64, np.bool_))
 
 
+cpdef object kept(object value):
+    """A copy, as the env may go on with its own; what can't be copied is kept as it is, as RLlib does."""
+    try:
+        return deepcopy(value)
+    except Exception:                                              # a file, a lock, or code of its own
+        return value
+
+
 cdef object _private_copy(object info):
     if type(info) is not dict:
-        return deepcopy(info)
+        return kept(info)
     cdef dict copied = PyDict_Copy(info)
     for key, value in copied.items():
         if type(value) not in IMMUTABLE:
-            copied[key] = deepcopy(value)
+            copied[key] = kept(value)
     return copied

@@ -14,13 +14,15 @@ from cpython.object cimport PyObject, PyObject_IsTrue
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.math cimport isfinite
 
+from copy import deepcopy
+
 from python_api cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size, PyList_GET_ITEM
 from typedefs cimport TERMINATED, TRUNCATED, flag_t, lane_t, row_t
 
 from fastmarl._leaf_rows cimport LeafRows
 
 from fastmarl._leaf_rows import UnfitValueError
-from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError
+from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError, shown
 
 cnp.import_array()
 
@@ -302,7 +304,7 @@ cdef class Scatter:
             if <object>value is False or <object>value is NUMPY_FALSE:
                 continue
             agent_id, flag = <object>key, <object>value
-            if not PyObject_IsTrue(flag) or agent_id is ALL or agent_id == ALL:
+            if not _is_true(flag, env_index, agent_id, env.env_t, bit) or agent_id == ALL:
                 continue
             lane = self._lane(env, agent_id, &place)
             if lane < 0:
@@ -311,7 +313,7 @@ cdef class Scatter:
             if not self.done_L[lane]:
                 self.done_lanes.append(lane)
             self.done_L[lane] |= bit
-        return bit if for_all else 0
+        return bit if for_all is not False and _is_true(for_all, env_index, ALL, env.env_t, bit) else 0
 
     cdef int _observations(self, EnvLanes env, Py_ssize_t env_index, object obs, int all_done, lane_t env_t,
                            object terminateds, object truncateds) except -1:
@@ -338,7 +340,7 @@ cdef class Scatter:
                 self.place_L[lane] = <lane_t>n
                 n += 1
         except UnfitValueError as error:
-            raise ObservationError(env_index, <object>key, env_t, f"observation: {error}") from None
+            raise ObservationError(env_index, <object>key, env_t, f"observation: {error}") from error.__cause__
         finally:
             env.let_go()
         env.keys, env.next_keys = env.next_keys, env.keys
@@ -470,7 +472,7 @@ cdef class Scatter:
             lane = self._lane(env, agent_id, &place)
             if lane < 0 and agent_id != COMMON:
                 continue                                          # an agent that was never seen
-            env.infos.append((env.env_t, lane, private_copy(info)))
+            env.infos.append((env.env_t, lane, private_copy(info, env_index, agent_id, env.env_t)))
         return 0
 
     def forget_done_lanes(self):
@@ -497,24 +499,38 @@ cdef frozenset IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), 
                                       np.int64, np.bool_))
 
 
-cpdef object private_copy(object info):
+cpdef object private_copy(object info, Py_ssize_t env_index, object agent_id, lane_t env_t):
     """Envs reuse info dicts and the arrays in them; what is recorded must not change with them."""
-    from copy import deepcopy
-    cdef dict copied = PyDict_Copy(info) if type(info) is dict else dict(info)
-    for key, value in copied.items():
-        if type(value) not in IMMUTABLE:
-            copied[key] = deepcopy(value)
+    cdef dict copied
+    try:
+        copied = PyDict_Copy(info) if type(info) is dict else dict(info)
+        for key, value in copied.items():
+            if type(value) not in IMMUTABLE:
+                copied[key] = deepcopy(value)
+    except Exception as error:                                    # a file, a lock, or code of its own
+        raise MultiAgentEnvError(env_index, agent_id, env_t, "expected an info that can be copied, as it must be to be "
+                                 f"kept, got {shown(info)}: {type(error).__name__}: {error}") from error
     return copied
 
 
 cdef double _as_double(object value, Py_ssize_t env_index, object agent_id, lane_t env_t) except? -1.0:
     """A reward: a float, an int, a NumPy scalar, an array or tensor of one element."""
-    if PyFloat_Check(value) or PyLong_CheckExact(value):
-        return PyFloat_AsDouble(value)
     try:
+        if PyFloat_Check(value) or PyLong_CheckExact(value):
+            return PyFloat_AsDouble(value)
         given = np.asarray(value)
         if given.size == 1 and given.dtype.kind in "fiub":
             return given.item()
-    except (TypeError, ValueError):
-        pass
-    raise RewardError(env_index, agent_id, env_t, f"expected a number as reward, got {value!r:.200}")
+    except Exception as error:                                    # its own code may raise anything
+        raise RewardError(env_index, agent_id, env_t,
+                          f"expected a number as reward, got {shown(value)}: {error}") from error
+    raise RewardError(env_index, agent_id, env_t, f"expected a number as reward, got {shown(value)}")
+
+
+cdef bint _is_true(object flag, Py_ssize_t env_index, object agent_id, lane_t env_t, int bit) except -1:
+    try:
+        return PyObject_IsTrue(flag)
+    except Exception as error:                                    # an array of several, or code of its own
+        name = "terminateds" if bit == TERMINATED else "truncateds"
+        raise MultiAgentEnvError(env_index, agent_id, env_t, f"expected True or False in {name}, got "
+                                 f"{type(flag).__name__} {shown(flag)}: {error}") from error

@@ -266,7 +266,7 @@ cdef bint _copy(object target, object value) except -1:
         return False
     source, out = <cnp.ndarray>value, <cnp.ndarray>target
     if (cnp.PyArray_TYPE(source) != cnp.PyArray_TYPE(out) or cnp.PyArray_NDIM(source) != cnp.PyArray_NDIM(out)
-            or not cnp.PyArray_ISCARRAY_RO(source)):                  # contiguous, aligned, native byte order
+            or not cnp.PyArray_ISCARRAY_RO(source) or not cnp.PyArray_ISCARRAY(out)):  # native byte order, among others
         return False
     for axis in range(cnp.PyArray_NDIM(source)):
         if cnp.PyArray_DIMS(source)[axis] != cnp.PyArray_DIMS(out)[axis]:

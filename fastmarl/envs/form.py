@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.envs.base import env_spaces
-from fastmarl.errors import EnvCheckError, MultiAgentEnvError
+from fastmarl.errors import EnvCheckError, MultiAgentEnvError, shown
 
 RESET_PARTS = ("observations", "infos")
 STEP_PARTS = ("observations", "rewards", "terminateds", "truncateds", "infos")
@@ -86,11 +86,11 @@ def check_step_form(result: Any, env_index: int, env_t: int) -> None:
 
 def _check_dicts(result: Any, parts: tuple[str, ...], env_index: int, env_t: int, call: str) -> None:
     if not isinstance(result, tuple) or len(result) != len(parts):
-        got = f"{len(result)} values" if isinstance(result, tuple) else f"{type(result).__name__} {result!r:.200}"
+        got = f"{len(result)} values" if isinstance(result, tuple) else f"{type(result).__name__} {shown(result)}"
         raise _form_error(env_index, env_t, call, parts, got)
     for name, part in zip(parts, result, strict=True):
         if not isinstance(part, dict):
-            problem = f"expected a dict by agent id as {name} from {call}(), got {type(part).__name__} {part!r:.200}"
+            problem = f"expected a dict by agent id as {name} from {call}(), got {type(part).__name__} {shown(part)}"
             raise MultiAgentEnvError(env_index, None, env_t, problem)
 
 
@@ -103,7 +103,7 @@ def flag_problems(terminateds: dict, truncateds: dict) -> Iterator[tuple[str, An
     for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
         for agent, flag in flags.items():
             if not isinstance(flag, bool | np.bool_):
-                yield "flag", agent, f"expected True or False in {name}, got {type(flag).__name__} {flag!r:.200}"
+                yield "flag", agent, f"expected True or False in {name}, got {type(flag).__name__} {shown(flag)}"
     if "__all__" not in terminateds:
         yield (
             "__all__",

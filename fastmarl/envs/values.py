@@ -10,6 +10,8 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.envs.masks import choices_of, mask_row, parts_of, size_problem
+from fastmarl.errors import shown
+from fastmarl.spaces import can_hold, described
 
 ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 
@@ -48,14 +50,13 @@ def _array_misfits(space: gym.Space, value: Any, path: tuple) -> Iterator[Misfit
     assert space.dtype is not None
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # its own code may raise anything
         yield Misfit("observation", path, f"expected an array, got {_short(value)}: {error}")
         return
-    both_integers = space.dtype.kind in "iu" and array.dtype.kind in "iub"
-    if array.shape != space.shape or not (both_integers or np.can_cast(array.dtype, space.dtype, "same_kind")):
+    if array.shape != space.shape or not can_hold(space.dtype, array):
         expected = f"{space.dtype} of shape {space.shape}"
-        yield Misfit("observation", path, f"expected {expected}, got {array.dtype} of shape {array.shape}; correct the "
-                                          f"observation or its space")  # fmt: skip
+        yield Misfit("observation", path, f"expected {expected}, got {described(array)}; correct the observation or "
+                                          f"its space")  # fmt: skip
         return
     if array.dtype != space.dtype and isinstance(value, np.ndarray):
         yield Misfit("dtype", path, f"is {array.dtype}; it is converted to the {space.dtype} of its space")
@@ -72,7 +73,7 @@ def reward_problem(reward: Any) -> str | None:
     """Why a runner refuses this reward, or None."""
     try:
         array = np.asarray(reward)
-    except (TypeError, ValueError):
+    except Exception:  # its own code may raise anything
         return f"expected a number, got {_short(reward)}"
     if array.size != 1 or array.dtype.kind not in "fiub":
         return f"expected a number, got {_short(reward)}"
@@ -136,4 +137,4 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    return f"{type(value).__name__} {value!r:.200}"
+    return f"{type(value).__name__} {shown(value)}"

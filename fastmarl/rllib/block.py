@@ -1,13 +1,12 @@
 """A module's rows with what equality with RLlib needs: kinds of rewards, and observations of any dtype."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
 from fastmarl import _store
-from fastmarl._rllib_scatter import ExactLeafRows, RewardKinds
+from fastmarl._rllib_scatter import ExactLeafRows, RewardKinds, kept
 from fastmarl.block import Block, Key, MemoryPool
 from fastmarl.columns import Columns
 from fastmarl.rllib.layout import WHOLE, ObservationLayout
@@ -60,11 +59,11 @@ class RLlibBlock(Block):
 
     def _unfit_row(self, row: int, value: Any) -> None:
         self._take_whole()
-        self.obs[0][row] = deepcopy(value)
+        self.obs[0][row] = kept(value)
 
     def _unfit_final(self, row: int, value: Any) -> None:
         self._take_whole()
-        self.final_obs[0][row] = deepcopy(value)
+        self.final_obs[0][row] = kept(value)
 
     def _take_whole(self) -> None:
         """An observation has another dtype or shape than those before: from now on each is kept as it is."""

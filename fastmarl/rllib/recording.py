@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Hashable
-from copy import deepcopy
 from typing import Any
 
+from fastmarl._rllib_scatter import kept as own_copy
 from fastmarl._step_keys import ended_unobserved, names_others, places_in_set_order
 from fastmarl.errors import UnknownModuleError
 from fastmarl.rllib.core import Core
@@ -62,7 +62,7 @@ class Recording:
         """21: in the episode's custom data, by env step."""
         if infos.get("__common__"):
             kept = record.custom_data.setdefault("__common__", {})
-            kept[self._core.table.envs[record.env_index].env_t] = deepcopy(infos["__common__"])
+            kept[self._core.table.envs[record.env_index].env_t] = own_copy(infos["__common__"])
 
     def look(
         self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict, truncateds: dict,

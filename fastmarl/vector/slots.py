@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl._slots import ActionSlots, MisfitError, ResultReader, ResultWriter
-from fastmarl.spaces import Leaf, RowLayout
+from fastmarl.spaces import Leaf, RowLayout, can_hold
 
 Cut = Callable[[tuple[int, ...], Any], np.ndarray]  # (shape, dtype) -> the next piece of the memory
 ALL = "__all__"
@@ -124,19 +124,18 @@ def action_slots(action_spaces: Mapping[Hashable, gym.Space], cut: Cut) -> Actio
 def _action_array(space: gym.Space, cut: Cut) -> np.ndarray | None:
     """Where an action that is an array goes to; None for one that is a number, or has no place."""
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)) and space.shape:
-        return cut(space.shape, space.dtype)
+        return cut(space.shape, np.dtype(space.dtype).newbyteorder("="))
     return None
 
 
 def _put(array: np.ndarray, value: Any) -> None:
-    """Copy a value, by the rules by which the record takes it: no other shape, and no kind of number is lost."""
+    """Copy a value, by the rules by which the record takes it: no other shape, and see `can_hold()`."""
     if type(value) is not np.ndarray or value.dtype != array.dtype or value.shape != array.shape:
         try:
             value = np.asarray(value)
-        except (TypeError, ValueError):
-            raise MisfitError from None
-        is_number = array.dtype.kind in "iu" and value.dtype.kind in "iub"
-        if value.shape != array.shape or not (is_number or np.can_cast(value.dtype, array.dtype, "same_kind")):
+        except Exception as error:  # its own code may raise anything; whoever records it says so
+            raise MisfitError from error
+        if value.shape != array.shape or not can_hold(array.dtype, value):
             raise MisfitError
     array[...] = value
 

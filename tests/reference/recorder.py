@@ -21,7 +21,8 @@ class Recorder:
         self.rows = ModuleRows()
         self.block = Block(RowLayout(space), MemoryPool(), self.rows)
         for array in (*self.block.obs, self.block.reward_R, self.block.lane_R, self.block.prev_R):
-            array.view(np.uint8)[:] = 0xAB
+            if array.dtype != object:
+                array.view(np.uint8)[:] = 0xAB
         self.scatter = Scatter(self.table, lambda module, finals: self.block.grow(finals), [self.rows])
         self.table.records[0] = EpisodeRecord(0, "episode", 0.0)
 
