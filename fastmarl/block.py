@@ -378,11 +378,16 @@ class BlockSource:
 
 
 def _nested(leaves: dict[tuple, np.ndarray]) -> Any:
-    """Dicts and tuples of leaves, from their paths."""
+    """Dicts and tuples of leaves, from their paths.
+
+    Those without leaves are missing in dicts; in tuples () stands for them, as far as others follow.
+    """
     if list(leaves) == [()]:
         return leaves[()]
     parts: dict[Any, dict[tuple, np.ndarray]] = {}
     for path, leaf in leaves.items():
         parts.setdefault(path[0], {})[path[1:]] = leaf
     nested = {key: _nested(part) for key, part in parts.items()}
-    return tuple(nested.values()) if all(type(key) is Index for key in nested) else nested
+    if not all(type(key) is Index for key in nested):
+        return nested
+    return tuple(nested.get(i, ()) for i in range(1 + max(nested)))

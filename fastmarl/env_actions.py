@@ -16,11 +16,18 @@ from fastmarl.block import Key
 from fastmarl.columns import Columns
 from fastmarl.envs.masks import choices_of
 from fastmarl.errors import ConfigError, ModuleOutputError, shown
-from fastmarl.kernels.actions import clip_actions, clip_actions_numpy, scale_actions, scale_actions_numpy
+from fastmarl.kernels.actions import (
+    clip_actions,
+    clip_actions_numpy,
+    scale_actions,
+    scale_actions_far,
+    scale_actions_numpy,
+)
 from fastmarl.kernels.sample import sample_choices
 from fastmarl.spaces import Leaf, RowLayout, described, leaf_spaces
 
 WIDEST = 8  # bytes of an integer
+TINY, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
 
 
@@ -134,6 +141,8 @@ class _LeafActions:
         if isinstance(space, gym.spaces.Box):
             self._is_bounded = bool(space.bounded_below.all() and space.bounded_above.all())
             self._is_scaled = normalize and self._is_bounded
+            with np.errstate(over="ignore"):
+                self._is_far = self._is_bounded and not np.isfinite(space.high - space.low).all()
             if self._is_scaled or (clip and not normalize):
                 low, high = (bound.astype(self._dtype, copy=False).reshape(-1) for bound in (space.low, space.high))
                 self._bounds = low, high
@@ -175,7 +184,9 @@ class _LeafActions:
         """Scaled or clipped to these bounds."""
         out, shape_NK = self._room(len(raw)), (len(raw), len(low))
         change: Callable[..., None]
-        if raw.dtype in FLOATS and self._dtype in FLOATS:
+        if self._is_far and self._is_scaled:
+            change = scale_actions_far
+        elif raw.dtype in FLOATS and self._dtype in FLOATS:
             change = scale_actions if self._is_scaled else clip_actions
         else:
             change = scale_actions_numpy if self._is_scaled else clip_actions_numpy
@@ -200,8 +211,18 @@ class _LeafActions:
             low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         else:
             low, high = np.full(shape, -1.0), np.full(shape, 1.0)
-        width = np.maximum(high - low, np.finfo(np.float32).tiny)
+        if (high / 2 - low / 2 > LARGEST / 2).any():
+            return self._random_far(n, rng, low, high)
+        width = np.maximum(high - low, TINY)
         return rng.uniform(low, high, (n, *shape)).astype(np.float32), -float(np.log(width).sum())
+
+    def _random_far(
+        self, n: int, rng: np.random.Generator, low: np.ndarray, high: np.ndarray
+    ) -> tuple[np.ndarray, float]:
+        """Between bounds beyond float32, or even farther apart than float64 reaches; in the space's dtype."""
+        share = rng.random((n, *self._shape))
+        log_width = np.log(np.maximum(high / 2 - low / 2, TINY)) + math.log(2)
+        return (low * (1 - share) + high * share).astype(self._dtype), -float(log_width.sum())
 
 
 def _key(leaf: Leaf) -> Key:

@@ -12,6 +12,7 @@ from fastmarl.distributions.base import Distribution, bind
 from fastmarl.distributions.continuous import DiagGaussian
 from fastmarl.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from fastmarl.errors import ConfigError
+from fastmarl.spaces import leaf_spaces
 
 
 class MultiDistribution(Distribution):
@@ -34,7 +35,8 @@ class MultiDistribution(Distribution):
 
     @staticmethod
     def required_input_dim(action_space: gym.Space) -> int:
-        return sum(get_action_dist_cls(part).required_input_dim(part) for part in _parts(action_space)[1])
+        parts = [part for part in _parts(action_space)[1] if leaf_spaces(part)]
+        return sum(get_action_dist_cls(part).required_input_dim(part) for part in parts)
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> "MultiDistribution":
@@ -64,7 +66,12 @@ class MultiDistribution(Distribution):
         return self._nest([part.rsample(generator) for part in self.parts])
 
     def logp(self, value: Any) -> Tensor:
-        values = value if self.keys is None else [value[key] for key in self.keys]
+        # Parts without numbers are not on record.
+        if self.keys is None:
+            values = [*value, *[()] * (len(self.parts) - len(value))]
+        else:
+            values = [value.get(key, {}) if isinstance(part, Nothing) else value[key]
+                      for key, part in zip(self.keys, self.parts, strict=True)]  # fmt: skip
         return _sum([part.logp(x) for part, x in zip(self.parts, values, strict=True)])
 
     def entropy(self) -> Tensor:
@@ -75,6 +82,41 @@ class MultiDistribution(Distribution):
 
     def to_deterministic(self) -> "MultiDistribution":
         return type(self)([part.to_deterministic() for part in self.parts])
+
+
+class Nothing(Distribution):
+    """For a Dict or Tuple without parts, inside of others: always the same, with log-probability 0.
+
+    Class attribute `is_dict`: whether that is {}; else ().
+    """
+
+    is_dict: ClassVar[bool]
+
+    def __init__(self, zeros: Tensor):
+        self._zeros = zeros  # float32 [B]
+
+    @staticmethod
+    def required_input_dim(action_space: gym.Space) -> int:
+        return 0
+
+    @classmethod
+    def from_logits(cls, logits: Tensor) -> "Nothing":
+        return cls(logits.new_zeros(logits.shape[:-1], dtype=torch.float32))
+
+    def sample(self, generator: torch.Generator | None = None) -> Any:
+        return {} if self.is_dict else ()
+
+    def logp(self, value: Any) -> Tensor:
+        return self._zeros
+
+    def entropy(self) -> Tensor:
+        return self._zeros
+
+    def kl(self, other: Any) -> Tensor:
+        return self._zeros
+
+    def to_deterministic(self) -> "Nothing":
+        return self
 
 
 def _sum(terms: list[Tensor]) -> Tensor:
@@ -126,11 +168,15 @@ def _gaussian(space: Any) -> type[Distribution]:
     return DiagGaussian if len(space.shape) == 1 else bind(DiagGaussian, (("shape", tuple(space.shape)),))
 
 
+def _nothing(space: Any) -> type[Distribution]:
+    return bind(Nothing, (("is_dict", isinstance(space, gym.spaces.Dict)),))
+
+
 def _multi(space: Any) -> type[Distribution]:
     keys, parts = _parts(space)
     if not parts:
         raise ConfigError(f"no action distribution for {space!r}: it has no parts")
-    kinds = tuple(get_action_dist_cls(part) for part in parts)
+    kinds = tuple(get_action_dist_cls(part) if leaf_spaces(part) else _nothing(part) for part in parts)
     input_dims = tuple(kind.required_input_dim(part) for kind, part in zip(kinds, parts, strict=True))
     return bind(MultiDistribution, (("keys", keys), ("kinds", kinds), ("input_dims", input_dims)))
 

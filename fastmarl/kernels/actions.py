@@ -9,6 +9,12 @@ def scale_actions_numpy(raw_NK, low_K, high_K, out_NK):
     out_NK[:] = np.clip(low_K + (raw_NK + 1.0) * (high_K - low_K) / 2.0, low_K, high_K)
 
 
+def scale_actions_far(raw_NK, low_K, high_K, out_NK):
+    """The same between bounds so far apart that their distance is no number of their dtype."""
+    share = (np.clip(raw_NK, -1, 1) + 1.0) / 2.0
+    out_NK[:] = np.clip(low_K * (1.0 - share) + high_K * share, low_K, high_K)
+
+
 @njit(cache=True, nogil=True)
 def scale_actions(raw_NK, low_K, high_K, out_NK):
     """Stretch -1 .. 1 to low .. high, and clip what lies beyond.

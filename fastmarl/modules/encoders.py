@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fastmarl.errors import ConfigError
 from fastmarl.modules.model_config import DefaultModelConfig, with_activation
+from fastmarl.spaces import leaf_spaces
 
 SMALLEST_IMAGE = 16  # pixels; smaller ones, such as grids of objects, are flattened
 WIDEST_CONV = 64  # channels
@@ -46,6 +47,7 @@ def _encoder(space: Any, config: DefaultModelConfig) -> tuple[nn.Module, int]:
 
 
 def _parts_encoder(parts: list[tuple[Any, gym.Space]], config: DefaultModelConfig) -> tuple[nn.Module, int]:
+    parts = [(key, space) for key, space in parts if leaf_spaces(space)]  # an empty Dict says nothing
     encoders = [_encoder(space, config) for _, space in parts]
     return Parts([key for key, _ in parts], [encoder for encoder, _ in encoders]), sum(size for _, size in encoders)
 
