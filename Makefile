@@ -43,7 +43,7 @@ SANITIZERS := OMP_NUM_THREADS=1 PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/$(SANIT
 	ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1:abort_on_error=1 \
 	UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1
 SANITIZED_TESTS ?= $(patsubst %,tests/%.py,test_store test_slots test_scatter test_step_keys test_recording_properties \
-	test_unread_chunks test_observation_kinds test_array_envs test_array_splits test_episodes test_batches \
+	test_tapes test_unread_chunks test_observation_kinds test_array_envs test_array_splits test_episodes test_batches \
 	test_connector_properties test_action_masks test_dense test_lean rllib/test_equality rllib/test_equality_fuzz \
 	rllib/test_rllib_lean rllib/test_rllib_sampling)
 
@@ -74,6 +74,9 @@ test-versions: build build/versions/oldest/.made build/versions/newest/.made ## 
 test-peers: build build/test-peers/pufferlib/.made ## adapters with EnvPool and the compiled envs of PufferLib, which are built for it
 	cd build/test-peers && PYTHONPATH=$(CURDIR):pufferlib OMP_NUM_THREADS=1 bin/python -m pytest -W default \
 		-c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/peers $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.test build ## FUZZ_CASES random worlds against the tapes of their envs
+	FASTMARL_FUZZ_CASES=$(FUZZ_CASES) $(TEST) tests/test_tapes.py $(PYTEST_ARGS)
 
 build: $(VENV)/.run ## the release build, in place
 	FASTMARL_CHECKED=0 $(BUILD_EXT)
@@ -117,7 +120,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-checked test-sanitized sanitized test-interrupts soak test-versions test-peers build checked lint format docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-peers build checked lint format docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
