@@ -232,7 +232,7 @@ class MultiAgentEpisode(RLlibEpisode):
     # The getters' inner part.
 
     def _get_hanging_value(self, what: str, agent_id: Hashable) -> Any:
-        # 60: RLlib keeps rewards of 0 for agents that don't wait.
+        # 61: RLlib keeps rewards of 0 for agents that don't wait.
         return super()._get_hanging_value(what, agent_id) if agent_id in self._hanging_actions_end else None
 
     def _get(self, **options: Any) -> Any:

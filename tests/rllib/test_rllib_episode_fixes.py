@@ -830,7 +830,7 @@ def test_runners_of_ones_own_are_sent_by_value():
     assert (sent.fixes, sent.sampler) == ({"14"}, "exact")
 
 
-def test_60_agents_that_do_not_wait_have_no_hanging_rewards():
+def test_61_agents_that_do_not_wait_have_no_hanging_rewards():
     episode = step(grow(begin(), 2), ["ann", 1], terminateds={1: True})
     step(episode, ["ann"], ["ann"], {"ann": 1.0}, terminateds={1: False})
     assert episode.get_rewards(agent_ids=1, env_steps=False) == {1: [1.0, 1.0, 1.0]}

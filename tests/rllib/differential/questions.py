@@ -70,7 +70,7 @@ def _as_kind(kind: type, episode: Any) -> Any:
     for name in MultiAgentEpisode.__slots__:
         value = getattr(episode, name)
         setattr(same, name, copy.copy(value) if isinstance(value, dict) else value)
-    if kind is MultiAgentEpisode:  # 60; our own class is shown them
+    if kind is MultiAgentEpisode:  # 61; our own class is shown them
         for agent in same._hanging_rewards_end.keys() - same._hanging_actions_end.keys():
             del same._hanging_rewards_end[agent]
     return same

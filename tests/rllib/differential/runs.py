@@ -35,11 +35,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class GetMetrics:
-    """A call of get_metrics(). RLlib's logger merges it key by key: the order of the topmost keys means nothing."""
+    """A call of get_metrics(). RLlib's logger merges it key by key: their order means nothing."""
 
     def on(self, runner: Any) -> Any:
-        metrics = runner.get_metrics()
-        return {key: metrics[key] for key in sorted(metrics)}
+        return self._sorted(runner.get_metrics())
+
+    def _sorted(self, node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        return {key: self._sorted(node[key]) for key in sorted(node, key=repr)}
 
 
 @dataclass(frozen=True, kw_only=True)
