@@ -44,7 +44,7 @@ def is_harmless(how):
     castable = how.endswith((": int8", "array([0., 0.])"))
     counted = ("('lifetime_counters', 'num_agent_steps'", "('lifetime_counters', 'num_module_steps'")  # by any names
     return castable or how.startswith(
-        ("('random_state', 'numpy', ", "('num_resets', ", "('lifetime_counters', 'custom'", *counted)
+        ("('random_state', 'numpy', ", "('num_resets',", "('lifetime_counters', 'custom'", *counted)
     )
 
 
