@@ -2,6 +2,15 @@
 
 Not compared are the clock and the random ids; but ids must pair up over the whole run, and a time must be set in one
 run if it is in the other.
+
+What is stored otherwise than by RLlib must answer alike, see `questions.py`:
+
+- entries of ended agents (`REMNANTS`): all getters, `module_for()`, `print()`, `slice()`, `cut()`, `from_state()`;
+- the order of waiting agents (`UNORDERED`), hanging rewards of 0: `get_return(True)`, `get_rewards(env_steps=False)`;
+- the order of columns where modules are mixed: `get_extra_model_outputs()`, as dicts without order;
+- the mapping function, which each run makes anew: what it says of each agent;
+- `_last_added_observation`: `get_observations(-1)`;
+- counters that are NaN (19), strays (27), 60: nobody but the metrics' reader sees them; settings and counts are compared.
 """
 
 import math
@@ -24,7 +33,7 @@ CLOCK_SLOTS = ("_start_time", "_last_step_time")
 ID_SLOTS = ("id_", "multi_agent_episode_id")
 CLOCK_METRICS = ("timer", "time_between_sampling", "episode_duration_sec", "throughput")
 UNORDERED = ("_hanging_actions_end", "_hanging_extra_model_outputs_end")
-"""Dicts in whose order nobody is interested."""
+"""Dicts whose order no getter shows."""
 REMNANTS = ("env_t_to_agent_t", "agent_t_started", "_agent_to_module_mapping")
 """Where RLlib keeps entries of agents that ended before the chunk began, or have none (54 and 15)."""
 COUNTERS = ("num_env_steps_sampled", "num_agent_steps_sampled", "num_module_steps_sampled", "num_episodes")
