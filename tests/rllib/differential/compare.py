@@ -10,7 +10,7 @@ What is stored otherwise than by RLlib must answer alike, see `questions.py`:
 - the order of columns where modules are mixed: `get_extra_model_outputs()`, as dicts without order;
 - the mapping function, which each run makes anew: what it says of each agent;
 - `_last_added_observation`: `get_observations(-1)`;
-- counters that are NaN (19), strays (27), 60: nobody but the metrics' reader sees them; settings and counts are compared.
+- counters that are NaN (19), strays (27), lost rewards (60): settings and all other readings are compared.
 """
 
 import math
