@@ -18,6 +18,7 @@ from ray.rllib.utils.spaces.space_utils import batch as batch_of
 from fastmarl import _rllib_episodes as compiled
 from fastmarl._rllib_scatter import as_object
 from fastmarl.block import Key
+from fastmarl.kept_chunks import ENOUGH
 from fastmarl.rllib.block import INT, OTHER, RLlibBlock, is_state
 from fastmarl.rllib.column_memory import ColumnMemory
 from fastmarl.rllib.episode_steps import turn_into_lists
@@ -137,9 +138,11 @@ class Builder:
         acted = np.ones(len(rows), bool)
         acted[row_ends[~has_final] - 1] = False
         acted_rows = rows[acted]
+        obs = partial(self._memory.gather, block.obs, block.final_obs, rows, counts, finals)
+        is_much = len(rows) >= ENOUGH * block.n_rows_held  # else the episodes would hold a block that is mostly empty
         columns = ModuleColumns(
             layout=block.layout,
-            obs=partial(self._memory.gather, block.obs, block.final_obs, rows, counts, finals),
+            obs=obs if is_much else obs(),
             env_ts=block.env_t_R.take(rows),
             rewards=block.reward_R.take(acted_rows),
             outputs={key: column.take(acted_rows, axis=0) for key, column in block.outputs.items()},

@@ -1,0 +1,46 @@
+"""Chunks of short calls that are kept for long, as in a replay buffer."""
+
+import gymnasium as gym
+import numpy as np
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
+
+import fastmarl.rllib
+
+
+class Pair(MultiAgentEnv):
+    """Two agents that see 16 numbers, for ever."""
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.possible_agents = self.agents = ["a", "b"]
+        self.observation_spaces = dict.fromkeys(self.agents, gym.spaces.Box(-1, 1, (16,), np.float32))
+        self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(3))
+        self.obs = {agent: np.zeros(16, np.float32) for agent in self.agents}
+
+    def reset(self, *, seed=None, options=None):
+        return self.obs, {}
+
+    def step(self, actions):
+        return self.obs, dict.fromkeys(self.agents, 1.0), {"__all__": False}, {"__all__": False}, {}
+
+
+def test_chunks_of_short_calls_do_not_hold_a_long_calls_memory():
+    config = (
+        PPOConfig()
+        .environment(Pair)
+        .multi_agent(policies={"p"}, policy_mapping_fn=lambda agent_id, *args, **kwargs: "p")
+        .env_runners(num_env_runners=0)
+        .rl_module(model_config={"fcnet_hiddens": [4]})
+    )
+    runner = fastmarl.rllib.MultiAgentEnvRunner(config=config)
+    runner.sample(num_timesteps=1000)
+    runner.sample(num_timesteps=10)
+    assert runner.is_accelerated
+    kept = [runner.sample(num_timesteps=10) for _ in range(5)]
+    runner.stop()
+    for (chunk,) in kept:
+        (columns,) = chunk._origin[0].modules
+        assert not callable(columns._obs)  # which would hold the rows of all that its call had room for
+        assert sum(leaf.nbytes for leaf in columns.obs) < 10_000
+        assert chunk.agent_episodes["a"].get_observations().shape == (11, 16)
