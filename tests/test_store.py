@@ -54,7 +54,7 @@ def test_sanitized_build_ends_the_process_at_rows_out_of_range():
     process = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert process.returncode != 0
     assert "AddressSanitizer: heap-buffer-overflow" in process.stderr
-    assert "_store.pyx" in process.stderr
+    assert "_store." in process.stderr
 
 
 def test_chain_of_nothing():
