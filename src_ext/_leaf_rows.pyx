@@ -109,12 +109,13 @@ cdef class LeafRows:
             given = np.asarray(value)
         except Exception as error:                                # its own code may raise anything
             raise UnfitValueError(f"expected an array, got {shown(value)}: {error}") from error
+        if self.copies(row, given):
+            return 0
         shape = (<object>self.array).shape[1:]
         if given.shape != shape or not can_hold(self.array.dtype, given):
             raise UnfitValueError(f"expected {self.array.dtype} of shape {shape}, got {described(given)}; return what "
                                   "the observation space promises")
-        with np.errstate(over="ignore"):                          # beyond float32: infinite, as where it is rounded
-            self.array[row] = given
+        self.array[row] = given
         return 0
 
     cdef int copy_row(self, Py_ssize_t row, LeafRows source, Py_ssize_t source_row) except -1:
