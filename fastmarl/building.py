@@ -20,7 +20,7 @@ from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError, EnvCheckError
 from fastmarl.graphs import make_tick_graphs
 from fastmarl.inference import InferenceOptions
-from fastmarl.modules import MultiRLModule, RLModule, RLModuleSpec, as_rl_module
+from fastmarl.modules import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec, as_rl_module
 from fastmarl.seeds import Streams
 from fastmarl.spaces import RowLayout
 from fastmarl.vector.processes import EnvWorkers, WorkerOptions
@@ -33,7 +33,7 @@ class Envs:
 
     def __init__(self, config: EnvRunnerConfig):
         n = config.num_envs_per_env_runner
-        self.contexts = [EnvContext(config.env_config, config.worker_index, i, n) for i in range(n)]
+        self.contexts = [_context(config, i, n) for i in range(n)]
         self.all: list[Any] = []
         self.workers: EnvWorkers | None = None
         self._to_close: list[Any] = []
@@ -53,7 +53,7 @@ class Envs:
             self._add(self.contexts[0])
             if self.is_batch:
                 _check_batch(self.all[0], config)
-                if (n_parts := min(n, config.worker_num_splits)) > 1:
+                if (n_parts := config.worker_num_splits) > 1:
                     _check_turns(self.all[0])
                     self._split(config, n_parts)
             else:
@@ -76,7 +76,7 @@ class Envs:
         self.close()
         for first in range(n_parts):
             size = len(self.contexts[first::n_parts])
-            part = self._add(EnvContext(config.env_config, config.worker_index, first, size))
+            part = self._add(_context(config, first, size))
             _check_size(part, size)
             if not _are_alike(whole, part):
                 raise EnvCheckError(f"{type(part).__name__} has other agents or spaces in a batch of {size} envs than "
@@ -138,6 +138,17 @@ class Envs:
             del self._to_close[0]
         if errors:
             raise errors[0]
+
+
+def _context(config: EnvRunnerConfig, vector_index: int, num_envs: int) -> EnvContext:
+    return EnvContext(
+        config.env_config,
+        config.worker_index,
+        vector_index,
+        num_envs,
+        num_workers=config.num_env_runners,
+        remote=config.gym_env_vectorize_mode == "async",
+    )
 
 
 def make_workers(config: EnvRunnerConfig, contexts: list[EnvContext]) -> EnvWorkers:
@@ -240,6 +251,21 @@ def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule
     )
 
 
+def given_spec(config: EnvRunnerConfig, module_id: str) -> Any:
+    """What `policies` or `rl_module_spec` have for a module; None: the default net."""
+    given, others = config.module_specs[module_id], config.rl_module_spec
+    if isinstance(others, MultiRLModuleSpec):
+        others = others.rl_module_specs.get(module_id)
+    return others if given is None else given
+
+
+def check_module_options(config: EnvRunnerConfig) -> None:
+    """Raises ConfigError for specs of modules that there are not."""
+    specs, several = config.module_specs, config.rl_module_spec
+    if isinstance(several, MultiRLModuleSpec) and (unknown := several.rl_module_specs.keys() - specs.keys()):
+        raise ConfigError(f"rl_module_spec has {sorted(unknown)}, which are none of the policies {sorted(specs)}")
+
+
 def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors: ModuleConnectors | None) -> RLModule:
     """One of `policies`: a given instance, a built spec, or the default net for what it sees.
 
@@ -247,8 +273,7 @@ def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors:
         ConfigError: `policies` has something else for it, its spaces are not known, or its connectors make other
             observations than it takes.
     """
-    given = config.module_specs[module_id]
-    given = config.rl_module_spec if given is None else given
+    given = given_spec(config, module_id)
     spaces = _given_spaces(given) or _spaces_seen(config, envs, module_id, connectors)
     if isinstance(given, torch.nn.Module):
         return _checked(as_rl_module(given, *spaces), module_id, connectors)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 from fastmarl.errors import ConfigError
@@ -36,6 +37,9 @@ AT_LEAST = {
     "max_restarts": 0,
     "worker_num_splits": 1,
 }
+OF_WORKERS = ("num_env_workers", "step_timeout_s", "env_worker_start_method")
+OF_RESTARTS = ("failed_episodes", "max_restarts")
+OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dynamo_mode")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,8 @@ class EnvRunnerConfig:
     """A class, a callable `(env_config) -> env`, or a name: registered with `register_env`, or such as
     `"mpe2.simple_spread_v3"`."""
     env_config: Mapping[str, Any] = field(default_factory=dict)
-    """Passed to `env`, as a dict with the attributes `worker_index`, `vector_index` and `num_workers`."""
+    """Passed to `env`, as a dict with the attributes `worker_index`, `vector_index`, `num_workers` (`num_env_runners`)
+    and `remote` (whether the env is in a worker process)."""
     num_envs_per_env_runner: int = 1
     gym_env_vectorize_mode: str = "sync"
     """"sync": the envs are stepped one after the other, in this process. "async": in worker processes, at the same
@@ -88,9 +93,9 @@ class EnvRunnerConfig:
     return_only_policies_to_train: bool = False
     """Whether `sample()` leaves out the agents of modules that don't learn. Metrics count them all the same."""
     rl_module_spec: Any = None
-    """RLModuleSpec of the modules that `policies` gives none."""
+    """RLModuleSpec of the modules that `policies` gives none; or a MultiRLModuleSpec that has one for some of them."""
     model_config: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the default nets, such as {"fcnet_hiddens": [64, 64]}."""
+    """Options of the default nets, such as {"fcnet_hiddens": [64, 64]}, and of modules whose RLModuleSpec has none."""
     env_to_module_connector: Any = None
     """What is made of observations, see docs/connectors.md: a `fastmarl.connectors.Connector`, a list of them, or a
     function `(env, spaces, device)` that makes such and is called for each module; or a dict of these by module id."""
@@ -169,14 +174,14 @@ class EnvRunnerConfig:
                 raise ConfigError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
         for name, least in AT_LEAST.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            if not is_integer(value) or value < least:
                 raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
         if not _is_number(self.num_gpus_per_env_runner) or self.num_gpus_per_env_runner < 0:
             raise ConfigError(
                 f"num_gpus_per_env_runner must be a number of at least 0, got {self.num_gpus_per_env_runner!r}"
             )
         self._check_env_batch_size()
-        if self.seed is not None and (not isinstance(self.seed, int) or self.seed < 0):
+        if self.seed is not None and (not is_integer(self.seed) or self.seed < 0):
             raise ConfigError(f"seed must be None or an integer of at least 0, got {self.seed!r}")
         if not _is_number(self.reward_scale) or self.reward_scale == 0:
             raise ConfigError(f"reward_scale must be a finite number other than 0, got {self.reward_scale!r}")
@@ -188,12 +193,30 @@ class EnvRunnerConfig:
         if self.policy_mapping_fn is None and len(self.module_specs) != 1:
             raise ConfigError(f"policy_mapping_fn is needed to choose among the policies {sorted(self.module_specs)}")
         self._check_policies_to_train()
+        for name in (*AT_LEAST, "env_batch_size", "seed"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, int(value))  # NumPy's integers are integers, too
+        self._check_effects()
+
+    def _check_effects(self) -> None:
+        """Raises ConfigError for options that another one leaves without effect."""
+        if self.worker_num_splits > self.num_envs_per_env_runner:
+            raise ConfigError(f"worker_num_splits={self.worker_num_splits} is more than num_envs_per_env_runner="
+                              f"{self.num_envs_per_env_runner}: a part has an env at least")  # fmt: skip
+        for is_on, needed, names in (
+            (self.gym_env_vectorize_mode == "async", 'gym_env_vectorize_mode="async"', OF_WORKERS),
+            (self.restart_failed_sub_environments, "restart_failed_sub_environments=True", OF_RESTARTS),
+            (self.torch_compile_worker, "torch_compile_worker=True", OF_COMPILING),
+        ):
+            for name in () if is_on else names:
+                if (value := getattr(self, name)) != getattr(EnvRunnerConfig, name):
+                    raise ConfigError(f"{name}={value!r} has no effect without {needed}")
 
     def _check_env_batch_size(self) -> None:
         size, num_envs = self.env_batch_size, self.num_envs_per_env_runner
         if size is None:
             return
-        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= num_envs:
+        if not is_integer(size) or not 1 <= size <= num_envs:
             raise ConfigError(
                 f"env_batch_size must be None or an integer of at least 1 and at most num_envs_per_env_runner="
                 f"{num_envs}, got {size!r}"
@@ -240,8 +263,13 @@ class EnvRunnerConfig:
         return self.policy_mapping_fn(agent_id, episode)
 
 
+def is_integer(value: Any) -> bool:
+    """Whether it is an integer of Python or NumPy, and no bool."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, Real) and value is not True and value is not False and math.isfinite(value)
 
 
 def _check_clip_rewards(clip: Any) -> None:

@@ -22,7 +22,9 @@ def choose_device(config: EnvRunnerConfig) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f'device must be "cpu", "cuda", "cuda:1", ... or "auto", got {name!r}') from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ConfigError(f'device must be "cpu", "cuda", "cuda:1", ... or "auto", got {name!r}')
     if device.type == "cuda":
         _check_cuda(config, device)
         if name == "cuda" and num_gpus > 0:

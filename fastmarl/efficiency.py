@@ -21,7 +21,7 @@ import torch
 from fastmarl.bare_envs import MAX_CALLS, TICKS_PER_CALL, BareBatch, BareEnvs, bare_envs
 from fastmarl.building import evaluation_mode
 from fastmarl.columns import Columns
-from fastmarl.config import EnvRunnerConfig
+from fastmarl.config import OF_WORKERS, EnvRunnerConfig
 from fastmarl.distributions import Categorical, DiagGaussian
 from fastmarl.runner import MultiAgentEnvRunner
 from fastmarl.spaces import flatten_struct, map_struct
@@ -75,7 +75,8 @@ def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: flo
     config = replace(config, seed=0 if config.seed is None else config.seed)
     with _one_torch_thread():
         runner = MultiAgentEnvRunner(config)
-        in_turn = replace(config, gym_env_vectorize_mode="sync", env_batch_size=None, worker_num_splits=1)
+        of_workers = {name: getattr(EnvRunnerConfig, name) for name in OF_WORKERS}  # back to their defaults
+        in_turn = replace(config, gym_env_vectorize_mode="sync", env_batch_size=None, worker_num_splits=1, **of_workers)
         owner_of_bare_envs = MultiAgentEnvRunner(in_turn)
         try:
             network = BareNetwork(runner)

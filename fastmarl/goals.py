@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from fastmarl.config import EnvRunnerConfig
+from fastmarl.config import EnvRunnerConfig, is_integer
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import ConfigError, MultiAgentEnvError
 
@@ -115,13 +115,13 @@ def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: 
     if num_timesteps is not None and num_episodes is not None:
         raise ConfigError(f"give num_timesteps or num_episodes, not both; got {num_timesteps} and {num_episodes}")
     for name, number in (("num_timesteps", num_timesteps), ("num_episodes", num_episodes)):
-        if number is not None and (not isinstance(number, int) or number < 0):
+        if number is not None and (not is_integer(number) or number < 0):
             raise ConfigError(f"{name} must be an integer of at least 0, got {number!r}")
     if num_episodes is not None:
-        return episodes_goal(num_episodes, num_episodes)
+        return episodes_goal(int(num_episodes), int(num_episodes))
     if num_timesteps is None and config.batch_mode == "complete_episodes":
         return episodes_goal(num_envs, [1] * num_envs)
-    steps = config.rollout_fragment_length * num_envs if num_timesteps is None else num_timesteps
+    steps = config.rollout_fragment_length * num_envs if num_timesteps is None else int(num_timesteps)
     if config.count_steps_by == "env_steps":
         return Goal(lambda goal: goal.env_steps >= steps, counts_env_steps=True)
     return Goal(lambda goal: goal.agent_steps >= steps)

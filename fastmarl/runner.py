@@ -9,6 +9,7 @@ import gymnasium as gym
 from fastmarl._call_guard import CallGuard
 from fastmarl.building import (
     Envs,
+    check_module_options,
     make_env_to_module,
     make_inference_options,
     make_modules,
@@ -59,6 +60,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
     def __init__(self, config: EnvRunnerConfig):
         if not isinstance(config, EnvRunnerConfig):
             raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
+        check_module_options(config)
         self.config = config
         self.worker_index = config.worker_index
         self._stopped = False

@@ -82,7 +82,11 @@ def test_a_reward_before_an_observation_that_the_failure_leaves_without_a_step(o
             return seen if self.t == 2 else {"a": seen["a"]}
 
     runner = make_runner(
-        Late, num_envs=1, env_worker_start_method="fork", restart_failed_sub_environments=True, **options
+        Late,
+        num_envs=1,
+        env_worker_start_method="fork",
+        restart_failed_sub_environments=True,
+        **{**options, "worker_num_splits": 1},
     )
     runner.sample(num_episodes=3)
     report = runner.get_metrics()

@@ -21,6 +21,7 @@ from test_env_contract import KINDS
 from test_env_contract import pytestmark as pytestmark
 
 import fastmarl
+from fastmarl.config import OF_WORKERS
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
 from fastmarl.envs.registry import env_creator
 from fastmarl.envs.values import same
@@ -38,6 +39,9 @@ FRAGMENTS = (1, 7, 60, 150)  # env steps in a call
 
 
 def make_runner(env, *, num_envs=3, num_workers=2, mode="async", **options):
+    if mode == "sync":  # in this process, with what else is the same
+        num_workers = 0
+        options = {name: value for name, value in options.items() if name not in OF_WORKERS}
     config = fastmarl.EnvRunnerConfig(
         env=env,
         num_envs_per_env_runner=num_envs,

@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.config import is_integer
 from fastmarl.connectors.base import Connector, Rows
 from fastmarl.envs.masks import MASK_KEYS
 from fastmarl.errors import ConfigError, EpisodeError
@@ -26,9 +27,9 @@ class FrameStacking(Connector):
     reads_record = True
 
     def __init__(self, num_frames: int = 4):
-        if not isinstance(num_frames, int) or isinstance(num_frames, bool) or num_frames < 1:
+        if not is_integer(num_frames) or num_frames < 1:
             raise ConfigError(f"num_frames must be an integer of at least 1, got {num_frames!r}")
-        self.num_frames = num_frames
+        self.num_frames = int(num_frames)
         self.min_lookback_rows = num_frames - 1
 
     def recompute_output_observation_space(

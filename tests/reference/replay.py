@@ -194,7 +194,7 @@ def make_config(
     defaults: dict[str, Any] = {
         "env": make_batch if batched else make_env,
         "num_envs_per_env_runner": world.num_envs,
-        "worker_num_splits": world.num_splits,
+        "worker_num_splits": min(world.num_splits, world.num_envs),
         "rollout_fragment_length": world.fragment,
         "batch_mode": world.batch_mode,
         "count_steps_by": world.count_steps_by,
