@@ -55,8 +55,9 @@ test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code u
 WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]") \
 	--deselect "tests/test_peers.py::test_samplers_make_the_steps_that_they_tell[supersuit"
 
-test-interrupts: $(VENV)/.test build ## real interrupts of runners with worker processes, many of them
-	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) tests/test_channel.py tests/test_interrupted_workers.py $(PYTEST_ARGS)
+test-interrupts: $(VENV)/.test build ## interrupts at every line that runs in sample(), and real ones of runners with worker processes
+	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) tests/test_channel.py tests/test_interrupted_workers.py \
+		tests/test_interrupts.py tests/rllib/test_rllib_interrupts.py $(PYTEST_ARGS)
 
 soak: $(VENV)/.test build ## sample for SECONDS in each way of SOAK_WAYS, with envs that fail; fails if memory or anything else grows
 	status=0; for way in $(SOAK_WAYS); do \

@@ -93,8 +93,9 @@ class ModuleInference:
         self._has_objects = any(leaf.dtype == object for leaf in RowLayout(space).leaves)
         self._layout = connectors.layout
         self._connectors = connectors if connectors.batches else None
-        self._inference_mode = torch.inference_mode()  # made once: making one takes longer than entering it
+        self._inference_mode: Any = torch.inference_mode()  # made once: making one takes longer than entering it
         self._autocast = make_autocast(transfer.device, options.dtype)
+        self._is_casting = False
         self._state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
         self._lean = LeanModule(module, self._layout, transfer.device, allowed=options.lean, dtype=options.dtype)
         self._compiled = None if options.compile is None else CompiledForwards(module, options.compile)
@@ -241,8 +242,10 @@ class ModuleInference:
         if self._autocast is None:
             outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
         else:
+            self._is_casting = True
             with self._autocast:
                 outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
+            self._is_casting = False
             outputs = map_struct(_as_float32, outputs)
         if type(outputs) is not dict or self._state is not None:
             outputs = self._plain_outputs(outputs)
@@ -284,6 +287,13 @@ class ModuleInference:
         """Keep the recurrent state each lane goes on with, and add the one it acted in to the outputs as "state_in"."""
         if self._state is not None:
             outputs.update(self._state.write(lanes, outputs, self.module_id))
+
+    def leave_modes(self) -> None:
+        """After an interrupt: torch is in none of the modes any more that it may still be in. This can't act again."""
+        self._inference_mode = None  # with it goes the guard by which it was entered
+        if self._is_casting and self._autocast is not None and torch.is_autocast_enabled(self._autocast.device):
+            self._autocast.__exit__(None, None, None)
+        self._is_casting = False
 
     def rest(self) -> None:
         """Give back what is held for lanes: none is acted for."""

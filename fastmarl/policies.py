@@ -188,6 +188,12 @@ class Policies:
             part.training = True
         self._training.clear()
 
+    def leave_modes(self) -> None:
+        """After an error: torch is as it was. These policies can't act again."""
+        for policy in self.by_index:
+            if policy is not None:
+                policy.inference.leave_modes()
+
     def renew(self) -> None:
         """Modules may have been changed while sampling: see how they are run from now on."""
         self.may_differ = False

@@ -128,6 +128,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
         Envs, modules, what connectors know, random streams and counters stay; all envs will be reset.
         """
         self.env.forget()
+        self._policies.leave_modes()
         self._policies.end_evaluation()
         self._envs.remake_missing()
         self._earlier_chunks = {}
@@ -343,6 +344,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
 
     def _keep_finished(self, goal: Goal) -> None:
         """The call has failed: the episodes that have finished are returned by the next one, and it counts."""
+        self._policies.leave_modes()
         self._stamp_actions()
         known = set(map(id, self._rescued))
         self._rescued += [chunk for chunk in self._store.finished_chunks() if id(chunk) not in known]

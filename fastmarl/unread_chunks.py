@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from fastmarl._chunks import ChunkNotes
+from fastmarl._garbage import without_collection
 from fastmarl._records import ids_of
 from fastmarl._scatter import Scatter
 from fastmarl.agent_spaces import Spaces
 from fastmarl.block import Block
 from fastmarl.chunk import COUNT, TERMINATED, TRUNCATED, ChunkParts
 from fastmarl.episodes import MultiAgentEpisode
-from fastmarl.garbage import no_collection
 from fastmarl.locks import ProcessLock
 
 Own = tuple[Sequence[tuple[int, int, dict]], dict[str, Any], np.ndarray | None]  # infos, custom data, env states
@@ -69,8 +69,7 @@ class UnreadChunks(ChunkNotes):
 
     def take(self) -> list[MultiAgentEpisode]:
         """The chunks noted since the last time; each is read when somebody asks for anything in it."""
-        with no_collection():
-            return self.take_as(UnreadEpisode)
+        return without_collection(self.take_as, UnreadEpisode)
 
     def seal(
         self,

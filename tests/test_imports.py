@@ -11,7 +11,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "fastmarl"
 LAYERS = [
     ["errors", "columns", "kernels", "_extensions"],
-    ["config", "spaces", "seeds", "states", "locks", "summaries", "figures", "plots", "garbage"],
+    ["config", "spaces", "seeds", "states", "locks", "summaries", "figures", "plots"],
     ["lanes", "callbacks", "metrics", "distributions", "moments"],
     ["envs", "block", "own_columns"],
     [

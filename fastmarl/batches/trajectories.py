@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from fastmarl import _store
+from fastmarl._garbage import without_collection
 from fastmarl.block import Place
 from fastmarl.columns import Columns
 from fastmarl.episode_sources import Source, blank_like, joined
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import BatchError
-from fastmarl.garbage import no_collection
 from fastmarl.own_columns import LaneSource
 from fastmarl.single_agent_episode import SingleAgentEpisode
 from fastmarl.spaces import flatten_struct, map_struct
@@ -239,13 +239,16 @@ class Trajectories:
 
 def by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
     """Module id -> trajectories of its agents: episodes in order, in each the agents in order of appearance."""
+    return without_collection(_by_module, episodes)
+
+
+def _by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
     parts: dict[str, list[SingleAgentEpisode]] = {}
-    with no_collection():
-        for episode in episodes:
-            for agent_id, part in episode.agent_episodes.items():
-                if len(part):
-                    parts.setdefault(episode.module_for(agent_id), []).append(part)
-        return {module_id: Trajectories(of_module) for module_id, of_module in parts.items()}
+    for episode in episodes:
+        for agent_id, part in episode.agent_episodes.items():
+            if len(part):
+                parts.setdefault(episode.module_for(agent_id), []).append(part)
+    return {module_id: Trajectories(of_module) for module_id, of_module in parts.items()}
 
 
 def as_objects(items: Sequence[Hashable]) -> np.ndarray:

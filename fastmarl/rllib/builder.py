@@ -6,7 +6,7 @@ at: until then their block stays leased.
 
 from collections.abc import Hashable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from time import perf_counter
@@ -33,12 +33,13 @@ FLOAT64_KINDS[[0, 1, 4]] = True
 
 @dataclass
 class Chunk:
-    """One chunk to build: its episode, and where that stands."""
+    """One chunk to build: its episode, and where that stands; what is in it in numbers, once it was built."""
 
     record: RLlibRecord
     env_t: int
     is_running: bool = False
     """Whether it is looked at in its midst, and goes on."""
+    numbers: ChunkNumbers = field(init=False)
 
     @property
     def length(self) -> int:
@@ -81,7 +82,7 @@ class Builder:
         self.hanging: set[int] = set()
 
     def build(self, chunks: list[Chunk]) -> list[Any]:
-        """The chunks as episodes, in order; each record's `earlier` gets the numbers of a chunk that is over."""
+        """The chunks as episodes, in order; each gets its numbers."""
         lanes = np.array([lane for chunk in chunks for lane in chunk.record.lane_of.values()], np.int64)
         modules_L = self._store.table.module_L[lanes]
         modules: list[ModuleColumns | None] = []
@@ -227,8 +228,7 @@ class Builder:
                 meta.hanging[agent_id] = self._hanging_outputs(lane)
             if agent.part_id is not None:
                 numbers.agents.append((agent_id, agent.module_id, n_steps - agent.lookback, extent.total))
-        if not chunk.is_running:
-            record.earlier.append(numbers)
+        chunk.numbers = numbers
         return meta
 
     def _agent_meta(

@@ -20,6 +20,7 @@ class Core:
 
     Args:
         runner: the RLlib face; its env, module, connectors and config are read.
+        draws: what random numbers are taken from that need not be RLlib's; None: all are.
 
     Attributes:
         module_ids: module id by module index.
@@ -27,13 +28,13 @@ class Core:
         counts_actions: whether agents that act are counted, and not those that are observed (18).
     """
 
-    def __init__(self, runner: Any):
+    def __init__(self, runner: Any, draws: np.random.Generator | None):
         self.runner = runner
         self.counts = CallCounts()
         self.counts_actions = "18" in runner.fixes
         self.module_ids: list[str] = list(runner.module.keys())
         self._module = runner.module
-        self._rng = np.random.default_rng(runner._seed) if runner.sampler == "fast" else None
+        self._rng = draws
         self.inference = ExactInference(runner.module, runner._device, self._rng)
         self.table = RLlibLanes(
             [frozenset()] * runner.num_envs, _already_mapped, post_death="accumulate", respawn=False

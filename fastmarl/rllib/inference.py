@@ -77,7 +77,7 @@ class ExactInference:
         # Entering a mode takes a tenth of the time of a small net, so it is done once for all modules where it can be,
         # and not at all for those that torch has no part in.
         all_quick = not self._runs_whole and None not in functions.values() and self._rng is None
-        self._mode = torch.inference_mode() if all_quick else nullcontext()
+        self._mode: Any = torch.inference_mode() if all_quick else nullcontext()
         mode = nullcontext() if all_quick else torch.inference_mode()
         former, self._parts = self._parts, {}
         for module_id, part in module.items():
@@ -99,6 +99,12 @@ class ExactInference:
         return {
             module_id: part.lean.backend if part.lean else f"torch: {why}" for module_id, part in self._parts.items()
         }
+
+    def leave_modes(self) -> None:
+        """After an interrupt: torch is in none of the modes any more that it may still be in. This can't act again."""
+        self._mode = None  # with it goes the guard by which it was entered
+        for part in self._parts.values():
+            part.leave_modes()
 
     def leaves_input_untouched(self, module_id: str) -> bool:
         """Whether the module neither writes to nor keeps the tensors it is given."""
@@ -191,7 +197,7 @@ class ModulePart:
         self._is_stateful = module.is_stateful()
         self._samplers: dict[type, Sampler | None] = {}  # by RLlib's distribution classes
         self._transfer = None if device.type == "cpu" else StagedCopy(device, pinned=device.type == "cuda")
-        self._mode = mode
+        self._mode: Any = mode
         self._rng = rng if device.type == "cpu" else None
         self._own_samplers: dict[type, OwnSampler | None] = {}  # by RLlib's distribution classes
         self._own_of_rows: tuple[OwnSampler | None, ...] = (None, None)  # to exploit, to explore
@@ -199,6 +205,10 @@ class ModulePart:
             exploit, explore = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
             self._own_of_rows = self._own_sampler(exploit), self._own_sampler(explore)
         self._row_sampler = self._find_row_sampler()
+
+    def leave_modes(self) -> None:
+        """See `ExactInference.leave_modes()`."""
+        self._mode = None
 
     def _find_row_sampler(self) -> RowSampler | None:
         """What samples from its layers' outputs without a detour, where there is such a thing."""

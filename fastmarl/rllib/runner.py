@@ -4,12 +4,14 @@ import logging
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
+import numpy as np
 from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env.env_errors import StepFailedRecreateEnvError
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics import ENV_RESET_TIMER
 
+from fastmarl._call_guard import CallGuard
 from fastmarl.rllib.env_contexts import VectorIndex, numbered
 from fastmarl.rllib.episodes import MultiAgentEpisode
 from fastmarl.rllib.hand_over import take_back
@@ -53,15 +55,28 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     def __init__(self, config: Any, **kwargs: Any):
         self._fast: FastSampler | None = None
+        self._calls = CallGuard()
+        self._is_whole = True  # whether the last call of `_sample()` has come to its end
+        self._kept: list[Any] = []  # episodes that were built, and not returned: something has failed
         self._finished_numbers: list[list[ChunkNumbers]] = []  # of episodes ended since the last get_metrics()
         self.slow_path_reasons: list[str] = []
         self._was_seeded = False
         self._vector_index = VectorIndex()
         super().__init__(config=config, **kwargs)
+        self._draws = np.random.default_rng(self._seed) if self.sampler == "fast" else None
         has_names = "46" in self.fixes and self.env is not None
         self._bulk_metrics = RunnerMetrics(self, distinct_names(self.env.envs) if has_names else None)
 
     # Sampling.
+
+    def sample(self, **arguments: Any) -> list[Any]:
+        """See RLlib's method. Should it fail, its next call returns the episodes that had finished.
+
+        Raises:
+            RunnerBusyError: a call is under way.
+        """
+        self._calls.check("sample()")
+        return super().sample(**arguments)
 
     def _sample(
         self,
@@ -79,13 +94,26 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             "random_actions": random_actions,
             "force_reset": force_reset,
         }
+        if not self._is_whole:  # nobody knows in which state the parts are: make them anew
+            self._needs_initial_reset = True
+            self._fast = None
         self._choose_path(self._needs_initial_reset or force_reset or num_episodes is not None, explore)
         if self._fast is None:
-            return super()._sample(**arguments)
+            self._is_whole = True
+            self._kept += super()._sample(**arguments)
+        else:
+            self._sample_fast(self._fast, arguments)
+        episodes, self._kept = self._kept, []
+        return episodes
+
+    def _sample_fast(self, fast: FastSampler, arguments: dict[str, Any]) -> None:
+        """Add the episodes of a call to those that are kept; where it fails, those that had finished."""
+        self._is_whole = False
         try:
-            return self._fast.sample(**arguments)
+            self._calls.run("sample()", fast.sample, {"kept": self._kept, **arguments})
         finally:
-            self._bulk_metrics.log_call(self._fast.counts)
+            self._bulk_metrics.log_call(fast.counts)
+        self._is_whole = True
 
     def _choose_path(self, resets: bool, explore: bool) -> None:
         """Find out whether the fast way is provably equal.
@@ -108,7 +136,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             self._fast = None
         if not reasons and self._fast is None:
             take_back(self, self._finished_numbers)
-            self._fast = FastSampler(self, self._finished_numbers)
+            self._fast = FastSampler(self, self._finished_numbers, self._draws)
 
     @property
     def is_accelerated(self) -> bool | None:
@@ -153,6 +181,20 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     def make_env(self) -> None:
         """Make all envs anew; running episodes are dropped."""
+        self._calls.check("make_env()")
+        self._make_env()
+
+    def make_module(self) -> None:
+        """See RLlib's method."""
+        self._calls.check("make_module()")
+        super().make_module()
+
+    def stop(self) -> None:
+        """See RLlib's method."""
+        self._calls.check("stop()")
+        super().stop()
+
+    def _make_env(self) -> None:
         self._fast = None
         configured = self.config.env
         self._vector_index.next = 0
@@ -207,7 +249,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         fast, checks = self._fast, self.config.disable_env_checking
         self.config.disable_env_checking = True
         try:
-            self.make_env()
+            self._make_env()
         finally:
             self._fast, self.config.disable_env_checking = fast, checks
 

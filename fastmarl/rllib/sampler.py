@@ -8,6 +8,8 @@ envs step (those whose episode is over are reset instead), all steps are recorde
 import time
 from typing import Any
 
+import numpy as np
+
 from fastmarl._rllib_steps import record_steps, step_envs
 from fastmarl.rllib.acting import Acting
 from fastmarl.rllib.builder import Builder, Chunk
@@ -26,14 +28,15 @@ class FastSampler:
     Args:
         runner: the RLlib face; its env, module, config and seed are used.
         finished: gets the numbers of each episode that ends, chunk by chunk.
+        draws: see Core.
 
     Attributes:
         counts: of the last call.
     """
 
-    def __init__(self, runner: Any, finished: list[list[ChunkNumbers]]):
+    def __init__(self, runner: Any, finished: list[list[ChunkNumbers]], draws: np.random.Generator | None):
         self._runner = runner
-        self._core = Core(runner)
+        self._core = Core(runner, draws)
         self._acting = Acting(self._core)
         spaces = _spaces_of(runner.env.envs)
         self._builder = Builder(self._core.store, spaces, runner.episode_class, runner.fixes)
@@ -45,7 +48,6 @@ class FastSampler:
         self._n_wanted = 0  # episodes that are still to begin in this call (59)
         self._under_way = 0  # env steps in the chunks of running episodes
         self._finished: list[Chunk] = []
-        self._rescued: list[Any] = []  # episodes that had finished in a call that then failed
         self._finished_numbers = finished
 
     @property
@@ -77,8 +79,10 @@ class FastSampler:
         explore: bool,
         random_actions: bool,
         force_reset: bool,
-    ) -> list[Any]:
-        """What RLlib's `_sample()` does, and returns."""
+        kept: list[Any],
+    ) -> None:
+        """What RLlib's `_sample()` does; what it returns is added to `kept`. Should that fail, only what had finished
+        is, and this can't sample again."""
         runner = self._runner
         self._pieces = list(runner._env_to_module.connectors)
         self._core.counts = CallCounts()
@@ -97,15 +101,18 @@ class FastSampler:
                 record.started_at = time.perf_counter()
             while not self._reached(num_timesteps, num_episodes):
                 self._tick(explore, random_actions, num_episodes)
+            self._core.store.stamp(runner._weights_seq_no)
+            running = self._end_chunks() if num_episodes is None else []
+            self._builder.find_hanging()
+            kept += self._builder.build([*self._finished, *running])
+            self._count_finished()
         except BaseException:
-            self._rescue()
+            self._keep_finished(kept)
             raise
         finally:
             self._core.counts.lost_reward = self._core.table.unattributed_reward or None
             self._core.table.unattributed_reward = 0.0
-        self._core.store.stamp(runner._weights_seq_no)
-        episodes, self._rescued = [*self._rescued, *self._end_call(cut=num_episodes is None)], []
-        return episodes
+        self._end_call(running, cut=num_episodes is None)
 
     def _reached(self, num_timesteps: int | None, num_episodes: int | None) -> bool:
         if num_timesteps is None:
@@ -231,19 +238,29 @@ class FastSampler:
         record.infos = env.infos
         return Chunk(record, env.env_t)
 
-    def _end_call(self, *, cut: bool) -> list[Any]:
-        """Build all chunks, and prepare the next call."""
-        core, builder = self._core, self._builder
-        running = core.running()
-        chunks = list(self._finished)
+    def _end_chunks(self) -> list[Chunk]:
+        """Those of the running episodes."""
+        running, envs = self._core.running(), self._core.table.envs
         for record in running:
             record.last_step_at = self._stepped_at
-        if cut:
-            chunks += [self._chunk(r) for r in running if core.table.envs[r.env_index].env_t > r.env_t_started]
-        builder.find_hanging()
-        episodes = builder.build(chunks)
-        self._finished_numbers += [chunk.record.earlier for chunk in self._finished]
-        for record in running:
+        return [self._chunk(record) for record in running if envs[record.env_index].env_t > record.env_t_started]
+
+    def _count_finished(self) -> None:
+        """Leave the numbers of episodes that have ended to the metrics; once more after an interrupt."""
+        known = set(map(id, self._finished_numbers[-len(self._finished) :]))
+        for chunk in self._finished:
+            earlier = chunk.record.earlier
+            if not earlier or earlier[-1] is not chunk.numbers:
+                earlier.append(chunk.numbers)
+            if id(earlier) not in known:
+                self._finished_numbers.append(earlier)
+
+    def _end_call(self, chunks: list[Chunk], *, cut: bool) -> None:
+        """Prepare the next call, after these chunks of running episodes."""
+        core = self._core
+        for chunk in chunks:
+            chunk.record.earlier.append(chunk.numbers)
+        for record in core.running():
             if cut:
                 self._cut(record)
             else:
@@ -251,7 +268,6 @@ class FastSampler:
                 core.store.drop_episode(record.env_index)
         core.store.renew()
         self._finished, self._under_way = [], 0
-        return episodes
 
     def _cut(self, record: RLlibRecord) -> None:
         """RLlib makes the next chunk of an episode from its lookback window."""
@@ -266,20 +282,16 @@ class FastSampler:
         record.ended_before = window.ended
         record.go_on(window.order, window.dropped, live)
 
-    def _rescue(self) -> None:
-        """After an error: what had finished is returned by the next call, what was running is dropped."""
+    def _keep_finished(self, kept: list[Any]) -> None:
+        """The call has failed: what had finished is returned by the next one."""
         core = self._core
-        core.store.scatter.forget_done_lanes()
+        core.inference.leave_modes()
         core.store.stamp(self._runner._weights_seq_no)
-        self._builder.find_hanging()
-        self._rescued += self._builder.build(self._finished)
-        self._finished_numbers += [chunk.record.earlier for chunk in self._finished]
-        self._finished = []
-        for record in core.table.records:
-            if record is not None:
-                core.store.drop_episode(record.env_index)
-        core.store.renew()
-        self._runner._needs_initial_reset = True
+        self._builder.hanging.clear()
+        built = {(episode.id_, episode.env_t) for episode in kept}
+        chunks = [chunk for chunk in self._finished if (chunk.record.id_, chunk.env_t) not in built]
+        kept += self._builder.build(chunks)
+        self._count_finished()
 
 
 def _as_step(env: Any, obs: dict, infos: dict) -> tuple:

@@ -13,7 +13,6 @@ from fastmarl.rllib.block import RLlibBlock, is_state
 from fastmarl.rllib.layout import WHOLE, ObservationLayout
 from fastmarl.rllib.records import RLlibLanes, RLlibRecord
 from fastmarl.store import ASLEEP, EpisodeStore
-from fastmarl.summaries import CallSummary
 
 
 class RLlibStore(EpisodeStore):
@@ -128,9 +127,6 @@ class RLlibStore(EpisodeStore):
         super()._next_chunks(records)
         for record in records:
             record.lookback = int(self._lookback_E[record.env_index])
-
-    def _sum_up(self) -> CallSummary:
-        return CallSummary()  # RLlib's numbers are summed chunk by chunk, in its order
 
     def _settle_ended(self, records: list[Any]) -> None:
         for record in records:

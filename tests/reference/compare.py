@@ -33,7 +33,7 @@ class SideBySide:
         got = self.runner.sample(**call.kwargs)
         want = self.oracle.sample(call)
         if self.world.respawn:
-            got, want = _by_first_serial(got, first_serial), _by_first_serial(want, lambda chunk: chunk.first_serial)
+            got, want = by_first_serial(got, first_serial), by_first_serial(want, lambda chunk: chunk.first_serial)
         assert [outline(chunk) for chunk in got] == [
             (c.env_t_started, c.env_t, c.terminated, c.truncated, set(c.agents)) for c in want
         ], call
@@ -66,7 +66,7 @@ class SideBySide:
             assert value == (_without_nothing(expected) if isinstance(expected, dict) else expected), name
 
 
-def _by_first_serial(chunks: Sequence[Any], serial: Callable[[Any], int]) -> list[Any]:
+def by_first_serial(chunks: Sequence[Any], serial: Callable[[Any], int]) -> list[Any]:
     """Finished ones as they are, the others sorted: where chunks that end in a respawn stand is nobody's business.
 
     Raises:

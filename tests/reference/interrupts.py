@@ -1,0 +1,102 @@
+"""KeyboardInterrupt at any line of the package that runs."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import fastmarl
+
+PACKAGE = str(Path(fastmarl.__file__).parent)
+
+
+class Line(NamedTuple):
+    """A line, and which time it runs."""
+
+    file: str
+    number: int
+    nth: int
+
+    def __str__(self) -> str:
+        return f"{self.file[len(PACKAGE) + 1 :]}:{self.number} ({self.nth})"
+
+
+@contextmanager
+def tracing(at_line: Callable[[FrameType], None]) -> Any:
+    """Call `at_line` before each line of the package that runs in this thread."""
+
+    def local(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            at_line(frame)
+        return local
+
+    def of_package(frame: FrameType, event: str, argument: Any) -> Any:
+        return local if frame.f_code.co_filename.startswith(PACKAGE) else None
+
+    def resume(frame: FrameType, event: str, argument: Any) -> None:
+        """An exception in a trace function ends the tracing: begin again, for the lines that run because of it."""
+        if sys.gettrace() is None:
+            sys.settrace(of_package)
+            while frame is not None:
+                if frame.f_code.co_filename.startswith(PACKAGE):
+                    frame.f_trace = local
+                frame = frame.f_back  # type: ignore[assignment]
+
+    before = sys.gettrace(), sys.getprofile()
+    sys.settrace(of_package)
+    sys.setprofile(resume)
+    try:
+        yield
+    finally:
+        sys.setprofile(before[1])
+        sys.settrace(before[0])
+
+
+def lines_of(call: Callable[[], Any]) -> list[Line]:
+    """The lines that run in a call, in order: their first time and their last."""
+    times: Counter[tuple[str, int]] = Counter()
+
+    def count(frame: FrameType) -> None:
+        times[frame.f_code.co_filename, frame.f_lineno] += 1
+
+    with tracing(count):
+        call()
+    return [Line(*line, nth) for line, n in times.items() for nth in sorted({1, n})]
+
+
+class Interruption:
+    """Interrupts a call before a line; and then once more, so many lines later, if `again` is given."""
+
+    def __init__(self, line: Line, again: int | None = None):
+        self.line = line
+        self.n_times = 0
+        self._left = again
+        self._n_seen = 0
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """What the call returns, or None if it was interrupted."""
+        try:
+            with tracing(self._look):
+                return call()
+        except KeyboardInterrupt:
+            assert self.n_times
+            return None
+
+    def _look(self, frame: FrameType) -> None:
+        if self.n_times == 0:
+            if (frame.f_code.co_filename, frame.f_lineno) == self.line[:2]:
+                self._n_seen += 1
+                if self._n_seen == self.line.nth:
+                    self._interrupt()
+        elif self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                self._left = None
+                self._interrupt()
+
+    def _interrupt(self) -> None:
+        self.n_times += 1
+        raise KeyboardInterrupt

@@ -1,0 +1,173 @@
+"""Ctrl-C at every line of the package that runs in the drop-in's `sample()`, and calls within calls.
+
+By default some lines are tried; `make test-interrupts` tries all of them.
+"""
+
+import os
+from typing import ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from reference.interrupts import Interruption, lines_of
+
+from fastmarl.errors import RunnerBusyError
+from fastmarl.rllib import MultiAgentEnvRunner
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
+
+ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
+N_LINES = 20
+OBS = gym.spaces.Box(-1e6, 1e6, (4,), np.float32)
+JOINS = {"a": 0, "b": 2, "c": 0}
+ENDS = {"a": None, "b": None, "c": 3}
+LENGTHS = (6, 11, 4)
+HOOKS = {}
+
+
+def reward_of(reset: int, t: int, agent: str) -> float:
+    return reset + t / 8 + ord(agent) / 16
+
+
+class Telling(MultiAgentEnv):
+    """Observations are (env, reset, env step, agent); it remembers what it was told. "b" joins late, "c" ends early."""
+
+    made: ClassVar[list] = []
+
+    def __init__(self, config):
+        super().__init__()
+        self.agents = self.possible_agents = list(JOINS)
+        self.observation_spaces = dict.fromkeys(self.agents, OBS)
+        self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(3))
+        self.number = len(Telling.made)
+        Telling.made.append(self)
+        self.resets, self.told = -1, {}
+
+    def reset(self, *, seed=None, options=None):
+        self.resets, self.t = self.resets + 1, 0
+        return self.obs(), {}
+
+    def step(self, actions):
+        HOOKS.get("step", lambda: None)()
+        self.told |= {(self.resets, self.t, agent): int(action) for agent, action in actions.items()}
+        self.t += 1
+        obs = self.obs()
+        rewards = {agent: reward_of(self.resets, self.t, agent) for agent in obs}
+        over = self.t == self.length(self.resets)
+        return obs, rewards, {"__all__": over, "c": ENDS["c"] == self.t}, {"__all__": False}, {}
+
+    def length(self, reset):
+        return LENGTHS[(reset + self.number) % len(LENGTHS)]
+
+    def obs(self):
+        return {
+            agent: np.array([self.number, self.resets, self.t, ord(agent)], np.float32)
+            for agent, joins in JOINS.items()
+            if joins <= self.t and (ENDS[agent] is None or self.t <= ENDS[agent])
+        }
+
+
+def make_runner(sampler):
+    Telling.made = []
+    config = (
+        PPOConfig()
+        .environment(Telling, disable_env_checking=True)
+        .multi_agent(policies=["p", "q"], policy_mapping_fn=mapping)
+        .env_runners(num_envs_per_env_runner=3)
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
+        .debugging(seed=3)
+    )
+    runner = MultiAgentEnvRunner.options(sampler=sampler)(config=config, worker_index=1)
+    return runner, Telling.made[-3:]
+
+
+def mapping(agent_id, *args, **kwargs):
+    HOOKS.get("mapping", lambda: None)()
+    return "q" if agent_id == "b" else "p"
+
+
+def check(episodes, envs, seen):
+    """Each says what its env has sent and was told; `seen`: (env, reset) -> how far its chunks have come."""
+    numbers = [env.number for env in envs]
+    for episode in episodes:
+        for agent, part in episode.agent_episodes.items():
+            obs = part.get_observations(slice(-part.observations.lookback or 0, None), neg_index_as_lookback=True)
+            env, reset = envs[numbers.index(int(obs[0, 0]))], int(obs[0, 1])
+            ts = obs[:, 2].astype(int)
+            assert (obs[:, :2] == obs[0, :2]).all() and (obs[:, 3] == ord(agent)).all()
+            assert (np.diff(ts) == 1).all() and ts[-1] <= env.length(reset)
+            assert part.module_id == mapping(agent)
+            n, lookback = len(part), part.observations.lookback
+            assert ts[lookback] == max(episode.env_t_started, JOINS[agent])
+            rewards = [reward_of(reset, t, agent) for t in ts[lookback + 1 :]]
+            assert part.get_rewards().tolist() == rewards
+            assert part.get_actions().tolist() == [env.told[reset, t, agent] for t in ts[lookback : lookback + n]]
+            ended = ts[-1] in (env.length(reset), ENDS[agent])
+            assert part.is_terminated == ended and not part.is_truncated
+        assert episode.is_terminated == (episode.env_t == env.length(reset))
+        at, id_ = seen.setdefault((env.number, reset), (0, episode.id_))
+        assert (episode.env_t_started, episode.id_) == (at, id_) and episode.env_t > at
+        seen[env.number, reset] = episode.env_t, id_
+
+
+CALLS = {"steps": {"num_timesteps": 31}, "episodes": {"num_episodes": 4}}
+
+
+def try_line(sampler, call, interruption):
+    """Interrupt the second call there, and look at the next two."""
+    runner, envs = make_runner(sampler)
+    seen = {}
+    check(runner.sample(num_timesteps=10), envs, seen)
+    episodes = interruption.run(lambda: runner.sample(**CALLS[call]))
+    assert interruption.n_times, "the line did not run"
+    if call == "episodes":
+        seen.clear()  # those that were running have been dropped
+    check(episodes or [], envs, seen)
+    for _ in range(2):
+        episodes = runner.sample(num_timesteps=20)
+        check(episodes, envs, seen)
+        assert sum(map(len, episodes)) >= 20
+    assert runner.is_accelerated
+    metrics = runner.get_metrics()
+    assert metrics["num_env_steps_sampled_lifetime"].peek() <= sum(env.resets * 11 + 11 for env in envs)
+    runner.stop()
+
+
+@pytest.mark.parametrize("nth", [0, 1], ids=("once", "twice"))
+@pytest.mark.parametrize(("sampler", "call"), [("exact", "steps"), ("fast", "steps"), ("exact", "episodes")])
+def test_the_runner_samples_on(sampler, call, nth, rng):
+    runner, _ = make_runner(sampler)
+    runner.sample(num_timesteps=10)
+    lines = lines_of(lambda: runner.sample(**CALLS[call]))
+    runner.stop()
+    chosen = lines if ALL_LINES else [lines[i] for i in rng.choice(len(lines), N_LINES, replace=False)]
+    for line in chosen:
+        again = int(rng.integers(0, 60)) if nth else None
+        try:
+            try_line(sampler, call, Interruption(line, again))
+        except Exception as error:
+            error.add_note(f"interrupted at {line}, again {again} lines later")
+            raise
+
+
+@pytest.mark.parametrize("place", ["step", "mapping"])
+@pytest.mark.parametrize("method", ["sample", "make_env", "make_module", "stop"])
+def test_what_needs_the_runner_for_itself_is_refused_within_a_call_and_nothing_is_lost(place, method):
+    runner, envs = make_runner("exact")
+    seen, errors = {}, []
+
+    def within():
+        HOOKS.clear()
+        with pytest.raises(RunnerBusyError, match=rf"{method}\(\) was called within sample\(\)") as caught:
+            getattr(runner, method)()
+        errors.append(caught.value)
+
+    check(runner.sample(num_timesteps=10), envs, seen)
+    HOOKS[place] = within
+    for _ in range(2):
+        check(runner.sample(num_timesteps=20), envs, seen)
+    assert len(errors) == 1
+    getattr(runner, method)()

@@ -1,0 +1,224 @@
+"""Ctrl-C at every line of the package that runs in `sample()`: what is returned afterwards is what the envs have sent.
+
+By default some lines are tried; `make test-interrupts` tries all of them.
+"""
+
+import os
+import random
+from dataclasses import replace
+
+import gymnasium as gym
+import pytest
+from reference.compare import SideBySide, assert_same_chunk, by_first_serial, first_serial, outline
+from reference.interrupts import Interruption, lines_of
+from reference.runner import ReferenceRunner
+from reference.sigints import make_runner
+from reference.told import Told, Witness
+from reference.worlds import Call, World, make_world
+
+import fastmarl
+from fastmarl.errors import RunnerStoppedError
+
+# An interrupt that comes while Python finalises an object is dropped, with this warning.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
+N_LINES = 25
+CALLS = (Call(num_timesteps=9), Call(num_timesteps=30), Call(num_timesteps=12), Call(num_timesteps=12))
+KINDS = {
+    "plain": {},
+    "episodes": {"calls": (CALLS[0], Call(num_episodes=4), *CALLS[2:])},
+    "in turn": {"num_splits": 2},
+    "batch": {"batched": True},
+    "batches in turn": {"batched": True, "num_splits": 2},
+}
+
+
+def worlds(kind: str) -> list[World]:
+    """Two of this kind: one in which agents come again, and one in which nobody does."""
+    options = {name: value for name, value in KINDS[kind].items() if name != "batched"}
+    found = {}
+    for seed in range(10_000):
+        world = make_world(random.Random(seed))
+        if world.num_envs == 3 and len(world.obs_kinds) == 2 and world.keeps_everything:
+            long_enough = max(len(script) for scripts in world.scripts for script in scripts) > 8
+            if long_enough and world.count_steps_by == "env_steps" and (world.declared or "batched" not in KINDS[kind]):
+                found.setdefault(world.respawn, replace(world, **{"calls": CALLS, **options}))
+        if len(found) == 2:
+            return list(found.values())
+    raise AssertionError
+
+
+def begin(world: World, kind: str) -> SideBySide:
+    both = SideBySide(world, batched=KINDS[kind].get("batched", False))
+    compare(world, both.sample(world.calls[0]))
+    return both
+
+
+def compare(world: World, pairs: list) -> None:
+    for chunk, expected in pairs:
+        assert_same_chunk(world, chunk, expected)
+
+
+def try_line(world: World, kind: str, interruption: Interruption) -> str:
+    """Interrupt the second call there, and look at the next two; returns how the runner went on."""
+    both = begin(world, kind)
+    runner, oracle, envs = both.runner, both.oracle, both.envs
+    n_made = n_steps(envs)
+    returned = interruption.run(lambda: runner.sample(**world.calls[1].kwargs))
+    assert interruption.n_times, "the line did not run"
+    want = oracle.sample(world.calls[1]) if n_steps(envs) > n_made else []
+    if returned is not None:
+        match(world, returned, want)
+        want = []
+    before = [env.resets for env in envs]
+    running = [env for env in envs if not env.over]
+    got = runner.sample(**world.calls[2].kwargs)
+    is_new = not running or any((env.index, before[env.index] + 1, 0) in env.actions for env in running)
+    if is_new:
+        oracle = ReferenceRunner(world, batched=oracle.batched)
+        oracle.resets = before
+    new = oracle.sample(world.calls[2])
+    n_kept = len(got) - len(new)
+    finished = {chunk.id_ for chunk in want if chunk.is_done}
+    of_finished = [chunk for chunk in want if chunk.id_ in finished]
+    kept = want if n_kept == len(want) else of_finished[:n_kept]
+    match(world, got, kept + new)
+    match(world, runner.sample(**world.calls[3].kwargs), oracle.sample(world.calls[3]))
+    check_counts(runner.get_metrics(), envs)
+    runner.stop()
+    return "begins anew" if is_new else "goes on"
+
+
+def match(world: World, got: list, want: list) -> None:
+    if world.respawn:
+        got = by_first_serial(got, first_serial)
+        want = by_first_serial(want, lambda chunk: chunk.first_serial)
+    assert [outline(chunk)[:4] for chunk in got] == [
+        (c.env_t_started, c.env_t, c.terminated, c.truncated) for c in want
+    ]
+    compare(world, list(zip(got, want, strict=True)))
+
+
+def n_steps(envs: list) -> int:
+    return sum(len(env.actions) for env in envs)
+
+
+def check_counts(metrics: dict, envs: list) -> None:
+    assert metrics["num_env_steps_sampled_lifetime"] <= n_steps(envs)
+    assert metrics["num_episodes_lifetime"] <= sum(env.resets + 1 for env in envs)
+
+
+@pytest.mark.parametrize("nth", [0, 1], ids=("once", "twice"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_runner_samples_on(kind, nth, rng):
+    for world in worlds(kind):
+        both = begin(world, kind)
+        lines = lines_of(lambda: both.runner.sample(**world.calls[1].kwargs))  # noqa: B023
+        both.runner.stop()
+        chosen = lines if ALL_LINES else [lines[i] for i in rng.choice(len(lines), N_LINES, replace=False)]
+        outcomes = {}
+        for line in chosen:
+            again = int(rng.integers(0, 60)) if nth else None
+            try:
+                outcomes[line] = try_line(world, kind, Interruption(line, again))
+            except Exception as error:
+                error.add_note(f"interrupted at {line}, again {again} lines later")
+                raise
+        assert len(outcomes) == len(chosen)
+        if ALL_LINES:
+            assert set(outcomes.values()) == {"begins anew", "goes on"}
+
+
+WORKERS = {
+    "workers": {},
+    "workers in turn": {"worker_num_splits": 2, "env_config": {"long": 3}},
+    "workers that fail": {"restart_failed_sub_environments": True, "env_config": {"crash": 60}, "max_restarts": 9},
+}
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_the_runner_samples_on_with_worker_processes(kind, rng):
+    """One runner is interrupted again and again."""
+    runner, witness = make_runner(WORKERS[kind]), Witness()
+    lines = lines_of(lambda: runner.sample(num_timesteps=60))
+    chosen = lines if ALL_LINES else [lines[i] for i in rng.choice(len(lines), N_LINES, replace=False)]
+    n_times = 0
+    for line in chosen:
+        interruption = Interruption(line, again=int(rng.integers(0, 60)) if rng.random() < 0.5 else None)
+        try:
+            witness.check(runner.sample(num_timesteps=20), interrupted=True)
+            witness.check(interruption.run(lambda: runner.sample(num_timesteps=60)) or [], interrupted=False)
+            for call in range(2):
+                witness.check(runner.sample(num_timesteps=40), interrupted=call == 0)
+        except Exception as error:
+            error.add_note(f"interrupted {interruption.n_times} times, at {line}")
+            raise
+        n_times += interruption.n_times
+    assert n_times > len(chosen) / 2, "which lines run depends on who is ready"
+    runner.stop()
+
+
+METHODS = {
+    "make_env": lambda runner: runner.make_env(),
+    "make_module": lambda runner: runner.make_module(),
+    "set_state": lambda runner: runner.set_state(runner.get_state()),
+    "add_module": lambda runner: runner.add_module("new", spec_of(runner), new_agent_to_module_mapping_fn=to_new),
+    "replace_module": lambda runner: runner.add_module("main", spec_of(runner), override=True),
+    "remove_module": lambda runner: runner.remove_module("other", new_agent_to_module_mapping_fn=to_main),
+}
+
+
+def spec_of(runner):
+    space = runner.get_spaces()["main"][0]
+    return fastmarl.RLModuleSpec(None, space, gym.spaces.Discrete(1000), model_config={"fcnet_hiddens": [4]})
+
+
+def to_main(agent_id, episode):
+    return "main"
+
+
+def to_new(agent_id, episode):
+    return "new" if agent_id.endswith("1") else "main"
+
+
+def to_other(agent_id, episode):
+    return "other" if agent_id.endswith("1") else "main"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_other_methods_too(method, rng):
+    def make() -> tuple[fastmarl.MultiAgentEnvRunner, Witness]:
+        options = {"policies": {"main", "other"}, "policy_mapping_fn": to_other, "keep_dtype": True}
+        options["model_config"] = {"fcnet_hiddens": [4]}
+        runner = fastmarl.MultiAgentEnvRunner(
+            fastmarl.EnvRunnerConfig(env=Told, num_envs_per_env_runner=2, **options, seed=0)
+        )
+        witness = Witness()
+        witness.check(runner.sample(num_timesteps=30), interrupted=False)
+        return runner, witness
+
+    runner, _ = make()
+    lines = lines_of(lambda: METHODS[method](runner))
+    chosen = lines if ALL_LINES else [lines[i] for i in rng.choice(len(lines), min(N_LINES, len(lines)), replace=False)]
+    for line in chosen:
+        runner, witness = make()
+        interruption = Interruption(line)
+        try:
+            interruption.run(lambda: METHODS[method](runner))  # noqa: B023
+            assert interruption.n_times
+            witness.check(sample_on(runner), interrupted=True)
+            witness.check(runner.sample(num_timesteps=40), interrupted=False)
+            assert set(runner.module) == set(runner.config.module_specs) == set(runner.inference_backends)
+        except Exception as error:
+            error.add_note(f"interrupted at {line}")
+            raise
+
+
+def sample_on(runner: fastmarl.MultiAgentEnvRunner) -> list:
+    try:
+        return runner.sample(num_timesteps=40)
+    except RunnerStoppedError as error:
+        if "make_env() failed" not in str(error):
+            raise
+        runner.make_env()
+        return runner.sample(num_timesteps=40)
