@@ -418,7 +418,11 @@ def test_what_was_launched_before_an_error_is_not_used_after(capturing):
     runner = capturing.runner(**options)
     with pytest.raises(ValueError, match="fails"):
         runner.sample(num_timesteps=4)
-    assert [policy.inference.launched for policy in runner._policies.by_index] == [None, None]
+    failed = runner._policies
+    assert failed.by_index[1].inference.launched is not None
+    with pytest.raises(ValueError, match="fails"):
+        runner.sample(num_timesteps=4)
+    assert runner._policies is not failed
 
 
 @pytest.mark.parametrize("masks", ["infos", "obs"])

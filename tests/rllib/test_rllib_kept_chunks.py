@@ -2,10 +2,13 @@
 
 import gymnasium as gym
 import numpy as np
+import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 import fastmarl.rllib
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 
 
 class Pair(MultiAgentEnv):

@@ -61,7 +61,15 @@ def _answer(ask: Callable[[Any], Any], episode: Any) -> tuple:
     try:
         return ("answered", ask(episode))
     except Exception as error:  # whatever it is, it must be the same
-        return (RAISED, type(error).__name__, str(error))
+        return (RAISED, type(error).__name__, _text(error))
+
+
+def _text(error: Exception) -> str:
+    """An error may name an episode's column, whose own text RLlib can't make if it is nested."""
+    try:
+        return str(error)
+    except Exception as again:
+        return f"no text, as that raises {type(again).__name__}"
 
 
 def _as_kind(kind: type, episode: Any) -> Any:
