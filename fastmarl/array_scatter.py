@@ -83,8 +83,6 @@ class ArrayScatter:
 
     def forget(self, env_indices: np.ndarray, out: StepArrays) -> None:
         """What came of these envs of the batch (int64) is not for the record."""
-        if not len(env_indices):
-            return
         out.terminated[env_indices] = out.truncated[env_indices] = False
         for group in out.groups.values():
             group.rewards[env_indices] = 0.0

@@ -200,10 +200,12 @@ class ModuleInference:
             ModuleOutputError: an output has another number of rows, NaN or infinity came out, there is nothing to act
                 upon, or there are more or fewer logits than the action space needs.
         """
-        if isinstance(batch, np.ndarray) and not self._lean.is_current():
-            batch = self._nest(self._transfer.to_device([batch]))  # it has been changed since the batch was made
         if isinstance(batch, np.ndarray):
-            arrays, has_actions = self._forward_lean(batch, explore, legal), False
+            if self._lean.is_current():
+                arrays, has_actions = self._forward_lean(batch, explore, legal), False
+            else:  # it has been changed since the batch was made
+                nested = self._nest(self._transfer.to_device([batch]))
+                arrays, has_actions = self._forward_torch(nested, n, explore, t, legal)
         elif isinstance(batch, Launch):
             arrays, has_actions = batch.outputs(self), True
             if self._state is not None:
@@ -217,7 +219,8 @@ class ModuleInference:
 
     def _forward_lean(self, obs: np.ndarray, explore: bool, legal: np.ndarray | None) -> dict[Key, np.ndarray]:
         logits, values = self._lean.forward(obs)
-        self._check_logits(logits.shape, explore)
+        if logits.shape[1] != self._n_logits[explore]:
+            self._check_logits(logits.shape, explore)
         if legal is not None and self._masks:
             np.copyto(logits, LEAST, where=~legal)
         return {LOGITS: logits} if values is None else {LOGITS: logits, Columns.VF_PREDS: values}

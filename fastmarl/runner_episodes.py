@@ -89,9 +89,10 @@ class RunnerEpisodes:
                 (env_index,) = together
                 self._call_for_env("on_episode_created", env_index, self._store.running_chunk(env_index))
         self.env.reset(env_indices)
+        records, seeds = self._table.records, self._seeds.last
         for env_index in env_indices:
-            seed = self._seeds.last[env_index]
-            self._table.record(env_index).reset_seed = -1 if seed is None else seed
+            seed = seeds[env_index]
+            records[env_index].reset_seed = -1 if seed is None else seed  # type: ignore[union-attr]
         if self._listeners["on_episode_start"]:
             for env_index in env_indices:
                 self._call_for_env("on_episode_start", env_index, self._store.running_chunk(env_index))

@@ -76,6 +76,9 @@ class Streams:
         return np.random.SeedSequence(self._entropy, spawn_key=(*runner, *key))
 
 
+WORTH_ARRAYS = 12  # resets at once: fewer are sooner done one by one
+
+
 class ResetSeeds:
     """A seed for every reset of a runner's envs: by (seed, worker_index, incarnation, env index, episode number).
 
@@ -124,6 +127,17 @@ class ResetSeeds:
         self.last[env_index] = seed = None if self._of_env is None else self._of_env[env_index].first_word(number) >> 1
         return seed
 
+    def take_all(self, env_indices: list[int]) -> list[int | None]:
+        """The same for resets of several envs."""
+        if self._evaluation is not None or self._of_env is None or len(env_indices) < WORTH_ARRAYS:
+            return [self.take(env_index) for env_index in env_indices]
+        numbers = np.array([self.numbers[env_index] for env_index in env_indices], np.uint32)
+        seeds = (first_words([self._of_env[env_index] for env_index in env_indices], numbers) >> 1).tolist()
+        for env_index, seed in zip(env_indices, seeds, strict=True):
+            self.numbers[env_index] += 1
+            self.last[env_index] = seed
+        return seeds
+
     def evaluate(self, goal: Goal | None, seeds: list[int] | None) -> None:
         """From now on, resets are for episodes that are evaluated, with these seeds; without a goal, for training."""
         self._evaluation = None if goal is None else (goal, list(goal.left_of_envs), seeds)
@@ -161,6 +175,20 @@ class Children:
         mixed ^= mixed >> 16
         word = (mixed ^ 0x8B51F9DD) * (0x8B51F9DD * 0x58F38DED & _WORD) & _WORD
         return word ^ word >> 16
+
+
+def first_words(parents: list[Children], numbers: np.ndarray) -> np.ndarray:
+    """`first_word()` of a child of each of these, which are alike but for their last word: uint32 [n], as `numbers`."""
+    if not parents:
+        return np.empty(0, np.uint32)
+    xor, factor = np.uint32(parents[0]._xor), np.uint32(parents[0]._factor)
+    pools = np.array([parent._pool for parent in parents], np.uint32)
+    hashed = (numbers ^ xor) * factor
+    hashed ^= hashed >> 16
+    mixed = np.uint32(0xCA01F9DD) * pools - np.uint32(0x4973F715) * hashed
+    mixed ^= mixed >> 16
+    word = (mixed ^ np.uint32(0x8B51F9DD)) * np.uint32(0x8B51F9DD * 0x58F38DED & _WORD)
+    return word ^ word >> 16
 
 
 def _words(number: Any) -> list[int]:

@@ -11,11 +11,15 @@ import fastmarl
 from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError
-from fastmarl.seeds import Children, ResetSeeds, Streams
+from fastmarl.seeds import Children, ResetSeeds, Streams, first_words
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**100 + 7, 2**170 + 3])
 def test_first_words_of_children_are_numpys(seed):
+    numbers = np.array([0, 1, 77, 2**32 - 1], np.uint32)
+    parents = [Children(np.random.SeedSequence(seed, spawn_key=(3, i))) for i in range(len(numbers))]
+    sequences = [np.random.SeedSequence(seed, spawn_key=(3, i, int(number))) for i, number in enumerate(numbers)]
+    assert first_words(parents, numbers).tolist() == [each.generate_state(1)[0] for each in sequences]
     for key in [(), (3,), (0, 2**31), (1, 2, 3, 4, 5)]:
         children = Children(np.random.SeedSequence(seed, spawn_key=key))
         for number in (0, 1, 2, 77, 2**20, 2**32 - 1):

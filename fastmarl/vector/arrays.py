@@ -54,13 +54,14 @@ class Batch:
         except Exception as error:
             error.add_note(f"fastmarl: raised by reset() of the envs {together!s:.200}")
             raise
-        self._scatter.forget(self._own(sorted(self._resting)), out)
+        if self._resting:
+            self._scatter.forget(self._own(sorted(self._resting)), out)
         return out
 
     def _take_seeds(self, env_indices: list[int]) -> list[int] | None:
         """For the resets of these envs. Where one seed is for more than an env's next episode, only an env's first
         reset is seeded, if those of others are that are reset with it; no episode can be made again from it alone."""
-        seeds = [seed for seed in map(self._seeds.take, env_indices) if seed is not None]
+        seeds = [seed for seed in self._seeds.take_all(env_indices) if seed is not None]
         is_first = self._unseeded.issuperset(env_indices)
         self._unseeded.difference_update(env_indices)
         if not self.env.seeds_each_episode:
