@@ -10,7 +10,7 @@ from dataclasses import replace
 import gymnasium as gym
 import pytest
 from reference.compare import SideBySide, assert_same_chunk, by_first_serial, first_serial, outline
-from reference.interrupts import Interruption, lines_of
+from reference.interrupts import Interruption, in_own_thread, lines_of
 from reference.runner import ReferenceRunner
 from reference.sigints import make_runner
 from reference.told import Told, Witness
@@ -110,6 +110,7 @@ def check_counts(metrics: dict, envs: list) -> None:
 
 @pytest.mark.parametrize("nth", [0, 1], ids=("once", "twice"))
 @pytest.mark.parametrize("kind", KINDS)
+@in_own_thread
 def test_the_runner_samples_on(kind, nth, rng):
     for world in worlds(kind):
         both = begin(world, kind)
@@ -137,6 +138,7 @@ WORKERS = {
 
 
 @pytest.mark.parametrize("kind", WORKERS)
+@in_own_thread
 def test_the_runner_samples_on_with_worker_processes(kind, rng):
     """One runner is interrupted again and again."""
     runner, witness = make_runner(WORKERS[kind]), Witness()
@@ -186,6 +188,7 @@ def to_other(agent_id, episode):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@in_own_thread
 def test_other_methods_too(method, rng):
     def make() -> tuple[fastmarl.MultiAgentEnvRunner, Witness]:
         options = {"policies": {"main", "other"}, "policy_mapping_fn": to_other, "keep_dtype": True}

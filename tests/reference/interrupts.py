@@ -3,7 +3,9 @@
 import sys
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -11,6 +13,18 @@ from typing import Any, NamedTuple
 import fastmarl
 
 PACKAGE = str(Path(fastmarl.__file__).parent)
+
+
+def in_own_thread(test: Callable[..., None]) -> Callable[..., None]:
+    """Python leaves what is raised by a trace function at the end of an except clause as the exception that its thread
+    is handling, for good. So that thread ends with the test. (Signals are not looked for there.)"""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(test, *args, **kwargs).result()
+
+    return run
 
 
 class Line(NamedTuple):

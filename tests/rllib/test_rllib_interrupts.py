@@ -12,7 +12,7 @@ import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
-from reference.interrupts import Interruption, lines_of
+from reference.interrupts import Interruption, in_own_thread, lines_of
 
 from fastmarl.errors import RunnerBusyError
 from fastmarl.rllib import MultiAgentEnvRunner
@@ -138,6 +138,7 @@ def try_line(sampler, call, interruption):
 
 @pytest.mark.parametrize("nth", [0, 1], ids=("once", "twice"))
 @pytest.mark.parametrize(("sampler", "call"), [("exact", "steps"), ("fast", "steps"), ("exact", "episodes")])
+@in_own_thread
 def test_the_runner_samples_on(sampler, call, nth, rng):
     runner, _ = make_runner(sampler)
     runner.sample(num_timesteps=10)
@@ -155,6 +156,7 @@ def test_the_runner_samples_on(sampler, call, nth, rng):
 
 @pytest.mark.parametrize("place", ["step", "mapping"])
 @pytest.mark.parametrize("method", ["sample", "make_env", "make_module", "stop"])
+@in_own_thread
 def test_what_needs_the_runner_for_itself_is_refused_within_a_call_and_nothing_is_lost(place, method):
     runner, envs = make_runner("exact")
     seen, errors = {}, []
