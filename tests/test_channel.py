@@ -1,12 +1,12 @@
 """Messages between processes arrive whole and in order, and no wait is endless."""
 
 import random
-import sys
 import time
 from itertools import count
 from threading import Thread
 
 import pytest
+from reference.interrupts import interrupted
 
 from fastmarl.vector import channel
 from fastmarl.vector.channel import MOST_AT_ONCE, Channel
@@ -105,7 +105,7 @@ def test_an_interrupt_at_any_line_of_reading_loses_nothing(long):
             one.send(*message)
         n_interrupts = 0
         while len(other.messages) < 3:
-            n_interrupts += interrupted(other.read, at_line=line)
+            n_interrupts += interrupted(other.read, file=channel.__file__, at_line=line)
             if len(other.messages) < 3:
                 other.read()
         assert list(other.messages.items()) == messages
@@ -123,7 +123,7 @@ def test_a_message_that_was_sent_in_part_is_dropped(ends):
     arrived = set()
     for line in count():
         number = next(numbers)
-        was_interrupted = interrupted(lambda number=number: one.send(number, long), at_line=line)
+        was_interrupted = interrupted(lambda number=number: one.send(number, long), file=channel.__file__, at_line=line)
         last = next(numbers)
         one.send(last, b"last")
         messages = dict([other.recv()])
@@ -134,25 +134,3 @@ def test_a_message_that_was_sent_in_part_is_dropped(ends):
         if not was_interrupted:
             break
     assert arrived == {True, False}
-
-
-def interrupted(function, *, at_line):
-    """Whether a call was interrupted, when it had run so many lines of the channel."""
-    lines = count()
-
-    def trace(frame, event, _):
-        if frame.f_code.co_filename != channel.__file__:
-            return None
-        if event == "line" and next(lines) == at_line:
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        function()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False

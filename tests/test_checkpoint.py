@@ -3,7 +3,6 @@ import json
 import os
 import pathlib
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from reference.interrupts import interrupted
 from reference.trees import assert_same, spoilt
 
 from fastmarl import checkpoint
@@ -312,31 +312,6 @@ def test_arrays_of_another_checkpoint_are_refused(saved, tmp_path):
 between_lines = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-def interrupted_at(n, function):
-    """Run `function`, with KeyboardInterrupt at its n-th line in this package; False if it has fewer."""
-    lines = 0
-
-    def trace(frame, event, argument):
-        nonlocal lines
-        if frame.f_code.co_filename != checkpoint.__file__:
-            return None
-        if event == "line":
-            lines += 1
-            if lines == n:
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        function()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
 @pytest.fixture
 def without_waiting(monkeypatch):
     """Saves don't wait for the disk."""
@@ -347,9 +322,9 @@ def without_waiting(monkeypatch):
 @pytest.mark.usefixtures("without_waiting")
 def test_a_save_interrupted_at_any_line_leaves_the_old_checkpoint_or_the_new(tmp_path):
     old, new = {"x": np.zeros(3), "n": 0}, {"x": np.ones(3), "n": [1, (2.5, {3: None})]}
-    n, outcomes = 1, []
+    n, outcomes = 0, []
     save_state(tmp_path, old)
-    while interrupted_at(n, lambda: save_state(tmp_path, new)):
+    while interrupted(lambda: save_state(tmp_path, new), file=checkpoint.__file__, at_line=n):
         outcomes.append(load_state(tmp_path)["n"] != 0)
         assert_same(load_state(tmp_path), new if outcomes[-1] else old)
         save_state(tmp_path, old)
@@ -364,8 +339,10 @@ def test_a_save_interrupted_at_any_line_leaves_the_old_checkpoint_or_the_new(tmp
 @between_lines
 @pytest.mark.usefixtures("without_waiting")
 def test_a_first_save_interrupted_at_any_line_leaves_a_checkpoint_or_none(tmp_path):
-    n = 1
-    while interrupted_at(n, lambda n=n: save_state(tmp_path / str(n), {"x": np.ones(3)})):
+    n = 0
+    while interrupted(
+        lambda n=n: save_state(tmp_path / str(n), {"x": np.ones(3)}), file=checkpoint.__file__, at_line=n
+    ):
         if (tmp_path / str(n) / "state.json").exists():
             assert_same(load_state(tmp_path / str(n)), {"x": np.ones(3)})
         else:

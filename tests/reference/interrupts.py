@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import wraps
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -114,3 +115,25 @@ class Interruption:
     def _interrupt(self) -> None:
         self.n_times += 1
         raise KeyboardInterrupt
+
+
+def interrupted(call: Callable[[], Any], *, file: str, at_line: int) -> bool:
+    """Whether a call was interrupted, before the line of this file that runs after so many others."""
+    lines = count()
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename != file:
+            return None
+        if event == "line" and next(lines) == at_line:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False

@@ -28,7 +28,7 @@ class Told(fastmarl.MultiAgentEnv):
         space = gym.spaces.Box(-1, np.inf, (WIDTH,), np.float64)
         self.observation_spaces = dict.fromkeys(self.possible_agents, space)
         self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(1000))
-        self.index, self.maker = config.vector_index, 1000 * os.getpid() + next(MADE) % 1000  # no two are the same
+        self.index, self.maker = config.vector_index, 10**9 * os.getpid() + next(MADE)  # no two are the same
         self.long, self.crash = config.get("long", 0), config.get("crash", 0)
         self.episode = self.t = self.total = 0
 
