@@ -67,9 +67,13 @@ def idle_agents(episode: Episode) -> dict[Hashable, int]:
 def rllibs_view(episode: Episode, idle: dict[Hashable, int]) -> RLlibEpisode:
     """An episode of RLlib's class with the same data: a cut of it has agents in RLlib's order.
 
-    Idle agents are observed in its last step, as RLlib would take them for ended.
+    Idle agents are observed in its last step, as RLlib would take them for ended. Only who waits has a hanging reward:
+    RLlib appends it to the others' rewards, too, if these are arrays, whose dtype it may change (61).
     """
     view = as_kind(RLlibEpisode, episode)
+    view._hanging_rewards_end = episode._hanging_rewards_end.copy()
+    for agent in episode._hanging_rewards_end.keys() - episode._hanging_actions_end.keys():
+        del view._hanging_rewards_end[agent]
     view.env_t_to_agent_t = view.env_t_to_agent_t.copy()
     for agent, back in idle.items():
         times = list(view.env_t_to_agent_t[agent].data)

@@ -837,6 +837,21 @@ def test_61_agents_that_do_not_wait_have_no_hanging_rewards():
     assert episode.get_rewards(-1, agent_ids=1, env_steps=False) == {1: 1.0}
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+@pytest.mark.parametrize("back", [1, 2])
+def test_61_a_cut_of_arrays_looks_back_to_rewards_of_their_kind(kind, back):
+    paid = {"ann": kind(0.1), 1: kind(0.2)}
+    first = step(begin(agents=("ann",)), ["ann", 1], ["ann"], paid)
+    episode = first.cut(1)  # knows a hanging reward of 0 of who joined with its first observation
+    for _ in range(2):
+        step(episode, ["ann", 1], rewards=paid)
+    after = episode.to_numpy().cut(back)
+    for agent, part in after.agent_episodes.items():
+        looked_back_to = np.asarray(part.rewards.data)
+        assert looked_back_to.dtype == kind
+        assert [*looked_back_to] == [paid[agent]] * back
+
+
 @pytest.mark.parametrize("lookback", [0, 1, 3])
 def test_58_what_a_waiting_agent_was_paid_counts_once(lookback):
     episode = grow(begin(), 2)
