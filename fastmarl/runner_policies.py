@@ -164,8 +164,8 @@ class RunnerPolicies:
         """Make a change; should that be interrupted, the next call of any kind finishes it."""
         module_id, module, connectors = change.module_id, change.module, change.connectors
         policy = None if module is None else self._make_policy(module_id, module, connectors)
-        self._change = change
         was_whole, self._is_whole = self._is_whole, False
+        self._change = change
         if module_id in self.module:
             self._policies.remove(module_id)
         if policy is not None:

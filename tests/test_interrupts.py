@@ -18,6 +18,7 @@ from reference.worlds import Call, World, make_world
 
 import fastmarl
 from fastmarl.errors import RunnerStoppedError
+from fastmarl.modules import RLModuleSpec
 
 # An interrupt that comes while Python finalises an object is dropped, with this warning.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -172,7 +173,7 @@ METHODS = {
 
 def spec_of(runner):
     space = runner.get_spaces()["main"][0]
-    return fastmarl.RLModuleSpec(None, space, gym.spaces.Discrete(1000), model_config={"fcnet_hiddens": [4]})
+    return RLModuleSpec(None, space, gym.spaces.Discrete(1000), model_config={"fcnet_hiddens": [4]})
 
 
 def to_main(agent_id, episode):
