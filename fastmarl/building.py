@@ -260,10 +260,17 @@ def given_spec(config: EnvRunnerConfig, module_id: str) -> Any:
 
 
 def check_module_options(config: EnvRunnerConfig) -> None:
-    """Raises ConfigError for specs of modules that there are not."""
+    """Raises ConfigError for specs of modules that there are not, and options that none is made with."""
     specs, several = config.module_specs, config.rl_module_spec
     if isinstance(several, MultiRLModuleSpec) and (unknown := several.rl_module_specs.keys() - specs.keys()):
         raise ConfigError(f"rl_module_spec has {sorted(unknown)}, which are none of the policies {sorted(specs)}")
+    if config.model_config and not any(_wants_model_config(given_spec(config, module_id)) for module_id in specs):
+        raise ConfigError(f"model_config={config.model_config!r:.200} has no effect: all modules are given, or have "
+                          f"one of their own")  # fmt: skip
+
+
+def _wants_model_config(given: Any) -> bool:
+    return not isinstance(given, torch.nn.Module) and not getattr(given, "model_config", None)
 
 
 def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors: ModuleConnectors | None) -> RLModule:

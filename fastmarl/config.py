@@ -95,7 +95,8 @@ class EnvRunnerConfig:
     rl_module_spec: Any = None
     """RLModuleSpec of the modules that `policies` gives none; or a MultiRLModuleSpec that has one for some of them."""
     model_config: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the default nets, such as {"fcnet_hiddens": [64, 64]}, and of modules whose RLModuleSpec has none."""
+    """Options of the default nets, such as {"fcnet_hiddens": [64, 64]}, and of modules whose RLModuleSpec has none. An
+    error where there is no such module."""
     env_to_module_connector: Any = None
     """What is made of observations, see docs/connectors.md: a `fastmarl.connectors.Connector`, a list of them, or a
     function `(env, spaces, device)` that makes such and is called for each module; or a dict of these by module id."""

@@ -211,7 +211,9 @@ def test_envs_with_tuples_have_several_agents():
 
     policies = {"a": Constant(Pair, 0, [2]), "b": Constant(Pair, 1, [1, 2])}
     with pytest.warns(UserWarning, match=r"module 'a' have parts that are no arrays, at \[\['name'\]\]"):
-        sampled = SampledActions(make, [10], policies=policies, policy_mapping_fn=lambda agent, episode: "ab"[agent])
+        sampled = SampledActions(
+            make, [10], policies=policies, policy_mapping_fn=lambda agent, episode: "ab"[agent], model_config={}
+        )
     for episode in sampled.by_env[3][:-1]:
         first, second = episode.agent_episodes[0], episode.agent_episodes[1]
         assert first.get_observations()["t"].tolist() == second.get_observations()[:, 0].tolist() == [0, 1, 2, 3, 4]

@@ -140,3 +140,21 @@ def test_efficiency_of_workers_is_measured_with_their_options():
         step_timeout_s=60,
     )
     assert measure_efficiency(config, rounds=1, seconds=0.01).runner_us > 0
+
+
+def test_a_model_config_that_no_module_is_made_with_is_an_error():
+    small = {"fcnet_hiddens": [4]}
+    instance = torch.nn.Linear(4, 3)
+    own = RLModuleSpec(model_config=small)
+    for policies in ({"p": instance}, {"p": own}):
+        with pytest.raises(ConfigError, match=r"model_config=\{'fcnet_hiddens': \[4\]\} has no effect: all modules"):
+            make_runner(policies=policies, model_config=small)
+        make_runner(policies=policies)
+    for spec in (instance, own):
+        with pytest.raises(ConfigError, match="has no effect: all modules"):
+            make_runner(rl_module_spec=spec, model_config=small)
+    two = {"policies": {"p": None, "q": own}, "policy_mapping_fn": lambda agent, episode: "p", "model_config": small}
+    runner = make_runner(**two)
+    runner.remove_module("p", new_agent_to_module_mapping_fn=lambda agent, episode: "q")  # what is set stays
+    assert runner.sample(num_timesteps=4, force_reset=True)
+    make_runner(rl_module_spec=RLModuleSpec(module_class=DefaultRLModule), model_config=small)

@@ -198,7 +198,7 @@ def test_a_module_that_takes_something_else():
     module = torch.nn.Linear(3, 3)
     module.observation_space, module.action_space = gym.spaces.Box(-5, 5, (3,)), gym.spaces.Discrete(3)
     with pytest.raises(ConfigError, match="but its connectors make"):
-        make_runner(FrameStacking(2), module=module)
+        make_runner(FrameStacking(2), module=module, model_config={})
 
 
 @pytest.mark.parametrize(
