@@ -11,11 +11,11 @@ import numpy as np
 
 from fastmarl.block import Block
 from fastmarl.envs.arrays import GroupArrays
-from fastmarl.errors import ConfigError, RewardError
+from fastmarl.errors import ConfigError, ModuleOutputError, ObservationError, RewardError
 from fastmarl.kernels.array_steps import NO_PLACE, append_rows, begin_step, end_lanes, find_absent, settle_step
 from fastmarl.kernels.rows import as_bytes, put_rows, take_finals, take_rows
 from fastmarl.lanes import LaneTable
-from fastmarl.spaces import RowLayout
+from fastmarl.spaces import RowLayout, described, first_unheld
 from fastmarl.store import ASLEEP, EpisodeStore
 
 Acted = tuple[int, slice, list[np.ndarray]]  # module, its rows that acted, an array for each leaf of the action space
@@ -247,7 +247,7 @@ class ArrayGroup:
         for leaf, final, place in zip(block.raw_obs, block.raw_final_obs, self._order_in(block), strict=True):
             final[out] = leaf[before_F[out]]
             is_seen = self._present_P[places]
-            final[out][is_seen] = self._leaves[place][places[is_seen]]
+            final[out][is_seen] = self._seen(place, places[is_seen], final.dtype)
 
     def _append(self, module: int, places: np.ndarray, n: int, env_t_E: np.ndarray) -> None:
         """One row more for the lanes at the first `n` of these places."""
@@ -270,7 +270,23 @@ class ArrayGroup:
                 take_rows(as_bytes(self._leaves[place]), places, n, first, rows)
             return
         for leaf, place in zip(block.raw_obs, order, strict=True):
-            leaf[first : first + n] = self._leaves[place][places[:n]]
+            leaf[first : first + n] = self._seen(place, places[:n], leaf.dtype)
+
+    def _seen(self, leaf: int, places: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """What is observed at these places, in one of our leaves; its module has it in another dtype.
+
+        Raises:
+            ObservationError: that can't hold it.
+        """
+        seen = self._leaves[leaf][places]
+        row = first_unheld(dtype, seen)
+        if row >= 0:
+            agent_id, env_index = self._who(int(places[row]))
+            env_t = self._table.envs[env_index].env_t
+            problem = (f"observation: its module takes {dtype}, which can't hold {described(seen[row])}; give the "
+                       f"module the env's space")  # fmt: skip
+            raise ObservationError(env_index, agent_id, env_t, problem)
+        return seen
 
     # What is rare.
 
@@ -320,6 +336,10 @@ class ArrayGroup:
             self._check_actions(module, arrays)
             lane_R = self._store.blocks[module].lane_R
             for array, answers in zip(self._actions, arrays, strict=True):
+                if first_unheld(array.dtype, answers) >= 0:
+                    problem = (f"expected actions that {array.dtype} can hold, for {self._action_layout.space}, which "
+                               f"the agents {self._agents} have, got {described(answers)}")  # fmt: skip
+                    raise ModuleOutputError(self._store.module_ids[module], problem)
                 sent = as_bytes(np.ascontiguousarray(answers, array.dtype))  # no copy where dtypes are equal
                 put_rows(sent, lane_R, rows.start, self._table.place_L, self._first_place, as_bytes(array))
         return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in self._actions])

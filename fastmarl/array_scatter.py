@@ -76,6 +76,10 @@ class ArrayScatter:
             group.write_reset(env_indices, self._env_t_E)
         self._write_infos(out)
 
+    def env_t(self, env: int) -> int:
+        """Env steps that were recorded of the episode of this env of the batch."""
+        return int(self._env_t_E[env])
+
     def drop_lanes(self, env_indices: np.ndarray) -> None:
         """The episodes of these envs of the batch (int64) have ended, or were dropped."""
         for group in self._groups.values():

@@ -72,6 +72,13 @@ def can_hold(dtype: np.dtype, given: np.ndarray) -> bool:
     return np.can_cast(given.dtype, dtype, "same_kind")
 
 
+def first_unheld(dtype: np.dtype, given: np.ndarray) -> int:
+    """The first row of an array [n, ...] that one of this dtype can't hold, see `can_hold()`; -1: there is none."""
+    if given.dtype == dtype or can_hold(dtype, given):
+        return -1
+    return next((row for row in range(len(given)) if not can_hold(dtype, given[row : row + 1])), -1)
+
+
 def described(array: np.ndarray) -> str:
     """An array's dtype and shape, and the range of integers, for errors."""
     values = f" with values from {array.min()} to {array.max()}" if array.dtype.kind in "iu" and array.size else ""

@@ -230,7 +230,7 @@ class Wrong(Connector):
     ("made", "problem"),
     [
         (lambda obs: obs[:, :2], "expected obs of shape (1, 3) and dtype float32"),
-        (lambda obs: obs[0], "got ndarray, shape (3,)"),
+        (lambda obs: obs[0], "got float32 of shape (3,)"),
         (lambda obs: obs.astype(complex), "complex128"),
         (lambda obs: None, "got NoneType"),
     ],

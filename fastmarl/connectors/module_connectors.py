@@ -10,7 +10,7 @@ from fastmarl.block import Block
 from fastmarl.connectors.base import Connector, Rows
 from fastmarl.errors import ConfigError, ConnectorError
 from fastmarl.lanes import LaneTable
-from fastmarl.spaces import RowLayout
+from fastmarl.spaces import RowLayout, can_hold, described
 
 
 class ModuleConnectors:
@@ -126,13 +126,14 @@ class ModuleConnectors:
             problem = f"expected arrays nested as {layout.space}, got {type(obs).__name__}: {error!r}"
             raise ConnectorError(self.module_id, name, problem) from error
         for values, leaf in zip(leaves, layout.leaves, strict=True):
-            shape, dtype = getattr(values, "shape", None), getattr(values, "dtype", None)
-            fits = dtype == leaf.dtype or (dtype is not None and np.can_cast(dtype, leaf.dtype, "same_kind"))
-            if shape != (n, *leaf.shape) or not fits:
+            is_array = isinstance(values, np.ndarray)
+            fits = is_array and (values.dtype == leaf.dtype or can_hold(leaf.dtype, values))
+            if not fits or values.shape != (n, *leaf.shape):
                 part = "".join(f"[{key!r}]" for key in leaf.path)
+                got = described(values) if is_array else type(values).__name__
                 problem = (
                     f"expected obs{part} of shape {(n, *leaf.shape)} and dtype {leaf.dtype}, as "
-                    f"recompute_output_observation_space() has it, got {type(values).__name__}, shape {shape}, {dtype}"
+                    f"recompute_output_observation_space() has it, got {got}"
                 )
                 raise ConnectorError(self.module_id, name, problem)
         return leaves

@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.errors import EnvCheckError
-from fastmarl.spaces import RowLayout
+from fastmarl.errors import EnvCheckError, ObservationError
+from fastmarl.spaces import RowLayout, described, first_unheld
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,27 @@ class StepArrays:
     terminated: np.ndarray
     truncated: np.ndarray
     infos: list[tuple[int, Hashable, dict]] = field(default_factory=list)
+
+
+def write_observations(
+    column: np.ndarray, given: np.ndarray, env_indices: Sequence[int] | np.ndarray, agent_id: Hashable
+) -> None:
+    """Write one agent's observations, or a part of them, to its column [E, ...] of a group's array.
+
+    Args:
+        given: [E, ...], of all envs and of any dtype.
+        env_indices: the envs that are written.
+
+    Raises:
+        ObservationError: the column's dtype can't hold them (NumPy would wrap integers). Its env index is that in the
+            batch, and its env step 0: the runner knows better.
+    """
+    given = given[env_indices]
+    row = first_unheld(column.dtype, given)
+    if row >= 0:
+        problem = f"observation: expected {column.dtype}, got {described(given[row])}; correct it or its space"
+        raise ObservationError(int(env_indices[row]), agent_id, 0, problem)
+    column[env_indices] = given
 
 
 def group_by_spaces(

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from fastmarl.envs.arrays import ArrayEnv, StepArrays, group_by_spaces
+from fastmarl.envs.arrays import ArrayEnv, StepArrays, group_by_spaces, write_observations
 from fastmarl.errors import EnvCheckError
 from fastmarl.spaces import RowLayout
 
@@ -121,7 +121,7 @@ class VectorGymnasiumEnv(ArrayEnv):
                     for env_index in envs.tolist():
                         target[env_index, i] = source[env_index]
                 else:
-                    target[envs, i] = source[envs]
+                    write_observations(target[:, i], source, envs, agent)
 
     def _tell(self, infos: dict[str, Any], out: StepArrays) -> None:
         for env_index in range(self.num_envs) if infos else ():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.envs.arrays import ArrayEnv, StepArrays, group_by_spaces
+from fastmarl.envs.arrays import ArrayEnv, StepArrays, group_by_spaces, write_observations
 from fastmarl.errors import EnvCheckError
 from fastmarl.spaces import RowLayout
 
@@ -75,7 +75,7 @@ class VmasEnv(ArrayEnv):
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
         joint_action = [self._tensor(actions[name][:, i]) for name, i in self._places]
         observations, rewards, terminated, truncated, infos = self.env.step(joint_action)
-        self._write_observations(observations, out, slice(None))
+        self._write_observations(observations, out, np.arange(self.num_envs))
         for key, (name, i) in zip(self._keys, self._places, strict=True):
             out.groups[name].rewards[:, i] = _array(rewards[key])
         out.terminated[:] = _array(terminated)
@@ -92,13 +92,14 @@ class VmasEnv(ArrayEnv):
 
         return torch.from_numpy(actions.reshape(self.num_envs, -1)).to(self.env.device)
 
-    def _write_observations(self, observations: Any, out: StepArrays, envs: Any) -> None:
-        for key, (name, i), leaves in zip(self._keys, self._places, self._leaves, strict=True):
+    def _write_observations(self, observations: Any, out: StepArrays, envs: np.ndarray) -> None:
+        agents = zip(self.env.agents, self._keys, self._places, self._leaves, strict=True)
+        for agent, key, (name, i), leaves in agents:
             for leaf in leaves:
                 target, source = out.groups[name].obs, observations[key]
                 for part in leaf.path:
                     target, source = target[part], source[part]
-                target[envs, i] = _array(source)[envs]
+                write_observations(target[:, i], _array(source), envs, agent.name)
 
     def _tell(self, infos: Any, out: StepArrays) -> None:
         for key, agent in zip(self._keys, self.env.agents, strict=True):

@@ -8,6 +8,7 @@ import numpy as np
 
 from fastmarl.array_scatter import Acted, ArrayScatter, take_actions
 from fastmarl.envs.arrays import ArrayEnv, StepArrays
+from fastmarl.errors import ObservationError
 from fastmarl.vector.background import BackgroundSteps
 from fastmarl.vector.parts import AfterStep, VectorParts
 
@@ -51,6 +52,8 @@ class Batch:
         out = self._scatter.arrays_for_reset()
         try:
             self.env.reset(self._own(together), out, seeds=seeds)
+        except ObservationError as error:
+            raise self._placed(error, stepped=False) from error
         except Exception as error:
             error.add_note(f"fastmarl: raised by reset() of the envs {together!s:.200}")
             raise
@@ -99,9 +102,17 @@ class Batch:
         """With the actions that were given; nothing but the env and its arrays is touched."""
         try:
             self.env.step(*self._given)
+        except ObservationError as error:
+            raise self._placed(error, stepped=True) from error
         except Exception as error:
             error.add_note(f"fastmarl: raised by step() of the batch of the envs {list(self.env_indices)!s:.200}")
             raise
+
+    def _placed(self, error: ObservationError, *, stepped: bool) -> ObservationError:
+        """The same with the runner's number of the env, and its env step."""
+        own, agent_id, _, problem = error.args
+        env_t = self._scatter.env_t(own) + 1 if stepped else 0
+        return ObservationError(self.env_indices[own], agent_id, env_t, problem)
 
     def write(self) -> Flags:
         """Record the step."""
