@@ -2,8 +2,10 @@
 
 import pytest
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from rllib.differential.broken import BROKEN
 from rllib.differential.cases import CASES, METRICS, both, case, world
+from rllib.differential.compare import Comparison, Report
 from rllib.differential.known import unexpected
 from rllib.differential.runs import Run, Sample, differences, play, wrong_path
 from rllib.differential.witness import findings, witnessed
@@ -50,6 +52,23 @@ def test_comparison_sees(name: str, sensitive_run: Run) -> None:
     got = play(SENSITIVE, BROKEN[name])
     assert got.error is None
     assert [*differences(sensitive_run, got)]
+
+
+@pytest.mark.parametrize("odd", ["none", "another piece", "a counter"])
+def test_comparison_sees_what_rllib_logs_in_the_wrong_place(odd: str) -> None:
+    """27: nothing but the timers of the pipeline of which RLlib mistakes the name."""
+    logger, place = MetricsLogger(root=False), "env_to_module_connector"
+    pieces = {"connector_pipeline_timer": "ema", "timers connectors flatten": "ema"}
+    for at in ((place,), ()):
+        for name, reduce in pieces.items():
+            logger.log_value((*at, *name.split()), 0.5, reduce=reduce)
+    if odd != "none":
+        logger.log_value(("timers", "connectors", odd), 0.5, reduce="sum" if odd == "a counter" else "ema")
+    if odd == "a counter":
+        logger.log_value((place, "timers", "connectors", odd), 0.5)
+    want = Report(logger.reduce())
+    got = Report({place: want[place]})
+    assert bool([*Comparison()(want, got, "call 1")]) == (odd != "none")
 
 
 SEEN_BY_WITNESS = (

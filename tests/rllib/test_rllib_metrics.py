@@ -1,5 +1,6 @@
 """The bulk metrics against RLlib's own logging of the same events, one by one."""
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -254,6 +255,35 @@ def test_counters_stay_alive(history: list[Call]) -> None:
             root.aggregate([without(report, STRAY)])
         np.testing.assert_equal(values(without(want, STRAY)), values(got))
         np.testing.assert_equal(values(roots[0].reduce()), values(roots[1].reduce()))
+
+
+@given(together=st.lists(st.tuples(calls, calls), min_size=1, max_size=3), rng=st.randoms(use_true_random=False))
+@settings(max_examples=20)
+def test_the_order_of_names_means_nothing_to_an_algorithm(together: list[tuple[Call, ...]], rng: Any) -> None:
+    """It is another in a report in bulk than in RLlib's. Whoever adds them up reads them in the order of a set."""
+    runners = make_runner(2), make_runner(2)
+    roots = MetricsLogger(root=True), MetricsLogger(root=True)
+    for each in together:
+        asked = [replace(call, episodes=call.episodes or ()) for call in each]
+        reports = [log_in_bulk(runner, call) for runner, call in zip(runners, asked, strict=True)]
+        roots[0].aggregate(copy.deepcopy(reports), key="env_runners")
+        roots[1].aggregate([_shuffled(report, rng) for report in reports], key="env_runners")
+        for want, got in ((roots[0].stats, roots[1].stats), (roots[0].reduce(), roots[1].reduce())):
+            assert states(want) == states(got)
+
+
+def _shuffled(report: Any, rng: Any) -> Any:
+    """With the names in another order, at all depths."""
+    if not isinstance(report, dict):
+        return report
+    names = [*report]
+    rng.shuffle(names)
+    return {name: _shuffled(report[name], rng) for name in names}
+
+
+def states(stats: dict) -> dict[tuple, str]:
+    """Path -> all there is, what clocks said included."""
+    return {path: f"{type(one)} {one.get_state()} {one.peek()}" for path, one in tree.flatten_with_path(stats)}
 
 
 def test_keys_begin_when_they_have_something_to_say() -> None:

@@ -111,6 +111,16 @@ def _one_id(runner: Any, episodes: list[MultiAgentEpisode]) -> None:
     episodes[-1].id_ = episodes[0].id_
 
 
+def _count_nothing(value: Any) -> type:
+    """Says this where no episode has ended since the last report (19)."""
+
+    def spoil(metrics: dict[str, Any]) -> None:
+        if np.isnan(metrics["num_episodes"].peek()):
+            metrics["num_episodes"].values = [value]
+
+    return _metrics(spoil)
+
+
 def _set(name: str, value: Any) -> Callable[[Any], None]:
     return lambda thing: setattr(thing, name, value)
 
@@ -160,6 +170,8 @@ BROKEN: dict[str, type] = {
     "a metric less": _metrics(lambda metrics: metrics.pop("episode_len_mean")),
     "a timer less": _metrics(lambda metrics: metrics["env_to_module_connector"].pop("connector_pipeline_timer")),
     "a metric's value": _metrics(lambda metrics: metrics["num_env_steps_sampled"].push(1)),
+    "an episode that was none": _count_nothing(1),
+    "a zero of another type": _count_nothing(0.0),
     "a metric's type": _metrics(lambda metrics: metrics.update(num_env_steps_sampled=MaxStats(window=None))),
     "a metric's window": _metrics(lambda metrics: _set("_window", 99)(metrics["episode_len_mean"])),
     "a timer's settings": _metrics(lambda metrics: _set("_ema_coeff", 0.5)(metrics["sample"])),

@@ -14,7 +14,7 @@ import tree
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from rllib.differential import tape
 from rllib.differential.callbacks import EndsOnly, note_step
-from rllib.differential.compare import Comparison, shared_memory
+from rllib.differential.compare import Comparison, Report, shared_memory
 from rllib.differential.configs import Setup, Shifted, make_config
 from rllib.differential.mappings import mapping_fn
 
@@ -35,15 +35,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class GetMetrics:
-    """A call of get_metrics(). RLlib's logger merges it key by key: their order means nothing."""
+    """A call of get_metrics()."""
 
     def on(self, runner: Any) -> Any:
-        return self._sorted(runner.get_metrics())
-
-    def _sorted(self, node: Any) -> Any:
-        if not isinstance(node, dict):
-            return node
-        return {key: self._sorted(node[key]) for key in sorted(node, key=repr)}
+        return Report(runner.get_metrics())
 
 
 @dataclass(frozen=True, kw_only=True)
