@@ -1,32 +1,30 @@
 """What the agents of one module do: rows of observations -> torch, or lean inference -> actions and outputs."""
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
-from fastmarl._finite import first_unfit
 from fastmarl.action_masks import masked
 from fastmarl.action_sampling import SMALL, ActionSampler, make_action_sampler
-from fastmarl.block import Block, Key, name_of
+from fastmarl.block import Block, Key
 from fastmarl.capturable import ModuleCapture
 from fastmarl.columns import Columns
 from fastmarl.compiling import CAPTURING_MODES, CompiledForwards
 from fastmarl.connectors.module_connectors import ModuleConnectors
-from fastmarl.distributions import n_logits_of
 from fastmarl.errors import ModuleOutputError
 from fastmarl.graphs import Call, Launch, TickGraphs
 from fastmarl.lane_state import LaneState
 from fastmarl.lanes import LaneTable
 from fastmarl.lean import LEAN, LeanModule
 from fastmarl.modules import RLModule
+from fastmarl.output_checks import ACTIONS, LEAST, LOGITS, LOGP, OutputChecks
 from fastmarl.spaces import RowLayout, flatten_struct, map_struct
 from fastmarl.transfer import Transfer
 
-OBS, ACTIONS, LOGP, LOGITS = Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS
-LEAST, MOST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
+OBS = Columns.OBS
 # What forward() gets; or the observations' own memory, for lean inference; or a forward pass that was launched before.
 Batch = dict[str, Any] | np.ndarray | Launch
 
@@ -81,8 +79,9 @@ class ModuleInference:
         self._generator = generator
         self._explore_dist = module.get_exploration_action_dist_cls()
         self._inference_dist = module.get_inference_action_dist_cls()
-        space = module.action_space
-        self._n_logits = n_logits_of(self._inference_dist, space), n_logits_of(self._explore_dist, space)
+        kinds = self._inference_dist, self._explore_dist
+        self._checks = OutputChecks(module_id, module.action_space, kinds, table)
+        self._chooses = [False, False]  # itself, its actions: in inference, in exploration
         on_cpu = transfer.device.type == "cpu" and options.graphs is None
         self._explore_sampler = make_action_sampler(self._explore_dist, rng) if on_cpu else None
         self._inference_sampler = make_action_sampler(self._inference_dist, rng) if on_cpu else None
@@ -184,7 +183,7 @@ class ModuleInference:
         return {OBS: obs, Columns.STATE_IN: self._state.nest(tensors[len(numbers) :])}
 
     def act(
-        self, batch: Batch, n: int, *, explore: bool, t: int, legal: np.ndarray | None = None
+        self, batch: Batch, lanes: np.ndarray, *, explore: bool, t: int, legal: np.ndarray | None = None
     ) -> dict[Key, np.ndarray]:
         """One forward pass, and actions. Returns every output, "actions" among them, as arrays [n, ...].
 
@@ -192,35 +191,35 @@ class ModuleInference:
 
         Args:
             batch: what `batch()` gave.
-            n: rows of the batch.
+            lanes: int32 [n], of its rows.
             t: env steps made so far, by all runners, for modules that explore by a schedule.
             legal: bool [n, choices]; other choices get the least logit, unless the module sees to that itself.
 
         Raises:
             ModuleOutputError: an output has another number of rows, NaN or infinity came out, there is nothing to act
-                upon, or there are more or fewer logits than the action space needs.
+                upon, there are more or fewer logits than the action space needs, or they leave no choice.
         """
         if isinstance(batch, np.ndarray):
             if self._lean.is_current():
                 arrays, has_actions = self._forward_lean(batch, explore, legal), False
             else:  # it has been changed since the batch was made
                 nested = self._nest(self._transfer.to_device([batch]))
-                arrays, has_actions = self._forward_torch(nested, n, explore, t, legal)
+                arrays, has_actions = self._forward_torch(nested, len(lanes), explore, t, legal)
         elif isinstance(batch, Launch):
             arrays, has_actions = batch.outputs(self), True
             if self._state is not None:
                 self._state.recall(batch.states(self))
         else:
-            arrays, has_actions = self._forward_torch(batch, n, explore, t, legal)
+            arrays, has_actions = self._forward_torch(batch, len(lanes), explore, t, legal)
         if not has_actions:
             self._add_actions(arrays, explore)
-        self._check_finite(arrays)
+        self._checks.check_finite(arrays, lanes, legal, explore=explore, chosen=not self._chooses[explore])
         return arrays
 
     def _forward_lean(self, obs: np.ndarray, explore: bool, legal: np.ndarray | None) -> dict[Key, np.ndarray]:
         logits, values = self._lean.forward(obs)
-        if logits.shape[1] != self._n_logits[explore]:
-            self._check_logits(logits.shape, explore)
+        if logits.shape[1] != self._checks.n_logits[explore]:
+            self._checks.check_logits(logits.shape, explore)
         if legal is not None and self._masks:
             np.copyto(logits, LEAST, where=~legal)
         return {LOGITS: logits} if values is None else {LOGITS: logits, Columns.VF_PREDS: values}
@@ -252,9 +251,9 @@ class ModuleInference:
             outputs = map_struct(_as_float32, outputs)
         if type(outputs) is not dict or self._state is not None:
             outputs = self._plain_outputs(outputs)
-        logits = outputs.get(LOGITS)
+        logits, self._chooses[explore] = outputs.get(LOGITS), ACTIONS in outputs
         if logits is not None and (mask is not None or ACTIONS not in outputs):
-            self._check_logits(getattr(logits, "shape", None), explore)
+            self._checks.check_logits(getattr(logits, "shape", None), explore)
             if mask is not None:
                 outputs = {**outputs, LOGITS: masked(logits, mask)}
         return outputs
@@ -337,32 +336,6 @@ class ModuleInference:
                 problem = f"expected {n} rows in output {key!r}, one for each row of its batch, got shape {array.shape}"
                 raise ModuleOutputError(self.module_id, problem)
         return arrays
-
-    def _check_logits(self, shape: tuple[int, ...] | None, explore: bool) -> None:
-        """There must be as many as the action space needs: some distributions would make do with others."""
-        expected = self._n_logits[explore]
-        if expected is not None and (shape is None or len(shape) != 2 or shape[1] != expected):
-            got = "no tensor" if shape is None else f"shape {tuple(shape)}"
-            space = self.module.action_space
-            problem = f"expected {expected} 'action_dist_inputs' a row, shape [n, {expected}], for {space}, got {got}"
-            raise ModuleOutputError(self.module_id, problem)
-
-    def _check_finite(self, arrays: dict[Key, np.ndarray]) -> None:
-        """Nobody can act upon NaN or infinity; -inf rules a choice out."""
-        logits, logp, actions = arrays.get(LOGITS), arrays.get(LOGP), arrays.get(ACTIONS)
-        if logits is not None and (row := first_unfit(logits, -np.inf, MOST)) >= 0:
-            self._blame_row(row, "NaN or inf among its 'action_dist_inputs'", logits, logits)
-        if logp is not None and (row := first_unfit(logp, -np.inf, np.inf)) >= 0:
-            self._blame_row(row, "log-probability NaN", logp, logits)
-        leaves = [leaf for key, leaf in arrays.items() if name_of(key) == ACTIONS] if actions is None else (actions,)
-        for leaf in leaves:
-            if (row := first_unfit(leaf, LEAST, MOST)) >= 0:
-                self._blame_row(row, "NaN or inf in its action", leaf, logits)
-
-    def _blame_row(self, row: int, what: str, values: np.ndarray, logits: np.ndarray | None) -> NoReturn:
-        origin = f", from 'action_dist_inputs' {logits[row]}" if logits is not None and logits is not values else ""
-        problem = f"row {row} of its batch has {what}: {values[row]}{origin}; are weights or inputs NaN?"
-        raise ModuleOutputError(self.module_id, problem)
 
     def _check_untouched(self, batch: dict[str, Any]) -> None:
         obs = batch[OBS]

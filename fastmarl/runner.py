@@ -323,16 +323,17 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
             policy: Any = policies[module]
             inference, env_actions, masks = policy.inference, policy.env_actions, policy.masks
             block, n = store.blocks[module], end - first
+            lanes = block.lane_R[first:end]
             begun = perf_counter()
             legal = masks.legal(block, first, end)
             batch = {} if goal.random_actions else inference.batch(block, first, end)
             batched = perf_counter()
             if goal.random_actions:
                 outputs = env_actions.random(n, self._rng, legal)
-                inference.begin_state(block.lane_R[first:end])
+                inference.begin_state(lanes)
             else:
-                outputs = inference.act(batch, n, explore=explore, t=t, legal=legal)
-                inference.keep_state(block.lane_R[first:end], outputs)
+                outputs = inference.act(batch, lanes, explore=explore, t=t, legal=legal)
+                inference.keep_state(lanes, outputs)
             if legal is not None and not masks.on_record:
                 outputs[Columns.ACTION_MASK] = legal
             acted = perf_counter()

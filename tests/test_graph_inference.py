@@ -170,7 +170,7 @@ def test_two_launches_of_a_module_with_memory_keep_their_states_apart(capturing)
     graphs = runner._inference_options.graphs
     launches = [graphs.launch([call], explore=False) for call in calls]
     for launch, call, (begin, stop) in zip(launches, calls, [(first, middle), (middle, end)], strict=True):
-        outputs = inference.act(launch, stop - begin, explore=False, t=0)
+        outputs = inference.act(launch, lanes[begin:stop], explore=False, t=0)
         inference.keep_state(lanes[begin:stop], outputs)
         for name, state in zip("hc", call.states, strict=True):
             assert state.any()

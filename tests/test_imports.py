@@ -43,6 +43,7 @@ LAYERS = [
         "compiling",
         "devices",
         "lane_state",
+        "output_checks",
         "inference",
         "episode_selection",
         "policies",

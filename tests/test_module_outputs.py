@@ -146,7 +146,7 @@ def with_bad(n, place, bad):
 def test_logits_of_nan_or_infinity_are_an_error(make, action_space, n, bad, explore):
     for place in range(n):
         runner = make(action_space, says=with_bad(n, place, bad))
-        with pytest.raises(ModuleOutputError, match=r"module 'default_policy': row 0 of its batch has .*NaN"):
+        with pytest.raises(ModuleOutputError, match=r"module 'default_policy': row 0 of its batch, env 0, .*NaN"):
             runner.sample(num_timesteps=2, explore=explore)
 
 
@@ -209,3 +209,51 @@ def test_the_first_unfit_row_is_found(rng, dtype):
 def test_numbers_that_are_no_floats_are_fit():
     for values in (np.arange(3), np.zeros(0, np.float32), np.zeros((0, 3)), np.zeros((3, 0)), np.ones(2, bool)):
         assert first_unfit(values, LEAST, MOST) == -1
+
+
+OUT = -np.inf
+NO_CHOICE = [
+    (Discrete(3), [OUT] * 3),
+    (MultiDiscrete([2, 3]), [0, 1, OUT, OUT, OUT]),
+    (MultiDiscrete([2, 3]), [OUT, OUT, 0, 1, 2]),
+    (MIXED, [OUT, OUT, 0, 0, 0, 0, 1, 1, 1, 1, 1]),
+    (MIXED, [0, 0, 0, 0, 0, 0, 1, OUT, OUT, OUT, OUT]),
+]
+
+
+@pytest.mark.parametrize("explore", [True, False])
+@pytest.mark.parametrize(("action_space", "logits"), NO_CHOICE, ids=str)
+def test_logits_that_leave_no_choice_are_an_error(make, action_space, logits, explore):
+    runner = make(action_space, says={"action_dist_inputs": np.array(logits, np.float32)})
+    with pytest.raises(ModuleOutputError, match="row 0 of its batch, env 0, agent 'agent_0', env step 0, has -inf as"):
+        runner.sample(num_timesteps=2, explore=explore)
+
+
+class Once(Saying):
+    """Leaves no choice to the fourth of those who act, at its third step."""
+
+    def _forward(self, batch, **kwargs):
+        is_it = (batch["obs"][:, 0] == 2) & (torch.arange(len(batch["obs"])) == 3)
+        return {"action_dist_inputs": torch.where(is_it[:, None], OUT, torch.zeros(1, 3))}
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_who_has_no_choice_is_told_with_env_agent_and_step(make, explore):
+    runner = make(Discrete(3), Once, num_envs_per_env_runner=2)
+    with pytest.raises(ModuleOutputError, match="env 1, agent 'agent_1', env step 2, has -inf as"):
+        runner.sample(num_timesteps=8, explore=explore)
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_choices_that_the_env_rules_out_are_none(make, explore):
+    says = {"action_dist_inputs": np.array([0, OUT, OUT], np.float32)}
+    runner = make(Discrete(3), says=says, env_config={"mask": np.array([0, 1, 1])})
+    with pytest.raises(ModuleOutputError, match="env step 1, has -inf as"):
+        runner.sample(num_timesteps=4, explore=explore)
+    assert make(Discrete(3), says=says, env_config={"mask": np.array([1, 1, 0])}).sample(num_timesteps=4)
+
+
+def test_who_chooses_actions_needs_no_choice_by_logits(make):
+    says = {"action_dist_inputs": np.full(3, OUT, np.float32), "actions": np.int64(2)}
+    (chunk,) = make(Discrete(3), says=says).sample(num_timesteps=2, explore=False)
+    assert chunk.agent_episodes["agent_0"].get_actions().tolist() == [2, 2]

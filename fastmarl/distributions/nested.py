@@ -119,6 +119,25 @@ class Nothing(Distribution):
         return self
 
 
+def choice_parts(kind: type[Distribution], begin: int = 0, end: int | None = None) -> list[slice]:
+    """Where in a row from `begin` to `end` the logits of each choice among several stand.
+
+    Those of numbers are left out, and so are those of distributions of one's own: nobody knows what they mean.
+    """
+    bound, attributes = vars(kind).get("bound", (kind, ()))
+    given = dict(attributes)
+    if bound is MultiDistribution:
+        kinds, sizes = given["kinds"], given["input_dims"]
+    elif bound is MultiCategorical:
+        sizes = given["nvec"]
+        kinds = (Categorical,) * len(sizes)
+    else:
+        return [slice(begin, end)] if bound is Categorical else []
+    begins = [begin + sum(sizes[:i]) for i in range(len(sizes))]
+    parts = zip(kinds, begins, sizes, strict=True)
+    return [found for part, first, size in parts for found in choice_parts(part, first, first + size)]
+
+
 def _sum(terms: list[Tensor]) -> Tensor:
     total = terms[0]
     for term in terms[1:]:
