@@ -22,7 +22,7 @@ from fastmarl.rllib.sampling import sampler_of
 from fastmarl.rllib.sampling_cpu import RowSampler
 from fastmarl.rllib.sampling_own import OwnSampler, is_finite, own_sampler_of
 from fastmarl.rllib.sampling_torch import Sampler
-from fastmarl.spaces import flatten_struct
+from fastmarl.spaces import flatten_struct, map_struct
 from fastmarl.transfer import StagedCopy
 
 Batch = dict[str, Any] | np.ndarray
@@ -107,21 +107,14 @@ class ExactInference:
             part.leave_modes()
 
     def leaves_input_untouched(self, module_id: str) -> bool:
-        """Whether the module neither writes to nor keeps the tensors it is given."""
-        part = self._part(module_id)
+        """Whether the module neither writes to nor keeps the tensors it is given, as it was when it last acted."""
+        part = self._parts.get(module_id)
         return part is not None and part.is_quick and not self._runs_whole
 
     def reads(self, module_id: str, layout: ObservationLayout, n: int) -> bool:
         """Whether to give `answer` n rows of the module's observations as they lie in memory."""
-        part = self._part(module_id)
-        return part is not None and part.lean is not None and part.lean.reads(layout, n)
-
-    def _part(self, module_id: str) -> "ModulePart | None":
-        """What is known of a module, if it is still the same."""
         part = self._parts.get(module_id)
-        # not by get(), which is five times as slow; MultiRLModule's own forward methods look here, too
-        is_same = part is not None and part.module is self._module._rl_modules.get(module_id) and part.watch.holds()
-        return part if is_same else None
+        return part is not None and part.lean is not None and part.lean.reads(layout, n)
 
     def answer(self, batches: dict[str, Batch], *, explore: bool, t: int) -> dict[str, dict[Key, np.ndarray]]:
         """What all modules say and do, in the order of `batches`.
@@ -140,7 +133,10 @@ class ExactInference:
             ModuleOutputError: there is nothing to act upon, or an output has no rows.
             RuntimeError: NaN came out while exploring; torch raises it as under RLlib.
         """
-        parts = self._parts_of(batches)
+        if not self._are_current(batches):
+            self.refresh()
+            batches = {module_id: map_struct(_own, batch) for module_id, batch in batches.items()}
+        parts = {module_id: self._parts[module_id] for module_id in batches}
         with self._mode:
             if self._runs_whole:
                 module = self._module
@@ -150,15 +146,14 @@ class ExactInference:
             self.forwarded_at = perf_counter()
             return {module_id: part.act(outputs[module_id], explore) for module_id, part in parts.items()}
 
-    def _parts_of(self, module_ids: Iterable[str]) -> dict[str, "ModulePart"]:
-        found = {}
+    def _are_current(self, module_ids: Iterable[str]) -> bool:
+        """Whether these modules still are what is known of them."""
+        modules = self._module._rl_modules  # its get() is five times as slow; its own forward methods look here, too
         for module_id in module_ids:
-            part = self._part(module_id)
-            if part is None:
-                self.refresh()
-                return {module_id: self._parts[module_id] for module_id in module_ids}
-            found[module_id] = part
-        return found
+            part = self._parts.get(module_id)
+            if part is None or part.module is not modules.get(module_id) or not part.watch.holds():
+                return False
+        return True
 
 
 class ModulePart:
@@ -336,6 +331,11 @@ class ModulePart:
         if narrowed is not None:
             return array.astype(narrowed)
         return array.copy() if copies else array
+
+
+def _own(leaf: Any) -> Any:
+    """A copy of what may be memory of the record, for a module that may write to it."""
+    return torch.from_numpy(leaf.numpy().copy()) if isinstance(leaf, Tensor) and leaf.is_cpu else leaf
 
 
 def _leaves(outputs: dict[str, Any]) -> dict[Key, Any]:

@@ -348,6 +348,27 @@ def test_rows_that_were_promised_run_by_torch_if_the_module_has_changed_since(rn
     assert_close(answers["a"]["action_dist_inputs"], logits_of(multi["a"], obs))
 
 
+class Scribbling(Choosing):
+    """Writes to its input, as modules may."""
+
+    def _forward(self, batch: dict, **kwargs: Any) -> dict:
+        batch["obs"].zero_()
+        return super()._forward(batch, **kwargs)
+
+
+def test_a_module_that_came_after_a_batch_was_made_gets_a_copy() -> None:
+    """The one before only reads: its batch may be memory of the record."""
+    spec = RLModuleSpec(module_class=Scribbling, observation_space=OBS, action_space=CHOICE)
+    multi = MultiRLModuleSpec(rl_module_specs={}).build()
+    multi.add_module("a", make_module())
+    inference, obs = ExactInference(multi, None), np.ones((2, 5), np.float32)
+    assert inference.leaves_input_untouched("a")
+    multi.add_module("a", spec.build(), override=True)
+    inference.answer({"a": {"obs": torch.from_numpy(obs)}}, explore=False, t=0)
+    assert obs.all()
+    assert not inference.leaves_input_untouched("a")
+
+
 def share_memory(module: Any) -> None:
     module.share_memory()
 
