@@ -1,5 +1,6 @@
 """One module: the net of one or more agents."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -119,9 +120,13 @@ class RLModule(torch.nn.Module):
         """The same for training."""
         return self.get_exploration_action_dist_cls()
 
-    def get_state(self) -> dict[str, np.ndarray]:
-        """Copies of all weights and buffers, by their names in `state_dict()`; bfloat16 comes as float32."""
-        return {name: _to_array(tensor) for name, tensor in self._net().state_dict().items()}
+    def get_state(self) -> dict[str, Any]:
+        """Copies of all weights and buffers, by their names in `state_dict()`; bfloat16 comes as float32. What a part's
+        `get_extra_state()` returns is among them as it is; checkpoints hold it if it is made of what these can hold."""
+        return {
+            name: copy.deepcopy(value) if _is_extra(name) else _to_array(value)
+            for name, value in self._net().state_dict().items()
+        }
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Raise ConfigError if `state` is none for `set_state()`, without a change to anything: all parts of a state
@@ -133,22 +138,50 @@ class RLModule(torch.nn.Module):
         """Take over what `get_state()` gave.
 
         Raises:
-            ConfigError: names, shapes or kinds of numbers are those of another net; nothing was changed.
+            ConfigError: names, shapes or kinds of numbers are those of another net; nothing was changed. Nor was it
+                if a part's own `set_extra_state()` raises an error, which comes as it is.
         """
-        self._net().load_state_dict(self._read(state))
+        given = self._read(state)
+        before = self.get_state() if any(map(_is_extra, given)) else None
+        try:
+            self._net().load_state_dict(given)
+        except Exception:
+            if before is not None:
+                self._net().load_state_dict(self._read(before))
+            raise
 
-    def _read(self, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    def _read(self, state: Mapping[str, Any]) -> dict[str, Any]:
         net = self._net()
         check_mapping(f"the state of a {type(net).__name__}", state)
-        tensors = {name: _to_tensor(name, value) for name, value in state.items()}
-        problems = _differences(net.state_dict(), tensors)
+        own = net.state_dict()
+        given = {
+            name: _as_own(own.get(name), value) if _is_extra(name) else _to_tensor(name, value)
+            for name, value in state.items()
+        }
+        problems = _differences(own, given)
         if problems:
             raise ConfigError(f"this state is not one of this {type(net).__name__}: {'; '.join(problems)}")
-        return tensors
+        return given
 
     def _net(self) -> torch.nn.Module:
         """Whose weights the state consists of."""
         return self
+
+
+def _is_extra(name: str) -> bool:
+    """Whether it is torch's name for what a part's `get_extra_state()` returns: anything."""
+    return isinstance(name, str) and name.split(".")[-1] == "_extra_state"
+
+
+def _as_own(own: Any, given: Any) -> Any:
+    """A copy of a part of an extra state; an array from a checkpoint is a tensor where the module itself has one."""
+    if isinstance(own, torch.Tensor) and isinstance(given, np.ndarray):
+        return _to_tensor("an extra state", given.copy())
+    if type(given) is dict and isinstance(own, dict):
+        return {key: _as_own(own.get(key), value) for key, value in given.items()}
+    if type(given) in (list, tuple) and isinstance(own, (list, tuple)) and len(own) == len(given):
+        return type(given)(map(_as_own, own, given))
+    return copy.deepcopy(given)
 
 
 def _to_array(tensor: torch.Tensor) -> np.ndarray:
@@ -167,10 +200,10 @@ def _to_tensor(name: str, value: Any) -> torch.Tensor:
         raise ConfigError(f"{name} must be an array of numbers, got {type(value).__name__}: {error}") from error
 
 
-def _differences(own: dict[str, torch.Tensor], given: dict[str, torch.Tensor]) -> list[str]:
+def _differences(own: dict[str, Any], given: dict[str, Any]) -> list[str]:
     missing = [f"{name} is missing" for name in own if name not in given]
     unknown = [f"{name} is unknown" for name in given if name not in own]
-    both = [(name, given[name], tensor) for name, tensor in own.items() if name in given]
+    both = [(name, given[name], tensor) for name, tensor in own.items() if name in given and not _is_extra(name)]
     shapes = [
         f"{name} has shape {list(value.shape)}, not {list(tensor.shape)}"
         for name, value, tensor in both
