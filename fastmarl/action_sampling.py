@@ -5,8 +5,9 @@ from typing import Protocol
 
 import numpy as np
 
+from fastmarl._draws import ChoiceDraws
 from fastmarl.distributions import Categorical, DiagGaussian, Distribution, MultiCategorical
-from fastmarl.kernels.sample import likeliest_choices, sample_choices, sample_gaussian
+from fastmarl.kernels.sample import likeliest_choices, sample_gaussian
 
 SMALL = 8192  # logits; torch is not slower with more
 
@@ -23,7 +24,7 @@ class ActionSampler(Protocol):
     n_logits: int | None
 
     def sample(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(actions [n, *action shape], their log-probabilities float32 [n]) for float32 [n, k], C-contiguous."""
+        """(actions [n, *action shape], their log-probabilities float32 [n]) for [n, k]."""
 
     def likeliest(self, logits: np.ndarray) -> np.ndarray:
         """The most likely actions [n, *action shape]."""
@@ -43,26 +44,30 @@ def make_action_sampler(kind: type[Distribution], rng: np.random.Generator) -> A
 
 
 class _Room:
-    """Memory for random numbers, actions and log-probabilities; what was ever enough is kept.
+    """Memory for actions, log-probabilities and what else there is of each action; what was ever enough is kept.
 
     Args:
-        noise, actions: dtypes.
+        shape: of an action; None: one axis.
+        dtypes: of the arrays [n, k], the last of which is that of the actions.
     """
 
-    def __init__(self, noise: type, actions: type):
-        self._dtypes = noise, actions, np.float32
+    def __init__(self, shape: tuple[int, ...] | None, *dtypes: type):
+        self._shape = shape
+        self._dtypes = *dtypes, np.float32
         self._memories: list[np.ndarray] = [np.empty(0, dtype) for dtype in self._dtypes]
         self._arrays: tuple[np.ndarray, ...] = ()
-        self._shape = -1, -1
+        self._size = -1, -1
 
     def of(self, n: int, k: int) -> tuple[np.ndarray, ...]:
-        """(random numbers [n, k], actions [n, k], log-probabilities [n]), to be written."""
-        if self._shape != (n, k):
-            if n * k > len(self._memories[0]) or n > len(self._memories[2]):
+        """(arrays [n, k], actions [n, *shape] in the memory of the last one, log-probabilities [n]), to be written."""
+        if self._size != (n, k):
+            if n * k > len(self._memories[0]) or n > len(self._memories[-1]):
                 self._memories = [np.empty(n * max(1, k), dtype) for dtype in self._dtypes]
-            noise, actions, logp = self._memories
-            self._arrays = noise[: n * k].reshape(n, k), actions[: n * k].reshape(n, k), logp[:n]
-            self._shape = n, k
+            *memories, logp = self._memories
+            arrays = [memory[: n * k].reshape(n, k) for memory in memories]
+            actions = arrays[-1] if self._shape is None else arrays[-1].reshape(n, *self._shape)
+            self._arrays = *arrays, actions, logp[:n]
+            self._size = n, k
         return self._arrays
 
 
@@ -75,29 +80,22 @@ class ChoiceSampler:
     """
 
     def __init__(self, rng: np.random.Generator, nvec: tuple[int, ...] | None, shape: tuple[int, ...]):
-        self._rng = rng
-        self._shape = shape
-        self._nvec_P = np.array(nvec or [0], np.int64)
+        self._draws = ChoiceDraws(rng, nvec)
+        self._nvec = nvec
+        self._n_parts = 1 if nvec is None else len(nvec)
         self.n_logits = None if nvec is None else sum(nvec)
-        self._room = _Room(np.float64, np.int64)
+        self._room = _Room(shape, np.int64)
 
     def sample(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        n, nvec_P = len(logits), self._parts(logits)
-        uniform_NP, actions_NP, logp_N = self._room.of(n, len(nvec_P))
-        self._rng.random(out=uniform_NP)
-        sample_choices(logits, nvec_P, uniform_NP, actions_NP, logp_N)
-        return actions_NP.reshape(n, *self._shape), logp_N
+        actions_NP, actions, logp_N = self._room.of(len(logits), self._n_parts)
+        self._draws.draw_into(logits, actions_NP, logp_N)
+        return actions, logp_N
 
     def likeliest(self, logits: np.ndarray) -> np.ndarray:
-        n, nvec_P = len(logits), self._parts(logits)
-        _, actions_NP, _ = self._room.of(n, len(nvec_P))
-        likeliest_choices(logits, nvec_P, actions_NP)
-        return actions_NP.reshape(n, *self._shape)
-
-    def _parts(self, logits: np.ndarray) -> np.ndarray:
-        if self.n_logits is None and self._nvec_P[0] != logits.shape[1]:
-            self._nvec_P = np.array([logits.shape[1]], np.int64)
-        return self._nvec_P
+        actions_NP, actions, _ = self._room.of(len(logits), self._n_parts)
+        nvec_P = np.array(self._nvec or [logits.shape[1]], np.int64)
+        likeliest_choices(np.ascontiguousarray(logits, np.float32), nvec_P, actions_NP)
+        return actions
 
 
 class GaussianSampler:
@@ -109,22 +107,17 @@ class GaussianSampler:
 
     def __init__(self, rng: np.random.Generator, shape: tuple[int, ...] | None):
         self._rng = rng
-        self._shape = shape
         self.n_logits = None if shape is None else 2 * math.prod(shape)
-        self._room = _Room(np.float32, np.float32)
+        self._room = _Room(shape, np.float32, np.float32)
 
     def sample(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        n, k = len(logits), logits.shape[1] // 2
-        noise_NK, actions_NK, logp_N = self._room.of(n, k)
+        noise_NK, actions_NK, actions, logp_N = self._room.of(len(logits), logits.shape[1] // 2)
         self._rng.standard_normal(out=noise_NK, dtype=np.float32)
-        sample_gaussian(logits, noise_NK, actions_NK, logp_N)
-        return self._shaped(actions_NK), logp_N
+        sample_gaussian(np.ascontiguousarray(logits, np.float32), noise_NK, actions_NK, logp_N)
+        return actions, logp_N
 
     def likeliest(self, logits: np.ndarray) -> np.ndarray:
         n, k = len(logits), logits.shape[1] // 2
-        _, actions_NK, _ = self._room.of(n, k)
+        _, actions_NK, actions, _ = self._room.of(n, k)
         np.copyto(actions_NK, logits[:, :k])
-        return self._shaped(actions_NK)
-
-    def _shaped(self, actions_NK: np.ndarray) -> np.ndarray:
-        return actions_NK if self._shape is None else actions_NK.reshape(len(actions_NK), *self._shape)
+        return actions

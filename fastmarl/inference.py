@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from fastmarl._finite import all_finite
 from fastmarl.action_masks import masked
 from fastmarl.action_sampling import SMALL, ActionSampler, make_action_sampler
 from fastmarl.block import Block, Key
@@ -200,8 +201,9 @@ class ModuleInference:
                 upon, there are more or fewer logits than the action space needs, or they leave no choice.
         """
         if isinstance(batch, np.ndarray):
-            if self._lean.is_current():
-                arrays, has_actions = self._forward_lean(batch, explore, legal), False
+            answered = self._lean.forward(batch)
+            if answered is not None:
+                arrays, has_actions = self._lean_outputs(*answered, explore, legal), False
             else:  # it has been changed since the batch was made
                 nested = self._nest(self._transfer.to_device([batch]))
                 arrays, has_actions = self._forward_torch(nested, len(lanes), explore, t, legal)
@@ -213,11 +215,13 @@ class ModuleInference:
             arrays, has_actions = self._forward_torch(batch, len(lanes), explore, t, legal)
         if not has_actions:
             self._add_actions(arrays, explore)
-        self._checks.check_finite(arrays, lanes, legal, explore=explore, chosen=not self._chooses[explore])
+        if not all_finite(arrays):
+            self._checks.check_finite(arrays, lanes, legal, explore=explore, chosen=not self._chooses[explore])
         return arrays
 
-    def _forward_lean(self, obs: np.ndarray, explore: bool, legal: np.ndarray | None) -> dict[Key, np.ndarray]:
-        logits, values = self._lean.forward(obs)
+    def _lean_outputs(
+        self, logits: np.ndarray, values: np.ndarray | None, explore: bool, legal: np.ndarray | None
+    ) -> dict[Key, np.ndarray]:
         if logits.shape[1] != self._checks.n_logits[explore]:
             self._checks.check_logits(logits.shape, explore)
         if legal is not None and self._masks:
@@ -267,7 +271,6 @@ class ModuleInference:
                 chosen = self._chosen_by_torch(torch.from_numpy(logits), explore)
                 arrays.update(self._to_arrays(chosen, len(logits)))
             return
-        logits = np.ascontiguousarray(logits, np.float32)
         if explore:
             arrays[ACTIONS], arrays[LOGP] = sampler.sample(logits)
         else:

@@ -77,7 +77,7 @@ class LeanModule:
         """Look at the module again: its layers, where its weights are, what hooks into it.
 
         To be called before the module acts, where somebody may have changed it since: methods and hooks are seen only
-        here, layers and where weights lie at every call of `is_current()`, too.
+        here, layers and where weights lie at every call of `forward()`, too.
         """
         try:
             if self._cannot:
@@ -92,20 +92,16 @@ class LeanModule:
             self._key, self._net = net.key(), net.compiled()
         self.max_rows, self.backend = net.layers.max_rows(), LEAN
 
-    def is_current(self) -> bool:
-        """Whether it can still be run, as the module is now. To be asked right before `forward()`."""
-        if self._watch is None or not self._watch.holds():
-            self.renew()
-        return self._net is not None
-
-    def forward(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """(logits float32 [n, k], values float32 [n] or None), which the next call overwrites.
+    def forward(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """(logits float32 [n, k], values float32 [n] or None), which the next call overwrites; or None: as the module
+        is now, it can't be run like this.
 
         Args:
             obs: [n, ...] of the layout's dtype, C-contiguous, n <= max_rows.
         """
-        assert self._net is not None
-        return self._net.forward(obs)
+        if self._watch is None or not self._watch.holds():
+            self.renew()
+        return None if self._net is None else self._net.forward(obs)
 
 
 def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowed: bool, dtype: str) -> str:

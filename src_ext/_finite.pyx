@@ -2,6 +2,8 @@
 cimport numpy as cnp
 import numpy as np
 
+from fastmarl.columns import Columns
+
 cnp.import_array()
 
 ctypedef fused real:
@@ -9,7 +11,24 @@ ctypedef fused real:
     double
 
 
-def first_unfit(cnp.ndarray values, double least, double most):
+cdef double LEAST = np.finfo(np.float32).min, MOST = np.finfo(np.float32).max
+cdef str LOGITS = Columns.ACTION_DIST_INPUTS, LOGP = Columns.ACTION_LOGP, ACTIONS = Columns.ACTIONS
+
+
+def all_finite(dict outputs):
+    """Whether a module's logits, log-probabilities and actions are all numbers, and within what float32 can hold.
+
+    Args:
+        outputs: arrays, by names; leaves of nested outputs by (name, *path).
+    """
+    for key, values in outputs.items():
+        name = key[0] if type(key) is tuple else key
+        if (name == LOGITS or name == LOGP or name == ACTIONS) and first_unfit(values, LEAST, MOST) >= 0:
+            return False
+    return True
+
+
+cpdef Py_ssize_t first_unfit(cnp.ndarray values, double least, double most) except -2:
     """The first row of `values` [n, ...] with a number that is not in least .. most; -1 if there is none.
 
     NaN is in no range. Numbers that are no floats are fit.

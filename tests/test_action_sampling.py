@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from fastmarl._draws import ChoiceDraws
 from fastmarl.action_sampling import make_action_sampler
 from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls
+from fastmarl.kernels.sample import sample_choices_numpy
 
 SPACES = [
     gym.spaces.Discrete(4),
@@ -81,6 +83,30 @@ def test_memory_that_was_ever_enough_is_written_again(rng, space):
 
 def copied(arrays):
     return [array.copy() for array in arrays]
+
+
+@pytest.mark.parametrize("space", SPACES[:3], ids=str)
+def test_choices_are_drawn_as_numpy_draws_them(rng, space):
+    logits = random_logits(rng, space, 40)
+    actions, logp = sampler_of(space).sample(logits)
+    nvec_P = np.atleast_1d(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec.ravel())
+    expected, expected_logp = np.empty((40, len(nvec_P)), np.int64), np.empty(40, np.float32)
+    uniform = np.random.default_rng(0).random(expected.shape)
+    sample_choices_numpy(logits, nvec_P, uniform, expected, expected_logp)
+    np.testing.assert_array_equal(actions.reshape(40, -1), expected)
+    np.testing.assert_allclose(logp, expected_logp, rtol=1e-6)
+
+
+def test_choices_are_only_written_where_there_is_room(rng):
+    logits, (actions, logp) = np.zeros((3, 4), np.float32), (np.empty((3, 1), np.int64), np.empty(3, np.float32))
+    draws = ChoiceDraws(rng, None)
+    draws.draw_into(logits.astype(float), actions, logp)
+    bad = [(actions[:2], logp), (actions, logp[:2]), (actions.astype(np.int32), logp), (actions, logp.astype(float))]
+    for wrong in [*bad, (actions[::-1], logp), (actions, np.zeros(6, np.float32)[::2])]:
+        with pytest.raises(ValueError, match="expected room for 3 actions of 1"):
+            draws.draw_into(logits, *wrong)
+    with pytest.raises(ValueError, match=r"expected logits \[n, k\], got \(3,\)"):
+        draws.draw_into(logits[:, 0], actions, logp)
 
 
 def test_gaussian_actions_are_normal():

@@ -13,7 +13,7 @@ from ray.rllib.core.distribution.torch.torch_distribution import (
     TorchMultiCategorical,
 )
 
-from fastmarl._rllib_draws import ChoiceDraws
+from fastmarl._draws import ChoiceDraws
 from fastmarl.kernels.sample import sample_gaussian
 from fastmarl.rllib.sampling import partial_of
 

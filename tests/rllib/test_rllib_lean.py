@@ -24,7 +24,7 @@ from scipy import stats
 from torch import nn
 
 from fastmarl import dense_layers
-from fastmarl._rllib_draws import ChoiceDraws
+from fastmarl._draws import ChoiceDraws
 from fastmarl.kernels.sample import sample_choices_numpy
 from fastmarl.rllib import MultiAgentEnvRunner
 from fastmarl.rllib.inference import ExactInference
