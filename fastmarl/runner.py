@@ -78,6 +78,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
         )
         self._kept = KeptChunks()
         self._rescued: list[MultiAgentEpisode] = []  # by a call that then failed, or before anything can fail no more
+        self._evaluated: list[MultiAgentEpisode] = []  # likewise, by evaluate()
         self._earlier_chunks: dict[str, list[MultiAgentEpisode]] = {}  # of running episodes, for on_episode_end alone
         self._failures: Failures | None = None
         self._envs = Envs(config)
@@ -345,10 +346,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
 
     def _keep_finished(self, goal: Goal) -> None:
         """The call has failed: the episodes that have finished are returned by the next one, and it counts."""
-        self._policies.leave_modes()
-        self._stamp_actions()
-        known = set(map(id, self._rescued))
-        self._rescued += [chunk for chunk in self._store.finished_chunks() if id(chunk) not in known]
+        self._rescue_into(self._rescued)
         for env_index in range(self.num_envs):
             self._store.take_back(env_index, whole_chunk=False)
         goal.env_steps -= self.env.n_stepping  # nobody will hear of them

@@ -98,6 +98,13 @@ class RunnerEpisodes:
                 self._call_for_env("on_episode_start", env_index, self._store.running_chunk(env_index))
         self._counts.reset_seconds += perf_counter() - begun
 
+    def _rescue_into(self, kept: list[MultiAgentEpisode]) -> None:
+        """The call has failed: add the episodes that have finished, if they are not there yet."""
+        self._policies.leave_modes()
+        self._stamp_actions()
+        known = set(map(id, kept))
+        kept += [chunk for chunk in self._store.finished_chunks() if id(chunk) not in known]
+
     def _drop_begun(self, env_indices: set[int]) -> None:
         """Drop the running episodes of which a step was made, or whose policies are not those that it would have now,
         and those of other envs than these, which take no part in this call."""

@@ -26,6 +26,7 @@ class RunnerEvaluation:
     _calls: CallGuard
     _counts: RunnerMetrics
     _envs: Envs
+    _evaluated: list[MultiAgentEpisode]
     _generator: torch.Generator
     _goal: Goal
     _has_envs: bool
@@ -55,11 +56,12 @@ class RunnerEvaluation:
             explore: sample actions, or take the most likely ones.
 
         Returns:
-            The episodes, in the order of `seeds`; one in which an agent has respawned is in several chunks.
+            The episodes, in the order of `seeds`; one in which an agent has respawned is in several chunks. If the last
+            call has failed, those that had finished in it come before.
 
         Raises:
             ConfigError: the numbers are none, or the batch that steps in arrays can't be seeded for each episode.
-            Else what `sample()` raises: the call has then no episodes.
+            Else what `sample()` raises. Episodes that had finished are returned by the next call of `evaluate()`.
         """
         self._check_running()
         if isinstance(num_episodes, bool) or not isinstance(num_episodes, (int, np.integer)) or num_episodes < 0:
@@ -90,17 +92,28 @@ class RunnerEvaluation:
         with self._apart(goal, seeds):
             self._drop_begun(set())
             self._store.renew()
-            with self._policies.sampling():
-                self._reset_envs(goal.begin(range(n_envs)))
-                self._run(goal, explore)
-            self._stamp_actions()
-            chunks = goal.wanted(self._store.end_chunks())
+            try:
+                with self._policies.sampling():
+                    self._reset_envs(goal.begin(range(n_envs)))
+                    self._run(goal, explore)
+                self._stamp_actions()
+                self._evaluated += _in_order(goal.wanted(self._store.end_chunks()), goal, n_envs)
+            except BaseException:
+                self._keep_evaluated(goal)
+                raise
             self._store.sum_up()
             self._store.end_call()
             self._policies.tidy()
         self._is_whole = True
-        places = _places(goal, n_envs)
-        return sorted(chunks, key=lambda chunk: places[chunk.id_])
+        episodes, self._evaluated = self._evaluated, []
+        return episodes
+
+    def _keep_evaluated(self, goal: Goal) -> None:
+        """The call has failed: the episodes that have finished are returned by the next one."""
+        finished: list[MultiAgentEpisode] = []
+        self._rescue_into(finished)
+        known = set(map(id, self._evaluated))
+        self._evaluated += _in_order([chunk for chunk in finished if id(chunk) not in known], goal, len(self._seeds))
 
     @contextmanager
     def _apart(self, goal: Goal, seeds: list[int] | None) -> Iterator[None]:
@@ -146,6 +159,9 @@ class RunnerEvaluation:
     def _drop_begun(self, env_indices: set[int]) -> None:
         raise NotImplementedError
 
+    def _rescue_into(self, kept: list[MultiAgentEpisode]) -> None:
+        raise NotImplementedError
+
     def _reset_envs(self, env_indices: list[int]) -> None:
         raise NotImplementedError
 
@@ -156,10 +172,10 @@ class RunnerEvaluation:
         raise NotImplementedError
 
 
-def _places(goal: Goal, n_envs: int) -> dict[str, int]:
-    """Episode id -> its number: each env ends its episodes in the order in which they begin."""
+def _in_order(chunks: list[MultiAgentEpisode], goal: Goal, n_envs: int) -> list[MultiAgentEpisode]:
+    """Those of finished episodes, by the episodes' numbers: each env ends its own in the order in which they begin."""
     ended, places = [0] * n_envs, {}
     for id_, env_index in goal.finished_ids.items():
         places[id_] = env_index + n_envs * ended[env_index]
         ended[env_index] += 1
-    return places
+    return sorted((chunk for chunk in chunks if chunk.id_ in places), key=lambda chunk: places[chunk.id_])

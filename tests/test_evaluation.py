@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from reference.batched import Batched
 from test_goals import KINDS as LENGTH_KINDS
 from test_goals import LENGTHS
 from test_processes import contents, make_runner
@@ -97,6 +98,34 @@ def test_an_error_leaves_a_runner_that_goes_on(tmp_path):
     assert same(runner.get_state(), before)
     assert len(runner.evaluate(4)) == 4
     assert sum(map(len, runner.sample(num_timesteps=30))) >= 30
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_had_finished_before_an_error_comes_with_the_next_call(kind, tmp_path):
+    class Failing(Levels):
+        def reset(self, *, seed=None, options=None):
+            if seed == 9 and (tmp_path / "fail").exists():
+                raise KeyError("lost")
+            return super().reset(seed=seed)
+
+    def make(config):
+        if kind.startswith("batch"):
+            return Batched([Failing(config) for _ in range(config.num_envs)], ["a", "b"])
+        return Failing(config)
+
+    runner = runner_of(kind, env=make)
+    (tmp_path / "fail").touch()
+    for _ in range(2):  # two calls that fail
+        with pytest.raises(KeyError):
+            runner.evaluate(8, seeds=[1, 2, 3, 4, 5, 6, 7, 9])
+    (tmp_path / "fail").unlink()
+    assert not {chunk.reset_seed for chunk in runner.sample(num_timesteps=30)} & set(range(10))
+    seeds = [episode.reset_seed for episode in runner.evaluate(2, seeds=[11, 12])]
+    rescued = len(seeds) // 2 - 1
+    assert rescued and seeds == [*seeds[:rescued], *seeds[:rescued], 11, 12]
+    assert {2, 5} <= set(seeds) and seeds[:rescued] == sorted(seeds[:rescued]) and 9 not in seeds
+    assert [episode.reset_seed for episode in runner.evaluate(1, seeds=[7])] == [7]
+    runner.stop()
 
 
 @pytest.mark.parametrize("arguments", [(-1,), (1.5,), (True,), (2, [1]), (1, [-1]), (1, ["x"]), (1, [2**63])])
