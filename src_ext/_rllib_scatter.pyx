@@ -61,6 +61,8 @@ cdef class RewardKinds:
             new, value = FLOAT32, float(reward)
         else:
             new = OTHER
+        if new == INT and kind >= INT and (kind - INT >= MOST_INTS or abs(reward_R[row] + value) >= LARGEST_INT):
+            new = OTHER                                            # as ints of any size and number
         if new == OTHER or kind == OTHER:
             return self._add_object(reward_R, row, reward)
         if kind == NOTHING:
@@ -73,8 +75,6 @@ cdef class RewardKinds:
         else:
             reward_R[row] += value
             if new == INT and kind >= INT:
-                if kind - INT >= MOST_INTS or abs(reward_R[row]) >= LARGEST_INT:
-                    raise OverflowError("the sum of an agent's int rewards is too large while it waits")
                 new = kind + 1
             elif new == FLOAT64 or kind == FLOAT64:
                 new = FLOAT64
@@ -92,7 +92,7 @@ cdef class RewardKinds:
             value, n = self.others[row]
             self.others[row] = (value + reward, n + 1)
         else:
-            self.others[row] = (as_object(reward_R[row], kind) + reward, 2)
+            self.others[row] = (as_object(reward_R[row], kind) + reward, kind - INT + 2 if kind >= INT else 2)
         self.kind_R[row] = OTHER
         reward_R[row] = float(np.asarray(self.others[row][0]).sum())
         return 0
