@@ -147,6 +147,7 @@ cdef class DenseNet:
 
     cdef int _make_room(self, Py_ssize_t n) except -1:
         """Outputs of n rows; memory that was ever enough is kept."""
+        self._n = -1       # until all of it fits
         if n > len(self._room):
             self._room = np.empty((n, self._n_logits + 1), np.float32)
         floats = self._room.reshape(-1)

@@ -45,6 +45,8 @@ cdef class RewardKinds:
 
     cdef int add(self, double[::1] reward_R, Py_ssize_t row, object reward) except -1:
         """Add a reward that is not zero, in the arithmetic of its type."""
+        if not 0 <= row < self.kind_R.shape[0]:
+            raise IndexError(f"there is no row {row} among {self.kind_R.shape[0]}")
         cdef int kind = self.kind_R[row], new
         cdef int overflow = 0
         cdef long long whole = 0

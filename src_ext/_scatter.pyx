@@ -52,20 +52,36 @@ cdef class ModuleRows:
 
     `finals` are last observations, upon which nobody acts: kept apart, so that rows are just what the module sees.
     """
-    def bind(self, list leaves, lane_R, prev_R, env_t_R, reward_R):
-        """Point at (new) memory; `n` stays."""
+    def bind(self, list leaves, lane_t[::1] lane_R, row_t[::1] prev_R, lane_t[::1] env_t_R, double[::1] reward_R):
+        """Point at (new) memory of equal lengths, all of it or none; `n` stays."""
+        cdef Py_ssize_t capacity = lane_R.shape[0]
+        if not capacity == prev_R.shape[0] == env_t_R.shape[0] == reward_R.shape[0]:
+            raise ValueError("arrays of one block have different lengths")
+        _check_leaves(leaves, capacity)
         self.leaves = leaves
         self.lane_R = lane_R
         self.prev_R = prev_R
         self.env_t_R = env_t_R
         self.reward_R = reward_R
-        self.capacity = self.lane_R.shape[0]
+        self.capacity = capacity
 
-    def bind_finals(self, list leaves, final_prev_F, final_at_F):
+    def bind_finals(self, list leaves, row_t[::1] final_prev_F, row_t[::1] final_at_F):
+        """The same for last observations."""
+        cdef Py_ssize_t capacity = final_prev_F.shape[0]
+        if capacity != final_at_F.shape[0]:
+            raise ValueError("arrays of one block have different lengths")
+        _check_leaves(leaves, capacity)
         self.final_leaves = leaves
         self.final_prev_F = final_prev_F
         self.final_at_F = final_at_F
-        self.final_capacity = self.final_prev_F.shape[0]
+        self.final_capacity = capacity
+
+
+cdef int _check_leaves(list leaves, Py_ssize_t capacity) except -1:
+    for leaf in leaves:
+        if cnp.PyArray_DIM((<LeafRows?>leaf).array, 0) != capacity:
+            raise ValueError("leaves of one block have different lengths")
+    return 0
 
 
 cdef class EnvLanes:
@@ -81,8 +97,9 @@ cdef class EnvLanes:
         addresses, lanes = np.zeros((4, capacity), np.uintp), np.zeros((2, capacity), np.int32)
         if old:
             addresses[0, :old], lanes[0, :old] = self.keys, self.lanes
-        self.keys, self.next_keys, self.seen_keys, self.seen_values = addresses
+        self.keys, self.seen_keys, self.seen_values = addresses[:3]
         self.lanes, self.next_lanes = lanes
+        self.next_keys = addresses[3]      # last: its length is that of all
         return 0
 
     cdef Py_ssize_t see(self, object obs) except -1:

@@ -7,6 +7,7 @@ from reference.recorder import BOX, Recorder
 from reference.rows import ListRows
 
 from fastmarl._actions import ActionDicts, ModuleActions
+from fastmarl._leaf_rows import LeafRows
 from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError, UnknownAgentError
 
 
@@ -196,3 +197,23 @@ def test_ids_made_anew_at_every_step_are_told_apart():
     first = recorder.lane("agent_1")
     lanes = recorder.block.lane_R[2:n].tolist()
     assert [lane == first for lane in lanes] == [value == 1 for value in recorder.block.obs[0][2:n, 0].tolist()]
+
+
+def test_memory_of_unequal_lengths_is_refused_as_a_whole():
+    rows = Recorder().rows
+    capacity, final_capacity = rows.capacity, rows.final_capacity
+    types = (np.int32, np.int64, np.int32, np.float64)
+    for short in range(5):
+        lengths = [2 * capacity - (i == short) for i in range(5)]
+        leaf = LeafRows(np.zeros((lengths[4], 3), np.float32), (), ())
+        arrays = [np.zeros(length, dtype) for length, dtype in zip(lengths, types, strict=False)]
+        with pytest.raises(ValueError, match="of one block have different lengths"):
+            rows.bind([leaf], *arrays)
+    with pytest.raises(ValueError, match="dtype mismatch"):
+        rows.bind([], *[np.zeros(2 * capacity, dtype) for dtype in (*types[:3], np.float32)])
+    for short in range(3):
+        lengths = [2 * final_capacity - (i == short) for i in range(3)]
+        leaf = LeafRows(np.zeros((lengths[2], 3), np.float32), (), ())
+        with pytest.raises(ValueError, match="of one block have different lengths"):
+            rows.bind_finals([leaf], np.zeros(lengths[0], np.int64), np.zeros(lengths[1], np.int64))
+    assert (rows.capacity, rows.final_capacity) == (capacity, final_capacity)

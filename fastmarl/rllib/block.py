@@ -46,8 +46,8 @@ class RLlibBlock(Block):
             kinds[:written] = self.kind_R[:written]
         self.kind_R = kinds
         self.kinds = RewardKinds(kinds, self.others)
+        self._on_change(self)  # first: rewards of a row are added to both, and the rows say how many there are
         super()._bind(capacity)
-        self._on_change(self)
 
     def _leaf_rows(self, arrays: list[np.ndarray]) -> list:
         finals = bool(arrays) and arrays is getattr(self, "final_obs", None)
