@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
+from fastmarl._garbage import without_collection
 from fastmarl.block import Block
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.own_columns import LaneSource
@@ -44,7 +45,7 @@ class _Call:
     """What a call has returned, as far as it is still there."""
 
     def __init__(self, chunks: Iterable[MultiAgentEpisode], blocks: Iterable[Block]):
-        self._chunks = [ref(chunk) for chunk in chunks]
+        self._chunks: list[Any] = without_collection(list, map(ref, chunks))
         self._blocks = [(ref(block.lease), block.n_rows_held, block.readers) for block in blocks]
 
     def is_worth_its_memory(self) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+from fastmarl._records import note_reset_seeds
 from fastmarl.chunk import FAILED
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.episodes import MultiAgentEpisode
@@ -89,10 +90,7 @@ class RunnerEpisodes:
                 (env_index,) = together
                 self._call_for_env("on_episode_created", env_index, self._store.running_chunk(env_index))
         self.env.reset(env_indices)
-        records, seeds = self._table.records, self._seeds.last
-        for env_index in env_indices:
-            seed = seeds[env_index]
-            records[env_index].reset_seed = -1 if seed is None else seed  # type: ignore[union-attr]
+        note_reset_seeds(self._table.records, self._seeds.last, env_indices)
         if self._listeners["on_episode_start"]:
             for env_index in env_indices:
                 self._call_for_env("on_episode_start", env_index, self._store.running_chunk(env_index))

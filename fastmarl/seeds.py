@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fastmarl._reset_seeds import Children, take_seeds
 from fastmarl.errors import ConfigError
 from fastmarl.states import whole_number
 
@@ -76,9 +77,6 @@ class Streams:
         return np.random.SeedSequence(self._entropy, spawn_key=(*runner, *key))
 
 
-WORTH_ARRAYS = 12  # resets at once: fewer are sooner done one by one
-
-
 class ResetSeeds:
     """A seed for every reset of a runner's envs: by (seed, worker_index, incarnation, env index, episode number).
 
@@ -127,16 +125,12 @@ class ResetSeeds:
         self.last[env_index] = seed = None if self._of_env is None else self._of_env[env_index].first_word(number) >> 1
         return seed
 
-    def take_all(self, env_indices: list[int]) -> list[int | None]:
+    def take_all(self, env_indices: list[int]) -> list[int] | None:
         """The same for resets of several envs."""
-        if self._evaluation is not None or self._of_env is None or len(env_indices) < WORTH_ARRAYS:
-            return [self.take(env_index) for env_index in env_indices]
-        numbers = np.array([self.numbers[env_index] for env_index in env_indices], np.uint32)
-        seeds = (first_words([self._of_env[env_index] for env_index in env_indices], numbers) >> 1).tolist()
-        for env_index, seed in zip(env_indices, seeds, strict=True):
-            self.numbers[env_index] += 1
-            self.last[env_index] = seed
-        return seeds
+        if self._evaluation is None and self._of_env is not None:
+            return take_seeds(self._of_env, self.numbers, self.last, env_indices)
+        seeds = [self.take(env_index) for env_index in env_indices]
+        return None if None in seeds else seeds  # type: ignore[return-value]
 
     def evaluate(self, goal: Goal | None, seeds: list[int] | None) -> None:
         """From now on, resets are for episodes that are evaluated, with these seeds; without a goal, for training."""
@@ -150,50 +144,3 @@ class ResetSeeds:
         if seeds is not None:
             return seeds[number] if number < len(seeds) else 0
         return self._streams.of_evaluation(number) if self._streams.is_seeded else None
-
-
-class Children:
-    """The first words of a SeedSequence's children, without making these: where thousands of short episodes begin,
-    that would take longer than all else. NumPy promises that they never change.
-
-    Args:
-        parent: of which no child has a number above 2**32 - 1.
-    """
-
-    def __init__(self, parent: np.random.SeedSequence):
-        words = max(parent.pool_size, len(_words(parent.entropy))) + sum(len(_words(k)) for k in parent.spawn_key)
-        mixed = parent.pool_size**2 + parent.pool_size * (words - parent.pool_size)  # words that were hashed before
-        self._pool = int(parent.pool[0])
-        self._xor = 0x43B0D7E5 * pow(0x931E8875, mixed, 2**32) & _WORD
-        self._factor = self._xor * 0x931E8875 & _WORD
-
-    def first_word(self, number: int) -> int:
-        """`SeedSequence(..., spawn_key=(*parent.spawn_key, number)).generate_state(1)[0]`."""
-        hashed = (number ^ self._xor) * self._factor & _WORD
-        hashed ^= hashed >> 16
-        mixed = (0xCA01F9DD * self._pool - 0x4973F715 * hashed) & _WORD
-        mixed ^= mixed >> 16
-        word = (mixed ^ 0x8B51F9DD) * (0x8B51F9DD * 0x58F38DED & _WORD) & _WORD
-        return word ^ word >> 16
-
-
-def first_words(parents: list[Children], numbers: np.ndarray) -> np.ndarray:
-    """`first_word()` of a child of each of these, which are alike but for their last word: uint32 [n], as `numbers`."""
-    if not parents:
-        return np.empty(0, np.uint32)
-    xor, factor = np.uint32(parents[0]._xor), np.uint32(parents[0]._factor)
-    pools = np.array([parent._pool for parent in parents], np.uint32)
-    hashed = (numbers ^ xor) * factor
-    hashed ^= hashed >> 16
-    mixed = np.uint32(0xCA01F9DD) * pools - np.uint32(0x4973F715) * hashed
-    mixed ^= mixed >> 16
-    word = (mixed ^ np.uint32(0x8B51F9DD)) * np.uint32(0x8B51F9DD * 0x58F38DED & _WORD)
-    return word ^ word >> 16
-
-
-def _words(number: Any) -> list[int]:
-    """A number in words of 32 bits, of which there is one at least."""
-    words = [number & _WORD]
-    while number := number >> 32:
-        words.append(number & _WORD)
-    return words

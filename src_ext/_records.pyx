@@ -231,3 +231,15 @@ def steps_by_agent(list agent_ids, const row_t[::1] actions_L):
             agent_id = agent_ids[lane]
             steps[agent_id] = steps.get(agent_id, 0) + actions_L[lane]
     return steps
+
+
+def note_reset_seeds(
+    list records,                       # [env]
+    list seeds,                         # [env], None where there is none
+    list env_indices,                   # that have been reset
+):
+    """Have the new episodes know what their envs were reset with."""
+    cdef Py_ssize_t env_index
+    for env_index in env_indices:
+        seed = seeds[env_index]
+        (<EpisodeRecord?>records[env_index]).reset_seed = -1 if seed is None else seed

@@ -8,23 +8,28 @@ from reference.trouble import BOX
 from test_processes import contents, make_runner
 
 import fastmarl
+from fastmarl._reset_seeds import Children
 from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError
-from fastmarl.seeds import Children, ResetSeeds, Streams, first_words
+from fastmarl.seeds import ResetSeeds, Streams
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**100 + 7, 2**170 + 3])
 def test_first_words_of_children_are_numpys(seed):
-    numbers = np.array([0, 1, 77, 2**32 - 1], np.uint32)
-    parents = [Children(np.random.SeedSequence(seed, spawn_key=(3, i))) for i in range(len(numbers))]
-    sequences = [np.random.SeedSequence(seed, spawn_key=(3, i, int(number))) for i, number in enumerate(numbers)]
-    assert first_words(parents, numbers).tolist() == [each.generate_state(1)[0] for each in sequences]
     for key in [(), (3,), (0, 2**31), (1, 2, 3, 4, 5)]:
         children = Children(np.random.SeedSequence(seed, spawn_key=key))
         for number in (0, 1, 2, 77, 2**20, 2**32 - 1):
             sequence = np.random.SeedSequence(seed, spawn_key=(*key, number))
             assert children.first_word(number) == sequence.generate_state(1)[0]
+
+
+def test_seeds_of_several_resets_are_those_of_each():
+    at_once, one_by_one = (ResetSeeds(Streams(3, 1), 5) for _ in range(2))
+    for env_indices in ([0, 1, 2, 3, 4], [2], [], [1, 4]):
+        assert at_once.take_all(env_indices) == [one_by_one.take(env_index) for env_index in env_indices]
+        assert (at_once.numbers, at_once.last) == (one_by_one.numbers, one_by_one.last)
+    assert ResetSeeds(Streams(None, 1), 5).take_all([0, 3]) is None
 
 
 def test_no_two_resets_share_a_seed_and_each_depends_on_all_that_names_it():

@@ -30,8 +30,8 @@ class Batch:
         self.env_indices = env_indices
         self._seeds = parts.seeds
         self._unseeded = set(env_indices)
-        alone = len(env_indices) == len(parts.seeds)
-        self._scatter = ArrayScatter(env, parts.store, env_indices, first_place, alone=alone)
+        self._is_alone = len(env_indices) == len(parts.seeds)
+        self._scatter = ArrayScatter(env, parts.store, env_indices, first_place, alone=self._is_alone)
         self._env_states = parts.env_states
         self._resting: set[int] = set()
         self._to_begin: set[int] = set()  # resting ones that can't be stepped before they are reset
@@ -40,22 +40,26 @@ class Batch:
     def reset(self, env_indices: list[int]) -> None:
         """Reset some of its envs and write their first observations."""
         self._resting.difference_update(env_indices)
-        self._to_begin.difference_update(env_indices)
-        out = self._begin(env_indices)
+        own = self._own(env_indices)
+        out = self._begin(env_indices, own)
         self.record_states(env_indices)
-        self._scatter.write_reset(self._own(env_indices), out)
+        self._scatter.write_reset(own, out)
 
-    def _begin(self, env_indices: list[int]) -> StepArrays:
-        """Reset these envs, and all that can't be stepped otherwise: some batches can begin all together alone."""
-        together, self._to_begin = sorted(self._to_begin.union(env_indices)), set()
-        seeds = self._take_seeds(together)
+    def _begin(self, env_indices: list[int], own: np.ndarray) -> StepArrays:
+        """Reset these envs, and all that can't be stepped otherwise: some batches can begin all together alone.
+
+        Args:
+            own: int64, their places in the batch.
+        """
+        if self._to_begin:
+            env_indices, self._to_begin = sorted(self._to_begin.union(env_indices)), set()
+            own = self._own(env_indices)
+        seeds = self._take_seeds(env_indices)
         out = self._scatter.arrays_for_reset()
         try:
-            self.env.reset(self._own(together), out, seeds=seeds)
-        except ObservationError as error:
-            raise self._placed(error, stepped=False) from error
+            self.env.reset(own, out, seeds=seeds)
         except Exception as error:
-            error.add_note(f"fastmarl: raised by reset() of the envs {together!s:.200}")
+            error.add_note(f"fastmarl: raised by reset() of the envs {env_indices!s:.200}")
             raise
         if self._resting:
             self._scatter.forget(self._own(sorted(self._resting)), out)
@@ -64,17 +68,19 @@ class Batch:
     def _take_seeds(self, env_indices: list[int]) -> list[int] | None:
         """For the resets of these envs. Where one seed is for more than an env's next episode, only an env's first
         reset is seeded, if those of others are that are reset with it; no episode can be made again from it alone."""
-        seeds = [seed for seed in self._seeds.take_all(env_indices) if seed is not None]
+        seeds = self._seeds.take_all(env_indices)
+        if self.env.seeds_each_episode:
+            return seeds
         is_first = self._unseeded.issuperset(env_indices)
         self._unseeded.difference_update(env_indices)
-        if not self.env.seeds_each_episode:
-            for env_index in env_indices:
-                self._seeds.last[env_index] = None
-        return seeds if seeds and (is_first or self.env.seeds_each_episode) else None
+        for env_index in env_indices:
+            self._seeds.last[env_index] = None
+        return seeds if is_first else None
 
     def _own(self, env_indices: Sequence[int]) -> np.ndarray:
         """int64: their places in the batch."""
-        return (np.array(env_indices, np.int64) - self.env_indices.start) // self.env_indices.step
+        own = np.array(env_indices, np.int64)
+        return own if self._is_alone else (own - self.env_indices.start) // self.env_indices.step
 
     def rest(self, env_indices: Collection[int]) -> None:
         """These envs have no episode. They are stepped with the others, and not recorded until they are reset."""
@@ -95,7 +101,7 @@ class Batch:
         """The actions of its next step."""
         actions = self._scatter.actions(acted)
         if self._to_begin:
-            self._begin([])
+            self._begin([], self._own([]))
         self._given = actions, self._scatter.arrays_for_step()
 
     def step(self) -> None:

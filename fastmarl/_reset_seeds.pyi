@@ -1,0 +1,9 @@
+import numpy as np
+
+class Children:
+    def __init__(self, parent: np.random.SeedSequence) -> None: ...
+    def first_word(self, number: int) -> int: ...
+
+def take_seeds(
+    children: list[Children], numbers: list[int], last: list[int | None], env_indices: list[int]
+) -> list[int]: ...
