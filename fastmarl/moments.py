@@ -35,7 +35,8 @@ class RunningMoments:
     def update(self, rows: np.ndarray) -> None:
         """Add rows [n, ...] of `size` numbers each, of any real dtype."""
         values = np.ascontiguousarray(rows).reshape(len(rows), self.mean.size)
-        self.count = int(update_moments(values, self.count, self.mean, self._m2))
+        mean, m2 = self.mean.copy(), self._m2.copy()
+        self._become(int(update_moments(values, self.count, mean, m2)), mean, m2)
 
     def normalize(
         self,
@@ -59,10 +60,15 @@ class RunningMoments:
         Returns:
             -1, or the first row with a number that is not finite: it and what follows were not added, nor written.
         """
-        unfit = int(count_and_normalize(rows, self.count, self.mean, self._m2, update, demean, destd, clip, out))
+        mean, m2 = (self.mean.copy(), self._m2.copy()) if update else (self.mean, self._m2)
+        unfit = int(count_and_normalize(rows, self.count, mean, m2, update, demean, destd, clip, out))
         if update:
-            self.count += len(rows) if unfit < 0 else unfit
+            self._become(self.count + (len(rows) if unfit < 0 else unfit), mean, m2)
         return unfit
+
+    def _become(self, count: int, mean: np.ndarray, m2: np.ndarray) -> None:
+        """Take all three at once: an interrupt leaves none without the others."""
+        self.__dict__.update(count=count, mean=mean, _m2=m2)
 
     def copy(self) -> Self:
         """Another that has seen the same."""
@@ -76,9 +82,8 @@ class RunningMoments:
         if count == 0:
             return
         delta = other.mean - self.mean
-        self._m2 += other._m2 + delta**2 * (self.count * other.count / count)
-        self.mean += delta * (other.count / count)
-        self.count = count
+        m2 = self._m2 + other._m2 + delta**2 * (self.count * other.count / count)
+        self._become(count, self.mean + delta * (other.count / count), m2)
 
     @property
     def var(self) -> np.ndarray:
@@ -104,7 +109,7 @@ class RunningMoments:
         Raises:
             ConfigError: see check_state(). Nothing was changed.
         """
-        self.count, self.mean, self._m2 = self._read(state)
+        self._become(*self._read(state))
 
     def _read(self, state: Mapping[str, Any]) -> tuple[int, np.ndarray, np.ndarray]:
         """Copies of a state's (count, mean, m2)."""

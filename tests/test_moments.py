@@ -1,9 +1,15 @@
 """RunningMoments against NumPy over everything at once."""
 
+import itertools
+import pickle
+import sys
+
 import numpy as np
 import pytest
+from reference.interrupts import in_own_thread
 
 import fastmarl
+import fastmarl.moments
 
 
 @pytest.mark.parametrize("sizes", [[1], [5, 1, 300], [0, 7]])
@@ -60,3 +66,52 @@ def test_before_any_row():
     moments = fastmarl.RunningMoments(2)
     moments.merge(fastmarl.RunningMoments(2))
     assert moments.std.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("method", ["update", "normalize", "merge", "set_state"])
+@in_own_thread
+def test_an_interrupt_leaves_all_three_numbers_or_none(rng, method):
+    rows = rng.normal(3, 5, (40, 3)).astype(np.float32)
+    other = fastmarl.RunningMoments(3)
+    other.update(rows)
+    begun = other.copy()
+    begun.update(rows[:7])
+    calls = {
+        "update": lambda moments: moments.update(rows),
+        "normalize": lambda moments: moments.normalize(rows, np.empty((40, 3), np.float32)),
+        "merge": lambda moments: moments.merge(other),
+        "set_state": lambda moments: moments.set_state(other.get_state()),
+    }
+    after = begun.copy()
+    calls[method](after)
+    states = [pickle.dumps(moments.get_state()) for moments in (begun, after)]
+    for opcode in itertools.count():
+        moments = begun.copy()
+        is_over = not interrupted_at_opcode(lambda: calls[method](moments), opcode)  # noqa: B023
+        assert pickle.dumps(moments.get_state()) in states, opcode
+        if is_over:
+            break
+    assert opcode > 10
+
+
+def interrupted_at_opcode(call, at_opcode):
+    """Whether a call was interrupted before so many bytecodes of fastmarl.moments had run."""
+    opcodes = itertools.count()
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename != fastmarl.moments.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and next(opcodes) == at_opcode:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
