@@ -395,4 +395,5 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
     def _check_running(self) -> None:
         if self._stopped:
             raise RunnerStoppedError("this runner was stopped and its envs are closed; make a new one")
+        self._finish_weights()
         self._finish_change()

@@ -43,6 +43,7 @@ class RunnerState:
     env_to_module: EnvToModule
     _calls: CallGuard
     _weights_seq_no: int
+    _coming_weights: tuple[dict[str, Any], int] | None = None
     _counts: RunnerMetrics
     _generator: torch.Generator
     _rng: np.random.Generator
@@ -68,6 +69,7 @@ class RunnerState:
                 that), "random_state".
             not_components: all but these.
         """
+        self._finish_weights()
         state = {
             "rl_module": self.module.get_state(),
             "weights_seq_no": self._weights_seq_no,
@@ -117,6 +119,7 @@ class RunnerState:
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self.check_state(state)
+        self._finish_weights()
         seq_no = int(state.get("weights_seq_no", 0))
         if "rl_module" in state and (seq_no == 0 or seq_no > self._weights_seq_no):
             self._take_weights(state["rl_module"], seq_no or self._weights_seq_no)
@@ -124,8 +127,21 @@ class RunnerState:
 
     def _take_weights(self, weights: dict[str, Any], seq_no: int) -> None:
         self._stamp_actions()
-        self.module.set_state(weights)
+        self._coming_weights = weights, seq_no
+        self._finish_weights()
+
+    def _finish_weights(self) -> None:
+        """Take those weights that are coming: if that was interrupted, the next call of any kind takes them whole."""
+        if self._coming_weights is None:
+            return
+        weights, seq_no = self._coming_weights
+        try:
+            self.module.set_state({module_id: weights[module_id] for module_id in weights if module_id in self.module})
+        except Exception:  # of a module's own set_state()
+            self._coming_weights = None
+            raise
         self._weights_seq_no = seq_no
+        self._coming_weights = None
 
     def _take_others(self, state: dict[str, Any]) -> None:
         """All but the weights."""
@@ -149,6 +165,7 @@ class RunnerState:
 
     def get_weights(self, modules: Collection[str] | None = None) -> dict[str, Any]:
         """Module id -> its weights, by parameter name, as arrays."""
+        self._finish_weights()
         return {
             module_id: weights
             for module_id, weights in self.module.get_state().items()

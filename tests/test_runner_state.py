@@ -5,12 +5,15 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
+from reference.interrupts import in_own_thread, interrupted
 from reference.short_episodes import NESTED, Short, make_runner, parts_of, stats_of
 from reference.trees import assert_same, spoilt
 
 import fastmarl
 from fastmarl import checkpoint, runner_state
 from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
+from fastmarl.envs.values import same
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.modules import DefaultRLModule, RLModuleSpec
 
@@ -258,3 +261,24 @@ def test_modules_with_states_of_their_own(tmp_path):
     runner.module["default_policy"].lag = 7
     other.restore_from_path(runner.save_to_path(tmp_path))
     assert_same(other.get_state(), runner.get_state())
+
+
+@pytest.mark.parametrize(
+    ("file", "every"), [(torch.nn.modules.module.__file__, 7), (runner_state.__file__, 1)], ids=["torch", "fastmarl"]
+)
+@in_own_thread
+def test_weights_that_were_interrupted_are_taken_whole_or_not_at_all(file, every):
+    runner = runner_with_all()
+    of_number = {4: runner.get_weights(), 5: runner_with_all(seed=1).get_weights()}
+    numbers, goes_on = [], True
+    while goes_on:
+        runner.set_weights(of_number[4])
+        runner._weights_seq_no = 4
+        at_line = every * len(numbers)
+        goes_on = interrupted(lambda: runner.set_weights(of_number[5], weights_seq_no=5), file=file, at_line=at_line)
+        if len(numbers) % 2:
+            runner.sample(num_timesteps=1)
+        state = runner.get_state()
+        numbers.append(state["weights_seq_no"])
+        assert same(state["rl_module"], of_number[numbers[-1]]), at_line
+    assert numbers == sorted(numbers) and numbers[0] == 4 and numbers.count(5) > 1
