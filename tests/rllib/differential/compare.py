@@ -12,7 +12,7 @@ What is stored otherwise than by RLlib must answer alike, see `questions.py`:
 - `_last_added_observation`: `get_observations(-1)`;
 - counters that are NaN (19): ours are RLlib's that were told of 0 steps;
 - timers in the wrong place (27): they must be those of the pipeline that is also timed in its place, and nothing else;
-- lost rewards (60), which RLlib does not tell: see test_60_rewards_that_are_lost_are_reported;
+- lost rewards (60), which RLlib does not tell: `witness.py` adds them up;
 - the order of names in a report of metrics, which is that in which they were logged first. RLlib logs step by step, we
   once a call: an episode that ends or an env that fails in the first step of a run comes before what is usually logged
   earlier, and agents of several envs, or in an order that changes from step to step, come in another order. An

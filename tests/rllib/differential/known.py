@@ -33,7 +33,7 @@ def _unexplained(case: Case, want: Run, got: Run) -> list[str]:
 
 
 def _is_explained(case: Case, line: str) -> bool:
-    """20: episodes that RLlib drops are not counted. The error of a failed env says what can be done."""
+    """20: episodes that RLlib drops are not counted; `witness.py` counts. Errors of envs say what can be done."""
     if "['num_episodes" in line:
         return case.setup.batch_mode == "complete_episodes" or any(
             getattr(call, "num_episodes", None) is not None for call in case.calls

@@ -136,6 +136,7 @@ class Witness:
         self._over: list[Story] = []
         self._ids: dict[str, Story] = {}
         self._n_episodes = 0  # returned, finished, since they were counted last
+        self._lost = 0.0  # what was paid to nobody, since it was told last
         self.findings: list[str] = []
 
     def hear(self) -> None:
@@ -159,11 +160,8 @@ class Witness:
         self._fresh = set(self._stories)
 
     def _returned(self, call: Call, returned: Any) -> None:
-        if isinstance(call, GetMetrics) and self._counts and "num_episodes" in returned:
-            want, self._n_episodes = self._n_episodes, 0
-            self.findings += [
-                f"witness: {line}" for line in _unequal("num_episodes", want, returned["num_episodes"].peek())
-            ]
+        if isinstance(call, GetMetrics) and self._counts:
+            self.findings += [f"witness: {call}{line}" for line in self._wrong_numbers(returned)]
         if not isinstance(call, Sample):
             return
         n = call.num_episodes
@@ -185,6 +183,14 @@ class Witness:
             story.began = story.t
             story.n_before = {agent: trajectory.n for agent, trajectory in story.agents.items()}
             story.early, story.ended = {}, {}
+
+    def _wrong_numbers(self, report: Any) -> Iterator[str]:
+        """In metrics: what RLlib counts in another way (20), or not at all (60)."""
+        n, lost, self._n_episodes, self._lost = self._n_episodes, self._lost, 0, 0.0
+        for name in ("num_episodes", "num_episodes_lifetime"):  # since the last report, both: Algorithms add them up
+            yield from _unequal(f".{name}", n, report[name].peek() if name in report else 0)
+        told = report["unattributed_reward"].peek() if "unattributed_reward" in report else 0.0
+        yield from _unlike(".unattributed_reward", lost, told)
 
     # What envs say.
 
@@ -254,6 +260,7 @@ class Witness:
             if agent in live:
                 live[agent].rewards[-1] += float(reward or 0.0)
             elif agent not in story.agents:
+                self._lost += float(reward or 0.0)
                 story.early[agent] = story.early.get(agent, 0.0) + float(reward or 0.0)
 
     # What was returned.
