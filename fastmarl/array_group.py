@@ -152,6 +152,14 @@ class ArrayGroup:
             of_module = places[self._module_P[places] == module]
             self._append(module, of_module, len(of_module), env_t_E)
 
+    def resume(self, env: int, lane_of: dict[Hashable, int]) -> None:
+        """The episode of this env of the batch goes on with these lanes; those of other groups are among them."""
+        for agent, agent_id in enumerate(self._agents):
+            lane = lane_of.get(agent_id, -1)
+            if lane >= 0:
+                place = env * self._shape[1] + agent
+                self._put_lane(place, lane)
+
     def drop_lanes(self, env_indices: np.ndarray) -> None:
         """The lanes that these envs still have are those of episodes that were dropped."""
         lanes, modules = self._lane_P.reshape(self._shape), self._module_P.reshape(self._shape)
@@ -303,11 +311,14 @@ class ArrayGroup:
     def _join(self, place: int, all_done: int, terminateds: dict, truncateds: dict) -> None:
         agent_id, env_index = self._who(place)
         lane = self._table.join(env_index, agent_id, all_done, terminateds, truncateds)
-        self._lane_P[place] = lane
         if lane >= 0:
-            self._module_P[place] = module = int(self._table.module_L[lane])
-            self._n_lanes[module] = self._n_lanes.get(module, 0) + 1
-            self._table.place_L[lane] = self._first_place + place
+            self._put_lane(place, lane)
+
+    def _put_lane(self, place: int, lane: int) -> None:
+        self._lane_P[place] = lane
+        self._module_P[place] = module = int(self._table.module_L[lane])
+        self._n_lanes[module] = self._n_lanes.get(module, 0) + 1
+        self._table.place_L[lane] = self._first_place + place
 
     def _pay_absent(self, place: int, reward: float) -> None:
         if not np.isfinite(reward):

@@ -80,6 +80,13 @@ class ArrayScatter:
         """Env steps that were recorded of the episode of this env of the batch."""
         return int(self._env_t_E[env])
 
+    def resume(self, env: int) -> None:
+        """The episode of this env of the batch goes on, with the lanes that it has in the table."""
+        lanes = self._envs[env]
+        self._env_t_E[env] = lanes.env_t
+        for group in self._groups.values():
+            group.resume(env, lanes.lane_of)
+
     def drop_lanes(self, env_indices: np.ndarray) -> None:
         """The episodes of these envs of the batch (int64) have ended, or were dropped."""
         for group in self._groups.values():

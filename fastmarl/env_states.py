@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.envs.arrays import ArrayEnv
-from fastmarl.errors import EnvCheckError, EnvStateError
+from fastmarl.errors import ConfigError, EnvCheckError, EnvStateError
 from fastmarl.spaces import can_hold, described
 
 FIRST_CAPACITY = 64
@@ -76,6 +76,26 @@ class EnvStates:
         self._rows, self._n = np.empty((len(self._rows), *self._rows.shape[1:]), self._rows.dtype), len(kept)
         self._n_episode = len(kept)
         self._rows[: len(kept)] = kept
+
+    def kept(self) -> np.ndarray:
+        """View [n, ...] of all states of the running episode that are kept."""
+        return self.last(self._n_episode)
+
+    def check(self, states: Any) -> None:
+        """Raises ConfigError if these are none for `put()`."""
+        is_array = isinstance(states, np.ndarray) and states.ndim > 0 and states.dtype != object
+        if not is_array or (self._shape is not None and (states.dtype, states.shape[1:]) != (self._dtype, self._shape)):
+            wanted = "" if self._shape is None else f" of {self._dtype} and shape {self._shape}"
+            got = described(states) if isinstance(states, np.ndarray) else type(states).__name__
+            raise ConfigError(
+                f"the global states of env {self._env_index} must be an array of states{wanted}, got {got}"
+            )
+
+    def put(self, states: np.ndarray, env_t: int) -> None:
+        """The running episode's states, of which the last is that of env step `env_t`."""
+        self._dtype, self._shape = states.dtype, states.shape[1:]
+        self._rows, self._n = np.array(states), len(states)
+        self._n_episode, self._env_t = len(states), env_t + 1
 
     def _grow(self, capacity: int) -> None:
         grown = np.empty((capacity, *(self._shape or ())), self._dtype)

@@ -96,7 +96,7 @@ class ModuleInference:
         self._inference_mode: Any = torch.inference_mode()  # made once: making one takes longer than entering it
         self._autocast = make_autocast(transfer.device, options.dtype)
         self._is_casting = False
-        self._state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
+        self.lane_state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
         self._lean = LeanModule(module, self._layout, transfer.device, allowed=options.lean, dtype=options.dtype)
         self._compiled = None if options.compile is None else CompiledForwards(module, options.compile)
         self._forwards: Any = module  # it, or its compiled methods
@@ -136,18 +136,18 @@ class ModuleInference:
         arrays = self._observations(block, first, end)
         if self._has_objects:
             return self._batch_with_objects(arrays, block.lane_R[first:end])
-        states = [] if self._state is None else self._state.read(block.lane_R[first:end])
+        states = [] if self.lane_state is None else self.lane_state.read(block.lane_R[first:end])
         return self._nest(self._transfer.to_device([*arrays, *states]))
 
     def call(self, block: Block, first: int, end: int, legal: np.ndarray | None) -> Call:
         """Its part in a launch: the rows' observations, recurrent states and, unless it sees to that itself, masks."""
-        states = [] if self._state is None else self._state.read(block.lane_R[first:end])
+        states = [] if self.lane_state is None else self.lane_state.read(block.lane_R[first:end])
         masks = [legal] if legal is not None and self._masks else []
         return Call(self, [*self._observations(block, first, end), *states, *masks], states)
 
     def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
         """Outputs and actions for what `call()` gave, as tensors; they may be captured."""
-        n_inputs = len(self._layout.leaves) + (0 if self._state is None else self._state.n_leaves)
+        n_inputs = len(self._layout.leaves) + (0 if self.lane_state is None else self.lane_state.n_leaves)
         mask = tensors[n_inputs] if len(tensors) > n_inputs else None
         outputs = self._forward(self._nest(tensors[:n_inputs]), explore, None, mask)
         if ACTIONS not in outputs:
@@ -165,23 +165,23 @@ class ModuleInference:
 
     def _nest(self, tensors: list[torch.Tensor]) -> dict[str, Any]:
         """The batch of the observations' leaves and the states'."""
-        if self._state is None:
+        if self.lane_state is None:
             return {OBS: tensors[0] if self._is_plain else self._layout.nest(tensors)}
         n_leaves = len(self._layout.leaves)
         obs = [tensor.unsqueeze(1) for tensor in tensors[:n_leaves]]  # [B, T=1, ...], as RLlib has it
-        return {OBS: self._layout.nest(obs), Columns.STATE_IN: self._state.nest(tensors[n_leaves:])}
+        return {OBS: self._layout.nest(obs), Columns.STATE_IN: self.lane_state.nest(tensors[n_leaves:])}
 
     def _batch_with_objects(self, arrays: list[np.ndarray], lanes: np.ndarray) -> dict[str, Any]:
         """The same where leaves are no arrays: they come as NumPy arrays of objects."""
-        states = [] if self._state is None else self._state.read(lanes)
+        states = [] if self.lane_state is None else self.lane_state.read(lanes)
         numbers = [array for array in arrays if array.dtype != object]
         tensors = self._transfer.to_device([*numbers, *states])
         of_numbers = iter(tensors[: len(numbers)])
         leaves = [array if array.dtype == object else next(of_numbers) for array in arrays]
-        if self._state is None:
+        if self.lane_state is None:
             return {OBS: self._layout.nest(leaves)}
         obs = self._layout.nest([leaf[:, None] for leaf in leaves])
-        return {OBS: obs, Columns.STATE_IN: self._state.nest(tensors[len(numbers) :])}
+        return {OBS: obs, Columns.STATE_IN: self.lane_state.nest(tensors[len(numbers) :])}
 
     def act(
         self, batch: Batch, lanes: np.ndarray, *, explore: bool, t: int, legal: np.ndarray | None = None
@@ -209,8 +209,8 @@ class ModuleInference:
                 arrays, has_actions = self._forward_torch(nested, len(lanes), explore, t, legal)
         elif isinstance(batch, Launch):
             arrays, has_actions = batch.outputs(self), True
-            if self._state is not None:
-                self._state.recall(batch.states(self))
+            if self.lane_state is not None:
+                self.lane_state.recall(batch.states(self))
         else:
             arrays, has_actions = self._forward_torch(batch, len(lanes), explore, t, legal)
         if not has_actions:
@@ -253,7 +253,7 @@ class ModuleInference:
                 outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
             self._is_casting = False
             outputs = map_struct(_as_float32, outputs)
-        if type(outputs) is not dict or self._state is not None:
+        if type(outputs) is not dict or self.lane_state is not None:
             outputs = self._plain_outputs(outputs)
         logits, self._chooses[explore] = outputs.get(LOGITS), ACTIONS in outputs
         if logits is not None and (mask is not None or ACTIONS not in outputs):
@@ -285,13 +285,13 @@ class ModuleInference:
 
     def begin_state(self, lanes: np.ndarray) -> None:
         """Lanes whose first step this is begin with the initial state, though the module isn't asked."""
-        if self._state is not None:
-            self._state.begin(lanes)
+        if self.lane_state is not None:
+            self.lane_state.begin(lanes)
 
     def keep_state(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray]) -> None:
         """Keep the recurrent state each lane goes on with, and add the one it acted in to the outputs as "state_in"."""
-        if self._state is not None:
-            outputs.update(self._state.write(lanes, outputs, self.module_id))
+        if self.lane_state is not None:
+            outputs.update(self.lane_state.write(lanes, outputs, self.module_id))
 
     def leave_modes(self) -> None:
         """After an interrupt: torch is in none of the modes any more that it may still be in. This can't act again."""
@@ -303,15 +303,15 @@ class ModuleInference:
     def rest(self) -> None:
         """Give back what is held for lanes: none is acted for."""
         self._capture.forget(self)
-        if self._state is not None:
-            self._state.forget()
+        if self.lane_state is not None:
+            self.lane_state.forget()
 
     def _plain_outputs(self, outputs: Any) -> dict[str, Any]:
         """The outputs as a dict, without the time axis of recurrent modules."""
         if not isinstance(outputs, dict):
             problem = f"expected a dict from forward(), got {type(outputs).__name__}"
             raise ModuleOutputError(self.module_id, problem)
-        if self._state is None:
+        if self.lane_state is None:
             return dict(outputs)
         return {
             name: value if name == Columns.STATE_OUT else map_struct(lambda leaf: leaf.squeeze(1), value)

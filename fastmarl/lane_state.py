@@ -20,25 +20,28 @@ class LaneState:
         initial: nested dict of arrays or tensors without a batch axis: the state at an agent's first step.
         table: the lanes.
         casting: of later states to the dtype of the initial one, in NumPy's terms.
+
+    Attributes:
+        initial: the leaves of the initial state.
     """
 
     def __init__(self, initial: Any, table: LaneTable, casting: Literal["safe", "unsafe"] = "safe"):
         self._table = table
         self._casting: Literal["safe", "unsafe"] = casting
         self._keys = [(Columns.STATE_OUT, *path) for path, _ in flatten_struct(initial)]
-        self._initial = [_array(leaf) for _, leaf in flatten_struct(initial)]
+        self.initial = [_array(leaf) for _, leaf in flatten_struct(initial)]
         self._structure = initial
         self.forget()
 
     def forget(self) -> None:
         """Hold no lane's state."""
-        self._values_LK = [np.empty((0, leaf.size), leaf.dtype) for leaf in self._initial]
+        self._values_LK = [np.empty((0, leaf.size), leaf.dtype) for leaf in self.initial]
         self._read: list[np.ndarray] = []
 
     @property
     def n_leaves(self) -> int:
         """Arrays that a state consists of."""
-        return len(self._initial)
+        return len(self.initial)
 
     def nest(self, leaves: list) -> Any:
         """Leaves in the nesting of the state."""
@@ -49,18 +52,38 @@ class LaneState:
         """Give the initial state to those of these lanes (int32 [n]) whose first step this is."""
         table = self._table
         is_first = table.t_started_L[lanes] + table.count_L[lanes] - table.lookback_L[lanes] == 1
-        for i, (values_LK, initial) in enumerate(zip(self._values_LK, self._initial, strict=True)):
-            if len(values_LK) < len(table.row_L):
-                grown = np.zeros((len(table.row_L), initial.size), initial.dtype)
-                grown[: len(values_LK)] = values_LK
-                self._values_LK[i] = values_LK = grown
+        self._make_room()
+        for values_LK, initial in zip(self._values_LK, self.initial, strict=True):
             values_LK[lanes[is_first]] = initial.reshape(-1)
+
+    def _make_room(self) -> None:
+        """Have a place for every lane there is."""
+        n_lanes = len(self._table.row_L)
+        for i, (values_LK, initial) in enumerate(zip(self._values_LK, self.initial, strict=True)):
+            if len(values_LK) < n_lanes:
+                grown = np.zeros((n_lanes, initial.size), initial.dtype)
+                grown[: len(values_LK)] = values_LK
+                self._values_LK[i] = grown
+
+    def of(self, lanes: np.ndarray) -> list[np.ndarray]:
+        """The states in which these lanes (int32 [n]) will act next, [n, ...] a leaf."""
+        self.begin(lanes)
+        return [
+            values_LK[lanes].reshape(len(lanes), *initial.shape)
+            for values_LK, initial in zip(self._values_LK, self.initial, strict=True)
+        ]
+
+    def put(self, lanes: np.ndarray, leaves: list[np.ndarray]) -> None:
+        """Have these lanes (int32 [n]) act next in these states, [n, ...] a leaf."""
+        self._make_room()
+        for values_LK, leaf in zip(self._values_LK, leaves, strict=True):
+            values_LK[lanes] = leaf.reshape(values_LK[lanes].shape)
 
     def read(self, lanes: np.ndarray) -> list[np.ndarray]:
         """The states these lanes (int32 [n]) act in, [n, ...] a leaf."""
         self.begin(lanes)
         self._read = []
-        for values_LK, initial in zip(self._values_LK, self._initial, strict=True):
+        for values_LK, initial in zip(self._values_LK, self.initial, strict=True):
             rows = np.empty((len(lanes), initial.size), initial.dtype)
             lanes_to_rows(values_LK, lanes, rows)
             self._read.append(rows.reshape(len(lanes), *initial.shape))

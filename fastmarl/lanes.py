@@ -135,6 +135,10 @@ class LaneTable:
             self._module_for,
         )
 
+    def take_lanes(self, agent_ids: list[Hashable]) -> np.ndarray:
+        """int32: fresh lanes for these agents; the table's arrays are the caller's to set."""
+        return np.array([self._take(agent_id) for agent_id in agent_ids], np.int32)
+
     def early_reward(self, env_index: int, lane: int) -> float:
         """Take what the lane's agent was paid before its first observation."""
         return self.record(env_index).early_rewards.pop(self.agent_ids[lane], 0.0)

@@ -85,7 +85,7 @@ class Policies:
     def is_outdated(self, env_index: int, mapping_fn: MappingFn | None) -> bool:
         """Whether the env's episode would be another one if it began now, under this mapping function."""
         record = self._store.table.record(env_index)
-        return record.policy_mapping_fn != mapping_fn or any(record in self._at(i).episodes for i in self._leaving)
+        return record.policy_mapping_fn != mapping_fn or any(record in self.at(i).episodes for i in self._leaving)
 
     def module_for(self, agent_id: Hashable, env_index: int) -> int:
         """The index of an agent's module; called once per agent and episode.
@@ -98,20 +98,25 @@ class Policies:
             return record.only_module
         module_id = record.policy_mapping_fn(agent_id, self._store.opened_chunk(env_index))
         for index in self._leaving:
-            policy = self._at(index)
+            policy = self.at(index)
             if policy.module_id == module_id and record in policy.episodes:
                 return index
         if not isinstance(module_id, str) or module_id not in self._index_of:
             raise UnknownModuleError(module_id, agent_id, list(self._index_of))
         return self._index_of[module_id]
 
+    def indices(self) -> dict[str, int]:
+        """Module id -> index, without removed ones."""
+        return dict(self._index_of)
+
     def backend(self, module_id: str) -> str:
         """What runs a module, as it is now."""
-        inference = self._at(self._index_of[module_id]).inference
+        inference = self.at(self._index_of[module_id]).inference
         inference.renew()
         return inference.backend
 
-    def _at(self, index: int) -> Policy:
+    def at(self, index: int) -> Policy:
+        """Of a module that was not removed."""
         policy = self.by_index[index]
         assert policy is not None
         return policy
@@ -124,7 +129,7 @@ class Policies:
         begun = perf_counter()
         store, calls = self._store, list[Call]()
         for index in store.awake:
-            policy, first, end = self._at(index), store.acting_from[index], store.rows[index].n
+            policy, first, end = self.at(index), store.acting_from[index], store.rows[index].n
             if first < end and policy.inference.is_captured():
                 legal = policy.masks.find(store.blocks[index], first, end)
                 calls.append(policy.inference.call(store.blocks[index], first, end, legal))
@@ -147,7 +152,7 @@ class Policies:
     def remove(self, module_id: str) -> None:
         """Give it no new episodes. It stays until those that are running have ended."""
         index = self._index_of.pop(module_id)
-        self._at(index).episodes = self._running()
+        self.at(index).episodes = self._running()
         self._leaving.append(index)
         if not self._is_sampling:
             self.tidy()
@@ -156,9 +161,9 @@ class Policies:
         """Between calls: free what removed modules held that are not needed any more, and what idle ones hold."""
         running = self._running() if self._leaving else set()
         for index in list(self._leaving):
-            if self._at(index).episodes.isdisjoint(running):
+            if self.at(index).episodes.isdisjoint(running):
                 self._store.lay_to_rest(index)
-                self._at(index).rest()
+                self.at(index).rest()
                 self.by_index[index] = None
                 self._leaving.remove(index)
         for policy, block in zip(self.by_index, self._store.blocks, strict=True):
@@ -198,11 +203,11 @@ class Policies:
         """Modules may have been changed while sampling: see how they are run from now on."""
         self.may_differ = False
         for index in self._store.awake:
-            self._at(index).inference.renew()
+            self.at(index).inference.renew()
 
     def _evaluate(self, index: int) -> None:
-        module = self._at(index).module
-        self._at(index).inference.renew()
+        module = self.at(index).module
+        self.at(index).inference.renew()
         training = [part for part in module.modules() if part.training]
         if training:
             self._training += training

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection
+from copy import deepcopy
 from functools import partial
 from typing import Any, Self
 
@@ -9,12 +10,17 @@ import numpy as np
 import torch
 
 from fastmarl._call_guard import CallGuard
+from fastmarl.building import Envs
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors.env_to_module import EnvToModule
+from fastmarl.env_checkpoints import check_envs, put_states_of_envs, states_of_envs
 from fastmarl.errors import CheckpointError, ConfigError
+from fastmarl.lanes import LaneTable
 from fastmarl.metrics import RunnerMetrics
 from fastmarl.modules import MultiRLModule
+from fastmarl.policies import Policies
+from fastmarl.running_episodes import EpisodesState, episodes_state
 from fastmarl.seeds import ResetSeeds
 from fastmarl.states import (
     check_keys,
@@ -24,6 +30,7 @@ from fastmarl.states import (
     torch_state_for,
     whole_number,
 )
+from fastmarl.store import EpisodeStore
 
 STATE_COMPONENTS = (
     "rl_module",
@@ -33,6 +40,7 @@ STATE_COMPONENTS = (
     "lifetime_counters",
     "num_resets",
     "random_state",
+    "running_episodes",
 )
 
 
@@ -48,6 +56,14 @@ class RunnerState:
     _generator: torch.Generator
     _rng: np.random.Generator
     _seeds: ResetSeeds
+    config: EnvRunnerConfig
+    env: Any
+    _envs: Envs
+    _is_whole: bool
+    _policies: Policies
+    _store: EpisodeStore
+    _table: LaneTable
+    _to_reset: set[int]
 
     def __init__(self, config: EnvRunnerConfig):
         raise NotImplementedError
@@ -58,15 +74,22 @@ class RunnerState:
     def _stamp_actions(self) -> None:
         raise NotImplementedError
 
+    def _begin_anew(self) -> None:
+        raise NotImplementedError
+
     def get_state(
         self, components: str | Collection[str] | None = None, *, not_components: str | Collection[str] | None = None
     ) -> dict[str, Any]:
-        """What is needed to go on elsewhere: weights, counters, random streams; running episodes are not part of it.
+        """What is needed to go on elsewhere: weights, counters, random streams, and the running episodes of those envs
+        that tell their own state (`supports_checkpoint`, see `fastmarl.MultiAgentEnv`).
+
+        A runner that takes it goes on with these episodes where they are, and begins others in its other envs. While
+        `sample()` is under way, and after a call that has failed, there are none.
 
         Args:
             components: only these of "rl_module" (with "weights_seq_no"), "env_to_module_connector",
                 "num_env_steps_sampled_lifetime", "lifetime_counters" (all others), "num_resets" (by env: seeds go by
-                that), "random_state".
+                that), "random_state", "running_episodes".
             not_components: all but these.
         """
         self._finish_weights()
@@ -82,10 +105,12 @@ class RunnerState:
                 "numpy": self._rng.bit_generator.state,
             },
         }
-        chosen = set(state) if components is None else _names(components)
+        chosen = set(STATE_COMPONENTS) if components is None else _names(components)
         chosen -= set() if not_components is None else _names(not_components)
         if "rl_module" in chosen:
             chosen.add("weights_seq_no")
+        if "running_episodes" in chosen:
+            state["running_episodes"] = self._running_episodes()
         return {name: value for name, value in state.items() if name in chosen}
 
     def check_state(self, state: dict[str, Any]) -> None:
@@ -100,6 +125,7 @@ class RunnerState:
             "lifetime_counters": self._counts.check_state,
             "num_resets": self._seeds.check_state,
             "random_state": self._check_random_state,
+            "running_episodes": self._checked_episodes,
         }
         for name, part in state.items():
             checks[name](part)
@@ -157,6 +183,64 @@ class RunnerState:
             streams = state["random_state"]
             self._generator.set_state(torch_state_for(self._generator.device, streams["torch"]))
             self._rng.bit_generator.state = streams["numpy"]
+        if "running_episodes" in state:
+            self._resume(state["running_episodes"])
+
+    def _running_episodes(self) -> dict[str, Any]:
+        tells = all(connectors.tells_lanes for connectors in self.env_to_module.values())
+        if self._calls.running is not None or not self._is_whole or not tells:
+            return {}
+        known = [env_index for env_index, number in enumerate(self._seeds.numbers) if number]
+        states = states_of_envs(self._envs, known)
+        if not states:
+            return {}
+        outdated = partial(self._policies.is_outdated, mapping_fn=self.config.policy_mapping_fn)
+        running = [
+            env_index
+            for env_index, record in enumerate(self._table.records)
+            if record is not None and env_index not in self._to_reset and not outdated(env_index)
+            if self._envs.is_batch or env_index in states
+        ]
+        episodes = deepcopy(episodes_state(self._store, self._policies, running))
+        return {"num_envs": len(self._seeds), "envs": states, "turns": self.env.turns(), **episodes}
+
+    def _checked_episodes(self, state: Any) -> EpisodesState | None:
+        """None if there are none for this runner's envs.
+
+        Raises:
+            ConfigError: they don't fit these, or are damaged.
+        """
+        check_mapping("the running episodes", state)
+        if not state:
+            return None
+        check_keys("the running episodes", state, ("num_envs", "envs", "turns", "episodes", "agents", "modules"))
+        if not isinstance(state["turns"], list):
+            raise ConfigError(f"the turns of running episodes must be a list, got {state['turns']!r:.200}")
+        for number in state["turns"]:
+            whole_number("the number of a part of the envs", number)
+        saved, own = whole_number("num_envs of running episodes", state["num_envs"]), len(self._seeds)
+        if saved > own or (saved != own and self._envs.is_batch):
+            return None
+        check_envs(self._envs, state["envs"])
+        episodes = {name: part for name, part in deepcopy(state).items() if name not in ("num_envs", "envs", "turns")}
+        found = EpisodesState(episodes, self._store, self._policies, in_arrays=self._envs.is_batch)
+        if not self._envs.is_batch and not set(found.env_indices) <= state["envs"].keys():
+            raise ConfigError(f"there are running episodes of the envs {found.env_indices}, but states of the envs "
+                              f"{list(state['envs'])} alone")  # fmt: skip
+        return found
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        """Go on with these episodes; with no others, if there are any states of envs."""
+        found = self._checked_episodes(state)
+        if found is None:
+            return
+        self._is_whole = False  # unless this comes to its end, the next call begins anew
+        self._begin_anew()
+        put_states_of_envs(self._envs, state["envs"])
+        found.put(self._store, self._policies, self.config.policy_mapping_fn)
+        self.env.resume(found.env_indices, state["turns"])
+        self._to_reset.difference_update(found.env_indices)
+        self._is_whole = True
 
     def _check_random_state(self, streams: Any) -> None:
         check_keys("random_state", streams, ("torch", "numpy"))

@@ -60,6 +60,19 @@ def float_array(what: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
     return given.astype(np.float64)
 
 
+def column_of(what: str, values: Any, n: int, dtype: Any, shape: tuple[int, ...] = ()) -> np.ndarray:
+    """The array [n, *shape] of that dtype.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    wanted = np.dtype(dtype)
+    if not isinstance(values, np.ndarray) or (values.dtype, values.shape) != (wanted, (n, *shape)):
+        got = f"{values.dtype} {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+        raise ConfigError(f"{what} must be an array of dtype {wanted} and shape {(n, *shape)}, got {got}")
+    return values
+
+
 def state_of_torch(generator: torch.Generator) -> dict[str, Any]:
     """Where a generator of random numbers stands, and its device, as a plain array and a string."""
     return {"device": generator.device.type, "state": generator.get_state().numpy()}

@@ -102,9 +102,8 @@ class EpisodeStore:
         return Scatter(self.table, self._grow, self.rows)
 
     def _make_block(self, module: int) -> Block:
-        connectors = self._connectors[module]
-        raw_layout = None if connectors is None else connectors.raw_layout
-        return Block(self._layouts[module], self._pools[module], self.rows[module], raw_layout, self._rewards)
+        layout, raw_layout = self.layouts_of(module)
+        return Block(layout, self._pools[module], self.rows[module], raw_layout, self._rewards)
 
     def _grow(self, module: int, finals: bool) -> None:
         """There is no room for one more row (or final observation)."""
@@ -128,6 +127,11 @@ class EpisodeStore:
         self._pools = [*self._pools[:module], MemoryPool(), *self._pools[module + 1 :]]
         # A new list: chunks that were made before know the former module at this index by its own name.
         self.module_ids = [*self.module_ids[:module], module_id, *self.module_ids[module + 1 :]]
+
+    def layouts_of(self, module: int) -> tuple[RowLayout, RowLayout | None]:
+        """Of the observations on record, and of those that envs send, where connectors make others of these."""
+        connectors = self._connectors[module]
+        return self._layouts[module], None if connectors is None else connectors.raw_layout
 
     def wake(self, module: int) -> None:
         """Have room for a module's rows."""
@@ -307,7 +311,7 @@ class EpisodeStore:
         live = self.table.live_lanes(range(len(self.table.envs)))
         for module in self.awake:
             self._renew_block(module, live)
-        self._first_action, self._stamped = list(self.acting_from), list(self.acting_from)
+        self.begin_actions()
         running = [record for record in self.table.records if record is not None]
         self._settle_ended(running)
         self._next_chunks(running)
@@ -315,6 +319,26 @@ class EpisodeStore:
         self.table.release(self._dropped_lanes)
         self._ended_chunks, self._to_sum_up, self._dropped_lanes = [], [], []
         self._n_finished = 0
+
+    def begin_actions(self) -> None:
+        """Actions count from here on."""
+        self._first_action, self._stamped = list(self.acting_from), list(self.acting_from)
+
+    # The global states of running episodes, at the end of a call.
+
+    def kept_states(self, env_index: int) -> np.ndarray | None:
+        """[n, ...], those that the next chunk will have of steps before it; None: none are recorded."""
+        return self._env_states[env_index].kept() if self._env_states else None
+
+    def check_states(self, env_index: int, states: Any) -> None:
+        """Raises ConfigError if these are none for `put_states()`."""
+        if self._env_states:
+            self._env_states[env_index].check(states)
+
+    def put_states(self, env_index: int, states: np.ndarray, env_t: int) -> None:
+        """What `kept_states()` has given in env step `env_t`."""
+        if self._env_states:
+            self._env_states[env_index].put(states, env_t)
 
     def _before_notes(self, unread: UnreadChunks, env_indices: list[int]) -> None:
         """The chunks of these envs are to be noted next."""

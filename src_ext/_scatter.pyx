@@ -143,6 +143,32 @@ cdef class EnvLanes:
         """Write these entries of the next observation dicts, in this order: int32 places, or None for all."""
         self.order = order
 
+    def acting(self):
+        """The lanes of the agents in the env's last observation dict, in its order."""
+        return [self.lanes[i] for i in range(self.n_acting)]
+
+    def resume(self, lane_t env_t, list agent_ids, list lanes, list acting, list infos):
+        """Be in the midst of an episode.
+
+        Args:
+            env_t: env steps since its reset.
+            agent_ids: by lane; the list of the lane table.
+            lanes: of the agents that live.
+            acting: of those that were in the last observation dict, in its order.
+            infos: see there.
+        """
+        cdef Py_ssize_t i, lane
+        self.clear()
+        if self.lanes.shape[0] < len(acting):
+            self._grow(len(acting))
+        for lane in lanes:
+            self.lane_of[agent_ids[lane]] = lane
+        for i in range(len(acting)):
+            self.lanes[i] = acting[i]
+            self.keys[i] = <size_t>PyList_GET_ITEM(agent_ids, self.lanes[i])
+        self.n_acting = len(acting)
+        self.env_t, self.infos = env_t, infos
+
     cpdef clear(self):
         """Forget all agents: a new episode begins."""
         self.order = None

@@ -194,6 +194,7 @@ def test_other_methods_too(method, rng):
     def make() -> tuple[fastmarl.MultiAgentEnvRunner, Witness]:
         options = {"policies": {"main", "other"}, "policy_mapping_fn": to_other, "keep_dtype": True}
         options["model_config"] = {"fcnet_hiddens": [4]}
+        options["env_config"] = {"supports_checkpoint": True}
         runner = fastmarl.MultiAgentEnvRunner(
             fastmarl.EnvRunnerConfig(env=Told, num_envs_per_env_runner=2, **options, seed=0)
         )

@@ -459,6 +459,7 @@ def test_state_components():
         "lifetime_counters",
         "num_resets",
         "random_state",
+        "running_episodes",
     }
     assert set(runner.get_state("rl_module")) == {"rl_module", "weights_seq_no"}
     with pytest.raises(ConfigError, match="unknown state components"):

@@ -92,6 +92,11 @@ class Connector:
     min_lookback_rows = 0
     """How many of an agent's observations before its last one must be carried over into the next `sample()` call."""
 
+    lane_arrays: tuple[str, ...] | None = None
+    """Names of the attributes that hold what is kept by lane, each an array with one entry for a lane. With these,
+    running episodes go on in another runner; (): nothing is kept. None: it is not known, so all episodes begin anew
+    there."""
+
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
@@ -117,7 +122,7 @@ class Connector:
     def get_state(self) -> dict[str, Any]:
         """What a connector in another runner must know to do the same, as plain arrays and numbers; {}: nothing.
 
-        What is kept by lane is no part of it.
+        What is kept by lane is no part of it, see `lane_arrays`.
         """
         return {}
 

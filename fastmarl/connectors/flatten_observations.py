@@ -20,6 +20,8 @@ class FlattenObservations(Connector):
     mask becomes part of the vector, and is still applied.
     """
 
+    lane_arrays = ()
+
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:

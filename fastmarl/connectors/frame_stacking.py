@@ -23,6 +23,7 @@ class FrameStacking(Connector):
     frames: `stacked()` makes of them what the module saw.
     """
 
+    lane_arrays = ()
     records = False
     reads_record = True
 

@@ -36,6 +36,8 @@ class MeanStdFilter(Connector):
         delta: the same of what was counted here since a state was last taken that `merge_states()` had made, alone.
     """
 
+    lane_arrays = ()
+
     def __init__(
         self,
         *,

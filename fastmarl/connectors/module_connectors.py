@@ -11,6 +11,7 @@ from fastmarl.connectors.base import Connector, Rows
 from fastmarl.errors import ConfigError, ConnectorError
 from fastmarl.lanes import LaneTable
 from fastmarl.spaces import RowLayout, can_hold, described
+from fastmarl.states import check_keys, column_of
 
 
 class ModuleConnectors:
@@ -69,6 +70,37 @@ class ModuleConnectors:
     def bind(self, table: LaneTable) -> None:
         """Work on rows of these lanes."""
         self._table = table
+
+    @property
+    def tells_lanes(self) -> bool:
+        """Whether all connectors say what they keep by lane."""
+        return all(connector.lane_arrays is not None for connector in self.connectors)
+
+    def of_lanes(self, lanes: np.ndarray) -> list[dict[str, np.ndarray]]:
+        """By connector: what it keeps of these lanes (int32 [n]), arrays [n, ...] by name."""
+        return [
+            {name: _taken(getattr(connector, name), lanes) for name in connector.lane_arrays or ()}
+            for connector in self.connectors
+        ]
+
+    def check_of_lanes(self, n: int, state: Any) -> None:
+        """Raises ConfigError if `state` is none that `of_lanes()` gives of n lanes."""
+        what = f"what the connectors of module {self.module_id!r} keep by lane"
+        if not isinstance(state, list) or len(state) != len(self.connectors):
+            raise ConfigError(f"{what} must be a list of {len(self.connectors)} dicts, got {state!r:.200}")
+        for connector, arrays in zip(self.connectors, state, strict=True):
+            check_keys(what, arrays, connector.lane_arrays or ())
+            for name, values in arrays.items():
+                own = getattr(connector, name)
+                column_of(f"{what}: {name}", values, n, own.dtype, own.shape[1:])
+
+    def put_of_lanes(self, lanes: np.ndarray, n_lanes: int, state: list[dict[str, np.ndarray]]) -> None:
+        """Have it kept of these lanes (int32 [n]), of `n_lanes` that there are."""
+        for connector, arrays in zip(self.connectors, state, strict=True):
+            for name, values in arrays.items():
+                of_lanes = np.zeros((n_lanes, *values.shape[1:]), values.dtype)
+                of_lanes[lanes] = values
+                setattr(connector, name, of_lanes)
 
     def record(self, block: Block) -> None:
         """Fill the recorded leaves of what has come since the last time, in the order of arrival."""
@@ -137,6 +169,14 @@ class ModuleConnectors:
                 )
                 raise ConnectorError(self.module_id, name, problem)
         return leaves
+
+
+def _taken(of_lanes: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+    """Entries of lanes that it is too short for are 0: nothing has been kept of them yet."""
+    taken = np.zeros((len(lanes), *of_lanes.shape[1:]), of_lanes.dtype)
+    is_there = lanes < len(of_lanes)
+    taken[is_there] = of_lanes[lanes[is_there]]
+    return taken
 
 
 def _check_order(module_id: str, connectors: Sequence[Any]) -> None:

@@ -25,6 +25,7 @@ class PrevActionsPrevRewards(Connector):
         n_prev_actions, n_prev_rewards: how many; with 0 the entry is left out.
     """
 
+    lane_arrays = ()
     ORIG_OBS_KEY = "_orig_obs"
     PREV_ACTIONS_KEY = "prev_n_actions"
     PREV_REWARDS_KEY = "prev_n_rewards"

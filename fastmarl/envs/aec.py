@@ -44,6 +44,14 @@ class AECPettingZooEnv(PettingZooAdapter):
         self.env.step(actions[self._turn])
         return self._next_turn()
 
+    def get_state(self) -> Any:
+        """The env's, and whose turn it is."""
+        return {"env": self.env.get_state(), "turn": self._turn}
+
+    def set_state(self, state: Any) -> None:
+        self.env.set_state(state["env"])
+        self._turn = state["turn"]
+
     def _next_turn(self) -> tuple[dict, dict, dict, dict, dict]:
         """Go on to an agent that can act. It is observed, as are those that have ended on the way there."""
         env = self.env

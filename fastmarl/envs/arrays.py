@@ -105,6 +105,8 @@ class ArrayEnv:
     Attributes:
         may_take_turns: whether batches of this class share nothing that changes. A class that says False is refused
             with `worker_num_splits`.
+        supports_checkpoint: whether there are `get_state()` and `set_state()`, by which a runner that is restored goes
+            on in the midst of episodes.
         seeds_each_episode: whether all that is random in an env's episode comes from the seed of that env in the reset
             before. Then every reset is seeded, and every episode can be made again; else only an env's first reset is.
 
@@ -114,6 +116,7 @@ class ArrayEnv:
 
     may_take_turns = True
     seeds_each_episode = False
+    supports_checkpoint = False
 
     def __init__(
         self,
@@ -170,6 +173,15 @@ class ArrayEnv:
                 do not act have 0.
             out: where observations, rewards and flags go to.
         """
+        raise NotImplementedError
+
+    def get_state(self) -> Any:
+        """All that the rest of the envs' episodes and all later ones depend on; see `MultiAgentEnv.get_state()`. Some
+        of the envs may not have been reset yet."""
+        raise NotImplementedError
+
+    def set_state(self, state: Any) -> None:
+        """Go on from what `get_state()` has returned, of this batch or another one made in the same way."""
         raise NotImplementedError
 
     def render(self) -> Any:

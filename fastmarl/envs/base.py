@@ -48,6 +48,8 @@ class MultiAgentEnv:
         observation_space, action_space: without those, one space for all agents, or a Dict space by agent id.
         state_space: of what `state()` returns. An env may have this method, without arguments: the global state as
             an array, for central critics; see `EnvRunnerConfig.record_env_state`.
+        supports_checkpoint: whether `get_state()` and `set_state()` are there, by which a runner that is restored goes
+            on in the midst of an episode. An env without begins another one.
     """
 
     possible_agents: list[Any] = []  # noqa: RUF012  (replaced by each env, never changed)
@@ -57,6 +59,7 @@ class MultiAgentEnv:
     observation_space: gym.Space | None = None
     action_space: gym.Space | None = None
     state_space: gym.Space | None = None
+    supports_checkpoint: bool = False
 
     @property
     def unwrapped(self) -> Any:
@@ -75,6 +78,19 @@ class MultiAgentEnv:
             terminateds must have "__all__", truncateds may: True ends the episode. An agent whose flag is True has
             ended; its observation in that step is its last. infos may have "__common__".
         """
+        raise NotImplementedError
+
+    def get_state(self) -> Any:
+        """All that the rest of the episode and all later ones depend on, random generators included.
+
+        To be saved with a runner it may consist of what `fastmarl.checkpoint.save_state()` takes: nested dicts, lists
+        and tuples of numbers, strings, None and arrays.
+        """
+        raise NotImplementedError
+
+    def set_state(self, state: Any) -> None:
+        """Go on from what `get_state()` has returned, of this env or another one made in the same way. It has been
+        reset before, with any seed."""
         raise NotImplementedError
 
     def render(self) -> Any:

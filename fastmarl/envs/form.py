@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.envs.base import env_spaces
+from fastmarl.envs.resumable import supports_checkpoint
 from fastmarl.errors import EnvCheckError, MultiAgentEnvError, shown
 
 RESET_PARTS = ("observations", "infos")
@@ -19,9 +20,11 @@ def check_spaces(env: Any, env_index: int) -> None:
     """Check what can be checked without reset() and step().
 
     Raises:
-        EnvCheckError: `possible_agents` is no list of different ids that may be used, or an agent lacks a space.
+        EnvCheckError: `possible_agents` is no list of different ids that may be used, an agent lacks a space, or the
+            env says that it tells its state, and can't.
     """
     try:
+        supports_checkpoint(env)
         for agent in possible_agents_of(env):
             env_spaces(env, agent)
     except EnvCheckError as error:

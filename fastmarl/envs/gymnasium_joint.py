@@ -8,13 +8,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.envs.resumable import ResumableAdapter
 from fastmarl.errors import EnvCheckError
 
 # An env that has one of these needs no adapter.
 OF_MULTI_AGENT_ENVS = ("possible_agents", "get_observation_space", "observation_spaces")
 
 
-class JointGymnasiumEnv:
+class JointGymnasiumEnv(ResumableAdapter):
     """What both kinds share: a step is one joint action of all agents, and these are always the same.
 
     A flag for all ends the episode. Agents with flags of their own end one by one, and the episode ends with the last
@@ -93,6 +94,14 @@ class JointGymnasiumEnv:
 
     def get_action_space(self, agent_id: Hashable) -> gym.Space:
         return self._action_spaces[agent_id]
+
+    def get_state(self) -> Any:
+        """The env's, and who has ended."""
+        return {"env": self.env.get_state(), "ended": dict(self._ended)}
+
+    def set_state(self, state: Any) -> None:
+        self.env.set_state(state["env"])
+        self._ended = dict(state["ended"])
 
     def _flags(self, flag: Any) -> dict[Any, bool]:
         """By agent, without those that had ended before; or one for all."""

@@ -8,8 +8,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.envs.resumable import ResumableAdapter
 
-class PettingZooAdapter:
+
+class PettingZooAdapter(ResumableAdapter):
     """What the adapters of both kinds of PettingZoo envs share.
 
     Args:

@@ -11,6 +11,7 @@ from fastmarl.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.errors import ObservationError
 from fastmarl.vector.background import BackgroundSteps
 from fastmarl.vector.parts import AfterStep, VectorParts
+from fastmarl.vector.units import in_order
 
 Flags = tuple[np.ndarray, np.ndarray]  # what `ArrayScatter.write_step()` returns
 
@@ -76,6 +77,13 @@ class Batch:
         for env_index in env_indices:
             self._seeds.last[env_index] = None
         return seeds if is_first else None
+
+    def resume(self, env_indices: Sequence[int]) -> None:
+        """The episodes of those of these envs that are in the batch go on, with the lanes that they have."""
+        self._unseeded.clear()
+        for env_index in env_indices:
+            if env_index in self.env_indices:
+                self._scatter.resume(self.env_indices.index(env_index))
 
     def _own(self, env_indices: Sequence[int]) -> np.ndarray:
         """int64: their places in the batch."""
@@ -170,6 +178,14 @@ class ArrayVector:
         if env_indices:
             self._batch.reset(list(env_indices))
 
+    def turns(self) -> list[int]:
+        """See `InProcessVector.turns`."""
+        return []
+
+    def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
+        """See `InProcessVector.resume`."""
+        self._batch.resume(env_indices)
+
     def rest(self, env_indices: Collection[int]) -> None:
         """These envs have no episode: see `Batch.rest()`."""
         self._batch.rest(env_indices)
@@ -234,6 +250,16 @@ class SplitArrayVector:
             own = [env_index for env_index in env_indices if env_index in batch.env_indices]
             if own:
                 batch.reset(own)
+
+    def turns(self) -> list[int]:
+        """See `InProcessVector.turns`."""
+        return [self._batches.index(batch) for batch in self._idle]
+
+    def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
+        """See `InProcessVector.resume`."""
+        self._idle = in_order(self._batches, turns)
+        for batch in self._batches:
+            batch.resume(env_indices)
 
     def rest(self, env_indices: Collection[int]) -> None:
         """These envs have no episode: see `Batch.rest()`."""

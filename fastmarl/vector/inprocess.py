@@ -10,6 +10,7 @@ from fastmarl.env_states import StateRecordingEnv
 from fastmarl.envs.form import check_step_result
 from fastmarl.vector.parts import AfterStep, VectorParts
 from fastmarl.vector.results import write_reset, write_step
+from fastmarl.vector.units import in_order
 
 Slot = tuple[int, Any, Any]  # env index, env, its lanes
 ActionDict = Callable[[Any], dict]  # lanes -> actions by agent id
@@ -50,6 +51,14 @@ class InProcessVector:
         self._let_rest(self._resting.difference(env_indices))
         for env_index in env_indices:
             self._reset(env_index)
+
+    def turns(self) -> list[int]:
+        """Parts of the envs that take turns, by number, in their order from now on; [] if there are none."""
+        return []
+
+    def resume(self, env_indices: Iterable[int], turns: list[int]) -> None:
+        """These envs are in the midst of the episodes that the store has of them. `turns()` had given these; those of
+        another number of parts don't matter."""
 
     def rest(self, env_indices: Iterable[int]) -> None:
         """These envs have no episode, and are not stepped until they are reset."""
@@ -185,6 +194,12 @@ class SplitVector(InProcessVector):
         self._idle = [part for part in self._idle if part not in going]
         self.n_stepping += n_sent
         return n_sent
+
+    def turns(self) -> list[int]:
+        return [self._parts.index(part) for part in self._idle]
+
+    def resume(self, env_indices: Iterable[int], turns: list[int]) -> None:
+        self._idle = in_order(self._parts, turns)
 
     def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
         """Record the steps of the part that was sent actions first; see `InProcessVector.recv`."""

@@ -13,7 +13,7 @@ from fastmarl.errors import EnvWorkerError
 from fastmarl.vector.parts import AfterStep, VectorParts
 from fastmarl.vector.processes import EnvWorkers, WorkerProcess, error_of
 from fastmarl.vector.results import write_reset, write_step
-from fastmarl.vector.units import Unit, first_ready, in_turn, make_units
+from fastmarl.vector.units import Unit, first_ready, in_order, in_turn, make_units
 from fastmarl.vector.worker import RESET, Extra, Failure
 
 NOTHING = Extra()
@@ -103,6 +103,15 @@ class ProcessVector:
         result = results.read_reset(extra.infos or {}) if extra.result is None else extra.result[0]
         self._record_state(worker, place, extra)
         write_reset(self._store, env_index, result, self._unchecked_resets)
+
+    def turns(self) -> list[int]:
+        """See `InProcessVector.turns`."""
+        return list(dict.fromkeys(unit.part for unit in self._idle))
+
+    def resume(self, env_indices: Iterable[int], turns: list[int]) -> None:
+        """See `InProcessVector.resume`."""
+        parts = [[unit for unit in self._units if unit.part == part] for part in range(1 + self._units[-1].part)]
+        self._idle = [unit for part in in_order(parts, turns) for unit in part]
 
     def rest(self, env_indices: Iterable[int]) -> None:
         """These envs have no episode, and are not stepped until they are reset."""

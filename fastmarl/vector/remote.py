@@ -29,6 +29,7 @@ class RemoteEnv:
         self.observation_space = description.observation_space
         self.action_space = description.action_space
         self.state_space = description.state_space
+        self.supports_checkpoint = description.supports_checkpoint
 
     def __repr__(self) -> str:
         return f"RemoteEnv({self._description.name} in process {self._worker.pid})"
@@ -45,6 +46,17 @@ class RemoteEnv:
             EnvWorkerError: the worker is gone. What the env itself raises comes through.
         """
         return self._worker.call(self._place, name, args, kwargs)
+
+    def reset(self, *, seed: int | None = None) -> tuple[dict, dict]:
+        """Begin an episode that nobody records."""
+        return self.call("reset", seed=seed)
+
+    def get_state(self) -> Any:
+        """What the env tells of its state, if it does."""
+        return self.call("get_state")
+
+    def set_state(self, state: Any) -> None:
+        self.call("set_state", state)
 
     def state(self) -> Any:
         """The env's global state."""

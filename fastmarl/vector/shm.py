@@ -31,6 +31,7 @@ class EnvDescription:
         spaces: (observation space, action space) of these.
         observation_space, action_space: those for all agents, if the env has such.
         state_space: of its global states, if they are recorded.
+        supports_checkpoint: whether it tells its own state.
     """
 
     name: str
@@ -39,6 +40,7 @@ class EnvDescription:
     observation_space: gym.Space | None
     action_space: gym.Space | None
     state_space: gym.Space | None
+    supports_checkpoint: bool
 
 
 class EnvSlots:

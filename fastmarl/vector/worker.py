@@ -24,6 +24,7 @@ from fastmarl.envs.base import as_multi_agent_env, env_spaces
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.form import check_spaces
 from fastmarl.envs.registry import env_creator
+from fastmarl.envs.resumable import supports_checkpoint
 from fastmarl.errors import ConfigError
 from fastmarl.vector.channel import Channel
 from fastmarl.vector.shm import EnvDescription, WorkerMemory
@@ -114,6 +115,7 @@ def describe(env: Any, env_index: int, *, records_state: bool) -> EnvDescription
         getattr(env, "observation_space", None),
         getattr(env, "action_space", None),
         state_space_of(env, env_index) if records_state else None,
+        supports_checkpoint(env),
     )
 
 

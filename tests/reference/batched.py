@@ -8,6 +8,7 @@ import numpy as np
 
 from fastmarl.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.envs.base import env_spaces
+from fastmarl.envs.resumable import supports_checkpoint
 from fastmarl.spaces import RowLayout
 
 
@@ -85,6 +86,18 @@ class Batched(ArrayEnv):
                 array = array[key]
             values.append(array[env_index, i])
         return int(values[0]) if name in self.discrete else layout.nest(values)
+
+    @property
+    def supports_checkpoint(self) -> bool:  # type: ignore[override]
+        return all(map(supports_checkpoint, self.envs))
+
+    def get_state(self) -> Any:
+        return {"acting": self.acting, "envs": [env.get_state() for env in self.envs]}
+
+    def set_state(self, state: Any) -> None:
+        self.acting = state["acting"]
+        for env, of_env in zip(self.envs, state["envs"], strict=True):
+            env.set_state(of_env)
 
     def close(self) -> None:
         for env in self.envs:

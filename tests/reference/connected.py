@@ -21,6 +21,8 @@ class Tagged(Connector):
     """Puts two numbers beside the observation, to which nothing is done: its serial number, by which policies here
     live, and how many observations the agent has had before, counted by lane."""
 
+    lane_arrays = ("count_L",)
+
     def __init__(self, kind: str):
         self.kind = kind
         self.count_L = np.zeros(0, np.int64)
@@ -41,6 +43,7 @@ class Checked(Connector):
     """Sees to it that connectors of which nothing is recorded know an agent's first observation, too."""
 
     records = False
+    lane_arrays = ()
 
     def __call__(self, obs, rows):
         assert not rows.is_final

@@ -146,6 +146,14 @@ class ScriptedEnv(fastmarl.MultiAgentEnv):
         self._state[:] = self.index, self.resets, self.t
         return self._state
 
+    supports_checkpoint = True
+
+    def get_state(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("resets", "t", "over", "paid", "actions")}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
     def _observations(self, locals_by_agent: dict[Hashable, int]) -> dict[Hashable, Any]:
         return {agent: self._observation(agent, local) for agent, local in locals_by_agent.items()}
 

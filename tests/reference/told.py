@@ -20,7 +20,7 @@ class Told(fastmarl.MultiAgentEnv):
 
     Args:
         config: `long`: every so many steps there are infos of LONG bytes; `crash`: every so many steps the env raises,
-            or ends its process; 0: never.
+            or ends its process; 0: never. `supports_checkpoint`: see there.
     """
 
     def __init__(self, config):
@@ -30,6 +30,7 @@ class Told(fastmarl.MultiAgentEnv):
         self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(1000))
         self.index, self.maker = config.vector_index, 10**9 * os.getpid() + next(MADE)  # no two are the same
         self.long, self.crash = config.get("long", 0), config.get("crash", 0)
+        self.supports_checkpoint = config.get("supports_checkpoint", False)
         self.episode = self.t = self.total = 0
 
     def reset(self, *, seed=None, options=None):
@@ -48,6 +49,13 @@ class Told(fastmarl.MultiAgentEnv):
         rewards = {agent: float(self.t + action) for agent, action in actions.items()}
         over = self.t == 7 + 5 * (self.index + self.episode) % 11
         return obs, rewards, {"__all__": over}, {"__all__": False}, infos
+
+    def get_state(self):
+        return {name: getattr(self, name) for name in ("episode", "t", "total")}
+
+    def set_state(self, state):
+        for name, number in state.items():
+            setattr(self, name, number)
 
     def _told(self, actions):
         obs = {

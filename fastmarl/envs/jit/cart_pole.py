@@ -10,7 +10,8 @@ import gymnasium as gym
 import numpy as np
 from numba import njit
 
-from fastmarl.envs.arrays import ArrayEnv, StepArrays
+from fastmarl.envs.arrays import StepArrays
+from fastmarl.envs.jit.own_arrays import EnvOfArrays
 from fastmarl.envs.jit.streams import new_streams, seed_streams, uniform
 from fastmarl.errors import ConfigError
 
@@ -27,7 +28,7 @@ START = 0.05  # all four numbers begin below it, on either side
 TERMINATED, TRUNCATED = 1, 2
 
 
-class CartPole(ArrayEnv):
+class CartPole(EnvOfArrays):
     """Every agent balances a pole of its own; the episode is over when all of them have ended.
 
     Dynamics, spaces, rewards, time limit and flags are those of RLlib's `MultiAgentCartPole` over Gymnasium's
@@ -47,6 +48,7 @@ class CartPole(ArrayEnv):
     """
 
     seeds_each_episode = True
+    state_arrays = ("poles", "_ends", "_t", "_streams")
 
     def __init__(self, num_envs: int, num_agents: int = 1, max_episode_steps: int = 500):
         if num_agents < 1 or max_episode_steps < 1:

@@ -9,7 +9,8 @@ import gymnasium as gym
 import numpy as np
 from numba import njit
 
-from fastmarl.envs.arrays import ArrayEnv, StepArrays
+from fastmarl.envs.arrays import StepArrays
+from fastmarl.envs.jit.own_arrays import EnvOfArrays
 from fastmarl.envs.jit.streams import below, new_streams, seed_streams
 from fastmarl.errors import ConfigError
 
@@ -19,7 +20,7 @@ STAY, UP, DOWN, LEFT, RIGHT = range(5)
 N_MOVES = 5
 
 
-class GridWorld(ArrayEnv):
+class GridWorld(EnvOfArrays):
     """Agents gather food on a square grid and die on hazards.
 
     An episode begins with agents, hazards and food on cells of their own, drawn in this order. In each step
@@ -50,6 +51,7 @@ class GridWorld(ArrayEnv):
     """
 
     seeds_each_episode = True
+    state_arrays = ("_cells_EC", "_agent_EA", "_hazard_EH", "_lives_EA", "_t", "_streams")
 
     def __init__(
         self,

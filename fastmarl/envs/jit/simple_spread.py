@@ -10,7 +10,8 @@ import gymnasium as gym
 import numpy as np
 from numba import njit
 
-from fastmarl.envs.arrays import ArrayEnv, StepArrays
+from fastmarl.envs.arrays import StepArrays
+from fastmarl.envs.jit.own_arrays import EnvOfArrays
 from fastmarl.envs.jit.streams import new_streams, seed_streams, uniform
 from fastmarl.errors import ConfigError
 
@@ -22,7 +23,7 @@ TOUCHING = 0.15 + 0.15  # two agents' sizes
 NO_FORCE = 746.0  # exp(-746) is 0, and so is the force of agents that are so many margins apart
 
 
-class SimpleSpread(ArrayEnv):
+class SimpleSpread(EnvOfArrays):
     """As many landmarks as agents; all are paid for landmarks that have an agent near, and pay for collisions.
 
     Dynamics, spaces, rewards and truncation are those of `mpe2.simple_spread_v3` with the same options; its others
@@ -45,6 +46,7 @@ class SimpleSpread(ArrayEnv):
     """
 
     seeds_each_episode = True
+    state_arrays = ("positions", "velocities", "landmarks", "_t", "_streams")
 
     def __init__(
         self,

@@ -1,0 +1,272 @@
+"""The state of running episodes: what is in it when, what is refused, and what happens when it can't be taken."""
+
+import contextlib
+import copy
+import os
+import signal
+
+import pytest
+from reference.trees import assert_same, spoilt
+from test_processes import contents
+from test_resuming import BOX, Wandering, make_runner
+
+import fastmarl
+from fastmarl.connectors import Connector, MeanStdFilter
+from fastmarl.errors import CheckpointError, ConfigError, EnvCheckError
+
+SPOILT_EVERY = 3
+
+
+def episodes_of(runner):
+    return runner.get_state("running_episodes")["running_episodes"]
+
+
+def is_harmless(how):
+    """Whether such a change leaves what a runner can go on with: free values, counts, and states of envs."""
+    free = ("'envs'", "'reward'", "'return'", "'custom_data'", "'weights_seq_no'", "'outputs'", "'obs'", "'raw_obs'",
+            "'recurrent'", "'env_states'", "'infos'", "'env_t'", "'t_started'", "'steps'", "'finished'", "'turns'",
+            "'early_rewards'", "'agent_returns'", "'agent_steps'", "'module_returns'", "'module_of'", "'lookback'",
+            "'duration_s'", "'reset_seed'", "'env_t_started'", "'env_states_from'", "'id_'", "'agent_ids'",
+            "'num_envs'")  # fmt: skip
+    return any(name in how.partition(":")[0] for name in free)
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "connectors", "states, infos, long lookback", "batch"])
+def test_a_spoilt_state_is_refused_or_can_be_gone_on_with(kind):
+    runner, other, adventurous = make_runner(kind), make_runner(kind), make_runner(kind)
+    runner.sample(num_timesteps=30)
+    other.sample(num_timesteps=12)
+    state, before = runner.get_state(), other.get_state()
+    original = repr(state["running_episodes"])
+    refused = 0
+    for number, (how, episodes) in enumerate(spoilt(state["running_episodes"])):
+        if number % SPOILT_EVERY:
+            continue
+        try:
+            other.check_state({"running_episodes": episodes})
+        except ConfigError:
+            refused += 1
+            with pytest.raises(ConfigError):
+                other.set_state({**state, "running_episodes": episodes})
+        else:
+            assert is_harmless(how) or repr(episodes) == original, how
+            with contextlib.suppress(
+                Exception
+            ):  # of an env that was given nonsense; memory is not written beyond its end
+                adventurous.set_state({"running_episodes": episodes})
+                for chunk in adventurous.sample(num_timesteps=9):
+                    contents(chunk)
+    assert refused > 300
+    assert_same(without_clock(other.get_state()), without_clock(before))
+
+
+def without_clock(state):
+    state = copy.deepcopy(state)
+    for episode in state["running_episodes"]["episodes"]:
+        del episode["duration_s"]
+    return state
+
+
+def test_there_are_none_within_a_call_and_after_one_that_failed():
+    seen = []
+
+    def within(env_runner, **kwargs):
+        seen.append(episodes_of(env_runner))
+
+    def failing(self, actions):
+        raise RuntimeError("broken")
+
+    runner = make_runner("plain", callbacks_on_episode_end=within)
+    assert episodes_of(runner) == {}
+    runner.sample(num_timesteps=90)
+    assert seen and not any(seen)
+    assert episodes_of(runner)["episodes"]
+    good, Wandering.step = Wandering.step, failing
+    try:
+        with pytest.raises(RuntimeError, match="broken"):
+            runner.sample(num_timesteps=9)
+    finally:
+        Wandering.step = good
+    assert episodes_of(runner) == {}
+    runner.sample(num_timesteps=9)
+    assert episodes_of(runner)["episodes"]
+
+
+def test_envs_that_do_not_support_it_begin_anew(tmp_path):
+    class Plain(Wandering):
+        supports_checkpoint = False
+
+    def make(config):
+        return (Plain if config.vector_index == 1 else Wandering)(config)
+
+    runner = make_runner("plain", env=make)
+    runner.sample(num_timesteps=30)
+    assert [episode["env_index"] for episode in episodes_of(runner)["episodes"]] == [0, 2]
+    runner.save_to_path(tmp_path)
+    other = fastmarl.MultiAgentEnvRunner.from_checkpoint(tmp_path, runner.config)
+    ids = {chunk.id_: chunk for chunk in other.sample(num_timesteps=6)}
+    going_on = {episode["id_"] for episode in episodes_of(runner)["episodes"]}
+    assert going_on <= ids.keys() and len(ids) == 3
+    (begun,) = [chunk for id_, chunk in ids.items() if id_ not in going_on]
+    assert begun.env_t_started == 0
+    assert other.get_state("num_resets")["num_resets"][1] == runner.get_state("num_resets")["num_resets"][1] + 1
+
+
+def test_what_a_wrapper_passes_on_is_not_the_wrappers_own():
+    class Wrapper(fastmarl.MultiAgentEnv):
+        def __init__(self, env):
+            self.env = env
+
+        supports_checkpoint = property(lambda self: False)
+
+    class PassingOn:
+        def __init__(self, env):
+            self.env = env
+
+        def __getattr__(self, name):
+            return getattr(self.env, name)
+
+    runner = make_runner("plain", env=lambda config: PassingOn(Wandering(config)))
+    runner.sample(num_timesteps=30)
+    assert episodes_of(runner) == {}
+
+
+def test_an_env_that_promises_what_it_lacks_is_refused():
+    class Lacking(fastmarl.MultiAgentEnv):
+        supports_checkpoint = True
+        possible_agents = ["a"]  # noqa: RUF012
+        observation_space = action_space = BOX
+        set_state = None
+
+    with pytest.raises(EnvCheckError, match=r"env 0 .*supports_checkpoint=True and no method set_state\(\)"):
+        make_runner("plain", env=lambda config: Lacking())
+
+
+def test_a_state_is_refused_by_envs_that_do_not_take_one():
+    class Plain(Wandering):
+        supports_checkpoint = False
+
+    runner, other = make_runner("plain"), make_runner("plain", env=Plain)
+    runner.sample(num_timesteps=30)
+    with pytest.raises(ConfigError, match=r"a state for env 0, but .*Plain.* does not support it"):
+        other.set_state(runner.get_state())
+
+
+@pytest.mark.parametrize(("kind", "n_envs", "goes_on"), [("plain", 5, True), ("plain", 2, False), ("batch", 4, False)])
+def test_another_number_of_envs(kind, n_envs, goes_on):
+    runner, other = make_runner(kind), make_runner(kind, num_envs_per_env_runner=n_envs)
+    runner.sample(num_timesteps=40)
+    other.set_state(runner.get_state())
+    resumed = {episode["id_"] for episode in episodes_of(runner)["episodes"]}
+    chunks = other.sample(num_timesteps=n_envs)
+    assert len(chunks) == n_envs
+    assert {chunk.id_ for chunk in chunks if chunk.env_t_started} == (resumed if goes_on else set())
+
+
+def test_a_connector_that_keeps_agents_apart_in_ways_unknown():
+    class Unsaid(Connector):
+        def __call__(self, obs, rows):
+            return obs
+
+    runner = make_runner("plain", env_to_module_connector=[Unsaid(), MeanStdFilter()])
+    runner.sample(num_timesteps=40)
+    assert episodes_of(runner) == {}
+
+
+def test_episodes_that_would_be_others_now_are_left_out():
+    runner = make_runner("two modules")
+    runner.sample(num_timesteps=40)
+    assert episodes_of(runner)["episodes"]
+    runner.remove_module("odd", new_agent_to_module_mapping_fn=lambda agent_id, episode: "even")
+    left = episodes_of(runner)
+    assert left["episodes"] == [] and set(left["envs"]) == {0, 1, 2}
+    other = make_runner("two modules", policies=["even"], policy_mapping_fn=lambda agent_id, episode: "even")
+    other.set_state(runner.get_state())
+    assert [env.n_resets for env in other.env.envs] == [env.n_resets for env in runner.env.envs]
+    assert other.sample(num_timesteps=9)
+
+
+def test_a_state_can_be_taken_by_a_runner_in_the_midst_of_others_and_again():
+    runner, other = make_runner("plain"), make_runner("plain")
+    runner.sample(num_timesteps=40)
+    other.sample(num_timesteps=17)
+    other.get_weights()
+    state = runner.get_state()
+    frozen = copy.deepcopy(without_clock(state))
+    courses = []
+    for _ in range(2):
+        other.set_state(state)
+        assert all(part.training for part in other.module["default_policy"].modules())
+        courses.append([chunk.get_return() for chunk in other.sample(num_timesteps=50)])
+    assert courses[0] == courses[1] == [chunk.get_return() for chunk in runner.sample(num_timesteps=50)]
+    assert_same(without_clock(state), frozen)
+
+
+def test_an_env_that_fails_to_take_its_state_leaves_the_runner_as_it_was(tmp_path):
+    class Stubborn(Wandering):
+        refuses = False
+
+        def set_state(self, state):
+            if self.refuses and state["n_resets"] > 1:
+                type(self).refuses = False
+                raise ValueError("not this one")
+            super().set_state(state)
+
+    runner, other = make_runner("plain", env=Stubborn), make_runner("plain", env=Stubborn)
+    twin = make_runner("plain", env=Stubborn)
+    runner.sample(num_timesteps=150)
+    runner.save_to_path(tmp_path)
+    for each in (other, twin):
+        each.sample(num_timesteps=12)
+    Stubborn.refuses = True
+    with pytest.raises(CheckpointError, match=r"could not be taken, and the runner keeps its state: .*not this one"):
+        other.restore_from_path(tmp_path)
+    returns = [[chunk.get_return() for chunk in each.sample(num_timesteps=60)] for each in (other, twin)]
+    assert returns[0] == returns[1]
+    Stubborn.refuses = True
+    with pytest.raises(ValueError, match="not this one") as raised:
+        other.set_state(runner.get_state())
+    assert "when env 0 was to go on from a state" in raised.value.__notes__[0]
+    assert all(chunk.env_t_started == 0 for chunk in other.sample(num_timesteps=9))
+
+
+def test_envs_that_have_ended_with_their_worker_are_left_out(tmp_path):
+    runner = make_runner("workers", restart_failed_sub_environments=True)
+    runner.sample(num_timesteps=40)
+    os.kill(runner.env.envs[0]._worker.pid, signal.SIGKILL)
+    state = episodes_of(runner)
+    assert set(state["envs"]) == {2}
+    runner.save_to_path(tmp_path)
+    assert len(runner.sample(num_timesteps=9)) >= 3
+    other = fastmarl.MultiAgentEnvRunner.from_checkpoint(tmp_path, runner.config)
+    assert {chunk.id_ for chunk in other.sample(num_timesteps=9)} > {each["id_"] for each in state["episodes"]}
+    runner.stop()
+    other.stop()
+
+
+def test_what_the_env_and_callbacks_keep_is_not_shared():
+    def write(episode, **kwargs):
+        episode.custom_data.setdefault("seen", []).append(episode.env_t)
+
+    runner = make_runner("plain", callbacks_on_episode_step=write)
+    runner.sample(num_timesteps=30)
+    state = runner.get_state()
+    other = make_runner("plain", callbacks_on_episode_step=write)
+    other.set_state(state)
+    kept = copy.deepcopy(state["running_episodes"]["episodes"][0]["custom_data"])
+    assert kept["seen"]
+    for each in (runner, other):
+        each.sample(num_timesteps=30)
+    assert state["running_episodes"]["episodes"][0]["custom_data"] == kept
+    assert episodes_of(other)["episodes"][0]["custom_data"] == episodes_of(runner)["episodes"][0]["custom_data"]
+
+
+def test_an_env_state_that_can_not_be_saved_is_named(tmp_path):
+    class Odd(Wandering):
+        def get_state(self):
+            return {"odd": object()}
+
+    runner = make_runner("plain", env=Odd)
+    runner.sample(num_timesteps=9)
+    with pytest.raises(CheckpointError, match=r"\['envs'\]\[0\]\['odd'\] is a object, which a che"):
+        runner.save_to_path(tmp_path)
