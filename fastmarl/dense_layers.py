@@ -134,6 +134,17 @@ def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Ten
     return weights
 
 
+def parts_of(*modules: nn.Module) -> list[nn.Module]:
+    """These, and all their parts, each once: `modules()` takes as long as many passes of a small net."""
+    found, seen = list(modules), set(modules)
+    for part in found:  # which grows
+        for child in part._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                found.append(child)
+    return found
+
+
 def place_of(weights: torch.Tensor | None) -> tuple | None:
     """Where they lie, and how."""
     return None if weights is None else (weights.data_ptr(), weights.shape, weights.stride())

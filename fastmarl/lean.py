@@ -20,6 +20,7 @@ from fastmarl.dense_layers import (
     DenseLayers,
     NotDenseError,
     is_watched,
+    parts_of,
     place_of,
     weights_of,
 )
@@ -163,8 +164,8 @@ class _Reader:
     def parts(self) -> list[nn.Module]:
         """All that has been read."""
         module = self._module
-        children = (child for child in (module.trunk, module.pi, module.vf_trunk, module.vf) if child is not None)
-        return [module, *(part for child in children for part in child.modules())]
+        children = module.trunk, module.pi, module.vf_trunk, module.vf
+        return [module, *parts_of(*(child for child in children if child is not None))]
 
     def compiled(self) -> DenseNet:
         return self.layers.compiled(self._logits, self._values, self._log_std)

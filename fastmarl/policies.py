@@ -9,6 +9,7 @@ import torch
 from fastmarl._records import EpisodeRecord, map_all
 from fastmarl.action_masks import ActionMasks
 from fastmarl.connectors.module_connectors import ModuleConnectors
+from fastmarl.dense_layers import parts_of
 from fastmarl.env_actions import EnvActions
 from fastmarl.errors import UnknownModuleError
 from fastmarl.graphs import Call, TickGraphs
@@ -208,7 +209,7 @@ class Policies:
     def _evaluate(self, index: int) -> None:
         module = self.at(index).module
         self.at(index).inference.renew()
-        training = [part for part in module.modules() if part.training]
+        training = [part for part in parts_of(module) if part.training]
         if training:
             self._training += training
             module.eval()

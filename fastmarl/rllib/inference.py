@@ -142,7 +142,9 @@ class ExactInference:
                 module = self._module
                 outputs = module.forward_exploration(batches, t=t) if explore else module.forward_inference(batches)
             else:
-                outputs = {module_id: part.forward(batches[module_id], explore, t) for module_id, part in parts.items()}
+                outputs = {
+                    module_id: parts[module_id].forward(batch, explore, t) for module_id, batch in batches.items()
+                }
             self.forwarded_at = perf_counter()
             return {module_id: part.act(outputs[module_id], explore) for module_id, part in parts.items()}
 

@@ -16,7 +16,7 @@ from ray.rllib.core.models.torch.primitives import TorchMLP
 from torch import Tensor, nn
 from torch.nn.modules import module as nn_module
 
-from fastmarl.dense_layers import HOOKS
+from fastmarl.dense_layers import HOOKS, parts_of
 
 Function = Callable[[Tensor], Tensor]
 
@@ -65,7 +65,7 @@ def parts_run(module: Any) -> list[nn.Module]:
     """The module and all parts of it that `actor_function` may run; none of one that it doesn't know."""
     if type(module) not in RLLIB_MODULES:
         return []
-    return [module, *_encoder_of(module).modules(), *module.pi.modules()]
+    return [module, *parts_of(_encoder_of(module), module.pi)]
 
 
 def _encoder_of(module: Any) -> Any:

@@ -1,8 +1,6 @@
 """Agents are mapped to modules: by the function of the time when their episode began, which is shown that episode."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from fastmarl.rllib.builder import Builder
@@ -60,9 +58,7 @@ class PolicyMapping:
         def cut(function: MappingFn) -> Any:
             return self._builder.running_episode(record, function).cut(horizon)
 
-        with self._asking(record, env_t, env_t, cut) as ask:
-            for agent_id in window.order:
-                ask(agent_id)
+        self._ask(record, window.order, env_t, env_t, cut, {})
         ended = {}
         if window.ended and not self._reads_times_only(record.policy_mapping_fn):
             after = cut(lambda agent_id, episode: record.mapping.get(agent_id, ""))
@@ -75,28 +71,31 @@ class PolicyMapping:
     def _map(
         self, record: RLlibRecord, agent_ids: Iterable[Hashable], env_t: int, replay: Callable[[MappingFn], None]
     ) -> None:
-        unknown = [agent_id for agent_id in agent_ids if agent_id not in record.mapping]
-        if not unknown:
-            return
-        with self._asking(record, record.env_t_started, env_t, replay) as ask:
-            for agent_id in unknown:
-                if agent_id not in record.mapping:  # the function may ask the episode for other agents' modules
-                    record.mapping[agent_id] = ask(agent_id)
+        if unknown := [agent_id for agent_id in agent_ids if agent_id not in record.mapping]:
+            self._ask(record, unknown, record.env_t_started, env_t, replay, record.mapping)
 
-    @contextmanager
-    def _asking(
-        self, record: RLlibRecord, env_t_started: int, env_t: int, replay: Callable[[MappingFn], None]
-    ) -> Iterator[Callable[[Hashable], str]]:
-        """Agent id -> what the episode's mapping function says."""
+    def _ask(
+        self,
+        record: RLlibRecord,
+        agent_ids: list[Hashable],
+        env_t_started: int,
+        env_t: int,
+        replay: Callable[[MappingFn], None],
+        answers: dict[Hashable, str],
+    ) -> None:
+        """Add what the episode's mapping function says of these agents, where there is no answer already: it may ask
+        the episode for other agents' modules, too."""
         function = record.policy_mapping_fn
         if self._reads_times_only(function):
-            times = EpisodeTimes(record.id_, env_t_started, env_t)
-            yield lambda agent_id: function(agent_id, times)
+            times: Any = EpisodeTimes(record.id_, env_t_started, env_t)
+            for agent_id in agent_ids:
+                answers[agent_id] = function(agent_id, times)
             return
-        outline = self._builder.outline(record, env_t_started, env_t)
-        making = EpisodeInTheMaking(outline, record.mapping, replay)
+        making = EpisodeInTheMaking(self._builder.outline(record, env_t_started, env_t), record.mapping, replay)
         try:
-            yield partial(making.ask, function)
+            for agent_id in agent_ids:
+                if agent_id not in answers:
+                    answers[agent_id] = making.ask(function, agent_id)
         finally:
             making.close()
 

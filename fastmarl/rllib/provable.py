@@ -95,8 +95,9 @@ def _of_pipeline(pipeline: Any, kind: Any, pieces: list[type]) -> Iterator[str]:
 def _of_subclass(runner: Any, own_class: type) -> Iterator[str]:
     for name in INTERNALS:
         known = getattr(own_class, name, None) or getattr(RLlibEnvRunner, name, None) or getattr(EnvRunner, name)
+        own = getattr(type(runner), name)
         # Ray wraps the methods of remote runners.
-        if inspect.unwrap(getattr(type(runner), name)) is not inspect.unwrap(known) or name in vars(runner):
+        if name in vars(runner) or (own is not known and inspect.unwrap(own) is not inspect.unwrap(known)):
             yield f"{type(runner).__name__} overrides {name}()"
 
 
