@@ -231,11 +231,12 @@ class RunnerState:
 
     def _resume(self, state: dict[str, Any]) -> None:
         """Go on with these episodes; with no others, if there are any states of envs."""
-        found = self._checked_episodes(state)
-        if found is None:
+        if self._checked_episodes(state) is None:
             return
         self._is_whole = False  # unless this comes to its end, the next call begins anew
         self._begin_anew()
+        found = self._checked_episodes(state)  # with the new parts: modules may have other numbers there
+        assert found is not None
         put_states_of_envs(self._envs, state["envs"])
         found.put(self._store, self._policies, self.config.policy_mapping_fn)
         self.env.resume(found.env_indices, state["turns"])

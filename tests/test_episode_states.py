@@ -186,6 +186,22 @@ def test_episodes_that_would_be_others_now_are_left_out():
     assert other.sample(num_timesteps=9)
 
 
+def test_a_state_can_be_taken_after_modules_have_come_and_gone():
+    """Their numbers are others then."""
+    runner = make_runner("two modules")
+    runner.sample(num_timesteps=20)
+    to_even = {"policy_mapping_fn": lambda agent_id, episode: "even"}
+    runner.remove_module("odd", new_agent_to_module_mapping_fn=to_even["policy_mapping_fn"])
+    runner.sample(num_timesteps=60, force_reset=True)
+    state = runner.get_state()
+    assert state["running_episodes"]["episodes"]
+    other = make_runner("two modules", policies=["even"], **to_even)
+    for each in (runner, other):
+        each.set_state(state)
+    returns = [[chunk.get_return() for chunk in each.sample(num_timesteps=60)] for each in (runner, other)]
+    assert returns[0] == returns[1]
+
+
 def test_a_state_can_be_taken_by_a_runner_in_the_midst_of_others_and_again():
     runner, other = make_runner("plain"), make_runner("plain")
     runner.sample(num_timesteps=40)
