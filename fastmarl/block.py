@@ -6,14 +6,14 @@ upon in a tick is a slice, and what it answers is recorded by slices.
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastmarl import _store
 from fastmarl._leaf_rows import LeafRows
-from fastmarl.columns import Columns, blank_value
+from fastmarl.columns import Columns, OwnName, Recorded, blank_value, own_name
 from fastmarl.kernels.rows import as_bytes
 from fastmarl.spaces import Index, RowLayout, map_struct
 
@@ -175,21 +175,22 @@ class Block:
 
     def output_keys(self) -> tuple[str, ...]:
         """Names of what is recorded beside the actions."""
-        names = map(name_of, self.outputs)
-        return (*(name for name in dict.fromkeys(names) if name != Columns.ACTIONS), Columns.WEIGHTS_SEQ_NO)
+        names = dict.fromkeys(map(name_of, self.outputs))
+        others = (name for name in names if name != Columns.ACTIONS)
+        return (*others, own_name(Recorded.WEIGHTS_SEQ_NO, names))
 
-    def output(self, name: str) -> Any:
+    def output(self, name: OwnName) -> Any:
         """An output's whole column [capacity, ...], nested as the module gave it.
 
         Raises:
             KeyError: there is no such output.
         """
-        if name == Columns.WEIGHTS_SEQ_NO:
-            return self.seq_no_R
         if isinstance(name, str) and name in self.outputs:
             return self.outputs[name]
         leaves = {key[1:]: column for key, column in self.outputs.items() if isinstance(key, tuple) and key[0] == name}
         if not leaves:
+            if name in (Columns.WEIGHTS_SEQ_NO, Recorded.WEIGHTS_SEQ_NO):
+                return self.seq_no_R
             raise KeyError(name)
         return _nested(leaves)
 
@@ -204,8 +205,6 @@ class Block:
             if parts := [other for other in before if name_of(other) == name_of(key)]:
                 raise OutputFormError(f"output {name_of(key)!r} was recorded with the parts {parts}, and now has "
                                       f"{key!r}; give it one structure in all steps; {ANEW}")  # fmt: skip
-            if name_of(key) == Columns.WEIGHTS_SEQ_NO:
-                raise OutputFormError(f"{key!r} is what the runner records itself; give this output another name")
             column = self.outputs[key] = self._output_array(key, values, values.dtype)
             _blank(key, column[:first])
         elif (column.dtype, column.shape[1:]) != (values.dtype, values.shape[1:]):
@@ -277,6 +276,13 @@ class Block:
 def name_of(key: Key) -> Any:
     """The name of the output that a key belongs to."""
     return key if isinstance(key, str) else key[0]
+
+
+def own_key(own: Recorded, outputs: Iterable[Key], path: tuple = (), columns: Collection[Key] = ()) -> Key:
+    """The key of (a leaf of) what the runner records itself, beside a module's outputs of these keys; with `columns`,
+    the one that it had before, if that was no plain name."""
+    name: OwnName = own if (own,) in columns else own_name(own, list(map(name_of, outputs)))
+    return (name, *path) if path or isinstance(name, Recorded) else name
 
 
 def _form(column: np.ndarray) -> str:

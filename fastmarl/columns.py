@@ -1,6 +1,9 @@
 """Names of the recorded columns; the strings are RLlib's, so batches look alike in both faces."""
 
 import math
+from collections.abc import Collection
+from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +39,29 @@ class Columns:
     FIRST_ENV_T = "first_env_t"  # in aligned columns: the env step of their first row
 
 
+class Recorded(Enum):
+    """What the runner itself records among a module's outputs. It has the plain name of that column, unless the module
+    has an output of this name: then the output has it, and this is the name of the runner's own."""
+
+    ACTION_MASK = Columns.ACTION_MASK
+    STATE_IN = Columns.STATE_IN
+    WEIGHTS_SEQ_NO = Columns.WEIGHTS_SEQ_NO
+
+
+OwnName = str | Recorded
+
+
+def own_name(own: Recorded, outputs: Collection[Any]) -> OwnName:
+    """The name under which the runner records its own beside a module's outputs of these names."""
+    return own if own.value in outputs else own.value
+
+
+def recorded_name(own: Recorded, recorded: Collection[Any]) -> OwnName:
+    """The name that the runner's own has among all that was recorded."""
+    return own if own in recorded else own.value
+
+
 def blank_value(output: object, dtype: np.dtype) -> float:
     """What stands where an output was not given: NaN, 0, or for masks that nothing is ruled out."""
-    return math.nan if dtype.kind == "f" else output == Columns.ACTION_MASK
+    is_mask = output in (Columns.ACTION_MASK, (Recorded.ACTION_MASK,), Recorded.ACTION_MASK)
+    return math.nan if dtype.kind == "f" else is_mask

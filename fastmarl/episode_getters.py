@@ -250,6 +250,6 @@ class Getters:
             if (part.extra_model_output_keys if key is None else key in part.extra_model_output_keys)
         }  # fmt: skip
         if parts and not having and key is not None:
-            known = sorted({known for part in parts.values() for known in part.extra_model_output_keys})
+            known = sorted({known for part in parts.values() for known in part.extra_model_output_keys}, key=str)
             raise KeyError(f"no agent asked for has an extra model output {key!r}; there are {known}")
         return having

@@ -5,8 +5,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from fastmarl.block import Key
-from fastmarl.columns import Columns
+from fastmarl.block import Key, own_key
+from fastmarl.columns import Columns, Recorded
 from fastmarl.errors import ModuleOutputError
 from fastmarl.kernels.remap import lanes_to_rows, rows_to_lanes
 from fastmarl.lanes import LaneTable
@@ -105,7 +105,7 @@ class LaneState:
                 raise ModuleOutputError(module_id, f"expected {key} of dtype {read.dtype}, as get_initial_state() "
                                         f"gives it, got {out.dtype}; give both the same dtype")  # fmt: skip
             rows_to_lanes(np.ascontiguousarray(out.reshape(len(lanes), -1), read.dtype), lanes, values_LK)
-            state_in[(Columns.STATE_IN, *key[1:]) if len(key) > 1 else Columns.STATE_IN] = read
+            state_in[own_key(Recorded.STATE_IN, outputs, key[1:])] = read
         return state_in
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 
 from fastmarl._call_guard import CallGuard
+from fastmarl.block import own_key
 from fastmarl.building import (
     Envs,
     check_module_options,
@@ -17,7 +18,7 @@ from fastmarl.building import (
     spaces_of,
 )
 from fastmarl.callbacks import EVENTS, listeners
-from fastmarl.columns import Columns
+from fastmarl.columns import Recorded
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.devices import choose_device
 from fastmarl.env_states import make_env_states
@@ -336,7 +337,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
                 outputs = inference.act(batch, lanes, explore=explore, t=t, legal=legal)
                 inference.keep_state(lanes, outputs)
             if legal is not None and not masks.on_record:
-                outputs[Columns.ACTION_MASK] = legal
+                outputs[own_key(Recorded.ACTION_MASK, outputs, columns=block.outputs)] = legal
             acted = perf_counter()
             env_actions.set(first, n, outputs)
             store.record(module, outputs)

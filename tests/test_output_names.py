@@ -1,11 +1,14 @@
 """Outputs of modules keep to themselves, whatever they are called, and to the form that they began with."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
 
 import fastmarl
 from fastmarl import batches
+from fastmarl.columns import Recorded
 from fastmarl.errors import BatchError, ModuleOutputError
 from fastmarl.modules import RLModule
 from fastmarl.testing import CountingEnv
@@ -13,7 +16,8 @@ from fastmarl.testing import CountingEnv
 OWN = ["obs0", "raw0", "raw_final0", "final0", "lane_R", "prev_R", "env_t_R", "reward_R", "seq_no_R", "final_prev_F",
        "final_at_F"]  # fmt: skip
 COLUMNS = ["obs", "new_obs", "rewards", "infos", "terminateds", "truncateds", "seq_lens", "loss_mask", "eps_id",
-           "active", "agent_id", "env_t", "env_state", "final_obs", "final_t", "first_env_t", "t", "state_in",
+           "active", "agent_id", "weights_seq_no",
+           "action_mask", "env_t", "env_state", "final_obs", "final_t", "first_env_t", "t", "state_in",
            "state_out"]  # fmt: skip
 ODD = ["", "a.b", ("a", "b"), 3]
 NAMES = [*OWN, *COLUMNS, *ODD]
@@ -70,7 +74,7 @@ def test_an_output_of_any_name_is_recorded_and_nothing_else_is_touched(chunks):
                 assert np.array_equal(agent.get_extra_model_outputs(name), expected + number), name
             assert np.array_equal(agent.get_extra_model_outputs("a")["b"], expected + 90)
             assert np.array_equal(agent.get_extra_model_outputs("c")[0], expected + 91)
-            assert set(agent.extra_model_output_keys) == {*NAMES, "a", "c", "weights_seq_no"}
+            assert set(agent.extra_model_output_keys) == {*NAMES, "a", "c", Recorded.WEIGHTS_SEQ_NO}
 
 
 def test_names_of_columns_mean_the_same_in_batches(chunks):
@@ -145,14 +149,86 @@ def test_columns_of_equal_size_are_not_taken_for_one_another(monkeypatch):
         runner.sample(num_timesteps=4)
 
 
-def test_an_output_may_not_have_the_name_of_the_weights_number():
-    class Numbered(RLModule):
-        def _forward(self, batch, **kwargs):
-            n = len(batch["obs"])
-            return {"actions": torch.zeros(n, dtype=torch.int64), "weights_seq_no": torch.zeros(n)}
+class Masking(Env):
+    """Rules out, at step t, choice t % 3, by infos."""
 
-    with pytest.raises(ModuleOutputError, match="'weights_seq_no' is what the runner records itself"):
-        make_runner(Numbered).sample(num_timesteps=2)
+    def step(self, actions):
+        *step, _ = super().step(actions)
+        return *step, {agent: {"action_mask": self.mask(self.env_t)} for agent in self.possible_agents}
+
+    @staticmethod
+    def mask(t):
+        return np.arange(3) != t % 3
+
+
+class Reserved(RLModule):
+    """Has memory, and outputs with the names of what the runner records itself."""
+
+    def get_initial_state(self):
+        return {"h": np.zeros(1, np.float32)}
+
+    def _forward(self, batch, **kwargs):
+        obs = batch["obs"][..., 0]  # [B, 1]
+        return {
+            "action_dist_inputs": torch.zeros(len(obs), 1, 3),
+            "state_out": {"h": batch["state_in"]["h"] + 1},
+            "state_in": obs.long() * 10,
+            "action_mask": obs * 20,
+            "weights_seq_no": {"deep": obs * 30},
+        }
+
+
+@pytest.fixture(scope="module")
+def reserved():
+    runner = make_runner(Reserved, env=Masking)
+    chunks = []
+    for n in range(1, 4):
+        runner.set_weights(runner.get_weights(), weights_seq_no=n)
+        chunks += runner.sample(num_timesteps=150)
+    return chunks
+
+
+def kept(chunk):
+    """The same in other forms: as it came, pickled, in one piece with itself, as a state."""
+    yield chunk
+    yield pickle.loads(pickle.dumps(chunk))
+    yield chunk.slice(slice(0, len(chunk)))
+    compact = pickle.loads(pickle.dumps(chunk))
+    compact.compact()
+    yield compact
+
+
+def test_outputs_with_the_names_of_what_the_runner_records(reserved):
+    numbers = set()
+    for chunk in (form for whole in reserved for form in kept(whole)):
+        for i, agent in enumerate(chunk.agent_episodes.values()):
+            times = agent.env_ts()[agent.lookback : -1]
+            obs = 1000 * i + times
+            assert np.array_equal(agent.get_extra_model_outputs("state_in"), obs * 10)
+            assert np.array_equal(agent.get_extra_model_outputs("action_mask"), obs * 20)
+            assert np.array_equal(agent.get_extra_model_outputs("weights_seq_no")["deep"], obs * 30)
+            assert np.array_equal(agent.get_extra_model_outputs(Recorded.STATE_IN)["h"][:, 0], times)
+            legal = agent.get_extra_model_outputs(Recorded.ACTION_MASK)
+            assert np.array_equal(legal, [Masking.mask(t) if t else [True] * 3 for t in times])
+            assert legal[np.arange(len(times)), agent.get_actions()].all()
+            numbers |= set(agent.get_extra_model_outputs(Recorded.WEIGHTS_SEQ_NO).tolist())
+    assert numbers == {1, 2, 3}
+
+
+def test_batches_tell_them_apart(reserved):
+    flat = batches.columns(reserved)["default_policy"]
+    obs = flat["obs"][:, 0].astype(np.int64)
+    assert np.array_equal(flat["action_mask"], obs * 20)
+    expected = [Masking.mask(t) if t else [True] * 3 for t in obs % 1000]
+    assert np.array_equal(flat[Recorded.ACTION_MASK], expected)
+    cut = batches.sequences(reserved, max_seq_len=7)["default_policy"]
+    assert np.array_equal(cut["state_in"]["h"][:, 0], cut["obs"][:, 0, 0] % 1000)
+
+
+def test_random_actions_keep_to_the_names():
+    runner = make_runner(Reserved, env=Masking, episode_lookback_horizon=0)
+    for is_random in (False, True, False):
+        runner.sample(num_timesteps=20, random_actions=is_random)
 
 
 def test_random_actions_and_a_modules_own_share_a_column():

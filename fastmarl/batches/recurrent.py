@@ -11,7 +11,7 @@ import numpy as np
 
 from fastmarl.batches.flat import Batch
 from fastmarl.batches.trajectories import RECORDED, Trajectories, as_objects, by_module
-from fastmarl.columns import Columns
+from fastmarl.columns import Columns, Recorded, recorded_name
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import BatchError
 from fastmarl.spaces import flatten_struct, map_struct
@@ -133,9 +133,10 @@ def _obs_after(trajectories: Trajectories, cuts: _Cuts, is_end_B: np.ndarray) ->
 
 def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
     """The recurrent states before and after each sequence, if there are any."""
-    if Columns.STATE_IN not in trajectories.output_keys():
+    name = recorded_name(Recorded.STATE_IN, trajectories.output_keys())
+    if name not in trajectories.output_keys():
         return {}
-    state_in = trajectories.read_output(Columns.STATE_IN, cuts.first_B)
+    state_in = trajectories.read_output(name, cuts.first_B)
     for _, leaf in flatten_struct(state_in):
         unknown = np.isnan(leaf.reshape(len(leaf), -1)).any(1) if leaf.dtype.kind == "f" else np.zeros(0, bool)
         if unknown.any():

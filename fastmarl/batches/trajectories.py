@@ -14,7 +14,7 @@ import numpy as np
 from fastmarl import _store
 from fastmarl._garbage import without_collection
 from fastmarl.block import Place
-from fastmarl.columns import Columns
+from fastmarl.columns import Columns, Recorded
 from fastmarl.episode_sources import Source, blank_like, joined
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import BatchError
@@ -24,7 +24,7 @@ from fastmarl.spaces import flatten_struct, map_struct
 
 ENV_T = "env_t"  # the env step at which an observation arrived
 RECORDED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
-STATES = (Columns.STATE_IN, Columns.STATE_OUT)
+STATES = (Columns.STATE_IN, Recorded.STATE_IN, Columns.STATE_OUT)
 NOT_OUTPUTS = frozenset((
     Columns.OBS, Columns.NEXT_OBS, Columns.FINAL_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS,
     Columns.TRUNCATEDS, Columns.SEQ_LENS, Columns.LOSS_MASK, Columns.EPS_ID, Columns.AGENT_ID, Columns.ACTIVE,
