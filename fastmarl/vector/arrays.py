@@ -59,6 +59,8 @@ class Batch:
         out = self._scatter.arrays_for_reset()
         try:
             self.env.reset(own, out, seeds=seeds)
+        except ObservationError as error:
+            raise self._placed(error, stepped=False) from error
         except Exception as error:
             error.add_note(f"fastmarl: raised by reset() of the envs {env_indices!s:.200}")
             raise
