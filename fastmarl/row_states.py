@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastmarl.block import Block, Key
+from fastmarl.columns import Recorded
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.errors import ConfigError
 from fastmarl.lane_state import LaneState
@@ -177,7 +178,9 @@ def _checked_list(what: str, values: Any, n: int | None = None) -> list[Any]:
 
 def _plain_key(key: Key) -> Any:
     """An output's key without types of our own: what saves states knows no other integers than int."""
-    return key if isinstance(key, str) else [[isinstance(part, Index), part] for part in key]
+    if isinstance(key, str):
+        return key
+    return [["own", part.value] if isinstance(part, Recorded) else [isinstance(part, Index), part] for part in key]
 
 
 def _key(what: str, plain: Any) -> Key:
@@ -185,10 +188,10 @@ def _key(what: str, plain: Any) -> Key:
         return plain
     parts = []
     for pair in _checked_list(what, plain):
-        is_index, part = _checked_list(what, pair, 2)
+        kind, part = _checked_list(what, pair, 2)
         try:
             hash(part)
-            parts.append(Index(part) if is_index else part)
+            parts.append(Recorded(part) if kind == "own" else Index(part) if kind else part)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{what} have a key with the part {part!r:.200}: {error}") from error
     if not parts:

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 import fastmarl
-from fastmarl import batches
+from fastmarl import batches, row_states
+from fastmarl.checkpoint import load_state, save_state
 from fastmarl.columns import Recorded
 from fastmarl.errors import BatchError, ModuleOutputError
 from fastmarl.modules import RLModule
+from fastmarl.spaces import Index
 from fastmarl.testing import CountingEnv
 
 OWN = ["obs0", "raw0", "raw_final0", "final0", "lane_R", "prev_R", "env_t_R", "reward_R", "seq_no_R", "final_prev_F",
@@ -223,6 +225,13 @@ def test_batches_tell_them_apart(reserved):
     assert np.array_equal(flat[Recorded.ACTION_MASK], expected)
     cut = batches.sequences(reserved, max_seq_len=7)["default_policy"]
     assert np.array_equal(cut["state_in"]["h"][:, 0], cut["obs"][:, 0, 0] % 1000)
+
+
+@pytest.mark.parametrize("key", ["x", ("a", Index(0)), ((1, 2), 3), (Recorded.STATE_IN, "h"), (Recorded.ACTION_MASK,)])
+def test_names_go_through_checkpoints_of_running_episodes(key, tmp_path):
+    save_state(tmp_path, row_states._plain_key(key))
+    restored = row_states._key("it", load_state(tmp_path))
+    assert restored == key and [*map(type, restored)] == [*map(type, key)]
 
 
 def test_random_actions_keep_to_the_names():
