@@ -7,7 +7,7 @@ import ctypes
 import torch
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
@@ -17,6 +17,19 @@ ctypedef int (*data_getter)(void *tensor, void **out) noexcept      # they retur
 ctypedef int (*number_getter)(void *tensor, int64_t *out) noexcept
 ctypedef int (*sizes_getter)(void *tensor, int64_t **out) noexcept
 ctypedef int (*deleter)(void *tensor) noexcept
+
+cdef extern from *:
+    """
+    /* Another number after every change of the dict; 0 where Python has no such numbers any more. */
+    static inline uint64_t fastmarl_dict_version(PyObject *dict) {
+    #if PY_VERSION_HEX < 0x030C0000
+        return ((PyDictObject *)dict)->ma_version_tag;
+    #else
+        return 0;
+    #endif
+    }
+    """
+    uint64_t fastmarl_dict_version(PyObject *names) noexcept
 
 cdef enum:
     MOST_DIMS = 5       # of the kernels of a three-dimensional convolution
@@ -31,6 +44,7 @@ cdef struct place:
 cdef struct held:
     PyObject *names         # the dict
     PyObject *values        # the tuple of what was in it
+    uint64_t version        # of the dict
 
 _torch = ctypes.CDLL(torch._C.__file__)     # its symbols, and those of what it is linked with
 
@@ -88,7 +102,7 @@ cdef class WeightsWatch:
         free(self._places)
         free(self._held)
 
-    def holds(self):
+    cpdef bint holds(self) noexcept:
         """Whether all of it is the same, at the same places; numbers in weights may have changed."""
         cdef Py_ssize_t i
         if not self._is_known:
@@ -102,17 +116,38 @@ cdef class WeightsWatch:
         return True
 
 
-cdef bint _is_same(const held *known) noexcept:
+def all_hold(dict watched, modules, module_ids):
+    """Whether what was watched of these modules holds, and they still are those that were.
+
+    Args:
+        watched: module id -> (module, WeightsWatch).
+        modules: module id -> module, as they are now.
+    """
+    for module_id in module_ids:
+        known = watched.get(module_id)
+        if known is None:
+            return False
+        module, watch = <tuple>known
+        if modules.get(module_id) is not module or not (<WeightsWatch?>watch).holds():
+            return False
+    return True
+
+
+cdef bint _is_same(held *known) noexcept:
     """Whether the dict has just these values."""
     cdef PyObject *key
     cdef PyObject *value
     cdef Py_ssize_t pos = 0, i = 0
+    cdef uint64_t version = fastmarl_dict_version(known.names)
+    if version and version == known.version:
+        return True
     if PyDict_Size(<object>known.names) != PyTuple_GET_SIZE(<object>known.values):
         return False
     while PyDict_Next(<object>known.names, &pos, &key, &value):
         if value != PyTuple_GET_ITEM(<object>known.values, i):
             return False
         i += 1
+    known.version = version
     return True
 
 

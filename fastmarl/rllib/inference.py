@@ -1,6 +1,5 @@
 """What RLlib's modules and the first connector pieces after them compute, with a fraction of the calls."""
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
@@ -12,7 +11,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor
 
-from fastmarl._weights import WeightsWatch
+from fastmarl._weights import WeightsWatch, all_hold
 from fastmarl.block import Key
 from fastmarl.errors import ModuleOutputError
 from fastmarl.rllib.layers import Function, actor_function, parts_run
@@ -60,6 +59,7 @@ class ExactInference:
         self.is_on_cpu = self._device.type == "cpu"
         self.forwarded_at = 0.0
         self._parts: dict[str, ModulePart] = {}
+        self._watched: dict[str, tuple[RLModule, WeightsWatch]] = {}  # what the parts rely on
         self.refresh()
 
     def refresh(self) -> None:
@@ -72,7 +72,8 @@ class ExactInference:
             getattr(type(module), name) is not getattr(MultiRLModule, name) or name in vars(module)
             for name in WHOLE_FORWARDS
         )
-        watches = {module_id: WeightsWatch(parts_run(part)) for module_id, part in module.items()}
+        self._watched = {}  # until all is known
+        watched = {module_id: (part, WeightsWatch(parts_run(part))) for module_id, part in module.items()}
         functions = {module_id: actor_function(part) for module_id, part in module.items()}
         # Entering a mode takes a tenth of the time of a small net, so it is done once for all modules where it can be,
         # and not at all for those that torch has no part in.
@@ -83,8 +84,9 @@ class ExactInference:
         for module_id, part in module.items():
             lean = self._lean_actor(module_id, part, former)
             self._parts[module_id] = ModulePart(
-                module_id, part, functions[module_id], self._device, mode, watches[module_id], lean, self._rng
+                module_id, part, functions[module_id], self._device, mode, lean, self._rng
             )
+        self._watched = watched
 
     def _lean_actor(self, module_id: str, module: RLModule, former: dict[str, "ModulePart"]) -> LeanActor | None:
         """What stands in for a module's layers, where results may be rounded in another way than RLlib's."""
@@ -133,10 +135,11 @@ class ExactInference:
             ModuleOutputError: there is nothing to act upon, or an output has no rows.
             RuntimeError: NaN came out while exploring; torch raises it as under RLlib.
         """
-        if not self._are_current(batches):
+        # MultiRLModule's own forward methods look for modules here, too; its get() is five times as slow.
+        if not all_hold(self._watched, self._module._rl_modules, batches):
             self.refresh()
             batches = {module_id: map_struct(_own, batch) for module_id, batch in batches.items()}
-        parts = {module_id: self._parts[module_id] for module_id in batches}
+        parts = self._parts
         with self._mode:
             if self._runs_whole:
                 module = self._module
@@ -146,16 +149,7 @@ class ExactInference:
                     module_id: parts[module_id].forward(batch, explore, t) for module_id, batch in batches.items()
                 }
             self.forwarded_at = perf_counter()
-            return {module_id: part.act(outputs[module_id], explore) for module_id, part in parts.items()}
-
-    def _are_current(self, module_ids: Iterable[str]) -> bool:
-        """Whether these modules still are what is known of them."""
-        modules = self._module._rl_modules  # its get() is five times as slow; its own forward methods look here, too
-        for module_id in module_ids:
-            part = self._parts.get(module_id)
-            if part is None or part.module is not modules.get(module_id) or not part.watch.holds():
-                return False
-        return True
+            return {module_id: parts[module_id].act(outputs[module_id], explore) for module_id in batches}
 
 
 class ModulePart:
@@ -165,7 +159,6 @@ class ModulePart:
         actor: see `actor_function`.
         device: where its parameters are.
         mode: to enter where no gradients are needed; a null context if whoever calls has done so.
-        watch: of what `actor` and `lean` rely on.
         lean: what may stand in for `actor`.
         rng: see ExactInference.
 
@@ -180,11 +173,9 @@ class ModulePart:
         actor: Function | None,
         device: torch.device,
         mode: AbstractContextManager,
-        watch: WeightsWatch,
         lean: LeanActor | None = None,
         rng: np.random.Generator | None = None,
     ):
-        self.watch = watch
         self.lean = lean
         self.module = module
         self._id = module_id

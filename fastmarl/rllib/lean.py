@@ -25,7 +25,7 @@ class LeanActor:
     Args:
         module: one of a MultiRLModule; it is looked at when this is made, for its layers and where their weights are.
             Weights that are changed in place are seen at every call; whether they are still there is for the caller to
-            see to (`ModulePart.watch`).
+            see to (`ExactInference.answer`).
         device: where it is.
         former: the one for the same module before, whose memory is used again if nothing but weights has changed.
 
