@@ -25,7 +25,8 @@ class Window:
             what lies before the episode.
         order: agents of the next chunk in RLlib's order; those that ended within the window included.
         map_order: the same agents in the order of RLlib's time maps: those at the window's begin, then others.
-        ended: of these, those that have ended -> env steps of their observations in the window.
+        ended: of these, those that have ended -> env steps of their observations in the window, as RLlib's map has them
+            in the next chunk: it has no entries for the steps after the last of them, which seems to be at the cut.
         dropped: agents that ended and have one observation in the window, of which RLlib removes every trace.
     """
 
@@ -64,7 +65,7 @@ class Window:
             if len(times) == 1:
                 self.dropped.add(agent_id)
             elif times:
-                self.ended[agent_id] = times
+                self.ended[agent_id] = [env_t + self._env_t - times[-1] for env_t in times]
                 seen.append((times[0], place, agent_id))
         seen.sort(key=lambda entry: entry[:2])
         at_begin = dict.fromkeys(agent_id for env_t, _, agent_id in seen if env_t == since)
