@@ -81,7 +81,7 @@ class ChoiceSampler:
 
     def __init__(self, rng: np.random.Generator, nvec: tuple[int, ...] | None, shape: tuple[int, ...]):
         self._draws = ChoiceDraws(rng, nvec)
-        self._nvec = nvec
+        self._nvec_P = np.array(nvec or [0], np.int64)
         self._n_parts = 1 if nvec is None else len(nvec)
         self.n_logits = None if nvec is None else sum(nvec)
         self._room = _Room(shape, np.int64)
@@ -93,8 +93,9 @@ class ChoiceSampler:
 
     def likeliest(self, logits: np.ndarray) -> np.ndarray:
         actions_NP, actions, _ = self._room.of(len(logits), self._n_parts)
-        nvec_P = np.array(self._nvec or [logits.shape[1]], np.int64)
-        likeliest_choices(np.ascontiguousarray(logits, np.float32), nvec_P, actions_NP)
+        if self.n_logits is None:
+            self._nvec_P[0] = logits.shape[1]
+        likeliest_choices(np.ascontiguousarray(logits, np.float32), self._nvec_P, actions_NP)
         return actions
 
 
