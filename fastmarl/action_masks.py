@@ -83,7 +83,7 @@ class ActionMasks:
     def _in_infos(self, block: Block, first: int, end: int) -> dict[int, Any]:
         """Row -> mask, of those infos that came with the rows' observations."""
         found: dict[int, Any] = {}
-        for env in with_new_infos(self._table.envs):
+        for env in with_new_infos(self._table.records, self._table.envs):
             for env_t, lane, info in reversed(env.infos):
                 if env_t != env.env_t:
                     break

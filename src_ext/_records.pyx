@@ -126,10 +126,14 @@ def next_chunks(list records, list envs, const lane_t[::1] lookback_E, const fla
         record.lanes[:] = [lane for lane in record.lanes if not done_L[<Py_ssize_t>lane]]
 
 
-def with_new_infos(list envs):
-    """Those EnvLanes that have infos of their last step."""
+def with_new_infos(list records, list envs):
+    """Those EnvLanes, of running episodes, that have infos of their last step. The lanes of others are others' now."""
     cdef EnvLanes env
-    return [env for env in envs if env.infos and env.infos[len(env.infos) - 1][0] == env.env_t]
+    cdef list found = []
+    for record, env in zip(records, envs):
+        if record is not None and env.infos and env.infos[len(env.infos) - 1][0] == env.env_t:
+            found.append(env)
+    return found
 
 
 def join_all(

@@ -191,3 +191,42 @@ def test_an_infos_mask_of_another_size_is_an_error():
         ActionMaskError, match=r"agent '[ab]', env step 0: info\['action_mask'\] has 4 numbers, expected 5"
     ):
         fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=5)
+
+
+class Narrow(fastmarl.MultiAgentEnv):
+    """In env 0 one action is legal in each step, in others all are."""
+
+    possible_agents = ["a"]  # noqa: RUF012
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(5)
+
+    def __init__(self, config):
+        self.is_narrow = config.vector_index == 0
+        self.n_steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self._seen(), self._infos()
+
+    def step(self, actions):
+        assert not self.is_narrow or actions["a"] == self.n_steps % 5
+        self.t += 1
+        self.n_steps += 1
+        return self._seen(), {"a": 0.0}, {"__all__": self.t == 2}, {}, self._infos()
+
+    def _seen(self):
+        return {"a": np.zeros(2, np.float32)}
+
+    def _infos(self):
+        mask = np.arange(5) == self.n_steps % 5 if self.is_narrow else np.ones(5)
+        return {"a": {"action_mask": mask}}
+
+
+def test_infos_of_envs_that_rest_are_no_masks_of_others():
+    """Lanes are used again: that of an episode which has ended may be that of one which runs."""
+    config = fastmarl.EnvRunnerConfig(
+        env=Narrow, num_envs_per_env_runner=3, model_config={"fcnet_hiddens": [4]}, seed=0
+    )
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    for num_episodes in (3, 1, 2, 3, 1, 1):
+        assert len(runner.sample(num_episodes=num_episodes)) == num_episodes
