@@ -132,16 +132,18 @@ class MultiAgentEpisode(Getters):
         """Agent id -> its part, of agents with at least one transition in this chunk."""
         parts = self._agent_episodes
         if parts is None:
-            with _making_parts():
-                if self._agent_episodes is None:
-                    assert self._make_parts is not None
-                    self._agent_episodes = self._make_parts()
-                parts = self._agent_episodes
+            parts = _making_parts.run(self._made_parts)
         return parts
 
     @agent_episodes.setter
     def agent_episodes(self, parts: dict[AgentID, SingleAgentEpisode]) -> None:
         self._agent_episodes = parts
+
+    def _made_parts(self) -> dict[AgentID, SingleAgentEpisode]:
+        if self._agent_episodes is None:
+            assert self._make_parts is not None
+            self._agent_episodes = self._make_parts()
+        return self._agent_episodes
 
     @property
     def agent_ids(self) -> set:

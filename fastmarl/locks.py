@@ -1,17 +1,17 @@
 """Locks for what threads may do at once with the same object."""
 
 import os
+from collections.abc import Callable
 from threading import RLock
-from typing import Any
+from typing import TypeVar
+
+from fastmarl._locked import locked
+
+T = TypeVar("T")
 
 
 class ProcessLock:
-    """Called, gives this process's lock. A forked process has a new one: a thread that is not there may hold the old.
-
-    ```python
-    with lock():
-    ```
-    """
+    """A lock of this process. A forked process has a new one: a thread that is not there may hold the old."""
 
     def __init__(self) -> None:
         self._renew()
@@ -20,5 +20,7 @@ class ProcessLock:
     def _renew(self) -> None:
         self._lock = RLock()
 
-    def __call__(self) -> Any:
-        return self._lock
+    def run(self, function: Callable[..., T], *args: object) -> T:
+        """What the function returns for these arguments; no other thread runs one meanwhile. It is released in every
+        case, an interrupt at any line included."""
+        return locked(self._lock, function, *args)

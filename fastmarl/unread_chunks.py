@@ -40,23 +40,30 @@ _reading = ProcessLock()
 
 
 def _read(episode: UnreadEpisode) -> None:
-    with _reading():
-        if type(episode) is not UnreadEpisode:
-            return  # another thread has read it
-        chunks, place, own = (object.__getattribute__(episode, name) for name in ("_chunks", "_place", "_own"))
-        read = MultiAgentEpisode(**chunks.arguments(place, own))
-        for slot in MultiAgentEpisode.__slots__:
-            object.__setattr__(episode, slot, getattr(read, slot))
-        object.__setattr__(episode, "__class__", MultiAgentEpisode)
+    _reading.run(_turn, episode)
+
+
+def _turn(episode: UnreadEpisode) -> None:
+    """Into what it stands for, if no other thread has done that."""
+    if type(episode) is not UnreadEpisode:
+        return
+    chunks, place, own = (object.__getattribute__(episode, name) for name in ("_chunks", "_place", "_own"))
+    read = MultiAgentEpisode(**chunks.arguments(place, own))
+    for slot in MultiAgentEpisode.__slots__:
+        object.__setattr__(episode, slot, getattr(read, slot))
+    object.__setattr__(episode, "__class__", MultiAgentEpisode)
     del episode._chunks, episode._own
 
 
 def n_unmade_rows(episode: MultiAgentEpisode) -> int:
     """Rows of the agents, if their parts have not been made yet; the episode is not read by that."""
-    with _reading():
-        if type(episode) is UnreadEpisode:
-            chunks, place = (object.__getattribute__(episode, name) for name in ("_chunks", "_place"))
-            return chunks.n_rows(place)
+    return _reading.run(_n_unmade_rows, episode)
+
+
+def _n_unmade_rows(episode: MultiAgentEpisode) -> int:
+    if type(episode) is UnreadEpisode:
+        chunks, place = (object.__getattribute__(episode, name) for name in ("_chunks", "_place"))
+        return chunks.n_rows(place)
     parts = episode._make_parts
     return parts.n_rows() if isinstance(parts, ChunkParts) and episode._agent_episodes is None else 0
 
