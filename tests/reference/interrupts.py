@@ -1,5 +1,7 @@
 """KeyboardInterrupt at any line of the package that runs."""
 
+import linecache
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -34,6 +36,10 @@ class Line(NamedTuple):
     file: str
     number: int
     nth: int
+
+    @property
+    def text(self) -> str:
+        return linecache.getline(self.file, self.number).strip()
 
     def __str__(self) -> str:
         return f"{self.file[len(PACKAGE) + 1 :]}:{self.number} ({self.nth})"
@@ -90,6 +96,7 @@ class Interruption:
         self.n_times = 0
         self._left = again
         self._n_seen = 0
+        self._process = os.getpid()  # one that is forked meanwhile inherits the tracing
 
     def run(self, call: Callable[[], Any]) -> Any:
         """What the call returns, or None if it was interrupted."""
@@ -101,6 +108,8 @@ class Interruption:
             return None
 
     def _look(self, frame: FrameType) -> None:
+        if os.getpid() != self._process:
+            return
         if self.n_times == 0:
             if (frame.f_code.co_filename, frame.f_lineno) == self.line[:2]:
                 self._n_seen += 1
