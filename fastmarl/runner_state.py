@@ -222,7 +222,7 @@ class RunnerState:
         if saved > own or (saved != own and self._envs.is_batch):
             return None
         check_envs(self._envs, state["envs"])
-        episodes = {name: part for name, part in deepcopy(state).items() if name not in ("num_envs", "envs", "turns")}
+        episodes = {name: state[name] for name in ("episodes", "agents", "modules")}
         found = EpisodesState(episodes, self._store, self._policies, in_arrays=self._envs.is_batch)
         if not self._envs.is_batch and not set(found.env_indices) <= state["envs"].keys():
             raise ConfigError(f"there are running episodes of the envs {found.env_indices}, but states of the envs "
@@ -235,7 +235,8 @@ class RunnerState:
             return
         self._is_whole = False  # unless this comes to its end, the next call begins anew
         self._begin_anew()
-        found = self._checked_episodes(state)  # with the new parts: modules may have other numbers there
+        own = {name: part if name == "envs" else deepcopy(part) for name, part in state.items()}
+        found = self._checked_episodes(own)  # with the new parts: modules may have other numbers there
         assert found is not None
         put_states_of_envs(self._envs, state["envs"])
         found.put(self._store, self._policies, self.config.policy_mapping_fn)

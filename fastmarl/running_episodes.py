@@ -38,15 +38,16 @@ def episodes_state(store: EpisodeStore, policies: Policies, env_indices: Sequenc
         for module in store.awake
     }
     return {
-        "episodes": [_episode_state(store, env_index, numbers) for env_index in env_indices],
+        "episodes": [_episode_state(store, env_index) for env_index in env_indices],
         "agents": {name: getattr(table, array)[lanes] for name, (array, _) in OF_AGENTS.items()},
         "modules": {module_id: state for module_id, state in modules.items() if len(state["agent"])},
     }
 
 
-def _episode_state(store: EpisodeStore, env_index: int, numbers: np.ndarray) -> dict[str, Any]:
+def _episode_state(store: EpisodeStore, env_index: int) -> dict[str, Any]:
     table, ids = store.table, store.module_ids
     record, env = table.record(env_index), table.envs[env_index]
+    places = {lane: place for place, lane in enumerate(record.lanes)} | {-1: -1}
     return {
         "id_": record.id_,
         "env_index": env_index,
@@ -57,7 +58,7 @@ def _episode_state(store: EpisodeStore, env_index: int, numbers: np.ndarray) -> 
         "duration_s": time.perf_counter() - record.started_at,
         "reset_seed": None if record.reset_seed < 0 else record.reset_seed,
         "agent_ids": [table.agent_ids[lane] for lane in record.lanes],
-        "acting": [record.lanes.index(lane) for lane in env.acting()],
+        "acting": [places[lane] for lane in env.acting()],
         "finished": list(record.finished),
         "early_rewards": dict(record.early_rewards),
         "agent_returns": dict(record.agent_returns),
@@ -65,7 +66,7 @@ def _episode_state(store: EpisodeStore, env_index: int, numbers: np.ndarray) -> 
         "module_of": {agent: ids[module] for agent, module in record.module_of.items()},
         "module_returns": {ids[module]: total for module, total in record.module_returns.items()},
         "custom_data": record.custom_data,
-        "infos": [[env_t, record.lanes.index(lane) if lane >= 0 else -1, info] for env_t, lane, info in env.infos],
+        "infos": [[env_t, places[lane], info] for env_t, lane, info in env.infos],
         "env_states": store.kept_states(env_index),
     }
 

@@ -105,7 +105,7 @@ def test_an_interrupt_at_any_line_of_reading_loses_nothing(long):
             one.send(*message)
         n_interrupts = 0
         while len(other.messages) < 3:
-            n_interrupts += interrupted(other.read, file=channel.__file__, at_line=line)
+            n_interrupts += interrupted(other.read, file=channel.__file__, at=line)
             if len(other.messages) < 3:
                 other.read()
         assert list(other.messages.items()) == messages
@@ -123,7 +123,7 @@ def test_a_message_that_was_sent_in_part_is_dropped(ends):
     arrived = set()
     for line in count():
         number = next(numbers)
-        was_interrupted = interrupted(lambda number=number: one.send(number, long), file=channel.__file__, at_line=line)
+        was_interrupted = interrupted(lambda number=number: one.send(number, long), file=channel.__file__, at=line)
         last = next(numbers)
         one.send(last, b"last")
         messages = dict([other.recv()])

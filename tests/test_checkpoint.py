@@ -324,7 +324,7 @@ def test_a_save_interrupted_at_any_line_leaves_the_old_checkpoint_or_the_new(tmp
     old, new = {"x": np.zeros(3), "n": 0}, {"x": np.ones(3), "n": [1, (2.5, {3: None})]}
     n, outcomes = 0, []
     save_state(tmp_path, old)
-    while interrupted(lambda: save_state(tmp_path, new), file=checkpoint.__file__, at_line=n):
+    while interrupted(lambda: save_state(tmp_path, new), file=checkpoint.__file__, at=n):
         outcomes.append(load_state(tmp_path)["n"] != 0)
         assert_same(load_state(tmp_path), new if outcomes[-1] else old)
         save_state(tmp_path, old)
@@ -340,9 +340,7 @@ def test_a_save_interrupted_at_any_line_leaves_the_old_checkpoint_or_the_new(tmp
 @pytest.mark.usefixtures("without_waiting")
 def test_a_first_save_interrupted_at_any_line_leaves_a_checkpoint_or_none(tmp_path):
     n = 0
-    while interrupted(
-        lambda n=n: save_state(tmp_path / str(n), {"x": np.ones(3)}), file=checkpoint.__file__, at_line=n
-    ):
+    while interrupted(lambda n=n: save_state(tmp_path / str(n), {"x": np.ones(3)}), file=checkpoint.__file__, at=n):
         if (tmp_path / str(n) / "state.json").exists():
             assert_same(load_state(tmp_path / str(n)), {"x": np.ones(3)})
         else:

@@ -2,14 +2,15 @@
 
 import itertools
 import pickle
-import sys
 
 import numpy as np
 import pytest
-from reference.interrupts import in_own_thread
+from reference.interrupts import in_own_thread, interrupted
 
 import fastmarl
 import fastmarl.moments
+
+FILE = fastmarl.moments.__file__
 
 
 @pytest.mark.parametrize("sizes", [[1], [5, 1, 300], [0, 7]])
@@ -87,31 +88,8 @@ def test_an_interrupt_leaves_all_three_numbers_or_none(rng, method):
     states = [pickle.dumps(moments.get_state()) for moments in (begun, after)]
     for opcode in itertools.count():
         moments = begun.copy()
-        is_over = not interrupted_at_opcode(lambda: calls[method](moments), opcode)  # noqa: B023
+        is_over = not interrupted(lambda: calls[method](moments), file=FILE, at=opcode, event="opcode")  # noqa: B023
         assert pickle.dumps(moments.get_state()) in states, opcode
         if is_over:
             break
     assert opcode > 10
-
-
-def interrupted_at_opcode(call, at_opcode):
-    """Whether a call was interrupted before so many bytecodes of fastmarl.moments had run."""
-    opcodes = itertools.count()
-
-    def trace(frame, event, argument):
-        if frame.f_code.co_filename != fastmarl.moments.__file__:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode" and next(opcodes) == at_opcode:
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False

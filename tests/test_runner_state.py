@@ -275,7 +275,7 @@ def test_weights_that_were_interrupted_are_taken_whole_or_not_at_all(file, every
         runner.set_weights(of_number[4])
         runner._weights_seq_no = 4
         at_line = every * len(numbers)
-        goes_on = interrupted(lambda: runner.set_weights(of_number[5], weights_seq_no=5), file=file, at_line=at_line)
+        goes_on = interrupted(lambda: runner.set_weights(of_number[5], weights_seq_no=5), file=file, at=at_line)
         if len(numbers) % 2:
             runner.sample(num_timesteps=1)
         state = runner.get_state()

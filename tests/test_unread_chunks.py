@@ -6,9 +6,10 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from reference.interrupts import Interruption, in_own_thread, lines_of
 from reference.short_episodes import Short, make_runner
 
-from fastmarl import MultiAgentEpisode
+from fastmarl import MultiAgentEpisode, unread_chunks
 
 
 def make_episodes():
@@ -86,3 +87,17 @@ def test_an_episode_that_is_kept_holds_no_infos_of_others():
     numbers = [thing.number for thing in gc.get_objects() if type(thing) is Fact]
     assert sorted(number for number in numbers if number <= 30) == [13, 14, 15]
     assert [info["fact"].number for info in kept.get_infos()["agent_0"][1:]] == [13, 14, 15]
+
+
+@in_own_thread
+def test_two_interrupts_while_an_episode_is_read_keep_no_other_thread_from_reading():
+    """The second comes while the first one unwinds."""
+    runner = make_runner(None)
+    lines = lines_of(lambda: runner.sample(num_timesteps=3)[-1].id_)
+    for line in lines:
+        if line.file == unread_chunks.__file__:
+            for again in range(4):
+                chunk = runner.sample(num_timesteps=3)[-1]
+                Interruption(line._replace(nth=1), again).run(lambda: chunk.id_)  # noqa: B023
+                with ThreadPoolExecutor() as threads:
+                    assert threads.submit(len, chunk).result(timeout=30) > 0

@@ -126,14 +126,15 @@ class Interruption:
         raise KeyboardInterrupt
 
 
-def interrupted(call: Callable[[], Any], *, file: str, at_line: int) -> bool:
-    """Whether a call was interrupted, before the line of this file that runs after so many others."""
-    lines = count()
+def interrupted(call: Callable[[], Any], *, file: str, at: int, event: str = "line") -> bool:
+    """Whether a call was interrupted, before the line (or "opcode") of this file that runs after so many others."""
+    numbers = count()
 
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+    def trace(frame: FrameType, what: str, argument: Any) -> Any:
         if frame.f_code.co_filename != file:
             return None
-        if event == "line" and next(lines) == at_line:
+        frame.f_trace_opcodes = event == "opcode"
+        if what == event and next(numbers) == at:
             raise KeyboardInterrupt
         return trace
 
