@@ -1,10 +1,13 @@
 """Statistics of observations: counted once each, normalised by, merged, saved, frozen; and the state of connectors."""
 
+import inspect
+import itertools
 import re
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from reference.interrupts import in_own_thread, interrupted
 from reference.short_episodes import (
     MODULE,
     NESTED,
@@ -63,6 +66,22 @@ def test_a_repeated_last_observation_is_the_record_of_the_one_before():
     for part in parts_of(make_runner(MeanStdFilter(), env_config={"silent": True}).sample(num_episodes=3)):
         obs = part.get_observations()
         np.testing.assert_array_equal(obs[-1], obs[-2])
+
+
+@in_own_thread
+def test_an_interrupt_leaves_observations_in_all_statistics_or_in_none():
+    connector = MeanStdFilter()
+    connector.recompute_output_observation_space(gym.spaces.Box(-9, 9, (2,)), gym.spaces.Discrete(2))
+    file = inspect.getsourcefile(MeanStdFilter)
+    for opcode in itertools.count():
+        is_over = not interrupted(
+            lambda: connector(np.ones((3, 2), np.float32), range(3)), file=file, at=opcode, event="opcode"
+        )
+        stats, delta = (connector.get_state()[part][0]["count"] for part in ("stats", "delta"))
+        assert stats == delta, opcode
+        if is_over:
+            break
+    assert stats > 3
 
 
 # Normalising.

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +15,13 @@ from fastmarl.moments import RunningMoments
 from fastmarl.spaces import RowLayout, leaf_spaces, with_leaf_spaces
 from fastmarl.states import check_keys
 
-STATE_PARTS = ("stats", "base", "delta")
+
+class Moments(NamedTuple):
+    """What is counted of one Box: all three are replaced at once, so that an interrupt leaves none behind another."""
+
+    stats: RunningMoments
+    base: RunningMoments
+    delta: RunningMoments
 
 
 class MeanStdFilter(Connector):
@@ -30,10 +37,6 @@ class MeanStdFilter(Connector):
         clip_by_value: clip results to -clip_by_value .. clip_by_value; None: don't.
         update_stats: count what is seen; False: the statistics stay as they are, for evaluation. The attribute of the
             same name may be changed at any time.
-
-    Attributes:
-        stats: RunningMoments of each Box part: what observations are normalised by.
-        delta: the same of what was counted here since a state was last taken that `merge_states()` had made, alone.
     """
 
     lane_arrays = ()
@@ -66,9 +69,7 @@ class MeanStdFilter(Connector):
         if not boxes:
             raise ConfigError(f"MeanStdFilter finds no Box in {input_observation_space}; leave it out, or put "
                               f"FlattenObservations before it")  # fmt: skip
-        self.stats, self._base, self.delta = (
-            [RunningMoments(math.prod(leaf.shape)) for leaf in boxes] for _ in range(3)
-        )
+        self._moments = [Moments(*(RunningMoments(math.prod(leaf.shape)) for _ in Moments._fields)) for leaf in boxes]
         bound = math.inf if self.clip_by_value is None else self.clip_by_value
         return with_leaf_spaces(
             input_observation_space,
@@ -78,37 +79,48 @@ class MeanStdFilter(Connector):
             ],
         )
 
+    @property
+    def stats(self) -> list[RunningMoments]:
+        """Of each Box part: what observations are normalised by."""
+        return [part.stats for part in self._moments]
+
+    @property
+    def delta(self) -> list[RunningMoments]:
+        """The same of what was counted here since a state was last taken that `merge_states()` had made, alone."""
+        return [part.delta for part in self._moments]
+
     def __call__(self, obs: Any, rows: Rows) -> Any:
-        moments = iter(zip(self.stats, self.delta, strict=True))
+        boxes = count()
         return self._layout.nest([
-            self._filter(leaf, *next(moments), rows) if is_in else leaf
+            self._filter(leaf, next(boxes), rows) if is_in else leaf
             for leaf, is_in in zip(self._layout.leaves_of(obs), self._normalised, strict=True)
         ])  # fmt: skip
 
-    def _filter(self, leaf: np.ndarray, stats: RunningMoments, delta: RunningMoments, rows: Rows) -> np.ndarray:
+    def _filter(self, leaf: np.ndarray, box: int, rows: Rows) -> np.ndarray:
+        moments = self._moments[box]
+        stats = moments.stats.copy()
         values = np.ascontiguousarray(leaf).reshape(len(rows), stats.mean.size)
         out = np.empty(values.shape, np.float32)
         clip = math.inf if self.clip_by_value is None else float(self.clip_by_value)
         unfit = stats.normalize(
             values, out, update=self.update_stats, demean=self.de_mean_to_zero, destd=self.de_std_to_one, clip=clip
         )
-        if unfit >= 0:
-            if self.update_stats:
-                delta.update(values[:unfit])  # those before it were counted
-            raise rows.error(unfit, f"MeanStdFilter needs finite numbers, got {leaf[unfit]}")
         if self.update_stats:
-            delta.update(values)
+            delta = moments.delta.copy()
+            delta.update(values if unfit < 0 else values[:unfit])  # those before it were counted
+            self._moments[box] = moments._replace(stats=stats, delta=delta)
+        if unfit >= 0:
+            raise rows.error(unfit, f"MeanStdFilter needs finite numbers, got {leaf[unfit]}")
         return out.reshape(leaf.shape)
 
     def get_state(self) -> dict[str, Any]:
         """ "stats", and the two that it is made of: "base", what runners have in common, and "delta", counted here."""
-        parts = (self.stats, self._base, self.delta)
-        return {name: [each.get_state() for each in part] for name, part in zip(STATE_PARTS, parts, strict=True)}
+        return {name: [getattr(part, name).get_state() for part in self._moments] for name in Moments._fields}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raises ConfigError if `state` is one of other observations, or none."""
-        check_keys("the state of a MeanStdFilter", state, STATE_PARTS)
-        for name in STATE_PARTS:
+        check_keys("the state of a MeanStdFilter", state, Moments._fields)
+        for name in Moments._fields:
             if not isinstance(state[name], Sequence):
                 raise ConfigError(f"{name!r} of a MeanStdFilter must be a list, got {type(state[name]).__name__}")
             given, sizes = [_size(each) for each in state[name]], [moments.mean.size for moments in self.stats]
@@ -126,11 +138,13 @@ class MeanStdFilter(Connector):
             ConfigError: see check_state(). Nothing was changed.
         """
         self.check_state(state)
-        taken = [[RunningMoments(moments.mean.size) for moments in self.stats] for _ in STATE_PARTS]
-        for part, name in zip(taken, STATE_PARTS, strict=True):
-            for moments, each in zip(part, state[name], strict=True):
-                moments.set_state(each)
-        self.stats, self._base, self.delta = taken
+        taken = []
+        for box, old in enumerate(self._moments):
+            new = Moments(*(RunningMoments(old.stats.mean.size) for _ in Moments._fields))
+            for name, moments in new._asdict().items():
+                moments.set_state(state[name][box])
+            taken.append(new)
+        self._moments = taken
 
     def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """What all have counted: the longest of their "base"s, which they have in common, and each one's "delta"."""
