@@ -1,11 +1,11 @@
-"""Builds src_ext/*.pyx as fastmarl._*.
+"""Builds src_ext/*.pyx as fastmarl.native._*.
 
 FASTMARL_CHECKED=1 turns bounds, None and initialised checks on. FASTMARL_SANITIZE=1 has gcc's AddressSanitizer and
 UndefinedBehaviorSanitizer look at the code of the release build: their runtime must be preloaded, as `make
 test-sanitized` does.
 
 Each build keeps its C files, objects and libraries in a folder of its own under build/, so changing between them
-recompiles nothing that is up to date and never mixes objects. The one built in place last lies in fastmarl/.
+recompiles nothing that is up to date and never mixes objects. The one built in place last lies in fastmarl/native/.
 """
 
 import os
@@ -31,7 +31,7 @@ OPTIMIZATION = ["-O1", "-g", "-fno-omit-frame-pointer"] if SANITIZE else ["-O3"]
 
 extensions = [
     Extension(
-        f"fastmarl.{path.stem}",
+        f"fastmarl.native.{path.stem}",
         [path.as_posix()],
         include_dirs=[numpy.get_include(), "src_ext"],
         define_macros=[

@@ -11,7 +11,7 @@ import pytest
 from reference.gridworld import PlainGridWorld
 
 import fastmarl
-from fastmarl.bare_envs import bare_envs
+from fastmarl.bench.bare_envs import bare_envs
 from fastmarl.envs.base import MultiAgentEnv, as_multi_agent_env
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.registry import env_creator

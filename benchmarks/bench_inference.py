@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.lean import LeanModule
+from fastmarl.acting.backends.lean import LeanModule
 from fastmarl.modules import DefaultRLModule
 from fastmarl.spaces import RowLayout
 

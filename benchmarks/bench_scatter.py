@@ -4,11 +4,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fastmarl._actions import ActionDicts, ModuleActions
-from fastmarl._records import EpisodeRecord
-from fastmarl._scatter import ModuleRows, Scatter
-from fastmarl.block import Block, MemoryPool
-from fastmarl.lanes import LaneTable
+from fastmarl.native._actions import ActionDicts, ModuleActions
+from fastmarl.native._records import EpisodeRecord
+from fastmarl.native._scatter import ModuleRows, Scatter
+from fastmarl.record.block import Block, MemoryPool
+from fastmarl.record.lanes import LaneTable
 from fastmarl.spaces import RowLayout
 
 SHAPES = {"vector": ((8,), np.float32), "image": ((84, 84, 3), np.uint8)}

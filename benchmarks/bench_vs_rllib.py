@@ -11,9 +11,9 @@ pytest.importorskip("ray.rllib")
 
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 
+from fastmarl.bench.rllib.cases import CASES
+from fastmarl.bench.rllib.measure import measuring, seed_everything
 from fastmarl.rllib import MultiAgentEnvRunner
-from fastmarl.rllib.benchmark import measuring, seed_everything
-from fastmarl.rllib.benchmark_cases import CASES
 
 RUNNERS = {"RLlib": RLlibEnvRunner, "fastmarl": MultiAgentEnvRunner}
 ROUNDS = 5

@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 
 import fastmarl
-from fastmarl.efficiency_table import ReadyDicts
+from fastmarl.bench.efficiency_table import ReadyDicts
 
 
 def ready_env(agents):

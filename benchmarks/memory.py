@@ -20,7 +20,7 @@ from envs import EverNewAgents
 from policies import NoPolicy
 
 import fastmarl
-from fastmarl.efficiency_table import ReadyDicts
+from fastmarl.bench.efficiency_table import ReadyDicts
 
 
 def main():

@@ -13,9 +13,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from fastmarl.bench.peers import command as peers_command
+from fastmarl.bench.sample_report import draw_stages, stage_table, summary_table
 from fastmarl.errors import EnvCheckError, FastmarlError
-from fastmarl.peers import command as peers_command
-from fastmarl.sample_report import draw_stages, stage_table, summary_table
 
 EXTRA_OF = {
     "rich": "viz",
@@ -163,7 +163,7 @@ def _sample(args: argparse.Namespace) -> int:
     import torch
     from rich.console import Console
 
-    from fastmarl.efficiency import measure_efficiency
+    from fastmarl.bench.efficiency import measure_efficiency
     from fastmarl.runner import MultiAgentEnvRunner
 
     if args.out:
@@ -215,8 +215,8 @@ def _bench_efficiency(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from fastmarl.efficiency import measure_efficiency
-    from fastmarl.efficiency_table import standard_configs
+    from fastmarl.bench.efficiency import measure_efficiency
+    from fastmarl.bench.efficiency_table import standard_configs
 
     options = {"model_config": {"fcnet_hiddens": args.hiddens}, "device": args.device, "seed": args.seed}
     configs = [(args.env, _runner_config(args))] if args.env else standard_configs(**options)
@@ -261,10 +261,10 @@ def _efficiency_cells(result: Any) -> list[str]:
 def _bench_rllib(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from fastmarl.rllib.benchmark import measure_case
-    from fastmarl.rllib.benchmark_cases import CASES, QUICK, STANDARD, check_names
-    from fastmarl.rllib.benchmark_extras import local_ray, measure_growth, measure_ppo, measure_transfer, measure_trip
-    from fastmarl.rllib.benchmark_report import draw, table_of
+    from fastmarl.bench.rllib.cases import CASES, QUICK, STANDARD, check_names
+    from fastmarl.bench.rllib.extras import local_ray, measure_growth, measure_ppo, measure_transfer, measure_trip
+    from fastmarl.bench.rllib.measure import measure_case
+    from fastmarl.bench.rllib.report import draw, table_of
     from fastmarl.rllib.runner import MultiAgentEnvRunner
 
     if args.plot:
@@ -300,7 +300,7 @@ def _bench_rllib(args: argparse.Namespace) -> int:
 
 
 def _bench_scaling(args: argparse.Namespace) -> int:
-    from fastmarl.scaling import run
+    from fastmarl.bench.scaling import run
 
     run(args, sys.stdout.isatty(), save=lambda series: _save(args.json, {"series": series}))
     return 0
@@ -317,7 +317,7 @@ def _bench_peers(args: argparse.Namespace) -> int:
 def _info(args: argparse.Namespace) -> int:
     import torch
 
-    from fastmarl import _build, _dense
+    from fastmarl.native import _build, _dense
 
     for name, version in _versions().items():
         print(f"{name:12} {version}")
@@ -352,7 +352,7 @@ def _versions() -> dict[str, str]:
 
 
 def _check_env(args: argparse.Namespace) -> int:
-    from fastmarl.envs.check import check_env
+    from fastmarl.envs.checking.check import check_env
 
     report = check_env(_env_named(args.env), args.config)
     print(report)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from threading import RLock
 from typing import TypeVar
 
-from fastmarl._locked import locked
+from fastmarl.native._locked import locked
 
 T = TypeVar("T")
 

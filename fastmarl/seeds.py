@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fastmarl._reset_seeds import Children, take_seeds
 from fastmarl.errors import ConfigError
+from fastmarl.native._reset_seeds import Children, take_seeds
 from fastmarl.states import whole_number
 
 if TYPE_CHECKING:
-    from fastmarl.goals import Goal
+    from fastmarl.runner.goals import Goal
 
 _ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS, _EVALUATION = range(6)
 _WORD = 0xFFFFFFFF

@@ -10,8 +10,8 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.envs.base import MultiAgentEnv, env_spaces
-from fastmarl.envs.check import check_env as check_env
-from fastmarl.envs.values import arrays_in
+from fastmarl.envs.checking.check import check_env as check_env
+from fastmarl.envs.checking.values import arrays_in
 from fastmarl.errors import EnvCheckError
 
 

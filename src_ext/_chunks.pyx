@@ -7,8 +7,8 @@ import numpy as np
 
 from typedefs cimport row_t
 
-from fastmarl._records cimport EpisodeRecord
-from fastmarl._scatter cimport EnvLanes
+from fastmarl.native._records cimport EpisodeRecord
+from fastmarl.native._scatter cimport EnvLanes
 
 cnp.import_array()
 

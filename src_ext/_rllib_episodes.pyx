@@ -140,7 +140,7 @@ def agent_part(agent, columns, str episode_id, tuple spaces, tuple clock):
     """A SingleAgentEpisode in its final form.
 
     Args:
-        agent: an AgentMeta (see fastmarl/rllib/sample_block.py).
+        agent: an AgentMeta (see fastmarl/rllib/episodes/sample_block.py).
         columns: ModuleColumns of its module.
         spaces: (observation space, its struct, action space, its struct).
         clock: (start time, time of the last step).

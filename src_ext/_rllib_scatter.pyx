@@ -15,8 +15,8 @@ from cpython.object cimport PyObject, PyObject_IsTrue
 from python_api cimport PyDict_Next, PyDict_Size
 from typedefs cimport TERMINATED, flag_t, lane_t
 
-from fastmarl._leaf_rows cimport LeafRows
-from fastmarl._scatter cimport EnvLanes, ModuleRows, Scatter
+from fastmarl.native._leaf_rows cimport LeafRows
+from fastmarl.native._scatter cimport EnvLanes, ModuleRows, Scatter
 
 cnp.import_array()
 

@@ -19,9 +19,9 @@ from copy import deepcopy
 from python_api cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size, PyList_GET_ITEM
 from typedefs cimport TERMINATED, TRUNCATED, flag_t, lane_t, row_t
 
-from fastmarl._leaf_rows cimport LeafRows
+from fastmarl.native._leaf_rows cimport LeafRows
 
-from fastmarl._leaf_rows import UnfitValueError
+from fastmarl.native._leaf_rows import UnfitValueError
 from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError, shown
 
 cnp.import_array()

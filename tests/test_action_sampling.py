@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl._draws import ChoiceDraws
-from fastmarl.action_sampling import make_action_sampler
+from fastmarl.acting.draws import make_action_sampler
 from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls
 from fastmarl.kernels.sample import sample_choices_numpy
+from fastmarl.native._draws import ChoiceDraws
 
 SPACES = [
     gym.spaces.Discrete(4),

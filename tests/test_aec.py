@@ -12,9 +12,9 @@ from pettingzoo import AECEnv
 import fastmarl
 from fastmarl.envs.aec import AECPettingZooEnv
 from fastmarl.envs.base import as_multi_agent_env
-from fastmarl.envs.masks import action_mask
+from fastmarl.envs.checking.values import random_action, same
 from fastmarl.envs.registry import env_creator
-from fastmarl.envs.values import random_action, same
+from fastmarl.masks import action_mask
 
 # PettingZoo's change of registries warns on import, and a poker table when it is made.
 pytestmark = [

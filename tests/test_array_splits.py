@@ -15,10 +15,10 @@ from test_processes import contents
 import fastmarl
 from fastmarl.connectors import FrameStacking, PrevActionsPrevRewards
 from fastmarl.envs.base import as_multi_agent_env
+from fastmarl.envs.checking.values import same
 from fastmarl.envs.registry import env_creator
-from fastmarl.envs.values import same
 from fastmarl.errors import ConfigError, EnvCheckError, RewardError
-from fastmarl.vector import background
+from fastmarl.vector.arrays import background
 
 CALLS = (1, 7, 20, 50)  # env steps of each env
 SPREAD = "mpe2.simple_spread_v3"

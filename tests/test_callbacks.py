@@ -6,9 +6,9 @@ import weakref
 import pytest
 
 import fastmarl
-from fastmarl import runner_episodes
 from fastmarl.callbacks import EVENTS, Callbacks, listeners
 from fastmarl.errors import ConfigError
+from fastmarl.runner import episodes as runner_episodes
 from fastmarl.testing import CountingEnv
 
 

@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 from reference.interrupts import interrupted
 
-from fastmarl.vector import channel
-from fastmarl.vector.channel import MOST_AT_ONCE, Channel
+from fastmarl.vector.workers import channel
+from fastmarl.vector.workers.channel import MOST_AT_ONCE, Channel
 
 
 @pytest.fixture

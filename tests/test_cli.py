@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 import fastmarl
-from fastmarl import _build, _dense, cli, efficiency_table
+from fastmarl import cli
+from fastmarl.bench import efficiency_table
 from fastmarl.efficiency import Efficiency, measure_efficiency
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import EnvCheckError
+from fastmarl.native import _build, _dense
 
 
 class Broken(efficiency_table.ReadyDicts):
@@ -160,7 +162,7 @@ def test_the_command_runs_as_a_module():
 
 @pytest.mark.parametrize("workers", [[], ["--num-env-workers", "1", "--worker-num-splits", "2"]], ids=["", "workers"])
 def test_an_environment_in_the_current_folder_is_found(tmp_path, monkeypatch, capsys, workers):
-    source = "from fastmarl.efficiency_table import ReadyDicts\n\n\nclass Mine(ReadyDicts):\n    pass\n"
+    source = "from fastmarl.bench.efficiency_table import ReadyDicts\n\n\nclass Mine(ReadyDicts):\n    pass\n"
     (tmp_path / "my_envs.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -186,7 +188,7 @@ def test_sample_with_workers_has_them_take_turns(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("name", ["no_such_module:Env", "fastmarl.efficiency_table:Missing"])
+@pytest.mark.parametrize("name", ["no_such_module:Env", "fastmarl.bench.efficiency_table:Missing"])
 def test_a_missing_class_is_named(capsys, name):
     assert cli.main(["sample", "--env", name]) == 1
     assert f"no environment '{name}'" in capsys.readouterr().err

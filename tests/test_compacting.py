@@ -13,7 +13,7 @@ from reference.short_episodes import Short, make_runner
 from reference.worlds import make_world
 
 import fastmarl
-from fastmarl import kept_chunks, own_columns
+from fastmarl.episodes import kept_chunks, own_columns
 from fastmarl.testing import CountingEnv
 
 WORLDS = range(410_000, 410_020)

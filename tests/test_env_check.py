@@ -6,8 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fastmarl.envs.check import check_env
-from fastmarl.envs.play import REPLAYED_STEPS
+from fastmarl.envs.checking.check import check_env
+from fastmarl.envs.checking.play import REPLAYED_STEPS
 from fastmarl.errors import EnvCheckError
 from fastmarl.testing import CountingEnv, DyingAgentsEnv, ReusingEnv
 

@@ -6,8 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fastmarl.envs.check import check_env
-from fastmarl.envs.values import random_action
+from fastmarl.envs.checking.check import check_env
+from fastmarl.envs.checking.values import random_action
 from fastmarl.testing import CountingEnv
 
 LENGTH = 10

@@ -10,13 +10,13 @@ import pytest
 import vmas
 
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
-from fastmarl.envs.check import check_env
+from fastmarl.envs.checking.check import check_env
+from fastmarl.envs.checking.values import random_action, same
 from fastmarl.envs.form import check_reset_result, check_step_result
-from fastmarl.envs.masks import action_mask
 from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.envs.registry import env_creator
-from fastmarl.envs.values import random_action, same
 from fastmarl.errors import EnvCheckError
+from fastmarl.masks import action_mask
 from fastmarl.testing import CountingEnv, DyingAgentsEnv, ReusingEnv, ScriptedEnv, TurnBasedEnv
 
 # Box2D's wheels and PettingZoo's change of registries warn on import, a poker table when made, pong when reset.

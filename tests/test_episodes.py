@@ -23,7 +23,8 @@ from reference.histories import (
     same,
 )
 
-from fastmarl.episodes import ArraySource, MultiAgentEpisode, SingleAgentEpisode
+from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from fastmarl.episodes.multi_agent import ArraySource
 from fastmarl.errors import EpisodeError
 
 

@@ -9,7 +9,7 @@ from test_processes import contents, make_runner
 from test_seeds import KINDS, Levels, assert_can_be_made_again, runner_of
 
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.envs.values import same
+from fastmarl.envs.checking.values import same
 from fastmarl.errors import ConfigError
 
 

@@ -8,12 +8,12 @@ from reference.tape import TapeCapture
 from torch import nn
 
 import fastmarl
-from fastmarl import building
-from fastmarl.action_masks import ActionMasks
-from fastmarl.capturable import outline, why_not_capturable
+from fastmarl.acting.backends.graph_guard import outline, why_not_capturable
+from fastmarl.acting.backends.graphs import TickGraphs
+from fastmarl.acting.masks import ActionMasks
 from fastmarl.errors import ModuleOutputError
-from fastmarl.graphs import TickGraphs
 from fastmarl.modules import DefaultRLModule, RLModule
+from fastmarl.runner import building
 from fastmarl.testing import CountingEnv, DyingAgentsEnv
 
 BOX = gym.spaces.Box(-9, 9, (5,), np.float32)

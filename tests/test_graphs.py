@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference.tape import TapeCapture
 
-from fastmarl import graphs
-from fastmarl.capture import EagerCalls
+from fastmarl.acting.backends import graphs
+from fastmarl.acting.backends.graph_device import EagerCalls
+from fastmarl.acting.backends.graphs import LEAST_ROWS, Call, Packing, Sizes, TickGraphs
 from fastmarl.errors import ModuleOutputError
-from fastmarl.graphs import LEAST_ROWS, Call, Packing, Sizes, TickGraphs
 
 
 class Net:

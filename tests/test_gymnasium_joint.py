@@ -8,9 +8,9 @@ import pytest
 
 import fastmarl
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
-from fastmarl.envs.check import check_env
+from fastmarl.envs.checking.check import check_env
+from fastmarl.envs.checking.values import same
 from fastmarl.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumEnv
-from fastmarl.envs.values import same
 from fastmarl.errors import EnvCheckError
 
 STEPS = 2000

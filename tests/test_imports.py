@@ -10,63 +10,52 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "fastmarl"
 LAYERS = [
-    ["errors", "columns", "kernels", "_extensions"],
-    ["config", "spaces", "seeds", "states", "locks", "summaries", "figures", "plots"],
-    ["lanes", "callbacks", "metrics", "distributions", "moments"],
-    ["envs", "block", "own_columns"],
+    ["errors", "columns", "kernels", "native"],
     [
-        "episodes",
-        "single_agent_episode",
-        "episode_getters",
-        "episode_indices",
-        "episode_sources",
-        "agent_spaces",
-        "chunk",
-        "unread_chunks",
-        "kept_chunks",
-        "store",
-        "array_group",
-        "array_scatter",
-        "vector",
-        "connectors",
-        "action_masks",
-        "modules",
-        "transfer",
-        "env_actions",
-        "env_states",
-        "action_sampling",
-        "capture",
-        "graphs",
-        "dense_layers",
-        "lean",
-        "capturable",
-        "compiling",
-        "devices",
-        "lane_state",
-        "output_checks",
-        "row_states",
-        "running_episodes",
-        "inference",
-        "episode_selection",
-        "policies",
+        "config",
+        "spaces",
+        "seeds",
+        "states",
+        "locks",
+        "masks",
+        "episodes.summaries",
+        "bench.figure_files",
+        "bench.plots",
     ],
-    ["checkpoint", "goals", "building", "batches", "env_checkpoints"],
-    ["runner", "runner_episodes", "runner_evaluation", "runner_policies", "runner_state"],
-    ["testing", "bare_envs", "efficiency", "efficiency_table", "sample_report", "scaling"],
+    ["record.lanes", "callbacks", "distributions", "moments"],
+    ["envs", "record.block", "episodes.own_columns"],
+    ["record", "episodes", "acting", "vector", "connectors", "modules", "runner.row_states", "runner.running_episodes"],
+    [
+        "checkpoint",
+        "runner.building",
+        "runner.devices",
+        "runner.env_checkpoints",
+        "runner.goals",
+        "runner.metrics",
+        "batches",
+    ],
+    ["runner"],
+    ["testing", "bench", "efficiency"],
     ["rllib"],
-    ["peers"],
+    ["bench.rllib", "bench.peers"],
     ["cli", "__main__", "__init__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 OPTIONAL = {"ray", "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "psutil", "pygame", "pyspiel"}
-STANDALONE = PACKAGE / "peers" / "children"  # a package of its own, which runs where fastmarl is not installed
+STANDALONE = (
+    PACKAGE / "bench" / "peers" / "children"
+)  # a package of its own, which runs where fastmarl is not installed
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if STANDALONE not in path.parents)
-CORE = [path for path in FILES if path.relative_to(PACKAGE).parts[0] != "rllib"]
+CORE = [path for path in FILES if "rllib" not in path.relative_to(PACKAGE).parts]
 
 
-def layer_of(name: str) -> str:
-    """The top name below `fastmarl`; compiled extensions are one layer of their own."""
-    return "_extensions" if name.startswith("_") and not name.startswith("__") else name
+def level_of(name: str) -> int:
+    """The layer of the longest dotted name below `fastmarl` that is in `LAYERS`."""
+    parts = name.split(".")
+    for n in range(len(parts), 0, -1):
+        if (level := LEVEL.get(".".join(parts[:n]))) is not None:
+            return level
+    raise AssertionError(f"give {name} a layer in LAYERS")
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -95,26 +84,36 @@ def imported_names(path: pathlib.Path, *, lazy: bool = True) -> set[str]:
 
 
 def own_imports(path: pathlib.Path) -> set[str]:
-    """Layers' names that the file imports from this package."""
-    return {layer_of(name.split(".")[1]) for name in imported_names(path) if name.startswith("fastmarl.")}
+    """Dotted names below `fastmarl` of the modules that the file imports."""
+    names = {name.removeprefix("fastmarl.") for name in imported_names(path) if name.startswith("fastmarl.")}
+    return {name if name in NAMES else name.rpartition(".")[0] for name in names} - {""}
 
 
 def name_of(path: pathlib.Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+NAMES = {name_of(path) for path in FILES}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path):
-    name = name_of(path)
-    assert name in LEVEL, f"give {name} a layer in LAYERS"
+    level = level_of(name_of(path))
     for imported in own_imports(path):
-        assert LEVEL.get(imported, -1) <= LEVEL[name], f"{name} may not import {imported}, which is in a later layer"
+        assert level_of(imported) <= level, f"{name_of(path)} may not import {imported}, which is in a later layer"
+
+
+def whole(name: str) -> str:
+    """The package, of those within which modules may be in a circle."""
+    return name.split(".")[0] if name.startswith(("rllib.", "vector.")) else name
 
 
 def test_no_import_circles():
     graph = {}
     for path in FILES:
-        graph.setdefault(name_of(path), set()).update(own_imports(path) - {name_of(path)})
+        name = whole(name_of(path))
+        graph.setdefault(name, set()).update({whole(imported) for imported in own_imports(path)} - {name})
     tuple(graphlib.TopologicalSorter(graph).static_order())
 
 

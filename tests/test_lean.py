@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import fastmarl
-from fastmarl import dense_layers
+from fastmarl.acting.backends import dense_layers
+from fastmarl.acting.backends.lean import LeanModule
+from fastmarl.bench.efficiency import BareNetwork
 from fastmarl.connectors import FrameStacking
-from fastmarl.efficiency import BareNetwork
-from fastmarl.lean import LeanModule
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.spaces import RowLayout
 from fastmarl.testing import CountingEnv, DyingAgentsEnv

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fastmarl.metrics import NAMED, OTHERS, MetricsLogger, RunnerMetrics
+from fastmarl.runner.metrics import NAMED, OTHERS, MetricsLogger, RunnerMetrics
 
 
 def test_reductions_windows_and_nesting():
@@ -34,8 +34,8 @@ def test_unknown_reduction():
 
 
 def test_a_report_does_not_grow_with_ids_that_never_end():
-    from fastmarl.goals import Goal
-    from fastmarl.summaries import CallSummary
+    from fastmarl.episodes.summaries import CallSummary
+    from fastmarl.runner.goals import Goal
 
     metrics = RunnerMetrics(window=1)
     for first in range(0, 3 * NAMED, 1000):

@@ -7,12 +7,12 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from reference.tape import TapeCapture
 
 import fastmarl
-from fastmarl import building
-from fastmarl._finite import first_unfit
+from fastmarl.acting.backends.graphs import TickGraphs
 from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls, n_logits_of
 from fastmarl.errors import ModuleOutputError
-from fastmarl.graphs import TickGraphs
 from fastmarl.modules import DefaultRLModule, RLModule
+from fastmarl.native._finite import first_unfit
+from fastmarl.runner import building
 from fastmarl.testing import CountingEnv
 
 LEAST, MOST = np.finfo(np.float32).min, np.finfo(np.float32).max

@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from fastmarl import cli
-from fastmarl.peers import child, command, entries, report
-from fastmarl.peers.child import Child, ChildError
-from fastmarl.peers.entries import HALVES, Entry, Setting
-from fastmarl.peers.measure import Pace, measure_setting, merged
+from fastmarl.bench.peers import child, command, entries, report
+from fastmarl.bench.peers.child import Child, ChildError
+from fastmarl.bench.peers.entries import HALVES, Entry, Setting
+from fastmarl.bench.peers.measure import Pace, measure_setting, merged
 
 JOURNAL = """
 import os

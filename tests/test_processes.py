@@ -23,8 +23,8 @@ from test_env_contract import pytestmark as pytestmark
 import fastmarl
 from fastmarl.config import OF_WORKERS
 from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.checking.values import same
 from fastmarl.envs.registry import env_creator
-from fastmarl.envs.values import same
 from fastmarl.errors import (
     ConfigError,
     EnvCheckError,
@@ -535,7 +535,7 @@ def test_idle_workers_take_no_time():
 
 
 def test_workers_need_neither_torch_nor_numba():
-    code = "import sys, fastmarl.vector.worker; print(sorted({'torch', 'numba'} & set(sys.modules)))"
+    code = "import sys, fastmarl.vector.workers.worker; print(sorted({'torch', 'numba'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

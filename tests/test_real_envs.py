@@ -13,8 +13,8 @@ from test_env_contract import pytestmark as pytestmark
 
 import fastmarl
 from fastmarl.envs.base import as_multi_agent_env
+from fastmarl.envs.checking.values import same
 from fastmarl.envs.registry import env_creator
-from fastmarl.envs.values import same
 
 ENV_STEPS = "FASTMARL_REAL_STEPS"  # if set: so many env steps of every kind, also of those that take long
 FRAGMENTS = (1, 2, 7, 40, 250)  # env steps in a call, over and over

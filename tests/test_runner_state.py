@@ -11,11 +11,12 @@ from reference.short_episodes import NESTED, Short, make_runner, parts_of, stats
 from reference.trees import assert_same, spoilt
 
 import fastmarl
-from fastmarl import checkpoint, runner_state
+from fastmarl import checkpoint
 from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
-from fastmarl.envs.values import same
+from fastmarl.envs.checking.values import same
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.modules import DefaultRLModule, RLModuleSpec
+from fastmarl.runner import state as runner_state
 
 
 def runner_with_all(seed=0, **options):

@@ -5,7 +5,8 @@ import json
 import pytest
 
 import fastmarl
-from fastmarl import cli, scaling
+from fastmarl import cli
+from fastmarl.bench import scaling
 from fastmarl.envs.context import EnvContext
 from fastmarl.testing import check_env
 

@@ -6,9 +6,9 @@ import pytest
 from reference.recorder import BOX, Recorder
 from reference.rows import ListRows
 
-from fastmarl._actions import ActionDicts, ModuleActions
-from fastmarl._leaf_rows import LeafRows
 from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError, UnknownAgentError
+from fastmarl.native._actions import ActionDicts, ModuleActions
+from fastmarl.native._leaf_rows import LeafRows
 
 
 def obs_of(*numbers):

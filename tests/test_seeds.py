@@ -8,10 +8,10 @@ from reference.trouble import BOX
 from test_processes import contents, make_runner
 
 import fastmarl
-from fastmarl._reset_seeds import Children
 from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError
+from fastmarl.native._reset_seeds import Children
 from fastmarl.seeds import ResetSeeds, Streams
 
 

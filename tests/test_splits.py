@@ -12,9 +12,9 @@ from test_processes import ODD_POLICIES, children, contents, make_runner, policy
 
 import fastmarl
 from fastmarl.connectors import MeanStdFilter, PrevActionsPrevRewards
-from fastmarl.envs.values import same
+from fastmarl.envs.checking.values import same
 from fastmarl.errors import ConfigError
-from fastmarl.vector.units import Unit, first_ready
+from fastmarl.vector.workers.units import Unit, first_ready
 
 SPREAD = "mpe2.simple_spread_v3"
 

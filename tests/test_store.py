@@ -11,9 +11,9 @@ import pytest
 import torch
 from reference.rows import ListRows
 
-from fastmarl import _build, _store
-from fastmarl._scatter import ModuleRows
-from fastmarl.block import Block, BlockSource, MemoryPool
+from fastmarl.native import _build, _store
+from fastmarl.native._scatter import ModuleRows
+from fastmarl.record.block import Block, BlockSource, MemoryPool
 from fastmarl.spaces import RowLayout
 
 SPACE = gym.spaces.Box(0, 255, (2,), np.uint8)
@@ -50,7 +50,7 @@ def test_checked_build_catches_rows_out_of_range():
 
 @pytest.mark.skipif(not _build.SANITIZED, reason="needs the sanitized build")
 def test_sanitized_build_ends_the_process_at_rows_out_of_range():
-    code = "import numpy, fastmarl._store as store; store.chain(numpy.zeros(3, numpy.int64), 7, 2)"
+    code = "import numpy, fastmarl.native._store as store; store.chain(numpy.zeros(3, numpy.int64), 7, 2)"
     process = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert process.returncode != 0
     assert "AddressSanitizer: heap-buffer-overflow" in process.stderr

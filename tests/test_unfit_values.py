@@ -8,14 +8,14 @@ import pytest
 from reference.recorder import BOX, Recorder
 
 import fastmarl
-from fastmarl.env_actions import EnvActions
-from fastmarl.env_states import EnvStates
-from fastmarl.envs.values import misfits, reward_problem
+from fastmarl.acting.env_actions import EnvActions
+from fastmarl.envs.checking.values import misfits, reward_problem
 from fastmarl.errors import EnvStateError, ModuleOutputError, MultiAgentEnvError, ObservationError, RewardError
+from fastmarl.record.env_states import EnvStates
 from fastmarl.spaces import RowLayout
 from fastmarl.testing import CountingEnv
-from fastmarl.vector.shm import Arrays
-from fastmarl.vector.slots import ResultSlots, action_slots
+from fastmarl.vector.workers.shm import Arrays
+from fastmarl.vector.workers.slots import ResultSlots, action_slots
 
 spaces = gym.spaces
 BYTES = spaces.Box(0, 255, (2,), np.uint8)

@@ -9,7 +9,8 @@ import pytest
 from reference.interrupts import Interruption, in_own_thread, lines_of
 from reference.short_episodes import Short, make_runner
 
-from fastmarl import MultiAgentEpisode, unread_chunks
+from fastmarl import MultiAgentEpisode
+from fastmarl.episodes import chunks as unread_chunks
 
 
 def make_episodes():

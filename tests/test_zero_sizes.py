@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 import fastmarl
-from fastmarl import _store
-from fastmarl._leaf_rows import LeafRows
-from fastmarl._records import EpisodeRecord
-from fastmarl._scatter import ModuleRows, Scatter
-from fastmarl.envs.values import misfits
-from fastmarl.lanes import LaneTable
+from fastmarl.envs.checking.values import misfits
+from fastmarl.native import _store
+from fastmarl.native._leaf_rows import LeafRows
+from fastmarl.native._records import EpisodeRecord
+from fastmarl.native._scatter import ModuleRows, Scatter
+from fastmarl.record.lanes import LaneTable
 from fastmarl.testing import CountingEnv
 
 spaces = gym.spaces

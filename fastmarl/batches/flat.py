@@ -7,7 +7,7 @@ import numpy as np
 
 from fastmarl.batches.trajectories import RECORDED, Trajectories, as_objects, by_module
 from fastmarl.columns import Columns
-from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.spaces import flatten_struct, map_struct
 
 Batch = dict[str, Any]

@@ -10,9 +10,9 @@ import numpy as np
 from fastmarl.batches.flat import Batch
 from fastmarl.batches.trajectories import ENV_T, RECORDED, Trajectories, as_objects
 from fastmarl.columns import Columns
-from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.errors import BatchError
-from fastmarl.single_agent_episode import SingleAgentEpisode
 from fastmarl.spaces import map_struct
 
 AgentID = Hashable

@@ -12,7 +12,7 @@ import numpy as np
 from fastmarl.batches.flat import Batch
 from fastmarl.batches.trajectories import RECORDED, Trajectories, as_objects, by_module
 from fastmarl.columns import Columns, Recorded, recorded_name
-from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import BatchError
 from fastmarl.spaces import flatten_struct, map_struct
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl import _store
-from fastmarl._garbage import without_collection
-from fastmarl.block import Place
 from fastmarl.columns import Columns, Recorded
-from fastmarl.episode_sources import Source, blank_like, joined
-from fastmarl.episodes import MultiAgentEpisode
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.episodes.own_columns import LaneSource
+from fastmarl.episodes.single_agent import SingleAgentEpisode
+from fastmarl.episodes.sources import Source, blank_like, joined
 from fastmarl.errors import BatchError
-from fastmarl.own_columns import LaneSource
-from fastmarl.single_agent_episode import SingleAgentEpisode
+from fastmarl.native import _store
+from fastmarl.native._garbage import without_collection
+from fastmarl.record.block import Place
 from fastmarl.spaces import flatten_struct, map_struct
 
 ENV_T = "env_t"  # the env step at which an observation arrived

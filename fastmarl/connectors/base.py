@@ -6,10 +6,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.block import Block
 from fastmarl.errors import ObservationError
 from fastmarl.kernels.frames import former_rows
-from fastmarl.lanes import LaneTable
+from fastmarl.record.block import Block
+from fastmarl.record.lanes import LaneTable
 
 
 class Rows:

@@ -8,10 +8,10 @@ import numpy as np
 
 from fastmarl.config import is_integer
 from fastmarl.connectors.base import Connector, Rows
-from fastmarl.envs.masks import MASK_KEYS
+from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.errors import ConfigError, EpisodeError
 from fastmarl.kernels.frames import stack_frames
-from fastmarl.single_agent_episode import SingleAgentEpisode
+from fastmarl.masks import MASK_KEYS
 from fastmarl.spaces import RowLayout, leaf_spaces, with_leaf_spaces
 
 

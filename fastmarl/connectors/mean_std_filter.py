@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.connectors.base import Connector, Rows
-from fastmarl.envs.masks import MASK_KEYS
 from fastmarl.errors import ConfigError
+from fastmarl.masks import MASK_KEYS
 from fastmarl.moments import RunningMoments
 from fastmarl.spaces import RowLayout, leaf_spaces, with_leaf_spaces
 from fastmarl.states import check_keys

@@ -6,10 +6,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.block import Block
 from fastmarl.connectors.base import Connector, Rows
 from fastmarl.errors import ConfigError, ConnectorError
-from fastmarl.lanes import LaneTable
+from fastmarl.record.block import Block
+from fastmarl.record.lanes import LaneTable
 from fastmarl.spaces import RowLayout, can_hold, described
 from fastmarl.states import check_keys, column_of
 

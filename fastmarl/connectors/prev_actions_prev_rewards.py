@@ -5,11 +5,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.block import Block
 from fastmarl.columns import Columns
 from fastmarl.connectors.base import Connector, Rows
 from fastmarl.errors import ConfigError
 from fastmarl.kernels.frames import one_hot_frames, stack_frames
+from fastmarl.record.block import Block
 from fastmarl.spaces import RowLayout, leaf_spaces
 
 

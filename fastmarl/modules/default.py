@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastmarl.action_masks import masked
+from fastmarl.acting.masks import masked
 from fastmarl.columns import Columns
 from fastmarl.distributions import get_action_dist_cls
-from fastmarl.envs.masks import mask_key
 from fastmarl.errors import ConfigError
+from fastmarl.masks import mask_key
 from fastmarl.modules.base import RLModule
 from fastmarl.modules.encoders import make_encoder
 from fastmarl.modules.layers import Chain, call

@@ -11,15 +11,15 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnv
 from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics import ENV_RESET_TIMER
 
-from fastmarl._call_guard import CallGuard
+from fastmarl.native._call_guard import CallGuard
 from fastmarl.rllib.env_contexts import VectorIndex, numbered
-from fastmarl.rllib.episodes import MultiAgentEpisode
-from fastmarl.rllib.hand_over import take_back
+from fastmarl.rllib.episodes.episode import MultiAgentEpisode
+from fastmarl.rllib.fixes import parse_fixes, variant
 from fastmarl.rllib.metrics import RunnerMetrics, distinct_names
-from fastmarl.rllib.options import parse_fixes, variant
 from fastmarl.rllib.provable import slow_path_reasons
-from fastmarl.rllib.records import ChunkNumbers, summed_up
-from fastmarl.rllib.sampler import FastSampler
+from fastmarl.rllib.recording.records import ChunkNumbers, summed_up
+from fastmarl.rllib.sampling.hand_over import take_back
+from fastmarl.rllib.sampling.sampler import FastSampler
 from fastmarl.rllib.seeding import env_seeds, seed_action_spaces
 
 logger = logging.getLogger(__name__)

@@ -43,7 +43,7 @@ def own_runner_class() -> type:
 
 def runner_members(origin: type, fixes: frozenset[str], sampler: str) -> dict[str, Any]:
     """Class attributes of a runner class with options."""
-    from fastmarl.rllib.episodes import episode_class
+    from fastmarl.rllib.episodes.episode import episode_class
 
     return {
         "__doc__": origin.__doc__,
@@ -56,7 +56,7 @@ def runner_members(origin: type, fixes: frozenset[str], sampler: str) -> dict[st
 
 def _numbers(joined: str) -> frozenset[str]:
     """Corrections named in a class's name. ValueError unless it is the name that we would give."""
-    from fastmarl.rllib.options import FIXES
+    from fastmarl.rllib.fixes import FIXES
 
     numbers = [] if joined == "none" else joined.split("_")
     if any(number not in FIXES for number in numbers) or numbers != sorted(set(numbers)):
@@ -66,7 +66,7 @@ def _numbers(joined: str) -> frozenset[str]:
 
 @cache
 def _episode_variant(name: str, fixes: frozenset[str]) -> type:
-    from fastmarl.rllib.episodes import EPISODE_FIXES, MultiAgentEpisode
+    from fastmarl.rllib.episodes.episode import EPISODE_FIXES, MultiAgentEpisode
 
     if not fixes or not fixes <= EPISODE_FIXES:
         raise ValueError(name)

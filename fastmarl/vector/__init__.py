@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastmarl.vector.arrays import ArrayVector, SplitArrayVector
+    from fastmarl.vector.arrays.vector import ArrayVector, SplitArrayVector
     from fastmarl.vector.inprocess import InProcessVector
-    from fastmarl.vector.parallel import ProcessVector
-    from fastmarl.vector.parts import VectorParts
-    from fastmarl.vector.processes import EnvWorkers
+    from fastmarl.vector.wiring import VectorParts
+    from fastmarl.vector.workers.process import EnvWorkers
+    from fastmarl.vector.workers.vector import ProcessVector
 
 
 def make_vector(
@@ -24,9 +24,9 @@ def make_vector(
     `remake` makes the env of an index anew, in its place in `envs`.
     """
     from fastmarl.envs.arrays import ArrayEnv
-    from fastmarl.vector.arrays import ArrayVector, SplitArrayVector
+    from fastmarl.vector.arrays.vector import ArrayVector, SplitArrayVector
     from fastmarl.vector.inprocess import InProcessVector, SplitVector
-    from fastmarl.vector.parallel import ProcessVector
+    from fastmarl.vector.workers.vector import ProcessVector
 
     if not isinstance(envs, list):
         return ProcessVector(envs, parts)

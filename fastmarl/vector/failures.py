@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fastmarl.chunk import FAILED, TRUNCATED
-from fastmarl.store import EpisodeStore
+from fastmarl.episodes.chunk import FAILED, TRUNCATED
+from fastmarl.record.store import EpisodeStore
 
 
 @dataclass(frozen=True)

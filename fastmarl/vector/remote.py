@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 if TYPE_CHECKING:
-    from fastmarl.vector.processes import WorkerProcess
-    from fastmarl.vector.shm import EnvDescription
+    from fastmarl.vector.workers.process import WorkerProcess
+    from fastmarl.vector.workers.shm import EnvDescription
 
 
 class RemoteEnv:

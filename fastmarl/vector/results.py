@@ -3,7 +3,7 @@
 from typing import Any
 
 from fastmarl.envs.form import check_reset_result, check_step_result
-from fastmarl.store import EpisodeStore
+from fastmarl.record.store import EpisodeStore
 
 
 def write_reset(store: EpisodeStore, env_index: int, result: Any, unchecked: set[int]) -> None:

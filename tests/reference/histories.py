@@ -7,7 +7,8 @@ import gymnasium as gym
 import numpy as np
 from hypothesis import strategies as st
 
-from fastmarl.episodes import ArraySource, MultiAgentEpisode, SingleAgentEpisode
+from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
+from fastmarl.episodes.multi_agent import ArraySource
 from fastmarl.spaces import map_struct
 
 AGENTS = ("ann", 1, "cy")

@@ -3,10 +3,10 @@
 import gymnasium as gym
 import numpy as np
 
-from fastmarl._records import EpisodeRecord
-from fastmarl._scatter import ModuleRows, Scatter
-from fastmarl.block import Block, MemoryPool
-from fastmarl.lanes import LaneTable
+from fastmarl.native._records import EpisodeRecord
+from fastmarl.native._scatter import ModuleRows, Scatter
+from fastmarl.record.block import Block, MemoryPool
+from fastmarl.record.lanes import LaneTable
 from fastmarl.spaces import RowLayout
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)

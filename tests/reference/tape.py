@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class TapeCapture:
-    """A `fastmarl.capture.Capture`.
+    """A `fastmarl.acting.backends.graph_device.Capture`.
 
     Attributes:
         n_captures, n_replays: how often.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fastmarl.envs.values import random_action
+from fastmarl.envs.checking.values import random_action
 from fastmarl.spaces import RowLayout
 
 

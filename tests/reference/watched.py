@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.envs.base import MultiAgentEnv, env_spaces
-from fastmarl.envs.masks import action_mask
+from fastmarl.masks import action_mask
 from fastmarl.spaces import RowLayout
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fastmarl.rllib.mapping_code import EpisodeTimes, reads_times_only
+from fastmarl.rllib.sampling.mapping_code import EpisodeTimes, reads_times_only
 
 
 def _helper(episode):

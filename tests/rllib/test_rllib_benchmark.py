@@ -8,9 +8,11 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorica
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 
 from fastmarl import cli
-from fastmarl.errors import ConfigError
-from fastmarl.rllib import benchmark, benchmark_extras
-from fastmarl.rllib.benchmark import (
+from fastmarl.bench.rllib import extras as benchmark_extras
+from fastmarl.bench.rllib import measure as benchmark
+from fastmarl.bench.rllib.cases import CASES, QUICK, STANDARD, Case, FlatBattle, ReadyEnv, cartpole, check_names
+from fastmarl.bench.rllib.extras import measure_growth, measure_transfer
+from fastmarl.bench.rllib.measure import (
     Pair,
     UnequalEpisodesError,
     check_equal,
@@ -18,8 +20,7 @@ from fastmarl.rllib.benchmark import (
     measuring,
     sample_as_rllib,
 )
-from fastmarl.rllib.benchmark_cases import CASES, QUICK, STANDARD, Case, FlatBattle, ReadyEnv, cartpole, check_names
-from fastmarl.rllib.benchmark_extras import measure_growth, measure_transfer
+from fastmarl.errors import ConfigError
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 SMALL = {

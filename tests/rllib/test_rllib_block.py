@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from reference.interrupts import in_own_thread, interrupted
 
-from fastmarl import block
-from fastmarl._records import EpisodeRecord
-from fastmarl._rllib_scatter import RewardKinds, RLlibScatter
-from fastmarl._scatter import ModuleRows
-from fastmarl.block import MemoryPool
-from fastmarl.lanes import LaneTable
-from fastmarl.rllib import block as rllib_block
-from fastmarl.rllib.block import RLlibBlock
-from fastmarl.rllib.layout import WHOLE
+from fastmarl.native._records import EpisodeRecord
+from fastmarl.native._rllib_scatter import RewardKinds, RLlibScatter
+from fastmarl.native._scatter import ModuleRows
+from fastmarl.record import block
+from fastmarl.record.block import MemoryPool
+from fastmarl.record.lanes import LaneTable
+from fastmarl.rllib.recording import block as rllib_block
+from fastmarl.rllib.recording.block import RLlibBlock
+from fastmarl.rllib.recording.layout import WHOLE
 
 
 @pytest.mark.parametrize("file", [rllib_block.__file__, block.__file__], ids=["rllib/block.py", "block.py"])

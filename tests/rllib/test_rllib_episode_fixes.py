@@ -23,7 +23,7 @@ from rllib.differential.compare import Comparison
 
 from fastmarl.errors import ConfigError
 from fastmarl.rllib.episodes import EPISODE_FIXES, MultiAgentEpisode, episode_class
-from fastmarl.rllib.options import FIXES, parse_fixes, variant
+from fastmarl.rllib.fixes import FIXES, parse_fixes, variant
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 AGENTS = ("ann", 1, "cy")

@@ -20,13 +20,14 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from torch import nn
 
+from fastmarl.acting.transfer import StagedCopy
 from fastmarl.errors import ModuleOutputError
-from fastmarl.rllib import sampling, sampling_torch
-from fastmarl.rllib.inference import ExactInference
-from fastmarl.rllib.sampling_cpu import CategoricalRows, GaussianRows
-from fastmarl.rllib.sampling_torch import CategoricalSampler, GaussianSampler
+from fastmarl.rllib.acting import draws as sampling
+from fastmarl.rllib.acting import draws_torch as sampling_torch
+from fastmarl.rllib.acting.draws_cpu import CategoricalRows, GaussianRows
+from fastmarl.rllib.acting.draws_torch import CategoricalSampler, GaussianSampler
+from fastmarl.rllib.acting.inference import ExactInference
 from fastmarl.spaces import flatten_struct
-from fastmarl.transfer import StagedCopy
 
 OBS_SIZE = 5
 OBS = Box(-1, 1, (OBS_SIZE,), np.float32)

@@ -23,14 +23,14 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole, Mult
 from scipy import stats
 from torch import nn
 
-from fastmarl import dense_layers
-from fastmarl._draws import ChoiceDraws
+from fastmarl.acting.backends import dense_layers
 from fastmarl.kernels.sample import sample_choices_numpy
+from fastmarl.native._draws import ChoiceDraws
 from fastmarl.rllib import MultiAgentEnvRunner
-from fastmarl.rllib.inference import ExactInference
-from fastmarl.rllib.layout import ObservationLayout
-from fastmarl.rllib.lean import LeanActor
-from fastmarl.rllib.sampling_own import own_sampler_of
+from fastmarl.rllib.acting.draws_own import own_sampler_of
+from fastmarl.rllib.acting.inference import ExactInference
+from fastmarl.rllib.acting.lean import LeanActor
+from fastmarl.rllib.recording.layout import ObservationLayout
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 
+from fastmarl.bench.rllib.cases import cartpole
+from fastmarl.bench.rllib.measure import check_equal, seed_everything
 from fastmarl.rllib import MultiAgentEnvRunner
-from fastmarl.rllib.benchmark import check_equal, seed_everything
-from fastmarl.rllib.benchmark_cases import cartpole
-from fastmarl.rllib.column_memory import ColumnMemory
-from fastmarl.rllib.episodes import LATE, is_set
+from fastmarl.rllib.episodes.episode import LATE, is_set
+from fastmarl.rllib.recording.column_memory import ColumnMemory
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 

@@ -1,0 +1,122 @@
+"""Which modules may be captured in CUDA graphs, and whether they are still what was captured."""
+
+from typing import Any
+
+import torch
+
+from fastmarl.acting.backends.dense_layers import HOOKS
+from fastmarl.acting.backends.graphs import Member, TickGraphs
+from fastmarl.acting.backends.lean import METHODS
+from fastmarl.modules import RLModule
+from fastmarl.native._weights import WeightsWatch
+
+KNOWN_LAYERS = ("torch.nn.", "fastmarl.")
+SCALARS = (bool, int, float, str, type(None))
+
+
+class ModuleCapture:
+    """Whether one module takes part in launches, as a `member`; it is captured anew when it has changed.
+
+    Args:
+        graphs: launches modules; None: none is.
+        never: what rules it out whatever the module is like; "" if nothing does.
+
+    Attributes:
+        in_use: whether it takes part.
+        reason: why not, if there are graphs.
+    """
+
+    def __init__(self, module: RLModule, graphs: TickGraphs | None, never: str):
+        self._module = module
+        self._graphs = graphs
+        self._never = never
+        self._refused = ""
+        self._outline: tuple = ()
+        self._held: list[Any] = []
+        self._watch: WeightsWatch | None = None
+        self.in_use = False
+        self.reason = ""
+
+    def backend(self, member: Member) -> str:
+        """For how many batch sizes there are graphs."""
+        n = 0 if self._graphs is None else self._graphs.n_sizes(member)
+        return f"cuda graph, {n} batch size{'' if n == 1 else 's'}"
+
+    def renew(self, member: Member) -> None:
+        """Look at the module again: its methods and layers, and where its weights are. What was changed in place is
+        seen without; layers and places of weights are also seen by `is_current()`."""
+        if self._graphs is None:
+            return
+        self._watch = WeightsWatch(self._module.modules())  # before the outline: another thread may move weights
+        found = outline(self._module)
+        if found != self._outline:
+            self._graphs.forget(member)
+            self._outline, self._held, self._refused = found, storages(self._module), ""
+        self.reason = self._never or self._refused or why_not_capturable(self._module)
+        self.in_use = not self.reason
+
+    def is_current(self, member: Member) -> bool:
+        """Whether it takes part, as the module is now. To be asked before each launch."""
+        if self.in_use and (self._watch is None or not self._watch.holds()):
+            self.renew(member)
+        return self.in_use
+
+    def refuse(self, member: Member, reason: str) -> None:
+        """Leave it out until the module has changed."""
+        self.reason = self._refused = f"it can't be captured: {reason}"
+        self.in_use = False
+        self.forget(member)
+
+    def forget(self, member: Member) -> None:
+        """Free what was captured."""
+        if self._graphs is not None:
+            self._graphs.forget(member)
+
+
+def why_not_capturable(module: RLModule) -> str:
+    """What is in the way of a capture, which goes on to do what the forward methods did once; "" if nothing is."""
+    kind, own = type(module), vars(module)
+    lineage = kind.__mro__
+    says_so: Any = next(base for base in lineage if "capturable" in vars(base))
+    if not says_so.capturable:
+        return f"{kind.__name__} does not say that it is capturable"
+    for name in METHODS:
+        if name in own:
+            return f"{kind.__name__} has a {name}() of its own"
+        definer = next(base for base in lineage if name in vars(base))
+        if lineage.index(definer) < lineage.index(says_so):
+            return f"{definer.__name__} has a {name}() of its own, and does not say that it is capturable"
+    for part in module.modules():
+        if "forward" in vars(part) or part._compiled_call_impl or any(vars(part)[name] for name in HOOKS):
+            return f"{type(part).__name__} has hooks, or is compiled"
+        if part is not module and says_so is not kind and not type(part).__module__.startswith(KNOWN_LAYERS):
+            return (
+                f"its layer {type(part).__name__} is not known, and {kind.__name__} does not say that it is capturable"
+            )
+    return ""
+
+
+def outline(module: torch.nn.Module) -> tuple:
+    """Equal as long as nothing has changed but numbers in weights and buffers, where they were."""
+    parts: list[Any] = []
+    for part in module.modules():
+        attributes = vars(part)
+        parts.append(part)  # itself, lest another one comes to lie where it was
+        parts += [value for name, value in attributes.items() if name != "training" and _says_how(value)]
+        parts += map(_place, attributes["_parameters"].values())
+        parts += map(_place, attributes["_buffers"].values())
+    return tuple(parts)
+
+
+def storages(module: torch.nn.Module) -> list[Any]:
+    """What a capture of the module reads: who holds these keeps the memory from being used for something else."""
+    return [tensor.untyped_storage() for tensors in (module.parameters(), module.buffers()) for tensor in tensors]
+
+
+def _says_how(value: Any) -> bool:
+    """Whether an attribute may say how a layer computes, such as a slope or a kernel's size."""
+    return type(value) in SCALARS or (type(value) is tuple and all(type(part) in SCALARS for part in value))
+
+
+def _place(tensor: torch.Tensor | None) -> tuple | None:
+    return None if tensor is None else (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())

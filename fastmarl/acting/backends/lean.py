@@ -1,0 +1,190 @@
+"""Lean inference: which modules are plain dense nets, so that compiled code can stand in for torch.
+
+In small batches torch's calls take longer than its sums. A module is taken over only where it is certain what its
+forward methods compute: it is a `DefaultRLModule`, or one of a subclass that leaves these methods as they are, made of
+linear layers, layer normalisations and known activations that nobody hooks into. All others run as ever.
+"""
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import nn
+
+from fastmarl.acting.backends.dense_layers import (
+    OBSERVATIONS,
+    DenseLayers,
+    NotDenseError,
+    is_watched,
+    parts_of,
+    place_of,
+    weights_of,
+)
+from fastmarl.modules import DefaultRLModule, RLModule
+from fastmarl.modules.default import FreeLogStd
+from fastmarl.modules.encoders import Flat
+from fastmarl.modules.layers import Chain
+from fastmarl.native._dense import DenseNet
+from fastmarl.native._weights import WeightsWatch
+from fastmarl.spaces import RowLayout
+
+LEAN = "lean"
+METHODS = {
+    name: getattr(DefaultRLModule, name)  # as it is before anybody can have replaced it
+    for name in (
+        "forward_exploration",
+        "forward_inference",
+        "_forward_exploration",
+        "_forward_inference",
+        "_forward",
+        "__getattribute__",
+        "__getattr__",
+    )
+}
+DTYPES = (np.float32, np.uint8, np.int8)  # of observations
+
+
+class LeanModule:
+    """Stands in for one module's forward methods, as long as that is certain to give the same.
+
+    Args:
+        module: it is watched, and not changed.
+        layout: of the observations it gets.
+        device: on which they are.
+        allowed: False: always leave it to torch.
+        dtype: that is wanted; there is only "float32".
+
+    Attributes:
+        backend: "lean", or "torch" and the reason why.
+        max_rows: the largest batch to take over; 0: none.
+    """
+
+    def __init__(
+        self, module: RLModule, layout: RowLayout, device: torch.device, *, allowed: bool, dtype: str = "float32"
+    ):
+        self._module = module
+        self._n_obs, self._is_flat = 0, True
+        self._cannot = _why_never(module, layout, device, allowed, dtype)
+        if not self._cannot:
+            self._n_obs, self._is_flat = math.prod(layout.leaves[0].shape), _is_flat(layout)
+        self._net: DenseNet | None = None
+        self._key: tuple | None = None
+        self._watch: WeightsWatch | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """Look at the module again: its layers, where its weights are, what hooks into it.
+
+        To be called before the module acts, where somebody may have changed it since: methods and hooks are seen only
+        here, layers and where weights lie at every call of `forward()`, too.
+        """
+        try:
+            if self._cannot:
+                raise NotDenseError(self._cannot)
+            net = _Reader(self._module, self._n_obs, is_flat=self._is_flat)
+        except NotDenseError as reason:
+            self._net = self._key = self._watch = None
+            self.max_rows, self.backend = 0, f"torch: {reason}"
+            return
+        self._watch = WeightsWatch(net.parts())  # before the places are taken down: another thread may move weights
+        if net.key() != self._key:
+            self._key, self._net = net.key(), net.compiled()
+        self.max_rows, self.backend = net.layers.max_rows(), LEAN
+
+    def forward(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """(logits float32 [n, k], values float32 [n] or None), which the next call overwrites; or None: as the module
+        is now, it can't be run like this.
+
+        Args:
+            obs: [n, ...] of the layout's dtype, C-contiguous, n <= max_rows.
+        """
+        if self._watch is None or not self._watch.holds():
+            self.renew()
+        return None if self._net is None else self._net.forward(obs)
+
+
+def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowed: bool, dtype: str) -> str:
+    """What no change to the module's layers could mend; "" if nothing is in the way."""
+    if not allowed:
+        return "lean_inference is False"
+    if device.type != "cpu":
+        return f"the device is {device}"
+    if dtype != "float32":
+        return f"inference_dtype is {dtype}"
+    if not isinstance(module, DefaultRLModule):
+        return f"{type(module).__name__} is no DefaultRLModule"
+    if module.is_stateful():
+        return "it has memory"
+    if not isinstance(layout.space, gym.spaces.Box) or layout.leaves[0].dtype not in DTYPES:
+        return "the observations are no Box of floats or bytes"
+    return ""
+
+
+def _is_flat(layout: RowLayout) -> bool:
+    """Whether observations are float vectors as they are."""
+    return layout.leaves[0].dtype == np.float32 and len(layout.leaves[0].shape) == 1
+
+
+class _Reader:
+    """The layers of a module as they are now.
+
+    Raises:
+        NotDenseError: something in it isn't known.
+    """
+
+    def __init__(self, module: Any, n_obs: int, *, is_flat: bool):
+        self._module = module
+        kind, own = type(module), vars(module)
+        for name, method in METHODS.items():
+            if name in own or getattr(kind, name) is not method:
+                raise NotDenseError(f"{kind.__name__} has a {name}() of its own")
+        if module._observation_key is not None:
+            raise NotDenseError("it masks actions itself")
+        self.layers = layers = DenseLayers(n_obs)
+        self._is_flat = is_flat
+        self._values = OBSERVATIONS
+        features = layers.add(self._flattened(module.trunk))
+        policy = _flat(module.pi)
+        log_std = policy.pop() if policy and type(policy[-1]) is FreeLogStd else None
+        self._logits = layers.add(policy, features)
+        self._log_std = None if log_std is None else weights_of(log_std, "log_std", (layers.n_out(self._logits),))
+        if module.vf is not None:
+            if module.vf_trunk is not None:
+                features = layers.add(self._flattened(module.vf_trunk))
+            self._values = layers.add(_flat(module.vf), features)
+        if self._logits < 0 or (module.vf is not None and (self._values < 0 or layers.n_out(self._values) != 1)):
+            raise NotDenseError("its heads are not linear layers, with one output for the value")
+
+    def key(self) -> tuple:
+        """Equal where nothing has changed but numbers in weights."""
+        return *self.layers.key(), self._logits, self._values, place_of(self._log_std)
+
+    def parts(self) -> list[nn.Module]:
+        """All that has been read."""
+        module = self._module
+        children = module.trunk, module.pi, module.vf_trunk, module.vf
+        return [module, *parts_of(*(child for child in children if child is not None))]
+
+    def compiled(self) -> DenseNet:
+        return self.layers.compiled(self._logits, self._values, self._log_std)
+
+    def _flattened(self, trunk: Any) -> list[nn.Module]:
+        """The layers behind what makes float vectors of observations, which are often such vectors already."""
+        layers = _flat(trunk)
+        if layers and type(layers[0]) is Flat:
+            self.layers.scale = layers[0]._scale
+            return layers[1:]
+        if not self._is_flat:
+            raise NotDenseError("its first layer does not flatten observations as the default nets do")
+        return layers
+
+
+def _flat(part: Any) -> list[nn.Module]:
+    """The layers of (nested) sequences, in order."""
+    if is_watched(part):
+        raise NotDenseError(f"{type(part).__name__} has hooks, or is compiled")
+    if type(part) not in (Chain, nn.Sequential):
+        return [part]
+    return [layer for child in part._modules.values() for layer in _flat(child)]

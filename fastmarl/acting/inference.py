@@ -1,0 +1,380 @@
+"""What the agents of one module do: rows of observations -> torch, or lean inference -> actions and outputs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from fastmarl.acting.backends.compiled import CAPTURING_MODES, CompiledForwards
+from fastmarl.acting.backends.graph_guard import ModuleCapture
+from fastmarl.acting.backends.graphs import Call, Launch, TickGraphs
+from fastmarl.acting.backends.lean import LEAN, LeanModule
+from fastmarl.acting.draws import SMALL, ActionSampler, make_action_sampler
+from fastmarl.acting.masks import masked
+from fastmarl.acting.output_checks import ACTIONS, LEAST, LOGITS, LOGP, OutputChecks
+from fastmarl.acting.recurrent_state import LaneState
+from fastmarl.acting.transfer import Transfer
+from fastmarl.columns import Columns
+from fastmarl.connectors.module_connectors import ModuleConnectors
+from fastmarl.errors import ModuleOutputError
+from fastmarl.modules import RLModule
+from fastmarl.native._finite import all_finite
+from fastmarl.record.block import Block, Key
+from fastmarl.record.lanes import LaneTable
+from fastmarl.spaces import RowLayout, flatten_struct, map_struct
+
+OBS = Columns.OBS
+# What forward() gets; or the observations' own memory, for lean inference; or a forward pass that was launched before.
+Batch = dict[str, Any] | np.ndarray | Launch
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions:
+    """How modules are run.
+
+    Args:
+        lean: whether compiled code may stand in for torch, see lean.py.
+        dtype: "float32", or "bfloat16" for what torch's autocast computes in that.
+        compile: arguments of `torch.compile`; None: modules are not compiled.
+        graphs: launches the modules that can be captured; None: each is called by itself.
+    """
+
+    lean: bool = True
+    dtype: str = "float32"
+    compile: dict[str, Any] | None = None
+    graphs: TickGraphs | None = None
+
+
+class ModuleInference:
+    """Runs one module.
+
+    Args:
+        module_id, module: the module; on `transfer.device`.
+        transfer: between arrays and tensors.
+        generator, rng: for exploration's random draws, by torch on the same device, and by NumPy.
+        table: lanes, for modules with recurrent state.
+        connectors: what makes the module's batches of the record.
+        options: how it is run.
+
+    Attributes:
+        launched: a forward pass that was launched for the next batch, see `Policies.launch()`.
+    """
+
+    def __init__(
+        self,
+        module_id: str,
+        module: RLModule,
+        transfer: Transfer,
+        generator: torch.Generator,
+        rng: np.random.Generator,
+        table: LaneTable,
+        connectors: ModuleConnectors,
+        options: InferenceOptions,
+    ):
+        self.module_id = module_id
+        self.module = module
+        self.launched: Launch | None = None
+        self._transfer = transfer
+        self._generator = generator
+        self._explore_dist = module.get_exploration_action_dist_cls()
+        self._inference_dist = module.get_inference_action_dist_cls()
+        kinds = self._inference_dist, self._explore_dist
+        self._checks = OutputChecks(module_id, module.action_space, kinds, table)
+        self._chooses = [False, False]  # itself, its actions: in inference, in exploration
+        on_cpu = transfer.device.type == "cpu" and options.graphs is None
+        self._explore_sampler = make_action_sampler(self._explore_dist, rng) if on_cpu else None
+        self._inference_sampler = make_action_sampler(self._inference_dist, rng) if on_cpu else None
+        self._masks = not module.masks_actions
+        space = module.observation_space
+        assert space is not None
+        self._is_plain = not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple))
+        self._has_objects = any(leaf.dtype == object for leaf in RowLayout(space).leaves)
+        self._layout = connectors.layout
+        self._connectors = connectors if connectors.batches else None
+        self._inference_mode: Any = torch.inference_mode()  # made once: making one takes longer than entering it
+        self._autocast = make_autocast(transfer.device, options.dtype)
+        self._is_casting = False
+        self.lane_state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
+        self._lean = LeanModule(module, self._layout, transfer.device, allowed=options.lean, dtype=options.dtype)
+        self._compiled = None if options.compile is None else CompiledForwards(module, options.compile)
+        self._forwards: Any = module  # it, or its compiled methods
+        self._capture = ModuleCapture(module, options.graphs, _why_never_captured(self._has_objects, options))
+
+    @property
+    def backend(self) -> str:
+        """What runs the module: "lean", CUDA graphs or torch.compile, or "torch" and the reason why."""
+        if self._lean.backend == LEAN:
+            return LEAN
+        if self._capture.in_use:
+            return self._capture.backend(self)
+        reason = self._capture.reason or self._lean.backend.removeprefix("torch: ")
+        return f"{'torch' if self._forwards is self.module else 'torch.compile'}: {reason}"
+
+    def is_captured(self) -> bool:
+        """Whether it takes part in launches, as it is now."""
+        return self._capture.is_current(self)
+
+    def renew(self) -> None:
+        """Somebody may have changed the module: see how it is run from now on."""
+        self._lean.renew()
+        self._capture.renew(self)
+        if self._compiled is not None:
+            self._forwards = self.module if self._compiled.is_replaced() else self._compiled
+
+    def batch(self, block: Block, first: int, end: int) -> Batch:
+        """The module's input for rows first .. end of its block; it may share the block's memory."""
+        if self.launched is not None:
+            launched, self.launched = self.launched, None
+            return launched
+        if end - first <= self._lean.max_rows:
+            if self._connectors is None:
+                return block.obs[0][first:end]
+            dtype = self._layout.leaves[0].dtype
+            return np.ascontiguousarray(self._connectors.batch(block, first, end)[0], dtype)
+        arrays = self._observations(block, first, end)
+        if self._has_objects:
+            return self._batch_with_objects(arrays, block.lane_R[first:end])
+        states = [] if self.lane_state is None else self.lane_state.read(block.lane_R[first:end])
+        return self._nest(self._transfer.to_device([*arrays, *states]))
+
+    def call(self, block: Block, first: int, end: int, legal: np.ndarray | None) -> Call:
+        """Its part in a launch: the rows' observations, recurrent states and, unless it sees to that itself, masks."""
+        states = [] if self.lane_state is None else self.lane_state.read(block.lane_R[first:end])
+        masks = [legal] if legal is not None and self._masks else []
+        return Call(self, [*self._observations(block, first, end), *states, *masks], states)
+
+    def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
+        """Outputs and actions for what `call()` gave, as tensors; they may be captured."""
+        n_inputs = len(self._layout.leaves) + (0 if self.lane_state is None else self.lane_state.n_leaves)
+        mask = tensors[n_inputs] if len(tensors) > n_inputs else None
+        outputs = self._forward(self._nest(tensors[:n_inputs]), explore, None, mask)
+        if ACTIONS not in outputs:
+            outputs = {**outputs, **self._chosen_by_torch(self._logits_of(outputs), explore)}
+        return _leaves(outputs)
+
+    def refuse_capture(self, reason: str) -> None:
+        """It can't be captured, as has turned out."""
+        self._capture.refuse(self, reason)
+
+    def _observations(self, block: Block, first: int, end: int) -> list[np.ndarray]:
+        if self._connectors is None:
+            return [leaf[first:end] for leaf in block.obs]
+        return self._connectors.batch(block, first, end)
+
+    def _nest(self, tensors: list[torch.Tensor]) -> dict[str, Any]:
+        """The batch of the observations' leaves and the states'."""
+        if self.lane_state is None:
+            return {OBS: tensors[0] if self._is_plain else self._layout.nest(tensors)}
+        n_leaves = len(self._layout.leaves)
+        obs = [tensor.unsqueeze(1) for tensor in tensors[:n_leaves]]  # [B, T=1, ...], as RLlib has it
+        return {OBS: self._layout.nest(obs), Columns.STATE_IN: self.lane_state.nest(tensors[n_leaves:])}
+
+    def _batch_with_objects(self, arrays: list[np.ndarray], lanes: np.ndarray) -> dict[str, Any]:
+        """The same where leaves are no arrays: they come as NumPy arrays of objects."""
+        states = [] if self.lane_state is None else self.lane_state.read(lanes)
+        numbers = [array for array in arrays if array.dtype != object]
+        tensors = self._transfer.to_device([*numbers, *states])
+        of_numbers = iter(tensors[: len(numbers)])
+        leaves = [array if array.dtype == object else next(of_numbers) for array in arrays]
+        if self.lane_state is None:
+            return {OBS: self._layout.nest(leaves)}
+        obs = self._layout.nest([leaf[:, None] for leaf in leaves])
+        return {OBS: obs, Columns.STATE_IN: self.lane_state.nest(tensors[len(numbers) :])}
+
+    def act(
+        self, batch: Batch, lanes: np.ndarray, *, explore: bool, t: int, legal: np.ndarray | None = None
+    ) -> dict[Key, np.ndarray]:
+        """One forward pass, and actions. Returns every output, "actions" among them, as arrays [n, ...].
+
+        Arrays are valid until the next call.
+
+        Args:
+            batch: what `batch()` gave.
+            lanes: int32 [n], of its rows.
+            t: env steps made so far, by all runners, for modules that explore by a schedule.
+            legal: bool [n, choices]; other choices get the least logit, unless the module sees to that itself.
+
+        Raises:
+            ModuleOutputError: an output has another number of rows, NaN or infinity came out, there is nothing to act
+                upon, there are more or fewer logits than the action space needs, or they leave no choice.
+        """
+        if isinstance(batch, np.ndarray):
+            answered = self._lean.forward(batch)
+            if answered is not None:
+                arrays, has_actions = self._lean_outputs(*answered, explore, legal), False
+            else:  # it has been changed since the batch was made
+                nested = self._nest(self._transfer.to_device([batch]))
+                arrays, has_actions = self._forward_torch(nested, len(lanes), explore, t, legal)
+        elif isinstance(batch, Launch):
+            arrays, has_actions = batch.outputs(self), True
+            if self.lane_state is not None:
+                self.lane_state.recall(batch.states(self))
+        else:
+            arrays, has_actions = self._forward_torch(batch, len(lanes), explore, t, legal)
+        if not has_actions:
+            self._add_actions(arrays, explore)
+        if not all_finite(arrays):
+            self._checks.check_finite(arrays, lanes, legal, explore=explore, chosen=not self._chooses[explore])
+        return arrays
+
+    def _lean_outputs(
+        self, logits: np.ndarray, values: np.ndarray | None, explore: bool, legal: np.ndarray | None
+    ) -> dict[Key, np.ndarray]:
+        if logits.shape[1] != self._checks.n_logits[explore]:
+            self._checks.check_logits(logits.shape, explore)
+        if legal is not None and self._masks:
+            np.copyto(logits, LEAST, where=~legal)
+        return {LOGITS: logits} if values is None else {LOGITS: logits, Columns.VF_PREDS: values}
+
+    def _forward_torch(
+        self, batch: dict[str, Any], n: int, explore: bool, t: int, legal: np.ndarray | None
+    ) -> tuple[dict[Key, np.ndarray], bool]:
+        """The module's outputs; and whether actions are among them, which it has chosen, or torch has."""
+        with self._inference_mode:
+            mask = None if legal is None or not self._masks else torch.from_numpy(legal).to(self._transfer.device)
+            outputs = self._forward(batch, explore, t, mask)
+            has_actions = ACTIONS in outputs
+            if not has_actions and self._sampler(self._logits_of(outputs).shape, explore) is None:
+                outputs = {**outputs, **self._chosen_by_torch(outputs[LOGITS], explore)}
+                has_actions = True
+        self._check_untouched(batch)
+        return self._to_arrays(outputs, n), has_actions
+
+    def _forward(self, batch: dict[str, Any], explore: bool, t: int | None, mask: Any) -> dict[str, Any]:
+        """The module's outputs, masked."""
+        module = self._forwards
+        if self._autocast is None:
+            outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
+        else:
+            self._is_casting = True
+            with self._autocast:
+                outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
+            self._is_casting = False
+            outputs = map_struct(_as_float32, outputs)
+        if type(outputs) is not dict or self.lane_state is not None:
+            outputs = self._plain_outputs(outputs)
+        logits, self._chooses[explore] = outputs.get(LOGITS), ACTIONS in outputs
+        if logits is not None and (mask is not None or ACTIONS not in outputs):
+            self._checks.check_logits(getattr(logits, "shape", None), explore)
+            if mask is not None:
+                outputs = {**outputs, LOGITS: masked(logits, mask)}
+        return outputs
+
+    def _add_actions(self, arrays: dict[Key, np.ndarray], explore: bool) -> None:
+        """Choose actions by the logits."""
+        logits = arrays[LOGITS]
+        sampler = self._sampler(logits.shape, explore)
+        if sampler is None:
+            with self._inference_mode:
+                chosen = self._chosen_by_torch(torch.from_numpy(logits), explore)
+                arrays.update(self._to_arrays(chosen, len(logits)))
+            return
+        if explore:
+            arrays[ACTIONS], arrays[LOGP] = sampler.sample(logits)
+        else:
+            arrays[ACTIONS] = sampler.likeliest(logits)
+
+    def _sampler(self, shape: tuple[int, ...], explore: bool) -> ActionSampler | None:
+        """What chooses actions by logits of this shape; None: torch."""
+        sampler = self._explore_sampler if explore else self._inference_sampler
+        if sampler is None or len(shape) != 2 or shape[0] * shape[1] > SMALL:
+            return None
+        return sampler if sampler.n_logits in (None, shape[1]) else None
+
+    def begin_state(self, lanes: np.ndarray) -> None:
+        """Lanes whose first step this is begin with the initial state, though the module isn't asked."""
+        if self.lane_state is not None:
+            self.lane_state.begin(lanes)
+
+    def keep_state(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray]) -> None:
+        """Keep the recurrent state each lane goes on with, and add the one it acted in to the outputs as "state_in"."""
+        if self.lane_state is not None:
+            outputs.update(self.lane_state.write(lanes, outputs, self.module_id))
+
+    def leave_modes(self) -> None:
+        """After an interrupt: torch is in none of the modes any more that it may still be in. This can't act again."""
+        self._inference_mode = None  # with it goes the guard by which it was entered
+        if self._is_casting and self._autocast is not None and torch.is_autocast_enabled(self._autocast.device):
+            self._autocast.__exit__(None, None, None)
+        self._is_casting = False
+
+    def rest(self) -> None:
+        """Give back what is held for lanes: none is acted for."""
+        self._capture.forget(self)
+        if self.lane_state is not None:
+            self.lane_state.forget()
+
+    def _plain_outputs(self, outputs: Any) -> dict[str, Any]:
+        """The outputs as a dict, without the time axis of recurrent modules."""
+        if not isinstance(outputs, dict):
+            problem = f"expected a dict from forward(), got {type(outputs).__name__}"
+            raise ModuleOutputError(self.module_id, problem)
+        if self.lane_state is None:
+            return dict(outputs)
+        return {
+            name: value if name == Columns.STATE_OUT else map_struct(lambda leaf: leaf.squeeze(1), value)
+            for name, value in outputs.items()
+        }
+
+    def _logits_of(self, outputs: dict[str, Any]) -> torch.Tensor:
+        logits = outputs.get(LOGITS)
+        if logits is None:
+            problem = f"expected 'action_dist_inputs' or 'actions' among its outputs, got {sorted(outputs)}"
+            raise ModuleOutputError(self.module_id, problem)
+        return logits
+
+    def _chosen_by_torch(self, logits: torch.Tensor, explore: bool) -> dict[str, Any]:
+        if explore:
+            actions, logp = self._explore_dist.sample_and_logp(logits, self._generator)
+            return {ACTIONS: actions, LOGP: logp}
+        return {ACTIONS: self._inference_dist.deterministic(logits)}
+
+    def _to_arrays(self, outputs: dict[str, Any], n: int) -> dict[Key, np.ndarray]:
+        """All leaves as arrays; their rows are counted."""
+        arrays = self._transfer.to_host(_leaves(outputs))
+        for key, array in arrays.items():
+            if not array.ndim or len(array) != n:
+                problem = f"expected {n} rows in output {key!r}, one for each row of its batch, got shape {array.shape}"
+                raise ModuleOutputError(self.module_id, problem)
+        return arrays
+
+    def _check_untouched(self, batch: dict[str, Any]) -> None:
+        obs = batch[OBS]
+        for leaf in (obs,) if type(obs) is torch.Tensor else [leaf for _, leaf in flatten_struct(obs)]:
+            if type(leaf) is torch.Tensor and leaf._version:
+                problem = "wrote into its input batch, which is the record; use an operation that is not in place"
+                raise ModuleOutputError(self.module_id, problem)
+
+
+def _leaves(outputs: dict[str, Any]) -> dict[Key, torch.Tensor]:
+    tensors: dict[Key, torch.Tensor] = {}
+    for name, value in outputs.items():
+        key: Key = name if isinstance(name, str) else (name,)
+        if type(value) is torch.Tensor:
+            tensors[key] = value
+        else:
+            for path, leaf in flatten_struct(value):
+                tensors[(name, *path) if path else key] = torch.as_tensor(leaf)
+    return tensors
+
+
+def _why_never_captured(has_objects: bool, options: InferenceOptions) -> str:
+    if has_objects:
+        return "parts of its observations are no arrays"
+    if options.compile is not None and options.compile.get("mode") in CAPTURING_MODES:
+        return f"torch.compile captures it itself, with mode {options.compile['mode']!r}"
+    return ""
+
+
+def make_autocast(device: torch.device, dtype: str) -> torch.autocast | None:
+    """What has torch compute in another dtype than float32."""
+    if dtype == "float32":
+        return None
+    # Without a cache, so that a captured forward pass converts the weights as they are at each replay.
+    return torch.autocast(device.type, dtype=getattr(torch, dtype), cache_enabled=False)
+
+
+def _as_float32(leaf: Any) -> Any:
+    return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.bfloat16 else leaf

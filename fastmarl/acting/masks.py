@@ -1,0 +1,125 @@
+"""Action masks of modules: taken from observations or infos, and applied to logits. `envs.masks` has their forms."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from fastmarl.errors import ActionMaskError
+from fastmarl.masks import MASK, RULES_OUT_ALL, choices_of, mask_key, mask_row, size_problem
+from fastmarl.native._records import with_new_infos
+from fastmarl.record.block import Block
+from fastmarl.record.lanes import LaneTable
+from fastmarl.spaces import RowLayout
+
+
+class ActionMasks:
+    """The masks of one module's agents.
+
+    Args:
+        obs_space, action_space: of the module's agents, as the envs have them.
+        table: lanes, for infos and for who is named in errors.
+        recorded_space: of the observations on record, which connectors may have changed.
+
+    Attributes:
+        key: of the mask in observations; None: masks come in infos, if at all.
+        on_record: whether masks are part of the recorded observations.
+
+    Raises:
+        ConfigError: the observation's mask has another size than the action space needs.
+    """
+
+    def __init__(
+        self,
+        obs_space: gym.Space,
+        action_space: gym.Space,
+        table: LaneTable,
+        recorded_space: gym.Space,
+    ):
+        self._table = table
+        self._sizes = choices_of(action_space)
+        self.key = mask_key(obs_space, action_space)
+        self.on_record = self.key is not None and self.key == mask_key(recorded_space, action_space)
+        leaves = RowLayout(obs_space).leaves
+        self._found: tuple[np.ndarray | None, ...] = ()  # what the next legal() returns, if there is something
+        self._places = [i for i, leaf in enumerate(leaves) if self.key is not None and leaf.path[:1] == (self.key,)]
+
+    def legal(self, block: Block, first: int, end: int) -> np.ndarray | None:
+        """bool [end - first, choices] for the rows from `first` on; None where nothing is ruled out.
+
+        Raises:
+            ActionMaskError: an agent has no legal action, or its info's mask has another size.
+        """
+        if self._found:
+            (legal,), self._found = self._found, ()
+            return legal
+        if not self._sizes:
+            return None
+        if self.key is not None:
+            legal = self._from_observations(block, first, end)
+        else:
+            found = self._in_infos(block, first, end)
+            if not found:
+                return None
+            legal = self._from_infos(found, block, first, end)
+        self._check(legal, block, first)
+        return legal
+
+    def find(self, block: Block, first: int, end: int) -> np.ndarray | None:
+        """What `legal()` returns, and will return the next time, for these same rows, without looking again."""
+        legal = self.legal(block, first, end)
+        self._found = (legal,)
+        return legal
+
+    def forget(self) -> None:
+        """After an error: what was found is not asked for again."""
+        self._found = ()
+
+    def _from_observations(self, block: Block, first: int, end: int) -> np.ndarray:
+        parts = [block.raw_obs[i][first:end].reshape(end - first, -1) != 0 for i in self._places]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
+
+    def _in_infos(self, block: Block, first: int, end: int) -> dict[int, Any]:
+        """Row -> mask, of those infos that came with the rows' observations."""
+        found: dict[int, Any] = {}
+        for env in with_new_infos(self._table.records, self._table.envs):
+            for env_t, lane, info in reversed(env.infos):
+                if env_t != env.env_t:
+                    break
+                if lane < 0 or MASK not in info:
+                    continue
+                row = int(self._table.row_L[lane])
+                if first <= row < end and block.lane_R[row] == lane:
+                    found[row] = info[MASK]
+        return found
+
+    def _from_infos(self, found: dict[int, Any], block: Block, first: int, end: int) -> np.ndarray:
+        legal = np.ones((end - first, sum(self._sizes)), bool)
+        for row, mask in found.items():
+            legal[row - first] = self._as_row(mask, block, row)
+        return legal
+
+    def _as_row(self, mask: Any, block: Block, row: int) -> np.ndarray:
+        values = mask_row(mask)
+        if problem := size_problem(values.size, self._sizes):
+            raise self._error(block, row, problem)
+        return values != 0
+
+    def _check(self, legal: np.ndarray, block: Block, first: int) -> None:
+        begin = 0
+        for size in self._sizes:
+            some_legal = legal[:, begin : begin + size].any(1)
+            if not some_legal.all():
+                raise self._error(block, first + int(np.argmin(some_legal)), RULES_OUT_ALL)
+            begin += size
+
+    def _error(self, block: Block, row: int, problem: str) -> ActionMaskError:
+        lane, place = int(block.lane_R[row]), f"obs[{self.key!r}]" if self.key else f"info[{MASK!r}]"
+        agent_id, env_index = self._table.agent_ids[lane], int(self._table.env_L[lane])
+        return ActionMaskError(env_index, agent_id, int(block.env_t_R[row]), f"{place} {problem}")
+
+
+def masked(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Logits [..., choices] where the mask, of the same size, is not 0; elsewhere the least finite number."""
+    return logits.masked_fill(mask.reshape(logits.shape) == 0, torch.finfo(logits.dtype).min)

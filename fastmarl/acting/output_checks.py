@@ -1,0 +1,91 @@
+"""What a module's outputs must be like, so that somebody can act upon them."""
+
+from typing import NoReturn
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.columns import Columns
+from fastmarl.distributions import Distribution, choice_parts, n_logits_of
+from fastmarl.errors import ModuleOutputError
+from fastmarl.native._finite import first_unfit
+from fastmarl.record.block import Key, name_of
+from fastmarl.record.lanes import LaneTable
+
+ACTIONS, LOGP, LOGITS = Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS
+LEAST, MOST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
+
+
+class OutputChecks:
+    """Those of one module.
+
+    Args:
+        module_id, action_space: the module's.
+        kinds: its distributions for inference and for exploration.
+        table: lanes, for errors.
+    """
+
+    def __init__(
+        self,
+        module_id: str,
+        action_space: gym.Space | None,
+        kinds: tuple[type[Distribution], type[Distribution]],
+        table: LaneTable,
+    ):
+        self._module_id = module_id
+        self._space = action_space
+        self.n_logits = n_logits_of(kinds[0], action_space), n_logits_of(kinds[1], action_space)
+        self._choices = choice_parts(kinds[0]), choice_parts(kinds[1])
+        self._table = table
+
+    def check_logits(self, shape: tuple[int, ...] | None, explore: bool) -> None:
+        """There must be as many as the action space needs: some distributions would make do with others."""
+        expected = self.n_logits[explore]
+        if expected is not None and (shape is None or len(shape) != 2 or shape[1] != expected):
+            got = "no tensor" if shape is None else f"shape {tuple(shape)}"
+            problem = (
+                f"expected {expected} 'action_dist_inputs' a row, shape [n, {expected}], for {self._space}, got {got}"
+            )
+            raise ModuleOutputError(self._module_id, problem)
+
+    def check_finite(
+        self, arrays: dict[Key, np.ndarray], lanes: np.ndarray, legal: np.ndarray | None, *, explore: bool, chosen: bool
+    ) -> None:
+        """Nobody can act upon NaN or infinity; -inf rules a choice out, but not all of them.
+
+        Args:
+            lanes: int32 [n], of the rows.
+            legal: bool [n, choices], as the env says.
+            chosen: whether actions were chosen by the logits.
+        """
+        logits, logp, actions = arrays.get(LOGITS), arrays.get(LOGP), arrays.get(ACTIONS)
+        if logits is not None and first_unfit(logits, LEAST, MOST) >= 0:
+            row = first_unfit(logits, -np.inf, MOST)
+            if row >= 0:
+                self._blame(row, lanes, "NaN or inf among its 'action_dist_inputs'", logits, logits)
+            if chosen and (row := self._first_without_choice(logits, legal, explore)) >= 0:
+                self._blame(row, lanes, "-inf as 'action_dist_inputs' of all that it may choose", logits, logits)
+        if logp is not None and (row := first_unfit(logp, -np.inf, np.inf)) >= 0:
+            self._blame(row, lanes, "log-probability NaN", logp, logits)
+        leaves = [leaf for key, leaf in arrays.items() if name_of(key) == ACTIONS] if actions is None else (actions,)
+        for leaf in leaves:
+            if (row := first_unfit(leaf, LEAST, MOST)) >= 0:
+                self._blame(row, lanes, "NaN or inf in its action", leaf, logits)
+
+    def _first_without_choice(self, logits: np.ndarray, legal: np.ndarray | None, explore: bool) -> int:
+        if legal is not None:
+            logits = np.where(legal, logits, -np.inf)
+        without = np.zeros(len(logits), np.bool_)
+        for part in self._choices[explore]:
+            without |= logits[:, part].max(1) == -np.inf
+        return int(without.argmax()) if without.any() else -1
+
+    def _blame(self, row: int, lanes: np.ndarray, what: str, values: np.ndarray, logits: np.ndarray | None) -> NoReturn:
+        table, lane = self._table, int(lanes[row])
+        env_index = int(table.env_L[lane])
+        who = f"env {env_index}, agent {table.agent_ids[lane]!r}, env step {table.envs[env_index].env_t}"
+        origin = f", from 'action_dist_inputs' {logits[row]}" if logits is not None and logits is not values else ""
+        problem = (
+            f"row {row} of its batch, {who}, has {what}: {values[row]}{origin}; are weights or inputs NaN or infinite?"
+        )
+        raise ModuleOutputError(self._module_id, problem)

@@ -1,0 +1,242 @@
+"""Environments in a bare loop, with ready-made actions: what a runner can't be quicker than."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from fastmarl.envs.aec import AECPettingZooEnv
+from fastmarl.envs.arrays import ArrayEnv, StepArrays
+from fastmarl.envs.base import env_spaces
+from fastmarl.envs.checking.values import random_action
+from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
+from fastmarl.errors import EnvCheckError
+from fastmarl.masks import action_mask
+from fastmarl.spaces import map_struct
+
+TICKS_PER_CALL = 128  # env steps of each env in one call of sample()
+MAX_CALLS = 64
+READY_ACTIONS = 16  # different ones, for a batch
+
+
+def bare_envs(envs: list[Any], seed: int, seconds: float, most_calls: int = MAX_CALLS) -> BareEnvs | BareBatch:
+    """The loop for what a runner steps."""
+    if isinstance(envs[0], ArrayEnv):
+        return BareBatch(envs[0], seed, seconds, most_calls)
+    return BareEnvs(envs, seed, seconds, most_calls=most_calls)
+
+
+class BareEnvs:
+    """Environments in a bare loop: legal random actions are recorded once, `run` plays them again, timed.
+
+    Args:
+        envs: of a runner; those that are adapters are taken out of them.
+        seed: of the first reset; every reset has a seed, as those of a runner, so that every run is the same.
+        seconds: about how long the recorded steps take, in whole multiples of TICKS_PER_CALL ticks.
+        given: makes of a legal action, an int for Discrete, the one that the runner would give to an env.
+        most_calls: multiples at most.
+    """
+
+    def __init__(
+        self,
+        envs: list[Any],
+        seed: int,
+        seconds: float,
+        given: Callable[[Any], Any] = lambda action: action,
+        most_calls: int = MAX_CALLS,
+    ):
+        self._given = given
+        self._envs = [_without_adapter(env) for env in envs]
+        self._seed = seed
+        self._resets = [partial(env.reset, seed=seed + i) for i, env in enumerate(self._envs)]
+        self._steps: list[tuple[int, dict | None]] = []  # (env index, actions or None for a reset), in order
+        self._schedule: list[Callable[[], Any]] = []  # the same as calls of the envs themselves
+        self.calls = 0
+        self._record(envs, seconds, most_calls)
+        self._check_repeats()
+        self.env_steps = self.calls * TICKS_PER_CALL * len(envs)
+        self.agent_steps = sum(len(actions) for _, actions in self._steps if actions)
+
+    def run(self) -> float:
+        """Microseconds per agent step of one pass, the resets included."""
+        begun = perf_counter()
+        for reset in self._resets:
+            reset()
+        for call in self._schedule:
+            call()
+        return 1e6 * (perf_counter() - begun) / self.agent_steps
+
+    def _record(self, envs: list[Any], seconds: float, most_calls: int) -> None:
+        spaces = [{agent: env_spaces(env, agent)[1] for agent in env.possible_agents} for env in envs]
+        for i, of_agent in enumerate(spaces):
+            for j, space in enumerate(of_agent.values()):
+                space.seed(1000 * i + j)
+        acting = [_who_begins(reset()) for reset in self._resets]
+        begun = perf_counter()
+        while self.calls < most_calls and (not self.calls or perf_counter() - begun < seconds):
+            self.calls += 1
+            for _ in range(TICKS_PER_CALL):
+                for i, env in enumerate(self._envs):
+                    actions = {
+                        agent: self._given(random_action(spaces[i][agent], mask)) for agent, mask in acting[i].items()
+                    }
+                    self._steps.append((i, actions))
+                    step = env.step(actions)
+                    acting[i], done = _who_acts(env, step)
+                    self._schedule += _calls_of_step(env, actions, step, done)
+                    if done:
+                        self._steps.append((i, None))
+                        seed = self._seed + len(self._steps)
+                        acting[i] = _who_begins(env.reset(seed=seed))
+                        self._schedule += _calls_of_reset(env, seed)
+
+    def _check_repeats(self) -> None:
+        acting = [_who_begins(reset()) for reset in self._resets]
+        for place, (i, actions) in enumerate(self._steps, 1):
+            env = self._envs[i]
+            if actions is None:
+                acting[i] = _who_begins(env.reset(seed=self._seed + place))
+                continue
+            if list(acting[i]) != list(actions):
+                raise EnvCheckError(
+                    f"{type(env).__name__}: other agents act after the same reset(seed) and the same actions, so it "
+                    "can't be stepped with ready-made ones; let its randomness come from that seed alone"
+                )
+            acting[i], _ = _who_acts(env, env.step(actions))
+
+
+class BareBatch:
+    """A batch of environments in a bare loop: random actions are drawn once, `run` plays them again and again, timed.
+
+    The copies that adapters make are part of it.
+
+    Args:
+        env: of a runner.
+        seed: env i is reset with `seed + i` at the beginning; later resets have seeds, too, where those of a runner do.
+        seconds: about how long a run takes, in whole multiples of TICKS_PER_CALL ticks.
+        most_calls: multiples at most.
+    """
+
+    def __init__(self, env: ArrayEnv, seed: int, seconds: float, most_calls: int):
+        self._env = env
+        self._all = np.arange(env.num_envs)
+        self._seeds = [seed + i for i in range(env.num_envs)]
+        self._actions = [self._draw(seed + i) for i in range(READY_ACTIONS)]
+        self._out = env.new_arrays()
+        self.calls = 0
+        self.agent_steps = 0
+        begun = perf_counter()
+        self._reset()
+        while self.calls < most_calls and (not self.calls or perf_counter() - begun < seconds):
+            self.calls += 1
+            for tick in range(TICKS_PER_CALL):
+                self.agent_steps += int(sum(acting.sum() for acting in self._acting.values()))
+                self._watch(self._step(tick))
+        self.env_steps = self.calls * TICKS_PER_CALL * env.num_envs
+
+    def run(self) -> float:
+        """Microseconds per agent step of one pass, the resets included."""
+        begun = perf_counter()
+        self._reset()
+        for _ in range(self.calls):
+            for tick in range(TICKS_PER_CALL):
+                self._step(tick)
+        return 1e6 * (perf_counter() - begun) / self.agent_steps
+
+    def _draw(self, seed: int) -> dict[str, Any]:
+        """Actions for all agents."""
+        env, drawn = self._env, {}
+        for name, agents in env.groups.items():
+            space = env.action_spaces[agents[0]]
+            space.seed(seed)
+            samples = [space.sample() for _ in range(env.num_envs * len(agents))]
+            shape = env.num_envs, len(agents)
+            stacked = _stack(samples)
+            drawn[name] = map_struct(lambda leaf, shape=shape: leaf.reshape(*shape, *leaf.shape[1:]), stacked)
+        return drawn
+
+    def _reset(self) -> None:
+        self._n_steps = self._seeds[-1]
+        out = self._cleared()
+        self._env.reset(self._all, out, seeds=self._seeds)
+        self._acting = {name: group.present.copy() for name, group in out.groups.items()}
+
+    def _step(self, tick: int) -> np.ndarray:
+        """bool [E]: whose episode is over; they have begun the next."""
+        actions = map_struct(np.copy, self._actions[tick % READY_ACTIONS])
+        out = self._cleared()
+        self._env.step(actions, out)
+        self._n_steps += 1
+        over = out.terminated | out.truncated
+        if over.any():
+            envs = np.flatnonzero(over)
+            seeds = [self._n_steps + i for i in envs.tolist()] if self._env.seeds_each_episode else None
+            self._env.reset(envs, out, seeds=seeds)
+        return over
+
+    def _cleared(self) -> StepArrays:
+        """The arrays as the env is to find them."""
+        out = self._out
+        for group in out.groups.values():
+            group.rewards[...] = 0.0
+            group.terminated[...] = group.truncated[...] = False
+            group.present[...] = True
+        out.terminated[...] = out.truncated[...] = False
+        out.infos.clear()
+        return out
+
+    def _watch(self, over: np.ndarray) -> None:
+        """Note who acts next."""
+        for name, group in self._out.groups.items():
+            goes_on = (self._acting[name] & ~group.terminated & ~group.truncated) | over[:, None]
+            self._acting[name] = goes_on & group.present
+
+
+def _without_adapter(env: Any) -> Any:
+    return env.env if isinstance(env, ParallelPettingZooEnv) else env
+
+
+def _calls_of_step(env: Any, actions: dict, step: tuple, done: bool) -> list[Callable[[], Any]]:
+    """What a plain loop calls for this step; with an AECEnv, that loop takes the turns of those who have ended, too."""
+    if not isinstance(env, AECPettingZooEnv):
+        return [partial(env.step, actions)]
+    (action,) = actions.values()
+    n_ended = len(step[2]) - 1  # but for "__all__"
+    turns_of_ended = [env.env.last, partial(env.env.step, None)] * n_ended
+    return [partial(env.env.step, action), *turns_of_ended, *([] if done else [env.env.last])]
+
+
+def _calls_of_reset(env: Any, seed: int) -> list[Callable[[], Any]]:
+    if isinstance(env, AECPettingZooEnv):
+        return [partial(env.env.reset, seed=seed), env.env.last]
+    return [partial(env.reset, seed=seed)]
+
+
+def _who_begins(reset: tuple) -> dict[Any, Any]:
+    """Agents that act next, with their action masks if they have some, from what reset() returned."""
+    obs, infos = reset
+    return {agent: action_mask(observation, infos.get(agent)) for agent, observation in obs.items()}
+
+
+def _who_acts(env: Any, step: tuple) -> tuple[dict[Any, Any], bool]:
+    """(the same, whether the episode is over), from what step() returned."""
+    obs, _, terminateds, truncateds, infos = step
+    if "__all__" in terminateds:
+        done = terminateds["__all__"] or truncateds.get("__all__", False)
+    else:
+        done = not env.agents
+    alive = {agent: value for agent, value in obs.items() if not (terminateds.get(agent) or truncateds.get(agent))}
+    return _who_begins((alive, infos)), done
+
+
+def _stack(values: list[Any]) -> Any:
+    """Arrays of the values' leaves, in their nesting."""
+    if isinstance(values[0], dict):
+        return {key: _stack([value[key] for value in values]) for key in values[0]}
+    if isinstance(values[0], tuple):
+        return tuple(_stack(list(parts)) for parts in zip(*values, strict=True))
+    return np.stack([np.asarray(value) for value in values])

@@ -1,0 +1,63 @@
+"""`check_env`, for who writes an environment: some episodes are played, and everything is reported at once."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.envs.base import ADAPTERS, as_multi_agent_env
+from fastmarl.envs.checking.array_check import BatchPlay
+from fastmarl.envs.checking.play import Play, UnplayableError
+from fastmarl.envs.checking.report import Findings, Report
+from fastmarl.envs.context import EnvContext
+from fastmarl.envs.form import name_of
+from fastmarl.envs.registry import env_creator
+
+BATCH_SIZE = 4  # where a batch is made for the check
+
+
+def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, seed: int = 0,
+              post_death: str = "error", respawn: bool = False) -> Report:  # fmt: skip
+    """Play an env, or a batch, with seeded random actions and report all that is wrong or odd about it.
+
+    Args:
+        env: what `EnvRunnerConfig(env=...)` takes, or an env that nobody else uses. It is closed in the end.
+        env_config: given to what makes the env.
+        steps: env steps to make, of a batch by each of its envs. The first 100 are then made again with the same seed
+            and actions, and once more while what was observed is overwritten; a batch's while every other env acts
+            otherwise.
+        seed: of the first reset() and of the actions. Actions obey the masks in observations and infos.
+        post_death, respawn: as in `EnvRunnerConfig`: what agents may get after they have finished.
+
+    Raises:
+        EnvCheckError: this is no multi-agent environment at all. What its constructor raises comes through, too.
+    """
+    is_object = not isinstance(env, str) and not inspect.isclass(env)
+    is_instance = is_object and (hasattr(env, "step") or any(adapter.adapts(env) for adapter in ADAPTERS))
+    context = EnvContext(env_config or {}, 0, 0, BATCH_SIZE)
+    env = as_multi_agent_env(env if is_instance else env_creator(env)(context))
+    findings = Findings()
+    kind = BatchPlay if isinstance(env, ArrayEnv) else Play
+    play = kind(env, findings, seed, post_death != "error", respawn)
+    try:
+        play.prepare()
+        play.play(steps)
+        play.replay.look_for_differences()
+    except UnplayableError:
+        pass
+    if hasattr(env, "close"):
+        findings.env_t = None
+        try:
+            env.close()
+        except Exception as error:
+            findings.problem("close", f"close() raised {error!r}")
+    return Report(
+        env=name_of(env),
+        problems=findings.problems,
+        notes=findings.notes,
+        agents=tuple(play.observed),
+        env_steps=play.env_steps,
+        agent_steps=play.agent_steps,
+        episodes=play.episodes,
+    )

@@ -1,0 +1,74 @@
+"""What `check_env` finds about action masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.envs.checking.report import Findings
+from fastmarl.masks import MASK, MASK_KEYS, RULES_OUT_ALL, choices_of, mask_row, masks_in, parts_of, size_problem
+
+KIND = "mask"
+
+
+class MaskFindings:
+    """Looks at the masks of whoever is observed.
+
+    Args:
+        findings: where problems and notes go to.
+    """
+
+    def __init__(self, findings: Findings):
+        self._findings = findings
+        self._by_info: dict[Any, bool] = {}  # agent -> whether its first info had a mask
+
+    def look_at(self, agent: Any, action_space: gym.Space, observation: Any, info: Any, *, acts: bool) -> None:
+        """Look at what came with one observation; who does not act may have a mask that allows nothing."""
+        masks = masks_in(observation, info)
+        sizes = choices_of(action_space)
+        self._look_at_places(agent, masks, observation, info)
+        if masks and not sizes:
+            place = next(iter(masks))
+            self._note(f"{place} is not looked at: no mask fits the action space {action_space!r:.200}", agent, place)
+            return
+        rows = {place: row for place, mask in masks.items() if self._fits(agent, place, row := mask_row(mask), sizes)}
+        if rows:
+            first, *others = rows
+            for other in others:
+                if not np.array_equal(rows[other] != 0, rows[first] != 0):
+                    self._note(f"{other} differs from {first}, which alone counts", agent, other)
+            if acts and not all(part.any() for part in parts_of(rows[first], sizes)):
+                self._findings.problem(KIND, f"{first} {RULES_OUT_ALL}", agent, first)
+        if acts:
+            self._look_for_gaps(agent, masks)
+
+    def _look_at_places(self, agent: Any, masks: dict[str, Any], observation: Any, info: Any) -> None:
+        others = [key for key in MASK_KEYS if key != MASK and isinstance(info, Mapping) and key in info]
+        if others and not masks:
+            self._note(f"info[{others[0]!r}] is not looked at; call it {MASK!r}, or put it into the observation", agent)
+
+    def _fits(self, agent: Any, place: str, row: np.ndarray, sizes: list[int]) -> bool:
+        """Whether a mask can be read. One in an observation is compared with its space elsewhere."""
+        problem = size_problem(row.size, sizes)
+        if problem is None and row.dtype.kind not in "fiub":
+            problem = f"holds {row.tolist()[0]!r:.200}, expected numbers or bools"
+        if problem and place.startswith("info"):
+            self._findings.problem(KIND, f"{place} {problem}", agent, place)
+        if problem:
+            return False
+        odd = row[(row != 0) & (row != 1)]
+        if odd.size:
+            self._note(f"{place} holds {odd[0]}; 0 rules a choice out, and whatever else allows it", agent, place)
+        return True
+
+    def _look_for_gaps(self, agent: Any, masks: dict[str, Any]) -> None:
+        has_one = bool(masks)
+        if self._by_info.setdefault(agent, has_one) != has_one:
+            self._note(f"info[{MASK!r}] is there in some env steps and not in others, where all actions are legal",
+                       agent, "gaps")  # fmt: skip
+
+    def _note(self, text: str, agent: Any, place: Any = None) -> None:
+        self._findings.note(KIND, text, agent, place)

@@ -1,0 +1,172 @@
+"""Where a `SingleAgentEpisode` takes its columns from: plain arrays, or several sources in a row.
+
+A source has `n_obs` and the methods of `ArraySource`; the one of a block is in `fastmarl.record.block`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from fastmarl.columns import blank_value
+from fastmarl.spaces import map_struct
+
+
+class Source(Protocol):
+    """Columns of n_obs observations and of the n_obs - 1 transitions between them; arrays never change afterwards.
+
+    `compact()`: let go whatever memory holds more than these columns.
+    """
+
+    @property
+    def n_obs(self) -> int: ...
+    def observations(self) -> Any: ...
+    def env_ts(self) -> np.ndarray: ...
+    def infos(self) -> list[dict]: ...
+    def actions(self) -> Any: ...
+    def rewards(self) -> np.ndarray: ...
+    def extra_keys(self) -> tuple[str, ...]: ...
+    def compact(self) -> None: ...
+    def extra(self, key: str) -> Any: ...
+
+
+class ArraySource:
+    """Columns that are ready; nothing is copied.
+
+    Args:
+        observations: array or nested dicts and tuples of arrays, [n_obs, ...].
+        env_ts: int64 [n_obs], strictly increasing: env steps since the reset at which the observations arrived.
+        actions: like observations, [n_obs - 1, ...].
+        rewards: float64 [n_obs - 1].
+        infos: n_obs dicts; None: all empty.
+        extras: by key, like actions.
+    """
+
+    __slots__ = ("_actions", "_env_ts", "_extras", "_infos", "_observations", "_rewards")
+
+    def __init__(
+        self,
+        *,
+        observations: Any,
+        env_ts: np.ndarray,
+        actions: Any,
+        rewards: np.ndarray,
+        infos: list[dict] | None = None,
+        extras: dict[str, Any] | None = None,
+    ):
+        self._observations = observations
+        self._env_ts = env_ts
+        self._actions = actions
+        self._rewards = rewards
+        self._infos = [{} for _ in range(len(env_ts))] if infos is None else infos
+        self._extras = extras or {}
+
+    @property
+    def n_obs(self) -> int:
+        return len(self._env_ts)
+
+    def observations(self) -> Any:
+        return self._observations
+
+    def env_ts(self) -> np.ndarray:
+        return self._env_ts
+
+    def infos(self) -> list[dict]:
+        return self._infos
+
+    def actions(self) -> Any:
+        return self._actions
+
+    def rewards(self) -> np.ndarray:
+        return self._rewards
+
+    def extra_keys(self) -> tuple[str, ...]:
+        return tuple(self._extras)
+
+    def extra(self, key: str) -> Any:
+        return self._extras[key]
+
+    def compact(self) -> None:
+        self._observations, self._actions = map_struct(own, self._observations), map_struct(own, self._actions)
+        self._env_ts, self._rewards = own(self._env_ts), own(self._rewards)
+        self._extras = map_struct(own, self._extras)
+
+
+class JoinedSource:
+    """Several sources, each but the first beginning with the last observation of the one before.
+
+    Args:
+        parts: (source, number of its leading transitions, the lookback, to leave out).
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[tuple[Source, int]]):
+        self.parts = parts
+
+    @property
+    def n_obs(self) -> int:
+        return 1 + sum(source.n_obs - 1 - skip for source, skip in self.parts)
+
+    def observations(self) -> Any:
+        return joined(self._of_observations(lambda source: source.observations()))
+
+    def env_ts(self) -> np.ndarray:
+        return joined(self._of_observations(lambda source: source.env_ts()))
+
+    def infos(self) -> list[dict]:
+        *others, (last, skip) = self.parts
+        return [info for source, skip in others for info in source.infos()[skip:-1]] + last.infos()[skip:]
+
+    def actions(self) -> Any:
+        return joined([_cut(source.actions(), slice(skip, None)) for source, skip in self.parts])
+
+    def rewards(self) -> np.ndarray:
+        return np.concatenate([source.rewards()[skip:] for source, skip in self.parts])
+
+    def extra_keys(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(key for source, _ in self.parts for key in source.extra_keys()))
+
+    def extra(self, key: str) -> Any:
+        """Blank in the parts that lack the key, as where a module gave it only at times."""
+        model = next((source.extra(key) for source, _ in self.parts if key in source.extra_keys()), None)
+        if model is None:
+            raise KeyError(key)
+        return joined([
+            _cut(source.extra(key), slice(skip, None)) if key in source.extra_keys()
+            else blank_like(model, source.n_obs - 1 - skip, key)
+            for source, skip in self.parts
+        ])  # fmt: skip
+
+    def compact(self) -> None:
+        for source, _ in self.parts:
+            source.compact()
+
+    def _of_observations(self, column: Callable[[Source], Any]) -> list[Any]:
+        *others, (last, skip) = self.parts
+        cuts = [_cut(column(source), slice(skip, -1)) for source, skip in others]
+        return [*cuts, _cut(column(last), slice(skip, None))]
+
+
+def own(array: np.ndarray) -> np.ndarray:
+    """The array, or if it is a view, a copy."""
+    return array if array.base is None else array.copy()
+
+
+def _cut(struct: Any, rows: slice) -> Any:
+    return map_struct(lambda leaf: leaf[rows], struct)
+
+
+def blank_like(struct: Any, n: int, name: str) -> Any:
+    """n rows of an output that was not given, with the structure, dtypes and shapes of a column of that name."""
+    return map_struct(lambda leaf: np.full((n, *leaf.shape[1:]), blank_value(name, leaf.dtype), leaf.dtype), struct)
+
+
+def joined(structs: list[Any]) -> Any:
+    """Columns of one structure, one after the other."""
+    first = structs[0]
+    if isinstance(first, dict):
+        return {key: joined([struct[key] for struct in structs]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return tuple(joined(list(parts)) for parts in zip(*structs, strict=True))
+    return np.concatenate(structs)

@@ -1,0 +1,31 @@
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fastmarl.native._records import EpisodeRecord
+from fastmarl.native._scatter import EnvLanes
+
+Kind = TypeVar("Kind")
+
+class ChunkNotes:
+    numbers: np.ndarray
+    lanes: list[int]
+    ids: list[str]
+    durations_s: list[float]
+    own: list[tuple[Sequence[tuple[int, int, dict]], dict[str, Any], np.ndarray | None] | None]
+    env_states: dict[int, np.ndarray]
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+    def add_finished(
+        self,
+        records: list[EpisodeRecord | None],
+        envs: list[EnvLanes],
+        env_indices: list[int],
+        flags: list[int],
+        now: float,
+    ) -> list[EpisodeRecord]: ...
+    def add_running(
+        self, records: list[EpisodeRecord | None], envs: list[EnvLanes], env_indices: list[int], now: float
+    ) -> None: ...
+    def take_as(self, kind: type[Kind]) -> list[Kind]: ...

@@ -1,0 +1,105 @@
+"""Which of RLlib's action distributions can be sampled by fewer operations, with the same bits."""
+
+import functools
+from typing import Any
+
+import torch
+import tree  # type: ignore[import-untyped]
+from ray.rllib.core.distribution.distribution import Distribution
+from ray.rllib.core.distribution.torch.torch_distribution import (
+    TorchCategorical,
+    TorchDiagGaussian,
+    TorchMultiCategorical,
+    TorchMultiDistribution,
+)
+from torch import Generator, Tensor
+
+from fastmarl.rllib.acting.draws_cpu import CategoricalRows, GaussianRows
+from fastmarl.rllib.acting.draws_torch import (
+    CategoricalSampler,
+    GaussianSampler,
+    MultiCategoricalSampler,
+    Sampler,
+    StructSampler,
+)
+
+CHECKED_SHAPES = ((1, 2), (2, 4), (5, 6), (40, 2), (41, 3), (33, 36), (70, 14))  # logits to try on: rows, columns
+CHECK_SEED = 1
+
+
+def sampler_of(dist_cls: type[Distribution], device: torch.device) -> Sampler | None:
+    """The sampler that equals this class of RLlib's on this device, None if there is none."""
+    if not equals_torch(device):
+        return None
+    if device.type == "cpu" and dist_cls is TorchCategorical:
+        return CategoricalRows()
+    if device.type == "cpu" and dist_cls is TorchDiagGaussian:
+        return GaussianRows()
+    return _sampler_of(dist_cls)
+
+
+def _sampler_of(dist_cls: type[Distribution]) -> Sampler | None:
+    if dist_cls is TorchCategorical:
+        return CategoricalSampler()
+    if dist_cls is TorchDiagGaussian:
+        return GaussianSampler()
+    base, known = partial_of(dist_cls)
+    if base is TorchMultiCategorical:
+        return MultiCategoricalSampler([int(n) for n in known["input_lens"]])
+    if base is TorchMultiDistribution:
+        struct = known["child_distribution_cls_struct"]
+        parts = [_sampler_of(part) for part in tree.flatten(struct)]
+        if all(parts):
+            sizes = [int(n) for n in tree.flatten(known["input_lens"])]
+            return StructSampler([part for part in parts if part], sizes, struct)
+    return None
+
+
+def partial_of(dist_cls: Any) -> tuple[type | None, dict[str, Any]]:
+    """The class and arguments given to RLlib's `get_partial_dist_cls()`, if it made this class."""
+    if dist_cls.__qualname__ != "Distribution.get_partial_dist_cls.<locals>.DistributionPartial":
+        return None, {}
+    return dist_cls.__base__, dist_cls._merge_kwargs()
+
+
+@functools.cache
+def equals_torch(device: torch.device) -> bool:
+    """Whether torch computes on this device as the samplers have it; they rest on its internals, which may change."""
+    categorical: list[Sampler] = [CategoricalSampler()]
+    gaussian: list[Sampler] = [GaussianSampler()]
+    if device.type == "cpu":
+        categorical.append(CategoricalRows())
+        gaussian.append(GaussianRows())
+    return all(
+        all(_is_equal(sampler, draw_categorical, shape, device) for sampler in categorical)
+        and (shape[1] % 2 or all(_is_equal(sampler, draw_gaussian, shape, device) for sampler in gaussian))
+        for shape in CHECKED_SHAPES
+    )
+
+
+def _is_equal(sampler: Sampler, draw: Any, shape: tuple[int, int], device: torch.device) -> bool:
+    ours, theirs = (torch.Generator(device).manual_seed(CHECK_SEED) for _ in range(2))
+    logits = torch.randn(shape, generator=ours, device=device)
+    theirs.set_state(ours.get_state())
+    (action,), logp = sampler.explore(logits, ours)
+    want, want_logp = draw(logits, theirs)
+    return (
+        torch.equal(torch.as_tensor(action).to(want.dtype), want)
+        and torch.equal(torch.as_tensor(logp), want_logp)
+        and torch.equal(ours.get_state(), theirs.get_state())
+    )
+
+
+def draw_categorical(logits: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Actions and log-probabilities by what RLlib's class calls, but with a generator."""
+    distribution = torch.distributions.Categorical(logits=logits, validate_args=False)
+    action = torch.multinomial(distribution.probs, 1, True, generator=generator).squeeze(-1)
+    return action, distribution.log_prob(action)
+
+
+def draw_gaussian(logits: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+    """The same of TorchDiagGaussian."""
+    mean, log_std = logits.chunk(2, -1)
+    distribution = torch.distributions.Normal(mean, log_std.exp(), validate_args=False)
+    action = torch.normal(mean, distribution.scale, generator=generator)
+    return action, distribution.log_prob(action).sum(-1)

@@ -1,0 +1,5 @@
+"""RLlib's episodes without its defects, and what they are made of."""
+
+from fastmarl.rllib.episodes.episode import EPISODE_FIXES as EPISODE_FIXES
+from fastmarl.rllib.episodes.episode import MultiAgentEpisode as MultiAgentEpisode
+from fastmarl.rllib.episodes.episode import episode_class as episode_class

@@ -1,0 +1,219 @@
+"""Chunks of RLlib episodes: what follows upon a cut, and what two chunks make together.
+
+Times: an episode has for each agent a buffer with an entry for each env step, the agent's step at which it was observed
+or "S". Beware that RLlib writes it in another form for agents that join a continued chunk; `agent_times` has one form.
+"""
+
+import copy
+from collections.abc import Hashable
+from typing import Any
+
+from ray.rllib.core.columns import Columns
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
+
+from fastmarl.rllib.episodes.extras import uniform
+from fastmarl.rllib.episodes.steps import SKIPPED, Episode
+
+HANGING = ("_hanging_actions_end", "_hanging_extra_model_outputs_end", "_hanging_rewards_end")
+Times = list[Any]
+
+
+def agent_times(episode: Episode, agent: Hashable) -> Times:
+    """The agent's entries: those of the lookback, then one for each env step from `env_t_started` to `env_t`."""
+    buffer = episode.env_t_to_agent_t[agent]
+    times, lookback, started = list(buffer.data), buffer.lookback, episode.env_t_started
+    n = len(episode) + lookback + 1
+    if "14" not in getattr(episode, "fixes", ()):
+        # Agents that joined in this chunk are counted from the begin of the episode, unless that has been put right.
+        joined = all(step == SKIPPED for step in times[: lookback + 1])
+        if started > lookback and joined and len(times) >= n + started - lookback:
+            times = times[started - lookback :]
+        elif started < lookback:
+            lacking = lookback - started
+            if len(times) + lacking == n or (len(times) + lacking == n + 1 and lacking > 1):  # n + 1: see below
+                times = [SKIPPED] * lacking + times
+    if len(times) > n:  # an agent that ended unobserved has two entries for that step
+        last = last_place(times, len(times) - 1)
+        del times[last - 1 if last is not None and last > 0 else -1]
+    return times[:n] + [SKIPPED] * (n - len(times))
+
+
+def last_place(times: Times, end: int) -> int | None:
+    """Place of the last observation up to `end`, inclusive."""
+    return next((i for i in range(min(end, len(times) - 1), -1, -1) if times[i] != SKIPPED), None)
+
+
+def as_kind(cls: type, episode: Episode) -> Any:
+    """An episode of class `cls` with the very data of this one."""
+    same: Any = object.__new__(cls)
+    for name in RLlibEpisode.__slots__:
+        setattr(same, name, getattr(episode, name))
+    return same
+
+
+def idle_agents(episode: Episode) -> dict[Hashable, int]:
+    """Agents that have left their last observation unanswered -> how many env steps ago that was (not 0)."""
+    idle = {}
+    for agent, part in episode.agent_episodes.items():
+        if not part.is_done and agent not in episode._hanging_actions_end:
+            times = episode.env_t_to_agent_t[agent].data
+            last = last_place(times, len(times) - 1)
+            if last is not None and last < len(times) - 1:
+                idle[agent] = len(times) - 1 - last
+    return idle
+
+
+def rllibs_view(episode: Episode, idle: dict[Hashable, int]) -> RLlibEpisode:
+    """An episode of RLlib's class with the same data: a cut of it has agents in RLlib's order.
+
+    Idle agents are observed in its last step, as RLlib would take them for ended. Only who waits has a hanging reward:
+    RLlib appends it to the others' rewards, too, if these are arrays, whose dtype it may change (61).
+    """
+    view = as_kind(RLlibEpisode, episode)
+    view._hanging_rewards_end = episode._hanging_rewards_end.copy()
+    for agent in episode._hanging_rewards_end.keys() - episode._hanging_actions_end.keys():
+        del view._hanging_rewards_end[agent]
+    view.env_t_to_agent_t = view.env_t_to_agent_t.copy()
+    for agent, back in idle.items():
+        times = list(view.env_t_to_agent_t[agent].data)
+        times[-1 - back], times[-1] = times[-1], times[-1 - back]
+        set_times(view, {agent: times})
+    return view
+
+
+def move_back(after: Episode, idle: dict[Hashable, int]) -> None:
+    """After a cut, let idle agents have been observed when they were, or at the begin of the lookback."""
+    for agent, back in idle.items():
+        times = after.env_t_to_agent_t[agent].data
+        back = min(back, len(times) - 1)
+        times[-1 - back], times[-1] = times[-1], times[-1 - back]
+
+
+def aligned_view(episode: Episode) -> Episode:
+    """The episode, or one with the same data in which all agents have times, as `agent_times` gives them.
+
+    Agents that ended with the chunk before are not in it. RLlib still lists them, and counts their time from zero.
+    """
+    lookback = episode._len_lookback_buffers
+    n = len(episode) + lookback + 1
+    if all(
+        (len(part) or not part.is_done) and len(times.data) == n and times.lookback == lookback
+        for part, times in ((part, episode.env_t_to_agent_t[a]) for a, part in episode.agent_episodes.items())
+    ):
+        return episode
+    view = as_kind(type(episode), episode)
+    view.env_t_to_agent_t = {}
+    view.agent_episodes = {a: part for a, part in episode.agent_episodes.items() if len(part) or not part.is_done}
+    set_times(view, {agent: agent_times(episode, agent) for agent in view.agent_episodes})
+    return view
+
+
+# A cut.
+
+
+def keep_last_observations(before: Episode, after: Episode) -> None:
+    """Let agents know what the env showed them last, before connectors changed it, if they are to end without more."""
+    for agent, part in after.agent_episodes.items():
+        earlier = before.agent_episodes[agent]
+        part._last_added_observation = earlier._last_added_observation
+        part._last_added_infos = earlier._last_added_infos
+
+
+def keep_last_states(before: Episode, after: Episode) -> None:
+    """Let agents of recurrent modules look back to the state that their first step in the new chunk began with.
+
+    RLlib looks back some env steps, in which an agent that waits may have no step of its own.
+    """
+    for agent, part in after.agent_episodes.items():
+        earlier = before.agent_episodes.get(agent)
+        if part.is_done or part.observations.lookback or earlier is None:
+            continue
+        states = earlier.extra_model_outputs.get(Columns.STATE_OUT)
+        if states is None or not states.len_incl_lookback() or earlier.observations.len_incl_lookback() < 2:
+            continue
+        _prepend(part.observations, earlier.observations.get(-2))
+        _prepend(part.infos, earlier.infos.get(-2))
+        _prepend(part.actions, earlier.actions.get(-1))
+        _prepend(part.rewards, earlier.rewards.get(-1))
+        for key, column in earlier.extra_model_outputs.items():
+            part.extra_model_outputs[key] = InfiniteLookbackBuffer([column.get(-1)], lookback=1)
+
+
+def _prepend(buffer: Any, item: Any) -> None:
+    """One more item of lookback, in a buffer in list form."""
+    buffer.data.insert(0, item)
+    buffer.lookback += 1
+
+
+# Two chunks make one.
+
+
+def joined_times(first: Episode, second: Episode) -> dict[Hashable, Times]:
+    """Entries of all agents for both chunks together, with the lookback of the first."""
+    lookback = first._len_lookback_buffers
+    joined = {}
+    for agent in [*first.env_t_to_agent_t, *(a for a in second.env_t_to_agent_t if a not in first.env_t_to_agent_t)]:
+        times = [SKIPPED] * (lookback + len(first) + 1)
+        if agent in first.env_t_to_agent_t:
+            times = agent_times(first, agent)
+        part = first.agent_episodes.get(agent)
+        following = [SKIPPED] * (len(second) + 1)
+        if agent in second.env_t_to_agent_t and not (part is not None and part.is_done):
+            following = agent_times(second, agent)[second.env_t_to_agent_t[agent].lookback :]
+        last = last_place(times, len(times) - 1)
+        if last is not None and times[last] in following:  # the same observation, or a newer one in its stead
+            times[last] = SKIPPED
+        if times[-1] == SKIPPED:
+            times[-1] = following[0]
+        joined[agent] = times + following[1:]
+    return joined
+
+
+def set_times(episode: Episode, joined: dict[Hashable, Times]) -> None:
+    """Give agents the times that they have after chunks were joined."""
+    for agent, times in joined.items():
+        buffer = InfiniteLookbackBuffer(times)
+        buffer.lookback = episode._len_lookback_buffers
+        episode.env_t_to_agent_t[agent] = buffer
+
+
+def adopt_observations(first: Episode, second: Episode) -> None:
+    """Let agents end the first chunk with what they begin the second with: if they were idle, it may be newer."""
+    for agent, part in second.agent_episodes.items():
+        ours = first.agent_episodes.get(agent)
+        if ours is not None and not ours.is_done and ours.t == part.t_started:
+            ours.observations.pop()
+            ours.observations.extend(part.get_observations([0]))
+            ours.infos.set(part.get_infos(0), at_indices=-1)
+
+
+def appendable(first: Episode, second: Episode) -> Episode:
+    """`second`, or a copy of it whose agents have the same columns of extra outputs as in `first`."""
+    parts = {
+        agent: uniform(first.agent_episodes[agent], part) if agent in first.agent_episodes else part
+        for agent, part in second.agent_episodes.items()
+    }
+    if all(parts[agent] is part for agent, part in second.agent_episodes.items()):
+        return second
+    second = as_kind(type(second), second)
+    second.agent_episodes = parts
+    return second
+
+
+def hang_as(first: Episode, second: Episode) -> None:
+    """After chunks were joined, those agents wait that wait at the end of the second."""
+    for name in HANGING:
+        setattr(first, name, copy.deepcopy(getattr(second, name)))
+    for agent in second._hanging_rewards_end.keys() - second._hanging_actions_end.keys():
+        if not first._hanging_rewards_end[agent]:
+            del first._hanging_rewards_end[agent]  # a cut leaves such zeros, which count as rewards
+
+
+def add_early_rewards(first: Episode, second: Episode) -> None:
+    """After chunks were joined, count what agents were paid before they had acted, of those that have not ended."""
+    for agent, reward in second._hanging_rewards_begin.items():
+        first._hanging_rewards_begin[agent] += reward
+    for agent, part in second.agent_episodes.items():
+        if part.is_done:
+            first._hanging_rewards_begin.pop(agent, None)

@@ -1,0 +1,315 @@
+"""RLlib's MultiAgentEpisode without its defects.
+
+Data and methods are RLlib's; overridden is what raises, loses data or answers wrongly. The numbers in the comments are
+those of docs/differences.md, which tells what RLlib does in each case.
+"""
+
+import copy
+from collections.abc import Collection, Hashable
+from typing import Any, ClassVar
+
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
+from ray.rllib.utils import force_list
+
+from fastmarl.rllib import variants
+from fastmarl.rllib.episodes import chunks, shipping
+from fastmarl.rllib.episodes.in_the_making import is_set
+from fastmarl.rllib.episodes.sample_block import SampleBlock
+from fastmarl.rllib.episodes.slices import slice_of
+from fastmarl.rllib.episodes.steps import COMMON, Step, keep_common_info, private_info, private_infos, resume_clock
+from fastmarl.rllib.episodes.times import prepare_for_replay
+
+EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # what an episode class can correct on request
+OF_OBSERVATIONS = ("observations", "infos")  # what also the last env step has
+LATE = ("agent_episodes", "env_t_to_agent_t")  # what SampleBlock.parts() makes
+AgentIDs = Hashable | Collection[Hashable] | None
+
+
+class MultiAgentEpisode(RLlibEpisode):
+    """A multi-agent episode or a chunk of one, as RLlib's class of the same name."""
+
+    # (SampleBlock, place in it) of one that was sampled, for as long as it is unchanged; or see EpisodeInTheMaking.
+    __slots__ = ("_origin",)
+
+    fixes: ClassVar[frozenset[str]] = frozenset()
+
+    def __getattr__(self, name: str) -> Any:
+        # A sampled episode's agents' parts are made when they are first looked at; until then their slots are empty.
+        if name not in RLlibEpisode.__slots__ or not hasattr(self, "_origin"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        source, i = self._origin
+        for slot, value in source.parts(i).items():
+            if not is_set(self, slot):
+                setattr(self, slot, value)
+        return object.__getattribute__(self, name)
+
+    # Recording.
+
+    def add_env_reset(self, *, observations: dict, infos: dict | None = None) -> None:
+        super().add_env_reset(observations=observations, infos=private_infos(infos))  # 31
+        if "21" in self.fixes and infos and COMMON in infos:
+            keep_common_info(self, private_info(infos[COMMON]))
+
+    def add_env_step(
+        self,
+        observations: dict,
+        actions: dict,
+        rewards: dict,
+        infos: dict | None = None,
+        *,
+        terminateds: dict | None = None,
+        truncateds: dict | None = None,
+        extra_model_outputs: dict | None = None,
+    ) -> None:
+        step = Step(
+            self, observations, actions, rewards, infos, terminateds, truncateds, extra_model_outputs, self.fixes
+        )
+        if not self.is_done:
+            step.prepare()  # 02, 08, 31, 32, 33, 39, 44
+        super().add_env_step(
+            step.observations,
+            step.actions,
+            step.rewards,
+            step.infos,
+            terminateds=step.terminateds,
+            truncateds=step.truncateds,
+            extra_model_outputs=step.extras,
+        )
+        step.finish()  # 01, 14, 21, 32, 44, 45
+
+    def resume_clock(self) -> None:
+        """Say that sampling goes on with this chunk now; without it RLlib's clock starts with its first step (43)."""
+        resume_clock(self)
+
+    def to_numpy(self) -> "MultiAgentEpisode":
+        # RLlib's runner asks this of all finished episodes in each env step (11).
+        if not all(_is_numpy(part) for part in self.agent_episodes.values()):
+            super().to_numpy()
+        return self
+
+    # Chunks.
+
+    def cut(self, len_lookback_buffer: int = 0) -> "MultiAgentEpisode":
+        if len_lookback_buffer == 0 and self._hanging_actions_end:
+            len_lookback_buffer = 1  # 16: agents that wait need one step at least
+        idle = chunks.idle_agents(self)
+        after = chunks.as_kind(type(self), chunks.rllibs_view(self, idle).cut(len_lookback_buffer))
+        chunks.move_back(after, idle)  # 44
+        chunks.keep_last_observations(self, after)  # 08
+        chunks.keep_last_states(self, after)  # 47
+        after._hanging_rewards_begin.clear()  # 58
+        if "21" in self.fixes:
+            after.custom_data.pop(COMMON, None)
+        return after
+
+    def concat_episode(self, other: Any) -> None:
+        times = chunks.joined_times(self, other)
+        common = {**self.custom_data.get(COMMON, {}), **other.custom_data.get(COMMON, {})}
+        chunks.adopt_observations(self, other)  # 44
+        super().concat_episode(chunks.appendable(self, other))  # 02, 39
+        chunks.set_times(self, times)  # 48
+        chunks.hang_as(self, other)
+        chunks.add_early_rewards(self, other)  # 15, 58
+        for agent, module_id in other._agent_to_module_mapping.items():
+            self._agent_to_module_mapping.setdefault(agent, module_id)
+        if common:
+            self.custom_data[COMMON] = common
+        prepare_for_replay(self)
+
+    def _copy_hanging(self, agent_id: Hashable, other: RLlibEpisode) -> None:
+        """Nothing: concat_episode() does it for all agents.
+
+        RLlib takes an agent that has a reward for one that has acted (15).
+        """
+
+    def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Any:
+        # 13, 55
+        if slice_.step not in (1, None):
+            raise NotImplementedError(f"env steps can't be sliced with a step of {slice_.step}; use 1")
+        start, stop, _ = slice_.indices(len(self))
+        return slice_of(self, start, stop, len_lookback_buffer)
+
+    def __deepcopy__(self, memo: dict) -> "MultiAgentEpisode":
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        for name in RLlibEpisode.__slots__:
+            setattr(copied, name, copy.deepcopy(getattr(self, name), memo))
+        prepare_for_replay(copied)  # 17: replay buffers keep deep copies
+        return copied
+
+    # State.
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        origin = getattr(self, "_origin", None)
+        if origin is not None and isinstance(origin[0], SampleBlock):
+            was_looked_at = any(is_set(self, slot) for slot in LATE)
+            if (parts := shipping.reduced(self, origin[0], origin[1], was_looked_at)) is not None:
+                return parts
+            self.agent_episodes  # noqa: B018  made now if it was not
+            del self._origin
+        return super().__reduce_ex__(protocol)
+
+    def get_state(self) -> dict[str, Any]:
+        state = super().get_state()
+        for _, part in state["agent_episodes"]:
+            extras = part["extra_model_outputs"] or {}
+            for key, column in extras.items():
+                if isinstance(column, InfiniteLookbackBuffer):  # 56: RLlib takes it for empty
+                    extras[key] = column.get_state()
+        return state
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "MultiAgentEpisode":
+        episode = chunks.as_kind(cls, RLlibEpisode.from_state(state))
+        lookbacks = [times.lookback for times in episode.env_t_to_agent_t.values()]
+        episode._len_lookback_buffers = max(lookbacks, default=0)
+        return episode
+
+    # Questions.
+
+    @property
+    def is_numpy(self) -> bool:
+        # 30: parts without a step are no arrays in RLlib, and there may be no parts.
+        with_steps = [part.is_numpy for part in self.agent_episodes.values() if len(part)]
+        if len(set(with_steps)) > 1:
+            raise RuntimeError(f"some agents' data in {self} are arrays, those of others are lists")
+        parts = self.agent_episodes.values()
+        return with_steps[0] if with_steps else any(part.observations.finalized for part in parts)
+
+    def get_truncateds(self) -> dict[Hashable, bool]:
+        return {**super().get_truncateds(), "__all__": self.is_truncated}  # 12
+
+    def get_extra_model_outputs(
+        self,
+        key: str | None = None,
+        indices: Any = None,
+        agent_ids: AgentIDs = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        return_list: bool = False,
+    ) -> Any:
+        # 53
+        options = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill}
+        if return_list or (key is None and env_steps and isinstance(indices, int)):
+            return super().get_extra_model_outputs(
+                key, indices, agent_ids, env_steps=env_steps, return_list=return_list, **options
+            )
+        wanted = set(force_list(agent_ids)) or self.agent_ids
+        parts = {agent: part for agent, part in self.agent_episodes.items() if agent in wanted}
+        if key is None:
+            found: dict[Hashable, dict] = {agent: {} for agent in parts}
+            for name in dict.fromkeys(name for part in parts.values() for name in part.extra_model_outputs):
+                column = self.get_extra_model_outputs(name, indices, list(parts), env_steps=env_steps, **options)
+                for agent, values in column.items():
+                    found[agent][name] = values
+            return {agent: columns for agent, columns in found.items() if columns}
+        having = [agent for agent, part in parts.items() if key in part.extra_model_outputs]
+        if parts and not having:
+            raise KeyError(key)
+        if env_steps:
+            return super().get_extra_model_outputs(key, indices, having, **options) if having else {}
+        return {agent: self._extra_by_agent_steps(agent, key, indices, options) for agent in having}
+
+    def _extra_by_agent_steps(self, agent: Hashable, key: str, indices: Any, options: dict[str, Any]) -> Any:
+        hanging = (self._hanging_extra_model_outputs_end.get(agent) or {}).get(key)
+        column = self.agent_episodes[agent].extra_model_outputs[key]
+        return column.get(indices, _add_last_ts_value=hanging, **options)
+
+    def print(self) -> None:
+        """Print in which env steps which agents were observed."""
+        lookback = max((times.lookback for times in self.env_t_to_agent_t.values()), default=0)
+        n = max((len(times.data) for times in self.env_t_to_agent_t.values()), default=0)
+        width = max((len(str(agent)) for agent in self.env_t_to_agent_t), default=0)  # 38: ids of any type
+        lines = ["ts" + " " * width + "   ".join(str(t) for t in range(-lookback, n - lookback))]
+        for agent, times in self.env_t_to_agent_t.items():
+            marks = "".join("    " if step == self.SKIP_ENV_TS_TAG else " x  " for step in times.data)
+            lines.append(f"{agent!s:{width}}  {marks}".rstrip())
+        print("\n".join(lines))  # noqa: T201
+
+    # The getters' inner part.
+
+    def _get_hanging_value(self, what: str, agent_id: Hashable) -> Any:
+        # 61: RLlib keeps rewards of 0 for agents that don't wait.
+        return super()._get_hanging_value(what, agent_id) if agent_id in self._hanging_actions_end else None
+
+    def _get(self, **options: Any) -> Any:
+        # 54, 57: RLlib's getters need an entry per env step for each agent that has some.
+        view = chunks.aligned_view(self)
+        return super()._get(**options) if view is self else view._get(**options)
+
+    def _get_data_by_env_steps(
+        self,
+        *,
+        what: str,
+        indices: Any,
+        agent_ids: Collection[Hashable],
+        neg_index_as_lookback: bool,
+        fill: Any,
+        one_hot_discrete: Any,
+        extra_model_outputs_key: str | None,
+    ) -> dict[Hashable, Any]:
+        # 57: RLlib compares steps counted from the episode's begin with lengths of a chunk: it drops or misses some.
+        found = {}
+        for agent in [agent for agent in self.agent_episodes if agent in agent_ids]:
+            hanging = self._get_hanging_value(what, agent)
+            steps = self.env_t_to_agent_t[agent].get(
+                indices,
+                neg_index_as_lookback=neg_index_as_lookback,
+                fill=self.SKIP_ENV_TS_TAG if fill is not None else None,
+                _ignore_last_ts=what not in OF_OBSERVATIONS,
+            )
+            rows = self._rows(agent, steps, None if what in OF_OBSERVATIONS else hanging is not None)
+            asked: dict[str, Any] = {
+                "what": what,
+                "agent_id": agent,
+                "fill": fill,
+                "one_hot_discrete": one_hot_discrete,
+                "extra_model_outputs_key": extra_model_outputs_key,
+                "hanging_val": hanging,
+            }
+            values = self._values(agent, rows, asked)
+            if values is not None:
+                found[agent] = values
+        return found
+
+    def _values(self, agent: Hashable, rows: Any, asked: dict[str, Any]) -> Any:
+        """What stands in an agent's buffers at `rows`; None if that is nothing."""
+        column = getattr(self.agent_episodes[agent], asked["what"])
+        if isinstance(rows, list):
+            values: Any = self._get_single_agent_data_by_env_step_indices(indices_incl_lookback=rows, **asked)
+            return values if len(values) > 0 else None
+        if asked["what"] == "extra_model_outputs" and not column and not asked["hanging_val"]:
+            return None
+        return self._get_single_agent_data_by_index(inf_lookback_buffer=column, index_incl_lookback=rows, **asked)
+
+    def _rows(self, agent: Hashable, steps: Any, hangs: bool | None) -> Any:
+        """Agent steps (or "S") as places in the part's buffers; "S" also where an observation has no action.
+
+        Args:
+            hangs: whether there is an action beyond those in the buffer; None if observations are asked for.
+        """
+        part, skipped = self.agent_episodes[agent], self.SKIP_ENV_TS_TAG
+        if isinstance(steps, list):
+            return [self._rows(agent, step, hangs) for step in steps]
+        if steps == skipped:
+            return skipped
+        row = steps - self.agent_t_started[agent] + part.observations.lookback
+        unanswered = hangs is not None and row == part.actions.len_incl_lookback() + hangs
+        return skipped if unanswered else row
+
+
+def _is_numpy(part: Any) -> bool:
+    return part.observations.finalized and (part.rewards.finalized or not len(part))
+
+
+def episode_class(fixes: frozenset[str]) -> type[MultiAgentEpisode]:
+    """The class whose episodes have these corrections, the same one each time; it pickles by import.
+
+    Args:
+        fixes: numbers of corrections; those that are no concern of episodes are left out.
+    """
+    own = fixes & EPISODE_FIXES
+    return getattr(variants, variants.episode_name(own)) if own else MultiAgentEpisode

@@ -1,0 +1,218 @@
+"""What one call of sample() returns, as a few arrays; RLlib's episodes are made of it, here or where it is sent.
+
+Each module's columns lie agent by agent in one array each, and the agents' parts are views of these, made when somebody
+looks at them. Episodes that are as they were made travel as this one block; others, which somebody has changed, travel
+as RLlib's do.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
+
+from fastmarl.native import _rllib_episodes as compiled
+from fastmarl.native._rllib_episodes import view
+from fastmarl.record.block import Key, _nested
+
+SEQ_NO = "weights_seq_no"
+new = object.__new__
+
+
+class ModuleColumns:
+    """One module's columns, agent by agent; [n, ...] with one observation more per agent than steps.
+
+    Args:
+        layout: of the observations.
+        obs: their leaves, or what gives them when they are first looked at.
+        env_ts: int32, of the rows, which are observations without final ones.
+    """
+
+    def __init__(
+        self,
+        layout: Any,
+        obs: list[np.ndarray] | Callable[[], list[np.ndarray]],
+        env_ts: np.ndarray,
+        rewards: np.ndarray,
+        outputs: dict[Key, np.ndarray],
+        seq_nos: np.ndarray,
+    ):
+        self.layout = layout
+        self._obs = obs
+        self.env_ts = env_ts
+        self.rewards = rewards
+        self.outputs = outputs
+        self.seq_nos = seq_nos
+
+    def __reduce__(self) -> tuple:
+        return ModuleColumns, (self.layout, self.obs, self.env_ts, self.rewards, self.outputs, self.seq_nos)
+
+    @property
+    def obs(self) -> list[np.ndarray]:
+        """The observations' leaves."""
+        if callable(self._obs):
+            self._obs = self._obs()
+        return self._obs
+
+    @obs.setter
+    def obs(self, leaves: list[np.ndarray]) -> None:
+        self._obs = leaves
+
+    def nested_obs(self, begin: int, end: int) -> Any:
+        """Observations begin .. end."""
+        if len(self.obs) == 1 and not self.layout.leaves[0].path:
+            return view(self.obs[0], begin, end)
+        return self.layout.nest([view(leaf, begin, end) for leaf in self.obs])
+
+    def nested_outputs(self, begin: int, end: int) -> tuple[Any, dict[str, Any]]:
+        """(actions, other outputs) of steps begin .. end."""
+        slices = {key: view(column, begin, end) for key, column in self.outputs.items()}
+        return nested_outputs(slices, view(self.seq_nos, begin, end))
+
+
+class AgentMeta(NamedTuple):
+    """Where one agent's data lie in its module's columns, and what else is known of it."""
+
+    agent_id: Hashable
+    module: int
+    module_id: str
+    part_id: str | None
+    """None if no step was completed: then there is no SingleAgentEpisode."""
+    rows: tuple[int, int]
+    steps: tuple[int, int]
+    obs_begin: int
+    lookback: int
+    t_started: int
+    flags: tuple[Any, Any]
+    time_map: tuple[int, int, int, int]
+    """Arguments of `_rllib_episodes.time_map()`."""
+    infos: list | None
+    odd: dict[str, Any] | None
+    """Columns that are no slices: "observations", "rewards", "actions", "extras"."""
+
+
+@dataclass(slots=True)
+class ChunkMeta:
+    """One episode's chunk."""
+
+    id_: str
+    env_index: int
+    mapping_fn: Any
+    env_t_started: int
+    env_t: int
+    lookback: int
+    flags: tuple[Any, Any]
+    mapping: dict[Hashable, str]
+    agent_t_started: dict[Hashable, int]
+    hanging: dict[Hashable, tuple[Any, dict[str, Any] | None, Any]]
+    """Agents that have acted and wait: action, other outputs, reward so far."""
+    paid_early: dict[Hashable, Any]
+    """What agents were paid before their first observation."""
+    custom_data: dict
+    clock: tuple[float, float]
+    map_order: list[Hashable]
+    agents: list[AgentMeta] = field(default_factory=list)
+
+
+class SampleBlock:
+    """All chunks of one call.
+
+    Args:
+        modules: by module index; None for those without rows.
+        chunks: in the order in which they are returned.
+        spaces: per env, agent id -> (observation space, action space).
+        episode_class: a kind of fastmarl.rllib.episodes.episode.MultiAgentEpisode.
+        structs: remembers what is made of the spaces.
+    """
+
+    def __init__(
+        self,
+        modules: list[ModuleColumns | None],
+        chunks: list[ChunkMeta],
+        spaces: list[tuple[dict, dict]],
+        episode_class: type,
+        structs: dict[tuple[int, Hashable], tuple],
+    ):
+        self.modules = modules
+        self.chunks = chunks
+        self._spaces = spaces
+        self._episode_class = episode_class
+        self._structs = structs
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_structs": {}}
+
+    def episodes(self) -> list[Any]:
+        """All of them, in order."""
+        return [self.episode(i) for i in range(len(self.chunks))]
+
+    def episode(self, i: int) -> Any:
+        """One chunk as RLlib's MultiAgentEpisode, but for what `parts()` makes."""
+        episode: Any = new(self._episode_class)
+        episode._origin = (self, i)
+        self._fill(episode, self.chunks[i])
+        return episode
+
+    def parts(self, i: int) -> dict[str, dict]:
+        """By names of the episode's attributes: its agents' parts, and the maps of their times."""
+        chunk = self.chunks[i]
+        parts: dict[Hashable, Any] = {}
+        maps: dict[Hashable, Any] = defaultdict(compiled.InfiniteLookbackBuffer)
+        for agent in chunk.agents:
+            columns = self.modules[agent.module]
+            assert columns is not None
+            begin, end = agent.rows
+            time_map = compiled.time_map(view(columns.env_ts, begin, end), *agent.time_map)
+            maps[agent.agent_id] = compiled.buffer_of(time_map, chunk.lookback, False, None, None)
+            if agent.part_id is not None:
+                spaces = self._agent_spaces(chunk.env_index, agent.agent_id)
+                parts[agent.agent_id] = compiled.agent_part(agent, columns, chunk.id_, spaces, chunk.clock)
+        for agent_id in chunk.map_order:
+            maps[agent_id] = maps.pop(agent_id)
+        return {"agent_episodes": parts, "env_t_to_agent_t": maps}
+
+    def _fill(self, episode: Any, chunk: ChunkMeta) -> None:
+        episode.id_ = chunk.id_
+        episode.agent_to_module_mapping_fn = chunk.mapping_fn
+        episode._agent_to_module_mapping = dict(chunk.mapping)
+        episode._len_lookback_buffers = chunk.lookback
+        episode.observation_space, episode.action_space = self._spaces[chunk.env_index]
+        episode.env_t_started, episode.env_t = chunk.env_t_started, chunk.env_t
+        episode.agent_t_started = defaultdict(int, chunk.agent_t_started)
+        episode._hanging_actions_end = {agent_id: action for agent_id, (action, _, _) in chunk.hanging.items()}
+        extras = {agent_id: extras and dict(extras) for agent_id, (_, extras, _) in chunk.hanging.items()}
+        episode._hanging_extra_model_outputs_end = defaultdict(dict, extras)
+        rewards = {agent_id: reward for agent_id, (_, _, reward) in chunk.hanging.items()}
+        episode._hanging_rewards_end = defaultdict(float, rewards)
+        episode._hanging_rewards_begin = defaultdict(float, chunk.paid_early)
+        episode.is_terminated, episode.is_truncated = chunk.flags
+        episode._custom_data = chunk.custom_data
+        episode._start_time, episode._last_step_time = chunk.clock
+
+    def _agent_spaces(self, env_index: int, agent_id: Hashable) -> tuple:
+        """(observation space, its struct, action space, its struct): RLlib's buffers hold both."""
+        found = self._structs.get((env_index, agent_id))
+        if found is None:
+            spaces = [part.get(agent_id) for part in self._spaces[env_index]]
+            found = tuple(made for space in spaces for made in (space, get_base_struct_from_space(space)))
+            self._structs[env_index, agent_id] = found
+        return found
+
+
+def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str, Any]]:
+    """(actions, other outputs as RLlib has them) from flat ones; `seq_nos` is recorded beside others only."""
+    if any(type(key) is not str for key in columns):
+        parts: dict[str, dict[tuple, Any]] = {}
+        for key, column in columns.items():
+            name, path = (key, ()) if isinstance(key, str) else (key[0], key[1:])
+            parts.setdefault(name, {})[path] = column
+        columns = {name: _nested(part) for name, part in parts.items()}
+    extras: dict[str, Any] = {}
+    for name, column in columns.items():
+        if name != "actions":
+            extras[name] = column  # type: ignore[index]
+            if len(extras) == 1:
+                extras[SEQ_NO] = seq_nos
+    return columns.get("actions"), extras

@@ -1,0 +1,98 @@
+"""Sending sampled episodes to another process: as one block for all episodes of a call, where nobody has changed them.
+
+Pickle writes an object that it meets again only once, so every episode is reduced to its number in the SampleBlock it
+was made of, and the block travels with the first. What may have been written into since (infos, custom data) is sent
+from the episode; if anything else is not what it was, the episode travels as RLlib's own do.
+"""
+
+from typing import Any
+
+from fastmarl.native import _rllib_episodes as compiled
+from fastmarl.rllib.episodes.sample_block import AgentMeta, ChunkMeta, SampleBlock
+
+
+def reduced(episode: Any, block: SampleBlock, i: int, was_looked_at: bool) -> tuple | None:
+    """What pickle needs to make the episode of its block again, or None if it is not what was made of that.
+
+    Args:
+        was_looked_at: whether its agents' parts have been made.
+    """
+    chunk = block.chunks[i]
+    if not _is_unchanged(episode, chunk) or (was_looked_at and not _has_unchanged_parts(episode, block, chunk)):
+        return None
+    infos = {}
+    if was_looked_at:
+        for agent_id, part in episode.agent_episodes.items():
+            if any(part.infos.data):
+                infos[agent_id] = part.infos.data
+    return _rebuilt, (block, i, infos, episode._custom_data or None)
+
+
+def _rebuilt(block: SampleBlock, i: int, infos: dict, custom_data: dict | None) -> Any:
+    episode = block.episode(i)
+    for agent_id, values in infos.items():
+        episode.agent_episodes[agent_id].infos.data = values
+    episode._custom_data = custom_data or {}
+    return episode
+
+
+def _is_unchanged(episode: Any, chunk: ChunkMeta) -> bool:
+    return (
+        (episode.id_, episode.env_t_started, episode.env_t) == (chunk.id_, chunk.env_t_started, chunk.env_t)
+        and (episode.is_terminated, episode.is_truncated) == chunk.flags
+        and episode._len_lookback_buffers == chunk.lookback
+        and episode._agent_to_module_mapping == chunk.mapping
+        and len(episode._hanging_actions_end) == len(chunk.hanging)
+    )
+
+
+def _has_unchanged_parts(episode: Any, block: SampleBlock, chunk: ChunkMeta) -> bool:
+    agents = [agent for agent in chunk.agents if agent.part_id is not None]
+    return (
+        list(episode.agent_episodes) == [agent.agent_id for agent in agents]
+        and all(len(episode.env_t_to_agent_t[agent.agent_id].data) == _map_length(agent) for agent in chunk.agents)
+        and all(_is_unchanged_part(episode.agent_episodes[a.agent_id], block, chunk, a) for a in agents)
+    )
+
+
+def _map_length(agent: AgentMeta) -> int:
+    return agent.time_map[0]
+
+
+def _is_unchanged_part(part: Any, block: SampleBlock, chunk: ChunkMeta, agent: AgentMeta) -> bool:
+    columns = block.modules[agent.module]
+    if agent.odd or columns is None or len(columns.obs) != 1 or type(part.observations.data) is not compiled.ndarray:
+        return False
+    begin, end = agent.steps
+    observed = (agent.obs_begin, agent.obs_begin + end - begin + 1)
+    t = agent.t_started + end - begin - agent.lookback
+    known = (agent.part_id, chunk.id_, agent.module_id, agent.t_started, t, *agent.flags)
+    found = (
+        part.id_,
+        part.multi_agent_episode_id,
+        part.module_id,
+        part.t_started,
+        part.t,
+        part.is_terminated,
+        part.is_truncated,
+    )
+    return (
+        known == found
+        and not part._custom_data
+        and len(part.infos.data) == end - begin + 1
+        and part.observations.lookback == part.actions.lookback == part.rewards.lookback == agent.lookback
+        and compiled.is_slice(part.observations.data, columns.obs[0], *observed)
+        and compiled.is_slice(part.rewards.data, columns.rewards, begin, end)
+        and _has_columns(part, columns.outputs, begin, end)
+    )
+
+
+def _has_columns(part: Any, outputs: dict, begin: int, end: int) -> bool:
+    """Whether actions and other outputs are the slices they were made as. Nested ones are not looked at."""
+    for key, column in outputs.items():
+        if type(key) is not str:
+            return False
+        buffer = part.actions if key == "actions" else part.extra_model_outputs.get(key)
+        if buffer is None or not compiled.is_slice(buffer.data, column, begin, end):
+            return False
+    return len(part.extra_model_outputs) == len(outputs) - 1 + (len(outputs) > 1)

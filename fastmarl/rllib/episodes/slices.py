@@ -1,0 +1,122 @@
+"""Slices of RLlib episodes by env steps, also where agents wait."""
+
+import copy
+from collections.abc import Hashable
+
+import tree  # type: ignore[import-untyped]
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
+
+from fastmarl.rllib.episodes.chunks import HANGING, agent_times, last_place
+from fastmarl.rllib.episodes.steps import SKIPPED, Episode, Part
+
+
+def slice_of(episode: Episode, start: int, stop: int, lookback: int | None) -> Episode:
+    """Env steps `start` to `stop` of a chunk, counted from its begin, 0 <= start, stop <= len.
+
+    A transition belongs to the slice in which it is completed, so that slices side by side hold all of them once.
+    """
+    stop = max(start, stop)
+    wanted = episode._len_lookback_buffers if lookback is None else lookback
+    wanted = min(wanted, episode._len_lookback_buffers + start)
+    piece = type(episode)(
+        id_=episode.id_,
+        observation_space=episode.observation_space,
+        action_space=episode.action_space,
+        env_t_started=episode.env_t_started + start,
+        len_lookback_buffer=wanted,
+        agent_module_ids=dict(episode._agent_to_module_mapping),
+        agent_to_module_mapping_fn=episode.agent_to_module_mapping_fn,
+    )
+    piece.env_t = episode.env_t_started + stop
+    piece._custom_data = dict(episode.custom_data)
+    if stop == len(episode):
+        piece.is_terminated, piece.is_truncated = episode.is_terminated, episode.is_truncated
+    for agent, part in episode.agent_episodes.items():
+        if len(part) or not part.is_done:
+            _AgentSlice(episode, agent, part, start, stop, wanted).add_to(piece)
+    return piece
+
+
+class _AgentSlice:
+    """One agent's share of a slice, by its own steps `first` to `last` (which count observations)."""
+
+    def __init__(self, episode: Episode, agent: Hashable, part: Part, start: int, stop: int, lookback: int):
+        self._episode, self._agent, self._part = episode, agent, part
+        before = episode.env_t_to_agent_t[agent].lookback
+        times = agent_times(episode, agent)
+        self._end = before + stop
+        self._times = times[max(before + start - lookback, 0) : self._end + 1]
+        self._place = last_place(times, self._end)
+        if self._place is None:
+            return
+        self._last = times[self._place]
+        begin = last_place(times, before + start)
+        if begin is None:
+            begin = next(i for i, step in enumerate(times) if step != SKIPPED)
+        self._first = max(times[begin], part.t_started)
+        seen = [step for step in self._times if step != SKIPPED]
+        self._is_seen = self._place >= before + start
+        self._lookback = min(self._first - min(seen, default=self._first), self._row(self._first))
+        self._lookback = max(self._lookback, 0)
+
+    def add_to(self, piece: Episode) -> None:
+        """Add the agent to a slice, if it has a step in it or at least is observed and goes on."""
+        if self._place is None or (self._last <= self._first and (self._ends() or not self._is_seen)):
+            return
+        piece.agent_episodes[self._agent] = self._sliced()
+        piece.agent_t_started[self._agent] = self._first
+        buffer = InfiniteLookbackBuffer(self._times)
+        buffer.lookback = piece._len_lookback_buffers
+        piece.env_t_to_agent_t[self._agent] = buffer
+        if self._place < self._end and not self._ends():
+            self._hang(piece)
+
+    def _row(self, step: int) -> int:
+        """Place of an agent step in the part's buffers."""
+        return step - self._part.t_started + self._part.observations.lookback
+
+    def _ends(self) -> bool:
+        return self._part.is_done and self._last == self._part.t
+
+    def _sliced(self) -> Part:
+        part, begin, end = copy.copy(self._part), self._row(self._first) - self._lookback, self._row(self._last)
+        part.t_started, part.t = self._first, self._last
+        if not self._ends():
+            part.is_terminated = part.is_truncated = False
+        part.observations = self._rows(part.observations, begin, end + 1)
+        part.infos = self._rows(part.infos, begin, end + 1)
+        part.actions = self._rows(part.actions, begin, end)
+        part.rewards = self._rows(part.rewards, begin, end)
+        part.extra_model_outputs = {
+            key: self._rows(column, begin, end) for key, column in part.extra_model_outputs.items()
+        }
+        part._custom_data = dict(part.custom_data)
+        return part
+
+    def _rows(self, buffer: InfiniteLookbackBuffer, begin: int, end: int) -> InfiniteLookbackBuffer:
+        """Rows of a column; one that has less lookback than the observations has no rows before it."""
+        missing = self._part.observations.lookback - buffer.lookback
+        first = max(begin - missing, 0)
+        rows = slice(first, max(end - missing, first))
+        sliced = copy.copy(buffer)
+        if buffer.finalized:
+            sliced.data = tree.map_structure(lambda leaf: leaf[rows], buffer.data)
+        else:
+            sliced.data = buffer.data[rows]
+        sliced.lookback = max(self._lookback - max(missing - begin, 0), 0)
+        return sliced
+
+    def _hang(self, piece: Episode) -> None:
+        """The agent has acted in the slice and is observed next behind it, or not at all as yet."""
+        agent, part, row = self._agent, self._part, self._last - self._part.t_started
+        if row < len(part):
+            piece._hanging_actions_end[agent] = part.get_actions(row)
+            piece._hanging_rewards_end[agent] = part.get_rewards(row)
+            piece._hanging_extra_model_outputs_end[agent] = {
+                key: part.get_extra_model_outputs(key, row) for key in part.extra_model_outputs
+            }
+        elif agent in self._episode._hanging_actions_end:
+            for name in HANGING:
+                hanging = getattr(self._episode, name)
+                if agent in hanging:
+                    getattr(piece, name)[agent] = copy.deepcopy(hanging[agent])

@@ -1,0 +1,202 @@
+"""One env step on its way into an RLlib episode: what RLlib can't take is changed before, the rest put right after."""
+
+import copy
+import time
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
+from ray.rllib.utils.spaces.space_utils import unbatch
+
+from fastmarl.rllib.episodes.extras import completed
+
+Episode = Any  # RLlib's MultiAgentEpisode and SingleAgentEpisode: their annotations are narrower than what they hold
+Part = Any
+COMMON = "__common__"
+SKIPPED = RLlibEpisode.SKIP_ENV_TS_TAG
+IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), np.float32, np.float64, np.int32, np.int64))
+
+
+def private_infos(infos: dict[Hashable, Any] | None) -> dict[Hashable, Any] | None:
+    """Infos that an env can't change later on."""
+    return infos and {agent: private_info(info) for agent, info in infos.items()}
+
+
+def private_info(info: Any) -> Any:
+    """A copy as deep as its values allow: a handle that can't be copied is kept."""
+    if type(info) is dict:
+        return {key: value if type(value) in IMMUTABLE else _copied(value) for key, value in info.items()}
+    return _copied(info)
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # whatever an object of the env's may raise
+        return value
+
+
+def turn_into_lists(episode: Episode) -> None:
+    """Have the agents' data in lists of single items again, as while an episode is recorded."""
+    for part in episode.agent_episodes.values():
+        if not len(part.rewards.data):
+            part.actions.data, part.actions.finalized, part.extra_model_outputs = [], False, {}
+        for buffer in (part.observations, part.actions, part.rewards, *part.extra_model_outputs.values()):
+            if buffer.finalized:
+                buffer.data, buffer.finalized = unbatch(buffer.data), False
+
+
+class Step:
+    """The arguments of `add_env_step()`, corrected. They are copies: the caller's dicts stay as they are.
+
+    Args:
+        episode: takes the step in between `prepare()` and `finish()`.
+        observations, actions, rewards, infos, terminateds, truncateds, extra_model_outputs: as there.
+        fixes: numbers of corrections that are switched on.
+    """
+
+    def __init__(
+        self, episode: Episode, observations: dict, actions: dict, rewards: dict, infos: dict | None,
+        terminateds: dict | None, truncateds: dict | None, extra_model_outputs: dict | None, fixes: frozenset[str],
+    ):  # fmt: skip
+        self.episode, self._fixes = episode, fixes
+        self.observations, self.actions, self.rewards = dict(observations), actions, dict(rewards or {})
+        self.infos = private_infos(infos) or {}
+        self.terminateds, self.truncateds = terminateds or {}, truncateds or {}
+        self.extras = dict(extra_model_outputs or {})
+        self._ended_before = {agent for agent, part in episode.agent_episodes.items() if part.is_done}
+        self._mapped_before = set(episode.env_t_to_agent_t)
+        self._unobserved: list[Hashable] = []
+        self._observed_again: list[Hashable] = []
+
+    def prepare(self) -> None:
+        """Make the arguments such that RLlib takes them and loses nothing."""
+        hanging = self.episode._hanging_actions_end
+        for agent, part in self.episode.agent_episodes.items():
+            acts = self.actions.get(agent) is not None
+            observed = agent in self.observations
+            if part.is_done:
+                if not observed and not acts:
+                    self._pay_ended(agent, part)
+            elif observed and not acts and agent not in hanging:
+                self._observe_again(agent, part)
+            elif not observed and (acts or agent in hanging):
+                self._end_unobserved(agent, part)
+        self._complete_extras()
+
+    def finish(self) -> None:
+        """Put right what RLlib has recorded."""
+        times = self.episode.env_t_to_agent_t
+        for agent in self._unobserved:
+            # As RLlib has it for agents that terminate so: an entry for the step without, one for the stand-in.
+            times[agent].data.insert(-1, SKIPPED)
+        for agent in self._observed_again:
+            self._move_observation(agent)
+        if "14" in self._fixes:
+            self._correct_new_times()
+        if "01" in self._fixes or "45" in self._fixes:
+            self._correct_flags()
+        if "21" in self._fixes and COMMON in self.infos:
+            keep_common_info(self.episode, self.infos[COMMON])
+
+    # Before.
+
+    def _pay_ended(self, agent: Hashable, part: Part) -> None:
+        """A reward for an agent that has ended goes to its last transition, if that is in this chunk; infos go."""
+        self.infos.pop(agent, None)
+        reward = self.rewards.pop(agent, None)
+        if reward and len(part):
+            _add_to_last(part, reward)
+
+    def _observe_again(self, agent: Hashable, part: Part) -> None:
+        """An agent is observed twice without having acted: the newer observation counts.
+
+        Its last transition then leads to where the agent decides next, and gets the reward, too. If there is none in
+        this chunk, the reward is kept among those that came before the agent's first action.
+        """
+        observation, info = self.observations.pop(agent), self.infos.pop(agent, None) or {}
+        part.set_observations(new_data=observation, at_indices=-1)
+        part.infos.set(info, at_indices=-1)
+        part._last_added_observation, part._last_added_infos = observation, info
+        reward = self.rewards.pop(agent, None)
+        if reward and len(part):
+            _add_to_last(part, reward)
+        elif reward:
+            self.episode._hanging_rewards_begin[agent] += reward
+        self._observed_again.append(agent)
+
+    def _end_unobserved(self, agent: Hashable, part: Part) -> None:
+        """An agent that awaits its next observation may be ended without one: its last one stands in."""
+        if part._last_added_observation is None:
+            part._last_added_observation, part._last_added_infos = part.get_observations(-1), part.get_infos(-1)
+        if self.truncateds.get(agent) or self.truncateds.get("__all__"):
+            self.observations[agent] = part._last_added_observation
+            self.infos[agent] = part._last_added_infos
+            self.rewards.setdefault(agent, 0.0)
+            self._unobserved.append(agent)
+
+    def _complete_extras(self) -> None:
+        """Give steps that are to be stored the outputs that the agent's other steps have."""
+        episode = self.episode
+        hanging = episode._hanging_extra_model_outputs_end
+        for agent, part in episode.agent_episodes.items():
+            if agent in self.actions:
+                if (extras := completed(part, self.extras.get(agent))) is not None:
+                    self.extras[agent] = extras
+            elif agent in hanging:
+                hanging[agent] = completed(part, hanging[agent])
+
+    # After.
+
+    def _move_observation(self, agent: Hashable) -> None:
+        """The agent was seen in this env step instead of an earlier one; if it ends, it ends with this observation."""
+        part, times = self.episode.agent_episodes[agent], self.episode.env_t_to_agent_t[agent].data
+        place = max(i for i, step in enumerate(times) if step != SKIPPED)
+        times[place], times[-1] = times[-1], times[place]
+        part.is_terminated = bool(self.terminateds.get(agent) or self.episode.is_terminated)
+        part.is_truncated = bool(self.truncateds.get(agent) or self.episode.is_truncated)
+
+    def _correct_new_times(self) -> None:
+        """RLlib counts the steps before an agent joined from the episode's begin; the chunk's is meant."""
+        episode = self.episode
+        for agent in episode.env_t_to_agent_t.keys() - self._mapped_before:
+            buffer = episode.env_t_to_agent_t[agent]
+            buffer.data[:-1] = [SKIPPED] * (len(episode) + episode._len_lookback_buffers)
+            buffer.lookback = episode._len_lookback_buffers
+
+    def _correct_flags(self) -> None:
+        """An agent's flags are its own if it has any, else those of the env; nobody is terminated by a time limit.
+
+        If the env has not ended the episode, but all agents have ended, it has the flags of the last of them.
+        """
+        episode = self.episode
+        ended = [a for a, part in episode.agent_episodes.items() if part.is_done and a not in self._ended_before]
+        everybody = bool(self.terminateds.get("__all__")), bool(self.truncateds.get("__all__"))
+        own = {a: (bool(self.terminateds.get(a)), bool(self.truncateds.get(a))) for a in ended}
+        if any(everybody):
+            episode.is_terminated, episode.is_truncated = everybody
+        elif episode.is_done and ended:
+            episode.is_terminated = any(terminated for terminated, _ in own.values())
+            episode.is_truncated = any(truncated for _, truncated in own.values())
+        for agent in ended:
+            part = episode.agent_episodes[agent]
+            part.is_terminated, part.is_truncated = own[agent] if any(own[agent]) else everybody
+
+
+def keep_common_info(episode: Episode, info: Any) -> None:
+    """Note what the env says about this env step to nobody in particular."""
+    episode.custom_data.setdefault(COMMON, {})[episode.env_t] = info
+
+
+def resume_clock(episode: Episode) -> None:
+    """Sampling goes on now, with a chunk that has no steps as yet: its duration counts from here."""
+    if episode.env_t_started and episode._last_step_time is None:
+        episode._start_time = time.perf_counter()
+
+
+def _add_to_last(part: Part, reward: Any) -> None:
+    data = part.rewards.data
+    if part.rewards.finalized:
+        part.rewards.data = data = data.astype((data[-1:] + reward).dtype, copy=False)
+    data[-1] = data[-1] + reward

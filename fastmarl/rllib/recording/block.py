@@ -1,0 +1,162 @@
+"""A module's rows with what equality with RLlib needs: kinds of rewards, and observations of any dtype."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fastmarl.columns import Columns
+from fastmarl.native import _store
+from fastmarl.native._rllib_scatter import ExactLeafRows, RewardKinds, kept
+from fastmarl.record.block import Block, Key, MemoryPool
+from fastmarl.rllib.recording.layout import WHOLE, ObservationLayout
+
+Outputs = dict[Key, Any]  # of one row
+
+
+class RLlibBlock(Block):
+    """Rows of one module.
+
+    Attributes:
+        former: per row carried over that acted with other outputs than this block's (another mode of sampling), what
+            it acted with; rows from `len(former)` on have theirs in `outputs`.
+    """
+
+    layout: ObservationLayout  # type: ignore[assignment]
+    former: list[Outputs]
+
+    def __init__(
+        self, layout: ObservationLayout, pool: MemoryPool, rows: Any, on_change: Callable[["RLlibBlock"], None]
+    ):
+        self.others: dict[int, tuple[Any, int]] = {}
+        self.former = []
+        self.seq_no = 0  # of the weights that act at present, ...
+        self.unstamped_from = 0  # ... upon rows from here on
+        self.boxes_scalars = False  # whether what is recorded next has arrays of shape () where others have scalars
+        self._boxed = False  # the same of what `outputs` hold
+        self._on_change = on_change
+        super().__init__(layout, pool, rows)  # type: ignore[arg-type]
+
+    kind_R: np.ndarray
+
+    def _bind(self, capacity: int) -> None:
+        written = self.rows.n
+        kinds = np.zeros(capacity, np.uint8)
+        if written:
+            kinds[:written] = self.kind_R[:written]
+        self.kind_R = kinds
+        self.kinds = RewardKinds(kinds, self.others)
+        self._on_change(self)  # first: rewards of a row are added to both, and the rows say how many there are
+        super()._bind(capacity)
+
+    def _leaf_rows(self, arrays: list[np.ndarray]) -> list:
+        finals = bool(arrays) and arrays is getattr(self, "final_obs", None)
+        unfit = self._unfit_final if finals else self._unfit_row
+        return [
+            ExactLeafRows(array, leaf.path, leaf.sizes, unfit)
+            for array, leaf in zip(arrays, self.layout.leaves, strict=True)
+        ]
+
+    def _unfit_row(self, row: int, value: Any) -> None:
+        self._take_whole()
+        self.obs[0][row] = kept(value)
+
+    def _unfit_final(self, row: int, value: Any) -> None:
+        self._take_whole()
+        self.final_obs[0][row] = kept(value)
+
+    def _take_whole(self) -> None:
+        """An observation has another dtype or shape than those before: from now on each is kept as it is."""
+        if self.layout.whole:
+            return
+        rows = _one_by_one(self.layout, self.obs, self.rows.n)
+        finals = _one_by_one(self.layout, self.final_obs, self.rows.n_finals)
+        self.lay_out(WHOLE)
+        for array, values in ((self.obs[0], rows), (self.final_obs[0], finals)):
+            for i, value in enumerate(values):
+                array[i] = value
+
+    def lay_out(self, layout: ObservationLayout) -> None:
+        """Have room for observations of another layout; those written so far are lost."""
+        self.layout = layout
+        self._bind(self.rows.capacity)
+        self._bind_finals(self.rows.final_capacity)
+
+    def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
+        """Store what the module answered to rows first .. first + n."""
+        if _store.write_rows(self.outputs, outputs, first, n):
+            return
+        if self.outputs and not self._same_columns(outputs):
+            self.seq_no_R[self.unstamped_from : first] = self.seq_no
+            self.former = [self.acted_with(row) for row in range(first)]
+            self.outputs = {}
+        if not self.outputs:
+            self._boxed = self.boxes_scalars
+        for key, values in outputs.items():
+            column = self.outputs.get(key)
+            if column is None:
+                column = self.outputs[key] = self._output_array(key, values, values.dtype)
+            column[first : first + n] = values
+
+    def _same_columns(self, outputs: dict[Key, np.ndarray]) -> bool:
+        return self.outputs.keys() == outputs.keys() and all(
+            column.dtype == outputs[key].dtype and column.shape[1:] == outputs[key].shape[1:]
+            for key, column in self.outputs.items()
+        )
+
+    @property
+    def has_states(self) -> bool:
+        """Whether its outputs hold recurrent states."""
+        return any(map(is_state, self.outputs))
+
+    def acted_with(self, row: int) -> Outputs:
+        """What the module answered to a row, leaf by leaf, and the number of its weights."""
+        if row < len(self.former):
+            return self.former[row]
+        values = {key: _item(column, row, self._boxed and not is_state(key)) for key, column in self.outputs.items()}
+        return {**values, SEQ_NO: int(self.seq_no_R[row])} if has_extras(values) else values
+
+    def take(self, source: Block, rows: np.ndarray) -> None:
+        """Begin with copies of `rows` (int64, ascending) of another block of the same module."""
+        assert isinstance(source, RLlibBlock)
+        n = len(rows)
+        n_former = int(np.searchsorted(rows, len(source.former)))
+        if n_former:
+            self.former = [source.acted_with(row) for row in rows.tolist()]
+        self._boxed = source._boxed
+        super().take(source, rows)
+        if n_former:
+            self.outputs = {}
+        # RLlib adds what is in a lookback to Python's 0.0.
+        kinds = source.kind_R[rows]
+        self.kind_R[:n] = np.where(kinds >= INT, PYTHON_FLOAT, kinds)
+        for row in np.flatnonzero(kinds == OTHER).tolist():
+            value, n_added = source.others[int(rows[row])]
+            self.others[row] = (0.0 + value, n_added)
+
+    def forget_waiting(self, acting_from: int) -> None:
+        """Rows from `acting_from` on have not acted yet."""
+        del self.former[acting_from:]
+
+
+SEQ_NO = "weights_seq_no"
+PYTHON_FLOAT, OTHER, INT = 1, 3, 16  # kinds of rewards, see _rllib_scatter
+
+
+def has_extras(outputs: dict[Key, Any]) -> bool:
+    """Whether there is more than actions: RLlib records the number of the weights only beside something else."""
+    return any((key if isinstance(key, str) else key[0]) != "actions" for key in outputs)
+
+
+def _item(column: np.ndarray, row: int, boxed: bool = False) -> Any:
+    item = column[row]
+    return np.array(item) if boxed or isinstance(item, np.ndarray) else item
+
+
+def is_state(key: Key) -> bool:
+    """Whether an output is (part of) a recurrent state."""
+    return (key if isinstance(key, str) else key[0]) == Columns.STATE_OUT
+
+
+def _one_by_one(layout: ObservationLayout, arrays: list[np.ndarray], n: int) -> list:
+    return [layout.nest([_item(array, i) for array in arrays]) for i in range(n)]

@@ -1,0 +1,384 @@
+"""From the store's blocks to a SampleBlock: the chunks of a call, gathered agent by agent.
+
+What is gathered shares no memory with the store. Observations, the most by far, are gathered when they are first looked
+at: until then their block stays leased.
+"""
+
+from collections.abc import Hashable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from ray.rllib.utils.spaces.space_utils import batch as batch_of
+
+from fastmarl.episodes.kept_chunks import ENOUGH
+from fastmarl.native import _rllib_episodes as compiled
+from fastmarl.native._rllib_scatter import as_object
+from fastmarl.record.block import Key
+from fastmarl.rllib.episodes.sample_block import (
+    SEQ_NO,
+    AgentMeta,
+    ChunkMeta,
+    ModuleColumns,
+    SampleBlock,
+    nested_outputs,
+)
+from fastmarl.rllib.episodes.steps import turn_into_lists
+from fastmarl.rllib.recording.block import INT, OTHER, RLlibBlock, is_state
+from fastmarl.rllib.recording.column_memory import ColumnMemory
+from fastmarl.rllib.recording.records import ChunkNumbers, RLlibRecord
+from fastmarl.rllib.recording.store import RLlibStore
+
+FLOAT32 = 2
+FLOAT64_KINDS = np.zeros(256, bool)  # kinds of rewards of which NumPy makes float64
+FLOAT64_KINDS[[0, 1, 4]] = True
+
+
+@dataclass
+class Chunk:
+    """One chunk to build: its episode, and where that stands; what is in it in numbers, once it was built."""
+
+    record: RLlibRecord
+    env_t: int
+    is_running: bool = False
+    """Whether it is looked at in its midst, and goes on."""
+    numbers: ChunkNumbers = field(init=False)
+
+    @property
+    def length(self) -> int:
+        return self.env_t - self.record.env_t_started
+
+
+@dataclass(slots=True)
+class LaneExtent:
+    """Where a lane's data lie in its module's columns."""
+
+    columns: ModuleColumns
+    rows: tuple[int, int]
+    steps: tuple[int, int]
+    obs_begin: int
+    first_env_t: int
+    total: Any
+    odd: dict[str, Any] | None
+
+
+class Builder:
+    """Gathers chunks of a store.
+
+    Args:
+        store: what was recorded.
+        spaces: per env, agent id -> (observation space, action space).
+        episode_class: a kind of SampledEpisode.
+        fixes: numbers of corrections.
+
+    Attributes:
+        hanging: lanes that had acted and waited when find_hanging() was called.
+    """
+
+    def __init__(self, store: RLlibStore, spaces: list[tuple[dict, dict]], episode_class: type, fixes: frozenset[str]):
+        self._store = store
+        self._spaces = spaces
+        self._episode_class = episode_class
+        self._memory = ColumnMemory()
+        self._true_time_maps = "14" in fixes
+        self._structs: dict[tuple[int, Hashable], tuple] = {}
+        self.hanging: set[int] = set()
+
+    def build(self, chunks: list[Chunk]) -> list[Any]:
+        """The chunks as episodes, in order; each gets its numbers."""
+        lanes = np.array([lane for chunk in chunks for lane in chunk.record.lane_of.values()], np.int64)
+        modules_L = self._store.table.module_L[lanes]
+        modules: list[ModuleColumns | None] = []
+        extents: dict[int, LaneExtent] = {}
+        for module, block in enumerate(self._store.blocks):
+            of_module = lanes[modules_L == module]
+            modules.append(self._gather(block, of_module, extents) if len(of_module) else None)
+        metas = [self._chunk_meta(chunk, extents) for chunk in chunks]
+        return SampleBlock(modules, metas, self._spaces, self._episode_class, self._structs).episodes()
+
+    def empty_episode(self, record: RLlibRecord, mapping_fn: Any) -> Any:
+        """The episode before its first observations."""
+        observation_space, action_space = self._spaces[record.env_index]
+        return self._episode_class(
+            record.id_,
+            observation_space=observation_space,
+            action_space=action_space,
+            agent_to_module_mapping_fn=mapping_fn,
+        )
+
+    def running_episode(self, record: RLlibRecord, mapping_fn: Any) -> Any:
+        """The episode's chunk up to now, in lists, as RLlib's loop has it. Agents that have just acted seem to wait."""
+        self.find_hanging()
+        env = self._store.table.envs[record.env_index]
+        record.infos = env.infos
+        (episode,) = self.build([Chunk(record, env.env_t, is_running=True)])
+        episode.agent_to_module_mapping_fn = mapping_fn
+        episode._custom_data = record.custom_data
+        turn_into_lists(episode)
+        if record.ended_parts:
+            _put_back(deepcopy(record.ended_parts), episode, record.order)
+        return episode
+
+    def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
+        """What of the episode is known without looking at its steps; the rest is for EpisodeInTheMaking to fill in."""
+        episode: Any = object.__new__(self._episode_class)
+        episode.id_, episode.env_t_started, episode.env_t = record.id_, env_t_started, env_t
+        episode.observation_space, episode.action_space = self._spaces[record.env_index]
+        episode.agent_to_module_mapping_fn = record.policy_mapping_fn
+        episode._agent_to_module_mapping = record.mapping
+        episode._custom_data = record.custom_data
+        return episode
+
+    # Columns.
+
+    def _gather(self, block: RLlibBlock, lanes: np.ndarray, extents: dict[int, LaneExtent]) -> ModuleColumns:
+        """A module's columns of these lanes; adds where each lane's data are."""
+        table = self._store.table
+        counts, finals = table.count_L[lanes].astype(np.int64), table.final_L[lanes]
+        rows = compiled.chains(block.prev_R, table.row_L[lanes], counts)
+        row_ends, has_final = np.cumsum(counts), finals >= 0
+        n_steps = counts + has_final - 1
+        step_ends = np.cumsum(n_steps)
+        acted = np.ones(len(rows), bool)
+        acted[row_ends[~has_final] - 1] = False
+        acted_rows = rows[acted]
+        obs = partial(self._memory.gather, block.obs, block.final_obs, rows, counts, finals)
+        is_much = len(rows) >= ENOUGH * block.n_rows_held  # else the episodes would hold a block that is mostly empty
+        columns = ModuleColumns(
+            layout=block.layout,
+            obs=obs if is_much else obs(),
+            env_ts=block.env_t_R.take(rows),
+            rewards=block.reward_R.take(acted_rows),
+            outputs={key: column.take(acted_rows, axis=0) for key, column in block.outputs.items()},
+            seq_nos=block.seq_no_R.take(acted_rows),
+        )
+        kinds = block.kind_R.take(acted_rows)
+        begins = step_ends - n_steps
+        totals = compiled.sums(columns.rewards, begins + table.lookback_L[lanes], step_ends)
+        has_odd = block.layout.whole or len(block.former) > 0 or not FLOAT64_KINDS[kinds].all()
+        obs_begins = begins + np.arange(len(lanes))
+        bounds = (row_ends - counts, row_ends, begins, step_ends, obs_begins, columns.env_ts[row_ends - counts])
+        for lane, total, row_begin, row_end, begin, end, obs_begin, first_env_t in zip(
+            lanes.tolist(), list(totals), *(bound.tolist() for bound in bounds), strict=True
+        ):
+            odd = None
+            if has_odd:
+                lane_rows, lane_kinds = rows[row_begin:row_end], kinds[begin:end]
+                odd = self._odd_columns(block, lane, lane_rows, columns, (begin, end), obs_begin, lane_kinds)
+                if odd and "rewards" in odd:
+                    total = sum(odd["rewards"][table.lookback_L[lane] :])
+            extents[lane] = LaneExtent(columns, (row_begin, row_end), (begin, end), obs_begin, first_env_t, total, odd)
+        if block.layout.whole:
+            columns.obs = []  # object arrays: the lanes have their own
+        return columns
+
+    def _odd_columns(
+        self,
+        block: RLlibBlock,
+        lane: int,
+        rows: np.ndarray,
+        columns: ModuleColumns,
+        steps: tuple[int, int],
+        obs_begin: int,
+        kinds: np.ndarray,
+    ) -> dict[str, Any] | None:
+        """A lane's columns that are no slices of its module's."""
+        odd: dict[str, Any] = {}
+        begin, end = steps
+        if block.layout.whole:
+            odd["observations"] = batch_of(list(columns.obs[0][obs_begin : obs_begin + end - begin + 1]))
+        if not FLOAT64_KINDS[kinds].all():
+            end_env_t = int(self._store.table.end_env_t_L[lane])
+            odd["rewards"] = _odd_rewards(block, rows, columns.rewards[begin:end], kinds, end_env_t)
+        if end > begin and rows[0] < len(block.former):
+            outputs = [block.acted_with(row) for row in rows[: end - begin].tolist()]
+            odd["actions"], odd["extras"] = _mixed_outputs(outputs)
+        return odd or None
+
+    # What else is known.
+
+    def _chunk_meta(self, chunk: Chunk, extents: dict[int, LaneExtent]) -> ChunkMeta:
+        record = chunk.record
+        clock = (record.started_at, record.last_step_at or perf_counter())
+        agents = list(record.lane_of)
+        meta = ChunkMeta(
+            id_=record.id_,
+            env_index=record.env_index,
+            mapping_fn=record.policy_mapping_fn,
+            env_t_started=record.env_t_started,
+            env_t=chunk.env_t,
+            lookback=record.lookback,
+            flags=(record.is_terminated, record.is_truncated),
+            mapping=record.mapping,
+            agent_t_started={},
+            hanging={},
+            paid_early=record.paid_early,
+            custom_data=deepcopy(record.custom_data) if record.custom_data else {},
+            clock=clock,
+            map_order=[*record.map_order, *(a for a in agents if a not in record.carried)] if record.map_order else [],
+        )
+        numbers = ChunkNumbers(chunk.length, clock[1] - clock[0], [])
+        infos = _infos_by_lane(record)
+        now = self._store.scatter.lanes_now(list(record.lane_of.values())).tolist()
+        for (agent_id, lane), lane_now in zip(record.lane_of.items(), now, strict=True):
+            extent = extents[lane]
+            n_steps = extent.steps[1] - extent.steps[0]
+            agent = self._agent_meta(chunk, agent_id, lane, lane_now, extent, infos.get(lane) if infos else None)
+            meta.agents.append(agent)
+            if agent_id in record.carried or n_steps:
+                meta.agent_t_started[agent_id] = agent.t_started
+            if lane in self.hanging:
+                meta.hanging[agent_id] = self._hanging_outputs(lane)
+            if agent.part_id is not None:
+                numbers.agents.append((agent_id, agent.module_id, n_steps - agent.lookback, extent.total))
+        chunk.numbers = numbers
+        return meta
+
+    def _agent_meta(
+        self,
+        chunk: Chunk,
+        agent_id: Hashable,
+        lane: int,
+        lane_now: list[int],
+        extent: LaneExtent,
+        infos: dict[int, Any] | None,
+    ) -> AgentMeta:
+        record = chunk.record
+        _, _, lookback, t_started, final, end_env_t, _, module = lane_now
+        n_steps = extent.steps[1] - extent.steps[0]
+        # RLlib pads an agent that joins a later chunk as if the chunk had begun with the episode.
+        joined = extent.first_env_t > record.env_t_started
+        offset = 0 if joined and not self._true_time_maps else record.lookback - record.env_t_started
+        length, final_place, unseen = chunk.env_t + offset + 1, -1, lane in record.unseen
+        if final >= 0:
+            # It marks the step of an agent that ended unobserved twice: as one in which it was not observed, too.
+            final_place = end_env_t + offset + unseen
+            length += unseen
+        return AgentMeta(
+            agent_id,
+            module,
+            record.mapping[agent_id],
+            record.part_id(agent_id, self._store.new_id) if n_steps > lookback or chunk.is_running else None,
+            extent.rows,
+            extent.steps,
+            extent.obs_begin,
+            lookback,
+            t_started,
+            record.flags.get(lane, (record.is_terminated, record.is_truncated)),  # false, as the env gave them
+            (length, offset, t_started - lookback, final_place),
+            None if infos is None else self._agent_infos(infos, lane, extent, unseen),
+            extent.odd,
+        )
+
+    def _agent_infos(self, infos: dict[int, Any], lane: int, extent: LaneExtent, unseen: bool) -> list:
+        table = self._store.table
+        env_ts = extent.columns.env_ts[slice(*extent.rows)].tolist()
+        if table.final_L[lane] >= 0:
+            env_ts.append(env_ts[-1] if unseen else int(table.end_env_t_L[lane]))
+        return [infos.get(env_t, {}) for env_t in env_ts]
+
+    # Agents that have acted and wait for an observation.
+
+    def find_hanging(self) -> None:
+        """Note which lanes hang as of now."""
+        table, acting_from = self._store.table, np.array(self._store.acting_from)
+        live = table.live_lanes(range(len(table.envs)))
+        self.hanging = set(live[table.row_L[live] < acting_from[table.module_L[live]]].tolist())
+
+    def _hanging_outputs(self, lane: int) -> tuple[Any, dict[str, Any] | None, Any]:
+        block, row = self._last_row(lane)
+        outputs = dict(block.acted_with(row))
+        seq_no = outputs.pop(SEQ_NO, None)
+        actions, extras = nested_outputs(outputs, seq_no)
+        acted_before = row < self._store.first_action(int(self._store.table.module_L[lane]))
+        # Where there are none, RLlib has an empty dict after a cut, and None before.
+        return actions, extras or ({} if acted_before else None), self._hanging_reward(lane)
+
+    def _hanging_reward(self, lane: int) -> Any:
+        """What a waiting agent has been paid so far."""
+        block, row = self._last_row(lane)
+        kind = int(block.kind_R[row])
+        return block.others[row][0] if kind == OTHER else as_object(float(block.reward_R[row]), kind)
+
+    def _last_row(self, lane: int) -> tuple[RLlibBlock, int]:
+        table = self._store.table
+        return self._store.blocks[table.module_L[lane]], int(table.row_L[lane])
+
+
+def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, order: list[Hashable]) -> None:
+    """Let agents be in their episode that ended before the chunk, as RLlib still has them."""
+    parts = {**episode.agent_episodes, **{agent_id: part for agent_id, (part, _) in ended.items()}}
+    episode.agent_episodes = {agent_id: parts[agent_id] for agent_id in order}
+    for agent_id, (_, times) in ended.items():
+        times.data += [episode.SKIP_ENV_TS_TAG] * len(episode)
+        episode.env_t_to_agent_t[agent_id] = times
+
+
+def _infos_by_lane(record: RLlibRecord) -> dict[int, dict[int, Any]]:
+    """Lane -> env step -> info."""
+    found: dict[int, dict[int, Any]] = {}
+    for env_t, lane, info in record.infos:
+        found.setdefault(lane, {})[env_t] = info
+    return found
+
+
+def _odd_rewards(
+    block: RLlibBlock, rows: np.ndarray, rewards: np.ndarray, kinds: np.ndarray, end_env_t: int
+) -> np.ndarray:
+    """Rewards as NumPy makes an array of the env's own objects."""
+    if (kinds == FLOAT32).all():
+        return rewards.astype(np.float32)
+    env_ts = block.env_t_R[rows].tolist()
+    following = [*env_ts[1:], end_env_t]
+    objects: list[Any] = []
+    for row, reward, kind, since, until in zip(
+        rows.tolist(), rewards.tolist(), kinds.tolist(), env_ts, following, strict=False
+    ):
+        terms = until - since  # env steps in which it may have been paid; zeros are Python floats
+        if kind == OTHER:
+            value, n = block.others[row]
+            objects.append(value if n == terms else value + 0.0)
+        elif kind >= INT and kind - INT + 1 < terms:
+            objects.append(reward)
+        else:
+            objects.append(as_object(reward, kind))
+    return batch_of(objects)
+
+
+def _mixed_outputs(steps: list[dict[Key, Any]]) -> tuple[Any, dict[str, Any]]:
+    """Columns of steps that were not all made in the same mode (exploring or not, at random)."""
+    keys = dict.fromkeys(key for step in steps for key in step)
+    columns = {}
+    for key in keys:
+        values = [step.get(key) for step in steps]
+        columns[key] = _mixed_column(_carried_on(values) if is_state(key) else values)
+    return nested_outputs(columns, columns.pop(SEQ_NO, np.zeros(len(steps), np.int64)))
+
+
+def _carried_on(values: list[Any]) -> list[Any]:
+    """A recurrent state stays what it was in steps that the module did not make."""
+    return list(accumulate(values, lambda before, value: before if value is None else value))
+
+
+def _mixed_column(values: list[Any]) -> np.ndarray:
+    """As RLlib would batch them; where a step lacks the column: NaN, or 0 for ints."""
+    present = [value for value in values if value is not None]
+    shape = min((np.shape(value) for value in present), key=len)
+    filled = []
+    for value in values:
+        if value is None:
+            value = _blank_like(present[0])
+        if np.shape(value) != shape:  # RLlib's deterministic log-probabilities have one for each part of the action
+            value = np.sum(value, axis=tuple(range(len(shape), np.ndim(value))), dtype=np.asarray(value).dtype)
+        filled.append(value)
+    return batch_of(filled)
+
+
+def _blank_like(value: Any) -> Any:
+    array = np.asarray(value)
+    blank = np.full(array.shape, np.nan if array.dtype.kind == "f" else 0, array.dtype)
+    return blank if isinstance(value, np.ndarray) else blank[()]

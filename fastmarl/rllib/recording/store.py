@@ -1,0 +1,138 @@
+"""The core's store with RLlib's records, lookback and episodes."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from fastmarl.native import _store
+from fastmarl.native._rllib_scatter import RLlibScatter
+from fastmarl.native._scatter import ModuleRows
+from fastmarl.record.block import MemoryPool
+from fastmarl.record.store import ASLEEP, EpisodeStore
+from fastmarl.rllib.recording.block import RLlibBlock, is_state
+from fastmarl.rllib.recording.layout import WHOLE, ObservationLayout
+from fastmarl.rllib.recording.records import RLlibLanes, RLlibRecord
+
+
+class RLlibStore(EpisodeStore):
+    """Records the steps of all envs.
+
+    Args:
+        module_ids: per module index.
+        table: the lanes.
+        layouts: module id -> layout of its agents' observations, of those that are known yet.
+        merge_flags: see RLlibScatter.
+
+    Attributes:
+        stateful: indices of modules with recurrent state.
+    """
+
+    scatter: RLlibScatter
+    blocks: list[RLlibBlock]  # type: ignore[assignment]
+
+    def __init__(
+        self, module_ids: list[str], table: RLlibLanes, layouts: dict[str, ObservationLayout], merge_flags: bool
+    ):
+        self._merge_flags = merge_flags
+        self.stateful: set[int] = set()
+        chosen: list[Any] = [layouts.get(module_id, WHOLE) for module_id in module_ids]
+        super().__init__(chosen, module_ids, table, _no_spaces, lookback=0)
+        for module in range(len(module_ids)):
+            self.wake(module)
+
+    def _make_scatter(self) -> RLlibScatter:
+        return RLlibScatter(self.table, self._grow, self.rows, self._merge_flags)
+
+    def _make_block(self, module: int) -> RLlibBlock:
+        def bind(block: RLlibBlock) -> None:
+            self._layouts[module] = block.layout  # type: ignore[call-overload]
+            self.scatter.bind_kinds(module, block.kinds)
+
+        return RLlibBlock(self._layouts[module], self._pools[module], self.rows[module], bind)  # type: ignore[arg-type]
+
+    def open_record(self, env_index: int, policy_mapping_fn: Any) -> RLlibRecord:
+        """The env's next episode, with the mapping function that it keeps."""
+        record = RLlibRecord(env_index, self.new_id(), time.perf_counter())
+        record.policy_mapping_fn = policy_mapping_fn
+        self.table.envs[env_index].clear()
+        self.table.records[env_index] = record
+        self._lookback_E[env_index] = 0
+        return record
+
+    def close_record(self, env_index: int) -> None:
+        """The env's episode is over; its lanes stay until renew()."""
+        record = self.table.record(env_index)
+        self._dropped_lanes += record.ended
+        record.ended = []
+        self.table.records[env_index] = None
+
+    def add_module(self) -> None:
+        """A module more, whose id was appended to `module_ids`."""
+        self._layouts.append(WHOLE)  # type: ignore[arg-type]
+        self._connectors.append(None)
+        self._pools.append(MemoryPool())
+        self.rows.append(ModuleRows())
+        self.scatter.add_module()
+        for places in (self.acting_from, self._first_action, self._stamped):
+            places.append(0)
+        self.blocks.append(ASLEEP)
+        self.wake(len(self.blocks) - 1)
+
+    def fit(self, module: int, observation: Any) -> None:
+        """Lay out a module's rows for its first observation, if it has none yet."""
+        block = self.blocks[module]
+        if block.layout is WHOLE and not block.rows.n and not block.rows.n_finals:
+            block.lay_out(ObservationLayout.of(observation))
+
+    def begin_call(self, seq_no: int) -> None:
+        """Actions from now on are those of the weights with this number."""
+        for block, first in zip(self.blocks, self.acting_from, strict=True):
+            block.seq_no, block.unstamped_from = seq_no, first
+
+    def first_action(self, module: int) -> int:
+        """The first row upon which the module has acted in this call."""
+        return self._first_action[module]
+
+    def set_lookback(self, env_index: int, lookback: int) -> None:
+        """How many env steps the next chunk looks back upon."""
+        self._lookback_E[env_index] = lookback
+
+    def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
+        """With recurrent state, no later than an agent's last completed step: the learner needs that one's state."""
+        begins = super()._lookback_begins(module, lanes)
+        block = self.blocks[module]
+        if module not in self.stateful or not (block.former or block.has_states):
+            return begins
+        reaches_back = self.table.count_L[lanes] > 1
+        if block.former:
+            reaches_back &= np.array([self._has_states(block, lane) for lane in lanes], bool)
+        last = block.prev_R[self.table.row_L[lanes]]
+        begins[reaches_back] = np.minimum(begins, block.env_t_R[last])[reaches_back]
+        return begins
+
+    def _has_states(self, block: RLlibBlock, lane: int) -> bool:
+        """Whether a completed step of this chunk was one of its module: what is done at random has no state."""
+        rows, _ = _store.chain(block.prev_R, int(self.table.row_L[lane]), int(self.table.count_L[lane]))
+        return any(
+            any(map(is_state, block.former[row])) if row < len(block.former) else block.has_states
+            for row in rows[:-1].tolist()
+        )
+
+    def _renew_block(self, module: int, live: np.ndarray) -> None:
+        super()._renew_block(module, live)
+        self.blocks[module].forget_waiting(self.acting_from[module])
+
+    def _next_chunks(self, records: list[Any]) -> None:
+        super()._next_chunks(records)
+        for record in records:
+            record.lookback = int(self._lookback_E[record.env_index])
+
+    def _settle_ended(self, records: list[Any]) -> None:
+        for record in records:
+            self._dropped_lanes += record.ended
+            record.ended = []
+
+
+def _no_spaces(env_index: int, agent_id: Any) -> Any:
+    """RLlib's episodes have those of all agents, from the env."""

@@ -1,0 +1,116 @@
+"""The parts that sampling for RLlib works with."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
+
+from fastmarl.acting.recurrent_state import LaneState
+from fastmarl.native._actions import ActionDicts
+from fastmarl.rllib.acting.env_actions import RLlibEnvActions
+from fastmarl.rllib.acting.inference import ExactInference
+from fastmarl.rllib.metrics import CallCounts
+from fastmarl.rllib.recording.records import RLlibLanes, RLlibRecord
+from fastmarl.rllib.recording.store import RLlibStore
+
+
+class Core:
+    """The core's parts for one RLlib runner: lanes, store, inference, actions.
+
+    Args:
+        runner: the RLlib face; its env, module, connectors and config are read.
+        draws: what random numbers are taken from that need not be RLlib's; None: all are.
+
+    Attributes:
+        module_ids: module id by module index.
+        counts: of the call under way.
+        counts_actions: whether agents that act are counted, and not those that are observed (18).
+    """
+
+    def __init__(self, runner: Any, draws: np.random.Generator | None):
+        self.runner = runner
+        self.counts = CallCounts()
+        self.counts_actions = "18" in runner.fixes
+        self.module_ids: list[str] = list(runner.module.keys())
+        self._module = runner.module
+        self._rng = draws
+        self.inference = ExactInference(runner.module, runner._device, self._rng)
+        self.table = RLlibLanes(
+            [frozenset()] * runner.num_envs, _already_mapped, post_death="accumulate", respawn=False
+        )
+        self.store = RLlibStore(self.module_ids, self.table, {}, merge_flags="01" not in runner.fixes)
+        self._unsquash = runner._module_to_env.connectors[-2]
+        self._structs = get_base_struct_from_space(self._unsquash.input_action_space)
+        self._options = self._action_options()
+        self.env_actions = [self._make_env_actions(module_id) for module_id in self.module_ids]
+        self.action_dicts = ActionDicts(self.table, [actions.rows for actions in self.env_actions])
+        self.states = [self._lane_state(module_id) for module_id in self.module_ids]
+
+    def changes(self) -> list[str]:
+        """What of the runner is no longer what these parts were made for, a sentence part each."""
+        unsquash = self.runner._module_to_env.connectors[-2]
+        if unsquash is self._unsquash and self._action_options() == self._options:
+            return []
+        return ["actions are scaled or clipped in another way than before"]
+
+    def _action_options(self) -> dict[str, bool]:
+        return {
+            "normalize": self._unsquash.normalize_actions,
+            "clip": self._unsquash.clip_actions,
+            "adds_start": "28" in self.runner.fixes,
+        }
+
+    def refresh(self) -> None:
+        """Before a call: see which modules there are now."""
+        if self._module is not self.runner.module:
+            self._module = self.runner.module
+            self.inference = ExactInference(self._module, self.runner._device, self._rng)
+        self.inference.refresh()
+        for module_id in list(self.runner.module.keys()):
+            if module_id not in self.module_ids:
+                self.module_ids.append(module_id)
+                self.store.add_module()
+                self.env_actions.append(self._make_env_actions(module_id))
+                self.action_dicts.modules.append(self.env_actions[-1].rows)
+                self.states.append(self._lane_state(module_id))
+
+    def record_of(self, env_index: int) -> RLlibRecord:
+        """The env's running episode."""
+        record = self.table.record(env_index)
+        assert isinstance(record, RLlibRecord)
+        return record
+
+    def running(self) -> list[RLlibRecord]:
+        """The running episodes, in env order."""
+        return [self.record_of(i) for i, record in enumerate(self.table.records) if record is not None]
+
+    def count(self, record: RLlibRecord) -> None:
+        """Add what was observed of the episode to the call's counts, which RLlib takes for steps."""
+        if not self.counts_actions:
+            counts, env = self.counts, self.table.envs[record.env_index]
+            record.count_observations(env.env_t, counts.agent_observations, counts.module_observations)
+
+    def count_actions(self, actions: list[dict]) -> int:
+        """Add the agents that act to the call's counts; returns their number."""
+        agents, modules = self.counts.agent_observations, self.counts.module_observations
+        for record, of_env in zip(self.table.records, actions, strict=True):
+            for agent_id in of_env:
+                module_id = record.mapping[agent_id]  # type: ignore[union-attr]
+                agents[agent_id] = agents.get(agent_id, 0) + 1
+                modules[module_id] = modules.get(module_id, 0) + 1
+        return sum(map(len, actions))
+
+    def _make_env_actions(self, module_id: str) -> RLlibEnvActions:
+        return RLlibEnvActions(self._structs, **self._options, boxed=self.runner.module[module_id].is_stateful())
+
+    def _lane_state(self, module_id: str) -> LaneState | None:
+        module = self.runner.module[module_id]
+        if not module.is_stateful():
+            return None
+        self.store.stateful.add(self.module_ids.index(module_id))
+        return LaneState(module.get_initial_state(), self.table, casting="unsafe")
+
+
+def _already_mapped(agent_id: Hashable, env_index: int) -> int:
+    raise AssertionError(f"agent {agent_id!r} of env {env_index} has joined without a module")

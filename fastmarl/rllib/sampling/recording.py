@@ -1,0 +1,165 @@
+"""What envs return is recorded by RLlib's rules: who joins, in which order, with which module, who ends and how."""
+
+import time
+from collections.abc import Hashable
+from typing import Any
+
+from fastmarl.errors import UnknownModuleError
+from fastmarl.native._rllib_scatter import kept as own_copy
+from fastmarl.native._step_keys import ended_unobserved, names_others, places_in_set_order
+from fastmarl.rllib.recording.records import RLlibRecord
+from fastmarl.rllib.sampling.core import Core
+from fastmarl.rllib.sampling.mapping import PolicyMapping
+
+TERMINATED, TRUNCATED = 1, 2
+
+
+class Recording:
+    """Records resets and steps.
+
+    Args:
+        core: the parts to work with.
+        mapping: maps new agents to modules.
+    """
+
+    def __init__(self, core: Core, mapping: PolicyMapping):
+        self._core = core
+        self._mapping = mapping
+        self.keeps_common_infos = "21" in core.runner.fixes
+        self._keeps_order = "07" in core.runner.fixes
+        self._merges_flags = "01" not in core.runner.fixes
+
+    def begin_episode(self, env_index: int, obs: dict, infos: dict) -> None:
+        """Write an env's first observations."""
+        store = self._core.store
+        record = self._core.record_of(env_index)
+        record.awaits_reset = False
+        record.started_at = time.perf_counter()
+        self._mapping.at_reset(record, obs, infos)
+        for agent_id, value in obs.items():
+            self._join(record, agent_id, value)
+        # RLlib's order is that of a set of them.
+        row_order = record.order if self._keeps_order else list(set(record.order))
+        record.observed = tuple(obs)
+        store.scatter.write_reset(env_index, {agent_id: obs[agent_id] for agent_id in row_order}, infos or {})
+        self.note_joined(record)
+        if self.keeps_common_infos:
+            self.keep_common_info(record, infos or {})
+
+    def _join(self, record: RLlibRecord, agent_id: Hashable, observation: Any) -> None:
+        """An agent is observed for the first time."""
+        module_id, module_ids = record.mapping[agent_id], self._core.module_ids
+        if module_id not in module_ids:
+            raise UnknownModuleError(module_id, agent_id, module_ids)
+        module = record.module_of[agent_id] = module_ids.index(module_id)
+        record.order.append(agent_id)
+        record.known.add(agent_id)
+        record.joined.append(agent_id)
+        self._core.env_actions[module].add_agent(agent_id)
+        self._core.store.fit(module, observation)
+
+    def keep_common_info(self, record: RLlibRecord, infos: dict) -> None:
+        """21: in the episode's custom data, by env step."""
+        if infos.get("__common__"):
+            kept = record.custom_data.setdefault("__common__", {})
+            kept[self._core.table.envs[record.env_index].env_t] = own_copy(infos["__common__"])
+
+    def look(
+        self, record: RLlibRecord, actions: dict, obs: dict, rewards: dict, terminateds: dict, truncateds: dict,
+        infos: dict | None,
+    ) -> dict:  # fmt: skip
+        """Other agents than in the last step are named, or some end: let new ones join, find RLlib's order of rows."""
+        self._core.count(record)
+        given, all_joined = obs, True
+        fewer = record.keys.fewer(obs, rewards, terminateds, truncateds)
+        if not fewer and names_others(record.known, obs, actions, rewards, terminateds, truncateds):
+            obs = self._let_join(record, set(record.known), actions, obs, rewards, terminateds, truncateds, infos)
+            all_joined = not names_others(record.known, given)
+        env = self._core.table.envs[record.env_index]
+        # One that ends unobserved counts as observed: RLlib repeats its last observation.
+        unseen = ended_unobserved(env.lane_of, obs, terminateds, truncateds)
+        record.observed = tuple(given)
+        env.set_order(places_in_set_order(record.order, obs, unseen, self._keeps_order))
+        if all_joined and not unseen:
+            record.keys.remember(obs, rewards, terminateds, truncateds)
+        else:  # who ended at once may come back with the next observation, and join
+            record.keys.forget()
+        return obs
+
+    def _let_join(
+        self,
+        record: RLlibRecord,
+        known: set,
+        actions: dict,
+        obs: dict,
+        rewards: dict,
+        terminateds: dict,
+        truncateds: dict,
+        infos: dict | None,
+    ) -> dict:
+        """Map and add the agents that are named for the first time, in the order of RLlib's set of them."""
+        all_done = terminateds.get("__all__") or truncateds.get("__all__")
+        named = (
+            set(obs.keys())
+            | set(actions.keys())
+            | set(rewards.keys())
+            | set(terminateds.keys())
+            | set(truncateds.keys())
+            | set(dict.fromkeys(record.order).keys() if all_done else set())
+        ) - {"__all__"}
+        all_known_done = self._all_known_done(record, terminateds, truncateds)
+        if self._keeps_order:
+            named = dict.fromkeys([*obs, *actions, *rewards, *terminateds, *truncateds])  # type: ignore[assignment]
+        new = [agent_id for agent_id in named if agent_id not in known and agent_id != "__all__"]
+        self._mapping.in_step(record, new, (obs, actions, rewards, infos, terminateds, truncateds))
+        for agent_id in new:
+            is_done = all_done or all_known_done or terminateds.get(agent_id) or truncateds.get(agent_id)
+            if agent_id in obs and not is_done:
+                self._join(record, agent_id, obs[agent_id])
+        if all_known_done and known and "01" not in self._core.runner.fixes:
+            return {agent_id: value for agent_id, value in obs.items() if agent_id in known}
+        return obs
+
+    def _all_known_done(self, record: RLlibRecord, terminateds: dict, truncateds: dict) -> bool:
+        """RLlib ends an episode when all agents it knows are done, whatever else there is."""
+        lane_of = self._core.table.envs[record.env_index].lane_of
+        return bool(record.order) and all(terminateds.get(agent) or truncateds.get(agent) for agent in lane_of)
+
+    def note_joined(self, record: RLlibRecord) -> None:
+        """Those who have joined have lanes now."""
+        for agent_id in record.joined:
+            record.lane_of[agent_id] = self._core.table.envs[record.env_index].lane_of[agent_id]
+        record.joined.clear()
+
+    def forget_early_pay(self, record: RLlibRecord, all_done: int, actions: dict, *said: dict) -> None:
+        """What agents were paid before their first observation counts no longer once they have ended.
+
+        Args:
+            said: the env's observations, rewards, terminateds, truncateds.
+        """
+        for agent_id in list(record.paid_early):
+            is_done = any(flags.get(agent_id) for flags in said[2:])
+            # As with RLlib, the end of all is that of an agent not seen yet if the env names it in this step.
+            is_there = agent_id in record.lane_of or any(agent_id in part for part in (actions, *said))
+            if is_done or (all_done and is_there):
+                del record.paid_early[agent_id]
+
+    def note_flags(self, record: RLlibRecord, all_done: int, terminateds: dict, truncateds: dict) -> None:
+        """Keep the flags of agents that have ended as the env gave them."""
+        scatter, table = self._core.store.scatter, self._core.table  # type: ignore[union-attr]
+        if all_done:
+            if bool(all_done & TERMINATED) and (scatter.everybody or not record.is_terminated):
+                record.is_terminated = True
+            if bool(all_done & TRUNCATED) and not record.is_truncated:
+                record.is_truncated = True
+        for lane in scatter.closed:
+            if self._merges_flags:
+                agent_id = table.agent_ids[lane]
+                record.flags[lane] = (
+                    terminateds.get(agent_id, False) or record.is_terminated,
+                    truncateds.get(agent_id, False) or record.is_truncated,
+                )
+            else:
+                record.flags[lane] = (bool(table.done_L[lane] & TERMINATED), bool(table.done_L[lane] & TRUNCATED))
+        record.unseen.update(scatter.unseen)
+        scatter.closed.clear()

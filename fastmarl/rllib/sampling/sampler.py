@@ -1,0 +1,324 @@
+"""The fast way to sample for RLlib: its order of events over the core's store.
+
+What RLlib does in one iteration, and in which order, decides which random number goes where: all modules answer, all
+envs step (those whose episode is over are reset instead), all steps are recorded, episodes end. See
+`ray.rllib.env.multi_agent_env_runner`.
+"""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from fastmarl.native._rllib_steps import record_steps, step_envs
+from fastmarl.rllib.metrics import CallCounts
+from fastmarl.rllib.recording.builder import Builder, Chunk
+from fastmarl.rllib.recording.records import ChunkNumbers, RLlibRecord
+from fastmarl.rllib.sampling.acting import Acting
+from fastmarl.rllib.sampling.core import Core
+from fastmarl.rllib.sampling.hand_over import hand_over
+from fastmarl.rllib.sampling.mapping import PolicyMapping
+from fastmarl.rllib.sampling.recording import Recording
+from fastmarl.rllib.sampling.window import Window
+
+
+class FastSampler:
+    """Samples for a runner whose config it has been found fit for.
+
+    Args:
+        runner: the RLlib face; its env, module, config and seed are used.
+        finished: gets the numbers of each episode that ends, chunk by chunk.
+        draws: see Core.
+
+    Attributes:
+        counts: of the last call.
+    """
+
+    def __init__(self, runner: Any, finished: list[list[ChunkNumbers]], draws: np.random.Generator | None):
+        self._runner = runner
+        self._core = Core(runner, draws)
+        self._acting = Acting(self._core)
+        spaces = _spaces_of(runner.env.envs)
+        self._builder = Builder(self._core.store, spaces, runner.episode_class, runner.fixes)
+        self._mapping = PolicyMapping(self._core, self._builder)
+        self._recording = Recording(self._core, self._mapping)
+        self._stepped_at = 0.0  # when the envs had stepped last
+        self._autoreset = [False] * runner.num_envs  # envs whose episode is over: reset instead of stepped
+        self._idle: set[int] = set()  # envs that have delivered their episodes of this call (59)
+        self._n_wanted = 0  # episodes that are still to begin in this call (59)
+        self._under_way = 0  # env steps in the chunks of running episodes
+        self._finished: list[Chunk] = []
+        self._finished_numbers = finished
+
+    @property
+    def counts(self) -> CallCounts:
+        return self._core.counts
+
+    @property
+    def inference_backends(self) -> dict[str, str]:
+        """What runs each module: "lean", or "torch" and the reason why."""
+        return self._core.inference.backends
+
+    # Between calls.
+
+    def changes(self) -> list[str]:
+        """What of the runner is no longer what this object was made for, a sentence part each."""
+        return self._core.changes()
+
+    def hand_over(self, explore: bool) -> None:
+        """Leave the running episodes to RLlib's own loop."""
+        hand_over(self._core, self._builder, self._autoreset, self._pieces, explore)
+
+    # Sampling.
+
+    def sample(
+        self,
+        *,
+        num_timesteps: int | None,
+        num_episodes: int | None,
+        explore: bool,
+        random_actions: bool,
+        force_reset: bool,
+        kept: list[Any],
+    ) -> None:
+        """What RLlib's `_sample()` does; what it returns is added to `kept`. Should that fail, only what had finished
+        is, and this can't sample again."""
+        runner = self._runner
+        self._pieces = list(runner._env_to_module.connectors)
+        self._core.counts = CallCounts()
+        self._env_ts = self._agent_ts = 0  # of the call; what is lost with a failed env does not count
+        self._counts_env_steps = runner.config.count_steps_by == "env_steps"
+        self._n_runners = runner.config.num_env_runners or 1
+        self._env_ts_before = runner.num_env_steps_sampled_lifetime // self._n_runners
+        try:
+            self._core.refresh()
+            if force_reset or num_episodes is not None or runner._needs_initial_reset:
+                self._reset_all(num_episodes)
+            if num_episodes is not None:
+                runner._needs_initial_reset = True
+            self._core.store.begin_call(runner._weights_seq_no)
+            for record in self._core.running():
+                record.started_at = time.perf_counter()
+            while not self._reached(num_timesteps, num_episodes):
+                self._tick(explore, random_actions, num_episodes)
+            self._core.store.stamp(runner._weights_seq_no)
+            running = self._end_chunks() if num_episodes is None else []
+            self._builder.find_hanging()
+            kept += self._builder.build([*self._finished, *running])
+            self._count_finished()
+        except BaseException:
+            self._keep_finished(kept)
+            raise
+        finally:
+            self._core.counts.lost_reward = self._core.table.unattributed_reward or None
+            self._core.table.unattributed_reward = 0.0
+        self._end_call(running, cut=num_episodes is None)
+
+    def _reached(self, num_timesteps: int | None, num_episodes: int | None) -> bool:
+        if num_timesteps is None:
+            return num_episodes is not None and len(self._finished) >= num_episodes
+        return (self._env_ts if self._counts_env_steps else self._agent_ts) >= num_timesteps
+
+    def _tick(self, explore: bool, random_actions: bool, num_episodes: int | None) -> None:
+        """Agents act, envs step, steps are recorded, episodes end."""
+        acting, counts = self._acting, self._core.counts
+        actions = acting.act_at_random() if random_actions else acting.act(explore, self._global_step())
+        if self._core.counts_actions:
+            self._agent_ts += self._core.count_actions(actions)
+        self._core.store.advance()
+        if done := self._step_envs(actions):
+            self._end_episodes(done, num_episodes)
+        counts.ticks += 1
+        counts.lengths.append(self._under_way)
+
+    def _global_step(self) -> int:
+        """Env steps of all runners, as RLlib estimates them for exploration schedules."""
+        return (self._env_ts_before + self._env_ts) * self._n_runners
+
+    # Envs.
+
+    def _reset_all(self, num_episodes: int | None) -> None:
+        """Drop all running episodes, and reset all envs."""
+        runner, core = self._runner, self._core
+        seed = runner._seed if runner._needs_initial_reset else None
+        observations, infos = runner._try_env_reset(seed=seed, options=None)
+        core.counts.resets += 1
+        self._forget_earlier_chunks()
+        for record in core.table.records:
+            if record is not None:
+                core.store.drop_episode(record.env_index)
+        core.store.renew()
+        self._idle.clear()
+        if num_episodes is not None and "59" in runner.fixes:
+            self._idle.update(range(num_episodes, runner.num_envs))
+            self._n_wanted = max(num_episodes - runner.num_envs, 0)
+        for env_index, (obs, info) in enumerate(zip(observations, infos, strict=True)):
+            self._open_record(env_index)
+            if env_index not in self._idle:
+                self._recording.begin_episode(env_index, obs, info)
+        self._autoreset = [False] * len(observations)
+        self._under_way = 0
+        runner._needs_initial_reset = False
+
+    def _forget_earlier_chunks(self) -> None:
+        """RLlib does, at every reset of all envs: the metrics of ended episodes are then those of their last chunk."""
+        for chunks in self._finished_numbers:
+            del chunks[:-1]
+        for chunk in self._finished:
+            chunk.record.earlier.clear()
+
+    def _step_envs(self, actions: list[dict]) -> list[int]:
+        """Step all envs, or reset them, and record what they return. Returns the envs whose episodes are over."""
+        core, resets, began = self._core, self._autoreset, time.perf_counter()
+        results, over = step_envs(self._runner.env.envs, actions, resets, self._idle, self._restart)
+        stepped = time.perf_counter()
+        core.counts.seconds["env_step"] += stepped - began
+        self._stepped_at = stepped
+        done, n_steps, n_observed = record_steps(
+            self, self._recording, core.store.scatter, core.table.records, actions, results, over, resets, stepped
+        )
+        core.counts.env_steps += n_steps
+        self._env_ts += n_steps
+        self._under_way += n_steps
+        self._agent_ts += 0 if core.counts_actions else n_observed
+        return done
+
+    def _restart(self, env_index: int, error: Exception) -> None:
+        self._core.counts.step_failures += 1
+        self._runner.restart_env(env_index, error)
+
+    def take_reset(self, env_index: int, record: RLlibRecord, was_reset: bool, result: tuple) -> tuple | None:
+        """An env was reset, or an episode awaits that: (None: recorded; otherwise what is to be recorded as a step)."""
+        if not record.awaits_reset:  # RLlib had ended the episode before its env did, and begun another: it goes on
+            return _as_step(self._runner.env.envs[env_index], *result)
+        if was_reset or result[0]:  # else RLlib began an episode on its own, which waits for its first observation
+            self._recording.begin_episode(env_index, result[0], result[-1])
+        return None
+
+    def begin_anew(self, env_index: int) -> None:
+        """The env failed and was made anew: its episode is dropped, the others go on."""
+        core, env = self._core, self._core.table.envs[env_index]
+        record = core.record_of(env_index)
+        core.count(record)
+        lost = env.env_t - record.env_t_started
+        self._under_way -= lost
+        if self._runner.num_envs > 1:
+            self._env_ts -= lost
+        else:  # as RLlib, which begins to count anew
+            self._env_ts = self._agent_ts = 0
+            self._forget_earlier_chunks()
+        core.store.drop_episode(env_index)
+        self._open_record(env_index)
+        self._recording.begin_episode(env_index, *self._runner.reset_env(env_index))
+        self._autoreset[env_index] = False
+
+    # Episodes end.
+
+    def _open_record(self, env_index: int) -> None:
+        self._core.store.open_record(env_index, self._runner.config.policy_mapping_fn)
+
+    def _end_episodes(self, done: list[int], num_episodes: int | None) -> None:
+        for env_index in done:
+            record = self._core.record_of(env_index)
+            self._finished.append(self._chunk(record))
+            self._under_way -= self._finished[-1].length
+            self._core.counts.episodes += 1
+            self._core.store.close_record(env_index)
+            self._open_record(env_index)
+            if num_episodes is not None and len(self._finished) >= num_episodes:
+                return
+            if num_episodes is not None and "59" in self._runner.fixes:
+                if not self._n_wanted:
+                    self._idle.add(env_index)
+                self._n_wanted = max(self._n_wanted - 1, 0)
+
+    def _chunk(self, record: RLlibRecord) -> Chunk:
+        self._core.count(record)
+        env = self._core.table.envs[record.env_index]
+        record.infos = env.infos
+        return Chunk(record, env.env_t)
+
+    def _end_chunks(self) -> list[Chunk]:
+        """Those of the running episodes."""
+        running, envs = self._core.running(), self._core.table.envs
+        for record in running:
+            record.last_step_at = self._stepped_at
+        return [self._chunk(record) for record in running if envs[record.env_index].env_t > record.env_t_started]
+
+    def _count_finished(self) -> None:
+        """Leave the numbers of episodes that have ended to the metrics; once more after an interrupt."""
+        known = set(map(id, self._finished_numbers[-len(self._finished) :]))
+        for chunk in self._finished:
+            earlier = chunk.record.earlier
+            if not earlier or earlier[-1] is not chunk.numbers:
+                earlier.append(chunk.numbers)
+            if id(earlier) not in known:
+                self._finished_numbers.append(earlier)
+
+    def _end_call(self, chunks: list[Chunk], *, cut: bool) -> None:
+        """Prepare the next call, after these chunks of running episodes."""
+        core = self._core
+        for chunk in chunks:
+            chunk.record.earlier.append(chunk.numbers)
+        for record in core.running():
+            if cut:
+                self._cut(record)
+            else:
+                core.count(record)
+                core.store.drop_episode(record.env_index)
+        core.store.renew()
+        self._finished, self._under_way = [], 0
+
+    def _cut(self, record: RLlibRecord) -> None:
+        """RLlib makes the next chunk of an episode from its lookback window."""
+        core, builder, config = self._core, self._builder, self._runner.config
+        if record.awaits_reset:
+            return
+        window = Window(core.store, record, config.episode_lookback_horizon, builder.hanging)
+        self._mapping.at_cut(record, window, config.episode_lookback_horizon)
+        core.store.set_lookback(record.env_index, window.lookback)
+        live = core.table.envs[record.env_index].lane_of
+        record.map_order = [agent_id for agent_id in window.map_order if agent_id in live]
+        record.ended_before = window.ended
+        record.go_on(window.order, window.dropped, live)
+
+    def _keep_finished(self, kept: list[Any]) -> None:
+        """The call has failed: what had finished is returned by the next one."""
+        core = self._core
+        core.inference.leave_modes()
+        core.store.stamp(self._runner._weights_seq_no)
+        self._builder.hanging.clear()
+        built = {(episode.id_, episode.env_t) for episode in kept}
+        chunks = [chunk for chunk in self._finished if (chunk.record.id_, chunk.env_t) not in built]
+        kept += self._builder.build(chunks)
+        self._count_finished()
+
+
+def _as_step(env: Any, obs: dict, infos: dict) -> tuple:
+    """What RLlib's vector env returns for a reset."""
+    agents = env.unwrapped.possible_agents
+    flags = {**dict.fromkeys(agents, False), "__all__": False}
+    return obs, dict.fromkeys(agents, 0.0), flags, dict(flags), infos
+
+
+def _spaces_of(envs: list[Any]) -> list[tuple[dict, dict]]:
+    """Per env ({agent id: observation space}, {agent id: action space}) as RLlib's episodes have them.
+
+    Equal spaces become one object: episodes are then sent with one of each, and not with one for each agent and env.
+    """
+    known: list[Any] = []
+
+    def one_of_its_kind(space: Any) -> Any:
+        for other in known:
+            if type(other) is type(space) and other == space:
+                return other
+        known.append(space)
+        return space
+
+    found = []
+    for env in envs:
+        inner, agents = env.unwrapped, env.unwrapped.possible_agents
+        observations = {agent_id: one_of_its_kind(inner.get_observation_space(agent_id)) for agent_id in agents}
+        actions = {agent_id: one_of_its_kind(inner.get_action_space(agent_id)) for agent_id in agents}
+        found.append((observations, actions))
+    return found

@@ -1,0 +1,268 @@
+"""What runners report: RLlib's names and meanings, as plain numbers.
+
+The store counts in arrays; here the counts get their names, once per `get_metrics()`.
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastmarl.episodes.summaries import CallSummary, EpisodeSummary
+from fastmarl.errors import ConfigError
+from fastmarl.states import check_keys, check_mapping, whole_number
+
+if TYPE_CHECKING:
+    from fastmarl.runner.goals import Goal
+
+STAGES = ("env", "scatter", "connect", "forward", "record", "send", "reset", "bookkeeping")
+NAMED = 4096  # ids with a count of their own: where they never end, the report must not grow with them
+OTHERS = "__others__"
+REDUCTIONS: dict[str, Callable[[Any], float]] = {"mean": np.mean, "min": np.min, "max": np.max, "sum": np.sum}
+
+
+class MetricsLogger:
+    """Takes custom values from callbacks: `metrics_logger.log_value("hits", 3)`. Part of RLlib's class of that name."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple, tuple[str, deque]] = {}
+        self._lifetime: defaultdict[tuple, float] = defaultdict(float)
+
+    def log_value(
+        self,
+        key: str | tuple,
+        value: float,
+        *,
+        reduce: str = "mean",
+        window: int | None = None,
+        clear_on_reduce: bool = False,
+    ) -> None:
+        """Add a value under `key`, nested by a tuple of keys.
+
+        Args:
+            reduce: "mean", "min", "max", "sum" or "lifetime_sum".
+            window: keep the last so many values (None: those since the last report; a mean then covers the last 100).
+            clear_on_reduce: forget the values with each report.
+        """
+        path = key if isinstance(key, tuple) else (key,)
+        if reduce == "lifetime_sum":
+            self._lifetime[path] += value
+        elif reduce in REDUCTIONS:
+            keep = window is not None or (reduce == "mean" and not clear_on_reduce)
+            name = f"{reduce}{'' if keep else ' since report'}"
+            self._values.setdefault(path, (name, deque(maxlen=window or (100 if keep else None))))[1].append(value)
+        else:
+            raise ValueError(f"reduce must be 'lifetime_sum' or one of {sorted(REDUCTIONS)}, got {reduce!r}")
+
+    def log_dict(self, values: dict[str, Any], *, key: str | tuple = (), **options: Any) -> None:
+        """`log_value` for every entry of a nested dict."""
+        path = key if isinstance(key, tuple) else (key,)
+        for name, value in values.items():
+            if isinstance(value, dict):
+                self.log_dict(value, key=(*path, name), **options)
+            else:
+                self.log_value((*path, name), value, **options)
+
+    def peek(self, key: str | tuple, default: float | None = None) -> float | None:
+        """The value as it would be reported now."""
+        path = key if isinstance(key, tuple) else (key,)
+        if path in self._lifetime:
+            return self._lifetime[path]
+        name, values = self._values.get(path, ("mean", ()))
+        return float(REDUCTIONS[name.split()[0]](values)) if values else default
+
+    def get_state(self) -> list[tuple[list[str], float]]:
+        """(key, sum) of each "lifetime_sum"."""
+        return [(list(path), value) for path, value in self._lifetime.items()]
+
+    def check_state(self, state: Any) -> None:
+        """Raises ConfigError if `state` is none for `set_state()`."""
+        for item in state if isinstance(state, (list, tuple)) else [state]:
+            is_pair = isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], (list, tuple))
+            if not is_pair or not isinstance(item[1], (int, float)):
+                raise ConfigError(f"sums of custom metrics must be pairs of a key and a number, got {item!r:.200}")
+
+    def set_state(self, state: list[tuple[list[str], float]]) -> None:
+        """Go on with these sums."""
+        self._lifetime = defaultdict(float, {tuple(path): value for path, value in state})
+
+    def reduce(self) -> dict[str, Any]:
+        """A nested dict of all values, reduced."""
+        report: dict[str, Any] = {}
+        for path in [*self._values, *self._lifetime]:
+            value = self.peek(path)
+            if value is not None:
+                *parents, last = path
+                inner = report
+                for parent in parents:
+                    inner = inner.setdefault(parent, {})
+                inner[last] = value
+        for name, values in self._values.values():
+            if name.endswith("since report"):
+                values.clear()
+        return report
+
+
+class RunnerMetrics:
+    """Counts and times of one runner.
+
+    Args:
+        window: episodes over which means, minima and maxima go.
+    """
+
+    def __init__(self, window: int):
+        self._episodes: deque[EpisodeSummary] = deque(maxlen=window)
+        self.logger = MetricsLogger()
+        self.lifetime: Counter = Counter()  # num_env_steps_sampled, num_episodes
+        self._lifetime_agent_steps: Counter[str] = Counter()
+        self._lifetime_module_steps: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)  # since the last report: see _stage_seconds()
+        self.failures: Counter[str] = Counter()  # since the last report
+        self.sample_seconds = 0.0
+        self.reset_seconds = 0.0
+        self._new = _new_counts()
+
+    def add_call(self, goal: "Goal", summary: CallSummary) -> None:
+        """Take the counts of one call of sample()."""
+        counts = {
+            "num_env_steps_sampled": goal.env_steps,
+            "num_episodes": summary.num_episodes,
+        }
+        for name, count in counts.items():
+            self._new[name] += count
+            self.lifetime[name] += count
+        self._new["ticks"] += goal.ticks
+        self._new["calls"] += 1
+        self._new["unattributed_reward"] += summary.unattributed_reward
+        for steps in (self._new["agent_steps"], self._lifetime_agent_steps):
+            _add_by_name(steps, summary.agent_steps)
+        for steps in (self._new["module_steps"], self._lifetime_module_steps):
+            _add_by_name(steps, summary.module_steps)
+        self._episodes.extend(summary.episodes)
+
+    def get_state(self) -> dict[str, Any]:
+        """The counters of the runner's whole life, but for env steps."""
+        return {
+            "num_episodes": self.lifetime["num_episodes"],
+            "num_agent_steps": dict(self._lifetime_agent_steps),
+            "num_module_steps": dict(self._lifetime_module_steps),
+            "custom": self.logger.get_state(),
+        }
+
+    def check_state(self, state: Any) -> None:
+        """Raises ConfigError if `state` is none for `set_state()`."""
+        check_keys("lifetime_counters", state, ("num_episodes", "num_agent_steps", "num_module_steps", "custom"))
+        whole_number("num_episodes", state["num_episodes"])
+        for name in ("num_agent_steps", "num_module_steps"):
+            check_mapping(name, state[name])
+            for id_, steps in state[name].items():
+                whole_number(f"{name} of {id_!r}", steps)
+        self.logger.check_state(state["custom"])
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with these counters."""
+        self.lifetime["num_episodes"] = int(state["num_episodes"])
+        self._lifetime_agent_steps = Counter({name: int(n) for name, n in state["num_agent_steps"].items()})
+        self._lifetime_module_steps = Counter({name: int(n) for name, n in state["num_module_steps"].items()})
+        self.logger.set_state(state["custom"])
+
+    def report(self, weights_seq_no: int, module_ids: Iterable[str]) -> dict[str, Any]:
+        """Everything since the last report (means over the last episodes), and begin anew.
+
+        `module_ids` are those of today's modules, which are counted also where they have not acted.
+        Times are in seconds; `stage_time_ms` and `mean_..._ms` in milliseconds per tick (one step of all envs).
+        """
+        new, nothing = self._new, dict.fromkeys(module_ids, 0)
+        report: dict[str, Any] = {
+            "num_env_steps_sampled": new["num_env_steps_sampled"],
+            "num_env_steps_sampled_lifetime": self.lifetime["num_env_steps_sampled"],
+            "num_agent_steps_sampled": dict(new["agent_steps"]),
+            "num_agent_steps_sampled_lifetime": dict(self._lifetime_agent_steps),
+            "num_module_steps_sampled": {**nothing, **new["module_steps"]},
+            "num_module_steps_sampled_lifetime": {**nothing, **self._lifetime_module_steps},
+            "num_episodes": new["num_episodes"],
+            "num_episodes_lifetime": self.lifetime["num_episodes"],
+            "unattributed_reward": new["unattributed_reward"],
+            "num_env_failures": self.failures["failures"],
+            "num_env_timeouts": self.failures["timeouts"],
+            "num_env_restarts": self.failures["restarts"],
+            "num_env_steps_discarded": self.failures["steps_discarded"],
+            "weights_seq_no": weights_seq_no,
+            **self._times(),
+            **self._episode_statistics(),
+            **self.logger.reduce(),
+        }
+        self._new = _new_counts()
+        self.seconds.clear()
+        self.failures.clear()
+        self.sample_seconds = self.reset_seconds = 0.0
+        return report
+
+    def _times(self) -> dict[str, Any]:
+        calls, ticks = max(1, self._new["calls"]), max(1, self._new["ticks"])
+        seconds = self._stage_seconds()
+        stage_ms = {stage: 1e3 * seconds[stage] / ticks for stage in STAGES}
+        return {
+            "sample": self.sample_seconds / calls,
+            "env_reset_timer": self.reset_seconds / calls,
+            "env_step_timer": seconds["env"] / ticks,
+            "rlmodule_inference_timer": seconds["forward"] / ticks,
+            "stage_time_ms": stage_ms,
+            # Names of RLlib's old stack.
+            "mean_env_wait_ms": stage_ms["env"],
+            "mean_inference_ms": stage_ms["forward"],
+            "mean_raw_obs_processing_ms": stage_ms["scatter"] + stage_ms["connect"],
+            "mean_action_processing_ms": stage_ms["record"] + stage_ms["send"],
+        }
+
+    def _stage_seconds(self) -> dict[str, float]:
+        """Seconds of each stage. What the vector takes is shared among its stages as in the ticks with clocks."""
+        seconds = self.seconds
+        stages = {stage: seconds[stage] for stage in ("connect", "forward", "record")}
+        stepping = seconds["vector"] - seconds["after_step"]
+        timed = {stage: seconds[f"timed_{stage}"] for stage in ("env", "scatter", "send")}
+        for stage, part in timed.items():
+            stages[stage] = stepping * part / (sum(timed.values()) or 1.0)
+        stages["reset"] = self.reset_seconds
+        stages["bookkeeping"] = max(0.0, self.sample_seconds - sum(stages.values()))
+        return stages
+
+    def _episode_statistics(self) -> dict[str, Any]:
+        if not self._episodes:
+            return {}
+        returns = [sum(episode.module_returns.values()) for episode in self._episodes]
+        lengths = [episode.env_steps for episode in self._episodes]
+        return {
+            **{f"episode_return_{name}": float(REDUCTIONS[name](returns)) for name in ("mean", "min", "max")},
+            **{f"episode_len_{name}": float(REDUCTIONS[name](lengths)) for name in ("mean", "min", "max")},
+            "episode_duration_sec_mean": float(np.mean([episode.duration_s for episode in self._episodes])),
+            "agent_episode_returns_mean": self._mean_by_key("agent_returns"),
+            "agent_steps": self._mean_by_key("agent_steps"),
+            "module_episode_returns_mean": self._mean_by_key("module_returns"),
+        }
+
+    def _mean_by_key(self, name: str) -> dict[str, float]:
+        """Means over the episodes in which an agent (or module) took part."""
+        values: dict[str, list[float]] = {}
+        for episode in self._episodes:
+            for key, value in getattr(episode, name).items():
+                values.setdefault(str(key), []).append(value)
+        return {key: float(np.mean(seen)) for key, seen in values.items()}
+
+
+def _add_by_name(steps: Counter[str], by_id: Mapping[Any, int]) -> None:
+    """Add counts under agents' or modules' names; the ids 1 and "1" share one, and so do all beyond NAMED."""
+    for id_, n in by_id.items():
+        name = str(id_)
+        steps[name if name in steps or len(steps) < NAMED else OTHERS] += n
+
+
+def _new_counts() -> dict[str, Any]:
+    names = ("num_env_steps_sampled", "num_episodes", "ticks", "calls")
+    return {
+        **dict.fromkeys(names, 0),
+        "unattributed_reward": 0.0,
+        "agent_steps": Counter(),
+        "module_steps": Counter(),
+    }

@@ -1,0 +1,199 @@
+"""The rows of running episodes as plain data: all that a module's next answers, and the next chunks, need of them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastmarl.acting.recurrent_state import LaneState
+from fastmarl.columns import Recorded
+from fastmarl.connectors.module_connectors import ModuleConnectors
+from fastmarl.errors import ConfigError
+from fastmarl.record.block import Block, Key
+from fastmarl.record.lanes import LaneTable
+from fastmarl.spaces import Index, Leaf, RowLayout
+from fastmarl.states import check_keys, column_of, whole_number
+
+COLUMNS = {"agent": np.int64, "env_t": np.int32, "reward": np.float64}  # of all rows
+PARTS = (*COLUMNS, "obs", "raw_obs", "n_acted", "weights_seq_no", "outputs", "recurrent", "connectors")
+
+
+class LaneMemory(NamedTuple):
+    """Where a module's memory of each lane is."""
+
+    recurrent: LaneState | None
+    connectors: ModuleConnectors
+
+
+def rows_state(block: Block, n_acted: int, numbers: np.ndarray, memory: LaneMemory) -> dict[str, Any]:
+    """The rows of some agents, in their order, at the end of a call.
+
+    Args:
+        block: of the module.
+        n_acted: so many of its rows have been acted upon.
+        numbers: by lane, the agent's number; -1 for those that are left out.
+        memory: of lanes.
+    """
+    number_R = numbers[block.lane_R[: block.rows.n]]
+    rows = np.flatnonzero(number_R >= 0)
+    acted = rows[rows < n_acted]
+    lanes = _lanes_of(number_R[rows], numbers)
+    return {
+        "agent": number_R[rows].astype(np.int64),
+        "env_t": block.env_t_R[rows],
+        "reward": block.reward_R[rows],
+        "obs": [leaf[rows] for leaf in block.obs],
+        "raw_obs": [] if block.raw_layout is None else [leaf[rows] for leaf in block.raw_obs],
+        "n_acted": len(acted),
+        "weights_seq_no": block.seq_no_R[acted],
+        "outputs": [[_plain_key(key), column[acted]] for key, column in block.outputs.items()],
+        "recurrent": [] if memory.recurrent is None else memory.recurrent.of(lanes),
+        "connectors": memory.connectors.of_lanes(lanes),
+    }
+
+
+def _lanes_of(number_R: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """int32: the lanes of the agents that have rows, in the order of their numbers."""
+    lane_of = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]
+    return lane_of[np.unique(number_R)].astype(np.int32)
+
+
+class ModuleRowsState:
+    """What `rows_state()` has given, looked at as a whole.
+
+    Args:
+        module_id: for errors.
+        state: see there.
+        n_agents: agents have numbers below it.
+        layout, raw_layout: of the module's blocks.
+        memory: of lanes.
+
+    Attributes:
+        agents: int64, the numbers of those that have rows, ascending.
+        last_rows: of these, their last one.
+        n_acted: so many rows have been acted upon.
+
+    Raises:
+        ConfigError: it does not fit the module, or is damaged.
+    """
+
+    def __init__(
+        self,
+        module_id: str,
+        state: Any,
+        n_agents: int,
+        layout: RowLayout,
+        raw_layout: RowLayout | None,
+        memory: LaneMemory,
+    ):
+        self._what = what = f"the rows of module {module_id!r}"
+        check_keys(what, state, PARTS)
+        n = _n_rows(what, state["agent"])
+        self._columns = {name: column_of(f"{what}: {name}", state[name], n, dtype) for name, dtype in COLUMNS.items()}
+        agent_R = self._columns["agent"]
+        if n and not (agent_R.min() >= 0 and agent_R.max() < n_agents):
+            raise ConfigError(f"{what} are of agents that there are not")
+        self.n_acted = whole_number(f"{what}: n_acted", state["n_acted"])
+        self.agents, from_end = np.unique(agent_R[::-1], return_index=True)
+        self.last_rows = n - 1 - from_end
+        is_last = np.zeros(n, np.bool_)
+        is_last[self.last_rows] = True
+        if self.n_acted > n or not is_last[self.n_acted :].all():
+            raise ConfigError(f"{what}: n_acted={self.n_acted} does not fit its {n} rows")
+        self._is_last = is_last
+        self._obs = self._leaves("obs", state["obs"], layout.leaves, n)
+        self._raw_obs = self._leaves("raw_obs", state["raw_obs"], [] if raw_layout is None else raw_layout.leaves, n)
+        self._seq_nos = column_of(f"{what}: weights_seq_no", state["weights_seq_no"], self.n_acted, np.int64)
+        self._outputs = self._checked_outputs(state["outputs"])
+        self._recurrent = self._checked_recurrent(state["recurrent"], memory.recurrent)
+        memory.connectors.check_of_lanes(len(self.agents), state["connectors"])
+        self._connectors = state["connectors"]
+
+    def put(self, block: Block, table: LaneTable, lanes: np.ndarray, memory: LaneMemory) -> None:
+        """Fill a new block of the module.
+
+        Args:
+            lanes: int32, by the agents' numbers.
+        """
+        n, agent_R = len(self._is_last), self._columns["agent"]
+        while block.rows.capacity < n:
+            block.grow(finals=False)
+        block.lane_R[:n] = lanes[agent_R]
+        block.env_t_R[:n] = self._columns["env_t"]
+        block.reward_R[:n] = self._columns["reward"]
+        block.seq_no_R[: self.n_acted] = self._seq_nos
+        by_agent = np.argsort(agent_R, kind="stable")
+        has_former = np.diff(agent_R[by_agent], prepend=-1) == 0
+        block.prev_R[by_agent] = np.where(has_former, np.roll(by_agent, 1), -1)
+        for values, leaf in zip(self._obs, block.obs, strict=True):
+            leaf[:n] = values
+        if self._raw_obs:
+            for values, leaf in zip(self._raw_obs, block.raw_obs, strict=True):
+                leaf[:n] = values
+        block.record(0, self.n_acted, self._outputs)
+        block.lookback_R = ~self._is_last
+        block.rows.n = block.n_connected = n
+        own = lanes[self.agents]
+        table.row_L[own] = self.last_rows
+        table.count_L[own] = np.bincount(agent_R, minlength=len(lanes))[self.agents]
+        table.lookback_L[own] = table.count_L[own] - 1
+        if memory.recurrent is not None:
+            memory.recurrent.put(own, self._recurrent)
+        memory.connectors.put_of_lanes(own, len(table.row_L), self._connectors)
+
+    def _leaves(self, name: str, given: Any, leaves: Sequence[Leaf], n: int) -> list[np.ndarray]:
+        what = f"{self._what}: {name}"
+        arrays = _checked_list(what, given, len(leaves))
+        return [column_of(what, array, n, leaf.dtype, leaf.shape) for array, leaf in zip(arrays, leaves, strict=True)]
+
+    def _checked_outputs(self, given: Any) -> dict[Key, np.ndarray]:
+        what = f"{self._what}: outputs"
+        outputs: dict[Key, np.ndarray] = {}
+        for pair in _checked_list(what, given):
+            plain, values = _checked_list(what, pair, 2)
+            if not isinstance(values, np.ndarray) or values.dtype.kind not in "biufc" or not values.ndim:
+                raise ConfigError(f"{what} must be arrays of numbers, got {type(values).__name__}")
+            outputs[_key(what, plain)] = column_of(what, values, self.n_acted, values.dtype, values.shape[1:])
+        return outputs
+
+    def _checked_recurrent(self, given: Any, recurrent: LaneState | None) -> list[np.ndarray]:
+        what, leaves = f"{self._what}: recurrent", [] if recurrent is None else recurrent.initial
+        arrays = _checked_list(what, given, len(leaves))
+        n = len(self.agents)
+        return [column_of(what, array, n, leaf.dtype, leaf.shape) for array, leaf in zip(arrays, leaves, strict=True)]
+
+
+def _n_rows(what: str, agents: Any) -> int:
+    if not isinstance(agents, np.ndarray) or agents.ndim != 1:
+        raise ConfigError(f"{what}: agent must be an array with one axis, got {type(agents).__name__}")
+    return len(agents)
+
+
+def _checked_list(what: str, values: Any, n: int | None = None) -> list[Any]:
+    if not isinstance(values, list) or (n is not None and len(values) != n):
+        length = "" if n is None else f" of {n}"
+        raise ConfigError(f"{what} must be a list{length}, got {values!r:.200}")
+    return values
+
+
+def _plain_key(key: Key) -> Any:
+    """An output's key without types of our own: what saves states knows no other integers than int."""
+    if isinstance(key, str):
+        return key
+    return [["own", part.value] if isinstance(part, Recorded) else [isinstance(part, Index), part] for part in key]
+
+
+def _key(what: str, plain: Any) -> Key:
+    if isinstance(plain, str):
+        return plain
+    parts = []
+    for pair in _checked_list(what, plain):
+        kind, part = _checked_list(what, pair, 2)
+        try:
+            hash(part)
+            parts.append(Recorded(part) if kind == "own" else Index(part) if kind else part)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{what} have a key with the part {part!r:.200}: {error}") from error
+    if not parts:
+        raise ConfigError(f"{what} have an empty key")
+    return tuple(parts)

@@ -1,0 +1,362 @@
+"""The agents of one group of a batch of envs: what they see and do, in arrays, and their lanes and rows.
+
+Axes in names: E env of the batch, P place in the group's arrays (env * number of agents + agent), R row, L lane.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.envs.arrays import GroupArrays
+from fastmarl.errors import ConfigError, ModuleOutputError, ObservationError, RewardError
+from fastmarl.kernels.array_steps import NO_PLACE, append_rows, begin_step, end_lanes, find_absent, settle_step
+from fastmarl.kernels.rows import as_bytes, put_rows, take_finals, take_rows
+from fastmarl.record.block import Block
+from fastmarl.record.lanes import LaneTable
+from fastmarl.record.store import ASLEEP, EpisodeStore
+from fastmarl.spaces import RowLayout, described, first_unheld
+
+Acted = tuple[int, slice, list[np.ndarray]]  # module, its rows that acted, an array for each leaf of the action space
+
+
+class ArrayGroup:
+    """The agents of one group in all envs of a batch.
+
+    Args:
+        agents: their ids, in the order of the arrays.
+        observation_space, action_space: of one agent.
+        store: where rows go to.
+        envs: the batch's, as the store numbers them.
+        first_place: `place_L` of the lane table is a place plus this.
+    """
+
+    def __init__(
+        self,
+        agents: list[Hashable],
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        store: EpisodeStore,
+        envs: range,
+        first_place: int,
+    ):
+        self._store = store
+        self._table: LaneTable = store.table
+        self._agents = agents
+        self._shape = num_envs, n_agents = len(envs), len(agents)
+        self._index_E = np.array(envs)
+        self._layout, self._action_layout = RowLayout(observation_space), RowLayout(action_space)
+        self._first_place = first_place
+        n_places = num_envs * n_agents
+        self._lane_P = np.full(n_places, -1, np.int32)
+        self._module_P = np.zeros(n_places, np.int32)  # of the lane at that place
+        self._n_lanes: dict[int, int] = {}  # by module
+        self._orders: dict[RowLayout, list[int]] = {}  # of a block -> for each of its leaves, which of ours it is
+        self._as_sent: dict[RowLayout, bool] = {}  # likewise: whether its leaves have our dtypes
+        self._reward_P = np.zeros(n_places)
+        self._terminated_P, self._truncated_P, self._present_P = np.zeros((3, n_places), np.bool_)
+        by_env = (self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
+        self._shaped = [array.reshape(self._shape) for array in by_env]  # what the env gets: the same memory
+        self._own_leaves: list[np.ndarray] = []  # [P, ...], made when they are first needed
+        self._leaves: list[np.ndarray] = []  # what the env is writing to
+        self._own_module: int | None = None  # whose block `_leaves` are in
+        self._actions = [np.zeros((n_places, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
+        # Scratch: places, envs and lanes.
+        self._kept, self._ended, self._paid, self._newcomers, self._envs = np.empty((5, n_places), np.int64)
+        self._lanes = np.empty(n_places, np.int32)
+        self._n_newcomers = 0
+
+    # What the env writes into.
+
+    def arrays_for_reset(self) -> GroupArrays:
+        """Arrays of our own, with everybody present."""
+        self._own_module, self._leaves = None, self._staging()
+        arrays = self._arrays()
+        self._present_P.fill(True)
+        return arrays
+
+    def arrays_for_step(self, own_module: int | None) -> GroupArrays:
+        """Observations are the next rows of `own_module`, which acts for this group alone; None: arrays of our own."""
+        rows = None if own_module is None else self._next_rows(own_module)
+        self._own_module, self._leaves = (None, self._staging()) if rows is None else (own_module, rows)
+        return self._arrays()
+
+    def _arrays(self) -> GroupArrays:
+        begin_step(self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
+        obs = self._layout.nest([leaf.reshape(*self._shape, *leaf.shape[1:]) for leaf in self._leaves])
+        return GroupArrays(obs, *self._shaped)
+
+    def _staging(self) -> list[np.ndarray]:
+        if not self._own_leaves:
+            n_places = len(self._lane_P)
+            self._own_leaves = [np.zeros((n_places, *leaf.shape), leaf.dtype) for leaf in self._layout.leaves]
+        return self._own_leaves
+
+    def _next_rows(self, module: int) -> list[np.ndarray] | None:
+        """The module's next rows, in our leaves' order; None if they have other dtypes than the envs'."""
+        first, n_places = self._store.rows[module].n, len(self._lane_P)
+        block = self._block_with(module, n_places)
+        leaves = list[np.ndarray]([None] * len(block.raw_obs))  # type: ignore[list-item]
+        for leaf, place in zip(block.raw_obs, self._order_in(block), strict=True):
+            leaves[place] = leaf[first : first + n_places]
+        return leaves if self._is_as_sent(block) else None
+
+    def _order_in(self, block: Block) -> list[int]:
+        """For each leaf of the block, which of our leaves it is.
+
+        Raises:
+            ConfigError: the module takes other observations.
+        """
+        layout = block.raw_layout or block.layout
+        if layout not in self._orders:
+            own = {leaf.path: (place, leaf.shape, leaf.dtype.kind) for place, leaf in enumerate(self._layout.leaves)}
+            taken = {leaf.path: (leaf.shape, leaf.dtype.kind) for leaf in layout.leaves}
+            if taken != {path: tuple(kind) for path, (_, *kind) in own.items()}:
+                raise ConfigError(f"the agents {self._agents} observe {self._layout.space}, but the module they are "
+                                  f"mapped to takes {layout.space}")  # fmt: skip
+            self._orders[layout] = [own[leaf.path][0] for leaf in layout.leaves]
+        return self._orders[layout]
+
+    def _is_as_sent(self, block: Block) -> bool:
+        """Whether the block has the envs' dtypes, so that rows can be moved as bytes."""
+        layout = block.raw_layout or block.layout
+        if layout not in self._as_sent:
+            own = [self._layout.leaves[place].dtype for place in self._order_in(block)]
+            self._as_sent[layout] = own == [leaf.dtype for leaf in layout.leaves] and object not in own
+        return self._as_sent[layout]
+
+    def _block_with(self, module: int, n_rows: int) -> Block:
+        """The module's block, with room for so many rows more."""
+        if self._store.blocks[module] is ASLEEP:
+            self._store.wake(module)
+        rows, block = self._store.rows[module], self._store.blocks[module]
+        while rows.capacity < rows.n + n_rows:
+            block.grow(finals=False)
+        return block
+
+    def modules(self) -> list[int]:
+        """Those with lanes, ascending."""
+        return sorted(module for module, n in self._n_lanes.items() if n)
+
+    # What it has written.
+
+    def write_reset(self, env_indices: np.ndarray, env_t_E: np.ndarray) -> None:
+        """Lanes and first rows for who is present in these envs (int64, ascending)."""
+        self.drop_lanes(env_indices)
+        begins = self._present_P.reshape(self._shape)[env_indices]
+        ones, agents = np.nonzero(begins)
+        places = env_indices[ones] * self._shape[1] + agents
+        self._join_all(self._index_E[env_indices].tolist(), begins, places)
+        for module in self.modules():
+            of_module = places[self._module_P[places] == module]
+            self._append(module, of_module, len(of_module), env_t_E)
+
+    def resume(self, env: int, lane_of: dict[Hashable, int]) -> None:
+        """The episode of this env of the batch goes on with these lanes; those of other groups are among them."""
+        for agent, agent_id in enumerate(self._agents):
+            lane = lane_of.get(agent_id, -1)
+            if lane >= 0:
+                place = env * self._shape[1] + agent
+                self._put_lane(place, lane)
+
+    def drop_lanes(self, env_indices: np.ndarray) -> None:
+        """The lanes that these envs still have are those of episodes that were dropped."""
+        lanes, modules = self._lane_P.reshape(self._shape), self._module_P.reshape(self._shape)
+        for module in modules[env_indices][lanes[env_indices] >= 0].tolist():
+            self._n_lanes[module] -= 1
+        lanes[env_indices] = -1
+
+    def _join_all(self, env_indices: list[int], begins: np.ndarray, places: np.ndarray) -> None:
+        """Lanes for those who are there at the reset of these envs: bool [k, A], and their places."""
+        table = self._table
+        lanes, modules = table.join_all(env_indices, begins, self._agents)
+        for module, n in enumerate(np.bincount(modules).tolist()):
+            if n:
+                self._n_lanes[module] = self._n_lanes.get(module, 0) + n
+        self._lane_P[places], self._module_P[places] = lanes, modules
+        table.env_L[lanes], table.module_L[lanes] = self._index_E[places // self._shape[1]], modules
+        table.place_L[lanes] = self._first_place + places
+
+    def write_step(self, all_done_E: np.ndarray, env_t_E: np.ndarray) -> None:
+        """Rewards, ends and rows of one step, after `welcome()`; uint8 flags of whole episodes, int32 env steps."""
+        # Last the one that closes the gaps in its rows: newcomers of other modules are still there until then.
+        for module in sorted(self.modules(), key=lambda module: module == self._own_module):
+            n_kept, n_ended = self._settle(module, all_done_E)
+            if n_ended:
+                self._finalize(module, n_ended, env_t_E)
+            self._append(module, self._kept, n_kept, env_t_E)
+        for place in self._newcomers[: self._n_newcomers].tolist():
+            self._pay_newcomer(place)
+
+    def welcome(self, all_done_E: np.ndarray) -> None:
+        """Rewards of agents that have no lane, and lanes for those of them that are observed."""
+        n_paid, n_observed = find_absent(self._lane_P, self._reward_P, self._present_P, self._paid, self._newcomers)
+        self._n_newcomers = 0
+        if not (n_paid or n_observed):
+            return
+        for place in self._paid[:n_paid].tolist():
+            self._pay_absent(place, float(self._reward_P[place]))
+        for place in self._newcomers[:n_observed].tolist():
+            agent_id, _ = self._who(place)
+            flags = [{agent_id: bool(flag_P[place])} for flag_P in (self._terminated_P, self._truncated_P)]
+            self._join(place, int(all_done_E[place // self._shape[1]]), *flags)
+            if self._lane_P[place] >= 0:
+                self._newcomers[self._n_newcomers] = place
+                self._n_newcomers += 1
+                self._reward_P[place] = 0.0  # is among the early ones
+
+    def modules_of_newcomers(self) -> set[int]:
+        """Of those who joined in this step."""
+        if not self._n_newcomers:
+            return set()
+        return set(self._module_P[self._newcomers[: self._n_newcomers]].tolist())
+
+    def leave_rows_of(self, joined: set[int]) -> None:
+        """Some agent of another group has joined one of these modules: its row may come before those written to."""
+        if self._own_module in joined:
+            self._own_module, self._leaves = None, [leaf.copy() for leaf in self._leaves]
+
+    def _settle(self, module: int, all_done_E: np.ndarray) -> tuple[int, int]:
+        """How many of one module's go on, and how many lanes of it end: their places are in `_kept` and `_ended`."""
+        table, block = self._table, self._block_with(module, 0)
+        n_kept, n_ended, bad = settle_step(
+            module, self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P, all_done_E,
+            table.module_L, table.row_L, table.done_L, table.final_L, block.reward_R, block.rows.n_finals,
+            self._kept, self._ended,
+        )  # fmt: skip
+        if bad != NO_PLACE:
+            raise self._bad_reward(bad)
+        return n_kept, n_ended
+
+    def _finalize(self, module: int, n: int, env_t_E: np.ndarray) -> None:
+        """Close lanes with their final observations: what is there now, or the previous one again."""
+        block, rows, table = self._store.blocks[module], self._store.rows[module], self._table
+        while rows.final_capacity < rows.n_finals + n:
+            block.grow(finals=True)
+        first, lanes, envs = rows.n_finals, self._lanes[:n], self._envs[:n]
+        end_lanes(
+            self._ended, n, self._shape[1], self._present_P, self._lane_P, table.row_L, rows.n, first,
+            block.final_prev_F, block.final_at_F, lanes, envs,
+        )  # fmt: skip
+        self._write_finals(block, first, n)
+        rows.n_finals += n
+        table.finish_all(self._index_E[envs], lanes, env_t_E[envs])
+        self._n_lanes[module] -= n
+
+    def _write_finals(self, block: Block, first: int, n: int) -> None:
+        before_F = block.final_prev_F
+        if self._is_as_sent(block):
+            for rows, finals, place in zip(*block.row_bytes(), self._order_in(block), strict=True):
+                sent = as_bytes(self._leaves[place])
+                take_finals(sent, rows, self._ended, n, self._present_P, before_F, first, finals)
+            return
+        places, out = self._ended[:n], slice(first, first + n)
+        for leaf, final, place in zip(block.raw_obs, block.raw_final_obs, self._order_in(block), strict=True):
+            final[out] = leaf[before_F[out]]
+            is_seen = self._present_P[places]
+            final[out][is_seen] = self._seen(place, places[is_seen], final.dtype)
+
+    def _append(self, module: int, places: np.ndarray, n: int, env_t_E: np.ndarray) -> None:
+        """One row more for the lanes at the first `n` of these places."""
+        if not n:
+            return
+        table, block = self._table, self._block_with(module, n)
+        rows, first = block.rows, block.rows.n
+        if module != self._own_module or n < len(self._lane_P):
+            self._write_rows(block, places, n, first)
+        append_rows(
+            places, n, self._lane_P, self._shape[1], env_t_E, first, block.lane_R, block.prev_R, block.env_t_R,
+            block.reward_R, table.row_L, table.count_L,
+        )  # fmt: skip
+        rows.n += n
+
+    def _write_rows(self, block: Block, places: np.ndarray, n: int, first: int) -> None:
+        order = self._order_in(block)
+        if self._is_as_sent(block):
+            for rows, place in zip(block.row_bytes()[0], order, strict=True):
+                take_rows(as_bytes(self._leaves[place]), places, n, first, rows)
+            return
+        for leaf, place in zip(block.raw_obs, order, strict=True):
+            leaf[first : first + n] = self._seen(place, places[:n], leaf.dtype)
+
+    def _seen(self, leaf: int, places: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """What is observed at these places, in one of our leaves; its module has it in another dtype.
+
+        Raises:
+            ObservationError: that can't hold it.
+        """
+        seen = self._leaves[leaf][places]
+        row = first_unheld(dtype, seen)
+        if row >= 0:
+            agent_id, env_index = self._who(int(places[row]))
+            env_t = self._table.envs[env_index].env_t
+            problem = (f"observation: its module takes {dtype}, which can't hold {described(seen[row])}; give the "
+                       f"module the env's space")  # fmt: skip
+            raise ObservationError(env_index, agent_id, env_t, problem)
+        return seen
+
+    # What is rare.
+
+    def _who(self, place: int) -> tuple[Hashable, int]:
+        """(agent id, env index)."""
+        env, agent = divmod(place, self._shape[1])
+        return self._agents[agent], int(self._index_E[env])
+
+    def _bad_reward(self, place: int) -> RewardError:
+        agent_id, env_index = self._who(place)
+        problem = f"expected a finite reward, got {self._reward_P[place]}"
+        return RewardError(env_index, agent_id, self._table.envs[env_index].env_t, problem)
+
+    def _join(self, place: int, all_done: int, terminateds: dict, truncateds: dict) -> None:
+        agent_id, env_index = self._who(place)
+        lane = self._table.join(env_index, agent_id, all_done, terminateds, truncateds)
+        if lane >= 0:
+            self._put_lane(place, lane)
+
+    def _put_lane(self, place: int, lane: int) -> None:
+        self._lane_P[place] = lane
+        self._module_P[place] = module = int(self._table.module_L[lane])
+        self._n_lanes[module] = self._n_lanes.get(module, 0) + 1
+        self._table.place_L[lane] = self._first_place + place
+
+    def _pay_absent(self, place: int, reward: float) -> None:
+        if not np.isfinite(reward):
+            raise self._bad_reward(place)
+        agent_id, env_index = self._who(place)
+        lane = self._table.lane_for_late_reward(env_index, agent_id, reward)
+        if lane >= 0:
+            self._store.blocks[self._table.module_L[lane]].reward_R[self._table.row_L[lane]] += reward
+
+    def _pay_newcomer(self, place: int) -> None:
+        """What it was paid before it was first observed."""
+        lane, (_, env_index) = int(self._lane_P[place]), self._who(place)
+        if self._table.record(env_index).early_rewards:
+            early = self._table.early_reward(env_index, lane)
+            self._store.blocks[self._table.module_L[lane]].reward_R[self._table.row_L[lane]] += early
+
+    # Actions.
+
+    def actions(self, acted: list[Acted]) -> Any:
+        """In arrays that the next call writes to again."""
+        for array in self._actions:
+            array.fill(0)
+        for module, rows, arrays in acted:
+            if not self._n_lanes.get(module):
+                continue  # it acts for other groups, whose actions may have other parts
+            self._check_actions(module, arrays)
+            lane_R = self._store.blocks[module].lane_R
+            for array, answers in zip(self._actions, arrays, strict=True):
+                if first_unheld(array.dtype, answers) >= 0:
+                    problem = (f"expected actions that {array.dtype} can hold, for {self._action_layout.space}, which "
+                               f"the agents {self._agents} have, got {described(answers)}")  # fmt: skip
+                    raise ModuleOutputError(self._store.module_ids[module], problem)
+                sent = as_bytes(np.ascontiguousarray(answers, array.dtype))  # no copy where dtypes are equal
+                put_rows(sent, lane_R, rows.start, self._table.place_L, self._first_place, as_bytes(array))
+        return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in self._actions])
+
+    def _check_actions(self, module: int, arrays: list[np.ndarray]) -> None:
+        shapes = [answers.shape[1:] for answers in arrays]
+        if shapes != [array.shape[1:] for array in self._actions]:
+            raise ConfigError(f"the agents {self._agents} take actions of {self._action_layout.space}, but their "
+                              f"module {self._store.module_ids[module]!r} gives {shapes}")  # fmt: skip

@@ -1,0 +1,280 @@
+"""Envs stepped in worker processes, at the same time."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from fastmarl.errors import EnvWorkerError
+from fastmarl.native._actions import ActionDicts
+from fastmarl.vector.results import write_reset, write_step
+from fastmarl.vector.wiring import AfterStep, VectorParts
+from fastmarl.vector.workers.process import EnvWorkers, WorkerProcess, error_of
+from fastmarl.vector.workers.units import Unit, first_ready, in_order, in_turn, make_units
+from fastmarl.vector.workers.worker import RESET, Extra, Failure
+
+NOTHING = Extra()
+
+
+class ProcessVector:
+    """Sends actions to the workers, and writes what comes back to the store, env by env: in the order, and with the
+    results, of `SplitVector`, unless there is a batch size.
+
+    Args:
+        workers: with all envs.
+        parts: see there.
+
+    Attributes:
+        n_stepping: envs that were sent actions, and whose steps have not been recorded.
+    """
+
+    def __init__(self, workers: EnvWorkers, parts: VectorParts):
+        self.envs = workers.envs
+        self._workers = workers.workers
+        self._units = make_units(workers.workers, parts.num_splits)
+        self._idle = list(self._units)
+        self._stepping: list[Unit] = []  # in the order in which they were told to
+        self.n_stepping = 0
+        self._batch_size = parts.batch_size
+        self._next = in_turn if parts.batch_size is None else partial(first_ready, batch_size=parts.batch_size)
+        self._seeds = parts.seeds
+        self._store = parts.store
+        self._lanes = parts.store.table.envs
+        self._actions = ActionDicts(parts.store.table, parts.env_actions)
+        self._unchecked_resets = set(range(len(parts.seeds))) if parts.check else set()
+        self._unchecked_steps = set(self._unchecked_resets)
+        self._seconds = parts.seconds
+        self._env_states = parts.env_states
+        self._failures = parts.failures
+        self._resting: set[int] = set()
+        self._lost: set[int] = set()  # envs that were lost with their worker while it did something else
+
+    # Resets.
+
+    def reset(self, env_indices: Iterable[int]) -> None:
+        """Reset these envs and write their first observations."""
+        wanted = set(env_indices)
+        self._lost -= wanted
+        self._resting -= wanted
+        resets = []
+        for worker in self._workers:
+            places = [place for place, i in enumerate(worker.env_indices) if i in wanted]
+            if places:
+                if not worker.is_started:  # it was being restarted when an interrupt came
+                    worker.restart()
+                resets.append((worker, places, worker.send(self._resets(worker, places))))
+        for worker, places, number in resets:
+            self._finish_resets(worker, places, number)
+
+    def _resets(self, worker: WorkerProcess, places: list[int]) -> bytes:
+        """The message, with seeds."""
+        resets = []
+        for place in places:
+            env_index = worker.env_indices[place]
+            resets.append((place, self._seeds.take(env_index)))
+        return RESET + pickle.dumps(resets)
+
+    def _finish_resets(self, worker: WorkerProcess, places: list[int], number: int) -> None:
+        """Write what the envs of a worker bring that were told to reset; those that fail are made anew for it."""
+        extras: dict[int, Extra] | None = None
+        while places:
+            place = places[0]
+            try:
+                if extras is None:
+                    extras = worker.recv(number) or {}
+                extra = extras.get(place, NOTHING)
+                if extra.failure is None:
+                    self._write_reset(worker, place, extra)
+                    del places[0]
+                else:
+                    self._restart_env(worker, place, extra.failure)
+                    extras |= {place: NOTHING, **(worker.request(self._resets(worker, [place])) or {})}
+            except EnvWorkerError as lost:
+                self._restart_worker(worker, lost)
+                self._lost -= {worker.env_indices[place] for place in places}
+                number, extras = worker.send(self._resets(worker, places)), None
+
+    def _write_reset(self, worker: WorkerProcess, place: int, extra: Extra) -> None:
+        env_index = worker.env_indices[place]
+        results = worker.slots[place].results
+        result = results.read_reset(extra.infos or {}) if extra.result is None else extra.result[0]
+        self._record_state(worker, place, extra)
+        write_reset(self._store, env_index, result, self._unchecked_resets)
+
+    def turns(self) -> list[int]:
+        """See `InProcessVector.turns`."""
+        return list(dict.fromkeys(unit.part for unit in self._idle))
+
+    def resume(self, env_indices: Iterable[int], turns: list[int]) -> None:
+        """See `InProcessVector.resume`."""
+        parts = [[unit for unit in self._units if unit.part == part] for part in range(1 + self._units[-1].part)]
+        self._idle = [unit for part in in_order(parts, turns) for unit in part]
+
+    def rest(self, env_indices: Iterable[int]) -> None:
+        """These envs have no episode, and are not stepped until they are reset."""
+        self._resting.update(env_indices)
+
+    # Steps.
+
+    def send(self) -> int:
+        """Have all envs stepped that are not being stepped and don't rest; returns their number."""
+        begun = perf_counter()
+        n_sent = 0
+        going, self._idle = self._idle, []
+        if self._resting:
+            awake = {self._turn_of(unit) for unit in going if not self._resting.issuperset(unit.env_indices)}
+            self._idle = [unit for unit in going if self._turn_of(unit) not in awake]
+            going = [unit for unit in going if self._turn_of(unit) in awake]
+        for unit in going:
+            n_sent += self._send_actions(unit)
+        self.n_stepping += n_sent
+        self._stepping += going
+        self._seconds["timed_send"] += perf_counter() - begun
+        return n_sent
+
+    def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
+        """Record the steps of the next part; see `InProcessVector.recv`."""
+        seconds = self._seconds
+        begun = perf_counter()
+        for unit in self._next(self._stepping):
+            extras = self._answer(unit)
+            received = perf_counter()
+            elsewhere = seconds["after_step"]
+            if extras is None:
+                for env_index in unit.env_indices:
+                    if env_index not in self._resting:
+                        self._end_episode(env_index, after_step)
+            elif extras or self._lost or self._unchecked_steps or self._env_states or self._resting:
+                self._write_each(unit, extras, after_step, after_each)
+            else:
+                self._write_steps(unit, after_step, after_each)
+            seconds["timed_env"] += received - begun
+            begun = perf_counter()
+            seconds["timed_scatter"] += begun - received - (seconds["after_step"] - elsewhere)
+
+    def forget(self) -> None:
+        """After an error or an interrupt: let nobody wait for the steps under way. All envs will be reset.
+
+        Until a worker has answered to that, it may still be writing what it was told before to the shared memory;
+        afterwards all that is done, since it does one thing after the other. After an interrupt, call this again.
+        """
+        for worker in self._workers:
+            worker.forget()
+        self._stepping, self._idle = [], list(self._units)
+        self.n_stepping = 0
+
+    def _turn_of(self, unit: Unit) -> Unit | int:
+        """Units with the same take their turns together."""
+        return unit if self._batch_size else unit.part
+
+    def _send_actions(self, unit: Unit) -> int:
+        """Returns for how many of the unit's envs."""
+        given: dict[int, dict] = {}
+        lost: set[int] = set()  # or resting
+        n_resting = 0
+        slots, lanes, actions_of = unit.worker.slots, self._lanes, self._actions.of
+        for place, env_index in unit.envs:
+            if env_index in self._lost or env_index in self._resting:
+                lost.add(place)
+                n_resting += env_index in self._resting
+                continue
+            actions = actions_of(lanes[env_index])
+            if not slots[place].actions.write(actions):
+                given[place] = actions
+        if n_resting == len(unit.envs):
+            unit.is_answered = False
+        else:
+            unit.send(given, lost)
+        return len(unit.envs) - n_resting
+
+    def _answer(self, unit: Unit) -> dict[int, Extra] | None:
+        """What its envs have brought that is not in the memory, by place; None if they are lost."""
+        self._stepping.remove(unit)
+        self._idle.append(unit)
+        if not unit.is_answered:
+            return None
+        try:
+            return unit.worker.recv(unit.number) or {}
+        except EnvWorkerError as lost:
+            self._restart_worker(unit.worker, lost)
+            return None
+
+    def _write_steps(self, unit: Unit, after_step: AfterStep, after_each: bool) -> None:
+        """Record what the unit's envs have brought: all of it is in the memory."""
+        slots, write = unit.worker.slots, self._store.scatter.write_step
+        for place, env_index in unit.envs:
+            all_done = write(env_index, *slots[place].results.read({}))
+            self.n_stepping -= 1
+            if all_done or after_each:
+                after_step([env_index], [all_done])
+
+    def _write_each(self, unit: Unit, extras: dict[int, Extra], after_step: AfterStep, after_each: bool) -> None:
+        """The same, where there may be more to it."""
+        for place, env_index in unit.envs:
+            extra = extras.get(place, NOTHING)
+            if env_index in self._resting:
+                continue
+            if env_index in self._lost:
+                self._end_episode(env_index, after_step)
+            elif extra.failure is not None:
+                self._step_failed(unit.worker, place, extra.failure)
+                self._end_episode(env_index, after_step)
+            else:
+                all_done = self._write_step(unit.worker, place, extra)
+                self.n_stepping -= 1
+                if all_done or after_each:
+                    after_step([env_index], [all_done])
+
+    def _write_step(self, worker: WorkerProcess, place: int, extra: Extra) -> int:
+        env_index = worker.env_indices[place]
+        results = worker.slots[place].results
+        result: Any = results.read(extra.infos or {}) if extra.result is None else extra.result[0]
+        self._record_state(worker, place, extra)
+        return write_step(self._store, env_index, result, self._unchecked_steps)
+
+    def _record_state(self, worker: WorkerProcess, place: int, extra: Extra) -> None:
+        if self._env_states:
+            state = worker.slots[place].results.read_state() if extra.state is None else extra.state[0]
+            self._env_states[worker.env_indices[place]].add(state)
+
+    # Failures.
+
+    def _end_episode(self, env_index: int, after_step: AfterStep) -> None:
+        self._lost.discard(env_index)
+        all_done = self._failures.end_episode(env_index)
+        self.n_stepping -= 1
+        after_step([env_index], [all_done])
+
+    def _step_failed(self, worker: WorkerProcess, place: int, failure: Failure) -> None:
+        try:
+            self._restart_env(worker, place, failure)
+        except EnvWorkerError as lost:  # another of its envs has ended it
+            self._restart_worker(worker, lost)
+
+    def _restart_env(self, worker: WorkerProcess, place: int, failure: Failure) -> None:
+        """Have one env made anew.
+
+        Raises:
+            EnvWorkerError: its worker is gone. Else its error, if it is not to be made anew.
+        """
+        lost = []
+
+        def remake() -> None:
+            try:
+                worker.remake(place)
+            except EnvWorkerError as error:
+                lost.append(error)
+
+        self._failures.restart([worker.env_indices[place]], error_of(failure), remake)
+        if lost:
+            raise lost[0]
+
+    def _restart_worker(self, worker: WorkerProcess, error: EnvWorkerError) -> None:
+        """Have a worker that is lost made anew, or raise the error. All of its envs are lost."""
+        self._failures.restart(worker.env_indices, error, worker.restart)
+        self._lost.update(worker.env_indices)
+        for unit in self._stepping:
+            unit.is_answered &= unit.worker is not worker

@@ -1,0 +1,329 @@
+"""A worker process: makes some of a runner's envs and steps them when told to. It imports neither torch nor numba."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.context import EnvContext
+from fastmarl.envs.form import check_spaces
+from fastmarl.envs.registry import env_creator
+from fastmarl.envs.resumable import supports_checkpoint
+from fastmarl.errors import ConfigError
+from fastmarl.native._slots import tells
+from fastmarl.record.env_states import state_space_of
+from fastmarl.vector.workers.channel import Channel
+from fastmarl.vector.workers.shm import EnvDescription, WorkerMemory
+
+# The first byte of a message to a worker, and of its answer.
+STEP, RESET, REMAKE, CALL, SPACES, CLOSE = b"s", b"r", b"m", b"c", b"p", b"x"
+DONE, FAILED = b"d", b"f"
+FIRST = 1  # number of the answer that tells that the envs are made
+PARENT_CHECKED_EVERY_S = 1.0
+
+
+@dataclass
+class WorkerPlan:
+    """What a worker makes.
+
+    Attributes:
+        env: what `env_creator()` takes; the same in another process.
+        contexts: of its envs.
+        records_states: whether the envs' global states are asked for.
+        entropy: of Python's and NumPy's global generators; None: they differ from run to run.
+        parent: process id of the runner.
+    """
+
+    env: Any
+    contexts: list[EnvContext]
+    records_states: bool
+    entropy: list[int] | None
+    parent: int
+
+    @property
+    def first(self) -> int:
+        """The runner's index of the first env."""
+        return self.contexts[0].vector_index
+
+
+@dataclass
+class Failure:
+    """An error of an env.
+
+    Attributes:
+        env_index: the runner's.
+        call: what was called.
+        error: the error, pickled; empty if that can't be done.
+        text: its traceback.
+    """
+
+    env_index: int
+    call: str
+    error: bytes
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException, env_index: int, call: str) -> Failure:
+        """Of the error that is being handled."""
+        text = "".join(traceback.format_exception(error))
+        try:
+            pickled = pickle.dumps(error)
+            pickle.loads(pickled)
+        except Exception:  # its class may raise whatever it likes
+            pickled = b""
+        return cls(env_index, call, pickled, text)
+
+
+@dataclass
+class Extra:
+    """What of an env's result is not in shared memory; None: nothing.
+
+    Attributes:
+        result: the whole result, in a tuple; then the memory has nothing of it.
+        infos: by agent.
+        state: the env's global state, in a tuple.
+        failure: instead of a result.
+    """
+
+    result: tuple[Any] | None = None
+    infos: dict | None = None
+    state: tuple[Any] | None = None
+    failure: Failure | None = None
+
+
+def describe(env: Any, env_index: int, *, records_state: bool) -> EnvDescription:
+    """What to tell of an env."""
+    agents = list(getattr(env, "possible_agents", None) or [])
+    return EnvDescription(
+        type(getattr(env, "unwrapped", env)).__name__,
+        agents,
+        {agent: env_spaces(env, agent) for agent in agents},
+        getattr(env, "observation_space", None),
+        getattr(env, "action_space", None),
+        state_space_of(env, env_index) if records_state else None,
+        supports_checkpoint(env),
+    )
+
+
+def run_worker(plan: WorkerPlan | bytes, channel: Channel) -> None:
+    """The main function of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner sees to the end of all
+    with contextlib.suppress(EOFError):  # the runner is gone
+        if isinstance(plan, bytes):
+            try:
+                plan = pickle.loads(plan)
+            except Exception as error:
+                _refuse(channel, Failure.of(error, -1, "unpickling what makes the envs"))
+        assert isinstance(plan, WorkerPlan)
+        _end_with(plan.parent)
+        Worker(plan, channel).run()
+
+
+def _refuse(channel: Channel, failure: Failure) -> NoReturn:
+    channel.send(FIRST, FAILED + pickle.dumps(failure))
+    sys.exit(0)
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after the runner's. While an env is not being called, it learns that from its channel."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_CHECKED_EVERY_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class Worker:
+    """Makes envs, and does with them what it is told to."""
+
+    def __init__(self, plan: WorkerPlan, channel: Channel):
+        self._plan = plan
+        self._channel = channel
+        self._envs: list[Any] = []
+        self._memory: Any = None
+        self._handlers: dict[bytes, Callable[[bytes], Any]] = {
+            STEP: self._step,
+            RESET: self._reset,
+            REMAKE: self._remake,
+            CALL: self._call,
+            SPACES: self._spaces,
+        }
+
+    def run(self) -> None:
+        """Work until told to close, or until the runner is gone."""
+        channel = self._channel
+        rng = np.random.SeedSequence(self._plan.entropy)
+        random.seed(int(rng.generate_state(1)[0]))
+        np.random.seed(rng.generate_state(4))  # noqa: NPY002  (envs that use the global generator)
+        try:
+            descriptions = []
+            for place in range(len(self._plan.contexts)):
+                env, description = self._guarded("constructor", place, self._make, place)
+                self._envs.append(env)
+                descriptions.append(description)
+            channel.send(FIRST, DONE + pickle.dumps(descriptions))
+            fd = channel.recv_file()
+            self._memory = WorkerMemory.mapped(descriptions, fd)
+            os.close(fd)
+            number = self._work()
+        except _EnvError as error:
+            _refuse(channel, error.failure)
+        finally:
+            failure = self._close()
+        channel.send(number, DONE if failure is None else FAILED + pickle.dumps(failure))
+
+    def _work(self) -> int:
+        """Answer each message under its own number; returns that of CLOSE."""
+        while True:
+            number, message = self._channel.recv()
+            if message == CLOSE:
+                return number
+            try:
+                answer = self._handlers[message[:1]](message[1:])
+                answer = DONE if answer is None else DONE + self._pickled(answer)
+            except _EnvError as error:
+                answer = FAILED + pickle.dumps(error.failure)
+            self._channel.send(number, answer)
+
+    def _make(self, place: int) -> tuple[Any, EnvDescription]:
+        context = self._plan.contexts[place]
+        env = as_multi_agent_env(env_creator(self._plan.env)(context))
+        if isinstance(env, ArrayEnv):
+            raise ConfigError(f'gym_env_vectorize_mode="async" is for single envs, but {type(env).__name__} is a batch '
+                              f'that steps by itself; leave it at "sync"')  # fmt: skip
+        check_spaces(env, context.vector_index)
+        return env, describe(env, context.vector_index, records_state=self._plan.records_states)
+
+    def _remake(self, message: bytes) -> EnvDescription:
+        """Make an env anew. If that fails, the place has none, and says so when it is used before the next try."""
+        place = pickle.loads(message)
+        old, self._envs[place] = self._envs[place], None
+        with contextlib.suppress(Exception):
+            old.close()
+        self._envs[place], description = self._guarded("constructor", place, self._make, place)
+        return description
+
+    def _reset(self, message: bytes) -> dict[int, Extra] | None:
+        """Reset some envs."""
+        extras = {}
+        for place, seed in pickle.loads(message):
+            extra = self._tried("reset()", place, self._reset_one, seed)
+            if extra is not None:
+                extras[place] = extra
+        return extras or None
+
+    def _reset_one(self, place: int, seed: int | None) -> Extra | None:
+        result = self._envs[place].reset(seed=seed)
+        slots = self._memory.slots[place].results
+        fits = type(result) is tuple and len(result) == 2 and isinstance(result[1], dict) and slots.write_reset(result)
+        return self._extra(place, result, fits)
+
+    def _step(self, message: bytes) -> dict[int, Extra] | None:
+        """Step some envs; the actions that have no place in the memory are given."""
+        places, given = pickle.loads(message)
+        slots, extras = self._memory.slots, {}
+        for place in places:
+            actions = given[place] if place in given else slots[place].actions.read()
+            extra = self._tried("step()", place, self._step_one, actions)
+            if extra is not None:
+                extras[place] = extra
+        return extras or None
+
+    def _step_one(self, place: int, actions: dict) -> Extra | None:
+        result = self._envs[place].step(actions)
+        slots = self._memory.slots[place].results
+        fits = type(result) is tuple and len(result) == 5 and isinstance(result[4], dict) and slots.write(result)
+        return self._extra(place, result, fits)
+
+    def _extra(self, place: int, result: Any, fits: bool) -> Extra | None:
+        """What is not in the memory, if anything."""
+        tells_infos = fits and tells(result[-1])
+        state = self._unwritten_state(place) if self._plan.records_states else None
+        if fits and not tells_infos and state is None:
+            return None
+        return Extra(None if fits else (result,), result[-1] if tells_infos else None, state)
+
+    def _unwritten_state(self, place: int) -> tuple[Any] | None:
+        """The env's global state, if the memory has no place for it."""
+        state = self._envs[place].state()
+        return None if self._memory.slots[place].results.write_state(state) else (state,)
+
+    def _call(self, message: bytes) -> tuple[Any]:
+        """Call a method of an env, or get an attribute."""
+        place, name, args, kwargs = pickle.loads(message)
+
+        def called() -> Any:
+            value = getattr(self._envs[place], name)
+            return value(*args, **kwargs) if callable(value) else value
+
+        return (self._guarded(f"{name}()", place, called),)
+
+    def _spaces(self, message: bytes) -> Any:
+        place, agent = pickle.loads(message)
+        return self._guarded("its spaces", place, env_spaces, self._envs[place], agent)
+
+    def _tried(self, call: str, place: int, function: Callable[[int, Any], Extra | None], given: Any) -> Extra | None:
+        """What `function` returns, or how it failed."""
+        try:
+            return self._guarded(call, place, function, place, given)
+        except _EnvError as error:
+            return Extra(failure=error.failure)
+
+    def _guarded(self, call: str, place: int, function: Callable[..., Any], *args: Any) -> Any:
+        """Whoever looks knows which env is being called, also if this process ends in it. Raises _EnvError."""
+        if self._memory is not None:
+            self._memory.at[0] = place
+        try:
+            return function(*args)
+        except Exception as error:
+            raise _EnvError(Failure.of(error, self._plan.first + place, call)) from error
+        finally:
+            if self._memory is not None:
+                self._memory.at[0] = -1
+
+    def _pickled(self, answer: Any) -> bytes:
+        """An env's values that can't be pickled are a failure of that env."""
+        try:
+            return pickle.dumps(answer)
+        except Exception as error:
+            if not isinstance(answer, dict):
+                raise _EnvError(Failure.of(error, self._plan.first, "pickling a value")) from error
+        for place, extra in answer.items():
+            try:
+                pickle.dumps(extra)
+            except Exception as error:
+                answer[place] = Extra(failure=Failure.of(error, self._plan.first + place, "pickling what came"))
+        return pickle.dumps(answer)
+
+    def _close(self) -> Failure | None:
+        """Close all envs; returns the first failure."""
+        failures = []
+        for place, env in enumerate(self._envs):
+            if hasattr(env, "close"):
+                try:
+                    env.close()
+                except Exception as error:
+                    failures.append(Failure.of(error, self._plan.first + place, "close()"))
+        return failures[0] if failures else None
+
+
+class _EnvError(Exception):
+    def __init__(self, failure: Failure):
+        super().__init__(failure)
+        self.failure = failure
