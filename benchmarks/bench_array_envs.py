@@ -12,7 +12,8 @@ from reference.gridworld import PlainGridWorld
 
 import fastmarl
 from fastmarl.bench.bare_envs import bare_envs
-from fastmarl.envs.base import MultiAgentEnv, as_multi_agent_env
+from fastmarl.envs.adapters import as_multi_agent_env
+from fastmarl.envs.base import MultiAgentEnv
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.registry import env_creator
 

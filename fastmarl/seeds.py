@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,9 +12,6 @@ import torch
 from fastmarl.errors import ConfigError
 from fastmarl.native._reset_seeds import Children, take_seeds
 from fastmarl.states import whole_number
-
-if TYPE_CHECKING:
-    from fastmarl.runner.goals import Goal
 
 _ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS, _EVALUATION = range(6)
 _WORD = 0xFFFFFFFF
@@ -77,6 +74,15 @@ class Streams:
         return np.random.SeedSequence(self._entropy, spawn_key=(*runner, *key))
 
 
+class EpisodesLeft(Protocol):
+    """A goal, as far as seeds go by it."""
+
+    @property
+    def left_of_envs(self) -> list[int]:
+        """By env, how many episodes it has yet to begin."""
+        ...
+
+
 class ResetSeeds:
     """A seed for every reset of a runner's envs: by (seed, worker_index, incarnation, env index, episode number).
 
@@ -94,7 +100,7 @@ class ResetSeeds:
         self.numbers = [0] * num_envs
         self.last: list[int | None] = [None] * num_envs
         self._streams = streams
-        self._evaluation: tuple[Goal, list[int], list[int] | None] | None = None
+        self._evaluation: tuple[EpisodesLeft, list[int], list[int] | None] | None = None
 
     def __len__(self) -> int:
         return len(self.last)
@@ -132,11 +138,13 @@ class ResetSeeds:
         seeds = [self.take(env_index) for env_index in env_indices]
         return None if None in seeds else seeds  # type: ignore[return-value]
 
-    def evaluate(self, goal: Goal | None, seeds: list[int] | None) -> None:
+    def evaluate(self, goal: EpisodesLeft | None, seeds: list[int] | None) -> None:
         """From now on, resets are for episodes that are evaluated, with these seeds; without a goal, for training."""
         self._evaluation = None if goal is None else (goal, list(goal.left_of_envs), seeds)
 
-    def _for_evaluation(self, env_index: int, goal: Goal, wanted: list[int], seeds: list[int] | None) -> int | None:
+    def _for_evaluation(
+        self, env_index: int, goal: EpisodesLeft, wanted: list[int], seeds: list[int] | None
+    ) -> int | None:
         """An env that failed, or whose episode was discarded, gets the same once more. Those of a batch that take no
         part get what was given before."""
         round_ = wanted[env_index] - goal.left_of_envs[env_index] - 1

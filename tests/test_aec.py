@@ -10,8 +10,8 @@ import pytest
 from pettingzoo import AECEnv
 
 import fastmarl
+from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.aec import AECPettingZooEnv
-from fastmarl.envs.base import as_multi_agent_env
 from fastmarl.envs.checking.values import random_action, same
 from fastmarl.envs.registry import env_creator
 from fastmarl.masks import action_mask

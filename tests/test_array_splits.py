@@ -14,7 +14,7 @@ from test_processes import contents
 
 import fastmarl
 from fastmarl.connectors import FrameStacking, PrevActionsPrevRewards
-from fastmarl.envs.base import as_multi_agent_env
+from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.checking.values import same
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError, EnvCheckError, RewardError

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import vmas
 
-from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.adapters import as_multi_agent_env
+from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.check import check_env
 from fastmarl.envs.checking.values import random_action, same
 from fastmarl.envs.form import check_reset_result, check_step_result

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import fastmarl
-from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.adapters import as_multi_agent_env
+from fastmarl.envs.base import env_spaces
 from fastmarl.envs.form import check_reset_result, check_spaces, check_step_result
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.envs.registry import env_creator

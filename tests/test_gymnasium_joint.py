@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import fastmarl
-from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.adapters import as_multi_agent_env
+from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.check import check_env
 from fastmarl.envs.checking.values import same
 from fastmarl.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumEnv

@@ -12,9 +12,10 @@ import psutil
 from reference.sigints import STEP_TIMEOUT_S, make_runner
 from reference.told import Witness
 
-from fastmarl.runner.building import Envs
+from fastmarl.runner.envs import Envs
 from fastmarl.vector.workers.channel import Channel
-from fastmarl.vector.workers.process import EnvWorkers, WorkerProcess
+from fastmarl.vector.workers.env_workers import EnvWorkers
+from fastmarl.vector.workers.process import WorkerProcess
 
 N_SIGINTS = int(os.environ.get("FASTMARL_SIGINTS", "8"))
 EVERY_NTH_LINE = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "9"))

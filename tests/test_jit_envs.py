@@ -7,7 +7,7 @@ from reference.gridworld import PlainGridWorld, SplitMix64
 from reference.twins import Twins
 
 import fastmarl
-from fastmarl.envs.base import as_multi_agent_env
+from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.envs.jit.gridworld import GridWorld
 from fastmarl.envs.jit.simple_spread import SimpleSpread

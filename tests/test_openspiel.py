@@ -11,7 +11,8 @@ from open_spiel.python.observation import make_observation
 
 import fastmarl
 from fastmarl.envs import openspiel
-from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.adapters import as_multi_agent_env
+from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.check import check_env
 from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.errors import EnvCheckError

@@ -343,7 +343,7 @@ def test_modules_that_do_not_act_hold_nothing_but_their_weights():
         held = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert runner._store.awake == [0, 1]
+    assert runner._store.active == [0, 1]
     assert held < len(names) * 2**17
 
 

@@ -22,7 +22,8 @@ from test_env_contract import pytestmark as pytestmark
 
 import fastmarl
 from fastmarl.config import OF_WORKERS
-from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.adapters import as_multi_agent_env
+from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.values import same
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import (

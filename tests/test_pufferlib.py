@@ -14,7 +14,7 @@ from reference.puffer_rows import Rows, check_replay
 from reference.sampled import Sampled
 
 import fastmarl
-from fastmarl.envs.base import as_multi_agent_env
+from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.pufferlib import PufferLibEnv
 from fastmarl.errors import ConfigError, EnvCheckError, FinishedAgentError
 from fastmarl.testing import check_env

@@ -12,7 +12,7 @@ from test_env_contract import KINDS, steps_of
 from test_env_contract import pytestmark as pytestmark
 
 import fastmarl
-from fastmarl.envs.base import as_multi_agent_env
+from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.checking.values import same
 from fastmarl.envs.registry import env_creator
 

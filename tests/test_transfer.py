@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.acting.transfer import SharedMemory, StagedCopy, make_transfer
+from fastmarl.acting.backends.transfer import SharedMemory, StagedCopy, make_transfer
 
 TRANSFERS = {
     "shared": SharedMemory,

@@ -11,15 +11,15 @@ from fastmarl.acting.backends.compiled import CAPTURING_MODES, CompiledForwards
 from fastmarl.acting.backends.graph_guard import ModuleCapture
 from fastmarl.acting.backends.graphs import Call, Launch, TickGraphs
 from fastmarl.acting.backends.lean import LEAN, LeanModule
+from fastmarl.acting.backends.transfer import Transfer
 from fastmarl.acting.draws import SMALL, ActionSampler, make_action_sampler
-from fastmarl.acting.masks import masked
 from fastmarl.acting.output_checks import ACTIONS, LEAST, LOGITS, LOGP, OutputChecks
 from fastmarl.acting.recurrent_state import LaneState
-from fastmarl.acting.transfer import Transfer
 from fastmarl.columns import Columns
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.errors import ModuleOutputError
 from fastmarl.modules import RLModule
+from fastmarl.modules.layers import masked
 from fastmarl.native._finite import all_finite
 from fastmarl.record.block import Block, Key
 from fastmarl.record.lanes import LaneTable

@@ -4,7 +4,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 
 from fastmarl.errors import ActionMaskError
 from fastmarl.masks import MASK, RULES_OUT_ALL, choices_of, mask_key, mask_row, size_problem
@@ -118,8 +117,3 @@ class ActionMasks:
         lane, place = int(block.lane_R[row]), f"obs[{self.key!r}]" if self.key else f"info[{MASK!r}]"
         agent_id, env_index = self._table.agent_ids[lane], int(self._table.env_L[lane])
         return ActionMaskError(env_index, agent_id, int(block.env_t_R[row]), f"{place} {problem}")
-
-
-def masked(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Logits [..., choices] where the mask, of the same size, is not 0; elsewhere the least finite number."""
-    return logits.masked_fill(mask.reshape(logits.shape) == 0, torch.finfo(logits.dtype).min)

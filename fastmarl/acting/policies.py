@@ -12,10 +12,11 @@ from fastmarl.acting.env_actions import EnvActions
 from fastmarl.acting.inference import ModuleInference
 from fastmarl.acting.masks import ActionMasks
 from fastmarl.connectors.module_connectors import ModuleConnectors
+from fastmarl.episodes.log import EpisodeLog
 from fastmarl.errors import UnknownModuleError
 from fastmarl.modules import RLModule
 from fastmarl.native._records import EpisodeRecord, map_all
-from fastmarl.record.store import ASLEEP, EpisodeStore
+from fastmarl.record.store import INACTIVE
 
 MappingFn = Callable[..., str]  # (agent id, episode) -> module id
 
@@ -54,7 +55,7 @@ class Policies:
     """All policies, by module index.
 
     Args:
-        store: made for these policies.
+        log: of the episodes; its store is made for these policies.
         policies: in the order of their indices.
 
     Attributes:
@@ -63,9 +64,10 @@ class Policies:
         may_differ: whether somebody else's code has run since `renew()`, which may have changed modules.
     """
 
-    def __init__(self, store: EpisodeStore, policies: list[Policy]):
-        self._store = store
-        store.on_wake = self._evaluate
+    def __init__(self, log: EpisodeLog, policies: list[Policy]):
+        self._log = log
+        self._store = log.store
+        self._store.on_activate = self._evaluate
         self.by_index: list[Policy | None] = list(policies)
         self.env_actions = [policy.env_actions for policy in policies]
         self._index_of = {policy.module_id: index for index, policy in enumerate(policies)}
@@ -97,7 +99,7 @@ class Policies:
         record = self._store.table.record(env_index)
         if record.policy_mapping_fn is None:
             return record.only_module
-        module_id = record.policy_mapping_fn(agent_id, self._store.opened_chunk(env_index))
+        module_id = record.policy_mapping_fn(agent_id, self._log.opened_chunk(env_index))
         for index in self._leaving:
             policy = self.at(index)
             if policy.module_id == module_id and record in policy.episodes:
@@ -129,7 +131,7 @@ class Policies:
         `inference.act()` will."""
         begun = perf_counter()
         store, calls = self._store, list[Call]()
-        for index in store.awake:
+        for index in store.active:
             policy, first, end = self.at(index), store.acting_from[index], store.rows[index].n
             if first < end and policy.inference.is_captured():
                 legal = policy.masks.find(store.blocks[index], first, end)
@@ -148,7 +150,7 @@ class Policies:
         self.by_index[index : index + 1] = [policy]
         self.env_actions[index : index + 1] = [policy.env_actions]
         self._index_of[policy.module_id] = index
-        self._store.put_module(index, policy.module_id, policy.connectors)
+        self._store.put_module(index, policy.module_id, policy.connectors.recorded_layout, policy.connectors)
 
     def remove(self, module_id: str) -> None:
         """Give it no new episodes. It stays until those that are running have ended."""
@@ -163,12 +165,12 @@ class Policies:
         running = self._running() if self._leaving else set()
         for index in list(self._leaving):
             if self.at(index).episodes.isdisjoint(running):
-                self._store.lay_to_rest(index)
+                self._store.deactivate(index)
                 self.at(index).rest()
                 self.by_index[index] = None
                 self._leaving.remove(index)
         for policy, block in zip(self.by_index, self._store.blocks, strict=True):
-            if policy is not None and block is ASLEEP:
+            if policy is not None and block is INACTIVE:
                 policy.rest()
 
     def _running(self) -> set[EpisodeRecord]:
@@ -181,7 +183,7 @@ class Policies:
         """Dropout and the like are off in modules that act; they are left in the mode they were in."""
         self._is_sampling = True
         try:
-            for index in self._store.awake:
+            for index in self._store.active:
                 self._evaluate(index)
             yield
         finally:
@@ -203,7 +205,7 @@ class Policies:
     def renew(self) -> None:
         """Modules may have been changed while sampling: see how they are run from now on."""
         self.may_differ = False
-        for index in self._store.awake:
+        for index in self._store.active:
             self.at(index).inference.renew()
 
     def _evaluate(self, index: int) -> None:

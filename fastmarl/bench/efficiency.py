@@ -22,7 +22,6 @@ from fastmarl.bench.bare_envs import MAX_CALLS, TICKS_PER_CALL, BareBatch, BareE
 from fastmarl.columns import Columns
 from fastmarl.config import OF_WORKERS, EnvRunnerConfig
 from fastmarl.distributions import Categorical, DiagGaussian
-from fastmarl.runner.building import evaluation_mode
 from fastmarl.runner.runner import MultiAgentEnvRunner
 from fastmarl.spaces import flatten_struct, map_struct
 
@@ -212,3 +211,16 @@ def _one_torch_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Dropout and the like are off while sampling; the module is left in the mode it was in."""
+    training = [part for part in module.modules() if part.training]
+    if training:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

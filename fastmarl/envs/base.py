@@ -7,32 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from fastmarl.envs.aec import AECPettingZooEnv
-from fastmarl.envs.arrays import ArrayEnv
-from fastmarl.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumEnv
-from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
-from fastmarl.envs.openspiel import OpenSpielEnv
-from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
-from fastmarl.envs.pufferlib import PufferLibEnv
-from fastmarl.envs.vmas import VmasEnv
 from fastmarl.errors import EnvCheckError
-
-ACCEPTED = (
-    "a fastmarl.MultiAgentEnv, RLlib's MultiAgentEnv, a PettingZoo env, an OpenSpiel game, a Gymnasium env with its "
-    "agents in Tuple or Dict spaces, or a batch of envs: a fastmarl.ArrayEnv, a Gymnasium VectorEnv, a vmas world, "
-    "a PufferLib env"
-)
-# The first that adapts an env is taken.
-ADAPTERS = (
-    AECPettingZooEnv,
-    ParallelPettingZooEnv,
-    OpenSpielEnv,
-    TupleGymnasiumEnv,
-    DictGymnasiumEnv,
-    VectorGymnasiumEnv,
-    VmasEnv,
-    PufferLibEnv,
-)
 
 
 class MultiAgentEnv:
@@ -106,32 +81,6 @@ class MultiAgentEnv:
     def get_action_space(self, agent_id: Hashable) -> gym.Space:
         """Raises EnvCheckError if the env has none for this agent."""
         return _space_of(self, "action", agent_id)
-
-
-def as_multi_agent_env(env: Any) -> Any:
-    """The object to sample from: multi-agent envs as they are, others in their adapter (see ADAPTERS).
-
-    RLlib's MultiAgentEnv and envs of your own are recognised by what they have, without importing Ray: reset(), step()
-    and `possible_agents`, get_observation_space(), `observation_spaces` or, if it is no gymnasium.Env,
-    `observation_space`.
-
-    Raises:
-        EnvCheckError: anything else; says what is there and what to do.
-    """
-    if isinstance(env, (MultiAgentEnv, ArrayEnv)):
-        return env
-    for adapter in ADAPTERS:
-        if adapter.adapts(env):
-            return adapter(env)
-    if not (callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))):
-        raise EnvCheckError(f"expected {ACCEPTED}, got {env!r:.200}, which has no reset() and step()")
-    if hasattr(env, "possible_agents") or hasattr(env, "get_observation_space") or hasattr(env, "observation_spaces"):
-        return env
-    if hasattr(env, "observation_space") and not isinstance(env, gym.Env):
-        return env
-    name = type(env).__name__
-    raise EnvCheckError(f"expected {ACCEPTED}, got {name}, an environment of one agent; if it has several, list their "
-                        f"ids in its attribute possible_agents")  # fmt: skip
 
 
 def env_spaces(env: Any, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:

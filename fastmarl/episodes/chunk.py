@@ -11,9 +11,8 @@ from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.native._scatter import waiting_places
 from fastmarl.record.agent_spaces import Spaces
 from fastmarl.record.block import Block, BlockSource
+from fastmarl.record.flags import TERMINATED, TRUNCATED
 
-TERMINATED, TRUNCATED = 1, 2
-FAILED = 4  # beside them, or alone: the env has failed in this step, and was made anew
 ROW, COUNT, MODULE = 0, 1, 7  # columns of Scatter.lanes_now()
 
 

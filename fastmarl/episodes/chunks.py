@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.episodes.chunk import COUNT, TERMINATED, TRUNCATED, ChunkParts
+from fastmarl.episodes.chunk import COUNT, ChunkParts
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.locks import ProcessLock
 from fastmarl.native._chunks import ChunkNotes
@@ -14,6 +14,7 @@ from fastmarl.native._records import ids_of
 from fastmarl.native._scatter import Scatter
 from fastmarl.record.agent_spaces import Spaces
 from fastmarl.record.block import Block
+from fastmarl.record.flags import TERMINATED, TRUNCATED
 
 Own = tuple[Sequence[tuple[int, int, dict]], dict[str, Any], np.ndarray | None]  # infos, custom data, env states
 

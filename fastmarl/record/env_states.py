@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.envs.arrays import ArrayEnv
-from fastmarl.errors import ConfigError, EnvCheckError, EnvStateError
+from fastmarl.errors import ConfigError, EnvStateError
 from fastmarl.spaces import can_hold, described
 
 FIRST_CAPACITY = 64
-ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
-UNIMPLEMENTED = "pettingzoo.utils.env"  # PettingZoo's base classes have a state() that only raises
 
 
 class EnvStates:
@@ -106,47 +102,3 @@ class EnvStates:
     def _misfit(self, expected: str, state: np.ndarray) -> EnvStateError:
         problem = f"expected a state of {expected}, got {described(state)}; correct state() or state_space"
         return EnvStateError(self._env_index, None, self._env_t, problem)
-
-
-class StateRecordingEnv:
-    """reset() and step() of an env, with its state recorded after each."""
-
-    def __init__(self, env: Any, states: EnvStates):
-        self._env = env
-        self._states = states
-
-    def reset(self, *, seed: int | None = None) -> tuple[dict, dict]:
-        result = self._env.reset(seed=seed)
-        self._states.add(self._env.state())
-        return result
-
-    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        result = self._env.step(actions)
-        self._states.add(self._env.state())
-        return result
-
-
-def make_env_states(envs: Sequence[Any]) -> list[EnvStates]:
-    """A recorder for each env, or for each of the batches'.
-
-    Raises:
-        EnvCheckError: an env has no `state()`, or its `state_space` is not one of arrays.
-    """
-    if isinstance(envs[0], ArrayEnv):
-        space = state_space_of(envs[0], 0)
-        return [EnvStates(env_index, space) for env_index in range(sum(batch.num_envs for batch in envs))]
-    return [EnvStates(env_index, state_space_of(env, env_index)) for env_index, env in enumerate(envs)]
-
-
-def state_space_of(env: Any, env_index: int) -> gym.Space | None:
-    bare = getattr(env, "unwrapped", env)
-    name = type(bare).__name__
-    methods = [getattr(each, "state", None) for each in (env, bare)]
-    if not all(map(callable, methods)) or any(getattr(m, "__module__", "") == UNIMPLEMENTED for m in methods):
-        raise EnvCheckError(f"record_env_state=True needs a method state() that returns the global state as an array, "
-                            f"but env {env_index}, {name}, has none; add one, or leave the option out")  # fmt: skip
-    space = next((s for each in (env, bare) if (s := getattr(each, "state_space", None)) is not None), None)
-    if space is not None and not isinstance(space, ARRAY_SPACES):
-        raise EnvCheckError(f"record_env_state=True needs a state that is one array, but the state_space of env "
-                            f"{env_index}, {name}, is {space!r:.200}; let state() return one array")  # fmt: skip
-    return space

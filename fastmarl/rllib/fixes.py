@@ -1,4 +1,4 @@
-"""Which of RLlib's defects are corrected on request, and the classes that do it.
+"""Which of RLlib's defects are corrected on request.
 
 What RLlib raises on, loses or leaks is always put right; that needs no option. Here are the corrections of data that
 RLlib returns and that are merely wrong: by default they stay as RLlib has them, to the bit. See docs/differences.md.
@@ -6,11 +6,9 @@ RLlib returns and that are merely wrong: by default they stay as RLlib has them,
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from fastmarl.errors import ConfigError
-from fastmarl.rllib import variants
 
 Who = Literal["runner", "episode"]
 
@@ -78,30 +76,3 @@ def parse_fixes(fixes: Literal["all"] | Iterable[str]) -> frozenset[str]:
         raise ConfigError(f"unknown fixes {unknown}; what can be switched is {known}; all else is always corrected")
     numbers = frozenset(number_of[name] for name in names)
     return numbers | SAME_FLAGS if numbers & SAME_FLAGS else numbers
-
-
-def variant(cls: type, fixes: frozenset[str], sampler: str) -> type:
-    """The kind of runner class `cls` that has these options, the same one each time.
-
-    A variant of fastmarl's own class pickles by import. One of a subclass (which may stand in a notebook) has no place
-    to be imported from, so that cloudpickle sends it by value, with its bases by import where they have a module.
-
-    Args:
-        cls: fastmarl's runner class, a subclass of it, or a variant of one of these: options are not added to those
-            that it has, they replace them.
-        fixes: as `parse_fixes` gives them.
-        sampler: "exact" or "fast".
-    """
-    if sampler not in variants.SAMPLERS:
-        raise ConfigError(f"sampler must be one of {list(variants.SAMPLERS)}, got {sampler!r}")
-    origin = getattr(cls, "variant_of", cls)
-    if origin is variants.own_runner_class():
-        return getattr(variants, variants.runner_name(fixes, sampler))
-    return _local_variant(origin, fixes, sampler)
-
-
-@cache
-def _local_variant(origin: type, fixes: frozenset[str], sampler: str) -> type:
-    name = f"{origin.__name__}[{variants.runner_name(fixes, sampler)}]"
-    members: dict[str, Any] = variants.runner_members(origin, fixes, sampler)
-    return type(name, (origin,), {**members, "__module__": origin.__module__, "__qualname__": name})

@@ -7,9 +7,8 @@ at the top of the tree, where only a misspelt argument puts them. The order of k
 
 import functools
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -46,43 +45,11 @@ from ray.rllib.utils.metrics import (
 from ray.rllib.utils.metrics.stats import EmaStats, LifetimeSumStats, MaxStats, MeanStats, MinStats, SumStats
 from ray.rllib.utils.metrics.utils import to_snake_case
 
+from fastmarl.rllib.recording.counts import CallCounts, EpisodeNumbers
+
 Path = tuple[str, ...]
 LOST_REWARD = "unattributed_reward"
 COUNTERS = (NUM_ENV_STEPS_SAMPLED, NUM_EPISODES, NUM_AGENT_STEPS_SAMPLED, NUM_MODULE_STEPS_SAMPLED, LOST_REWARD)
-
-
-@dataclass
-class CallCounts:
-    """What one call of sample() has counted.
-
-    Counts by agent and by module are of observations, as RLlib's are: the steps in whose observation dict an agent was.
-    No count in them is 0.
-    """
-
-    env_steps: int = 0
-    agent_observations: dict[Hashable, int] = field(default_factory=dict)
-    module_observations: dict[str, int] = field(default_factory=dict)
-    episodes: int = 0  # that have ended
-    step_failures: int = 0
-    resets: int = 0  # of all envs at once, before the first tick
-    ticks: int = 0  # steps of all envs at once
-    forwards: int = 0  # ticks in which modules were asked
-    lost_reward: float | None = None  # sum of what was paid for no transition; None: nothing was
-    lengths: list[int] = field(default_factory=list)  # per tick: sum of the lengths of the chunks under way after it
-    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Totals of the stages "connect", "forward", "act" and "env_step"."""
-
-
-@dataclass(slots=True)
-class EpisodeNumbers:
-    """A finished episode in numbers, all its chunks taken together. Agents go by their names in the metrics."""
-
-    length: int  # in env steps
-    episode_return: float
-    duration_s: float
-    agent_returns: dict[str, float]
-    agent_steps: dict[str, int]
-    module_returns: dict[str, float]
 
 
 class RunnerMetrics:

@@ -1,6 +1,7 @@
 """RLlib's runner with fastmarl's core behind it."""
 
 import logging
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
@@ -11,10 +12,11 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnv
 from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics import ENV_RESET_TIMER
 
+from fastmarl.errors import ConfigError
 from fastmarl.native._call_guard import CallGuard
 from fastmarl.rllib.env_contexts import VectorIndex, numbered
-from fastmarl.rllib.episodes.episode import MultiAgentEpisode
-from fastmarl.rllib.fixes import parse_fixes, variant
+from fastmarl.rllib.episodes.episode import MultiAgentEpisode, episode_class
+from fastmarl.rllib.fixes import FIXES, parse_fixes
 from fastmarl.rllib.metrics import RunnerMetrics, distinct_names
 from fastmarl.rllib.provable import slow_path_reasons
 from fastmarl.rllib.recording.records import ChunkNumbers, summed_up
@@ -23,6 +25,7 @@ from fastmarl.rllib.sampling.sampler import FastSampler
 from fastmarl.rllib.seeding import env_seeds, seed_action_spaces
 
 logger = logging.getLogger(__name__)
+SAMPLERS = ("exact", "fast")
 MOST_RESTARTS = 10  # of one env in a row
 
 
@@ -264,3 +267,50 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
                     raise
                 self.restart_env(env_index, error)
         raise AssertionError
+
+
+def variant(cls: type, fixes: frozenset[str], sampler: str) -> type:
+    """The kind of runner class `cls` that has these options, the same one each time.
+
+    A variant of fastmarl's own class pickles by import. One of a subclass (which may stand in a notebook) has no place
+    to be imported from, so that cloudpickle sends it by value, with its bases by import where they have a module.
+
+    Args:
+        cls: fastmarl's runner class, a subclass of it, or a variant of one of these: options are not added to those
+            that it has, they replace them.
+        fixes: as `parse_fixes` gives them.
+        sampler: "exact" or "fast".
+    """
+    if sampler not in SAMPLERS:
+        raise ConfigError(f"sampler must be one of {list(SAMPLERS)}, got {sampler!r}")
+    return _variant(getattr(cls, "variant_of", cls), fixes, sampler)
+
+
+def __getattr__(name: str) -> Any:
+    """`MultiAgentEnvRunner__exact__01_45` is the class with the corrections 01 and 45: any process can import it."""
+    _, sampler, numbers, *_ = [*name.split("__"), "", ""]
+    fixes = frozenset(numbers.split("_")) - {"none"}
+    if sampler not in SAMPLERS or not fixes <= FIXES.keys() or name != _name_with(fixes, sampler):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _variant(MultiAgentEnvRunner, fixes, sampler)
+
+
+def _name_with(fixes: frozenset[str], sampler: str) -> str:
+    return f"{MultiAgentEnvRunner.__name__}__{sampler}__{'_'.join(sorted(fixes)) or 'none'}"
+
+
+@cache
+def _variant(origin: type, fixes: frozenset[str], sampler: str) -> type:
+    name = _name_with(fixes, sampler)
+    if origin is not MultiAgentEnvRunner:
+        name = f"{origin.__name__}[{name}]"
+    members = {
+        "__module__": origin.__module__,
+        "__qualname__": name,
+        "__doc__": origin.__doc__,
+        "fixes": fixes,
+        "sampler": sampler,
+        "episode_class": episode_class(fixes),
+        "variant_of": origin,
+    }
+    return type(name, (origin,), members)

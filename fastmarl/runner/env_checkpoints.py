@@ -8,7 +8,7 @@ import numpy as np
 
 from fastmarl.envs.resumable import supports_checkpoint
 from fastmarl.errors import ConfigError, EnvWorkerError
-from fastmarl.runner.building import Envs
+from fastmarl.runner.envs import Envs
 
 
 def states_of_envs(envs: Envs, env_indices: Sequence[int]) -> dict[int, Any]:

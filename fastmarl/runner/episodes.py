@@ -7,12 +7,13 @@ from typing import Any
 
 from fastmarl.acting.policies import Policies
 from fastmarl.config import EnvRunnerConfig
-from fastmarl.episodes.chunk import FAILED
+from fastmarl.episodes.log import EpisodeLog
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.modules import MultiRLModule
 from fastmarl.native._records import note_reset_seeds
+from fastmarl.record.flags import FAILED
 from fastmarl.record.lanes import LaneTable
-from fastmarl.record.store import EpisodeStore
+from fastmarl.record.store import RowStore
 from fastmarl.runner.goals import Goal
 from fastmarl.runner.metrics import MetricsLogger, RunnerMetrics
 from fastmarl.seeds import ResetSeeds
@@ -33,7 +34,8 @@ class RunnerEpisodes:
     _listeners: dict[str, tuple[Callable[..., Any], ...]]
     _policies: Policies
     _seeds: ResetSeeds
-    _store: EpisodeStore
+    _log: EpisodeLog
+    _store: RowStore
     _table: LaneTable
     _to_reset: set[int]
     _has_forgotten = False
@@ -55,7 +57,7 @@ class RunnerEpisodes:
         if all_done & FAILED:
             self._goal.take_back(env_index, *self._store.taken_back)
         elif self._listeners["on_episode_step"]:
-            self._call_for_env("on_episode_step", env_index, self._store.running_chunk(env_index))
+            self._call_for_env("on_episode_step", env_index, self._log.running_chunk(env_index))
         if all_done == FAILED:
             self._store.drop_episode(env_index)
             self._to_reset.add(env_index)
@@ -65,11 +67,11 @@ class RunnerEpisodes:
 
     def _end_episodes(self, env_indices: list[int], flags: list[int]) -> None:
         """Close these envs' episodes."""
-        ids = self._store.finish_episodes(env_indices, flags)
+        ids = self._log.finish_episodes(env_indices, flags)
         self._goal.finished_ids.update(zip(ids, env_indices, strict=True))
         self._to_reset.update(env_indices)
         if self._listeners["on_episode_end"]:
-            for env_index, chunk in zip(env_indices, self._store.ended_chunks()[-len(env_indices) :], strict=True):
+            for env_index, chunk in zip(env_indices, self._log.ended_chunks()[-len(env_indices) :], strict=True):
                 earlier = self._earlier_chunks.pop(chunk.id_, [])
                 self._call_for_env("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
 
@@ -84,16 +86,16 @@ class RunnerEpisodes:
         if self._to_reset:
             self.env.rest(self._to_reset)
         for together in [[i] for i in env_indices] if self._listeners["on_episode_created"] else [env_indices]:
-            self._store.open_episodes(together)
+            self._log.open_episodes(together)
             self._policies.begin_episodes(together, self.config.policy_mapping_fn)
             if self._listeners["on_episode_created"]:
                 (env_index,) = together
-                self._call_for_env("on_episode_created", env_index, self._store.running_chunk(env_index))
+                self._call_for_env("on_episode_created", env_index, self._log.running_chunk(env_index))
         self.env.reset(env_indices)
         note_reset_seeds(self._table.records, self._seeds.last, env_indices)
         if self._listeners["on_episode_start"]:
             for env_index in env_indices:
-                self._call_for_env("on_episode_start", env_index, self._store.running_chunk(env_index))
+                self._call_for_env("on_episode_start", env_index, self._log.running_chunk(env_index))
         self._counts.reset_seconds += perf_counter() - begun
 
     def _rescue_into(self, kept: list[MultiAgentEpisode]) -> None:
@@ -101,7 +103,7 @@ class RunnerEpisodes:
         self._policies.leave_modes()
         self._stamp_actions()
         known = set(map(id, kept))
-        kept += [chunk for chunk in self._store.finished_chunks() if id(chunk) not in known]
+        kept += [chunk for chunk in self._log.finished_chunks() if id(chunk) not in known]
 
     def _drop_begun(self, env_indices: set[int]) -> None:
         """Drop the running episodes of which a step was made, or whose policies are not those that it would have now,

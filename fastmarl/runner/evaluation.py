@@ -9,11 +9,11 @@ import torch
 
 from fastmarl.acting.policies import Policies
 from fastmarl.connectors.env_to_module import EnvToModule
+from fastmarl.episodes.log import EpisodeLog
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import ConfigError, RunnerStoppedError
 from fastmarl.native._call_guard import CallGuard
-from fastmarl.record.store import EpisodeStore
-from fastmarl.runner.building import Envs
+from fastmarl.runner.envs import Envs
 from fastmarl.runner.goals import Goal, episodes_goal
 from fastmarl.runner.metrics import RunnerMetrics
 from fastmarl.seeds import ResetSeeds, Streams
@@ -35,7 +35,7 @@ class RunnerEvaluation:
     _policies: Policies
     _rng: np.random.Generator
     _seeds: ResetSeeds
-    _store: EpisodeStore
+    _log: EpisodeLog
     _streams: Streams
     _to_reset: set[int]
 
@@ -91,18 +91,18 @@ class RunnerEvaluation:
         self._goal = goal
         with self._apart(goal, seeds):
             self._drop_begun(set())
-            self._store.renew()
+            self._log.renew()
             try:
                 with self._policies.sampling():
                     self._reset_envs(goal.begin(range(n_envs)))
                     self._run(goal, explore)
                 self._stamp_actions()
-                self._evaluated += _in_order(goal.wanted(self._store.end_chunks()), goal, n_envs)
+                self._evaluated += _in_order(goal.wanted(self._log.end_chunks()), goal, n_envs)
             except BaseException:
                 self._keep_evaluated(goal)
                 raise
-            self._store.sum_up()
-            self._store.end_call()
+            self._log.sum_up()
+            self._log.end_call()
             self._policies.tidy()
         self._is_whole = True
         episodes, self._evaluated = self._evaluated, []

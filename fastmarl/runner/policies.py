@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastmarl.acting.backends.transfer import Transfer
 from fastmarl.acting.env_actions import EnvActions
 from fastmarl.acting.inference import InferenceOptions, ModuleInference
 from fastmarl.acting.masks import ActionMasks
 from fastmarl.acting.policies import MappingFn, Policies, Policy
-from fastmarl.acting.transfer import Transfer
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors.env_to_module import EnvToModule
 from fastmarl.connectors.module_connectors import ModuleConnectors
@@ -19,7 +19,8 @@ from fastmarl.errors import ConfigError
 from fastmarl.modules import MultiRLModule, RLModule
 from fastmarl.native._call_guard import CallGuard
 from fastmarl.record.lanes import LaneTable
-from fastmarl.runner.building import Envs, make_connectors, make_module, spaces_of, warn_of_objects
+from fastmarl.runner.building import make_connectors, make_module, spaces_of, warn_of_objects
+from fastmarl.runner.envs import Envs
 from fastmarl.seeds import Streams
 
 ToTrain = Collection[str] | Callable[..., bool]

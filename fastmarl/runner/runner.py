@@ -6,22 +6,22 @@ from typing import Any
 
 import gymnasium as gym
 
+from fastmarl.acting.backends.transfer import make_transfer
 from fastmarl.acting.policies import Policies
-from fastmarl.acting.transfer import make_transfer
 from fastmarl.callbacks import EVENTS, listeners
 from fastmarl.columns import Recorded
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.episodes.kept_chunks import KeptChunks
+from fastmarl.episodes.log import EpisodeLog
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.selection import only_modules
 from fastmarl.errors import ConfigError, RunnerStoppedError
 from fastmarl.native._call_guard import CallGuard
+from fastmarl.record.agent_spaces import AgentSpaces
 from fastmarl.record.block import own_key
-from fastmarl.record.env_states import make_env_states
 from fastmarl.record.lanes import LaneTable
-from fastmarl.record.store import EpisodeStore
+from fastmarl.record.store import RowStore
 from fastmarl.runner.building import (
-    Envs,
     check_module_options,
     make_env_to_module,
     make_inference_options,
@@ -30,6 +30,7 @@ from fastmarl.runner.building import (
     spaces_of,
 )
 from fastmarl.runner.devices import choose_device
+from fastmarl.runner.envs import Envs, make_env_states, make_vector
 from fastmarl.runner.episodes import RunnerEpisodes
 from fastmarl.runner.evaluation import RunnerEvaluation
 from fastmarl.runner.goals import Goal, make_goal
@@ -37,7 +38,6 @@ from fastmarl.runner.metrics import RunnerMetrics
 from fastmarl.runner.policies import RunnerPolicies
 from fastmarl.runner.state import RunnerState
 from fastmarl.seeds import ResetSeeds, Streams
-from fastmarl.vector import make_vector
 from fastmarl.vector.failures import FailureOptions, Failures
 from fastmarl.vector.wiring import VectorParts
 
@@ -144,21 +144,20 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
         self._table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
         policies = [self._make_policy(*item, self.env_to_module.get(item[0])) for item in self.module.items()]
         states = make_env_states(envs.all) if config.record_env_state else []
-        self._store = EpisodeStore(
+        self._store = RowStore(
             [policy.connectors.recorded_layout for policy in policies],
             [policy.module_id for policy in policies],
             self._table,
-            envs.spaces,
             config.episode_lookback_horizon,
-            env_states=states,
             connectors=[policy.connectors for policy in policies],
             rewards=make_reward_connector(config),
-            max_summaries=config.metrics_num_episodes_for_smoothing,
         )
-        self._policies = Policies(self._store, policies)
+        self._log = EpisodeLog(self._store, env_states=states, max_summaries=config.metrics_num_episodes_for_smoothing)
+        self._policies = Policies(self._log, policies)
         parts = VectorParts(
             seeds=self._seeds,
             store=self._store,
+            agent_spaces=AgentSpaces(self._table, envs.spaces),
             env_actions=self._policies.env_actions,
             seconds=self._counts.seconds,
             check=not config.disable_env_checking,
@@ -171,7 +170,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
         self._to_reset = set(range(self.num_envs))
         self._goal = make_goal(config, 0, None, self.num_envs)  # of the current call, or the last one
 
-    def _failures_of(self, store: EpisodeStore) -> Failures:
+    def _failures_of(self, store: RowStore) -> Failures:
         """What is done about envs that fail, whose episodes are in this store; restarts are remembered."""
         if self._failures is None:
             config = self.config
@@ -252,20 +251,20 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
         begin = goal.begin(range(self.num_envs))
         if force_reset or goal.counts_episodes:
             self._drop_begun(set(begin))
-            self._store.renew()
+            self._log.renew()
         try:
             with self._policies.sampling():
                 self._reset_envs(sorted(self._to_reset.intersection(begin)))
                 self._run(goal, explore)
             self._stamp_actions()
-            chunks = goal.wanted(self._store.end_chunks())
+            chunks = goal.wanted(self._log.end_chunks())
             self._rescued += chunks
         except BaseException:
             self._keep_finished(goal)
             raise
-        self._counts.add_call(goal, self._store.sum_up())
-        blocks = [self._store.blocks[module] for module in self._store.awake]
-        self._store.end_call()
+        self._counts.add_call(goal, self._log.sum_up())
+        blocks = [self._store.blocks[module] for module in self._store.active]
+        self._log.end_call()
         self._policies.tidy()
         self._remember(chunks)
         self._is_whole = True
@@ -301,7 +300,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
         begun = perf_counter()
         self.env.recv(self._after_step, after_each=bool(self._listeners["on_episode_step"]))
         if self._table.respawned:
-            self._store.split_respawned()
+            self._log.split_respawned()
         self._counts.seconds["vector"] += perf_counter() - begun
         if self._to_reset:
             self._begin_next(goal)
@@ -318,7 +317,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
             seconds["connect"] += perf_counter() - begun
         if self._inference_options.graphs is not None and not goal.random_actions:
             self._policies.launch(self._inference_options.graphs, explore, seconds)
-        for module in store.awake:
+        for module in store.active:
             first, end = store.acting_from[module], store.rows[module].n
             if first == end:
                 continue
@@ -351,7 +350,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
         for env_index in range(self.num_envs):
             self._store.take_back(env_index, whole_chunk=False)
         goal.env_steps -= self.env.n_stepping  # nobody will hear of them
-        self._counts.add_call(goal, self._store.sum_up())
+        self._counts.add_call(goal, self._log.sum_up())
         self.env.forget()
 
     def _module_for(self, agent_id: Hashable, env_index: int) -> int:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from fastmarl.acting.policies import MappingFn, Policies
+from fastmarl.episodes.log import EpisodeLog
 from fastmarl.errors import ConfigError
-from fastmarl.record.store import ASLEEP, EpisodeStore
+from fastmarl.record.store import INACTIVE
 from fastmarl.runner.row_states import LaneMemory, ModuleRowsState, rows_state
 from fastmarl.states import check_keys, check_mapping, column_of, whole_number
 
@@ -25,9 +26,9 @@ OF_EPISODES = (
 MOST_STEPS = 2**31 - 2
 
 
-def episodes_state(store: EpisodeStore, policies: Policies, env_indices: Sequence[int]) -> dict[str, Any]:
+def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[int]) -> dict[str, Any]:
     """The running episodes of these envs, at the end of a call; parts of it may be the store's own."""
-    table = store.table
+    store, table = log.store, log.store.table
     lanes = [lane for env_index in env_indices for lane in table.record(env_index).lanes]
     numbers = np.full(len(table.row_L), -1, np.int64)
     numbers[lanes] = np.arange(len(lanes))
@@ -35,17 +36,17 @@ def episodes_state(store: EpisodeStore, policies: Policies, env_indices: Sequenc
         store.module_ids[module]: rows_state(
             store.blocks[module], store.acting_from[module], numbers, _memory(policies, module)
         )
-        for module in store.awake
+        for module in store.active
     }
     return {
-        "episodes": [_episode_state(store, env_index) for env_index in env_indices],
+        "episodes": [_episode_state(log, env_index) for env_index in env_indices],
         "agents": {name: getattr(table, array)[lanes] for name, (array, _) in OF_AGENTS.items()},
         "modules": {module_id: state for module_id, state in modules.items() if len(state["agent"])},
     }
 
 
-def _episode_state(store: EpisodeStore, env_index: int) -> dict[str, Any]:
-    table, ids = store.table, store.module_ids
+def _episode_state(log: EpisodeLog, env_index: int) -> dict[str, Any]:
+    table, ids = log.store.table, log.store.module_ids
     record, env = table.record(env_index), table.envs[env_index]
     places = {lane: place for place, lane in enumerate(record.lanes)} | {-1: -1}
     return {
@@ -67,7 +68,7 @@ def _episode_state(store: EpisodeStore, env_index: int) -> dict[str, Any]:
         "module_returns": {ids[module]: total for module, total in record.module_returns.items()},
         "custom_data": record.custom_data,
         "infos": [[env_t, places[lane], info] for env_t, lane, info in env.infos],
-        "env_states": store.kept_states(env_index),
+        "env_states": log.kept_states(env_index),
     }
 
 
@@ -76,7 +77,7 @@ class EpisodesState:
 
     Args:
         state: see there.
-        store, policies: where the episodes are to go on.
+        log, policies: where the episodes are to go on.
         in_arrays: whether the envs are batches that step in arrays.
 
     Attributes:
@@ -86,18 +87,18 @@ class EpisodesState:
         ConfigError: it does not fit these, or is damaged.
     """
 
-    def __init__(self, state: Any, store: EpisodeStore, policies: Policies, *, in_arrays: bool):
+    def __init__(self, state: Any, log: EpisodeLog, policies: Policies, *, in_arrays: bool):
         check_keys("the running episodes", state, ("episodes", "agents", "modules"))
         if not isinstance(state["episodes"], list):
             raise ConfigError(f"the running episodes must be a list, got {type(state['episodes']).__name__}")
         self._modules = policies.indices()
         self._episodes = [self._checked_episode(episode) for episode in state["episodes"]]
         self.env_indices: list[int] = [episode["env_index"] for episode in self._episodes]
-        n_envs = len(store.table.envs)
+        n_envs = len(log.store.table.envs)
         if sorted(set(self.env_indices)) != self.env_indices or (self.env_indices and self.env_indices[-1] >= n_envs):
             raise ConfigError(f"running episodes must be of different envs below {n_envs}, got {self.env_indices}")
         for episode in self._episodes:
-            store.check_states(episode["env_index"], episode["env_states"])
+            log.check_states(episode["env_index"], episode["env_states"])
         self._n_agents = n = sum(len(episode["agent_ids"]) for episode in self._episodes)
         check_keys("the agents of running episodes", state["agents"], OF_AGENTS)
         self._of_agents = {
@@ -107,37 +108,37 @@ class EpisodesState:
         check_mapping("the rows of running episodes", state["modules"])
         self._rows = {
             self._index_of(module_id): ModuleRowsState(
-                module_id, rows, n, *store.layouts_of(self._index_of(module_id)),
+                module_id, rows, n, *log.store.layouts_of(self._index_of(module_id)),
                 _memory(policies, self._index_of(module_id)),
             )
             for module_id, rows in state["modules"].items()
         }  # fmt: skip
         self._module_of_agents = self._checked_agents(in_arrays)
 
-    def put(self, store: EpisodeStore, policies: Policies, mapping_fn: MappingFn | None) -> None:
-        """Have the episodes go on in a store that has none, with the policies."""
-        table = store.table
+    def put(self, log: EpisodeLog, policies: Policies, mapping_fn: MappingFn | None) -> None:
+        """Have the episodes go on in a log that has none, with the policies."""
+        store, table = log.store, log.store.table
         lanes = table.take_lanes([agent for episode in self._episodes for agent in episode["agent_ids"]])
         table.module_L[lanes] = self._module_of_agents
         for array, values in self._of_agents.items():
             getattr(table, array)[lanes] = values
         for module, rows in self._rows.items():
-            if store.blocks[module] is ASLEEP:
-                store.wake(module)
+            if store.blocks[module] is INACTIVE:
+                store.activate(module)
             rows.put(store.blocks[module], table, lanes, _memory(policies, module))
             store.acting_from[module] = rows.n_acted
-        store.open_episodes(self.env_indices)
+        log.open_episodes(self.env_indices)
         policies.begin_episodes(self.env_indices, mapping_fn)
         first = 0
         for episode in self._episodes:
             end = first + len(episode["agent_ids"])
-            self._put_episode(episode, lanes[first:end].tolist(), store)
+            self._put_episode(episode, lanes[first:end].tolist(), log)
             first = end
         store.begin_actions()
         policies.end_evaluation()  # modules that were woken are in that mode
 
-    def _put_episode(self, episode: dict[str, Any], lanes: list[int], store: EpisodeStore) -> None:
-        table, env_index = store.table, episode["env_index"]
+    def _put_episode(self, episode: dict[str, Any], lanes: list[int], log: EpisodeLog) -> None:
+        table, env_index = log.store.table, episode["env_index"]
         table.env_L[lanes] = env_index
         record, env = table.record(env_index), table.envs[env_index]
         record.id_ = episode["id_"]
@@ -159,7 +160,7 @@ class EpisodesState:
         for agent_id in episode["agent_ids"]:
             if agent_id not in table.spaces[env_index]:
                 table.on_new_agent(env_index, agent_id)
-        store.put_states(env_index, episode["env_states"], episode["env_t"])
+        log.put_states(env_index, episode["env_states"], episode["env_t"])
 
     # Checks.
 

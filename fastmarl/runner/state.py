@@ -13,13 +13,13 @@ from fastmarl.acting.policies import Policies
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors.env_to_module import EnvToModule
+from fastmarl.episodes.log import EpisodeLog
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.modules import MultiRLModule
 from fastmarl.native._call_guard import CallGuard
 from fastmarl.record.lanes import LaneTable
-from fastmarl.record.store import EpisodeStore
-from fastmarl.runner.building import Envs
 from fastmarl.runner.env_checkpoints import check_envs, put_states_of_envs, states_of_envs
+from fastmarl.runner.envs import Envs
 from fastmarl.runner.metrics import RunnerMetrics
 from fastmarl.runner.running_episodes import EpisodesState, episodes_state
 from fastmarl.seeds import ResetSeeds
@@ -61,7 +61,7 @@ class RunnerState:
     _envs: Envs
     _is_whole: bool
     _policies: Policies
-    _store: EpisodeStore
+    _log: EpisodeLog
     _table: LaneTable
     _to_reset: set[int]
 
@@ -201,7 +201,7 @@ class RunnerState:
             if record is not None and env_index not in self._to_reset and not outdated(env_index)
             if self._envs.is_batch or env_index in states
         ]
-        episodes = deepcopy(episodes_state(self._store, self._policies, running))
+        episodes = deepcopy(episodes_state(self._log, self._policies, running))
         return {"num_envs": len(self._seeds), "envs": states, "turns": self.env.turns(), **episodes}
 
     def _checked_episodes(self, state: Any) -> EpisodesState | None:
@@ -223,7 +223,7 @@ class RunnerState:
             return None
         check_envs(self._envs, state["envs"])
         episodes = {name: state[name] for name in ("episodes", "agents", "modules")}
-        found = EpisodesState(episodes, self._store, self._policies, in_arrays=self._envs.is_batch)
+        found = EpisodesState(episodes, self._log, self._policies, in_arrays=self._envs.is_batch)
         if not self._envs.is_batch and not set(found.env_indices) <= state["envs"].keys():
             raise ConfigError(f"there are running episodes of the envs {found.env_indices}, but states of the envs "
                               f"{list(state['envs'])} alone")  # fmt: skip
@@ -239,7 +239,7 @@ class RunnerState:
         found = self._checked_episodes(own)  # with the new parts: modules may have other numbers there
         assert found is not None
         put_states_of_envs(self._envs, state["envs"])
-        found.put(self._store, self._policies, self.config.policy_mapping_fn)
+        found.put(self._log, self._policies, self.config.policy_mapping_fn)
         self.env.resume(found.env_indices, state["turns"])
         self._to_reset.difference_update(found.env_indices)
         self._is_whole = True

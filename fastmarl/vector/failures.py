@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fastmarl.episodes.chunk import FAILED, TRUNCATED
-from fastmarl.record.store import EpisodeStore
+from fastmarl.record.flags import FAILED, TRUNCATED
+from fastmarl.record.store import RowStore
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Failures:
     def __init__(
         self,
         options: FailureOptions,
-        store: EpisodeStore,
+        store: RowStore,
         counts: Counter[str],
     ):
         self._options = options
@@ -45,7 +45,7 @@ class Failures:
         self._in_a_row: Counter[int] = Counter()
         self.bind(store)
 
-    def bind(self, store: EpisodeStore) -> None:
+    def bind(self, store: RowStore) -> None:
         """From now on the episodes are in this store, in which no env has made a step."""
         self._store = store
         self._steps_at_restart: dict[int, int] = {}

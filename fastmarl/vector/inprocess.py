@@ -7,10 +7,9 @@ from typing import Any
 
 from fastmarl.envs.form import check_step_result
 from fastmarl.native._actions import ActionDicts
-from fastmarl.record.env_states import StateRecordingEnv
 from fastmarl.vector.results import write_reset, write_step
-from fastmarl.vector.wiring import AfterStep, VectorParts
-from fastmarl.vector.workers.units import in_order
+from fastmarl.vector.state_env import StateRecordingEnv
+from fastmarl.vector.wiring import AfterStep, VectorParts, in_order
 
 Slot = tuple[int, Any, Any]  # env index, env, its lanes
 ActionDict = Callable[[Any], dict]  # lanes -> actions by agent id

@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import gymnasium as gym
 
-if TYPE_CHECKING:
-    from fastmarl.vector.workers.process import WorkerProcess
-    from fastmarl.vector.workers.shm import EnvDescription
+
+@dataclass
+class EnvDescription:
+    """What is known of an env in a worker.
+
+    Attributes:
+        name: of its class.
+        possible_agents: ids of all that can appear; empty: any id.
+        spaces: (observation space, action space) of these.
+        observation_space, action_space: those for all agents, if the env has such.
+        state_space: of its global states, if they are recorded.
+        supports_checkpoint: whether it tells its own state.
+    """
+
+    name: str
+    possible_agents: list[Hashable]
+    spaces: dict[Hashable, tuple[gym.Space, gym.Space]]
+    observation_space: gym.Space | None
+    action_space: gym.Space | None
+    state_space: gym.Space | None
+    supports_checkpoint: bool
+
+
+class Worker(Protocol):
+    """What a RemoteEnv asks of the worker process that its env is in."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def call(self, place: int, name: str, args: tuple, kwargs: dict[str, Any]) -> Any: ...
+
+    def spaces(self, place: int, agent_id: Hashable) -> tuple[gym.Space, gym.Space]: ...
 
 
 class RemoteEnv:
@@ -20,7 +50,7 @@ class RemoteEnv:
         description: what the worker tells of it.
     """
 
-    def __init__(self, worker: WorkerProcess, place: int, description: EnvDescription):
+    def __init__(self, worker: Worker, place: int, description: EnvDescription):
         self._worker = worker
         self._place = place
         self._description = description

@@ -3,10 +3,10 @@
 from typing import Any
 
 from fastmarl.envs.form import check_reset_result, check_step_result
-from fastmarl.record.store import EpisodeStore
+from fastmarl.record.store import RowStore
 
 
-def write_reset(store: EpisodeStore, env_index: int, result: Any, unchecked: set[int]) -> None:
+def write_reset(store: RowStore, env_index: int, result: Any, unchecked: set[int]) -> None:
     """Write first observations; those of envs in `unchecked` are looked at closely before, once.
 
     Raises:
@@ -22,7 +22,7 @@ def write_reset(store: EpisodeStore, env_index: int, result: Any, unchecked: set
         raise
 
 
-def write_step(store: EpisodeStore, env_index: int, result: Any, unchecked: set[int]) -> int:
+def write_step(store: RowStore, env_index: int, result: Any, unchecked: set[int]) -> int:
     """Write a step; the first one of envs in `unchecked` is looked at closely before.
 
     Returns:

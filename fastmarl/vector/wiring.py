@@ -3,13 +3,16 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fastmarl.acting.env_actions import EnvActions
+from fastmarl.record.agent_spaces import AgentSpaces
 from fastmarl.record.env_states import EnvStates
-from fastmarl.record.store import EpisodeStore
+from fastmarl.record.store import RowStore
 from fastmarl.seeds import ResetSeeds
 from fastmarl.vector.failures import Failures
 
+Part = TypeVar("Part")
 AfterStep = Callable[[list[int], list[int]], None]  # env indices, flags of `__all__`: these envs' steps are recorded
 
 
@@ -20,6 +23,7 @@ class VectorParts:
     Attributes:
         seeds: of the envs' resets.
         store: where steps go to.
+        agent_spaces: of the agents that have joined.
         env_actions: where actions come from, by module index; may get longer.
         seconds: takes "timed_env", "timed_scatter" and "timed_send".
         check: whether each env's first results are checked in detail.
@@ -30,7 +34,8 @@ class VectorParts:
     """
 
     seeds: ResetSeeds
-    store: EpisodeStore
+    store: RowStore
+    agent_spaces: AgentSpaces
     env_actions: list[EnvActions]
     seconds: defaultdict[str, float]
     check: bool
@@ -38,3 +43,8 @@ class VectorParts:
     failures: Failures
     num_splits: int
     batch_size: int | None
+
+
+def in_order(parts: list[Part], turns: list[int]) -> list[Part]:
+    """The parts in the order of their numbers in `turns`; as they are, if these are not their numbers."""
+    return [parts[number] for number in turns] if sorted(turns) == list(range(len(parts))) else list(parts)

@@ -22,9 +22,11 @@ from ray.rllib.utils.replay_buffers.multi_agent_episode_buffer import MultiAgent
 from rllib.differential.compare import Comparison
 
 from fastmarl.errors import ConfigError
+from fastmarl.rllib import runner as runner_module
 from fastmarl.rllib.episodes import EPISODE_FIXES, MultiAgentEpisode, episode_class
-from fastmarl.rllib.fixes import FIXES, parse_fixes, variant
-from fastmarl.rllib.runner import MultiAgentEnvRunner
+from fastmarl.rllib.episodes import episode as episode_module
+from fastmarl.rllib.fixes import FIXES, parse_fixes
+from fastmarl.rllib.runner import MultiAgentEnvRunner, variant
 
 AGENTS = ("ann", 1, "cy")
 COLUMNS = ("observations", "infos", "actions", "rewards", "extra_model_outputs")
@@ -799,10 +801,9 @@ def test_classes_are_the_same_for_the_same_options():
     "name", ["MultiAgentEpisode__99", "MultiAgentEpisode__none", "MultiAgentEnvRunner__slow__01", "x"]
 )
 def test_only_known_classes_can_be_imported(name):
-    from fastmarl.rllib import variants
-
-    with pytest.raises(AttributeError, match=name):
-        getattr(variants, name)
+    for module in (episode_module, runner_module):
+        with pytest.raises(AttributeError, match=name):
+            getattr(module, name)
 
 
 class OwnRunner(MultiAgentEnvRunner):

@@ -20,7 +20,7 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from torch import nn
 
-from fastmarl.acting.transfer import StagedCopy
+from fastmarl.acting.backends.transfer import StagedCopy
 from fastmarl.errors import ModuleOutputError
 from fastmarl.rllib.acting import draws as sampling
 from fastmarl.rllib.acting import draws_torch as sampling_torch

@@ -21,15 +21,8 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 from ray.rllib.utils.metrics.metrics_logger import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger
 from ray.rllib.utils.metrics.stats import StatsBase
 
-from fastmarl.rllib.metrics import (
-    COUNTERS,
-    CallCounts,
-    EpisodeNumbers,
-    RunnerMetrics,
-    add_ones,
-    push_all,
-    push_repeated,
-)
+from fastmarl.rllib.metrics import COUNTERS, RunnerMetrics, add_ones, push_all, push_repeated
+from fastmarl.rllib.recording.counts import CallCounts, EpisodeNumbers
 
 AGENTS: tuple[Hashable, ...] = ("a", "b", 1, "1", ("team", 0), 2)
 CLOCK = ("timer", "through", "duration")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fastmarl.acting.backends.graph_device import Capture, CudaGraphs, Mark
-from fastmarl.acting.transfer import as_sent, places
+from fastmarl.acting.backends.transfer import as_sent, places
 from fastmarl.errors import ModuleOutputError
 from fastmarl.record.block import Key
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from fastmarl.envs.adapters import ADAPTERS, as_multi_agent_env
 from fastmarl.envs.arrays import ArrayEnv
-from fastmarl.envs.base import ADAPTERS, as_multi_agent_env
 from fastmarl.envs.checking.array_check import BatchPlay
 from fastmarl.envs.checking.play import Play, UnplayableError
 from fastmarl.envs.checking.report import Findings, Report

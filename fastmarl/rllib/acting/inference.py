@@ -11,7 +11,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor
 
-from fastmarl.acting.transfer import StagedCopy
+from fastmarl.acting.backends.transfer import StagedCopy
 from fastmarl.errors import ModuleOutputError
 from fastmarl.native._weights import WeightsWatch, all_hold
 from fastmarl.record.block import Key

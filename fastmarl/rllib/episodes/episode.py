@@ -6,13 +6,13 @@ those of docs/differences.md, which tells what RLlib does in each case.
 
 import copy
 from collections.abc import Collection, Hashable
+from functools import cache
 from typing import Any, ClassVar
 
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils import force_list
 
-from fastmarl.rllib import variants
 from fastmarl.rllib.episodes import chunks, shipping
 from fastmarl.rllib.episodes.in_the_making import is_set
 from fastmarl.rllib.episodes.sample_block import SampleBlock
@@ -312,4 +312,22 @@ def episode_class(fixes: frozenset[str]) -> type[MultiAgentEpisode]:
         fixes: numbers of corrections; those that are no concern of episodes are left out.
     """
     own = fixes & EPISODE_FIXES
-    return getattr(variants, variants.episode_name(own)) if own else MultiAgentEpisode
+    return _with_fixes(own) if own else MultiAgentEpisode
+
+
+def __getattr__(name: str) -> Any:
+    """`MultiAgentEpisode__01_45` is the class with the corrections 01 and 45: any process can import it."""
+    fixes = frozenset(name.partition("__")[2].split("_"))
+    if not fixes <= EPISODE_FIXES or name != _name_with(fixes):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _with_fixes(fixes)
+
+
+def _name_with(fixes: frozenset[str]) -> str:
+    return f"{MultiAgentEpisode.__name__}__{'_'.join(sorted(fixes))}"
+
+
+@cache
+def _with_fixes(fixes: frozenset[str]) -> type[MultiAgentEpisode]:
+    members = {"__module__": __name__, "__slots__": (), "__doc__": MultiAgentEpisode.__doc__, "fixes": fixes}
+    return type(_name_with(fixes), (MultiAgentEpisode,), members)

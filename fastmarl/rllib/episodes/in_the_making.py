@@ -5,7 +5,7 @@ from typing import Any
 
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 
-from fastmarl.rllib.sampling.mapping_code import MappingFn
+MappingFn = Callable[[Hashable, Any], str]  # (agent id, episode) -> module id
 
 
 class _Reached(Exception):

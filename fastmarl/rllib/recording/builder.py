@@ -294,7 +294,7 @@ class Builder:
         outputs = dict(block.acted_with(row))
         seq_no = outputs.pop(SEQ_NO, None)
         actions, extras = nested_outputs(outputs, seq_no)
-        acted_before = row < self._store.first_action(int(self._store.table.module_L[lane]))
+        acted_before = row < self._store.first_action[self._store.table.module_L[lane]]
         # Where there are none, RLlib has an empty dict after a cut, and None before.
         return actions, extras or ({} if acted_before else None), self._hanging_reward(lane)
 

@@ -13,7 +13,7 @@ from fastmarl.errors import FinishedAgentError
 from fastmarl.native._records import EpisodeRecord
 from fastmarl.native._step_keys import StepKeys, count_steps
 from fastmarl.record.lanes import LaneTable
-from fastmarl.rllib.metrics import EpisodeNumbers
+from fastmarl.rllib.recording.counts import EpisodeNumbers
 
 
 @dataclass

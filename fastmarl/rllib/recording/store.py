@@ -1,4 +1,4 @@
-"""The core's store with RLlib's records, lookback and episodes."""
+"""The rows of RLlib's agents, with RLlib's records and lookback."""
 
 import time
 from typing import Any
@@ -7,15 +7,14 @@ import numpy as np
 
 from fastmarl.native import _store
 from fastmarl.native._rllib_scatter import RLlibScatter
-from fastmarl.native._scatter import ModuleRows
-from fastmarl.record.block import MemoryPool
-from fastmarl.record.store import ASLEEP, EpisodeStore
+from fastmarl.record.episode_ids import EpisodeIds
+from fastmarl.record.store import RowStore
 from fastmarl.rllib.recording.block import RLlibBlock, is_state
 from fastmarl.rllib.recording.layout import WHOLE, ObservationLayout
 from fastmarl.rllib.recording.records import RLlibLanes, RLlibRecord
 
 
-class RLlibStore(EpisodeStore):
+class RLlibStore(RowStore):
     """Records the steps of all envs.
 
     Args:
@@ -37,9 +36,10 @@ class RLlibStore(EpisodeStore):
         self._merge_flags = merge_flags
         self.stateful: set[int] = set()
         chosen: list[Any] = [layouts.get(module_id, WHOLE) for module_id in module_ids]
-        super().__init__(chosen, module_ids, table, _no_spaces, lookback=0)
+        super().__init__(chosen, module_ids, table, lookback=0)
+        self._ids = EpisodeIds()
         for module in range(len(module_ids)):
-            self.wake(module)
+            self.activate(module)
 
     def _make_scatter(self) -> RLlibScatter:
         return RLlibScatter(self.table, self._grow, self.rows, self._merge_flags)
@@ -53,31 +53,30 @@ class RLlibStore(EpisodeStore):
 
     def open_record(self, env_index: int, policy_mapping_fn: Any) -> RLlibRecord:
         """The env's next episode, with the mapping function that it keeps."""
-        record = RLlibRecord(env_index, self.new_id(), time.perf_counter())
+        record = RLlibRecord(env_index, self._ids.new(), time.perf_counter())
         record.policy_mapping_fn = policy_mapping_fn
         self.table.envs[env_index].clear()
         self.table.records[env_index] = record
-        self._lookback_E[env_index] = 0
+        self.lookback_E[env_index] = 0
         return record
 
     def close_record(self, env_index: int) -> None:
         """The env's episode is over; its lanes stay until renew()."""
         record = self.table.record(env_index)
-        self._dropped_lanes += record.ended
+        self.ended_lanes += record.ended
         record.ended = []
         self.table.records[env_index] = None
 
-    def add_module(self) -> None:
-        """A module more, whose id was appended to `module_ids`."""
-        self._layouts.append(WHOLE)  # type: ignore[arg-type]
-        self._connectors.append(None)
-        self._pools.append(MemoryPool())
-        self.rows.append(ModuleRows())
+    def new_id(self) -> str:
+        """An id for an agent's episode."""
+        return self._ids.new()
+
+    def add_module(self, module_id: str) -> None:
+        """One more module."""
+        module = len(self.rows)
+        self.put_module(module, module_id, WHOLE)  # type: ignore[arg-type]
         self.scatter.add_module()
-        for places in (self.acting_from, self._first_action, self._stamped):
-            places.append(0)
-        self.blocks.append(ASLEEP)
-        self.wake(len(self.blocks) - 1)
+        self.activate(module)
 
     def fit(self, module: int, observation: Any) -> None:
         """Lay out a module's rows for its first observation, if it has none yet."""
@@ -90,13 +89,9 @@ class RLlibStore(EpisodeStore):
         for block, first in zip(self.blocks, self.acting_from, strict=True):
             block.seq_no, block.unstamped_from = seq_no, first
 
-    def first_action(self, module: int) -> int:
-        """The first row upon which the module has acted in this call."""
-        return self._first_action[module]
-
     def set_lookback(self, env_index: int, lookback: int) -> None:
         """How many env steps the next chunk looks back upon."""
-        self._lookback_E[env_index] = lookback
+        self.lookback_E[env_index] = lookback
 
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
         """With recurrent state, no later than an agent's last completed step: the learner needs that one's state."""
@@ -123,16 +118,14 @@ class RLlibStore(EpisodeStore):
         super()._renew_block(module, live)
         self.blocks[module].forget_waiting(self.acting_from[module])
 
-    def _next_chunks(self, records: list[Any]) -> None:
-        super()._next_chunks(records)
-        for record in records:
-            record.lookback = int(self._lookback_E[record.env_index])
-
-    def _settle_ended(self, records: list[Any]) -> None:
-        for record in records:
-            self._dropped_lanes += record.ended
+    def renew(self) -> None:
+        """Prepare the next call: the running episodes go on in new chunks, of new blocks."""
+        self.renew_blocks()
+        running: list[Any] = self.running()
+        for record in running:
+            self.ended_lanes += record.ended
             record.ended = []
-
-
-def _no_spaces(env_index: int, agent_id: Any) -> Any:
-    """RLlib's episodes have those of all agents, from the env."""
+        self.next_chunks(running)
+        for record in running:
+            record.lookback = int(self.lookback_E[record.env_index])
+        self.release_lanes()

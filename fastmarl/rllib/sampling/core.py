@@ -10,7 +10,7 @@ from fastmarl.acting.recurrent_state import LaneState
 from fastmarl.native._actions import ActionDicts
 from fastmarl.rllib.acting.env_actions import RLlibEnvActions
 from fastmarl.rllib.acting.inference import ExactInference
-from fastmarl.rllib.metrics import CallCounts
+from fastmarl.rllib.recording.counts import CallCounts
 from fastmarl.rllib.recording.records import RLlibLanes, RLlibRecord
 from fastmarl.rllib.recording.store import RLlibStore
 
@@ -70,7 +70,7 @@ class Core:
         for module_id in list(self.runner.module.keys()):
             if module_id not in self.module_ids:
                 self.module_ids.append(module_id)
-                self.store.add_module()
+                self.store.add_module(module_id)
                 self.env_actions.append(self._make_env_actions(module_id))
                 self.action_dicts.modules.append(self.env_actions[-1].rows)
                 self.states.append(self._lane_state(module_id))

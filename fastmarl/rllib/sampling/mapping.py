@@ -3,11 +3,11 @@
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from fastmarl.rllib.episodes.in_the_making import EpisodeInTheMaking
+from fastmarl.rllib.episodes.in_the_making import EpisodeInTheMaking, MappingFn
 from fastmarl.rllib.recording.builder import Builder
 from fastmarl.rllib.recording.records import RLlibRecord
 from fastmarl.rllib.sampling.core import Core
-from fastmarl.rllib.sampling.mapping_code import EpisodeTimes, MappingFn, reads_times_only
+from fastmarl.rllib.sampling.mapping_code import EpisodeTimes, reads_times_only
 from fastmarl.rllib.sampling.window import Window
 
 

@@ -1,12 +1,13 @@
 """What a policy mapping function can read of the episode that it is given, by its bytecode."""
 
 import dis
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any
+
+from fastmarl.rllib.episodes.in_the_making import MappingFn
 
 KNOWN = {"id_", "env_t", "env_t_started"}
 LOOKS_AT_FRAMES = {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"}
-MappingFn = Callable[[Hashable, Any], str]
 
 
 class EpisodeTimes:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fastmarl.native._rllib_steps import record_steps, step_envs
-from fastmarl.rllib.metrics import CallCounts
 from fastmarl.rllib.recording.builder import Builder, Chunk
+from fastmarl.rllib.recording.counts import CallCounts
 from fastmarl.rllib.recording.records import ChunkNumbers, RLlibRecord
 from fastmarl.rllib.sampling.acting import Acting
 from fastmarl.rllib.sampling.core import Core

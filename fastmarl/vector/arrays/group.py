@@ -15,7 +15,7 @@ from fastmarl.kernels.array_steps import NO_PLACE, append_rows, begin_step, end_
 from fastmarl.kernels.rows import as_bytes, put_rows, take_finals, take_rows
 from fastmarl.record.block import Block
 from fastmarl.record.lanes import LaneTable
-from fastmarl.record.store import ASLEEP, EpisodeStore
+from fastmarl.record.store import INACTIVE, RowStore
 from fastmarl.spaces import RowLayout, described, first_unheld
 
 Acted = tuple[int, slice, list[np.ndarray]]  # module, its rows that acted, an array for each leaf of the action space
@@ -37,7 +37,7 @@ class ArrayGroup:
         agents: list[Hashable],
         observation_space: gym.Space,
         action_space: gym.Space,
-        store: EpisodeStore,
+        store: RowStore,
         envs: range,
         first_place: int,
     ):
@@ -128,8 +128,8 @@ class ArrayGroup:
 
     def _block_with(self, module: int, n_rows: int) -> Block:
         """The module's block, with room for so many rows more."""
-        if self._store.blocks[module] is ASLEEP:
-            self._store.wake(module)
+        if self._store.blocks[module] is INACTIVE:
+            self._store.activate(module)
         rows, block = self._store.rows[module], self._store.blocks[module]
         while rows.capacity < rows.n + n_rows:
             block.grow(finals=False)

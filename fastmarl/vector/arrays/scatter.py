@@ -13,7 +13,7 @@ from fastmarl.acting.env_actions import EnvActions
 from fastmarl.envs.arrays import ArrayEnv, GroupArrays, StepArrays
 from fastmarl.kernels.array_steps import count_step
 from fastmarl.native._scatter import private_copy, set_env_steps
-from fastmarl.record.store import EpisodeStore
+from fastmarl.record.store import RowStore
 from fastmarl.vector.arrays.group import Acted, ArrayGroup
 
 COMMON = "__common__"
@@ -36,15 +36,13 @@ class ArrayScatter:
         alone: whether nothing else is written to the store between `arrays_for_step()` and `write_step()`.
     """
 
-    def __init__(self, env: ArrayEnv, store: EpisodeStore, envs: range, first_place: int, *, alone: bool):
+    def __init__(self, env: ArrayEnv, store: RowStore, envs: range, first_place: int, *, alone: bool):
         self._envs = store.table.envs[envs.start : envs.stop : envs.step]
         self._alone = alone
         self._env_t_E = np.zeros(env.num_envs, np.int32)
         self._over = np.zeros((2, env.num_envs), np.bool_)  # terminated, truncated
         self._all_done_E = np.zeros(env.num_envs, np.uint8)
         self._ended_envs = np.zeros(env.num_envs, np.int64)
-        spaces_of = {agent: (env.observation_spaces[agent], env.action_spaces[agent]) for agent in env.possible_agents}
-        store.spaces.share(envs, spaces_of)
         self._groups: dict[str, ArrayGroup] = {}
         for name, agents in env.groups.items():
             spaces = env.observation_spaces[agents[0]], env.action_spaces[agents[0]]

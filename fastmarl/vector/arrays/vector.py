@@ -10,8 +10,7 @@ from fastmarl.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.errors import ObservationError
 from fastmarl.vector.arrays.background import BackgroundSteps
 from fastmarl.vector.arrays.scatter import Acted, ArrayScatter, take_actions
-from fastmarl.vector.wiring import AfterStep, VectorParts
-from fastmarl.vector.workers.units import in_order
+from fastmarl.vector.wiring import AfterStep, VectorParts, in_order
 
 Flags = tuple[np.ndarray, np.ndarray]  # what `ArrayScatter.write_step()` returns
 
@@ -32,6 +31,8 @@ class Batch:
         self._seeds = parts.seeds
         self._unseeded = set(env_indices)
         self._is_alone = len(env_indices) == len(parts.seeds)
+        spaces_of = {agent: (env.observation_spaces[agent], env.action_spaces[agent]) for agent in env.possible_agents}
+        parts.agent_spaces.share(env_indices, spaces_of)
         self._scatter = ArrayScatter(env, parts.store, env_indices, first_place, alone=self._is_alone)
         self._env_states = parts.env_states
         self._resting: set[int] = set()

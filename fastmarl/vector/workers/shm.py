@@ -9,38 +9,15 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
+from fastmarl.vector.remote import EnvDescription
 from fastmarl.vector.workers.slots import ResultSlots, action_slots
 
 LINE = 64  # bytes; two arrays never share a cache line
-
-
-@dataclass
-class EnvDescription:
-    """What is known of an env in a worker.
-
-    Attributes:
-        name: of its class.
-        possible_agents: ids of all that can appear; empty: any id.
-        spaces: (observation space, action space) of these.
-        observation_space, action_space: those for all agents, if the env has such.
-        state_space: of its global states, if they are recorded.
-        supports_checkpoint: whether it tells its own state.
-    """
-
-    name: str
-    possible_agents: list[Hashable]
-    spaces: dict[Hashable, tuple[gym.Space, gym.Space]]
-    observation_space: gym.Space | None
-    action_space: gym.Space | None
-    state_space: gym.Space | None
-    supports_checkpoint: bool
 
 
 class EnvSlots:

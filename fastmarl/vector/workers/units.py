@@ -7,12 +7,9 @@ import select
 from collections.abc import Iterator
 from itertools import takewhile
 from time import monotonic
-from typing import TypeVar
 
 from fastmarl.vector.workers.process import WorkerProcess
 from fastmarl.vector.workers.worker import STEP
-
-Part = TypeVar("Part")
 
 
 class Unit:
@@ -66,11 +63,6 @@ def make_units(workers: list[WorkerProcess], num_splits: int) -> list[Unit]:
             if places:
                 units.append(Unit(worker, part, places))
     return units
-
-
-def in_order(parts: list[Part], turns: list[int]) -> list[Part]:
-    """The parts in the order of their numbers in `turns`; as they are, if these are not their numbers."""
-    return [parts[number] for number in turns] if sorted(turns) == list(range(len(parts))) else list(parts)
 
 
 def in_turn(stepping: list[Unit]) -> Iterator[Unit]:

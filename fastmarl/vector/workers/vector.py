@@ -11,9 +11,10 @@ from typing import Any
 from fastmarl.errors import EnvWorkerError
 from fastmarl.native._actions import ActionDicts
 from fastmarl.vector.results import write_reset, write_step
-from fastmarl.vector.wiring import AfterStep, VectorParts
-from fastmarl.vector.workers.process import EnvWorkers, WorkerProcess, error_of
-from fastmarl.vector.workers.units import Unit, first_ready, in_order, in_turn, make_units
+from fastmarl.vector.wiring import AfterStep, VectorParts, in_order
+from fastmarl.vector.workers.env_workers import EnvWorkers
+from fastmarl.vector.workers.process import WorkerProcess, error_of
+from fastmarl.vector.workers.units import Unit, first_ready, in_turn, make_units
 from fastmarl.vector.workers.worker import RESET, Extra, Failure
 
 NOTHING = Extra()

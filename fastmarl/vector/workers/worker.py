@@ -17,17 +17,19 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.arrays import ArrayEnv
-from fastmarl.envs.base import as_multi_agent_env, env_spaces
+from fastmarl.envs.base import env_spaces
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.form import check_spaces
 from fastmarl.envs.registry import env_creator
 from fastmarl.envs.resumable import supports_checkpoint
+from fastmarl.envs.states import state_space_of
 from fastmarl.errors import ConfigError
 from fastmarl.native._slots import tells
-from fastmarl.record.env_states import state_space_of
+from fastmarl.vector.remote import EnvDescription
 from fastmarl.vector.workers.channel import Channel
-from fastmarl.vector.workers.shm import EnvDescription, WorkerMemory
+from fastmarl.vector.workers.shm import WorkerMemory
 
 # The first byte of a message to a worker, and of its answer.
 STEP, RESET, REMAKE, CALL, SPACES, CLOSE = b"s", b"r", b"m", b"c", b"p", b"x"
