@@ -1,5 +1,6 @@
 import builtins
 import json
+import re
 import subprocess
 import sys
 
@@ -8,7 +9,8 @@ import pytest
 
 import fastmarl
 from fastmarl import cli
-from fastmarl.bench import efficiency_table
+from fastmarl.bench import efficiency_table, sample_report
+from fastmarl.bench.tables import Table
 from fastmarl.efficiency import Efficiency, measure_efficiency
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import EnvCheckError
@@ -73,6 +75,8 @@ def test_the_parts_of_the_limit_add_up():
     result = measure_efficiency(config, rounds=1, seconds=0.01)
     assert isinstance(result, Efficiency)
     assert 0 < result.env_us < result.limit_us
+    limit, runner = result.median_round_us
+    assert limit / runner == pytest.approx(result.efficiency)
     assert result.limit_us == pytest.approx(result.env_us + result.network_us)
     assert result.efficiency == pytest.approx(result.limit_us / result.runner_us)
     assert result.agent_steps_per_second == pytest.approx(1e6 / result.runner_us)
@@ -124,8 +128,8 @@ def test_info_tells_versions_and_build(capsys):
         assert name in out
 
 
-@pytest.mark.parametrize("package", ["rich", "matplotlib"])
-def test_a_missing_extra_says_what_to_install(monkeypatch, capsys, tmp_path, package):
+def hide(monkeypatch, package):
+    """As if it were not installed."""
     real = builtins.__import__
 
     def without_package(name, *args, **kwargs):
@@ -134,25 +138,164 @@ def test_a_missing_extra_says_what_to_install(monkeypatch, capsys, tmp_path, pac
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_package)
+
+
+def test_a_missing_package_says_how_to_install_it(monkeypatch, capsys, tmp_path):
+    hide(monkeypatch, "matplotlib")
     assert cli.main(["sample", "--env", "ready", "--out", str(tmp_path / "x.png")]) == 1
-    assert f"this needs {package}: pip install 'fastmarl[viz]'" in capsys.readouterr().err
+    expected = (
+        "fastmarl: this needs matplotlib: pip install matplotlib (or, in a clone of fastmarl, pip install '.[viz]')"
+    )
+    assert capsys.readouterr().err.splitlines() == [expected]
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_without_rich_tables_are_plain_text(monkeypatch, capsys, is_terminal):
+    hide(monkeypatch, "rich")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    assert cli.main(["sample", "--env", "ready", "--num-envs", "2", "--steps", "400", "--no-efficiency"]) == 0
+    out, err = capsys.readouterr()
+    assert re.search(r"^env steps +400$", out, re.M)
+    assert re.search(r"^stage +ms per tick +share\n-+\nenv ", out, re.M)
+    assert ("sampling 100%" in err) == is_terminal
+
+
+def test_headings_of_several_lines_end_in_one():
+    table = Table("title", ("", "RLlib:\nsteps/s", "ratio"), [("a", "1,000", "2.5"), ("bb", "5", "10.0")], ["note"])
+    assert table.as_text().splitlines() == [
+        "title",
+        "     RLlib:",
+        "    steps/s  ratio",
+        "------------------",
+        "a     1,000    2.5",
+        "bb        5   10.0",
+        "note",
+    ]
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         (["sample"], "--env"),
-        (["sample", "--env", "ready", "--steps", "0"], "must be at least 1"),
+        (["sample", "--env", "ready", "--steps", "0"], "--steps: must be an integer of at least 1, got '0'"),
+        (["sample", "--env", "ready", "--steps", "abc"], "--steps: must be an integer of at least 1, got 'abc'"),
+        (["sample", "--env", "ready", "--num-env-workers", "-1"], "must be an integer of at least 0, got '-1'"),
+        (["sample", "--env", "ready", "--out", "profile.txt"], "--out: must end in .png or .pdf or .svg, got"),
+        (["sample", "--env", "ready", "--out", "file/profile.png"], "--out: can't write 'file/profile.png': "),
+        (["sample", "--env", "ready", "--json", "folder.json"], "--json: can't write 'folder.json': Is a directory"),
+        (["bench", "efficiency", "--seconds", "0"], "--seconds: must be a number of seconds above 0, got '0'"),
+        (["bench", "efficiency", "--seconds", "inf"], "must be a number of seconds above 0"),
+        (["bench", "rllib", "--json", "figures"], "--json: must end in .json, got 'figures'"),
         (["check-env", "ready", "--config", "[1]"], "must be a JSON object"),
         (["check-env", "ready", "--config", "{"], "no JSON"),
         ([], "required"),
     ],
 )
-def test_wrong_arguments_are_explained(capsys, args, message):
+def test_wrong_arguments_are_one_line_before_the_work(monkeypatch, tmp_path, capsys, args, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.json").mkdir()
     with pytest.raises(SystemExit) as stopped:
         cli.main(args)
     assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert line.endswith("--help")
+
+
+def test_a_file_to_be_written_is_not_touched_before(monkeypatch, tmp_path, capsys):
+    old, new = tmp_path / "old.json", tmp_path / "new" / "new.png"
+    old.write_text("{}")
+    assert cli.main(["sample", "--env", "no_such_env", "--json", str(old), "--out", str(new)]) == 1
+    assert (old.read_text(), new.exists()) == ("{}", False)
+
+
+def test_options_that_an_environment_does_not_have_are_one_line(capsys):
+    assert cli.main(["sample", "--env", "mpe2.simple_spread_v3", "--config", '{"bogus": 1}']) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fastmarl: mpe2.simple_spread_v3 can't be made with env_config={'bogus': 1}: ")
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"fastmarl {fastmarl.__version__}\n"
+
+
+def test_sample_writes_its_figures_and_shows_progress_on_stderr(tmp_path, capsys):
+    file = tmp_path / "new" / "figures.json"
+    args = ["--env", "ready", "--config", '{"agents": 3}', "--num-envs", "2", "--steps", "400", "--json", str(file)]
+    assert cli.main(["sample", *args]) == 0
+    assert not re.search("^(sampling|measuring)", capsys.readouterr().out, re.M)
+    figures = json.loads(file.read_text())
+    assert (figures["env"], figures["env_config"], figures["num_envs"]) == ("ready", {"agents": 3}, 2)
+    assert (figures["env_steps"], figures["agent_steps"], figures["episodes"]) == (400, 1200, 4)
+    assert figures["agent_steps_per_second"] == pytest.approx(1200 / figures["seconds"])
+    assert figures["efficiency"]["agents"] == 3
+    assert figures["inference_backends"] == {"default_policy": "lean"}
+    assert figures["versions"]["fastmarl"]
+
+
+def test_the_sentence_tells_shares_of_the_run_and_the_relative_speed_of_equal_rounds():
+    stage_ms = dict.fromkeys(("scatter", "connect", "record", "send", "bookkeeping"), 0.1)
+    stage_ms |= {"env": 8.9, "reset": 0.2, "forward": 0.4}
+    figures = {"stage_time_ms": stage_ms}
+    shares = "91 % of the time is the environment, 4 % the network, 5 % fastmarl itself."
+    assert sample_report.sentence(figures) == shares
+    figures["efficiency"] = {"rounds": [0.9, 1.0, 0.95], "median_round_us": (95, 100), "efficiency": 0.95}
+    text = sample_report.sentence(figures)
+    assert text.startswith(f"{shares} In turn with a bare loop")
+    assert text.endswith("10,000 agent steps/s against 10,526, a relative speed of 0.95.")
+
+
+class Interrupting(efficiency_table.ReadyDicts):
+    """Raises KeyboardInterrupt in the step after `config["steps"]`."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.left = config["steps"]
+
+    def step(self, actions):
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return super().step(actions)
+
+
+def test_sampling_that_is_interrupted_shows_what_was_sampled(tmp_path, capsys):
+    fastmarl.register_env("interrupting", Interrupting)
+    file = tmp_path / "figures.json"
+    args = ["--env", "interrupting", "--num-envs", "1", "--config", '{"steps": 321}', "--steps", "1000"]
+    assert cli.main(["sample", *args, "--json", str(file)]) == 130
+    assert 300 <= json.loads(file.read_text())["env_steps"] <= 320
+    out, err = capsys.readouterr()
+    assert "where the time goes" in out
+    assert err.endswith("fastmarl: interrupted\n")
+
+
+def test_nothing_is_shown_if_nothing_was_sampled(tmp_path, capsys):
+    fastmarl.register_env("interrupting", Interrupting)
+    args = ["--env", "interrupting", "--num-envs", "1", "--config", '{"steps": 0}']
+    assert cli.main(["sample", *args]) == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_a_benchmark_that_is_interrupted_shows_what_was_measured(monkeypatch, tmp_path, capsys):
+    one, two = (fastmarl.EnvRunnerConfig(env="ready", num_envs_per_env_runner=n) for n in (1, 2))
+    monkeypatch.setattr(efficiency_table, "standard_configs", lambda **options: [("one", one), ("two", two)])
+    result = measure_efficiency(one, rounds=1, seconds=0.001)
+
+    def measure(config, **pace):
+        if config is two:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr("fastmarl.bench.efficiency.measure_efficiency", measure)
+    file = tmp_path / "figures.json"
+    assert cli.main(["bench", "efficiency", "--json", str(file)]) == 130
+    assert [row["environment"] for row in json.loads(file.read_text())["figures"]] == ["one"]
+    assert f"{result.agent_steps_per_second:,.0f}" in capsys.readouterr().out
 
 
 def test_the_command_runs_as_a_module():
@@ -181,17 +324,30 @@ def test_sample_with_workers_has_them_take_turns(monkeypatch):
 
     monkeypatch.setattr("fastmarl.runner.MultiAgentEnvRunner", refuse)
     assert cli.main(["sample", "--env", "ready", "--num-env-workers", "3", "--worker-num-splits", "2"]) == 1
+    assert cli.main(["sample", "--env", "ready", "--num-env-workers", "0"]) == 1
     assert cli.main(["sample", "--env", "ready"]) == 1
     assert [(c.gym_env_vectorize_mode, c.num_env_workers, c.worker_num_splits) for c in made] == [
         ("async", 3, 2),
+        ("async", 0, 1),
         ("sync", 0, 1),
     ]
+
+
+@pytest.mark.parametrize("name", ["openspiel.kuhn_poker", "CartPole-v1"])
+def test_games_and_gymnasiums_environments_are_sampled_by_name(capsys, name):
+    assert cli.main(["sample", "--env", name, "--num-envs", "2", "--steps", "100", "--no-efficiency"]) == 0
+    assert "agent steps/s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["no_such_module:Env", "fastmarl.bench.efficiency_table:Missing"])
 def test_a_missing_class_is_named(capsys, name):
     assert cli.main(["sample", "--env", name]) == 1
     assert f"no environment '{name}'" in capsys.readouterr().err
+
+
+def test_a_misspelt_class_is_corrected(capsys):
+    assert cli.main(["check-env", "fastmarl.bench.efficiency_table:ReadyDict"]) == 1
+    assert "did you mean 'fastmarl.bench.efficiency_table:ReadyDicts'?" in capsys.readouterr().err
 
 
 def test_gymnasiums_ids_are_found(capsys):

@@ -1,5 +1,6 @@
 """What is an environment, how it is made, and what the runner looks at in its first results."""
 
+import json
 import re
 import sys
 import types
@@ -7,13 +8,15 @@ import types
 import gymnasium as gym
 import numpy as np
 import pytest
+from magent2.environments import battle_v4
+from mpe2 import simple_spread_v3
 
 import fastmarl
 from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.base import env_spaces
 from fastmarl.envs.form import check_reset_result, check_spaces, check_step_result
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
-from fastmarl.envs.registry import env_creator
+from fastmarl.envs.registry import env_creator, portable
 from fastmarl.errors import EnvCheckError, MultiAgentEnvError
 from fastmarl.testing import CountingEnv, DyingAgentsEnv
 
@@ -271,6 +274,57 @@ def module_named(monkeypatch, name, **attributes):
     monkeypatch.setitem(sys.modules, name, module)
 
 
+def parallel_env(**options):
+    return options
+
+
+@pytest.mark.parametrize(
+    "env",
+    [simple_spread_v3, simple_spread_v3.parallel_env, battle_v4, battle_v4.parallel_env],
+    ids=["module", "function", "MAgent2 module", "MAgent2 function"],  # MAgent2's has options by position
+)
+def test_pettingzoos_modules_and_functions_get_options(env):
+    adapter = as_multi_agent_env(env_creator(env)({"max_cycles": 3}))
+    adapter.reset(seed=1)
+    for _ in range(3):
+        *_, truncateds, _infos = adapter.step(dict.fromkeys(adapter.agents, 0))
+    assert all(truncateds.values())
+    assert portable(env) in (env, "mpe2.simple_spread_v3", "magent2.environments.battle_v4")
+
+
+def test_a_function_of_options_alone_gets_them():
+    assert env_creator(parallel_env)({"x": 1}) == {"x": 1}
+
+
+def test_a_function_called_env_with_a_config_gets_that():
+    def env(config=None):
+        return config
+
+    assert env_creator(env)({"x": 1}) == {"x": 1}
+
+
+def test_a_module_without_an_env_is_refused():
+    with pytest.raises(EnvCheckError, match=r"expected parallel_env\(\) or env\(\) in the module json"):
+        env_creator(json)
+
+
+def test_gymnasiums_envs_by_name_have_one_agent():
+    env = as_multi_agent_env(env_creator("CartPole-v1")({"max_episode_steps": 3}))
+    bare = gym.make("CartPole-v1", max_episode_steps=3)
+    obs, infos = env.reset(seed=5)
+    expected, info = bare.reset(seed=5)
+    np.testing.assert_array_equal(obs[0], expected)
+    assert infos == {0: info}
+    assert (env.possible_agents, env.get_action_space(0)) == ([0], bare.action_space)
+    for t in range(3):
+        obs, rewards, terminateds, truncateds, _ = env.step({0: t % 2})
+        expected, reward, *_ = bare.step(t % 2)
+        np.testing.assert_array_equal(obs[0], expected)
+        assert rewards == {0: reward}
+    assert (terminateds, truncateds) == ({0: False, "__all__": False}, {0: True, "__all__": True})
+    env.close()
+
+
 def test_classes_callables_and_registered_names_get_the_config():
     assert env_creator(DyingAgentsEnv) is DyingAgentsEnv
     assert env_creator("counting")({"num_agents": 5}).possible_agents[4] == "agent_4"
@@ -297,7 +351,12 @@ def test_modules_make_parallel_envs(monkeypatch, name, module):
     [
         ("countign", "no environment 'countign': it is not registered; .*did you mean 'counting'"),
         ("mpe2.simple_spred_v3", "no module mpe2.simple_spred_v3; did you mean 'mpe2.simple_spread_v3'"),
-        ("magent2.batle_v4", "did you mean 'magent2.environments.battle_v4'"),
+        ("magent2.batle_v4", "did you mean 'magent2.battle_v4'"),
+        ("mpe2.simple_spread", r"which has none; .*; did you mean 'mpe2.simple_spread_v3'\?"),
+        ("simple_spread_v3", "did you mean 'mpe2.simple_spread_v3' or 'fastmarl.simple_spread'"),
+        ("CartPole", "did you mean 'CartPole-v1'"),
+        ("kuhn_poker", "did you mean 'openspiel.kuhn_poker'"),
+        ("vmas.balanc", "vmas has no such scenario; did you mean 'vmas.balance'"),
         ("no_such_package.env_v1", "the package 'no_such_package' is not installed"),
         ("json.decoder", r"expected parallel_env\(\) or env\(\) in the module json.decoder, which has none"),
     ],
@@ -307,9 +366,21 @@ def test_unknown_names_are_explained(name, message):
         env_creator(name)
 
 
-def test_a_missing_package_names_its_extra(monkeypatch):
+@pytest.mark.parametrize("name", ["mpe2.simple_spread_v3", "CartPole-v1", "fastmarl.cart_pole"])
+def test_options_that_there_are_not_are_named(name):
+    with pytest.raises(EnvCheckError, match=rf"{name} can't be made with env_config=.*bogus.*unexpected keyword"):
+        env_creator(name)({"bogus": 1})
+
+
+def test_a_type_error_of_an_envs_own_comes_through(monkeypatch):
+    module_named(monkeypatch, "mpe2.broken_v0", parallel_env=lambda: "a" + 1)
+    with pytest.raises(TypeError, match="can only concatenate str"):
+        env_creator("mpe2.broken_v0")({})
+
+
+def test_a_missing_package_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr("fastmarl.envs.registry.find_spec", lambda package: None)
-    with pytest.raises(EnvCheckError, match=re.escape("'mpe2' is not installed; pip install 'fastmarl[pettingzoo]'")):
+    with pytest.raises(EnvCheckError, match=re.escape("'mpe2' is not installed; pip install mpe2 (or, in a clone")):
         env_creator("mpe2.simple_spread_v3")
 
 

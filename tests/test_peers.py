@@ -13,10 +13,11 @@ import psutil
 import pytest
 
 from fastmarl import cli
-from fastmarl.bench.peers import child, command, entries, report
+from fastmarl.bench.peers import child, entries, report
 from fastmarl.bench.peers.child import Child, ChildError
 from fastmarl.bench.peers.entries import HALVES, Entry, Setting
 from fastmarl.bench.peers.measure import Pace, measure_setting, merged
+from fastmarl.cli import bench_peers
 
 JOURNAL = """
 import os
@@ -310,13 +311,14 @@ def test_a_peer_runs_in_the_python_that_has_it(tmp_path):
         (["--peers", "puffer"], "there is no peer 'puffer'; there are fastmarl,"),
         (["--python", "supersuit=/no/such/python"], "--python supersuit=/no/such/python: there is no such file"),
         (["--python", f"supersuit={__file__}"], "is no program that can be run"),
-        (["--json", str(Path(__file__).parent)], "not written by this benchmark"),
         (["--envs-folder", "/no/such/folder"], "--envs-folder /no/such/folder: there is no such folder"),
         (["--workers", "2", "--envs", "3"], "--envs [3] --workers [2]: workers need simple_spread"),
-        (["--json", __file__], "not written by this benchmark"),
+        (["--json", "FIGURES.json"], "not written by this benchmark"),
     ],
 )
-def test_what_does_not_exist_is_said_before_the_work(capsys, args, message):
+def test_what_does_not_exist_is_said_before_the_work(capsys, tmp_path, monkeypatch, args, message):
+    monkeypatch.chdir(tmp_path)
+    Path("FIGURES.json").write_text("[]")
     assert cli.main(["bench", "peers", *args]) == 1
     assert message in capsys.readouterr().err.replace("\n", " ")
 
@@ -325,9 +327,12 @@ def test_what_does_not_exist_is_said_before_the_work(capsys, args, message):
     ("args", "message"),
     [
         (["--python", "supersuit"], "must be NAME=PATH"),
-        (["--workers", "-1"], "must be at least 0"),
-        (["--envs", "0"], "must be at least 1"),
+        (["--workers", "-1"], "must be an integer of at least 0"),
+        (["--envs", "0"], "must be an integer of at least 1"),
         (["--env", "chess"], "invalid choice"),
+        (["--seconds", "nan"], "must be a number of seconds above 0"),
+        (["--json", str(Path(__file__).parent)], "must end in .json"),
+        (["--markdown", "tables.html"], "must end in .md"),
     ],
 )
 def test_wrong_arguments_are_explained(capsys, args, message):
@@ -362,10 +367,11 @@ def test_what_is_measured_is_kept_if_the_next_fails(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return GIVEN
 
-    monkeypatch.setattr(command, "measure_setting", measure_setting)
+    monkeypatch.setattr(bench_peers, "measure_setting", measure_setting)
     file = tmp_path / "figures.json"
-    with pytest.raises(KeyboardInterrupt):
-        cli.main(["bench", "peers", "--workers", "0", "--envs", "2", "4", "--env", "free", "--json", str(file)])
+    assert (
+        cli.main(["bench", "peers", "--workers", "0", "--envs", "2", "4", "--env", "free", "--json", str(file)]) == 130
+    )
     assert json.loads(file.read_text())["settings"] == [GIVEN]
 
 

@@ -47,17 +47,20 @@ def test_each_size_is_measured_and_drawn(tmp_path, monkeypatch, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_is_measured_is_kept_if_the_next_fails(tmp_path, monkeypatch):
+def test_what_is_measured_is_kept_if_the_next_is_interrupted(tmp_path, monkeypatch, capsys):
     def measure(name, **pace):
+        speed = {"envs": 12345, "workers": 67890}[name]
+        yield {"size": 5, "agent_steps_per_second": speed, "runner_us": 1, "limit_us": 1} | dict.fromkeys(RATIOS, 1)
         if name == "workers":
             raise KeyboardInterrupt
-        return [{"size": 5, "agent_steps_per_second": 1, "runner_us": 1, "limit_us": 1} | dict.fromkeys(RATIOS, 1)]
 
     monkeypatch.setattr(scaling, "measure_series", measure)
     file = tmp_path / "scaling.json"
-    with pytest.raises(KeyboardInterrupt):
-        cli.main(["bench", "scaling", "--series", "envs", "workers", "--json", str(file)])
+    assert cli.main(["bench", "scaling", "--series", "envs", "workers", "--json", str(file)]) == 130
     assert list(json.loads(file.read_text())["series"]) == ["envs"]
+    out = capsys.readouterr().out
+    assert "12,345" in out
+    assert "67,890" in out, "sizes of a series that was not finished are shown, too"
 
 
 def test_a_series_that_does_not_exist_is_said(capsys):

@@ -44,6 +44,8 @@ class Efficiency:
     """Median of the rounds' ratios limit / runner."""
     rounds: tuple[float, ...]
     """Those ratios."""
+    median_round_us: tuple[float, float]
+    """Limit and runner in the round whose ratio is the median (of two, the lower one's)."""
     own_network_us: float
     """Forward passes, and action sampling in the few torch operations of our own distributions."""
     own_efficiency: float
@@ -100,17 +102,19 @@ def _measure(runner: MultiAgentEnvRunner, loop: BareEnvs | BareBatch, network: B
     ratios = tuple((env + net) / total for env, net, _, total in measured)
     medians = [statistics.median(column) for column in zip(*measured, strict=True)]
     env_us, network_us, own_network_us, runner_us = medians
+    env, net, _, total = measured[ratios.index(statistics.median_low(ratios))]
     return Efficiency(
         envs=runner.num_envs,
         agents=loop.agent_steps / loop.env_steps,
         env_us=env_us,
         network_us=network_us,
-        limit_us=statistics.median(env + net for env, net, _, _ in measured),
+        limit_us=statistics.median(row[0] + row[1] for row in measured),
         runner_us=runner_us,
         efficiency=statistics.median(ratios),
         rounds=ratios,
+        median_round_us=(env + net, total),
         own_network_us=own_network_us,
-        own_efficiency=statistics.median((env + own) / total for env, _, own, total in measured),
+        own_efficiency=statistics.median((row[0] + row[2]) / row[3] for row in measured),
     )
 
 

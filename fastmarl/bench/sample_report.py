@@ -1,4 +1,4 @@
-"""What `fastmarl sample` shows: two tables, and a picture of where the time goes."""
+"""What `fastmarl sample` shows: two tables, a sentence, and a picture of where the time goes."""
 
 from __future__ import annotations
 
@@ -6,56 +6,60 @@ from pathlib import Path
 from typing import Any
 
 from fastmarl.bench.plots import OURS, open_frame
+from fastmarl.bench.tables import Table
+
+SUMMARY = (  # key of a figure, its name in the table, its format
+    ("env_steps", "env steps", ",d"),
+    ("agent_steps", "agent steps", ",d"),
+    ("episodes", "episodes", ",d"),
+    ("episode_return_mean", "mean return", ",.2f"),
+    ("episode_len_mean", "mean length", ",.1f"),
+    ("agent_steps_per_second", "agent steps/s", ",.0f"),
+)
+OF_ENVIRONMENT, OF_NETWORK = ("env", "reset"), "forward"  # stages
 
 
-def summary_table(title: str, metrics: dict, seconds: float, efficiency: Any, backends: dict[str, str]) -> Any:
-    """A rich table of what was sampled in so many seconds.
-
-    Args:
-        title: above it.
-        metrics: a runner's report.
-        seconds: spent in sample().
-        efficiency: an Efficiency, or None.
-        backends: what runs each module.
-    """
-    from rich.table import Table
-
-    agent_steps = sum(metrics["num_agent_steps_sampled"].values())
-    table = Table(title=title, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_row("env steps", f"{metrics['num_env_steps_sampled']:,}")
-    table.add_row("agent steps", f"{agent_steps:,}")
-    table.add_row("episodes", f"{metrics['num_episodes']:,}")
-    if "episode_return_mean" in metrics:
-        table.add_row("mean return", f"{metrics['episode_return_mean']:,.2f}")
-        table.add_row("mean length", f"{metrics['episode_len_mean']:,.1f}")
-    table.add_row("agent steps/s", f"{agent_steps / seconds:,.0f}")
-    if efficiency is not None:
-        table.add_row("limit of one process, agent steps/s", f"{1e6 / efficiency.limit_us:,.0f}")
-        table.add_row("efficiency", f"{efficiency.efficiency:.3f}")
-        table.add_row("... with our sampling in the limit", f"{efficiency.own_efficiency:.3f}")
-    for module_id, backend in backends.items():
-        table.add_row(f"inference of {module_id}", backend)
-    return table
+def summary_table(title: str, figures: dict[str, Any]) -> Table:
+    """What was sampled; for the figures see `fastmarl.cli.sample`."""
+    rows = [(name, f"{figures[key]:{form}}") for key, name, form in SUMMARY if key in figures]
+    if (efficiency := figures.get("efficiency")) is not None:
+        bare, ours = (f"{1e6 / us:,.0f}" for us in efficiency["median_round_us"])
+        rows += [
+            (f"median of {len(efficiency['rounds'])} rounds, agent steps/s: fastmarl", ours),
+            ("... a bare loop in turn with it", bare),
+            ("efficiency (relative speed)", f"{efficiency['efficiency']:.3f}"),
+            ("... with our sampling of actions in the loop", f"{efficiency['own_efficiency']:.3f}"),
+        ]
+    rows += [(f"inference of {module_id}", backend) for module_id, backend in figures["inference_backends"].items()]
+    return Table(title, (), rows)
 
 
-def stage_table(stage_ms: dict[str, float]) -> Any:
-    """A rich table of the milliseconds per tick of each stage."""
-    from rich.table import Table
-
+def stage_table(stage_ms: dict[str, float]) -> Table:
+    """The milliseconds per tick of each stage, and its share."""
     total = sum(stage_ms.values()) or 1.0
-    table = Table(title="where the time goes")
-    table.add_column("stage")
-    table.add_column("ms per tick", justify="right")
-    table.add_column("share", justify="right")
-    for stage, ms in stage_ms.items():
-        table.add_row(stage, f"{ms:.4f}", f"{ms / total:.1%}")
-    return table
+    rows = [(stage, f"{ms:.4f}", f"{ms / total:.1%}") for stage, ms in stage_ms.items()]
+    return Table("where the time goes", ("stage", "ms per tick", "share"), rows)
+
+
+def sentence(figures: dict[str, Any]) -> str:
+    """Where the time goes, and the relative speed if it was measured."""
+    stage_ms = figures["stage_time_ms"]
+    total = sum(stage_ms.values()) or 1.0
+    env = round(100 * sum(stage_ms[stage] for stage in OF_ENVIRONMENT) / total)
+    network = round(100 * stage_ms[OF_NETWORK] / total)
+    text = f"{env} % of the time is the environment, {network} % the network, {100 - env - network} % fastmarl itself"
+    if (efficiency := figures.get("efficiency")) is None:
+        return f"{text}."
+    bare, ours = (f"{1e6 / us:,.0f}" for us in efficiency["median_round_us"])
+    rounds = len(efficiency["rounds"])
+    return (
+        f"{text}. In turn with a bare loop over the same environments and network, median of {rounds} rounds: {ours} "
+        f"agent steps/s against {bare}, a relative speed of {efficiency['efficiency']:.2f}."
+    )
 
 
 def draw_stages(stage_ms: dict[str, float], title: str, path: Path) -> None:
-    """The same as bars, in a PNG."""
+    """The same as bars, in a picture."""
     from matplotlib.figure import Figure
 
     total = sum(stage_ms.values()) or 1.0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ import numpy as np
 
 from fastmarl.bench import plots
 from fastmarl.bench.efficiency import measure_efficiency
-from fastmarl.bench.figure_files import read_figures
+from fastmarl.bench.tables import Table
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.envs.context import EnvContext
-from fastmarl.errors import ConfigError
 
 EPISODE_LENGTH = 100
 
@@ -95,61 +93,26 @@ SERIES = {
 }
 
 
-def run(args: argparse.Namespace, is_terminal: bool, save: Callable[[dict[str, list[dict[str, Any]]]], None]) -> None:
-    """What `fastmarl bench scaling` does: measure `args.series` (None: all), show tables, draw.
-
-    Args:
-        save: is given the figures by series whenever one is measured, those that the JSON file had among them.
-
-    Raises:
-        ConfigError: there is no such series.
-    """
-    from rich.console import Console
-
-    if args.plot:
-        import matplotlib  # noqa: F401  before the work, not after it
-    names = args.series or [*SERIES]
-    for name in names:
-        if name not in SERIES:
-            raise ConfigError(f"there is no series {name!r}; there are {', '.join(SERIES)}")
-    console = Console(width=None if is_terminal else 128)
-    figures = read_figures(args.json, "series") or {}
-    for name in names:
-        with console.status(f"measuring {name} ...") as status:
-            figures[name] = measure_series(name, rounds=args.rounds, seconds=args.seconds, progress=status.update)
-        figures = {name: figures[name] for name in SERIES if name in figures}
-        save(figures)
-        console.print(table_of(name, figures[name]))
-    if args.plot:
-        draw(figures, args.plot)
-
-
 def measure_series(
     name: str, *, rounds: int = 3, seconds: float = 0.2, progress: Callable[[str], None] = lambda text: None
-) -> list[dict[str, Any]]:
-    """The fields of `Efficiency` and "size" for each size, see `measure_efficiency`."""
+) -> Iterator[dict[str, Any]]:
+    """The fields of `Efficiency` and "size" for each size, as soon as it is measured; see `measure_efficiency`."""
     series = SERIES[name]
-    figures = []
     for size in series.sizes:
         progress(f"measuring {size:,} {series.title}")
         config = EnvRunnerConfig(**series.config(size), seed=0)
-        figures.append({"size": size, **measure_efficiency(config, rounds=rounds, seconds=seconds).as_dict()})
-    return figures
+        yield {"size": size, **measure_efficiency(config, rounds=rounds, seconds=seconds).as_dict()}
 
 
-def table_of(name: str, figures: list[dict[str, Any]]) -> Any:
-    """A rich table of one series."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE)
-    for column in (SERIES[name].title, "agent steps/s", "us per agent step", "limit", "efficiency", "own"):
-        table.add_column(column, justify="right")
+def table_of(name: str, figures: list[dict[str, Any]]) -> Table:
+    """One series; times in microseconds."""
+    rows = []
     for row in figures:
         ratios = (f"{row[key]:.2f}" for key in ("efficiency", "own_efficiency"))
         times = (f"{row[key]:.3f}" for key in ("runner_us", "limit_us"))
-        table.add_row(f"{row['size']:,}", f"{row['agent_steps_per_second']:,.0f}", *times, *ratios)
-    return table
+        rows.append((f"{row['size']:,}", f"{row['agent_steps_per_second']:,.0f}", *times, *ratios))
+    heading = (SERIES[name].title, "agent steps/s", "µs per agent step", "limit", "efficiency", "own")
+    return Table("", heading, rows)
 
 
 def draw(of_series: dict[str, list[dict[str, Any]]], path: Path) -> None:

@@ -81,10 +81,13 @@ class OpenSpielEnv:
             pyspiel = import_module("pyspiel")
         except ImportError as error:
             raise EnvCheckError(f"the game {name!r} needs OpenSpiel: pip install open-spiel ({error})") from error
+        names = pyspiel.registered_names()
+        if name.partition("(")[0] not in names:  # it would print a list of all
+            raise _not_loaded(name, f"Unknown game '{name}'.", names)
         try:
             game = pyspiel.load_game(name, parameters) if parameters else pyspiel.load_game(name)
         except pyspiel.SpielError as error:
-            raise _not_loaded(name, error, pyspiel.registered_names()) from error
+            raise _not_loaded(name, str(error), []) from error
         return cls(game, observation)
 
     @staticmethod
@@ -211,10 +214,9 @@ def _check_is_playable(game: Any) -> None:
                             f"with num_distinct_actions() > 0")  # fmt: skip
 
 
-def _not_loaded(name: str, error: Exception, names: list[str]) -> EnvCheckError:
-    """With close names in the place of all, which pyspiel lists if it knows of no such game."""
-    reason, lists_names, _ = str(error).partition(" Available games")
-    close = difflib.get_close_matches(name.partition("(")[0], names) if lists_names else []
+def _not_loaded(name: str, reason: str, names: list[str]) -> EnvCheckError:
+    """With those of the names that are close."""
+    close = difflib.get_close_matches(name.partition("(")[0], names)
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     return EnvCheckError(f"OpenSpiel can't load the game {name!r}: {reason}{hint}")
 

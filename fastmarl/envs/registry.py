@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
+from fastmarl.envs.gymnasium_single import SingleGymnasiumEnv, has_one_agent
+from fastmarl.envs.openspiel import OpenSpielEnv
+from fastmarl.envs.packages import how_to_install
 from fastmarl.envs.pufferlib import PufferLibEnv
+from fastmarl.envs.suggestions import HOMES, suggestions
 from fastmarl.errors import EnvCheckError
 
 _registered: dict[str, Callable[[dict], Any]] = {}
@@ -27,7 +32,8 @@ _BUNDLED = {  # name -> where its class is
     "fastmarl.simple_spread": ("fastmarl.envs.jit.simple_spread", "SimpleSpread"),
 }
 _BEGIN_IN_NEXT_STEP = {"connect4", "tripletriad"}  # of PufferLib's, which don't say so
-_EXTRAS = {"mpe2": "pettingzoo", "pettingzoo": "pettingzoo", "magent2": "pettingzoo"}
+_MAKERS = ("parallel_env", "env")  # functions in PettingZoo's modules, the first is preferred
+_OF_PETTINGZOO = {"pettingzoo", "mpe2", "magent2"}  # packages whose functions of these names take options
 
 
 def register_env(name: str, creator: Callable[[dict], Any]) -> None:
@@ -46,27 +52,34 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
     """What makes an env from an `env_config`.
 
     Args:
-        env: a class or callable, which is called with `env_config` as its one argument, as in RLlib; or a name:
+        env: a class or callable, which is called with `env_config` as its one argument, as in RLlib; a module with
+            PettingZoo's function `parallel_env`, or else `env`, or such a function, which is called with
+            `**env_config`; or a name:
 
             - a registered one;
-            - that of a module with PettingZoo's function `parallel_env`, or else `env`, such as
-              "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or "magent2.battle_v4", which is called with
-              `**env_config`;
-            - an id of Gymnasium's registry with the module that registers it, such as
-              "lbforaging:Foraging-8x8-2p-3f-v3", which `gym.make` makes with `**env_config`;
+            - that of such a module, as "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or
+              "magent2.battle_v4";
+            - an id of Gymnasium's registry, which `gym.make` makes with `**env_config`: "CartPole-v1", whose one agent
+              is 0; or, with the module that registers it, "lbforaging:Foraging-8x8-2p-3f-v3";
+            - "openspiel." and a game, such as "openspiel.kuhn_poker", with its parameters as `env_config`;
             - "fastmarl.cart_pole", "fastmarl.simple_spread" or "fastmarl.gridworld", compiled and bundled; or "vmas."
               and a scenario, such as "vmas.balance"; or "pufferlib." and the name of one of its compiled envs, such as
               "pufferlib.rware": a batch of as many as the runner has envs, with the options `**env_config`.
 
     Raises:
         EnvCheckError: an unknown name, a package that is not installed, an env instance, or what can't be called so.
+            What makes an env by name raises it, too, for options that there are not.
     """
     if isinstance(env, str):
         if env in _registered:
             return _registered[env]
         if env.startswith("fastmarl."):
             return _bundled(env)
-        return _from_gymnasium(env) if ":" in env else _from_module(env)
+        return _from_gymnasium(env) if ":" in env or env in gym.registry else _from_module(env)
+    if isinstance(env, ModuleType):
+        return _with_options(_maker_in(env, env.__name__), env.__name__)
+    if _takes_options(env):
+        return _with_options(env, f"{env.__module__}.{env.__name__}")
     _check_is_creator(env, "env")
     return env
 
@@ -75,6 +88,11 @@ def portable(env: Any) -> Any:
     """What `env_creator()` takes for `env` in another process, where nothing is registered."""
     if isinstance(env, str):
         return _registered.get(env, env)
+    if isinstance(env, ModuleType):
+        _maker_in(env, env.__name__)
+        return env.__name__
+    if _takes_options(env):
+        return env
     _check_is_creator(env, "env")
     return env
 
@@ -93,6 +111,35 @@ def _check_is_creator(creator: Any, what: str) -> None:
                             f"a callable such as lambda env_config: {name}(**env_config)")  # fmt: skip
 
 
+def _takes_options(creator: Any) -> bool:
+    """Whether this is a function that is called with `**env_config`, as PettingZoo's `parallel_env`."""
+    if not inspect.isfunction(creator):
+        return False
+    if creator.__name__ in _MAKERS and creator.__module__.partition(".")[0] in _OF_PETTINGZOO:
+        return True
+    kinds = {parameter.kind for parameter in inspect.signature(creator).parameters.values()}
+    return kinds == {inspect.Parameter.VAR_KEYWORD}
+
+
+def _with_options(make: Callable[..., Any], name: str) -> Callable[[dict], Any]:
+    """What calls `make(**env_config)`, and says which environment it was if that has no such options."""
+
+    def create(env_config: Mapping[str, Any]) -> Any:
+        try:
+            return make(**env_config)
+        except TypeError as error:
+            if not _is_of_arguments(error):
+                raise
+            raise EnvCheckError(f"{name} can't be made with env_config={dict(env_config)!r:.200}: {error}") from error
+
+    return create
+
+
+def _is_of_arguments(error: TypeError) -> bool:
+    """Whether a call didn't fit a signature."""
+    return "unexpected keyword argument" in str(error) or ("missing" in str(error) and "argument" in str(error))
+
+
 def _takes_one_argument(creator: Callable) -> bool:
     try:
         signature = inspect.signature(creator)
@@ -109,8 +156,10 @@ def _from_module(name: str) -> Callable[[dict], Any]:
     package, _, rest = name.partition(".")
     if not rest:
         raise _unknown(name, "it is not registered; see fastmarl.register_env()")
+    if package == "openspiel":
+        return _with_options(partial(OpenSpielEnv.load, rest), name)
     if not _is_installed(package):
-        raise _unknown(name, f"the package {package!r} is not installed; {_how_to_install(package)}")
+        raise _unknown(name, f"the package {package!r} is not installed; {how_to_install(package)}")
     if package == "vmas":
         return _vmas_worlds(rest)
     if package == "pufferlib":
@@ -123,13 +172,16 @@ def _from_module(name: str) -> Callable[[dict], Any]:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{path}.".startswith(f"{missing}."):
             raise _unknown(name, f"there is no module {missing}", _modules_beside(path)) from error
-        raise _unknown(name, f"importing {path} failed: {error}; {_how_to_install(package)}") from error
-    make = getattr(module, "parallel_env", None) or getattr(module, "env", None)
-    if not callable(make):
-        raise _unknown(
-            name, f"expected parallel_env() or env() in the module {path}, which has none; see register_env()"
-        )
-    return lambda env_config: make(**env_config)
+        raise _unknown(name, f"importing {path} failed: {error}; {how_to_install(package)}") from error
+    return _with_options(_maker_in(module, name), name)
+
+
+def _maker_in(module: ModuleType, name: str) -> Callable[..., Any]:
+    for function in _MAKERS:
+        if callable(make := getattr(module, function, None)):
+            return make
+    reason = f"expected parallel_env() or env() in the module {module.__name__}, which has none; see register_env()"
+    raise _unknown(name, reason)
 
 
 def _bundled(name: str) -> Callable[[dict], Any]:
@@ -137,13 +189,24 @@ def _bundled(name: str) -> Callable[[dict], Any]:
         raise _unknown(name, f"bundled are {', '.join(_BUNDLED)}", list(_BUNDLED))
     module, class_name = _BUNDLED[name]
     make = getattr(import_module(module), class_name)
-    return lambda env_config: make(getattr(env_config, "num_envs", 1), **env_config)
+    return _with_num_envs(make, name)
+
+
+def _with_num_envs(make: Callable[..., Any], name: str) -> Callable[[dict], Any]:
+    """What makes a batch of as many envs as the runner has."""
+
+    def create(env_config: dict) -> Any:
+        return _with_options(partial(make, num_envs=getattr(env_config, "num_envs", 1)), name)(env_config)
+
+    return create
 
 
 def _vmas_worlds(scenario: str) -> Callable[[dict], Any]:
-    make_env = import_module("vmas").make_env
-    options = {"scenario": scenario, "terminated_truncated": True}
-    return lambda env_config: make_env(num_envs=getattr(env_config, "num_envs", 1), **options, **env_config)
+    vmas = import_module("vmas")
+    known = [*vmas.scenarios, *vmas.mpe_scenarios, *vmas.debug_scenarios]
+    if scenario not in known:
+        raise _unknown(f"vmas.{scenario}", "vmas has no such scenario", [f"vmas.{name}" for name in known])
+    return _with_num_envs(partial(vmas.make_env, scenario=scenario, terminated_truncated=True), f"vmas.{scenario}")
 
 
 def _pufferlib_envs(name: str) -> Callable[[dict], Any]:
@@ -163,21 +226,22 @@ def _pufferlib_envs(name: str) -> Callable[[dict], Any]:
 
 def _from_gymnasium(name: str) -> Callable[[dict], Any]:
     """Without Gymnasium's checker, which knows environments of one agent."""
-    path, _, id_ = name.partition(":")
+    path, _, id_ = name.rpartition(":")
     package = path.partition(".")[0]
-    if not _is_installed(package):
-        raise _unknown(name, f"the package {package!r} is not installed; {_how_to_install(package)}")
+    if package and not _is_installed(package):
+        raise _unknown(name, f"the package {package!r} is not installed; {how_to_install(package)}")
     try:
-        import_module(path)
+        if path:
+            import_module(path)
         gym.spec(id_)
     except (ImportError, gym.error.Error) as error:
         raise _unknown(name, str(error)) from error
-    return lambda env_config: gym.make(id_, disable_env_checker=True, **env_config)
 
+    def make(**options: Any) -> Any:
+        env = gym.make(id_, disable_env_checker=True, **options)
+        return SingleGymnasiumEnv(env) if has_one_agent(env) else env
 
-def _how_to_install(package: str) -> str:
-    extra = _EXTRAS.get(package)
-    return f"pip install 'fastmarl[{extra}]'" if extra else "install what it needs"
+    return _with_options(make, name)
 
 
 def _is_installed(package: str) -> bool:
@@ -194,10 +258,12 @@ def _modules_beside(path: str) -> list[str]:
         package = import_module(parent)
     except ImportError:
         return []
+    if parent.partition(".")[0] in HOMES:  # whose modules with environments are among the suggestions
+        return []
     return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
 
 
-def _unknown(name: str, reason: str, modules: list[str] | None = None) -> EnvCheckError:
-    close = difflib.get_close_matches(name, [*_registered, *(modules or [])], n=3)
+def _unknown(name: str, reason: str, names: list[str] | None = None) -> EnvCheckError:
+    close = suggestions(name, [*_registered, *_BUNDLED, *(names or [])])
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     return EnvCheckError(f"no environment {name!r}: {reason}{hint}")

@@ -63,20 +63,6 @@ def tables(settings: list[dict[str, Any]]) -> list[tuple[str, list[list[str]]]]:
     return [(_title(of_table[0]), _rows(of_table)) for of_table in _by_table(settings)]
 
 
-def rich_table(rows: list[list[str]]) -> Any:
-    """One of the tables, for a terminal."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE)
-    heading, *others = rows
-    for i, column in enumerate(heading):
-        table.add_column(column, justify="right" if i else "left")
-    for row in others:
-        table.add_row(*row)
-    return table
-
-
 def markdown(settings: list[dict[str, Any]]) -> str:
     """The tables, what each sampler was told, and the versions."""
     parts = [LEGEND]

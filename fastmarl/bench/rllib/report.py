@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fastmarl.bench.plots import OTHERS, OURS, open_frame
+from fastmarl.bench.tables import Table
 
 COLUMNS: dict[str, dict[str, tuple[str, str]]] = {  # section -> key of a figure -> (heading, format)
     "cases": {
@@ -22,7 +23,7 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {  # section -> key of a figure
     },
     "growth": {
         "steps": ("env steps a call", ",d"),
-        "rllib_us": ("RLlib, us per agent step", ".2f"),
+        "rllib_us": ("RLlib, µs per agent step", ".2f"),
         "us": ("fastmarl", ".2f"),
     },
     "transfer": {
@@ -47,20 +48,15 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {  # section -> key of a figure
 }
 
 
-def table_of(section: str, figures: list[dict[str, Any]]) -> Any:
-    """A rich table of one section's figures; what qualifies them stands below it."""
-    from rich import box
-    from rich.table import Table
-
-    notes = _notes(figures) if section == "cases" else []
-    table = Table(box=box.SIMPLE, caption="\n".join(notes) or None, caption_justify="left")
+def table_of(section: str, figures: list[dict[str, Any]]) -> Table:
+    """One section's figures; what qualifies them stands below it."""
     columns = COLUMNS[section]
-    for i, (heading, _) in enumerate(columns.values()):
-        table.add_column(heading, justify="right" if i else "left", no_wrap=True)
+    rows = []
     for row in figures:
         values = ((row[key], form) for key, (_, form) in columns.items())
-        table.add_row(*("-" if value is None else f"{value:{form}}" for value, form in values))
-    return table
+        rows.append(["-" if value is None else f"{value:{form}}" for value, form in values])
+    heading = [text for text, _ in columns.values()]
+    return Table("", heading, rows, _notes(figures) if section == "cases" else ())
 
 
 def _notes(cases: list[dict[str, Any]]) -> list[str]:

@@ -1,9 +1,9 @@
-"""What `fastmarl bench peers` is told, and the order of its work."""
+"""`fastmarl bench peers`."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,21 @@ from fastmarl.bench.peers.entries import (
     settings,
 )
 from fastmarl.bench.peers.measure import Pace, measure_setting, merged
-from fastmarl.bench.peers.report import LEGEND, draw, markdown, rich_table, tables
+from fastmarl.bench.peers.report import LEGEND, draw, markdown, tables
+from fastmarl.bench.tables import Table
+from fastmarl.cli.arguments import json_file, markdown_file, natural, picture, positive, seconds
+from fastmarl.cli.figures import save
+from fastmarl.cli.terminal import Terminal
 from fastmarl.errors import ConfigError
 
 
-def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
-    """The options; `positive` reads an int of at least 1."""
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("peers", help="other samplers and ours on the same work, in turn")
+    _add_arguments(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     pace = Pace()
     names = ", ".join(entry.name for entry in SAMPLERS)
     parser.add_argument("--peers", nargs="+", metavar="NAME", help=f"beside fastmarl; default: all of {names}")
@@ -39,49 +48,61 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
     parser.add_argument("--env", nargs="+", choices=[*ENV_KINDS], default=[*ENV_KINDS], help="default: both")
     parser.add_argument("--envs", nargs="+", type=positive, default=[*STANDARD_ENVS], help="default %(default)s")
     parser.add_argument(
-        "--workers", nargs="+", type=_natural, default=[*STANDARD_WORKERS], help="0: one process (default %(default)s)"
+        "--workers", nargs="+", type=natural, default=[*STANDARD_WORKERS], help="0: one process (default %(default)s)"
     )
     parser.add_argument("--rounds", type=positive, default=pace.rounds, help="default %(default)s")
-    parser.add_argument("--seconds", type=float, default=pace.seconds, help="of each turn (default %(default)s)")
+    parser.add_argument("--seconds", type=seconds, default=pace.seconds, help="of each turn (default %(default)s)")
     parser.add_argument(
-        "--start-timeout", type=float, default=pace.start_timeout, metavar="S", help="default %(default)s"
+        "--start-timeout", type=seconds, default=pace.start_timeout, metavar="S", help="default %(default)s"
     )
     parser.add_argument(
-        "--turn-timeout", type=float, default=pace.turn_timeout, metavar="S", help="default %(default)s"
+        "--turn-timeout", type=seconds, default=pace.turn_timeout, metavar="S", help="default %(default)s"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures; settings that it has stay there")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write tables of all settings in the JSON")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw them")
+    parser.add_argument(
+        "--json", type=json_file, metavar="FILE", help="write the figures; settings that it has stay there"
+    )
+    parser.add_argument(
+        "--markdown", type=markdown_file, metavar="FILE", help="write tables of all settings in the JSON"
+    )
+    parser.add_argument("--plot", type=picture, metavar="PNG", help="draw them")
 
 
-def run(args: argparse.Namespace, is_terminal: bool, save: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Measure, show tables, write Markdown and picture; for `save` see `measure`."""
+def run(args: argparse.Namespace, terminal: Terminal) -> int:
+    """Measure, save, show tables, write Markdown and picture; after Ctrl-C of the settings measured until then."""
     import psutil  # noqa: F401  before the work, not after it
-    from rich.console import Console
 
     if args.plot:
         import matplotlib  # noqa: F401
-    console = Console(width=None if is_terminal else 128)
-    with console.status("measuring ...") as status:
-        settings = measure(args, status.update, save)
-    console.print(LEGEND)
-    for title, rows in tables(settings):
-        console.print(f"\n{title}", rich_table(rows), sep="\n")
+    measured: list[dict[str, Any]] = []
+    try:
+        with terminal.status("measuring ...") as progress:
+            for measured in measure(args, progress):
+                save(args.json, {"settings": measured})
+    finally:
+        if measured:
+            _report(args, measured, terminal)
+    return 0
+
+
+def _report(args: argparse.Namespace, measured: list[dict[str, Any]], terminal: Terminal) -> None:
+    terminal.show(LEGEND)
+    for title, (heading, *rows) in tables(measured):
+        terminal.show(Table(f"\n{title}", heading, rows))
     if args.markdown:
-        args.markdown.parent.mkdir(parents=True, exist_ok=True)
-        args.markdown.write_text(markdown(settings))
+        args.markdown.write_text(markdown(measured))
     if args.plot:
-        draw(settings, args.plot)
+        draw(measured, args.plot)
 
 
-def measure(
-    args: argparse.Namespace, progress: Callable[[str], None], save: Callable[[list[dict[str, Any]]], None]
-) -> list[dict[str, Any]]:
-    """Measure what the arguments ask for; returns it together with what stood in the JSON file before.
+def measure(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[list[dict[str, Any]]]:
+    """Measure what the arguments ask for.
 
     Args:
+        args: see `_add_arguments`.
         progress: is told what is being measured.
-        save: is given all figures so far whenever a setting is measured.
+
+    Yields:
+        All figures so far whenever a setting is measured, together with what stood in the JSON file before.
 
     Raises:
         ConfigError: a name, a path or a combination that does not exist, or a file that is no such JSON.
@@ -100,8 +121,7 @@ def measure(
     )
     for setting in wanted:
         measured = merged(measured, [measure_setting(setting, samplers, python_of, pace, progress)])
-        save(measured)
-    return measured
+        yield measured
 
 
 def _assignment(text: str) -> tuple[str, str]:
@@ -109,10 +129,3 @@ def _assignment(text: str) -> tuple[str, str]:
     if not (name and sign and path):
         raise argparse.ArgumentTypeError(f"must be NAME=PATH, got {text}")
     return name, path
-
-
-def _natural(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
-    return number

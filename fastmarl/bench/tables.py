@@ -1,0 +1,40 @@
+"""A table of texts, which every command shows in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """The first column is aligned to the left, the others to the right."""
+
+    title: str
+    heading: Sequence[str]
+    """Of each column; of several lines where there are line breaks. Empty: the table has none."""
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    """Lines below the table."""
+
+    def as_text(self) -> str:
+        """The table in plain text."""
+        heading = _stacked(self.heading)
+        widths = [max(map(len, column)) for column in zip(*heading, *self.rows, strict=True)]
+        rule = ["-" * (sum(widths) + 2 * (len(widths) - 1))] if heading else []
+        lines = [*(_line(row, widths) for row in heading), *rule, *(_line(row, widths) for row in self.rows)]
+        return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
+
+
+def _stacked(heading: Sequence[str]) -> list[list[str]]:
+    """The lines of a heading, all columns ending in the last one."""
+    columns = [text.split("\n") for text in heading]
+    height = max(map(len, columns), default=0)
+    return [list(line) for line in zip(*([""] * (height - len(c)) + c for c in columns), strict=True)]
+
+
+def _line(texts: Sequence[str], widths: Sequence[int]) -> str:
+    first, *others = (
+        text.rjust(width) if i else text.ljust(width) for i, (text, width) in enumerate(zip(texts, widths, strict=True))
+    )
+    return "  ".join([first, *others]).rstrip()

@@ -1,0 +1,159 @@
+"""What the commands' arguments may be; all that is wrong is found before the work begins."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fastmarl.errors import EnvCheckError
+
+ENV_HELP = (
+    "such as mpe2.simple_spread_v3, fastmarl.cart_pole (compiled), openspiel.kuhn_poker, CartPole-v1, or "
+    "my_package.my_module:MyEnv"
+)
+PICTURES = (".png", ".pdf", ".svg")
+OUTPUTS = ("out", "json", "plot", "markdown")  # arguments that are files to write
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong argument in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    return _at_least(1, text)
+
+
+def natural(text: str) -> int:
+    """An integer of at least 0."""
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text!r}")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
+    return number
+
+
+def json_object(text: str) -> dict:
+    """A dict, from JSON."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text}")
+    return value
+
+
+def picture(text: str) -> Path:
+    """A file for a plot."""
+    return _output_file(text, PICTURES)
+
+
+def json_file(text: str) -> Path:
+    """A file for figures."""
+    return _output_file(text, (".json",))
+
+
+def markdown_file(text: str) -> Path:
+    """A file for tables."""
+    return _output_file(text, (".md",))
+
+
+def _output_file(text: str, suffixes: tuple[str, ...]) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in suffixes and not _is_device(path):
+        raise argparse.ArgumentTypeError(f"must end in {' or '.join(suffixes)}, got {text!r}")
+    return path
+
+
+def _is_device(path: Path) -> bool:
+    """Whether this is there and neither a file nor a folder, as /dev/stdout is."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def check_writable(args: argparse.Namespace, error: Callable[[str], NoReturn]) -> None:
+    """Call `error` if a file that the command is to write can't be written. Folders on its way are made."""
+    for name in OUTPUTS:
+        path = getattr(args, name, None)
+        if path is not None and not _is_device(path):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                is_new = not path.exists()
+                path.open("a").close()
+                if is_new:
+                    path.unlink()
+            except OSError as problem:
+                error(f"argument --{name}: can't write {str(path)!r}: {problem.strerror or problem}")
+
+
+def add_env_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
+    """What `runner_config` reads, but for --env."""
+    parser.add_argument("--config", type=json_object, default={}, metavar="JSON", help="env_config")
+    parser.add_argument("--num-envs", type=positive, default=num_envs, help="default %(default)s")
+    parser.add_argument("--hiddens", type=positive, nargs="+", default=[64, 64], help="layers (default 64 64)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or auto (default %(default)s)")
+    parser.add_argument("--seed", type=natural, default=0, help="default %(default)s")
+
+
+def runner_config(args: argparse.Namespace, **options: Any) -> Any:
+    """The EnvRunnerConfig that the arguments ask for."""
+    from fastmarl.config import EnvRunnerConfig
+
+    return EnvRunnerConfig(
+        env=env_named(args.env),
+        env_config=args.config,
+        num_envs_per_env_runner=args.num_envs,
+        model_config={"fcnet_hiddens": args.hiddens},
+        device=args.device,
+        seed=args.seed,
+        **options,
+    )
+
+
+def env_named(name: str) -> Any:
+    """The class or function that "package.module:name" means; other names, Gymnasium's ids too, as they are.
+
+    Raises:
+        EnvCheckError: there is no such module, or nothing of that name in it.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not attribute.isidentifier():
+        return name
+    sys.path.insert(0, os.getcwd())  # as with `python -m`: modules lie in the current folder, too; workers look there
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise EnvCheckError(f"no environment {name!r}: {error}") from error
+    if not hasattr(module, attribute):
+        close = [f"{module_name}:{found}" for found in difflib.get_close_matches(attribute, dir(module))]
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        raise EnvCheckError(f"no environment {name!r}: the module {module_name} has no {attribute!r}{hint}")
+    return getattr(module, attribute)

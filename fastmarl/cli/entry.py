@@ -1,0 +1,57 @@
+"""Reads the arguments, runs a command, and says in one line what went wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import fastmarl
+from fastmarl.cli import bench_efficiency, bench_peers, bench_rllib, bench_scaling, check_env, info, sample
+from fastmarl.cli.arguments import Parser, check_writable
+from fastmarl.cli.terminal import open_terminal
+from fastmarl.envs.packages import NEEDED, how_to_install
+from fastmarl.errors import FastmarlError
+
+INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        The exit code: 0; 1 for an error that was reported; 130 after Ctrl-C, when what was measured has been shown.
+
+    Raises:
+        SystemExit: wrong arguments (2), or --help and --version (0).
+    """
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    parser = _parser()
+    args = parser.parse_args(argv)
+    check_writable(args, args.parser.error)
+    try:
+        return args.run(args, open_terminal())
+    except FastmarlError as error:
+        print(f"fastmarl: {error}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in NEEDED:
+            raise
+        print(f"fastmarl: this needs {module}: {how_to_install(module)}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("fastmarl: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return 1
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="fastmarl", description="Multi-agent experience for reinforcement learning, sampled fast.")
+    parser.add_argument("--version", action="version", version=f"fastmarl {fastmarl.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True)
+    sample.add_parser(commands)
+    benchmarks = commands.add_parser("bench", help="measure").add_subparsers(title="benchmarks", required=True)
+    for bench in (bench_efficiency, bench_rllib, bench_scaling, bench_peers):
+        bench.add_parser(benchmarks)
+    check_env.add_parser(commands)
+    info.add_parser(commands)
+    return parser

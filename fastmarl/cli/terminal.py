@@ -1,0 +1,129 @@
+"""What commands show: results on stdout, progress on stderr; in plain text where rich is not installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from fastmarl.bench.tables import Table
+
+WIDTH_OF_FILES = 128  # of tables, where stdout is no terminal
+LONGEST_UNWRAPPED = 40  # characters of a cell
+
+
+class Terminal(Protocol):
+    """Where a command writes."""
+
+    def show(self, *results: Table | str) -> None:
+        """Write results to stdout."""
+
+    def status(self, text: str) -> AbstractContextManager[Callable[[str], None]]:
+        """Say on stderr what is being done; returns what replaces that text."""
+
+    def progress(self, text: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Show on stderr how much of `total` is done; returns what adds to it."""
+
+
+def open_terminal() -> Terminal:
+    """One that uses rich if it is installed."""
+    try:
+        return RichTerminal()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "rich":
+            raise
+        return PlainTerminal()
+
+
+class PlainTerminal:
+    """Without rich. Progress is one line that is written over, and nothing where stderr is no terminal."""
+
+    def show(self, *results: Table | str) -> None:
+        for result in results:
+            print(result.as_text() if isinstance(result, Table) else result)
+
+    @contextmanager
+    def status(self, text: str) -> Iterator[Callable[[str], None]]:
+        self._write_over(text)
+        try:
+            yield self._write_over
+        finally:
+            self._write_over("")
+
+    @contextmanager
+    def progress(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
+        done = 0
+
+        def add(n: int) -> None:
+            nonlocal done
+            done += n
+            change(f"{text} {min(1, done / total):4.0%}")
+
+        with self.status(text) as change:
+            yield add
+
+    def _write_over(self, text: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{text:<79.79}\r")
+            sys.stderr.flush()
+
+
+class RichTerminal:
+    """With rich: tables with rules, a bar for progress.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        plain: dict[str, Any] = {
+            "markup": False,
+            "highlight": False,
+            "emoji": False,
+        }  # names may have brackets and colons
+        self._out = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, **plain)
+        self._err = Console(stderr=True, **plain)
+
+    def show(self, *results: Table | str) -> None:
+        for result in results:
+            if isinstance(result, Table):
+                if result.title:
+                    self._out.print(result.title, style="bold", soft_wrap=True)
+                self._out.print(_rich_table(result))
+            else:
+                self._out.print(result, soft_wrap=True)
+
+    @contextmanager
+    def status(self, text: str) -> Iterator[Callable[[str], None]]:
+        with self._err.status(text) as status:
+            yield status.update
+
+    @contextmanager
+    def progress(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
+        from rich.progress import Progress
+
+        with Progress(console=self._err, transient=True) as progress:
+            task = progress.add_task(text, total=total)
+            yield lambda n: progress.advance(task, n)
+
+
+def _rich_table(table: Table) -> Any:
+    from rich import box
+    from rich.table import Table as RichTable
+
+    shown = RichTable(
+        box=box.SIMPLE,
+        show_header=bool(table.heading),
+        caption="\n".join(table.notes) or None,
+        caption_justify="left",
+    )
+    for i, column in enumerate(zip(*table.rows, strict=True)):
+        heading = table.heading[i] if table.heading else ""
+        fits = max(map(len, column)) <= LONGEST_UNWRAPPED
+        shown.add_column(heading, justify="right" if i else "left", no_wrap=fits)
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown

@@ -1,0 +1,28 @@
+"""Packages that something needs, as pip calls them."""
+
+from __future__ import annotations
+
+NEEDED: dict[str, tuple[str, str | None]] = {  # module -> (what pip calls its package, our extra that has it)
+    "ale_py": ("ale-py", None),
+    "gymnasium_robotics": ("gymnasium-robotics", None),
+    "lbforaging": ("lbforaging", None),
+    "magent2": ("magent2", "pettingzoo"),
+    "matplotlib": ("matplotlib", "viz"),
+    "mpe2": ("mpe2", "pettingzoo"),
+    "multigrid": ("multigrid", None),
+    "pettingzoo": ("'pettingzoo[butterfly,classic,sisl]'", "pettingzoo"),
+    "psutil": ("psutil", "bench"),
+    "pufferlib": ("pufferlib", None),
+    "pyspiel": ("open-spiel", "openspiel"),
+    "ray": ("'ray[rllib]>=2.60,<2.61'", "rllib"),
+    "rware": ("rware", None),
+    "vmas": ("vmas", None),
+}
+
+
+def how_to_install(module: str) -> str:
+    """What to type to get the package that has this module."""
+    if module not in NEEDED:
+        return "install the package that has it"
+    package, extra = NEEDED[module]
+    return f"pip install {package}" + (f" (or, in a clone of fastmarl, pip install '.[{extra}]')" if extra else "")

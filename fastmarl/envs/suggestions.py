@@ -1,0 +1,65 @@
+"""Names of environments that somebody may have meant."""
+
+from __future__ import annotations
+
+import difflib
+import pkgutil
+import re
+from collections.abc import Iterable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import gymnasium as gym
+
+HOMES = {
+    "mpe2": [""],
+    "pettingzoo": ["butterfly", "classic", "sisl"],
+    "magent2": ["environments"],
+}  # package -> folders
+MOST = 3
+
+
+def suggestions(name: str, known: Iterable[str]) -> list[str]:
+    """Names like this one, the likeliest first; those of the same package if there are any.
+
+    Args:
+        name: what nobody knows.
+        known: names beside those of Gymnasium, PettingZoo, MPE2, MAgent2 and OpenSpiel that are installed here.
+    """
+    by_core: dict[str, list[str]] = {}
+    for other in dict.fromkeys([*known, *_modules(), *reversed(gym.registry), *_games()]):
+        by_core.setdefault(_core(other), []).append(other)
+    wanted = _core(name)
+    cores = [wanted] if wanted in by_core else difflib.get_close_matches(wanted, by_core, n=MOST, cutoff=0.75)
+    close = [other for core in cores for other in by_core[core] if other != name]
+    close.sort(key=lambda other: -difflib.SequenceMatcher(None, name, other).ratio())
+    package = name.partition(".")[0]
+    return ([other for other in close if "." in name and other.startswith(f"{package}.")] or close)[:MOST]
+
+
+def _core(name: str) -> str:
+    """Without package, version and punctuation: "CartPole-v1" and "fastmarl.cart_pole" are both "cartpole"."""
+    last = re.split(r"[.:/]", name)[-1]
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"[-_]v\d+$", "", last.lower()))
+
+
+def _modules() -> list[str]:
+    """Of the installed packages in HOMES, without importing them."""
+    found = []
+    for package, folders in HOMES.items():
+        spec = find_spec(package)
+        for place in (spec and spec.submodule_search_locations) or ():
+            for folder in folders:
+                modules = pkgutil.iter_modules([str(Path(place, folder))])
+                path = package if folder in ("", "environments") else f"{package}.{folder}"
+                found += [f"{path}.{module.name}" for module in modules if re.search(r"_v\d+$", module.name)]
+    return found
+
+
+def _games() -> list[str]:
+    """OpenSpiel's, if it is installed."""
+    try:
+        return [f"openspiel.{game}" for game in import_module("pyspiel").registered_names()]
+    except ImportError:
+        return []
