@@ -1,4 +1,4 @@
-"""What modules say and nobody can act upon: NaN, infinity, too many logits or too few."""
+"""What modules say and nobody can act upon: NaN, infinity, too many logits or too few; and what they raise."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,9 @@ from reference.tape import TapeCapture
 
 import fastmarl
 from fastmarl.acting.backends.graphs import TickGraphs
+from fastmarl.acting.forward_errors import describe_failure
 from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls, n_logits_of
-from fastmarl.errors import ModuleOutputError
+from fastmarl.errors import ConfigError, ModuleOutputError
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.native._finite import first_unfit
 from fastmarl.runner import building
@@ -257,3 +258,49 @@ def test_who_chooses_actions_needs_no_choice_by_logits(make):
     says = {"action_dist_inputs": np.full(3, OUT, np.float32), "actions": np.int64(2)}
     (chunk,) = make(Discrete(3), says=says).sample(num_timesteps=2, explore=False)
     assert chunk.agent_episodes["agent_0"].get_actions().tolist() == [2, 2]
+
+
+# Errors of their own
+
+
+class Failing(RLModule):
+    def _forward(self, batch, **kwargs):
+        return {"action_dist_inputs": batch["obs"] @ torch.zeros(3, 5)}
+
+
+class Forgetful(RLModule):
+    """Reads a state, and has no get_initial_state()."""
+
+    def _forward(self, batch, **kwargs):
+        return {"action_dist_inputs": batch["state_in"]["h"]}
+
+
+@pytest.mark.parametrize("inference_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("explore", [True, False])
+def test_errors_in_a_forward_pass_name_module_and_shapes(explore, inference_dtype):
+    runner = make_runner(Discrete(5), Failing, num_envs_per_env_runner=3, inference_dtype=inference_dtype)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as raised:
+        runner.sample(num_timesteps=3, explore=explore)
+    method = "forward_exploration" if explore else "forward_inference"
+    assert raised.value.__notes__ == [
+        f"in {method}() of module 'default_policy', with a batch of obs [6, 4] of float32"
+    ]
+
+
+def test_a_note_tells_nested_and_many_observations():
+    batch = {"obs": {"a": torch.zeros(2, 1), "words": np.array(["x", "y"], object)}, "state_in": {"h": torch.zeros(2)}}
+    error = RuntimeError("no")
+    describe_failure(error, "p", batch, explore=False, has_memory=True)
+    (note,) = error.__notes__
+    assert note.endswith(
+        "a batch of obs['a'] [2, 1] of float32, obs['words'] [2] of object, state_in['h'] [2] of float32"
+    )
+    error = RuntimeError("no")
+    describe_failure(error, "p", {"obs": [torch.zeros(1)] * 20}, explore=False, has_memory=True)
+    assert error.__notes__[0].endswith("obs[15] [1] of float32 and 4 more")
+
+
+def test_a_recurrent_module_needs_an_initial_state():
+    runner = make_runner(Discrete(5), Forgetful)
+    with pytest.raises(ConfigError, match=r"'default_policy' reads batch\['state_in'\] .* get_initial_state\(\) that"):
+        runner.sample(num_timesteps=3)

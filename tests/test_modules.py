@@ -118,6 +118,34 @@ def test_a_plain_module_keeps_its_weights_names_and_mode():
         assert torch.equal(forward(batch)[Columns.ACTION_DIST_INPUTS], plain(batch)["action_dist_inputs"])
 
 
+def test_a_plain_module_is_reached_through_the_one_around_it():
+    class Warm(Plain):
+        def __init__(self):
+            super().__init__()
+            self.temperature = 1.0
+
+        def forward(self, batch, scale=1.0):
+            return {"action_dist_inputs": scale * self.temperature * self.net(batch["obs"])}
+
+        def __deepcopy__(self, memo):
+            raise AssertionError("not of the module around it")
+
+    plain = Warm().eval()
+    module = as_rl_module(plain)
+    assert module.net is plain.net
+    module.temperature = 2.0
+    assert plain.temperature == 2.0
+    batch = {Columns.OBS: vectors(3)}
+    logits = plain.net(batch[Columns.OBS])
+    assert torch.equal(module(batch, scale=0.5)["action_dist_inputs"], logits)
+    module.note = "of the module around it"
+    assert not hasattr(plain, "note")
+    with pytest.raises(AttributeError, match="'Warm' object has no attribute 'no_such_layer'"):
+        _ = module.no_such_layer
+    with pytest.raises(AttributeError, match="__deepcopy__"):
+        _ = module.__deepcopy__
+
+
 def test_spaces_that_a_module_lacks_are_filled_in():
     class Free(Linear):
         def setup(self):

@@ -13,6 +13,7 @@ from fastmarl.acting.backends.graphs import Call, Launch, TickGraphs
 from fastmarl.acting.backends.lean import LEAN, LeanModule
 from fastmarl.acting.backends.transfer import Transfer
 from fastmarl.acting.draws import SMALL, ActionSampler, make_action_sampler
+from fastmarl.acting.forward_errors import describe_failure
 from fastmarl.acting.output_checks import ACTIONS, LEAST, LOGITS, LOGP, OutputChecks
 from fastmarl.acting.recurrent_state import LaneState
 from fastmarl.columns import Columns
@@ -245,14 +246,19 @@ class ModuleInference:
     def _forward(self, batch: dict[str, Any], explore: bool, t: int | None, mask: Any) -> dict[str, Any]:
         """The module's outputs, masked."""
         module = self._forwards
-        if self._autocast is None:
-            outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
-        else:
-            self._is_casting = True
-            with self._autocast:
+        try:
+            if self._autocast is None:
                 outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
-            self._is_casting = False
-            outputs = map_struct(_as_float32, outputs)
+            else:
+                self._is_casting = True
+                with self._autocast:
+                    outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
+                self._is_casting = False
+                outputs = map_struct(_as_float32, outputs)
+        except Exception as error:
+            has_memory = self.lane_state is not None
+            describe_failure(error, self.module_id, batch, explore=explore, has_memory=has_memory)
+            raise
         if type(outputs) is not dict or self.lane_state is not None:
             outputs = self._plain_outputs(outputs)
         logits, self._chooses[explore] = outputs.get(LOGITS), ACTIONS in outputs

@@ -220,7 +220,8 @@ def _differences(own: dict[str, Any], given: dict[str, Any]) -> list[str]:
 class AdaptedModule(RLModule):
     """Gives any torch module whose `forward(batch)` returns a dict the methods of an RLModule.
 
-    Weights are the module's own, and so are their names in `get_state()`.
+    Weights are the module's own, and so are their names in `get_state()`. A call is one of the module, and attributes
+    that an RLModule doesn't have are read from it and set on it: `runner.module["p0"].encoder` is that of the module.
     """
 
     def __init__(
@@ -228,6 +229,26 @@ class AdaptedModule(RLModule):
     ):
         super().__init__(observation_space, action_space)
         self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module" or name.startswith("__"):  # while it is being made; what copy and pickle look for
+                raise
+        return getattr(self.module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        net = self.__dict__.get("_modules", {}).get("module")
+        is_own = net is None or name == "module" or name in self.__dict__ or hasattr(type(self), name)
+        if not is_own and hasattr(net, name):
+            setattr(net, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns."""
+        return self.module(*args, **kwargs)
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return self.module(batch)
