@@ -55,8 +55,8 @@ def to_rllib(episode: MultiAgentEpisode) -> Any:
 def from_rllib(episode: Any) -> MultiAgentEpisode:
     """A chunk in RLlib's `MultiAgentEpisode` as one of ours. It stays as it is; arrays that it has are shared.
 
-    Agents without a transition in the chunk are left out, and actions that are hanging there; rewards are kept. The env steps of
-    observations that lie before RLlib's lookback are not known there; they count as one each.
+    Agents without a transition in the chunk are left out, and actions that are hanging there; rewards are kept. The
+    env steps of observations that lie before RLlib's lookback are not known there; they count as one each.
 
     Raises:
         EpisodeError: agents' columns don't fit each other.
