@@ -80,8 +80,12 @@ def _by_table(settings: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _title(measured: dict[str, Any]) -> str:
+    return f"{ENV_KINDS[measured['env']]}, {_processes(measured)}"
+
+
+def _processes(measured: dict[str, Any]) -> str:
     workers = measured["num_workers"]
-    return f"{ENV_KINDS[measured['env']]}, {f'{workers} workers' if workers else 'one process'}"
+    return f"{workers} workers" if workers else "one process"
 
 
 def _envs(measured: dict[str, Any]) -> str:
@@ -155,7 +159,7 @@ def draw(settings: list[dict[str, Any]], path: Path) -> None:
                 _draw_bars(axes, of_table[i])
             else:
                 axes.set_axis_off()
-    figure.suptitle("agent steps per second; dashed: the limit of one process", fontsize=10)
+    figure.suptitle("agent steps per second; dashed: the bare loop, in one process", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
@@ -167,12 +171,13 @@ def _draw_bars(axes: Any, measured: dict[str, Any]) -> None:
     colors = [plots.OURS if name.startswith(OURS) else plots.OTHERS for name in by_speed]
     speeds = [found[name].agent_steps_per_second for name in by_speed]
     bars = axes.barh([TITLES[name] for name in by_speed], speeds, color=colors)
-    axes.bar_label(bars, [f" {speed:,.0f}" for speed in speeds], fontsize=8)
+    for label in axes.bar_label(bars, [f"{speed:,.0f}" for speed in speeds], padding=4, fontsize=8):
+        label.set_bbox(plots.LABEL_BOX)  # the dashed line may pass behind
     if limit is not None:
         axes.axvline(limit.agent_steps_per_second, color=plots.LIMIT, linewidth=1, linestyle="--", zorder=0)
     axes.invert_yaxis()
     axes.margins(x=0.22)
-    axes.set_title(f"{_title(measured)}\n{_envs(measured)}", fontsize=9)
+    axes.set_title(f"{ENV_KINDS[measured['env']]}\n{_processes(measured)}, {_envs(measured)}", fontsize=9)
     axes.tick_params(labelsize=8)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.locator_params(axis="x", nbins=4)

@@ -93,9 +93,15 @@ def _draw_ratios(axes: Any, cases: list[dict[str, Any]]) -> None:
 
 
 def _draw_growth(axes: Any, growth: list[dict[str, Any]]) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
     for key, name, color in (("rllib_us", "RLlib", OTHERS), ("us", "fastmarl", OURS)):
         points = [(row["steps"], row[key]) for row in growth if row[key] is not None]
         axes.loglog([steps for steps, _ in points], [us for _, us in points], "o-", color=color, label=name)
     axes.set_xlabel("env steps in one call (CartPole, 8 x 8)")
     axes.set_ylabel("microseconds per agent step")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axis.set_minor_formatter(NullFormatter())
     axes.legend(frameon=False)
