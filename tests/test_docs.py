@@ -1,5 +1,6 @@
-"""The code that README and docs show runs as it stands there."""
+"""The code that README and docs show runs as it stands there; the page of options has them all."""
 
+import dataclasses
 import pathlib
 import re
 import runpy
@@ -7,6 +8,9 @@ import subprocess
 import sys
 
 import pytest
+
+import fastmarl
+from fastmarl.modules.model_config import DefaultModelConfig
 
 ROOT = pathlib.Path(__file__).parents[1]
 PATHS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -52,3 +56,14 @@ def test_an_example_trains_with_runners_in_processes():
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "iteration   1" in done.stdout
+
+
+@pytest.mark.parametrize("options", [fastmarl.EnvRunnerConfig, DefaultModelConfig], ids=lambda cls: cls.__name__)
+def test_every_option_stands_on_its_page_with_its_default(options):
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| (.+?) \|", (ROOT / "docs" / "options.md").read_text(), re.MULTILINE)
+    on_page = dict(rows)
+    assert len(on_page) == len(rows)
+    for field in dataclasses.fields(options):
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        expected = "required" if default is dataclasses.MISSING else f"`{default!r}`"
+        assert on_page.get(field.name) == expected, field.name
