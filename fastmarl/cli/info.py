@@ -26,7 +26,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     from fastmarl.native import _build, _dense
 
     checked, sanitized = "checked (bounds, None, initialisation)", "sanitized (addresses, undefined behaviour)"
-    cores = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     rows = {
         **versions(),
         "build": checked if _build.CHECKED else sanitized if _build.SANITIZED else "release",

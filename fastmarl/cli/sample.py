@@ -12,6 +12,7 @@ from fastmarl.cli.figures import save
 from fastmarl.cli.terminal import Terminal
 
 CALLS = 50  # of sample()
+WARM_TICKS, WARM_SECONDS = 64, 1.0  # before them, at most; the seconds without those of the first tick
 ROUNDS, SECONDS = 3, 0.5  # of the comparison with a bare loop
 
 
@@ -68,8 +69,7 @@ def _sample(runner: Any, steps: int, figures: dict[str, Any], terminal: Terminal
     per_call = max(1, steps // CALLS // runner.num_envs) * runner.num_envs
     seconds = 0.0
     try:
-        runner.sample(num_timesteps=runner.num_envs)  # warms up
-        runner.get_metrics()
+        _warm_up(runner)
         with terminal.progress("sampling", steps) as add:
             for _ in range(0, steps, per_call):
                 begun = perf_counter()
@@ -82,6 +82,16 @@ def _sample(runner: Any, steps: int, figures: dict[str, Any], terminal: Terminal
         if seconds:
             figures |= _figures(runner, seconds)
         runner.stop()
+
+
+def _warm_up(runner: Any) -> None:
+    """Have kernels compiled that a fresh installation has not used yet: the first episodes' ends use others."""
+    runner.sample(num_timesteps=runner.num_envs)
+    begun, ticks = perf_counter(), 1
+    while ticks < WARM_TICKS and perf_counter() - begun < WARM_SECONDS:
+        runner.sample(num_timesteps=runner.num_envs)
+        ticks += 1
+    runner.get_metrics()
 
 
 def _figures(runner: Any, seconds: float) -> dict[str, Any]:

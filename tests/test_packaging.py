@@ -1,0 +1,94 @@
+"""What is published: a source distribution with everything in it, and a page whose links lead somewhere."""
+
+import re
+import runpy
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = runpy.run_path(str(ROOT / "tools" / "index_page.py"))
+URL = "https://example.org/us/fastmarl"
+FOLDERS = ("benchmarks", "docs", "examples", "fastmarl", "src_ext", "tests", "tools")
+PAGES = [path.name for path in ROOT.glob("*.md")]
+FILES = [
+    ".ci/run",
+    "LICENSE",
+    "MANIFEST.in",
+    "Makefile",
+    "constraints.txt",
+    "mkdocs.yml",
+    "pyproject.toml",
+    "setup.py",
+    *PAGES,
+]
+MADE = {".so", ".pyc", ".nbi", ".nbc"}
+
+
+def test_the_source_distribution_is_complete(tmp_path):
+    # Another egg-base, as the one in the clone may belong to an editable installation.
+    command = ["setup.py", "--quiet", "egg_info", "--egg-base", tmp_path, "sdist", "--dist-dir", tmp_path]
+    subprocess.run([sys.executable, *command], cwd=ROOT, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        held = {name.partition("/")[2] for name in file.getnames()}
+    sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    expected = {path.relative_to(ROOT).as_posix() for path in sources if path.suffix not in MADE} | set(FILES)
+    assert expected <= held
+    assert not {name for name in held if Path(name).suffix in MADE}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[a](docs/a.md#b)", f"[a]({URL}/blob/main/docs/a.md#b)"),
+        ("![a](./docs/a.png)", f"![a]({URL}/raw/main/docs/a.png)"),
+        ("[![a](a.png)](b.md)", f"[![a]({URL}/raw/main/a.png)]({URL}/blob/main/b.md)"),
+        ("[text over\nlines](a.md)", f"[text over\nlines]({URL}/blob/main/a.md)"),
+        ("[`x`](a.md)", f"[`x`]({URL}/blob/main/a.md)"),
+        ("[here](#part) [there](https://a.b/c) [mail](mailto:a@b.c)", None),
+        ("`[a](b)` and\n```md\n[a](b)\n```\n", None),
+    ],
+)
+def test_relative_links_lead_to_the_repository(text, expected):
+    assert PAGE["absolute_links"](text, URL) == (text if expected is None else expected)
+    assert PAGE["absolute_links"](text, None) == text
+
+
+def test_all_links_of_the_readme_are_made_absolute():
+    page = PAGE["absolute_links"]((ROOT / "README.md").read_text(), URL)
+    prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    targets = re.findall(r"\]\(([^)]*)\)", prose) + re.findall(r'(?:src|href)="([^"]*)"', prose)
+    assert targets
+    assert [target for target in targets if not re.match(r"https?://|#", target)] == []
+
+
+@pytest.mark.parametrize(
+    ("origin", "address"),
+    [
+        ("git@example.org:us/fastmarl.git", URL),
+        ("ssh://git@example.org/us/fastmarl.git", URL),
+        ("https://example.org/us/fastmarl.git", URL),
+        ("/srv/fastmarl", None),
+        ("", None),
+    ],
+)
+def test_the_repositorys_address_is_that_of_its_origin(monkeypatch, origin, address):
+    function = PAGE["repository_url"]
+    monkeypatch.delenv("FASTMARL_REPOSITORY_URL", raising=False)
+    monkeypatch.setitem(function.__globals__, "_origin", lambda: origin)
+    assert function() == address
+    monkeypatch.setenv("FASTMARL_REPOSITORY_URL", f"{URL}/")
+    assert function() == URL
+
+
+def test_the_addresses_of_a_project():
+    assert PAGE["project_urls"](None) == {}
+    urls = PAGE["project_urls"](URL)
+    assert urls["Homepage"] == URL
+    for name in ("Documentation", "Changelog"):
+        path = urls[name].removeprefix(f"{URL}/blob/main/")
+        assert (ROOT / path).is_file()
