@@ -269,7 +269,7 @@ def test_the_table_shows_everybody_the_quickest_first():
     assert rows == [
         "|  | 8 envs |",
         "| --- | ---: |",
-        "| limit | 75 (0.83) |",
+        "| bare loop | 75 (0.83) |",
         "| fastmarl | 80 (1.00, 1.20) |",
         "| SuperSuit and a PyTorch loop | 30 (0.50, 0.60) |",
         "| TorchRL | a \\| b |",

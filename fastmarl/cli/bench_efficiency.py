@@ -10,11 +10,22 @@ from fastmarl.cli.arguments import ENV_HELP, add_env_arguments, json_file, posit
 from fastmarl.cli.figures import save
 from fastmarl.cli.terminal import Terminal
 
-HEADING = ("environment", "agents", "envs", "env", "network", "limit", "runner", "efficiency", "own", "agent steps/s")
+HEADING = (
+    "environment",
+    "agents",
+    "envs",
+    "env",
+    "network",
+    "bare\nloop",
+    "runner",
+    "relative\nspeed",
+    "own",
+    "agent\nsteps/s",
+)
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("efficiency", help="the runner against the limit; without --env: a standard table")
+    parser = commands.add_parser("efficiency", help="the runner against a bare loop; without --env: a standard table")
     add_env_arguments(parser, num_envs=8)
     parser.add_argument("--env", metavar="NAME", help=ENV_HELP)
     parser.add_argument("--rounds", type=positive, default=5, help="default %(default)s")
@@ -44,7 +55,9 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
 
 
 def _table(measured: list[tuple[str, Any]], rounds: int) -> Table:
-    title = f"µs per agent step, medians of {rounds} rounds, one torch thread; own: with our sampling in the limit"
+    title = (
+        f"µs per agent step, medians of {rounds} rounds, one torch thread; own: the bare loop draws actions as we do"
+    )
     return Table(title, HEADING, [(name, *_cells(result)) for name, result in measured])
 
 

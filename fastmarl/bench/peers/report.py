@@ -13,8 +13,8 @@ from fastmarl.bench.peers.measure import MEASURED
 
 LIMIT = "limit"
 LEGEND = (
-    "Agent steps per second; in brackets: as a multiple of fastmarl's, and of the limit of one process, which is"
-    " the bare environments and the bare network one after the other. Medians of rounds in which all had a turn."
+    "Agent steps per second; in brackets: as a multiple of fastmarl's, and of the bare loop's in one process, which"
+    " runs the bare environments and the bare network one after the other. Medians of rounds in which all had a turn."
 )
 
 
@@ -106,7 +106,7 @@ def _rows(of_table: list[dict[str, Any]]) -> list[list[str]]:
             _cell_text(column.get(name), name) or _why(name, measured)
             for column, measured in zip(columns, of_table, strict=True)
         ]
-        rows.append([TITLES.get(name, name), *texts])
+        rows.append(["bare loop" if name == LIMIT else TITLES.get(name, name), *texts])
     return rows
 
 

@@ -18,8 +18,8 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {  # section -> key of a figure
         "ratio": ("\nratio", ".2f"),
         "ratio_with_parts": ("parts\nmade", ".2f"),
         "ratio_with_metrics": ("with\nmetrics", ".2f"),
-        "efficiency": ("effi-\nciency", ".3f"),
-        "plain_efficiency": ("plain\nlimit", ".3f"),
+        "efficiency": ("relative\nspeed", ".3f"),
+        "plain_efficiency": ("by plain\ntorch", ".3f"),
     },
     "growth": {
         "steps": ("env steps a call", ",d"),
