@@ -340,7 +340,9 @@ def test_games_and_gymnasiums_environments_are_sampled_by_name(capsys, name):
     assert "agent steps/s" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["no_such_module:Env", "fastmarl.bench.efficiency_table:Missing"])
+@pytest.mark.parametrize(
+    "name", ["no_such_module:Env", ":Env", ".module:Env", "fastmarl.bench.efficiency_table:Missing"]
+)
 def test_a_missing_class_is_named(capsys, name):
     assert cli.main(["sample", "--env", name]) == 1
     assert f"no environment '{name}'" in capsys.readouterr().err

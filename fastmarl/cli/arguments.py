@@ -147,6 +147,8 @@ def env_named(name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if not attribute.isidentifier():
         return name
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise EnvCheckError(f"no environment {name!r}: {module_name!r} is no name of a module")
     sys.path.insert(0, os.getcwd())  # as with `python -m`: modules lie in the current folder, too; workers look there
     try:
         module = import_module(module_name)
