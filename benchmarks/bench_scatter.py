@@ -7,8 +7,9 @@ import pytest
 from fastmarl.native._actions import ActionDicts, ModuleActions
 from fastmarl.native._records import EpisodeRecord
 from fastmarl.native._scatter import ModuleRows, Scatter
-from fastmarl.record.block import Block, MemoryPool
+from fastmarl.record.block import Block
 from fastmarl.record.lanes import LaneTable
+from fastmarl.record.memory import MemoryRing
 from fastmarl.spaces import RowLayout
 
 SHAPES = {"vector": ((8,), np.float32), "image": ((84, 84, 3), np.uint8)}
@@ -25,7 +26,7 @@ def table():
 def bench_write_step(benchmark, table, agents, kind):
     shape, dtype = SHAPES[kind]
     rows = ModuleRows()
-    block = Block(RowLayout(gym.spaces.Box(0, 255, shape, dtype)), MemoryPool(), rows)
+    block = Block(RowLayout(gym.spaces.Box(0, 255, shape, dtype)), MemoryRing(), rows)
     scatter = Scatter(table, lambda module, finals: block.grow(finals), [rows])
     table.records[0] = EpisodeRecord(0, "episode", 0.0)
     obs = {f"agent_{i}": np.ones(shape, dtype) for i in range(agents)}
@@ -46,7 +47,7 @@ def bench_write_step(benchmark, table, agents, kind):
 @pytest.mark.parametrize("agents", [2, 128])
 def bench_action_dict(benchmark, table, agents, kind):
     rows, module = ModuleRows(), ModuleActions()
-    block = Block(RowLayout(gym.spaces.Discrete(2)), MemoryPool(), rows)
+    block = Block(RowLayout(gym.spaces.Discrete(2)), MemoryRing(), rows)
     scatter = Scatter(table, lambda module, finals: block.grow(finals), [rows])
     table.records[0] = EpisodeRecord(0, "episode", 0.0)
     scatter.write_reset(0, {f"agent_{i}": 0 for i in range(agents)}, {})

@@ -115,9 +115,9 @@ def one_agent(chunks):
         (everything, {"num_timesteps": 200}, 300),
         (everything, {"num_timesteps": 20, "first_call": 500}, 900),
         (everything, {"num_timesteps": 1}, 3000),
-        (one, {"num_timesteps": 160, "num_envs_per_env_runner": 16}, 650),
-        (one_that_was_read, {"num_timesteps": 160, "num_envs_per_env_runner": 16}, 650),
-        (one_agent, {"num_timesteps": 160, "num_envs_per_env_runner": 16}, 1000),
+        (one, {"num_timesteps": 160, "num_envs_per_env_runner": 16}, 800),
+        (one_that_was_read, {"num_timesteps": 160, "num_envs_per_env_runner": 16}, 800),
+        (one_agent, {"num_timesteps": 160, "num_envs_per_env_runner": 16}, 1300),
     ],
 )
 def test_what_is_kept_costs_a_small_multiple_of_its_data(keep, options, most):

@@ -13,7 +13,8 @@ from reference.rows import ListRows
 
 from fastmarl.native import _build, _store
 from fastmarl.native._scatter import ModuleRows
-from fastmarl.record.block import Block, BlockSource, MemoryPool
+from fastmarl.record.block import GROWTH, Block, BlockSource
+from fastmarl.record.memory import MemoryRing
 from fastmarl.spaces import RowLayout
 
 SPACE = gym.spaces.Box(0, 255, (2,), np.uint8)
@@ -101,7 +102,7 @@ def filled_block(pool, n=10):
 
 
 def test_views_of_a_block_keep_its_memory_and_their_death_gives_it_back():
-    pool = MemoryPool()
+    pool = MemoryRing()
     block = filled_block(pool)
     source = BlockSource(block, 9, 10, -1, 9, {})
     tensor = torch.from_numpy(source.observations())
@@ -118,7 +119,7 @@ def test_views_of_a_block_keep_its_memory_and_their_death_gives_it_back():
 
 
 def test_memory_may_be_given_back_from_another_thread():
-    pool = MemoryPool()
+    pool = MemoryRing()
     held = [filled_block(pool)]
     thread = threading.Thread(target=held.clear)
     thread.start()
@@ -128,12 +129,12 @@ def test_memory_may_be_given_back_from_another_thread():
 
 
 def test_growing_keeps_rows_and_leaves_older_views_alone():
-    block = filled_block(MemoryPool())
+    block = filled_block(MemoryRing())
     view = block.obs[0][:10]
     before = view.copy()
     capacity = block.rows.capacity
     block.grow(finals=False)
-    assert block.rows.capacity == 2 * capacity
+    assert block.rows.capacity == GROWTH * capacity
     np.testing.assert_array_equal(block.obs[0][:10], before)
     np.testing.assert_array_equal(block.outputs["actions"][:10], np.arange(10))
     block.obs[0][:] = 0
@@ -141,7 +142,7 @@ def test_growing_keeps_rows_and_leaves_older_views_alone():
 
 
 def test_an_output_that_is_missing_once_becomes_nan_there():
-    block = filled_block(MemoryPool())
+    block = filled_block(MemoryRing())
     block.rows.n = 14
     block.record(10, 2, {"actions": np.array([7, 7]), "logp": np.ones(2, np.float32)})
     block.record(12, 2, {"actions": np.array([8, 8])})
@@ -181,7 +182,7 @@ def test_write_rows_leaves_odd_cases_to_the_slow_way(columns, values):
 
 
 def test_columns_without_copies_where_the_rows_are_a_slice():
-    block = filled_block(MemoryPool())
+    block = filled_block(MemoryRing())
     source = BlockSource(block, 9, 10, -1, 9, {})
     assert np.shares_memory(source.rewards(), block.reward_R)
     assert source.rewards().tolist() == list(range(9))
@@ -194,7 +195,7 @@ def test_columns_without_copies_where_the_rows_are_a_slice():
 
 
 def test_take_copies_rows_and_outputs():
-    pool = MemoryPool()
+    pool = MemoryRing()
     block = filled_block(pool)
     copy = Block(block.layout, pool, ModuleRows())
     copy.take(block, np.array([1, 4, 9]))

@@ -5,7 +5,6 @@ upon in a tick is a slice, and what it answers is recorded by slices.
 """
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
@@ -15,10 +14,12 @@ from fastmarl.columns import Columns, OwnName, Recorded, blank_value, own_name
 from fastmarl.kernels.rows import as_bytes
 from fastmarl.native import _store
 from fastmarl.native._leaf_rows import LeafRows
+from fastmarl.record.memory import LeasedArray, MemoryRing
 from fastmarl.spaces import Index, RowLayout, map_struct
 
-FIRST_CAPACITY = 64
-KEPT_MEMORIES = 4  # idle ones; what a learner held for long and then dropped goes back to the system
+LEAST_ROWS = 64
+SMALL = 512  # rows whose memory the system gives as a whole
+GROWTH = 4
 ROW_ARRAYS = {
     "lane_R": np.int32,
     "prev_R": np.int64,
@@ -29,48 +30,11 @@ ROW_ARRAYS = {
 FINAL_ARRAYS = {"final_prev_F": np.int64, "final_at_F": np.int64}
 Key = str | tuple  # an output's name, or (name, *path) of a leaf of a nested output, or of a name that is no string
 OWN, OUTPUT = range(2)  # whose arrays: the block's own, by names of its attributes, or outputs, by their keys
-Memory = dict[Any, np.ndarray]
 ANEW = "after a change on purpose, sample(force_reset=True) begins anew"
 
 
 class OutputFormError(ValueError):
     """An output can't be recorded in one column with what was recorded before."""
-
-
-class Lease:
-    """Stands for one borrower of a block's memory; who holds it, or any array made from it, keeps the memory."""
-
-
-class LeasedArray:
-    """NumPy keeps this object alive for as long as any view of the array made from it (see numpy's `.base`)."""
-
-    __slots__ = ("_lease", "_memory")
-
-    def __init__(self, memory: np.ndarray, lease: Lease):
-        self._memory = memory
-        self._lease = lease
-
-    @property
-    def __array_interface__(self) -> dict:
-        return self._memory.__array_interface__  # made when it is asked for: a dict for each array would be large
-
-
-class MemoryPool:
-    """Hands out sets of arrays and takes them back when the last view of their lease has died, in any thread."""
-
-    def __init__(self) -> None:
-        self._idle: deque[Memory] = deque(maxlen=KEPT_MEMORIES)
-        self.capacity = FIRST_CAPACITY  # rows of the largest block yet: new memory is made that large at once
-        self.final_capacity = FIRST_CAPACITY
-
-    def lend(self) -> tuple[Memory, Lease]:
-        try:
-            memory = self._idle.pop()
-        except IndexError:
-            memory = {}
-        lease = Lease()
-        weakref.finalize(lease, self._idle.append, memory).atexit = False
-        return memory, lease
 
 
 class Block:
@@ -80,10 +44,11 @@ class Block:
 
     Args:
         layout: of the observations on record.
-        pool: gives and takes the memory.
+        ring: gives and takes the memory.
         rows: what the envs' data are written through.
         raw_layout: of the observations as the envs send them, where connectors make of them what is recorded.
         rewards: what makes the rewards on record of those paid, [n] -> [n]; None: they are the same.
+        n_rows, n_finals: rows and final observations to have room for at first.
 
     Attributes:
         raw_obs, raw_final_obs: leaves the envs write to; `obs` and `final_obs` themselves without a `raw_layout`.
@@ -95,40 +60,55 @@ class Block:
     def __init__(
         self,
         layout: RowLayout,
-        pool: MemoryPool,
+        ring: MemoryRing,
         rows: Any,
         raw_layout: RowLayout | None = None,
         rewards: Callable[[np.ndarray], np.ndarray] | None = None,
+        *,
+        n_rows: int = LEAST_ROWS,
+        n_finals: int = LEAST_ROWS,
     ):
         self.layout = layout
         self.raw_layout = raw_layout
         self.rewards = rewards
         self.n_connected = self.n_finals_connected = 0
         self.rows = rows
-        self._memory, self.lease = pool.lend()
-        self._objects: Memory = {}  # leaves that are no arrays: these have no array interface to lease
+        self._memory, self.lease = ring.lend(max(n_rows, LEAST_ROWS), max(n_finals, LEAST_ROWS))
+        self._objects: dict[Any, np.ndarray] = {}  # leaves that are no arrays: these have no array interface to lease
         self.outputs: dict[Key, np.ndarray] = {}
         self.lookback_R = np.zeros(0, np.bool_)  # of the rows carried over: whether their step was complete before
         self._row_bytes: list[list[np.ndarray]] | None = None
         self.readers: list[weakref.ref] = []
         rows.n = rows.n_finals = 0
-        self._pool = pool
-        self._bind(pool.capacity)
-        self._bind_finals(pool.final_capacity)
+        self._bind(self._memory.size)
+        self._bind_finals(self._memory.final_size)
 
     @property
     def n_rows_held(self) -> int:
-        """Rows and final observations that the memory has room for."""
-        return len(self.lane_R) + len(self.final_at_F)
+        """Rows and final observations that the memory takes up: of much memory, as many as were ever written to it."""
+        memory = self._memory
+        touched = max(memory.n_touched, self.rows.n + self.rows.n_finals)
+        return min(memory.size + memory.final_size, max(touched, SMALL))
+
+    def close(self) -> None:
+        """Nothing more is written; `rows` are another block's from now on."""
+        self._memory.n_touched = max(self._memory.n_touched, self.rows.n + self.rows.n_finals)
+
+    def reserve(self, n_rows: int, n_finals: int = 0) -> None:
+        """Have room for so many rows and final observations; what was written stays."""
+        if n_rows > self.rows.capacity:
+            self._memory.size = n_rows
+            self._bind(n_rows)
+        if n_finals > self.rows.final_capacity:
+            self._memory.final_size = n_finals
+            self._bind_finals(n_finals)
 
     def grow(self, finals: bool) -> None:
-        """Double the rows (or the final observations); what was written stays."""
+        """Have more room than anybody has foreseen; what was written stays."""
         if finals:
-            self._pool.final_capacity = 2 * self.rows.final_capacity
-            self._bind_finals(self._pool.final_capacity)
+            self.reserve(0, GROWTH * self.rows.final_capacity)
         else:
-            self._pool.capacity = 2 * self.rows.capacity
-            self._bind(self._pool.capacity)
+            self.reserve(GROWTH * self.rows.capacity)
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
         """Store what the module answered to rows first .. first + n. Outputs that it lacks this time are blank.
@@ -159,8 +139,7 @@ class Block:
     def take(self, source: "Block", rows: np.ndarray) -> None:
         """Begin with copies of `rows` (int64, ascending) of another block of the same module; lanes are the same."""
         n = len(rows)
-        while self.rows.capacity < n:
-            self.grow(finals=False)
+        self.reserve(n)
         for name in ("lane_R", "env_t_R", "reward_R", "seq_no_R"):
             _take(getattr(source, name), rows, getattr(self, name))
         for old, new in zip(source.obs, self.obs, strict=True):
@@ -256,7 +235,7 @@ class Block:
 
     def _array(self, key: tuple[int, Key], shape: tuple, dtype: np.dtype, written: int = 0) -> np.ndarray:
         """The memory's array of that key, made anew where it has another shape; the first `written` rows stay."""
-        memory = self._objects if dtype == object else self._memory
+        memory = self._objects if dtype == object else self._memory.arrays
         old = memory.get(key)
         if old is None or old.shape != shape or old.dtype != dtype:
             memory[key] = np.empty(shape, dtype)

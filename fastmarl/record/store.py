@@ -4,6 +4,7 @@ A call of `sample()` fills one block per module. `renew_blocks()` ends it: new b
 needs of the old ones (see docs/data_path.md). `fastmarl.episodes.log` and `fastmarl.rllib` make episodes of rows.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -15,8 +16,10 @@ from fastmarl.kernels.accumulate import accumulate
 from fastmarl.native import _store
 from fastmarl.native._records import EpisodeRecord, next_chunks
 from fastmarl.native._scatter import ModuleRows, Scatter
-from fastmarl.record.block import Block, Key, MemoryPool, OutputFormError
+from fastmarl.record.block import Block, Key, OutputFormError
 from fastmarl.record.lanes import LaneTable
+from fastmarl.record.memory import MemoryRing
+from fastmarl.record.room import Expectation, Room
 from fastmarl.spaces import RowLayout
 
 INACTIVE: Any = None  # in place of the block of a module that has no agents
@@ -48,6 +51,8 @@ class RowStore:
         lookback: env steps of history that a chunk carries over from the one before.
         connectors: per module index, what makes the recorded observations; () if there is none.
         rewards: what makes the recorded rewards; None: they are those paid.
+        n_agents: per env, how many agents it declares, 0 for none: with them the first call needs no more room than
+            was there at its begin.
 
     Attributes:
         connects: whether observations go through connectors into the record.
@@ -70,6 +75,7 @@ class RowStore:
         *,
         connectors: Sequence[RowConnectors | None] = (),
         rewards: Callable[[np.ndarray], np.ndarray] | None = None,
+        n_agents: Sequence[int] = (),
     ):
         self.table = table
         self.module_ids = module_ids
@@ -78,7 +84,8 @@ class RowStore:
         self._rewards = rewards
         self.connects = _any_records(self._connectors)
         self.lookback_E = np.full(len(table.envs), lookback, np.int32)
-        self._pools = [MemoryPool() for _ in layouts]
+        self._expectation = Expectation(n_agents or [0] * len(table.envs), len(layouts))
+        self._rings = [MemoryRing() for _ in layouts]
         self.rows = [ModuleRows() for _ in layouts]
         self.scatter = self._make_scatter()
         self.active: list[int] = []
@@ -94,9 +101,18 @@ class RowStore:
     def _make_scatter(self) -> Scatter:
         return Scatter(self.table, self._grow, self.rows)
 
-    def _make_block(self, module: int) -> Block:
+    def _make_block(self, module: int, written: int = 0) -> Block:
         layout, raw_layout = self.layouts_of(module)
-        return Block(layout, self._pools[module], self.rows[module], raw_layout, self._rewards)
+        rows, finals = self._room(module, written)
+        return Block(
+            layout, self._rings[module], self.rows[module], raw_layout, self._rewards, n_rows=rows, n_finals=finals
+        )
+
+    def _room(self, module: int, written: int) -> Room:
+        """For a module's block, with so many rows that are there already."""
+        n_lanes = np.count_nonzero(self.table.module_L[self.table.live_lanes(range(len(self.table.envs)))] == module)
+        row_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self._layouts[module].leaves)
+        return self._expectation.room(module, written, int(n_lanes), row_bytes)
 
     def _grow(self, module: int, finals: bool) -> None:
         """There is no room for one more row (or final observation)."""
@@ -116,10 +132,11 @@ class RowStore:
             self.blocks.append(INACTIVE)
             for places in (self.acting_from, self.first_action, self._stamped):
                 places.append(0)
+            self._expectation.n_modules += 1
         self._layouts = [*self._layouts[:module], layout, *self._layouts[module + 1 :]]
         self._connectors = [*self._connectors[:module], connectors, *self._connectors[module + 1 :]]
         self.connects = _any_records(self._connectors)
-        self._pools = [*self._pools[:module], MemoryPool(), *self._pools[module + 1 :]]
+        self._rings = [*self._rings[:module], MemoryRing(), *self._rings[module + 1 :]]
         # A new list: chunks that were made before know the former module at this index by its own name.
         self.module_ids = [*self.module_ids[:module], module_id, *self.module_ids[module + 1 :]]
 
@@ -140,10 +157,16 @@ class RowStore:
             self.active = [other for other in self.active if other != module]
             self.blocks[module] = INACTIVE
             self.rows[module] = ModuleRows()  # the old ones point into the block
-            self._pools[module] = MemoryPool()
+            self._rings[module] = MemoryRing()
             self.acting_from[module] = self.first_action[module] = self._stamped[module] = 0
 
     # In every tick.
+
+    def begin_call(self, steps: int | None, *, of_agents: bool = False) -> None:
+        """Have room for a call of so many steps of envs, or of agents, before it begins; None: nobody knows."""
+        self._expectation.begin_call(steps, of_agents=of_agents)
+        for module in self.active:
+            self.blocks[module].reserve(*self._room(module, self.rows[module].n))
 
     def connect(self) -> None:
         """Let the connectors make the recorded observations of those that have come since the last time."""
@@ -303,7 +326,9 @@ class RowStore:
         lanes, rows, counts = self._carried(module, live)
         order = np.argsort(rows)
         n_waiting = int(np.count_nonzero(rows >= self.acting_from[module]))
-        block = self._make_block(module)
+        self._expectation.note(module, self.rows[module].n, self.rows[module].n_finals)
+        old.close()
+        block = self._make_block(module, len(rows))
         block.take(old, rows[order])
         place = np.empty_like(order)  # of each carried row in the new block; rows are grouped by lane, last to first
         place[order] = np.arange(len(order))

@@ -13,6 +13,7 @@ from fastmarl.episodes.log import EpisodeLog
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import ConfigError, RunnerStoppedError
 from fastmarl.native._call_guard import CallGuard
+from fastmarl.record.store import RowStore
 from fastmarl.runner.envs import Envs
 from fastmarl.runner.goals import Goal, episodes_goal
 from fastmarl.runner.metrics import RunnerMetrics
@@ -36,6 +37,7 @@ class RunnerEvaluation:
     _rng: np.random.Generator
     _seeds: ResetSeeds
     _log: EpisodeLog
+    _store: RowStore
     _streams: Streams
     _to_reset: set[int]
 
@@ -92,6 +94,7 @@ class RunnerEvaluation:
         with self._apart(goal, seeds):
             self._drop_begun(set())
             self._log.renew()
+            self._store.begin_call(None)
             try:
                 with self._policies.sampling():
                     self._reset_envs(goal.begin(range(n_envs)))

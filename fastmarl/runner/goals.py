@@ -19,7 +19,8 @@ class Goal:
     enough: Callable[["Goal"], bool]
     num_episodes: int | None = None
     may_begin: int | list[int] = 0  # so many of these have not begun yet; a list: of each env's
-    counts_env_steps: bool = False
+    num_timesteps: int | None = None
+    counts_env_steps: bool = False  # or, of `num_timesteps`, agent steps
     random_actions: bool = False
     ticks: int = 0
     idle_ticks: int = 0  # the last ones, in which nobody acted
@@ -123,5 +124,5 @@ def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: 
         return episodes_goal(num_envs, [1] * num_envs)
     steps = config.rollout_fragment_length * num_envs if num_timesteps is None else int(num_timesteps)
     if config.count_steps_by == "env_steps":
-        return Goal(lambda goal: goal.env_steps >= steps, counts_env_steps=True)
-    return Goal(lambda goal: goal.agent_steps >= steps)
+        return Goal(lambda goal: goal.env_steps >= steps, num_timesteps=steps, counts_env_steps=True)
+    return Goal(lambda goal: goal.agent_steps >= steps, num_timesteps=steps)

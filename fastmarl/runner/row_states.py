@@ -116,8 +116,7 @@ class ModuleRowsState:
             lanes: int32, by the agents' numbers.
         """
         n, agent_R = len(self._is_last), self._columns["agent"]
-        while block.rows.capacity < n:
-            block.grow(finals=False)
+        block.reserve(n)
         block.lane_R[:n] = lanes[agent_R]
         block.env_t_R[:n] = self._columns["env_t"]
         block.reward_R[:n] = self._columns["reward"]

@@ -151,6 +151,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
             config.episode_lookback_horizon,
             connectors=[policy.connectors for policy in policies],
             rewards=make_reward_connector(config),
+            n_agents=list(map(len, envs.possible_agents)),
         )
         self._log = EpisodeLog(self._store, env_states=states, max_summaries=config.metrics_num_episodes_for_smoothing)
         self._policies = Policies(self._log, policies)
@@ -252,6 +253,7 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
         if force_reset or goal.counts_episodes:
             self._drop_begun(set(begin))
             self._log.renew()
+        self._store.begin_call(goal.num_timesteps, of_agents=not goal.counts_env_steps)
         try:
             with self._policies.sampling():
                 self._reset_envs(sorted(self._to_reset.intersection(begin)))

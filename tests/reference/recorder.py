@@ -5,8 +5,9 @@ import numpy as np
 
 from fastmarl.native._records import EpisodeRecord
 from fastmarl.native._scatter import ModuleRows, Scatter
-from fastmarl.record.block import Block, MemoryPool
+from fastmarl.record.block import Block
 from fastmarl.record.lanes import LaneTable
+from fastmarl.record.memory import MemoryRing
 from fastmarl.spaces import RowLayout
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -19,7 +20,7 @@ class Recorder:
         options = {"post_death": "error", "respawn": False} | options
         self.table = LaneTable([frozenset(agents)], lambda agent, env: 0, **options)
         self.rows = ModuleRows()
-        self.block = Block(RowLayout(space), MemoryPool(), self.rows)
+        self.block = Block(RowLayout(space), MemoryRing(), self.rows)
         for array in (*self.block.obs, self.block.reward_R, self.block.lane_R, self.block.prev_R):
             if array.dtype != object:
                 array.view(np.uint8)[:] = 0xAB

@@ -8,8 +8,8 @@ from fastmarl.native._records import EpisodeRecord
 from fastmarl.native._rllib_scatter import RewardKinds, RLlibScatter
 from fastmarl.native._scatter import ModuleRows
 from fastmarl.record import block
-from fastmarl.record.block import MemoryPool
 from fastmarl.record.lanes import LaneTable
+from fastmarl.record.memory import MemoryRing
 from fastmarl.rllib.recording import block as rllib_block
 from fastmarl.rllib.recording.block import RLlibBlock
 from fastmarl.rllib.recording.layout import WHOLE
@@ -22,18 +22,18 @@ def test_kinds_of_rewards_reach_as_far_as_the_rows_do(file):
     while goes_on:
         bound = []
         rows = ModuleRows()
-        made = RLlibBlock(WHOLE, MemoryPool(), rows, lambda block: bound.append(len(block.kind_R)))  # noqa: B023
+        made = RLlibBlock(WHOLE, MemoryRing(), rows, lambda block: bound.append(len(block.kind_R)))  # noqa: B023
         rows.n = rows.capacity
         goes_on = interrupted(lambda: made.grow(False), file=file, at=at_line)  # noqa: B023
         assert bound[-1] >= rows.capacity, at_line
         at_line += 1
-    assert at_line > 5 and rows.capacity == bound[-1] == 2 * bound[0]
+    assert at_line > 5 and rows.capacity == bound[-1] == block.GROWTH * bound[0]
 
 
 def test_a_reward_of_a_row_without_a_kind_is_an_error():
     table = LaneTable([frozenset()], lambda agent, env: 0, post_death="error", respawn=False)
     rows = ModuleRows()
-    RLlibBlock(WHOLE, MemoryPool(), rows, lambda block: None)
+    RLlibBlock(WHOLE, MemoryRing(), rows, lambda block: None)
     scatter = RLlibScatter(table, None, [rows], True)
     kinds = np.zeros(8, np.uint8)
     scatter.bind_kinds(0, RewardKinds(kinds[:1], {}))

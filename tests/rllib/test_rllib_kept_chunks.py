@@ -7,6 +7,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 import fastmarl.rllib
+from fastmarl.rllib.recording.block import RLlibBlock
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 
@@ -28,7 +29,7 @@ class Pair(MultiAgentEnv):
         return self.obs, dict.fromkeys(self.agents, 1.0), {"__all__": False}, {"__all__": False}, {}
 
 
-def test_chunks_of_short_calls_do_not_hold_a_long_calls_memory():
+def make_runner():
     config = (
         PPOConfig()
         .environment(Pair)
@@ -36,7 +37,11 @@ def test_chunks_of_short_calls_do_not_hold_a_long_calls_memory():
         .env_runners(num_env_runners=0)
         .rl_module(model_config={"fcnet_hiddens": [4]})
     )
-    runner = fastmarl.rllib.MultiAgentEnvRunner(config=config)
+    return fastmarl.rllib.MultiAgentEnvRunner(config=config)
+
+
+def test_chunks_of_short_calls_do_not_hold_a_long_calls_memory():
+    runner = make_runner()
     runner.sample(num_timesteps=1000)
     runner.sample(num_timesteps=10)
     assert runner.is_accelerated
@@ -47,3 +52,20 @@ def test_chunks_of_short_calls_do_not_hold_a_long_calls_memory():
         assert not callable(columns._obs)  # which would hold the rows of all that its call had room for
         assert sum(leaf.nbytes for leaf in columns.obs) < 10_000
         assert chunk.agent_episodes["a"].get_observations().shape == (11, 16)
+
+
+@pytest.mark.parametrize("steps", [8, 700])
+def test_no_block_grows_in_a_call_of_so_many_steps(steps, monkeypatch):
+    copied, bind = [], RLlibBlock._bind
+
+    def watched(block, capacity):
+        copied.append(block.rows.n)
+        bind(block, capacity)
+
+    monkeypatch.setattr(RLlibBlock, "_bind", watched)
+    runner = make_runner()
+    for _ in range(3):
+        runner.sample(num_timesteps=steps)
+    assert runner.is_accelerated
+    runner.stop()
+    assert copied and not any(copied)

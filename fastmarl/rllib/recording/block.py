@@ -8,7 +8,8 @@ import numpy as np
 from fastmarl.columns import Columns
 from fastmarl.native import _store
 from fastmarl.native._rllib_scatter import ExactLeafRows, RewardKinds, kept
-from fastmarl.record.block import Block, Key, MemoryPool
+from fastmarl.record.block import Block, Key
+from fastmarl.record.memory import MemoryRing
 from fastmarl.rllib.recording.layout import WHOLE, ObservationLayout
 
 Outputs = dict[Key, Any]  # of one row
@@ -26,7 +27,12 @@ class RLlibBlock(Block):
     former: list[Outputs]
 
     def __init__(
-        self, layout: ObservationLayout, pool: MemoryPool, rows: Any, on_change: Callable[["RLlibBlock"], None]
+        self,
+        layout: ObservationLayout,
+        ring: MemoryRing,
+        rows: Any,
+        on_change: Callable[["RLlibBlock"], None],
+        **room: int,
     ):
         self.others: dict[int, tuple[Any, int]] = {}
         self.former = []
@@ -35,7 +41,7 @@ class RLlibBlock(Block):
         self.boxes_scalars = False  # whether what is recorded next has arrays of shape () where others have scalars
         self._boxed = False  # the same of what `outputs` hold
         self._on_change = on_change
-        super().__init__(layout, pool, rows)  # type: ignore[arg-type]
+        super().__init__(layout, ring, rows, **room)  # type: ignore[arg-type]
 
     kind_R: np.ndarray
 

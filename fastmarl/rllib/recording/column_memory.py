@@ -5,14 +5,14 @@ import math
 import numpy as np
 
 from fastmarl.native import _rllib_episodes as compiled
-from fastmarl.record.block import LeasedArray, MemoryPool
+from fastmarl.record.memory import LeasedArray, MemoryRing
 
 
 class ColumnMemory:
     """Gathers into arrays whose memory is used again when no view of them is left."""
 
     def __init__(self) -> None:
-        self._pool = MemoryPool()
+        self._ring = MemoryRing()
 
     def gather(
         self,
@@ -41,15 +41,17 @@ class ColumnMemory:
 
     def _arrays(self, wanted: list[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
         """Uninitialized, of these shapes and dtypes; those of objects get memory of their own."""
-        memory, lease = self._pool.lend()
+        n_bytes = [0 if dtype.hasobject else math.prod(shape) * dtype.itemsize for shape, dtype in wanted]
+        memory, lease = self._ring.lend(sum(n_bytes))
         arrays = []
         for i, (shape, dtype) in enumerate(wanted):
             if dtype.hasobject:
                 arrays.append(np.empty(shape, dtype))
                 continue
-            n_bytes = math.prod(shape) * dtype.itemsize
-            buffer = memory.get(str(i))
-            if buffer is None or len(buffer) < n_bytes:
-                buffer = memory[str(i)] = np.empty(n_bytes + n_bytes // 4, np.uint8)  # the next call may need more
-            arrays.append(np.asarray(LeasedArray(buffer, lease))[:n_bytes].view(dtype).reshape(shape))
+            buffer = memory.arrays.get(i)
+            if buffer is None or len(buffer) < n_bytes[i]:
+                # The next call may need more.
+                buffer = memory.arrays[i] = np.empty(n_bytes[i] + n_bytes[i] // 4, np.uint8)
+                memory.size = sum(map(len, memory.arrays.values()))
+            arrays.append(np.asarray(LeasedArray(buffer, lease))[: n_bytes[i]].view(dtype).reshape(shape))
         return arrays

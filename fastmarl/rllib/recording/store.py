@@ -1,6 +1,7 @@
 """The rows of RLlib's agents, with RLlib's records and lookback."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ class RLlibStore(RowStore):
         table: the lanes.
         layouts: module id -> layout of its agents' observations, of those that are known yet.
         merge_flags: see RLlibScatter.
+        n_agents: see RowStore.
 
     Attributes:
         stateful: indices of modules with recurrent state.
@@ -31,12 +33,17 @@ class RLlibStore(RowStore):
     blocks: list[RLlibBlock]  # type: ignore[assignment]
 
     def __init__(
-        self, module_ids: list[str], table: RLlibLanes, layouts: dict[str, ObservationLayout], merge_flags: bool
+        self,
+        module_ids: list[str],
+        table: RLlibLanes,
+        layouts: dict[str, ObservationLayout],
+        merge_flags: bool,
+        n_agents: Sequence[int] = (),
     ):
         self._merge_flags = merge_flags
         self.stateful: set[int] = set()
         chosen: list[Any] = [layouts.get(module_id, WHOLE) for module_id in module_ids]
-        super().__init__(chosen, module_ids, table, lookback=0)
+        super().__init__(chosen, module_ids, table, lookback=0, n_agents=n_agents)
         self._ids = EpisodeIds()
         for module in range(len(module_ids)):
             self.activate(module)
@@ -44,12 +51,20 @@ class RLlibStore(RowStore):
     def _make_scatter(self) -> RLlibScatter:
         return RLlibScatter(self.table, self._grow, self.rows, self._merge_flags)
 
-    def _make_block(self, module: int) -> RLlibBlock:
+    def _make_block(self, module: int, written: int = 0) -> RLlibBlock:
         def bind(block: RLlibBlock) -> None:
             self._layouts[module] = block.layout  # type: ignore[call-overload]
             self.scatter.bind_kinds(module, block.kinds)
 
-        return RLlibBlock(self._layouts[module], self._pools[module], self.rows[module], bind)  # type: ignore[arg-type]
+        rows, finals = self._room(module, written)
+        return RLlibBlock(
+            self._layouts[module],  # type: ignore[arg-type]
+            self._rings[module],
+            self.rows[module],
+            bind,
+            n_rows=rows,
+            n_finals=finals,
+        )
 
     def open_record(self, env_index: int, policy_mapping_fn: Any) -> RLlibRecord:
         """The env's next episode, with the mapping function that it keeps."""
@@ -84,7 +99,7 @@ class RLlibStore(RowStore):
         if block.layout is WHOLE and not block.rows.n and not block.rows.n_finals:
             block.lay_out(ObservationLayout.of(observation))
 
-    def begin_call(self, seq_no: int) -> None:
+    def use_weights(self, seq_no: int) -> None:
         """Actions from now on are those of the weights with this number."""
         for block, first in zip(self.blocks, self.acting_from, strict=True):
             block.seq_no, block.unstamped_from = seq_no, first

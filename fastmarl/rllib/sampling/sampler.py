@@ -92,11 +92,12 @@ class FastSampler:
         self._env_ts_before = runner.num_env_steps_sampled_lifetime // self._n_runners
         try:
             self._core.refresh()
+            self._core.store.begin_call(num_timesteps, of_agents=not self._counts_env_steps)
             if force_reset or num_episodes is not None or runner._needs_initial_reset:
                 self._reset_all(num_episodes)
             if num_episodes is not None:
                 runner._needs_initial_reset = True
-            self._core.store.begin_call(runner._weights_seq_no)
+            self._core.store.use_weights(runner._weights_seq_no)
             for record in self._core.running():
                 record.started_at = time.perf_counter()
             while not self._reached(num_timesteps, num_episodes):

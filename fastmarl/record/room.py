@@ -1,0 +1,57 @@
+"""How many rows a call will need, before it begins: blocks that are large enough are never copied."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MOST_RESERVED = 64 * 2**20  # bytes for what may come but mostly does not; untouched memory takes up address space alone
+FIRST_EPISODES = 1000  # steps that an env may make in the first call for whole episodes
+SLACK = 3  # rows of each agent beside those of its steps: carried over, after a reset, and where batches write ahead
+
+
+class Room(NamedTuple):
+    """Rows, and final observations, of a block."""
+
+    rows: int
+    finals: int
+
+
+class Expectation:
+    """What is known of the calls of one runner.
+
+    Args:
+        n_agents: per env, how many agents it declares; 0: it declares none.
+        n_modules: how many modules they may be mapped to.
+    """
+
+    def __init__(self, n_agents: Sequence[int], n_modules: int):
+        self.n_modules = n_modules
+        self._n_envs = len(n_agents)
+        self._most_agents = max(n_agents) if all(n_agents) else 0  # of an env; 0: nobody knows
+        self._steps: int | None = None
+        self._of_agents = False
+        self._seen: dict[int, Room] = {}  # by module index: the most that a call has had
+
+    def begin_call(self, steps: int | None, *, of_agents: bool) -> None:
+        """The next call makes so many steps of envs, or of agents; None: it depends on the episodes."""
+        self._steps, self._of_agents = steps, of_agents
+
+    def note(self, module: int, rows: int, finals: int) -> None:
+        """A call had so many of a module."""
+        before = self._seen.get(module, Room(0, 0))
+        self._seen[module] = Room(max(rows, before.rows), max(finals, before.finals))
+
+    def room(self, module: int, written: int, n_lanes: int, row_bytes: int) -> Room:
+        """For a block of a module with so many rows and agents, in the call that comes or is under way."""
+        n_envs, most = self._n_envs, max(1, MOST_RESERVED // max(1, row_bytes))
+        if self._steps is None:
+            unknown = min(most, self._most_agents * n_envs * FIRST_EPISODES)
+            return self._seen.get(module, Room(unknown, unknown))
+        steps = self._steps
+        rows = written + SLACK * n_lanes
+        if n_lanes:
+            rows += steps if self._of_agents else n_lanes * -(-steps // n_envs)
+        if self._most_agents:
+            of_step = 1 if self._of_agents else self._most_agents
+            of_all = written + SLACK * self._most_agents * n_envs + of_step * steps
+            rows = of_all if self.n_modules == 1 else max(rows, min(of_all, most))
+        return Room(rows, min(rows, most))
