@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fastmarl.kernels.accumulate import accumulate, accumulate_numpy
+from fastmarl.kernels.accumulate import accumulate, accumulate_numpy, sum_spans, sum_spans_numpy
 from fastmarl.kernels.remap import lanes_to_rows, lanes_to_rows_numpy, rows_to_lanes, rows_to_lanes_numpy
 
 REMAPS = [rows_to_lanes, rows_to_lanes_numpy, lanes_to_rows, lanes_to_rows_numpy]
@@ -19,6 +19,15 @@ def bench_accumulate(benchmark, kernel):
     sums = np.zeros(n_lanes), np.zeros(n_lanes, np.int64), np.zeros(n_lanes, np.int64)
     benchmark(kernel, reward_R, lane_R, np.zeros(0, np.bool_), 0, n, row_L, final_L, *sums)
     assert sums[2].sum() >= n
+
+
+@pytest.mark.benchmark(group="sums of 64 spans of 1,000")
+@pytest.mark.parametrize("kernel", [sum_spans, sum_spans_numpy], ids=["numba", "numpy"])
+def bench_sum_spans(benchmark, kernel):
+    begin_S = np.arange(64) * 1000
+    sums = np.zeros(64)
+    benchmark(kernel, np.ones(64_000), begin_S, begin_S + 1000, sums)
+    assert (sums == 1000).all()
 
 
 @pytest.mark.benchmark(group="state of 512 rows, 128 floats")

@@ -113,21 +113,6 @@ def empty_infos(Py_ssize_t n):
     return out
 
 
-def sums(const double[::1] values, const row_t[::1] begins, const row_t[::1] ends):
-    """float64: the sums of values[begin:end], added one after the other as Python's sum() does."""
-    out = np.empty(begins.shape[0], np.float64)
-    cdef double[::1] out_sums = out
-    cdef double total
-    cdef Py_ssize_t i, j
-    with nogil:
-        for i in range(begins.shape[0]):
-            total = 0.0
-            for j in range(begins[i], ends[i]):
-                total += values[j]
-            out_sums[i] = total
-    return out
-
-
 cpdef object buffer_of(object data, object lookback, object finalized, object space, object space_struct):
     """An InfiniteLookbackBuffer."""
     buffer = _fresh(InfiniteLookbackBuffer)

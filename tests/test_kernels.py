@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from fastmarl.kernels.accumulate import accumulate, accumulate_numpy
+from fastmarl.kernels.accumulate import (
+    accumulate,
+    accumulate_numpy,
+    exponential_mean,
+    exponential_mean_numpy,
+    sum_spans,
+    sum_spans_numpy,
+)
 from fastmarl.kernels.actions import clip_actions, clip_actions_numpy, scale_actions, scale_actions_numpy
 from fastmarl.kernels.array_steps import (
     NO_PLACE,
@@ -76,6 +83,27 @@ def test_accumulate_matches_numpy(rng, kernel, n, n_lookback):
         np.testing.assert_array_equal(got_L, expected_L)
     if n > 200:
         assert (got[0] != start[0]).any() and (got[2] != start[2]).any()
+
+
+@versions(sum_spans)
+@pytest.mark.parametrize("n_spans", [0, 1, 40])
+def test_sum_spans_matches_python(rng, kernel, n_spans):
+    values = rng.normal(0, 1e6, 500)
+    begin_S, end_S = np.sort(rng.integers(0, 500, (2, n_spans)), axis=0)
+    end_S[: n_spans // 4] = begin_S[: n_spans // 4]
+    expected, got = np.full(n_spans, np.nan), np.full(n_spans, np.nan)
+    sum_spans_numpy(values, begin_S, end_S, expected)
+    kernel(values, begin_S, end_S, got)
+    assert got.tolist() == expected.tolist()
+
+
+@versions(exponential_mean)
+@pytest.mark.parametrize("n", [0, 1, 200])
+@pytest.mark.parametrize("before", [np.nan, 3.25])
+def test_exponential_mean_matches_numpy(rng, kernel, n, before):
+    values = np.where(rng.random(n) < 0.2, np.nan, rng.normal(40, 9, n))
+    got, expected = kernel(before, 0.01, values), exponential_mean_numpy(before, 0.01, values)
+    np.testing.assert_array_equal(got, expected)
 
 
 @versions(rows_to_lanes)

@@ -1,4 +1,6 @@
-"""Returns and step counts of lanes from the rows of one call. NumPy says what, numba says how fast."""
+"""Returns and step counts from the rows of one call, and means over calls. NumPy says what, numba says how fast."""
+
+import math
 
 import numpy as np
 from numba import njit
@@ -38,3 +40,42 @@ def accumulate(reward_R, lane_R, lookback_R, first_action, end_action, row_L, fi
             continue
         return_L[lane] += reward_R[row]
         steps_L[lane] += 1
+
+
+def sum_spans_numpy(values, begin_S, end_S, sum_S):
+    """Reference for sum_spans()."""
+    for span, (begin, end) in enumerate(zip(begin_S, end_S, strict=True)):
+        sum_S[span] = sum(values[begin:end].tolist(), 0.0)
+
+
+@njit(cache=True, nogil=True)
+def sum_spans(values, begin_S, end_S, sum_S):
+    """The sums of values[begin:end], added one after the other as Python's sum() does.
+
+    Args:
+        values: float64 [n].
+        begin_S, end_S: int64 [spans].
+        sum_S: float64 [spans], out.
+    """
+    for span in range(len(begin_S)):
+        total = 0.0
+        for i in range(begin_S[span], end_S[span]):
+            total += values[i]
+        sum_S[span] = total
+
+
+def exponential_mean_numpy(mean, weight, values):
+    """Reference for exponential_mean()."""
+    for value in values[~np.isnan(values)].tolist():
+        mean = value if np.isnan(mean) else weight * value + (1.0 - weight) * mean
+    return mean
+
+
+@njit(cache=True, nogil=True)
+def exponential_mean(mean, weight, values):
+    """The exponential moving mean after all values (float64 [n]); NaN stands for none, in both."""
+    rest = 1.0 - weight
+    for value in values:
+        if not math.isnan(value):
+            mean = value if math.isnan(mean) else weight * value + rest * mean
+    return mean

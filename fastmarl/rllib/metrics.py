@@ -45,6 +45,7 @@ from ray.rllib.utils.metrics import (
 from ray.rllib.utils.metrics.stats import EmaStats, LifetimeSumStats, MaxStats, MeanStats, MinStats, SumStats
 from ray.rllib.utils.metrics.utils import to_snake_case
 
+from fastmarl.kernels.accumulate import exponential_mean
 from fastmarl.rllib.recording.counts import CallCounts, EpisodeNumbers
 
 Path = tuple[str, ...]
@@ -204,25 +205,16 @@ def distinct_names(envs: list[Any]) -> dict[Hashable, str]:
 # Many pushes at once. What isn't RLlib's own class (see `stats_cls_lookup` in its config) gets them one by one.
 
 
-def push_all(stats: Any, values: Iterable[Any]) -> None:
+def push_all(stats: Any, values: Sequence[Any]) -> None:
     """As `stats.push(value)` for all values, which are numbers: to the bit, for every class."""
     kind = type(stats)
-    if kind is EmaStats:
-        stats._value = _ema(stats._value, stats._ema_coeff, values)
+    if kind is EmaStats and len(values) > 1 and {type(stats._value), *map(type, values)} <= {int, float}:
+        stats._value = exponential_mean(float(stats._value), stats._ema_coeff, np.array(values, np.float64))
     elif kind is MeanStats or (kind in (MinStats, MaxStats) and stats._window is not None):
         stats.values.extend(values)
     else:
         for value in values:
             stats.push(value)
-
-
-def _ema(average: Any, weight: float, values: Iterable[Any]) -> Any:
-    """The exponential mean after all values; NaN stands for none, in both."""
-    rest = 1.0 - weight
-    for value in values:
-        if value == value:
-            average = weight * value + rest * average if average == average else value
-    return average
 
 
 def add_ones(stats: Any, n: int) -> None:

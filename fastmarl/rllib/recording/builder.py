@@ -16,6 +16,7 @@ import numpy as np
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from fastmarl.episodes.kept_chunks import ENOUGH
+from fastmarl.kernels.accumulate import sum_spans
 from fastmarl.native import _rllib_episodes as compiled
 from fastmarl.native._rllib_scatter import as_object
 from fastmarl.record.block import Key
@@ -158,7 +159,8 @@ class Builder:
         )
         kinds = block.kind_R.take(acted_rows)
         begins = step_ends - n_steps
-        totals = compiled.sums(columns.rewards, begins + table.lookback_L[lanes], step_ends)
+        totals = np.empty(len(lanes))
+        sum_spans(columns.rewards, begins + table.lookback_L[lanes], step_ends, totals)
         has_odd = block.layout.whole or len(block.former) > 0 or not FLOAT64_KINDS[kinds].all()
         obs_begins = begins + np.arange(len(lanes))
         bounds = (row_ends - counts, row_ends, begins, step_ends, obs_begins, columns.env_ts[row_ends - counts])
