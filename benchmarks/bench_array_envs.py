@@ -8,7 +8,7 @@
 import gymnasium as gym
 import mpe2.simple_spread_v3
 import pytest
-from reference.gridworld import PlainGridWorld
+from support.gridworld import PlainGridWorld
 
 import fastmarl
 from fastmarl.bench.bare_envs import bare_envs

@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import astuple, dataclass, fields
 
 import psutil
-from reference.told import Told, Witness
+from support.told import Told, Witness
 
 import fastmarl
 

@@ -8,7 +8,7 @@ import tracemalloc
 import gymnasium as gym
 import numpy as np
 import pytest
-from reference.array_memory import counted_array_memory
+from support.array_memory import counted_array_memory
 
 import fastmarl
 from fastmarl.envs.arrays import ArrayEnv

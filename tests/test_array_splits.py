@@ -8,9 +8,9 @@ from queue import SimpleQueue
 import gymnasium as gym
 import numpy as np
 import pytest
-from reference.batched import Batched
-from test_array_envs import Echo, Rooms, make_runner
-from test_processes import contents
+from support.batched import Batched
+from support.process_runners import contents
+from support.rooms import Echo, Rooms, make_runner
 
 import fastmarl
 from fastmarl.connectors import FrameStacking, PrevActionsPrevRewards

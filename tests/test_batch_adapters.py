@@ -6,7 +6,7 @@ import pytest
 import torch
 import vmas
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from reference.sampled import Sampled
+from support.sampled import Sampled
 
 import fastmarl
 from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv

@@ -8,11 +8,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from reference import batches as oracle
-from reference.compare import SideBySide
-from reference.replay import leaves
-from reference.worlds import make_world
-from test_scenarios import ClockEnv, Echo, MixedClocksEnv, RespawnEnv, StepCounter, TurnsEnv
+from support import batches as oracle
+from support.compare import SideBySide
+from support.replay import leaves
+from support.scenario_envs import ClockEnv, Echo, MixedClocksEnv, RespawnEnv, StepCounter, TurnsEnv
+from support.worlds import make_world
 
 import fastmarl
 from fastmarl.batches import add_aligned_gae, add_gae, add_returns, aligned, columns, sequences

@@ -8,7 +8,7 @@ import gc
 import gymnasium as gym
 import numpy as np
 import pytest
-from reference.recorder import Recorder
+from support.recorder import Recorder
 
 from fastmarl.native._step_keys import StepKeys, names_others
 from fastmarl.vector.workers.shm import Arrays

@@ -6,7 +6,7 @@ from itertools import count
 from threading import Thread
 
 import pytest
-from reference.interrupts import interrupted
+from support.interrupts import interrupted
 
 from fastmarl.vector.workers import channel
 from fastmarl.vector.workers.channel import MOST_AT_ONCE, Channel

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from reference.interrupts import interrupted
-from reference.trees import assert_same, spoilt
+from support.interrupts import interrupted
+from support.trees import assert_same, spoilt
 
 from fastmarl import checkpoint
 from fastmarl.checkpoint import load_state, save_state

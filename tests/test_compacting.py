@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from reference.compare import SideBySide, assert_same_chunk
-from reference.short_episodes import Short, make_runner
-from reference.worlds import make_world
+from support.compare import SideBySide, assert_same_chunk
+from support.short_episodes import Short, make_runner
+from support.worlds import make_world
 
 import fastmarl
 from fastmarl.episodes import kept_chunks, own_columns

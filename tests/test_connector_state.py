@@ -7,8 +7,8 @@ import re
 import gymnasium as gym
 import numpy as np
 import pytest
-from reference.interrupts import in_own_thread, interrupted
-from reference.short_episodes import (
+from support.interrupts import in_own_thread, interrupted
+from support.short_episodes import (
     MODULE,
     NESTED,
     Short,

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from reference.short_episodes import MODULE, NESTED, Short, assert_moments, make_runner, parts_of, stats_of
+from support.short_episodes import MODULE, NESTED, Short, assert_moments, make_runner, parts_of, stats_of
 
 import fastmarl
 from fastmarl.connectors import (

@@ -1,85 +1,19 @@
 """One body for every kind of environment: reset() and step() keep the protocol. And the small envs for tests."""
 
-import importlib
-import pkgutil
-import re
-
 import gymnasium as gym
 import numpy as np
 import pytest
-import vmas
+from support.real_envs import KINDS, STEPS, steps_of
 
 from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.check import check_env
 from fastmarl.envs.checking.values import random_action, same
 from fastmarl.envs.form import check_reset_result, check_step_result
-from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import EnvCheckError
 from fastmarl.masks import action_mask
 from fastmarl.testing import CountingEnv, DyingAgentsEnv, ReusingEnv, ScriptedEnv, TurnBasedEnv
-
-# Box2D's wheels and PettingZoo's change of registries warn on import, a poker table when made, pong when reset.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*calling render method without:UserWarning"),
-]
-
-STEPS = 800  # a random game of chess takes hundreds of moves
-
-
-def vmas_balance(env_config):
-    """One of the worlds that vmas simulates by the batch."""
-    options = {"wrapper": "gymnasium", "terminated_truncated": True, "max_steps": 50, "seed": 0}
-    return vmas.make_env("balance", num_envs=1, **options)
-
-
-def newest(name):
-    """The newest version that is installed: PettingZoo's releases have one version of an env, and not all the same."""
-    package, _, stem = name.rpartition(".")
-    modules = [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
-    versions = [int(found[1]) for module in modules if (found := re.fullmatch(rf"{stem}_v(\d+)", module))]
-    return f"{name}_v{max(versions)}"
-
-
-KINDS = {
-    "counting": (lambda env_config: CountingEnv(3, 25), {}),
-    "turn based": (lambda env_config: TurnBasedEnv(3, 25), {}),
-    "simple_spread": ("mpe2.simple_spread_v3", {}),
-    "simple_spread, continuous": ("mpe2.simple_spread_v3", {"continuous_actions": True}),
-    "simple_speaker_listener": ("mpe2.simple_speaker_listener_v4", {}),
-    "simple_tag": ("mpe2.simple_tag_v3", {}),
-    "simple_crypto": ("mpe2.simple_crypto_v3", {}),
-    "pistonball": ("pettingzoo.butterfly.pistonball_v6", {"n_pistons": 5}),
-    "cooperative_pong": (newest("pettingzoo.butterfly.cooperative_pong"), {}),
-    "pursuit": (newest("pettingzoo.sisl.pursuit"), {"x_size": 8, "y_size": 8, "n_pursuers": 4, "n_evaders": 3}),
-    "multiwalker": ("pettingzoo.sisl.multiwalker_v9", {"terminate_on_fall": False, "remove_on_fall": True}),
-    "knights_archers_zombies": (newest("pettingzoo.butterfly.knights_archers_zombies"), {}),
-    "battle": ("magent2.battle_v4", {"map_size": 20, "max_cycles": 60}),
-    "gather": ("magent2.gather_v5", {"max_cycles": 20}),
-    "combined_arms": ("magent2.combined_arms_v6", {"map_size": 16, "max_cycles": 60}),
-    "adversarial_pursuit": ("magent2.adversarial_pursuit_v4", {"map_size": 20, "max_cycles": 60}),
-    "tictactoe": ("pettingzoo.classic.tictactoe_v3", {}),
-    "connect_four": ("pettingzoo.classic.connect_four_v3", {}),
-    "chess": ("pettingzoo.classic.chess_v6", {}),
-    "go": ("pettingzoo.classic.go_v5", {"board_size": 5}),
-    "leduc_holdem": ("pettingzoo.classic.leduc_holdem_v4", {}),
-    "texas_holdem_no_limit": ("pettingzoo.classic.texas_holdem_no_limit_v6", {}),
-    "hanabi": ("pettingzoo.classic.hanabi_v5", {}),
-    "kuhn_poker": (lambda env_config: OpenSpielEnv.load("kuhn_poker", players=3), {}),
-    "goofspiel": (lambda env_config: OpenSpielEnv.load("goofspiel", num_cards=5), {}),
-    "tic_tac_toe": (lambda env_config: OpenSpielEnv.load("tic_tac_toe"), {}),
-    "liars_dice": (lambda env_config: OpenSpielEnv.load("liars_dice"), {}),
-    "markov_soccer": (lambda env_config: OpenSpielEnv.load("markov_soccer"), {}),
-    "vmas": (vmas_balance, {}),
-    "lbforaging": ("lbforaging:Foraging-8x8-2p-3f-v3", {}),
-    "rware": ("rware:rware-tiny-2ag-v2", {"max_steps": 100}),
-    "multigrid": ("multigrid.envs:MultiGrid-Empty-8x8-v0", {"agents": 2}),
-    "rps": ("pettingzoo.classic.rps_v2", {}),
-}
 
 if tuple(map(int, gym.__version__.split(".")[:2])) >= (1, 2):  # gymnasium-robotics that knows it asks for this
     options = {"scenario": "Ant", "agent_conf": "2x4", "max_episode_steps": 60}
@@ -87,12 +21,6 @@ if tuple(map(int, gym.__version__.split(".")[:2])) >= (1, 2):  # gymnasium-robot
 
 KNOWN_FAULTS = {"lbforaging": {"seed"}}  # where its players stand after reset(seed) depends on where they stood before
 KNOWN_NOTES = {"hanabi": {"aliased state"}}  # the last observation is the one before, the same array
-FEWER_STEPS = {"gather": 40, "pistonball": 200, "cooperative_pong": 200, "vmas": 300}  # these take long
-
-
-def steps_of(kind, steps):
-    """How long to play an env of that kind."""
-    return min(steps, FEWER_STEPS.get(kind, steps))
 
 
 @pytest.fixture(params=KINDS)

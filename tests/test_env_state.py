@@ -8,11 +8,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from reference.compare import SideBySide, join
-from reference.worlds import make_world
-from test_env_contract import newest
-from test_env_contract import pytestmark as pytestmark
-from test_scenarios import ClockEnv, Echo, RespawnEnv
+from support.compare import SideBySide, join
+from support.real_envs import newest
+from support.real_envs import pytestmark as pytestmark
+from support.scenario_envs import ClockEnv, Echo, RespawnEnv
+from support.worlds import make_world
 
 import fastmarl
 from fastmarl.errors import EnvCheckError, EnvStateError, EpisodeError

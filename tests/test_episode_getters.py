@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.histories import AgentHistory, History, chunks, leaves, make_part, same, stack
+from support.histories import AgentHistory, History, chunks, leaves, make_part, same, stack
 
 from fastmarl.spaces import map_struct
 

@@ -6,7 +6,7 @@ import threading
 import gymnasium as gym
 import numpy as np
 import pytest
-from reference.trouble import Trouble
+from support.trouble import Trouble
 
 import fastmarl
 from fastmarl.errors import EnvCheckError

@@ -6,9 +6,9 @@ import os
 import signal
 
 import pytest
-from reference.trees import assert_same, spoilt
-from test_processes import contents
-from test_resuming import BOX, Wandering, make_runner
+from support.process_runners import contents
+from support.trees import assert_same, spoilt
+from support.wandering import BOX, Wandering, make_runner
 
 import fastmarl
 from fastmarl.connectors import Connector, MeanStdFilter

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.histories import (
+from support.histories import (
     ACTION_SPACES,
     OBS_SPACES,
     AgentHistory,

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from reference.batched import Batched
-from test_goals import KINDS as LENGTH_KINDS
-from test_goals import LENGTHS
-from test_processes import contents, make_runner
-from test_seeds import KINDS, Levels, assert_can_be_made_again, runner_of
+from support.batched import Batched
+from support.levels import KINDS, Levels, assert_can_be_made_again, runner_of
+from support.own_lengths import KINDS as LENGTH_KINDS
+from support.own_lengths import LENGTHS
+from support.process_runners import contents, make_runner
 
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.envs.checking.values import same

@@ -4,8 +4,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from reference.trouble import Trouble
-from test_processes import make_runner
+from support.process_runners import make_runner
+from support.trouble import Trouble
 
 from fastmarl.errors import MultiAgentEnvError
 

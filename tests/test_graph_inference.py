@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from reference.tape import TapeCapture
+from support.tape import TapeCapture
 from torch import nn
 
 import fastmarl

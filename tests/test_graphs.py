@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.tape import TapeCapture
+from support.tape import TapeCapture
 
 from fastmarl.acting.backends import graphs
 from fastmarl.acting.backends.graph_device import EagerCalls

@@ -9,8 +9,8 @@ import sys
 from itertools import count
 
 import psutil
-from reference.sigints import STEP_TIMEOUT_S, make_runner
-from reference.told import Witness
+from support.sigints import STEP_TIMEOUT_S, make_runner
+from support.told import Witness
 
 from fastmarl.runner.envs import Envs
 from fastmarl.vector.workers.channel import Channel
@@ -23,7 +23,7 @@ EVERY_NTH_LINE = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "9"))
 
 def test_real_interrupts_at_random_times_leave_a_runner_that_samples_on():
 
-    command = [sys.executable, "-m", "reference.sigints", str(N_SIGINTS), "0"]
+    command = [sys.executable, "-m", "support.sigints", str(N_SIGINTS), "0"]
     done = subprocess.run(command, cwd=os.path.dirname(__file__), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import gymnasium as gym
 import pytest
-from reference.compare import SideBySide, assert_same_chunk, by_first_serial, first_serial, outline
-from reference.interrupts import Interruption, in_own_thread, lines_of
-from reference.runner import ReferenceRunner
-from reference.sigints import make_runner
-from reference.told import Told, Witness
-from reference.worlds import Call, World, make_world
+from support.compare import SideBySide, assert_same_chunk, by_first_serial, first_serial, outline
+from support.interrupts import Interruption, in_own_thread, lines_of
+from support.runner import ReferenceRunner
+from support.sigints import make_runner
+from support.told import Told, Witness
+from support.worlds import Call, World, make_world
 
 import fastmarl
 from fastmarl.errors import RunnerStoppedError

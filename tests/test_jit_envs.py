@@ -3,8 +3,8 @@
 import mpe2.simple_spread_v3
 import numpy as np
 import pytest
-from reference.gridworld import PlainGridWorld, SplitMix64
-from reference.twins import Twins
+from support.gridworld import PlainGridWorld, SplitMix64
+from support.twins import Twins
 
 import fastmarl
 from fastmarl.envs.adapters import as_multi_agent_env

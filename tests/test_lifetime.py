@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_runner import make_runner
+from support.actors import make_runner
 
 from fastmarl.errors import ConfigError
 from fastmarl.modules import RLModule, RLModuleSpec

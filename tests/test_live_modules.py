@@ -11,9 +11,9 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, note, settings
-from reference.compare import assert_same_chunk, join
-from reference.policies import Numbered, PoliciesSideBySide, PolicyOracle
-from reference.worlds import ACTION_KINDS, OBS_KINDS, World, make_world
+from support.compare import assert_same_chunk, join
+from support.policies import Numbered, PoliciesSideBySide, PolicyOracle
+from support.worlds import ACTION_KINDS, OBS_KINDS, World, make_world
 
 IDS = ("m0", "m1", "m2", "m3")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from reference.tape import TapeCapture
+from support.tape import TapeCapture
 
 import fastmarl
 from fastmarl.acting.backends.graphs import TickGraphs

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from reference.interrupts import in_own_thread, interrupted
+from support.interrupts import in_own_thread, interrupted
 
 import fastmarl
 import fastmarl.moments

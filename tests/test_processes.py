@@ -16,16 +16,13 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
-from reference.trouble import BOX, Odd, Trouble
-from test_env_contract import KINDS
-from test_env_contract import pytestmark as pytestmark
+from support.process_runners import ODD_POLICIES, RandomModule, children, contents, make_runner, policy_options, sampled
+from support.real_envs import KINDS
+from support.real_envs import pytestmark as pytestmark
+from support.trouble import BOX, Odd, Trouble
 
 import fastmarl
-from fastmarl.config import OF_WORKERS
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.values import same
-from fastmarl.envs.registry import env_creator
 from fastmarl.errors import (
     ConfigError,
     EnvCheckError,
@@ -35,68 +32,6 @@ from fastmarl.errors import (
     RemoteEnvError,
     RunnerStoppedError,
 )
-
-FRAGMENTS = (1, 7, 60, 150)  # env steps in a call
-
-
-def make_runner(env, *, num_envs=3, num_workers=2, mode="async", **options):
-    if mode == "sync":  # in this process, with what else is the same
-        num_workers = 0
-        options = {name: value for name, value in options.items() if name not in OF_WORKERS}
-    config = fastmarl.EnvRunnerConfig(
-        env=env,
-        num_envs_per_env_runner=num_envs,
-        gym_env_vectorize_mode=mode,
-        num_env_workers=num_workers,
-        **{"seed": 1, "model_config": {"fcnet_hiddens": [4]}, **options},
-    )
-    return fastmarl.MultiAgentEnvRunner(config)
-
-
-def policy_options(kind):
-    """A module for each group of agents with equal spaces."""
-    env = as_multi_agent_env(env_creator(KINDS[kind][0])(KINDS[kind][1]))
-    groups, policy_of = [], {}
-    for agent in env.possible_agents:
-        spaces = env_spaces(env, agent)
-        if spaces not in groups:
-            groups.append(spaces)
-        policy_of[agent] = f"p{groups.index(spaces)}"
-    env.close()
-    return {"policies": sorted(set(policy_of.values())), "policy_mapping_fn": lambda agent, episode: policy_of[agent]}
-
-
-def contents(chunk):
-    """All that a chunk holds."""
-    agents = {
-        agent: {
-            "obs": part.get_observations(),
-            "actions": part.get_actions(),
-            "rewards": part.get_rewards(),
-            "infos": part.get_infos(),
-            "extra": part.get_extra_model_outputs(),
-            "times": part.env_ts(),
-            "ends": (part.is_terminated, part.is_truncated),
-        }
-        for agent, part in chunk.agent_episodes.items()
-    }
-    return {
-        "agents": agents,
-        "order": list(agents),
-        "times": (chunk.env_t_started, chunk.env_t),
-        "ends": (chunk.is_terminated, chunk.is_truncated),
-    }
-
-
-def sampled(env, **options):
-    """What the calls return, and what is counted."""
-    runner = make_runner(env, **options)
-    try:
-        chunks = [contents(chunk) for n in FRAGMENTS for chunk in runner.sample(num_timesteps=n)]
-        counts = {key: value for key, value in runner.get_metrics().items() if key.startswith(("num_", "episode_r"))}
-    finally:
-        runner.stop()
-    return {"chunks": chunks, "counts": counts}
 
 
 @pytest.mark.parametrize(
@@ -145,15 +80,6 @@ def test_values_of_all_kinds_arrive_as_in_one_process(env_config):
     assert same(sampled(Odd, env_worker_start_method="fork", **options), want)
 
 
-class RandomModule(fastmarl.RLModule):
-    """Acts by itself, whatever it sees."""
-
-    def _forward(self, batch, **kwargs):
-        obs = batch["obs"]["v"] if isinstance(batch["obs"], dict) else batch["obs"]
-        shape = self.action_space.shape
-        return {"actions": (obs[:, 0].long() % 2).reshape(-1, *[1] * len(shape)).expand(-1, *shape)}
-
-
 def test_global_states_arrive_as_in_one_process():
     def states(mode):
         runner = make_runner(Odd, mode=mode, record_env_state=True, env_worker_start_method="fork", **ODD_POLICIES)
@@ -163,12 +89,6 @@ def test_global_states_arrive_as_in_one_process():
             runner.stop()
 
     assert same(states("async"), states("sync"))
-
-
-ODD_POLICIES = {
-    "policies": ["0", "b", "('c', 1)", "d"],
-    "policy_mapping_fn": lambda agent, episode: str(agent),
-}
 
 
 def test_usual_results_are_not_pickled(monkeypatch):
@@ -340,11 +260,6 @@ def test_envs_can_be_called_while_others_are_stepped():
 # Whatever happens, nothing stays behind.
 
 
-def children():
-    """Worker processes of this process."""
-    return [child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())]
-
-
 def named_memory(pids):
     """What these processes map of /dev/shm: the system would keep that when all of them are gone."""
     maps = [line.split()[-1] for pid in pids for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()]
@@ -484,7 +399,7 @@ def test_a_runner_in_a_daemonic_process_is_told_why_it_has_no_workers():
 SCRIPT = """
 import os, signal, sys, time
 import fastmarl
-from reference.trouble import Trouble
+from support.trouble import Trouble
 
 if __name__ == "__main__":
     method, how = sys.argv[1:]

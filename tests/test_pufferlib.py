@@ -10,8 +10,8 @@ from importlib.machinery import ModuleSpec
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from reference.puffer_rows import Rows, check_replay
-from reference.sampled import Sampled
+from support.puffer_rows import Rows, check_replay
+from support.sampled import Sampled
 
 import fastmarl
 from fastmarl.envs.adapters import as_multi_agent_env

@@ -5,11 +5,11 @@ import os
 
 import numpy as np
 import pytest
-from reference.batched import Batched
-from reference.compare import join
-from reference.watched import Watched
-from test_env_contract import KINDS, steps_of
-from test_env_contract import pytestmark as pytestmark
+from support.batched import Batched
+from support.compare import join
+from support.real_envs import KINDS, steps_of
+from support.real_envs import pytestmark as pytestmark
+from support.watched import Watched
 
 import fastmarl
 from fastmarl.envs.adapters import as_multi_agent_env

@@ -9,9 +9,9 @@ from itertools import combinations
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from reference.compare import SideBySide, assert_same_chunk, fingerprint, join, outline
-from reference.runner import ReferenceRunner
-from reference.worlds import Call, World, make_world, world_of
+from support.compare import SideBySide, assert_same_chunk, fingerprint, join, outline
+from support.runner import ReferenceRunner
+from support.worlds import Call, World, make_world, world_of
 
 GROUPS, WORLDS_PER_GROUP = 20, 100
 CASES = min(WORLDS_PER_GROUP, int(os.environ.get("FASTMARL_FUZZ_CASES", WORLDS_PER_GROUP)))  # of them

@@ -6,9 +6,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from reference.interrupts import in_own_thread, interrupted
-from reference.short_episodes import NESTED, Short, make_runner, parts_of, stats_of
-from reference.trees import assert_same, spoilt
+from support.interrupts import in_own_thread, interrupted
+from support.short_episodes import NESTED, Short, make_runner, parts_of, stats_of
+from support.trees import assert_same, spoilt
 
 import fastmarl
 from fastmarl import checkpoint

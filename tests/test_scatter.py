@@ -3,8 +3,8 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from reference.recorder import BOX, Recorder
-from reference.rows import ListRows
+from support.recorder import BOX, Recorder
+from support.rows import ListRows
 
 from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError, UnknownAgentError
 from fastmarl.native._actions import ActionDicts, ModuleActions

@@ -5,10 +5,10 @@ import time
 from collections import Counter
 
 import pytest
-from reference.trouble import Odd, Trouble
-from test_env_contract import KINDS
-from test_env_contract import pytestmark as pytestmark
-from test_processes import ODD_POLICIES, children, contents, make_runner, policy_options, sampled
+from support.process_runners import ODD_POLICIES, children, contents, make_runner, policy_options, sampled
+from support.real_envs import KINDS
+from support.real_envs import pytestmark as pytestmark
+from support.trouble import Odd, Trouble
 
 import fastmarl
 from fastmarl.connectors import MeanStdFilter, PrevActionsPrevRewards

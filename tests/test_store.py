@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from reference.rows import ListRows
+from support.rows import ListRows
 
 from fastmarl.native import _build, _store
 from fastmarl.native._scatter import ModuleRows

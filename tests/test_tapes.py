@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from tapes.chunks import noted
-from tapes.play import Play
-from tapes.worlds import World
+from support.tapes.chunks import noted
+from support.tapes.play import Play
+from support.tapes.worlds import World
 
 FIRST_SEED = int(os.environ.get("FASTMARL_FUZZ_FIRST_SEED", 0))
 WORLDS = int(os.environ.get("FASTMARL_FUZZ_CASES", 60))

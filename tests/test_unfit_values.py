@@ -5,7 +5,7 @@ import threading
 import gymnasium as gym
 import numpy as np
 import pytest
-from reference.recorder import BOX, Recorder
+from support.recorder import BOX, Recorder
 
 import fastmarl
 from fastmarl.acting.env_actions import EnvActions

@@ -6,8 +6,8 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from reference.interrupts import Interruption, in_own_thread, lines_of
-from reference.short_episodes import Short, make_runner
+from support.interrupts import Interruption, in_own_thread, lines_of
+from support.short_episodes import Short, make_runner
 
 from fastmarl import MultiAgentEpisode
 from fastmarl.episodes import chunks as unread_chunks

@@ -2,7 +2,7 @@
 
 import envpool
 import numpy as np
-from reference.sampled import Sampled
+from support.sampled import Sampled
 
 from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from pufferlib.ocean.environment import env_creator
-from reference.puffer_rows import check_replay
-from reference.sampled import Sampled
+from support.puffer_rows import check_replay
+from support.sampled import Sampled
 
 from fastmarl.envs.pufferlib import PufferLibEnv
 

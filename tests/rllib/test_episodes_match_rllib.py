@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
-from reference.histories import ACTION_SPACES, OBS_SPACES, History, histories, make_chunk, same
+from support.histories import ACTION_SPACES, OBS_SPACES, History, histories, make_chunk, same
 
 COLUMNS = ("observations", "infos", "actions", "rewards", "extra_model_outputs")
 BOUND = st.none() | st.integers(-12, 12)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
-from reference.twins import Twins
+from support.twins import Twins
 
 from fastmarl.envs.jit.cart_pole import CartPole
 

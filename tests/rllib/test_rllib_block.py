@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from reference.interrupts import in_own_thread, interrupted
+from support.interrupts import in_own_thread, interrupted
 
 from fastmarl.native._records import EpisodeRecord
 from fastmarl.native._rllib_scatter import RewardKinds, RLlibScatter

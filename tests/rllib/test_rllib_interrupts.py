@@ -12,7 +12,7 @@ import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
-from reference.interrupts import Interruption, in_own_thread, lines_of
+from support.interrupts import Interruption, in_own_thread, lines_of
 
 from fastmarl.errors import RunnerBusyError
 from fastmarl.rllib import MultiAgentEnvRunner

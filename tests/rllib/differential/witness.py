@@ -1,6 +1,6 @@
 """What chunks must hold by definition, derived from what envs said and were told: plain lists and dicts.
 
-It shares no code with fastmarl, nor with the models of it in tests/reference, and needs no run of RLlib: so it covers
+It shares no code with fastmarl, nor with the models of it in tests/support, and needs no run of RLlib: so it covers
 the cases, too, in which RLlib is wrong (docs/differences.md).
 """
 

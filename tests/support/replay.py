@@ -9,8 +9,8 @@ import torch
 
 import fastmarl
 from fastmarl.spaces import map_struct
-from reference.batched import Batched
-from reference.worlds import World
+from support.batched import Batched
+from support.worlds import World
 
 POISON = 113
 INF = float("inf")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 import fastmarl
-from reference.replay import encode_actions, leaves, make_config, recorded
-from reference.runner import AgentChunk, Chunk, ReferenceRunner
-from reference.worlds import Call, World
+from support.replay import encode_actions, leaves, make_config, recorded
+from support.runner import AgentChunk, Chunk, ReferenceRunner
+from support.worlds import Call, World
 
 
 class SideBySide:

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from fastmarl.spaces import map_struct
-from reference.compare import SideBySide
-from reference.replay import SerialPolicy
-from reference.runner import Episode, ReferenceRunner
-from reference.worlds import Call, World
+from support.compare import SideBySide
+from support.replay import SerialPolicy
+from support.runner import Episode, ReferenceRunner
+from support.worlds import Call, World
 
 
 class Numbered(torch.nn.Module):

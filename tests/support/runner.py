@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from reference.worlds import Call, Tick, World, action_of
+from support.worlds import Call, Tick, World, action_of
 
 
 @dataclass

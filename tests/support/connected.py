@@ -9,9 +9,9 @@ import torch
 
 from fastmarl.connectors import Connector, FrameStacking, MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.spaces import map_struct
-from reference.replay import ACTION_SPACES, decode, encode, leaves
-from reference.runner import AgentChunk, Episode, ReferenceRunner, Trajectory
-from reference.worlds import Tick, World, action_of
+from support.replay import ACTION_SPACES, decode, encode, leaves
+from support.runner import AgentChunk, Episode, ReferenceRunner, Trajectory
+from support.worlds import Tick, World, action_of
 
 N_ACTIONS, N_REWARDS, N_FRAMES = 2, 3, 4
 SCALE, BOUNDS = 0.5, (-0.25, 0.375)

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from reference.replay import encode_actions, leaves, recorded
-from reference.runner import AgentChunk, Chunk
-from reference.worlds import World
+from support.replay import encode_actions, leaves, recorded
+from support.runner import AgentChunk, Chunk
+from support.worlds import World
 
 Pair = tuple[Any, Chunk]  # a returned chunk and what it should be
 

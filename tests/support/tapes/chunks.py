@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from tapes.envs import Tape, row
-from tapes.spaces import leaf_spaces, leaves, number, same
+from support.tapes.envs import Tape, row
+from support.tapes.spaces import leaf_spaces, leaves, number, same
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Real interrupts of a runner with worker processes, at random times; after each, it must sample on as before.
 
-A script, since an interrupt that comes too late would end the tests: `python -m reference.sigints COUNT SEED`.
+A script, since an interrupt that comes too late would end the tests: `python -m support.sigints COUNT SEED`.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 import fastmarl
-from reference.told import Told, Witness
+from support.told import Told, Witness
 
 KINDS = (
     {},

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import fastmarl
-from tapes.spaces import arrays, copy, draw, leaves
+from support.tapes.spaces import arrays, copy, draw, leaves
 
 ENDS = ((True, False), (False, True), (True, True))
 """(terminated, truncated)"""

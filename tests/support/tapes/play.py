@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 import fastmarl
-from tapes.chunks import ChunkCheck, follow, noted
-from tapes.envs import Tape
-from tapes.worlds import World
+from support.tapes.chunks import ChunkCheck, follow, noted
+from support.tapes.envs import Tape
+from support.tapes.worlds import World
 
 
 class Play:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 import fastmarl
-from tapes.envs import Tape, TapedBatch, TapedEnv
-from tapes.spaces import ACTIONS, OBSERVATIONS, leaf_spaces, leaves, number
+from support.tapes.envs import Tape, TapedBatch, TapedEnv
+from support.tapes.spaces import ACTIONS, OBSERVATIONS, leaf_spaces, leaves, number
 
 AGENTS: tuple[Hashable, ...] = ("ant", "bee", "7", 7, -1, 2.5, ("wasp", 0), ("wasp", 1), frozenset({1}), b"fly", None)
 
