@@ -1,3 +1,4 @@
+import importlib.util
 import os
 import random
 import zlib
@@ -22,6 +23,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 def pytest_collection_modifyitems(items):
+    for item in items:
+        needed = {package for marker in item.iter_markers("needs") for package in marker.args}
+        missing = sorted(package for package in needed if importlib.util.find_spec(package) is None)
+        if missing and not os.environ.get("CI"):
+            item.add_marker(pytest.mark.skip(reason=f"not run: {', '.join(missing)} is not installed"))
     if not torch.cuda.is_available():
         skip = pytest.mark.skip(reason="not run: torch finds no CUDA device here")
         for item in items:

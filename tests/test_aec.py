@@ -7,7 +7,7 @@ from typing import ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
-from pettingzoo import AECEnv
+from support.optional import needed
 
 import fastmarl
 from fastmarl.envs.adapters import as_multi_agent_env
@@ -17,7 +17,9 @@ from fastmarl.envs.registry import env_creator
 from fastmarl.masks import action_mask
 
 # PettingZoo's change of registries warns on import, and a poker table when it is made.
+AECEnv = needed("pettingzoo").AECEnv
 pytestmark = [
+    pytest.mark.needs("pettingzoo"),
     pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*precision lowered by casting to float32:UserWarning"),
 ]

@@ -77,6 +77,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.needs("mpe2")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_it_is_that_of_single_envs(name):
     options = {"explore": False, **OPTIONS[name]}

@@ -4,8 +4,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-import vmas
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from support.optional import params
 from support.sampled import Sampled
 
 import fastmarl
@@ -33,6 +33,7 @@ class SampledActions(Sampled):
         return actions
 
 
+@pytest.mark.needs("vmas")
 @pytest.mark.parametrize(
     ("scenario", "options"),
     [
@@ -44,6 +45,8 @@ class SampledActions(Sampled):
 )
 def test_vmas_episodes_are_what_the_worlds_said(scenario, options):
     """Another batch with the same seed, given the recorded actions, says the same."""
+    import vmas
+
     spaces = {"adversary": "a", "agent": "b"} if scenario == "simple_tag" else {"agent": "a"}
     sampled = SampledActions(
         f"vmas.{scenario}",
@@ -94,7 +97,7 @@ BATCHES = {
 KNOWN_NOTES = {"vmas": {"neighbours"}, "vmas, discrete": {"neighbours"}}  # one generator for all worlds
 
 
-@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize("kind", params(BATCHES, lambda kind: "vmas" if "vmas" in kind else None))
 def test_check_env_finds_nothing(kind):
     env, env_config = BATCHES[kind]
     report = check_env(env, env_config, steps=60)
@@ -103,7 +106,10 @@ def test_check_env_finds_nothing(kind):
     assert report.episodes
 
 
+@pytest.mark.needs("vmas")
 def test_vmas_infos_are_recorded_if_asked_for():
+    import vmas
+
     def make(config):
         return VmasEnv(vmas.make_env("balance", NUM_ENVS, terminated_truncated=True, max_steps=5), infos=True)
 
@@ -114,7 +120,10 @@ def test_vmas_infos_are_recorded_if_asked_for():
         np.testing.assert_allclose(episode.agent_episodes["agent_1"].get_rewards(), paid, rtol=1e-5)
 
 
+@pytest.mark.needs("vmas")
 def test_a_vmas_world_must_tell_terminated_from_truncated():
+    import vmas
+
     with pytest.raises(EnvCheckError, match="terminated_truncated=True"):
         VmasEnv(vmas.make_env("balance", 2))
 

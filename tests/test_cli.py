@@ -83,6 +83,7 @@ def test_the_parts_of_the_limit_add_up():
     assert result.agent_steps_per_second == pytest.approx(1e6 / result.runner_us)
 
 
+@pytest.mark.needs("vmas")
 def test_a_batch_has_a_limit_too():
     config = fastmarl.EnvRunnerConfig(
         env="vmas.balance", num_envs_per_env_runner=4, env_config={"max_steps": 30}, model_config={"fcnet_hiddens": [8]}
@@ -353,6 +354,7 @@ def test_a_misspelt_class_is_corrected(capsys):
     assert "did you mean 'fastmarl.bench.efficiency_table:ReadyDicts'?" in capsys.readouterr().err
 
 
+@pytest.mark.needs("rware")
 def test_gymnasiums_ids_are_found(capsys):
     assert cli.main(["check-env", "rware:rware-tiny-2ag-v2", "--config", '{"max_steps": 20}']) == 0
     assert "500 env steps" in capsys.readouterr().out

@@ -249,6 +249,7 @@ def test_a_connector_without_the_parts_it_promised():
 # Real environments.
 
 
+@pytest.mark.needs("mpe2")
 def test_simple_spread_normalised_is_simple_spread():
     def runner_with(connector):
         config = fastmarl.EnvRunnerConfig(
@@ -264,6 +265,7 @@ def test_simple_spread_normalised_is_simple_spread():
     assert frames.shape[1] == 2 * rows[0].shape[1]
 
 
+@pytest.mark.needs("pettingzoo")
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 def test_connect_four_flat_with_its_masks():
     config = fastmarl.EnvRunnerConfig(

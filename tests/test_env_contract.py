@@ -3,7 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from support.real_envs import KINDS, STEPS, steps_of
+from support.real_envs import KINDS, STEPS, params, steps_of
 
 from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.base import env_spaces
@@ -15,15 +15,11 @@ from fastmarl.errors import EnvCheckError
 from fastmarl.masks import action_mask
 from fastmarl.testing import CountingEnv, DyingAgentsEnv, ReusingEnv, ScriptedEnv, TurnBasedEnv
 
-if tuple(map(int, gym.__version__.split(".")[:2])) >= (1, 2):  # gymnasium-robotics that knows it asks for this
-    options = {"scenario": "Ant", "agent_conf": "2x4", "max_episode_steps": 60}
-    KINDS["mamujoco"] = ("gymnasium_robotics.mamujoco_v1", options)
-
 KNOWN_FAULTS = {"lbforaging": {"seed"}}  # where its players stand after reset(seed) depends on where they stood before
 KNOWN_NOTES = {"hanabi": {"aliased state"}}  # the last observation is the one before, the same array
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=params(KINDS))
 def kind(request):
     return request.param
 

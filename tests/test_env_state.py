@@ -63,6 +63,7 @@ def test_states_are_those_of_the_chunks_env_steps(seed):
             assert whole.get_env_states().tolist() == expected_states(id_, first, whole.env_t)
 
 
+@pytest.mark.needs("mpe2")
 def test_a_returned_chunk_pickles_whole():
     """Though its parts are still to be made when it is returned."""
     runner = recording("mpe2.simple_spread_v3")
@@ -175,6 +176,7 @@ def test_without_a_state_space_the_first_state_decides():
         runner.sample(num_timesteps=10)  # in the next episode
 
 
+@pytest.mark.needs("pettingzoo")
 def test_an_env_without_a_state_is_refused_when_the_runner_is_made():
     class DictState(StateEnv):
         state_space = gym.spaces.Dict({"a": gym.spaces.Discrete(2)})
@@ -204,6 +206,7 @@ class TupleEnv(gym.Env):
         return np.array([self.t])
 
 
+@pytest.mark.needs("lbforaging")
 def test_a_gymnasium_env_may_have_a_state():
     (chunk,) = recording(lambda config: gym.wrappers.TimeLimit(TupleEnv(), 9)).sample(num_episodes=1)
     assert chunk.get_env_states().tolist() == [[t] for t in range(6)]
@@ -217,6 +220,7 @@ def turn_based_spread(env_config):
     return simple_spread_v3.env(**env_config)
 
 
+@pytest.mark.needs("magent2", "mpe2", "pettingzoo")
 @pytest.mark.parametrize(
     ("env", "env_config"),
     [

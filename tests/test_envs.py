@@ -332,6 +332,7 @@ def test_classes_callables_and_registered_names_get_the_config():
     assert env_creator("counting")({"x": 1}) == {"x": 1}, "a name may be registered anew"
 
 
+@pytest.mark.needs("magent2", "mpe2", "pettingzoo")
 @pytest.mark.parametrize(
     ("name", "module"),
     [

@@ -5,6 +5,7 @@ from collections import Counter
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.optional import params
 
 import fastmarl
 from fastmarl.envs.adapters import as_multi_agent_env
@@ -33,6 +34,10 @@ BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
 DISCRETE = gym.spaces.Discrete(3)
 
 
+def package_of(game):
+    return game.split(",")[0]
+
+
 def make(game):
     name, options = GAMES[game]
     return gym.make(name, disable_env_checker=True, **options)
@@ -42,7 +47,7 @@ def adapter_of(game):
     return DictGymnasiumEnv if game in DICTS else TupleGymnasiumEnv
 
 
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("game", params(GAMES, package_of))
 def test_they_are_recognised(game):
     env = make(game)
     adapter = as_multi_agent_env(env)
@@ -102,7 +107,7 @@ def joint_actions(spaces, rng):
         yield [action.item() if np.ndim(action) == 0 else action for action in (space.sample() for space in spaces)]
 
 
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("game", params(GAMES, package_of))
 def test_it_is_the_same_game(game, rng):
     plain, ours = Plain(game), adapter_of(game)(make(game))
     actions = joint_actions([ours.get_action_space(agent) for agent in range(plain.n)], rng)
@@ -130,7 +135,7 @@ def test_it_is_the_same_game(game, rng):
     assert seen_alone == (game == "multigrid, one by one")
 
 
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("game", params(GAMES, package_of))
 def test_check_env_finds_nothing(game):
     report = check_env(lambda env_config: adapter_of(game)(make(game)), steps=600)
     problems = report.problems
@@ -141,7 +146,7 @@ def test_check_env_finds_nothing(game):
     assert report.episodes and report.env_steps == 600
 
 
-@pytest.mark.parametrize("game", ["lbforaging, 2 agents", "multigrid"])
+@pytest.mark.parametrize("game", params(["lbforaging, 2 agents", "multigrid"], package_of))
 @pytest.mark.filterwarnings("ignore:.*(The reward returned|Expects `(terminated|truncated)` signal):UserWarning")
 @pytest.mark.filterwarnings("ignore:.*share an object:UserWarning")  # multigrid's arrays, since Gymnasium 1.4
 def test_gymnasiums_checker_lets_them_through(game):
@@ -181,7 +186,7 @@ def fingerprint(observations, rewards):
     return b"".join(np.asarray(part).tobytes() for part in parts), tuple(rewards)
 
 
-@pytest.mark.parametrize("game", [*TUPLES, "multigrid"])
+@pytest.mark.parametrize("game", params([*TUPLES, "multigrid"], package_of))
 def test_the_runner_records_every_episode(game):
     recorded = []
     config = fastmarl.EnvRunnerConfig(

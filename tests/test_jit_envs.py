@@ -1,6 +1,5 @@
 """The bundled compiled envs: step by step what their originals in Python say, with a stream of draws for each env."""
 
-import mpe2.simple_spread_v3
 import numpy as np
 import pytest
 from support.gridworld import PlainGridWorld, SplitMix64
@@ -80,8 +79,10 @@ def test_gridworld_is_what_its_rules_say(num_envs, options):
         (1, {"N": 6, "continuous_actions": True, "local_ratio": 1.0}),
     ],
 )
+@pytest.mark.needs("mpe2")
 def test_simple_spread_is_mpe2s(num_envs, options):
     """To the last bit of every observation and reward."""
+    import mpe2.simple_spread_v3
 
     def begin(e, original, seed):
         original.reset(seed=0)

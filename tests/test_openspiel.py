@@ -4,10 +4,8 @@ import subprocess
 import sys
 
 import numpy as np
-import pyspiel
 import pytest
-from open_spiel.python import games  # noqa: F401  (registers the games that are written in Python)
-from open_spiel.python.observation import make_observation
+from support.optional import needed
 
 import fastmarl
 from fastmarl.envs import openspiel
@@ -16,6 +14,11 @@ from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.check import check_env
 from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.errors import EnvCheckError
+
+pyspiel = needed("pyspiel")
+needed("open_spiel.python.games")  # registers the games that are written in Python
+make_observation = needed("open_spiel.python.observation").make_observation
+pytestmark = pytest.mark.needs("pyspiel")
 
 SEQUENTIAL = ("tic_tac_toe", "connect_four", "kuhn_poker", "kuhn_poker(players=3)", "leduc_poker", "backgammon")
 SIMULTANEOUS = ("goofspiel", "goofspiel(players=3,num_cards=4)", "matrix_rps", "markov_soccer")

@@ -197,6 +197,7 @@ def move(mask, column):
     return next(other % 7 for other in range(column, column + 7) if mask[other % 7])
 
 
+@pytest.mark.needs("pettingzoo")
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 def test_past_snapshots_are_opponents():
     """A league of connect four whose snapshots come in the middle of games: each moves by the weights of its name."""
@@ -464,6 +465,7 @@ class BeatsTheLastMove(fastmarl.RLModule):
         return {"actions": (batch["obs"].numpy() + 1) % 3}
 
 
+@pytest.mark.needs("pettingzoo")
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 def test_a_heuristic_plays_against_a_net(tmp_path):
     runner = fastmarl.MultiAgentEnvRunner(

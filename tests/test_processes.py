@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from support.process_runners import ODD_POLICIES, RandomModule, children, contents, make_runner, policy_options, sampled
-from support.real_envs import KINDS
+from support.real_envs import KINDS, params
 from support.real_envs import pytestmark as pytestmark
 from support.trouble import BOX, Odd, Trouble
 
@@ -36,18 +36,20 @@ from fastmarl.errors import (
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        "simple_tag",
-        "simple_spread, continuous",
-        "multiwalker",
-        "knights_archers_zombies",
-        "battle",
-        "connect_four",
-        "combined_arms",
-        "multigrid",
-        *KINDS.keys() & {"mamujoco"},  # which asks for Gymnasium 1.2
-        "lbforaging",
-    ],
+    params(
+        [
+            "simple_tag",
+            "simple_spread, continuous",
+            "multiwalker",
+            "knights_archers_zombies",
+            "battle",
+            "connect_four",
+            "combined_arms",
+            "multigrid",
+            *KINDS.keys() & {"mamujoco"},  # which asks for Gymnasium 1.2
+            "lbforaging",
+        ]
+    ),
 )
 def test_real_envs_give_the_same_episodes_as_in_one_process(kind):
     options = {"env_config": KINDS[kind][1], **policy_options(kind)}
@@ -55,6 +57,7 @@ def test_real_envs_give_the_same_episodes_as_in_one_process(kind):
     assert same(sampled(KINDS[kind][0], env_worker_start_method="fork", **options), want)
 
 
+@pytest.mark.needs("mpe2")
 def test_results_do_not_depend_on_the_number_of_workers_nor_on_how_they_are_started():
     options = {"env": "mpe2.simple_spread_v3", "num_envs": 5}
     want = sampled(mode="sync", **options)
@@ -91,6 +94,7 @@ def test_global_states_arrive_as_in_one_process():
     assert same(states("async"), states("sync"))
 
 
+@pytest.mark.needs("mpe2")
 def test_usual_results_are_not_pickled(monkeypatch):
     runner = make_runner("mpe2.simple_spread_v3", env_worker_start_method="fork")
     answers = []
@@ -141,6 +145,7 @@ def test_agents_need_not_be_known_beforehand():
     assert "a1" in want["chunks"][-1]["order"]
 
 
+@pytest.mark.needs("mpe2")
 def test_episodes_outlive_the_workers_and_can_be_pickled():
     runner = make_runner("mpe2.simple_spread_v3", env_worker_start_method="fork")
     chunks = runner.sample(num_timesteps=90)
@@ -201,6 +206,7 @@ def test_broken_results_are_errors_as_in_one_process():
         runner.stop()
 
 
+@pytest.mark.needs("mpe2", "vmas")
 def test_what_cannot_run_in_workers_is_refused():
     with pytest.raises(ConfigError, match="is for single envs, but VmasEnv is a batch"):
         make_runner("vmas.balance", env_worker_start_method="fork")

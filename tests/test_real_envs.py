@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.batched import Batched
 from support.compare import join
-from support.real_envs import KINDS, steps_of
+from support.real_envs import KINDS, params, steps_of
 from support.real_envs import pytestmark as pytestmark
 from support.watched import Watched
 
@@ -99,7 +99,7 @@ def assert_as_logged(env, log, chunks):
 
 
 @pytest.mark.parametrize("options", [{}, {"random_actions": True}], ids=["modules", "random"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", params(KINDS))
 def test_episodes_are_what_the_env_said(kind, options):
     assert_episodes_are_what_was_said(Watching(kind), options)
 

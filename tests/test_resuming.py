@@ -8,6 +8,7 @@ import pytest
 from support.compare import SideBySide, assert_same_chunk
 from support.connected import connected_options
 from support.connected_runs import SEEDS, Connected, assert_equals_oracle
+from support.optional import params
 from support.process_runners import contents
 from support.replay import make_config
 from support.trees import assert_same
@@ -82,7 +83,7 @@ def assert_same_chunks(got, wanted, names):
             assert_same(one.env_states, two.env_states)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", params(KINDS, {"mpe2": "mpe2", "turns": "pettingzoo"}.get))
 def test_a_restored_runner_goes_on_as_the_saved_one(kind, tmp_path):
     options = {"random_actions": kind == "random actions"}
     runner, others = make_runner(kind, metrics_num_episodes_for_smoothing=1), []

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from support.process_runners import ODD_POLICIES, children, contents, make_runner, policy_options, sampled
-from support.real_envs import KINDS
+from support.real_envs import KINDS, params
 from support.real_envs import pytestmark as pytestmark
 from support.trouble import Odd, Trouble
 
@@ -19,13 +19,14 @@ from fastmarl.vector.workers.units import Unit, first_ready
 SPREAD = "mpe2.simple_spread_v3"
 
 
-@pytest.mark.parametrize("kind", ["simple_tag", "connect_four", "combined_arms"])
+@pytest.mark.parametrize("kind", params(["simple_tag", "connect_four", "combined_arms"]))
 def test_real_envs_give_the_same_episodes_as_in_one_process(kind):
     options = {"env_config": KINDS[kind][1], "worker_num_splits": 2, "num_envs": 4, **policy_options(kind)}
     want = sampled(KINDS[kind][0], mode="sync", **options)
     assert same(sampled(KINDS[kind][0], env_worker_start_method="fork", **options), want)
 
 
+@pytest.mark.needs("mpe2")
 @pytest.mark.parametrize("num_splits", [2, 3, 5])
 def test_results_do_not_depend_on_the_number_of_workers(num_splits):
     options = {"env": SPREAD, "num_envs": 5, "worker_num_splits": num_splits}
@@ -42,6 +43,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.needs("mpe2")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_do_what_they_do_in_one_process(name):
     options = {"env": SPREAD, "num_envs": 4, "worker_num_splits": 2, **OPTIONS[name]}
@@ -80,6 +82,7 @@ def test_callbacks_states_and_episodes_come_in_the_same_order(calls):
     assert [env_index for env_index, what in want[0] if what == 1][:5] == [0, 2, 4, 1, 3]
 
 
+@pytest.mark.needs("mpe2")
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_each_env_s_course_is_the_same_with_and_without(mode):
     """For a policy whose actions depend upon observations alone, and calls in which all envs make as many steps."""
@@ -294,6 +297,7 @@ def test_nobody_who_is_ready_is_passed_over(batch_size):
     assert max(taken.values()) - min(taken.values()) <= 1
 
 
+@pytest.mark.needs("mpe2")
 def test_each_env_s_course_does_not_depend_on_who_was_ready_first():
     def episodes(**options):
         runner = make_runner(
@@ -370,6 +374,7 @@ def test_an_env_that_hangs_is_found_while_others_go_on():
     runner.stop()
 
 
+@pytest.mark.needs("vmas")
 def test_what_cannot_be_is_refused():
     with pytest.raises(ConfigError, match="worker_num_splits must be an integer of at least 1, got 0"):
         make_runner(Trouble, worker_num_splits=0)

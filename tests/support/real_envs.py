@@ -1,14 +1,16 @@
 """Real environments of every kind that is accepted."""
 
 import importlib
+import importlib.util
 import pkgutil
 import re
 
+import gymnasium as gym
 import pytest
-import vmas
 
 from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.testing import CountingEnv, TurnBasedEnv
+from support import optional
 
 # Box2D's wheels and PettingZoo's change of registries warn on import, a poker table when made, pong when reset.
 pytestmark = [
@@ -24,6 +26,8 @@ STEPS = 800  # a random game of chess takes hundreds of moves
 
 def vmas_balance(env_config):
     """One of the worlds that vmas simulates by the batch."""
+    import vmas
+
     options = {"wrapper": "gymnasium", "terminated_truncated": True, "max_steps": 50, "seed": 0}
     return vmas.make_env("balance", num_envs=1, **options)
 
@@ -31,6 +35,8 @@ def vmas_balance(env_config):
 def newest(name):
     """The newest version that is installed: PettingZoo's releases have one version of an env, and not all the same."""
     package, _, stem = name.rpartition(".")
+    if importlib.util.find_spec(package.split(".")[0]) is None:
+        return f"{name}_v0"
     modules = [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
     versions = [int(found[1]) for module in modules if (found := re.fullmatch(rf"{stem}_v(\d+)", module))]
     return f"{name}_v{max(versions)}"
@@ -73,9 +79,25 @@ KINDS = {
 }
 
 
+if tuple(map(int, gym.__version__.split(".")[:2])) >= (1, 2):  # gymnasium-robotics that knows it asks for this
+    options = {"scenario": "Ant", "agent_conf": "2x4", "max_episode_steps": 60}
+    KINDS["mamujoco"] = ("gymnasium_robotics.mamujoco_v1", options)
+
 FEWER_STEPS = {"gather": 40, "pistonball": 200, "cooperative_pong": 200, "vmas": 300}  # these take long
 
 
 def steps_of(kind, steps):
     """How long to play an env of that kind."""
     return min(steps, FEWER_STEPS.get(kind, steps))
+
+
+def package_of(kind):
+    """The optional package that an env of that kind comes from; None: it is our own."""
+    env = KINDS[kind][0]
+    if isinstance(env, str):
+        return re.split("[.:]", env)[0]
+    return {"counting": None, "turn based": None, "vmas": "vmas"}.get(kind, "pyspiel")
+
+
+def params(kinds):
+    return optional.params(kinds, package_of)

@@ -4,8 +4,6 @@ import pickle
 
 import gymnasium as gym
 import numpy as np
-from mpe2 import simple_spread_v3
-from pettingzoo.classic.connect_four.connect_four import raw_env as ConnectFour
 
 import fastmarl
 from fastmarl.connectors import FrameStacking, MeanStdFilter, PrevActionsPrevRewards
@@ -72,13 +70,10 @@ def make_batch(config):
     return Batched([Wandering(config) for _ in range(config.num_envs)], [f"agent_{i}" for i in range(4)])
 
 
-class Pickled(simple_spread_v3.raw_env):
-    """A real env, whose state is all of it."""
+class WithPickledState:
+    """For real envs, whose state is all of them."""
 
     supports_checkpoint = True
-
-    def __init__(self, config):
-        super().__init__(max_cycles=13)
 
     def get_state(self):
         own = {name: part for name, part in vars(self).items() if not type(part).__module__.startswith("pygame")}
@@ -88,15 +83,17 @@ class Pickled(simple_spread_v3.raw_env):
         vars(self).update(pickle.loads(state.tobytes()))
 
 
-class Turns(ConnectFour):
+def make_spread(config):
+    from mpe2 import simple_spread_v3
+
+    return type("Spread", (WithPickledState, simple_spread_v3.raw_env), {})(max_cycles=13)
+
+
+def make_turns(config):
     """Agents that move one after the other."""
+    from pettingzoo.classic.connect_four.connect_four import raw_env
 
-    supports_checkpoint = True
-
-    def __init__(self, config):
-        super().__init__()
-
-    get_state, set_state = Pickled.get_state, Pickled.set_state
+    return type("Turns", (WithPickledState, raw_env), {})()
 
 
 def explicit_mapping(agent_id, episode):
@@ -130,8 +127,8 @@ KINDS = {
     "batch": {"env": make_batch},
     "batches, recurrent": {"env": make_batch, "worker_num_splits": 2, **TWO, "model_config": LSTM},
     "no seed": {"env": Wandering, "seed": None},
-    "mpe2": {"env": Pickled},
-    "turns": {"env": Turns, "policies": {"player_0": None, "player_1": None}, "policy_mapping_fn": lambda a, e: a},
+    "mpe2": {"env": make_spread},
+    "turns": {"env": make_turns, "policies": {"player_0": None, "player_1": None}, "policy_mapping_fn": lambda a, e: a},
     "compiled poles": {"env": lambda config: CartPole(config.num_envs, num_agents=2)},
     "compiled spread": {"env": lambda config: SimpleSpread(config.num_envs)},
     "compiled grid": {"env": lambda config: GridWorld(config.num_envs)},
