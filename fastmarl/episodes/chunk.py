@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -42,7 +43,7 @@ class ChunkParts:
         module_ids: Sequence[str],
         episode_id: str,
         spaces: Mapping[Hashable, Spaces],
-        infos: dict[int, dict[int, dict]],
+        infos: dict[int, dict[int, dict[str, Any]]],
     ):
         self.agent_ids = agent_ids
         self._lanes = lanes
@@ -73,7 +74,7 @@ class ChunkParts:
             paid[self.agent_ids[place]] = self._blocks[module].reward(row)
         return paid
 
-    def waiting_infos(self) -> dict[Hashable, dict[int, dict]]:
+    def waiting_infos(self) -> dict[Hashable, dict[int, dict[str, Any]]]:
         """Agent id -> env step -> info, of steps in which the agent waited for an observation."""
         found = {}
         for agent_id, lane, columns in zip(self.agent_ids, self._lanes, self._columns.tolist(), strict=True):

@@ -16,7 +16,9 @@ from fastmarl.record.agent_spaces import Spaces
 from fastmarl.record.block import Block
 from fastmarl.record.flags import TERMINATED, TRUNCATED
 
-Own = tuple[Sequence[tuple[int, int, dict]], dict[str, Any], np.ndarray | None]  # infos, custom data, env states
+Own = tuple[
+    Sequence[tuple[int, int, dict[str, Any]]], dict[str, Any], np.ndarray | None
+]  # infos, custom data, env states
 
 
 class UnreadEpisode(MultiAgentEpisode):
@@ -64,7 +66,8 @@ def n_unmade_rows(episode: MultiAgentEpisode) -> int:
 def _n_unmade_rows(episode: MultiAgentEpisode) -> int:
     if type(episode) is UnreadEpisode:
         chunks, place = (object.__getattribute__(episode, name) for name in ("_chunks", "_place"))
-        return chunks.n_rows(place)
+        n_rows: int = chunks.n_rows(place)
+        return n_rows
     parts = episode._make_parts
     return parts.n_rows() if isinstance(parts, ChunkParts) and episode._agent_episodes is None else 0
 
@@ -111,7 +114,7 @@ class UnreadChunks(ChunkNotes):
         own_infos, custom_data, env_states = own or ((), None, None)
         env_index, env_t_started, env_t, lookback, flags, reset_seed, _ = self.numbers[place].tolist()
         lanes = self._lanes_of(place)
-        infos: dict[int, dict[int, dict]] = {}
+        infos: dict[int, dict[int, dict[str, Any]]] = {}
         for at, lane, info in own_infos:
             infos.setdefault(lane, {})[at] = info
         parts = ChunkParts(

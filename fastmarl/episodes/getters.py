@@ -191,12 +191,14 @@ class Getters:
         times = timeline.times(indices, neg_index_as_lookback, clip=True)
         if isinstance(times, int):
             timeline.check([times])
-            return select(Column(states), times)
+            states_at: np.ndarray = select(Column(states), times)
+            return states_at
         if isinstance(times, list):
             timeline.check(times)
-        return select(Column(states), rows_of(times, timeline, False))
+        chosen: np.ndarray = select(Column(states), rows_of(times, timeline, False))
+        return chosen
 
-    def _states_of(self, states: np.ndarray, parts: Parts, known: list, since: int, end: int) -> np.ndarray:
+    def _states_of(self, states: np.ndarray, parts: Parts, known: list[Any], since: int, end: int) -> np.ndarray:
         """Of those kept: from env step `since` to `end`, and earlier ones upon which agents acted who then waited."""
         first = self.env_t + 1 - len(states)
         acted_at = [int(part.env_ts()[part.lookback]) for part in parts.values()]

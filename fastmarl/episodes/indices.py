@@ -71,7 +71,7 @@ class Column(NamedTuple):
     """
 
     data: Any
-    space: gym.Space | None = None
+    space: gym.Space[Any] | None = None
     with_start: bool = False
 
 
@@ -153,7 +153,7 @@ def _filled(leaf: np.ndarray, missing: np.ndarray, fill: Any, keep_dtype: bool) 
     return leaf
 
 
-def _one_hot(values: Any, space: gym.Space, with_start: bool) -> Any:
+def _one_hot(values: Any, space: gym.Space[Any], with_start: bool) -> Any:
     if isinstance(space, gym.spaces.Dict):
         return {key: _one_hot(values[key], part, with_start) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
@@ -170,4 +170,5 @@ def _one_hot(values: Any, space: gym.Space, with_start: bool) -> Any:
 
 
 def _hot(numbers: np.ndarray, n: int, start: int) -> np.ndarray:
-    return (numbers[..., None] == np.arange(start, start + n)).astype(np.float32)
+    is_hot: np.ndarray = numbers[..., None] == np.arange(start, start + n)
+    return is_hot.astype(np.float32)

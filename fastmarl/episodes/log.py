@@ -84,7 +84,8 @@ class EpisodeLog:
             record.opened = MultiAgentEpisode(
                 id_=record.id_, agent_episodes={}, env_t_started=0, env_t=0, custom_data=record.custom_data
             )
-        return record.opened
+        opened: MultiAgentEpisode = record.opened
+        return opened
 
     def running_chunk(self, env_index: int) -> MultiAgentEpisode:
         """The running episode's chunk as recorded up to now."""

@@ -93,12 +93,12 @@ class MultiAgentEpisode(Getters):
         is_terminated: bool = False,
         is_truncated: bool = False,
         agent_to_module_mapping_fn: Callable[[Any, "MultiAgentEpisode"], str] | None = None,
-        observation_space: Mapping[Any, gym.Space] | None = None,
-        action_space: Mapping[Any, gym.Space] | None = None,
-        common_infos: dict[int, dict] | None = None,
-        waiting_infos: Callable[[], dict[AgentID, dict[int, dict]]] | None = None,
+        observation_space: Mapping[Any, gym.Space[Any]] | None = None,
+        action_space: Mapping[Any, gym.Space[Any]] | None = None,
+        common_infos: dict[int, dict[str, Any]] | None = None,
+        waiting_infos: Callable[[], dict[AgentID, dict[int, dict[str, Any]]]] | None = None,
         hanging_rewards: dict[AgentID, float] | None = None,
-        custom_data: dict | None = None,
+        custom_data: dict[str, Any] | None = None,
         agent_ids: Collection[AgentID] | None = None,
         env_states: np.ndarray | None = None,
         duration_s: float = 0.0,
@@ -146,20 +146,20 @@ class MultiAgentEpisode(Getters):
         return self._agent_episodes
 
     @property
-    def agent_ids(self) -> set:
+    def agent_ids(self) -> set[Any]:
         """The keys of `agent_episodes`."""
         return set(self.agent_episodes)
 
     @property
-    def agent_episode_ids(self) -> dict:
+    def agent_episode_ids(self) -> dict[AgentID, str]:
         return {agent: part.id_ for agent, part in self.agent_episodes.items()}
 
     @property
-    def agent_t_started(self) -> dict:
+    def agent_t_started(self) -> dict[AgentID, int]:
         return {agent: part.t_started for agent, part in self.agent_episodes.items()}
 
     @property
-    def custom_data(self) -> dict:
+    def custom_data(self) -> dict[str, Any]:
         return self._custom_data
 
     @property
@@ -190,7 +190,7 @@ class MultiAgentEpisode(Getters):
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """Pickles and deep copies hold this chunk's arrays only, not the memory they are part of."""
         slots = {name: getattr(self, name) for name in self.__slots__}
-        waiting_infos: Callable = partial(dict, self.get_waiting_infos())
+        waiting_infos: Callable[..., Any] = partial(dict, self.get_waiting_infos())
         return None, {
             **slots, "_agent_episodes": self.agent_episodes, "_make_parts": None, "_waiting_infos": waiting_infos
         }  # fmt: skip
@@ -210,31 +210,31 @@ class MultiAgentEpisode(Getters):
         total = sum((part.get_return() for part in self.agent_episodes.values()), 0.0)
         return total + sum(self._hanging_rewards.values()) if include_hanging_rewards else total
 
-    def get_waiting_infos(self) -> dict[AgentID, dict[int, dict]]:
+    def get_waiting_infos(self) -> dict[AgentID, dict[int, dict[str, Any]]]:
         """Agent -> env step -> info, of steps in which an agent had an info and no observation: `get_infos()` has one
         info for each observation. Only in episodes that a runner returned, not in slices of them."""
         return {} if self._waiting_infos is None else self._waiting_infos()
 
-    def get_common_infos(self) -> dict[int, dict]:
+    def get_common_infos(self) -> dict[int, dict[str, Any]]:
         """Env step -> the env's `infos["__common__"]` of that step."""
         return self._common_infos
 
-    def get_terminateds(self) -> dict:
+    def get_terminateds(self) -> dict[AgentID, bool]:
         """Flags by agent; "__all__": the env's own flag."""
         flags = {agent: part.is_terminated for agent, part in self.agent_episodes.items()}
         return {**flags, "__all__": self.is_terminated}
 
-    def get_truncateds(self) -> dict:
+    def get_truncateds(self) -> dict[AgentID, bool]:
         """Flags by agent; "__all__": the env's own flag (RLlib gives its terminated one)."""
         flags = {agent: part.is_truncated for agent, part in self.agent_episodes.items()}
         return {**flags, "__all__": self.is_truncated}
 
-    def get_agents_that_stepped(self) -> set:
+    def get_agents_that_stepped(self) -> set[Any]:
         """Agents that had an observation at env step `env_t`."""
         waiting = {agent for agent, part in self.agent_episodes.items() if part.env_ts()[-1] != self.env_t}
         return set(self._known_agents) - waiting - self._hanging_rewards.keys() | set(self._respawned)
 
-    def get_agents_to_act(self) -> set:
+    def get_agents_to_act(self) -> set[Any]:
         """Agents that had an observation at env step `env_t` and have not finished; none once the episode is done."""
         if self.is_done:
             return set()
@@ -301,9 +301,12 @@ class MultiAgentEpisode(Getters):
             reset_seed=self.reset_seed,
         )
 
-    def _parts(self, begin: int, end: int, lookback: int) -> tuple[dict, list, list]:
+    def _parts(
+        self, begin: int, end: int, lookback: int
+    ) -> tuple[dict[AgentID, SingleAgentEpisode], list[Any], list[Any]]:
         """(the agents' parts with transitions between two env steps; who lives there; who waits at `end`)."""
-        parts, known, waiting = {}, [], []
+        parts: dict[AgentID, SingleAgentEpisode] = {}
+        known, waiting = [], []
         for agent, whole in self.agent_episodes.items():
             env_ts = whole.env_ts()
             first = max(int(np.searchsorted(env_ts, begin, "right")) - 1, 0)
@@ -411,8 +414,8 @@ class MultiAgentEpisode(Getters):
         cls,
         state: dict[str, Any],
         *,
-        observation_space: Mapping[Any, gym.Space] | None = None,
-        action_space: Mapping[Any, gym.Space] | None = None,
+        observation_space: Mapping[Any, gym.Space[Any]] | None = None,
+        action_space: Mapping[Any, gym.Space[Any]] | None = None,
         agent_to_module_mapping_fn: Callable[[Any, "MultiAgentEpisode"], str] | None = None,
     ) -> "MultiAgentEpisode":
         """The chunk of which `get_state` was called; the arrays are not copied.

@@ -57,7 +57,7 @@ class OwnColumns:
     def env_ts(self) -> np.ndarray:
         return self._leaf(self._form.n_of_obs - 1)
 
-    def infos(self) -> list[dict]:
+    def infos(self) -> list[dict[str, Any]]:
         return [self._infos_at.get(env_t, {}) for env_t in self.env_ts().tolist()]
 
     def rewards(self) -> np.ndarray:
@@ -131,7 +131,7 @@ class LaneSource:
     def env_ts(self) -> np.ndarray:
         return self._columns.env_ts()
 
-    def infos(self) -> list[dict]:
+    def infos(self) -> list[dict[str, Any]]:
         return self._columns.infos()
 
     def actions(self) -> Any:

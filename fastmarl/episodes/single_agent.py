@@ -65,8 +65,8 @@ class SingleAgentEpisode:
         module_id: str | None,
         id_: str | None,
         multi_agent_episode_id: str | None,
-        observation_space: gym.Space | None,
-        action_space: gym.Space | None,
+        observation_space: gym.Space[Any] | None,
+        action_space: gym.Space[Any] | None,
         source: Source,
         lookback: int,
         t_started: int,
@@ -84,8 +84,8 @@ class SingleAgentEpisode:
         self.t_started = t_started
         self.is_terminated = is_terminated
         self.is_truncated = is_truncated
-        self._columns: dict[tuple, Column] = {}
-        self._custom_data: dict | None = None
+        self._columns: dict[tuple[Any, ...], Column] = {}
+        self._custom_data: dict[str, Any] | None = None
 
     @property
     def id_(self) -> str:
@@ -113,7 +113,7 @@ class SingleAgentEpisode:
         return True
 
     @property
-    def custom_data(self) -> dict:
+    def custom_data(self) -> dict[str, Any]:
         """Anything a user wants to keep with this object."""
         if self._custom_data is None:
             self._custom_data = {}
@@ -135,7 +135,7 @@ class SingleAgentEpisode:
             raise NotImplementedError(f"an episode can be sliced, as in episode[2:5], but not indexed with {item!r}")
         return self.slice(item)
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickles and deep copies hold this chunk's arrays only, not the memory they are part of."""
         return _restore, (type(self), self.get_state(), self.observation_space, self.action_space)
 
@@ -186,7 +186,8 @@ class SingleAgentEpisode:
 
     def env_ts(self) -> np.ndarray:
         """int64 [lookback + n + 1], increasing: the env step of each observation, counted from the env's reset."""
-        return self.column("env_ts").data
+        env_ts: np.ndarray = self.column("env_ts").data
+        return env_ts
 
     def get_return(self) -> float:
         """Sum of the rewards, without the lookback's; added up in order."""
@@ -325,8 +326,8 @@ class SingleAgentEpisode:
         cls,
         state: dict[str, Any],
         *,
-        observation_space: gym.Space | None = None,
-        action_space: gym.Space | None = None,
+        observation_space: gym.Space[Any] | None = None,
+        action_space: gym.Space[Any] | None = None,
     ) -> "SingleAgentEpisode":
         """The episode of which `get_state` was called; the arrays are not copied.
 
@@ -395,5 +396,5 @@ def _lengths(struct: Any) -> set[int]:
     return found
 
 
-def _restore(cls: Any, state: dict, observation_space: gym.Space | None, action_space: gym.Space | None) -> Any:
+def _restore(cls: Any, state: dict[str, Any], observation_space: Any, action_space: Any) -> Any:
     return cls.from_state(state, observation_space=observation_space, action_space=action_space)

@@ -22,7 +22,7 @@ class Source(Protocol):
     def n_obs(self) -> int: ...
     def observations(self) -> Any: ...
     def env_ts(self) -> np.ndarray: ...
-    def infos(self) -> list[dict]: ...
+    def infos(self) -> list[dict[str, Any]]: ...
     def actions(self) -> Any: ...
     def rewards(self) -> np.ndarray: ...
     def extra_keys(self) -> tuple[str, ...]: ...
@@ -51,7 +51,7 @@ class ArraySource:
         env_ts: np.ndarray,
         actions: Any,
         rewards: np.ndarray,
-        infos: list[dict] | None = None,
+        infos: list[dict[str, Any]] | None = None,
         extras: dict[str, Any] | None = None,
     ):
         self._observations = observations
@@ -71,7 +71,7 @@ class ArraySource:
     def env_ts(self) -> np.ndarray:
         return self._env_ts
 
-    def infos(self) -> list[dict]:
+    def infos(self) -> list[dict[str, Any]]:
         return self._infos
 
     def actions(self) -> Any:
@@ -112,9 +112,10 @@ class JoinedSource:
         return joined(self._of_observations(lambda source: source.observations()))
 
     def env_ts(self) -> np.ndarray:
-        return joined(self._of_observations(lambda source: source.env_ts()))
+        env_ts: np.ndarray = joined(self._of_observations(lambda source: source.env_ts()))
+        return env_ts
 
-    def infos(self) -> list[dict]:
+    def infos(self) -> list[dict[str, Any]]:
         *others, (last, skip) = self.parts
         return [info for source, skip in others for info in source.infos()[skip:-1]] + last.infos()[skip:]
 

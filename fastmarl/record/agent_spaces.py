@@ -1,12 +1,13 @@
 """The agents' spaces, noted when they join: episodes hold them, and never ask an env that goes on, or is gone."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
 
 import gymnasium as gym
 
 from fastmarl.record.lanes import LaneTable
 
-Spaces = tuple[gym.Space, gym.Space]  # of observations, of actions
+Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations, of actions
 MOST_AGENTS = 4096  # of an env, beyond which those are forgotten that have no lane any more: an open world
 
 

@@ -28,7 +28,9 @@ ROW_ARRAYS = {
     "seq_no_R": np.int64,
 }
 FINAL_ARRAYS = {"final_prev_F": np.int64, "final_at_F": np.int64}
-Key = str | tuple  # an output's name, or (name, *path) of a leaf of a nested output, or of a name that is no string
+# An output's name, or (name, *path) of a leaf of a nested output, or of a name that is no string.
+Key = str | tuple[Any, ...]
+InfosAt = dict[int, dict[str, Any]]  # by env step
 OWN, OUTPUT = range(2)  # whose arrays: the block's own, by names of its attributes, or outputs, by their keys
 ANEW = "after a change on purpose, sample(force_reset=True) begins anew"
 
@@ -78,7 +80,7 @@ class Block:
         self.outputs: dict[Key, np.ndarray] = {}
         self.lookback_R = np.zeros(0, np.bool_)  # of the rows carried over: whether their step was complete before
         self._row_bytes: list[list[np.ndarray]] | None = None
-        self.readers: list[weakref.ref] = []
+        self.readers: list[weakref.ref[Any]] = []
         rows.n = rows.n_finals = 0
         self._bind(self._memory.size)
         self._bind_finals(self._memory.final_size)
@@ -88,7 +90,8 @@ class Block:
         """Rows and final observations that the memory takes up: of much memory, as many as were ever written to it."""
         memory = self._memory
         touched = max(memory.n_touched, self.rows.n + self.rows.n_finals)
-        return min(memory.size + memory.final_size, max(touched, SMALL))
+        n_held: int = min(memory.size + memory.final_size, max(touched, SMALL))
+        return n_held
 
     def close(self) -> None:
         """Nothing more is written; `rows` are another block's from now on."""
@@ -233,7 +236,7 @@ class Block:
         """Memory for an output's rows, of the shape of those of `like`."""
         return self._array((OUTPUT, key), (len(self.lane_R), *like.shape[1:]), dtype, written)
 
-    def _array(self, key: tuple[int, Key], shape: tuple, dtype: np.dtype, written: int = 0) -> np.ndarray:
+    def _array(self, key: tuple[int, Key], shape: tuple[Any, ...], dtype: np.dtype, written: int = 0) -> np.ndarray:
         """The memory's array of that key, made anew where it has another shape; the first `written` rows stay."""
         memory = self._objects if dtype == object else self._memory.arrays
         old = memory.get(key)
@@ -257,7 +260,7 @@ def name_of(key: Key) -> Any:
     return key if isinstance(key, str) else key[0]
 
 
-def own_key(own: Recorded, outputs: Iterable[Key], path: tuple = (), columns: Collection[Key] = ()) -> Key:
+def own_key(own: Recorded, outputs: Iterable[Key], path: tuple[Any, ...] = (), columns: Collection[Key] = ()) -> Key:
     """The key of (a leaf of) what the runner records itself, beside a module's outputs of these keys; with `columns`,
     the one that it had before, if that was no plain name."""
     name: OwnName = own if (own,) in columns else own_name(own, list(map(name_of, outputs)))
@@ -299,7 +302,7 @@ class BlockSource:
 
     __slots__ = ("_block", "_end_env_t", "_final", "_last_row", "_n_rows", "_rows", "infos_at")
 
-    def __init__(self, block: Block, last_row: int, n_rows: int, final: int, end_env_t: int, infos_at: dict[int, dict]):
+    def __init__(self, block: Block, last_row: int, n_rows: int, final: int, end_env_t: int, infos_at: InfosAt):
         self._block = block
         self._last_row = last_row
         self._n_rows = n_rows
@@ -330,12 +333,12 @@ class BlockSource:
         env_ts = self._column(self._block.env_t_R, self._n_rows).astype(np.int64)
         return np.append(env_ts, self._end_env_t) if self._final >= 0 else env_ts
 
-    def infos(self) -> list[dict]:
+    def infos(self) -> list[dict[str, Any]]:
         if not self.infos_at:
             return [{} for _ in range(self.n_obs)]
         return [self.infos_at.get(env_t, {}) for env_t in self.env_ts().tolist()]
 
-    def waiting_infos(self) -> dict[int, dict]:
+    def waiting_infos(self) -> dict[int, dict[str, Any]]:
         """Env step -> info, of steps in which the agent waited: it had an info but no observation."""
         if not self.infos_at:
             return {}
@@ -362,14 +365,14 @@ class BlockSource:
         return array[self._rows][:n]
 
 
-def _nested(leaves: dict[tuple, np.ndarray]) -> Any:
+def _nested(leaves: dict[tuple[Any, ...], np.ndarray]) -> Any:
     """Dicts and tuples of leaves, from their paths.
 
     Those without leaves are missing in dicts; in tuples () stands for them, as far as others follow.
     """
     if list(leaves) == [()]:
         return leaves[()]
-    parts: dict[Any, dict[tuple, np.ndarray]] = {}
+    parts: dict[Any, dict[tuple[Any, ...], np.ndarray]] = {}
     for path, leaf in leaves.items():
         parts.setdefault(path[0], {})[path[1:]] = leaf
     nested = {key: _nested(part) for key, part in parts.items()}

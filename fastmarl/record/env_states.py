@@ -24,7 +24,7 @@ class EnvStates:
         space: the env's `state_space`, or None: the first state says what dtype and shape all have.
     """
 
-    def __init__(self, env_index: int, space: gym.Space | None):
+    def __init__(self, env_index: int, space: gym.Space[Any] | None):
         self._env_index = env_index
         self._dtype = None if space is None else space.dtype
         self._shape = None if space is None else space.shape

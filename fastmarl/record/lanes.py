@@ -15,6 +15,7 @@ from fastmarl.native import _records
 from fastmarl.native._records import REMEMBERED, EpisodeRecord
 from fastmarl.native._scatter import EnvLanes
 
+Flags = dict[Any, Any]  # as step() returns them
 ARRAYS = {  # name -> (dtype, value of a fresh lane)
     "row_L": (np.int64, -1),  # last row in its module's block
     "final_L": (np.int64, -1),  # place of its final observation, once it has ended
@@ -62,7 +63,7 @@ class LaneTable:
 
     def __init__(
         self,
-        known_agents: list[frozenset],
+        known_agents: list[frozenset[Any]],
         module_for: Callable[[Hashable, int], int],
         *,
         post_death: str,
@@ -85,7 +86,7 @@ class LaneTable:
             setattr(self, name, np.zeros(0, dtype))
         self._resize(16)
 
-    def join(self, env_index: int, agent_id: Hashable, all_done: int, terminateds: dict, truncateds: dict) -> int:
+    def join(self, env_index: int, agent_id: Hashable, all_done: int, terminateds: Flags, truncateds: Flags) -> int:
         """A lane for an agent that is observed and has none; -1 if it finishes in this very step."""
         if self._known_agents[env_index]:
             self.check_known(env_index, agent_id)

@@ -40,7 +40,7 @@ class LeasedArray:
         self._lease = lease
 
     @property
-    def __array_interface__(self) -> dict:
+    def __array_interface__(self) -> dict[str, Any]:
         return self._memory.__array_interface__  # made when it is asked for: a dict for each array would be large
 
 

@@ -285,7 +285,7 @@ class RowStore:
         self.table.release(self.ended_lanes)
         self.ended_lanes = []
 
-    def _infos_for_next(self, record: EpisodeRecord) -> list[tuple[int, int, dict]]:
+    def _infos_for_next(self, record: EpisodeRecord) -> list[tuple[int, int, dict[str, Any]]]:
         """The infos that the episode's next chunk needs of those up to now."""
         table, env = self.table, self.table.envs[record.env_index]
         since = env.env_t - int(self.lookback_E[record.env_index])
@@ -311,7 +311,8 @@ class RowStore:
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
         """int32: the env step with which each of these lanes' lookback begins, for the next chunk."""
         env_t_E = np.array([env.env_t for env in self.table.envs], np.int32)
-        return (env_t_E - self.lookback_E)[self.table.env_L[lanes]]
+        begins: np.ndarray = (env_t_E - self.lookback_E)[self.table.env_L[lanes]]
+        return begins
 
     def _open_chunk(self, lanes: np.ndarray, counts: np.ndarray) -> None:
         """Let a chunk of these lanes begin with their last row; `counts` rows (int32) with lookback."""
