@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from fastmarl.native._actions import ActionDicts, ModuleActions
+from fastmarl.native._module_rows import ModuleRows
 from fastmarl.native._records import EpisodeRecord
-from fastmarl.native._scatter import ModuleRows, Scatter
+from fastmarl.native._scatter import Scatter
 from fastmarl.record.block import Block
 from fastmarl.record.lanes import LaneTable
 from fastmarl.record.memory import MemoryRing

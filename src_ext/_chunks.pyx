@@ -8,7 +8,7 @@ import numpy as np
 from typedefs cimport row_t
 
 from fastmarl.native._records cimport EpisodeRecord
-from fastmarl.native._scatter cimport EnvLanes
+from fastmarl.native._env_lanes cimport EnvLanes
 
 cnp.import_array()
 

@@ -5,7 +5,7 @@ from cpython.object cimport PyObject
 
 from typedefs cimport flag_t, lane_t, row_t
 
-from fastmarl.native._scatter cimport EnvLanes
+from fastmarl.native._env_lanes cimport EnvLanes
 
 cnp.import_array()
 

@@ -16,7 +16,9 @@ from python_api cimport PyDict_Next, PyDict_Size
 from typedefs cimport TERMINATED, flag_t, lane_t
 
 from fastmarl.native._leaf_rows cimport LeafRows
-from fastmarl.native._scatter cimport EnvLanes, ModuleRows, Scatter
+from fastmarl.native._env_lanes cimport EnvLanes
+from fastmarl.native._module_rows cimport ModuleRows
+from fastmarl.native._scatter cimport Scatter
 
 cnp.import_array()
 

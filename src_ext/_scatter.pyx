@@ -7,34 +7,24 @@ same place in the step before; only a miss costs a dict look-up.
 cimport cython
 cimport numpy as cnp
 import numpy as np
-from cpython.dict cimport PyDict_Copy
-from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_AsDouble, PyFloat_Check
-from cpython.long cimport PyLong_AsLong, PyLong_CheckExact
-from cpython.object cimport PyObject, PyObject_IsTrue
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_Check
+from cpython.long cimport PyLong_AsLong
+from cpython.object cimport PyObject
 from libc.math cimport isfinite
 
-from copy import deepcopy
-
+from prefetch cimport fastmarl_prefetch
 from python_api cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size, PyList_GET_ITEM
 from typedefs cimport TERMINATED, TRUNCATED, flag_t, lane_t, row_t
 
+from fastmarl.native._env_lanes cimport EnvLanes
+from fastmarl.native._env_values cimport as_double, is_true, private_copy
 from fastmarl.native._leaf_rows cimport LeafRows
+from fastmarl.native._module_rows cimport ModuleRows
 
 from fastmarl.native._leaf_rows import UnfitValueError
-from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError, shown
+from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError
 
 cnp.import_array()
-
-cdef extern from *:
-    """
-    #if defined(__GNUC__)
-    #define fastmarl_prefetch(address) __builtin_prefetch(address)
-    #else
-    #define fastmarl_prefetch(address)
-    #endif
-    """
-    void fastmarl_prefetch(const void* address) noexcept
 
 cdef enum:
     # Entries: an agent's array is asked for this long before it is read. Hundreds of agents don't fit the nearest
@@ -47,138 +37,6 @@ cdef str COMMON = "__common__"
 cdef object NUMPY_FALSE = np.False_
 
 
-cdef class ModuleRows:
-    """The rows of one module, as the scatter sees them: `n` written so far, of `capacity`.
-
-    `finals` are last observations, upon which nobody acts: kept apart, so that rows are just what the module sees.
-    """
-    def bind(self, list leaves, lane_t[::1] lane_R, row_t[::1] prev_R, lane_t[::1] env_t_R, double[::1] reward_R):
-        """Point at (new) memory of equal lengths, all of it or none; `n` stays."""
-        cdef Py_ssize_t capacity = lane_R.shape[0]
-        if not capacity == prev_R.shape[0] == env_t_R.shape[0] == reward_R.shape[0]:
-            raise ValueError("arrays of one block have different lengths")
-        _check_leaves(leaves, capacity)
-        self.leaves = leaves
-        self.lane_R = lane_R
-        self.prev_R = prev_R
-        self.env_t_R = env_t_R
-        self.reward_R = reward_R
-        self.capacity = capacity
-
-    def bind_finals(self, list leaves, row_t[::1] final_prev_F, row_t[::1] final_at_F):
-        """The same for last observations."""
-        cdef Py_ssize_t capacity = final_prev_F.shape[0]
-        if capacity != final_at_F.shape[0]:
-            raise ValueError("arrays of one block have different lengths")
-        _check_leaves(leaves, capacity)
-        self.final_leaves = leaves
-        self.final_prev_F = final_prev_F
-        self.final_at_F = final_at_F
-        self.final_capacity = capacity
-
-
-cdef int _check_leaves(list leaves, Py_ssize_t capacity) except -1:
-    for leaf in leaves:
-        if cnp.PyArray_DIM((<LeafRows?>leaf).array, 0) != capacity:
-            raise ValueError("leaves of one block have different lengths")
-    return 0
-
-
-cdef class EnvLanes:
-    """One env's live agents: by id, and in the order of its last observation dict (those who act next)."""
-
-    def __init__(self):
-        self.next_keys = None
-        self.clear()
-        self._grow(8)
-
-    cdef int _grow(self, Py_ssize_t capacity) except -1:
-        cdef Py_ssize_t old = 0 if self.next_keys is None else self.next_keys.shape[0]
-        addresses, lanes = np.zeros((4, capacity), np.uintp), np.zeros((2, capacity), np.int32)
-        if old:
-            addresses[0, :old], lanes[0, :old] = self.keys, self.lanes
-        self.keys, self.seen_keys, self.seen_values = addresses[:3]
-        self.lanes, self.next_lanes = lanes
-        self.next_keys = addresses[3]      # last: its length is that of all
-        return 0
-
-    cdef Py_ssize_t see(self, object obs) except -1:
-        """Note the addresses of what is in this dict, which are borrowed from it. Returns how many there are."""
-        cdef PyObject *key
-        cdef PyObject *value
-        cdef Py_ssize_t pos = 0, n = 0
-        if self.n_held:
-            raise RuntimeError("this env's observations are being recorded; they can't be recorded from within")
-        if self.next_keys.shape[0] < PyDict_Size(obs):
-            self._grow(2 * PyDict_Size(obs))
-        while PyDict_Next(obs, &pos, &key, &value):
-            self.seen_keys[n] = <size_t>key
-            self.seen_values[n] = <size_t>value
-            fastmarl_prefetch(value)
-            fastmarl_prefetch(<char*>value + LINE)
-            n += 1
-        return n
-
-    cdef int hold(self, Py_ssize_t n) except -1:
-        """Own what was seen: Python code is going to run, which may change the dict, or another thread may."""
-        cdef Py_ssize_t i
-        if self.n_held:
-            return 0
-        for i in range(n):
-            Py_INCREF(<object><PyObject*>self.seen_keys[i])
-            Py_INCREF(<object><PyObject*>self.seen_values[i])
-        self.n_held = n
-        return 0
-
-    cdef int let_go(self) except -1:
-        """The opposite of `hold()`."""
-        cdef Py_ssize_t i
-        for i in range(self.n_held):
-            Py_DECREF(<object><PyObject*>self.seen_keys[i])
-            Py_DECREF(<object><PyObject*>self.seen_values[i])
-        self.n_held = 0
-        return 0
-
-    def set_order(self, order):
-        """Write these entries of the next observation dicts, in this order: int32 places, or None for all."""
-        self.order = order
-
-    def acting(self):
-        """The lanes of the agents in the env's last observation dict, in its order."""
-        return [self.lanes[i] for i in range(self.n_acting)]
-
-    def resume(self, lane_t env_t, list agent_ids, list lanes, list acting, list infos):
-        """Be in the midst of an episode.
-
-        Args:
-            env_t: env steps since its reset.
-            agent_ids: by lane; the list of the lane table.
-            lanes: of the agents that live.
-            acting: of those that were in the last observation dict, in its order.
-            infos: see there.
-        """
-        cdef Py_ssize_t i, lane
-        self.clear()
-        if self.lanes.shape[0] < len(acting):
-            self._grow(len(acting))
-        for lane in lanes:
-            self.lane_of[agent_ids[lane]] = lane
-        for i in range(len(acting)):
-            self.lanes[i] = acting[i]
-            self.keys[i] = <size_t>PyList_GET_ITEM(agent_ids, self.lanes[i])
-        self.n_acting = len(acting)
-        self.env_t, self.infos = env_t, infos
-
-    cpdef clear(self):
-        """Forget all agents: a new episode begins."""
-        self.order = None
-        self.lane_of = {}
-        if self.infos is None or self.infos:
-            self.infos = []
-        self.env_t = 0
-        self.n_acting = 0
-
-
 def waiting_places(const row_t[:, ::1] now, list acting_from):
     """Which of the lanes in a `Scatter.lanes_now()` have acted and not been observed since.
 
@@ -188,13 +46,6 @@ def waiting_places(const row_t[:, ::1] now, list acting_from):
     """
     cdef Py_ssize_t i
     return [i for i in range(now.shape[0]) if now[i, 6] == 0 and now[i, 0] < <row_t>acting_from[now[i, 7]]]
-
-
-def set_env_steps(list envs, const lane_t[::1] env_t_E):
-    """Tell each EnvLanes how many steps its env has made since its reset."""
-    cdef Py_ssize_t env_index
-    for env_index in range(len(envs)):
-        (<EnvLanes>envs[env_index]).env_t = env_t_E[env_index]
 
 
 cdef class Scatter:
@@ -316,7 +167,7 @@ cdef class Scatter:
     cdef int _reward(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object value,
                      Py_ssize_t* place) except -1:
         """A reward of any kind, for anybody."""
-        cdef double reward = _as_double(value, env_index, agent_id, env.env_t)
+        cdef double reward = as_double(value, env_index, agent_id, env.env_t)
         cdef Py_ssize_t lane
         if not isfinite(reward):
             raise RewardError(env_index, agent_id, env.env_t, f"expected a finite reward, got {reward}")
@@ -347,7 +198,7 @@ cdef class Scatter:
             if <object>value is False or <object>value is NUMPY_FALSE:
                 continue
             agent_id, flag = <object>key, <object>value
-            if not _is_true(flag, env_index, agent_id, env.env_t, bit) or agent_id == ALL:
+            if not is_true(flag, env_index, agent_id, env.env_t, bit) or agent_id == ALL:
                 continue
             lane = self._lane(env, agent_id, &place)
             if lane < 0:
@@ -356,7 +207,7 @@ cdef class Scatter:
             if not self.done_L[lane]:
                 self.done_lanes.append(lane)
             self.done_L[lane] |= bit
-        return bit if for_all is not False and _is_true(for_all, env_index, ALL, env.env_t, bit) else 0
+        return bit if for_all is not False and is_true(for_all, env_index, ALL, env.env_t, bit) else 0
 
     cdef int _observations(self, EnvLanes env, Py_ssize_t env_index, object obs, int all_done, lane_t env_t,
                            object terminateds, object truncateds) except -1:
@@ -538,42 +389,3 @@ cdef inline void _prefetch_array(PyObject* value) noexcept:
 
 
 cdef object MISSING = object()
-cdef frozenset IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), np.float32, np.float64, np.int32,
-                                      np.int64, np.bool_))
-
-
-cpdef object private_copy(object info, Py_ssize_t env_index, object agent_id, lane_t env_t):
-    """Envs reuse info dicts and the arrays in them; what is recorded must not change with them."""
-    cdef dict copied
-    try:
-        copied = PyDict_Copy(info) if type(info) is dict else dict(info)
-        for key, value in copied.items():
-            if type(value) not in IMMUTABLE:
-                copied[key] = deepcopy(value)
-    except Exception as error:                                    # a file, a lock, or code of its own
-        raise MultiAgentEnvError(env_index, agent_id, env_t, "expected an info that can be copied, as it must be to be "
-                                 f"kept, got {shown(info)}: {type(error).__name__}: {error}") from error
-    return copied
-
-
-cdef double _as_double(object value, Py_ssize_t env_index, object agent_id, lane_t env_t) except? -1.0:
-    """A reward: a float, an int, a NumPy scalar, an array or tensor of one element."""
-    try:
-        if PyFloat_Check(value) or PyLong_CheckExact(value):
-            return PyFloat_AsDouble(value)
-        given = np.asarray(value)
-        if given.size == 1 and given.dtype.kind in "fiub":
-            return given.item()
-    except Exception as error:                                    # its own code may raise anything
-        raise RewardError(env_index, agent_id, env_t,
-                          f"expected a number as reward, got {shown(value)}: {error}") from error
-    raise RewardError(env_index, agent_id, env_t, f"expected a number as reward, got {shown(value)}")
-
-
-cdef bint _is_true(object flag, Py_ssize_t env_index, object agent_id, lane_t env_t, int bit) except -1:
-    try:
-        return PyObject_IsTrue(flag)
-    except Exception as error:                                    # an array of several, or code of its own
-        name = "terminateds" if bit == TERMINATED else "truncateds"
-        raise MultiAgentEnvError(env_index, agent_id, env_t, f"expected True or False in {name}, got "
-                                 f"{type(flag).__name__} {shown(flag)}: {error}") from error

@@ -1,4 +1,4 @@
-"""An env's dicts and their places in memory that its process and the runner's share (see `fastmarl.vector.workers.slots`).
+"""An env's dicts and their places in shared memory of its process and the runner's: `fastmarl.vector.workers.slots`.
 
 As in `_scatter`, a key is first compared by identity with the one that is expected next.
 """

@@ -12,7 +12,7 @@ import torch
 from support.rows import ListRows
 
 from fastmarl.native import _build, _store
-from fastmarl.native._scatter import ModuleRows
+from fastmarl.native._module_rows import ModuleRows
 from fastmarl.record.block import GROWTH, Block, BlockSource
 from fastmarl.record.memory import MemoryRing
 from fastmarl.spaces import RowLayout

@@ -8,8 +8,9 @@ import fastmarl
 from fastmarl.envs.checking.values import misfits
 from fastmarl.native import _store
 from fastmarl.native._leaf_rows import LeafRows
+from fastmarl.native._module_rows import ModuleRows
 from fastmarl.native._records import EpisodeRecord
-from fastmarl.native._scatter import ModuleRows, Scatter
+from fastmarl.native._scatter import Scatter
 from fastmarl.record.lanes import LaneTable
 from fastmarl.testing import CountingEnv
 

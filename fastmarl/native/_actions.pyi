@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.native._scatter import EnvLanes
+from fastmarl.native._env_lanes import EnvLanes
 
 class ModuleActions:
     def set_numbers(self, first_row: int, numbers: np.ndarray) -> None: ...

@@ -3,8 +3,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fastmarl.native._env_lanes import EnvLanes
 from fastmarl.native._records import EpisodeRecord
-from fastmarl.native._scatter import EnvLanes
 
 Kind = TypeVar("Kind")
 

@@ -4,7 +4,8 @@ from typing import Any
 import numpy as np
 
 from fastmarl.native._leaf_rows import LeafRows
-from fastmarl.native._scatter import ModuleRows, Scatter
+from fastmarl.native._module_rows import ModuleRows
+from fastmarl.native._scatter import Scatter
 
 def as_object(value: float, kind: int) -> Any: ...
 def kept(value: Any) -> Any: ...

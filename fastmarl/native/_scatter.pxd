@@ -1,40 +1,9 @@
-cimport numpy as cnp
 from cpython.object cimport PyObject
 
 from typedefs cimport flag_t, lane_t, row_t
 
-
-cdef class ModuleRows:
-    cdef public Py_ssize_t n
-    cdef public Py_ssize_t n_finals
-    cdef readonly Py_ssize_t capacity
-    cdef readonly Py_ssize_t final_capacity
-    cdef list leaves                        # of LeafRows
-    cdef list final_leaves
-    cdef lane_t[::1] lane_R
-    cdef row_t[::1] prev_R                  # the same lane's row before, or -1
-    cdef lane_t[::1] env_t_R
-    cdef double[::1] reward_R
-    cdef row_t[::1] final_prev_F            # the lane's last row
-    cdef row_t[::1] final_at_F              # number of rows when it came; -1: none came, the last row is repeated
-
-
-cdef class EnvLanes:
-    cdef readonly dict lane_of              # agent id -> lane
-    cdef public list infos                  # (env_t, lane or -1 for __common__, info), where not empty
-    cdef public lane_t env_t                # env steps since reset
-    cdef readonly Py_ssize_t n_steps        # that the env has ever made
-    cdef readonly Py_ssize_t n_acting
-    cdef size_t[::1] seen_keys, seen_values # scratch: addresses in the dict being read
-    cdef Py_ssize_t n_held                  # so many of these are owned; 0: they are borrowed
-    cdef size_t[::1] keys, next_keys        # addresses of the id objects, which the lane table keeps alive
-    cdef lane_t[::1] lanes, next_lanes
-    cdef lane_t[::1] order                  # places in the observation dict, in the order of writing; unset: as they are
-    cpdef clear(self)
-    cdef int _grow(self, Py_ssize_t capacity) except -1
-    cdef Py_ssize_t see(self, object obs) except -1
-    cdef int hold(self, Py_ssize_t n) except -1
-    cdef int let_go(self) except -1
+from fastmarl.native._env_lanes cimport EnvLanes
+from fastmarl.native._module_rows cimport ModuleRows
 
 
 cdef class Scatter:

@@ -12,8 +12,8 @@ import numpy as np
 
 from fastmarl.errors import FinishedAgentError, UnknownAgentError
 from fastmarl.native import _records
+from fastmarl.native._env_lanes import EnvLanes
 from fastmarl.native._records import REMEMBERED, EpisodeRecord
-from fastmarl.native._scatter import EnvLanes
 
 Flags = dict[Any, Any]  # as step() returns them
 ARRAYS = {  # name -> (dtype, value of a fresh lane)

@@ -14,8 +14,9 @@ import numpy as np
 from fastmarl.errors import ModuleOutputError
 from fastmarl.kernels.accumulate import accumulate
 from fastmarl.native import _store
+from fastmarl.native._module_rows import ModuleRows
 from fastmarl.native._records import EpisodeRecord, next_chunks
-from fastmarl.native._scatter import ModuleRows, Scatter
+from fastmarl.native._scatter import Scatter
 from fastmarl.record.block import Block, Key, OutputFormError
 from fastmarl.record.lanes import LaneTable
 from fastmarl.record.memory import MemoryRing

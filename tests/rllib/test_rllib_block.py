@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from support.interrupts import in_own_thread, interrupted
 
+from fastmarl.native._module_rows import ModuleRows
 from fastmarl.native._records import EpisodeRecord
 from fastmarl.native._rllib_scatter import RewardKinds, RLlibScatter
-from fastmarl.native._scatter import ModuleRows
 from fastmarl.record import block
 from fastmarl.record.lanes import LaneTable
 from fastmarl.record.memory import MemoryRing

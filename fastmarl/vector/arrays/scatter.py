@@ -12,7 +12,8 @@ import numpy as np
 from fastmarl.acting.env_actions import EnvActions
 from fastmarl.envs.arrays import ArrayEnv, GroupArrays, StepArrays
 from fastmarl.kernels.array_steps import count_step
-from fastmarl.native._scatter import private_copy, set_env_steps
+from fastmarl.native._env_lanes import set_env_steps
+from fastmarl.native._env_values import private_copy
 from fastmarl.record.store import RowStore
 from fastmarl.vector.arrays.group import Acted, ArrayGroup
 

@@ -1,0 +1,16 @@
+from typing import Any
+
+import numpy as np
+
+class EnvLanes:
+    lane_of: dict[Any, int]
+    infos: list[tuple[int, int, dict]]
+    env_t: int
+    n_steps: int
+    n_acting: int
+    def set_order(self, order: np.ndarray | None) -> None: ...
+    def clear(self) -> None: ...
+    def acting(self) -> list[int]: ...
+    def resume(self, env_t: int, agent_ids: list[Any], lanes: list[int], acting: list[int], infos: list) -> None: ...
+
+def set_env_steps(envs: list[EnvLanes], env_t_E: np.ndarray) -> None: ...

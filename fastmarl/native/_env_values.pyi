@@ -1,0 +1,3 @@
+from typing import Any
+
+def private_copy(info: Any, env_index: int, agent_id: Any, env_t: int) -> dict: ...

@@ -1,0 +1,51 @@
+"""Rewards, flags and infos as envs send them, read or refused."""
+import numpy as np
+from copy import deepcopy
+from cpython.dict cimport PyDict_Copy
+from cpython.float cimport PyFloat_AsDouble, PyFloat_Check
+from cpython.long cimport PyLong_CheckExact
+from cpython.object cimport PyObject_IsTrue
+
+from typedefs cimport TERMINATED, lane_t
+
+from fastmarl.errors import MultiAgentEnvError, RewardError, shown
+
+cdef frozenset IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), np.float32, np.float64, np.int32,
+                                      np.int64, np.bool_))
+
+
+cpdef object private_copy(object info, Py_ssize_t env_index, object agent_id, lane_t env_t):
+    """Envs reuse info dicts and the arrays in them; what is recorded must not change with them."""
+    cdef dict copied
+    try:
+        copied = PyDict_Copy(info) if type(info) is dict else dict(info)
+        for key, value in copied.items():
+            if type(value) not in IMMUTABLE:
+                copied[key] = deepcopy(value)
+    except Exception as error:                                    # a file, a lock, or code of its own
+        raise MultiAgentEnvError(env_index, agent_id, env_t, "expected an info that can be copied, as it must be to be "
+                                 f"kept, got {shown(info)}: {type(error).__name__}: {error}") from error
+    return copied
+
+
+cdef double as_double(object value, Py_ssize_t env_index, object agent_id, lane_t env_t) except? -1.0:
+    """A reward: a float, an int, a NumPy scalar, an array or tensor of one element."""
+    try:
+        if PyFloat_Check(value) or PyLong_CheckExact(value):
+            return PyFloat_AsDouble(value)
+        given = np.asarray(value)
+        if given.size == 1 and given.dtype.kind in "fiub":
+            return given.item()
+    except Exception as error:                                    # its own code may raise anything
+        raise RewardError(env_index, agent_id, env_t,
+                          f"expected a number as reward, got {shown(value)}: {error}") from error
+    raise RewardError(env_index, agent_id, env_t, f"expected a number as reward, got {shown(value)}")
+
+
+cdef bint is_true(object flag, Py_ssize_t env_index, object agent_id, lane_t env_t, int bit) except -1:
+    try:
+        return PyObject_IsTrue(flag)
+    except Exception as error:                                    # an array of several, or code of its own
+        name = "terminateds" if bit == TERMINATED else "truncateds"
+        raise MultiAgentEnvError(env_index, agent_id, env_t, f"expected True or False in {name}, got "
+                                 f"{type(flag).__name__} {shown(flag)}: {error}") from error
