@@ -8,7 +8,7 @@ import pytest
 import fastmarl
 from fastmarl.record.block import Block
 from fastmarl.record.memory import KEPT_MEMORIES, MUCH_LARGER, LeasedArray, MemoryRing
-from fastmarl.record.room import MOST_RESERVED, Expectation, Room
+from fastmarl.record.room import MOST_IN_DOUBT, MOST_RESERVED, Expectation, Room
 from fastmarl.testing import CountingEnv
 
 # The ring.
@@ -85,10 +85,18 @@ def test_agents_that_nobody_has_declared_are_those_of_now():
 
 def test_what_may_come_takes_a_bounded_room():
     expectation = Expectation([100] * 10, 7)
-    expectation.begin_call(10**6, of_agents=False)
+    expectation.begin_call(10**5, of_agents=False)
     large = 1000
-    assert expectation.room(0, 0, 0, large).rows == MOST_RESERVED // large
-    assert expectation.room(0, 0, 20, large).rows >= 20 * 10**5  # these are there
+    assert expectation.room(0, 0, 0, large) == Room(MOST_IN_DOUBT // large, MOST_IN_DOUBT // large)
+    assert expectation.room(0, 0, 20, large).rows >= 20 * 10**4  # these are there
+
+
+@pytest.mark.parametrize("n_modules", [1, 2])
+@pytest.mark.parametrize("of_agents", [False, True])
+def test_a_call_without_end_takes_a_bounded_room(n_modules, of_agents):
+    expectation = Expectation([10], n_modules)
+    expectation.begin_call(10**12, of_agents=of_agents)
+    assert expectation.room(0, 5, 10, 1000).rows == MOST_RESERVED // 1000
 
 
 def test_whole_episodes_take_what_they_took_before():

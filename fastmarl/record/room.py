@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MOST_RESERVED = 64 * 2**20  # bytes for what may come but mostly does not; untouched memory takes up address space alone
+# Bytes; untouched memory takes up address space alone.
+MOST_RESERVED = 2**30  # at once: nobody knows whether a call of a million steps will be let come to its end
+MOST_IN_DOUBT = 64 * 2**20  # for what may come but mostly does not
 FIRST_EPISODES = 1000  # steps that an env may make in the first call for whole episodes
 SLACK = 3  # rows of each agent beside those of its steps: carried over, after a reset, and where batches write ahead
 
@@ -42,7 +44,7 @@ class Expectation:
 
     def room(self, module: int, written: int, n_lanes: int, row_bytes: int) -> Room:
         """For a block of a module with so many rows and agents, in the call that comes or is under way."""
-        n_envs, most = self._n_envs, max(1, MOST_RESERVED // max(1, row_bytes))
+        n_envs, most = self._n_envs, max(1, MOST_IN_DOUBT // max(1, row_bytes))
         if self._steps is None:
             unknown = min(most, self._most_agents * n_envs * FIRST_EPISODES)
             return self._seen.get(module, Room(unknown, unknown))
@@ -54,4 +56,5 @@ class Expectation:
             of_step = 1 if self._of_agents else self._most_agents
             of_all = written + SLACK * self._most_agents * n_envs + of_step * steps
             rows = of_all if self.n_modules == 1 else max(rows, min(of_all, most))
+        rows = min(rows, max(1, MOST_RESERVED // max(1, row_bytes)))
         return Room(rows, min(rows, most))

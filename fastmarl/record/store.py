@@ -23,6 +23,7 @@ from fastmarl.record.memory import MemoryRing
 from fastmarl.record.room import Expectation, Room
 from fastmarl.spaces import RowLayout
 
+BYTES_BESIDE = 64  # of a row, beside its observation: about what a small module answers, rewards, places
 INACTIVE: Any = None  # in place of the block of a module that has no agents
 
 
@@ -113,7 +114,7 @@ class RowStore:
         """For a module's block, with so many rows that are there already."""
         n_lanes = np.count_nonzero(self.table.module_L[self.table.live_lanes(range(len(self.table.envs)))] == module)
         row_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self._layouts[module].leaves)
-        return self._expectation.room(module, written, int(n_lanes), row_bytes)
+        return self._expectation.room(module, written, int(n_lanes), row_bytes + BYTES_BESIDE)
 
     def _grow(self, module: int, finals: bool) -> None:
         """There is no room for one more row (or final observation)."""
