@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.histories import histories, make_chunk
 from rllib.test_episodes_match_rllib import COLUMNS, INDICES, as_returned, equal, pairs, play
+from support.histories import histories, make_chunk
 
 import fastmarl
 from fastmarl.episodes import from_rllib, to_rllib
