@@ -31,9 +31,13 @@ run: build ## sample simple_spread with 16 environments: table and profile.png
 test: $(VENV)/.test build ## all tests on the release build
 	$(TEST) $(PYTEST_ARGS)
 
-test-checked: $(VENV)/.test checked ## all tests on the checked build, but for training runs, pages and other samplers
-	FASTMARL_FUZZ_CASES=40 FASTMARL_REAL_STEPS=150 $(TEST) $(PYTEST_ARGS) \
-		$(foreach name,rllib/test_training rllib/test_ray test_docs test_peers test_scaling,--ignore tests/$(name).py)
+test-fast: $(VENV)/.test build ## unit and property tests without simulators and Ray, in less than a minute
+	$(TEST) --ignore tests/rllib -m "not slow and not needs" $(PYTEST_ARGS)
+
+# What compiled code could get wrong is in these; nothing else depends on the build.
+test-checked: $(VENV)/.test checked ## the quick tests, and those of RLlib's episodes, on the checked build
+	FASTMARL_FUZZ_CASES=20 $(TEST) -m "not slow and not needs" $(PYTEST_ARGS) \
+		$(foreach name,test_training test_ray test_rllib_benchmark test_rllib_peers,--ignore tests/rllib/$(name).py)
 
 # A defect ends the process, with a report of its own and Python's stack; so there is one process only, whose output is not
 # captured. The sanitizers' runtime must come first in it, and all memory of Python and C++ from there. Its own stack, for
@@ -140,6 +144,7 @@ distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
 .PHONY: help run test test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-peers build checked lint format docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
