@@ -143,8 +143,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
-.PHONY: help run test test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-peers build checked lint format docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
