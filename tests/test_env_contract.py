@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from support.real_envs import KINDS, STEPS, params, steps_of
+from support.real_envs import pytestmark as pytestmark
 
 from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.base import env_spaces
