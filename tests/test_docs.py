@@ -22,12 +22,22 @@ def blocks_of(path: pathlib.Path) -> list[str]:
     return [block.replace("range(100)", "range(2)") for block in blocks]
 
 
+def params(paths: list[pathlib.Path]) -> list:
+    """With a mark for each optional package that a page's code names."""
+    codes = {path: "\n".join(blocks_of(path)) for path in paths}
+    return [
+        pytest.param(path, id=path.name, marks=[pytest.mark.needs(p) for p in OPTIONAL if re.search(rf"\b{p}\b", code)])
+        for path, code in codes.items()
+    ]
+
+
+OPTIONAL = ("ray", "mpe2", "magent2")
 PAGES = [path for path in PATHS if blocks_of(path)]
 WITH_WORKERS = [path for path in PAGES if any('if __name__ == "__main__":' in block for block in blocks_of(path))]
-BY_NAME = {"ids": lambda page: page.name}
 
 
-@pytest.mark.parametrize("page", [path for path in PAGES if path not in WITH_WORKERS], **BY_NAME)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", params([path for path in PAGES if path not in WITH_WORKERS]))
 def test_code_on_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some pages write files
     namespace = {"__name__": "page"}
@@ -35,7 +45,8 @@ def test_code_on_a_page_runs(page, tmp_path, monkeypatch):
         exec(compile(block, page.name, "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", WITH_WORKERS, **BY_NAME)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", params(WITH_WORKERS))
 def test_code_with_worker_processes_runs_as_a_script(page, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("\n".join(blocks_of(page)))
@@ -43,6 +54,8 @@ def test_code_with_worker_processes_runs_as_a_script(page, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.needs("mpe2", "pettingzoo")
 @pytest.mark.parametrize("name", ["train_shared_policy", "two_policies", "league"])
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 def test_an_example_trains(name, monkeypatch, capsys):
@@ -51,6 +64,7 @@ def test_an_example_trains(name, monkeypatch, capsys):
     assert "iteration   1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_example_trains_with_runners_in_processes():
     command = [sys.executable, ROOT / "examples" / "runner_processes.py", "--iterations", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
