@@ -212,6 +212,7 @@ def test_a_file_to_be_written_is_not_touched_before(monkeypatch, tmp_path, capsy
     assert (old.read_text(), new.exists()) == ("{}", False)
 
 
+@pytest.mark.needs("mpe2")
 def test_options_that_an_environment_does_not_have_are_one_line(capsys):
     assert cli.main(["sample", "--env", "mpe2.simple_spread_v3", "--config", '{"bogus": 1}']) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -335,7 +336,9 @@ def test_sample_with_workers_has_them_take_turns(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("name", ["openspiel.kuhn_poker", "CartPole-v1"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("openspiel.kuhn_poker", marks=pytest.mark.needs("pyspiel")), "CartPole-v1"]
+)
 def test_games_and_gymnasiums_environments_are_sampled_by_name(capsys, name):
     assert cli.main(["sample", "--env", name, "--num-envs", "2", "--steps", "100", "--no-efficiency"]) == 0
     assert "agent steps/s" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """What is an environment, how it is made, and what the runner looks at in its first results."""
 
+import importlib
 import json
 import re
 import sys
@@ -8,8 +9,7 @@ import types
 import gymnasium as gym
 import numpy as np
 import pytest
-from magent2.environments import battle_v4
-from mpe2 import simple_spread_v3
+from support.optional import params
 
 import fastmarl
 from fastmarl.envs.adapters import as_multi_agent_env
@@ -278,18 +278,18 @@ def parallel_env(**options):
     return options
 
 
-@pytest.mark.parametrize(
-    "env",
-    [simple_spread_v3, simple_spread_v3.parallel_env, battle_v4, battle_v4.parallel_env],
-    ids=["module", "function", "MAgent2 module", "MAgent2 function"],  # MAgent2's has options by position
-)
-def test_pettingzoos_modules_and_functions_get_options(env):
+@pytest.mark.needs("magent2", "mpe2")
+@pytest.mark.parametrize("is_function", [False, True], ids=["module", "function"])
+@pytest.mark.parametrize("name", ["mpe2.simple_spread_v3", "magent2.environments.battle_v4"])
+def test_pettingzoos_modules_and_functions_get_options(name, is_function):
+    module = importlib.import_module(name)
+    env = module.parallel_env if is_function else module  # MAgent2's function has options by position
     adapter = as_multi_agent_env(env_creator(env)({"max_cycles": 3}))
     adapter.reset(seed=1)
     for _ in range(3):
         *_, truncateds, _infos = adapter.step(dict.fromkeys(adapter.agents, 0))
     assert all(truncateds.values())
-    assert portable(env) in (env, "mpe2.simple_spread_v3", "magent2.environments.battle_v4")
+    assert portable(env) == (env if is_function else name)
 
 
 def test_a_function_of_options_alone_gets_them():
@@ -347,32 +347,39 @@ def test_modules_make_parallel_envs(monkeypatch, name, module):
     assert env_creator(name)({"max_cycles": 3}) == {"max_cycles": 3}
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("countign", "no environment 'countign': it is not registered; .*did you mean 'counting'"),
-        ("mpe2.simple_spred_v3", "no module mpe2.simple_spred_v3; did you mean 'mpe2.simple_spread_v3'"),
-        ("magent2.batle_v4", "did you mean 'magent2.battle_v4'"),
-        ("mpe2.simple_spread", r"which has none; .*; did you mean 'mpe2.simple_spread_v3'\?"),
-        ("simple_spread_v3", "did you mean 'mpe2.simple_spread_v3' or 'fastmarl.simple_spread'"),
-        ("CartPole", "did you mean 'CartPole-v1'"),
-        ("kuhn_poker", "did you mean 'openspiel.kuhn_poker'"),
-        ("vmas.balanc", "vmas has no such scenario; did you mean 'vmas.balance'"),
-        ("no_such_package.env_v1", "the package 'no_such_package' is not installed"),
-        ("json.decoder", r"expected parallel_env\(\) or env\(\) in the module json.decoder, which has none"),
-    ],
-)
-def test_unknown_names_are_explained(name, message):
-    with pytest.raises(EnvCheckError, match=message):
+UNKNOWN = {  # name -> message
+    "countign": "no environment 'countign': it is not registered; .*did you mean 'counting'",
+    "mpe2.simple_spred_v3": "no module mpe2.simple_spred_v3; did you mean 'mpe2.simple_spread_v3'",
+    "magent2.batle_v4": "did you mean 'magent2.battle_v4'",
+    "mpe2.simple_spread": r"which has none; .*; did you mean 'mpe2.simple_spread_v3'\?",
+    "simple_spread_v3": "did you mean 'mpe2.simple_spread_v3' or 'fastmarl.simple_spread'",
+    "CartPole": "did you mean 'CartPole-v1'",
+    "kuhn_poker": "did you mean 'openspiel.kuhn_poker'",
+    "vmas.balanc": "vmas has no such scenario; did you mean 'vmas.balance'",
+    "no_such_package.env_v1": "the package 'no_such_package' is not installed",
+    "json.decoder": r"expected parallel_env\(\) or env\(\) in the module json.decoder, which has none",
+}
+
+
+def package_of(name):
+    """The optional package without which its message is another."""
+    package = {"simple_spread_v3": "mpe2", "kuhn_poker": "pyspiel"}.get(name, name.partition(".")[0])
+    return package if package in ("mpe2", "magent2", "vmas", "pyspiel") else None
+
+
+@pytest.mark.parametrize("name", params(UNKNOWN, package_of))
+def test_unknown_names_are_explained(name):
+    with pytest.raises(EnvCheckError, match=UNKNOWN[name]):
         env_creator(name)
 
 
-@pytest.mark.parametrize("name", ["mpe2.simple_spread_v3", "CartPole-v1", "fastmarl.cart_pole"])
+@pytest.mark.parametrize("name", params(["mpe2.simple_spread_v3", "CartPole-v1", "fastmarl.cart_pole"], package_of))
 def test_options_that_there_are_not_are_named(name):
     with pytest.raises(EnvCheckError, match=rf"{name} can't be made with env_config=.*bogus.*unexpected keyword"):
         env_creator(name)({"bogus": 1})
 
 
+@pytest.mark.needs("mpe2")
 def test_a_type_error_of_an_envs_own_comes_through(monkeypatch):
     module_named(monkeypatch, "mpe2.broken_v0", parallel_env=lambda: "a" + 1)
     with pytest.raises(TypeError, match="can only concatenate str"):

@@ -104,7 +104,9 @@ def _part_to_rllib(part: Any, buffer: Any) -> Any:
     n = part.lookback
 
     def column(values: Any, space: Any = None) -> Any:
-        return buffer(map_struct(np.array, values), lookback=n, space=space)
+        made = buffer(map_struct(np.array, values), space=space)
+        made.lookback = n  # not as an argument, which is cut to the length of a dict
+        return made
 
     other = _rllib("single_agent_episode").SingleAgentEpisode(
         id_=part.id_,
@@ -128,10 +130,9 @@ def _part_to_rllib(part: Any, buffer: Any) -> Any:
 
 
 def _entries(part: Any, first: int, last: int) -> list[int | str]:
-    """The agent's own step at each env step from `first` on, to `last` or the agent's end."""
-    env_ts = part.env_ts().tolist()
-    step_of = {t: part.t_started - part.lookback + i for i, t in enumerate(env_ts)}
-    return [step_of.get(t, SKIPPED) for t in range(first, (env_ts[-1] if part.is_done else last) + 1)]
+    """The agent's own step at each env step from `first` to `last`."""
+    step_of = {t: part.t_started - part.lookback + i for i, t in enumerate(part.env_ts().tolist())}
+    return [step_of.get(t, SKIPPED) for t in range(first, last + 1)]
 
 
 def _part_from_rllib(episode: Any, agent: Hashable, part: Any) -> dict[str, Any]:
@@ -162,6 +163,8 @@ def _env_ts(episode: Any, agent: Hashable, part: Any) -> np.ndarray:
     superfluous = len(entries) - (len(episode) + buffer.lookback + 1)
     if superfluous > 0 and all(entry == SKIPPED for entry in entries[:superfluous]):
         del entries[:superfluous]  # RLlib counts agents that have joined later from the episode's begin
+    elif superfluous > 0:  # and has two entries for the step in which an agent ended unobserved
+        del entries[max(i for i, entry in enumerate(entries) if entry != SKIPPED) - 1]
     begin = episode.env_t_started - buffer.lookback
     first = part.t_started - part.observations.lookback
     of_step = {entry - first: begin + i for i, entry in enumerate(entries) if entry != SKIPPED}

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rllib.test_episodes_match_rllib import COLUMNS, INDICES, as_returned, equal, pairs, play
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from support.histories import histories, make_chunk
+from support.rllib_histories import COLUMNS, INDICES, as_returned, equal, pairs, play
 
 import fastmarl
 from fastmarl.episodes import from_rllib, to_rllib
 from fastmarl.errors import EpisodeError
-
-WHOLE = {"indices": slice(None, None)}
 
 
 @st.composite
@@ -52,7 +51,7 @@ def assert_same(ours, theirs):
 
 
 @given(chunks())
-@settings(max_examples=200)
+@settings(max_examples=500)
 def test_chunks_are_the_same_there_and_back(ours):
     ours.custom_data["kept"] = [1]
     theirs = to_rllib(ours)
@@ -66,7 +65,7 @@ def test_chunks_are_the_same_there_and_back(ours):
 
 
 @given(pairs(), st.sampled_from(COLUMNS), INDICES)
-@settings(max_examples=200)
+@settings(max_examples=500)
 def test_env_steps_are_those_of_rllibs_own_episodes(pair, what, indices):
     own, ours = pair
     key = ["x"] if what == "extra_model_outputs" else []
@@ -97,6 +96,20 @@ def test_an_episode_of_lists_stays_as_it_is(history):
         assert part.env_ts().tolist() == history.agents[agent].env_ts
         for what in COLUMNS:
             assert equal(all_of(part, what), all_of(returned.agent_episodes[agent], what)), what
+
+
+def test_an_agent_that_ended_unobserved_has_one_step_for_that():
+    theirs = RLlibEpisode(id_="e")
+    theirs.add_env_reset(observations={"a": 0.0, "b": 0.0})
+    theirs.add_env_step({"a": 1.0, "b": 1.0}, {"a": 0, "b": 0}, {"a": 1.0, "b": 1.0})
+    theirs.add_env_step({"a": 2.0}, {"a": 0, "b": 0}, {"a": 1.0, "b": 1.0}, terminateds={"b": True, "__all__": False})
+    theirs.add_env_step({"a": 3.0}, {"a": 0}, {"a": 1.0})
+    assert len(theirs.env_t_to_agent_t["b"].data) == 5
+    ours = from_rllib(theirs)
+    assert {agent: part.env_ts().tolist() for agent, part in ours.agent_episodes.items()} == {
+        "a": [0, 1, 2, 3],
+        "b": [0, 1, 2],
+    }
 
 
 def test_chunks_of_a_runner_with_memory():

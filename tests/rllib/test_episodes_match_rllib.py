@@ -3,73 +3,11 @@
 Where RLlib is wrong the comparison steps aside, and says why; test_episode_getters.py has these cases against lists.
 """
 
-import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
-from support.histories import ACTION_SPACES, OBS_SPACES, History, histories, make_chunk, same
-
-COLUMNS = ("observations", "infos", "actions", "rewards", "extra_model_outputs")
-BOUND = st.none() | st.integers(-12, 12)
-SLICES = st.builds(slice, BOUND, BOUND, st.sampled_from([None, 1, 2]))
-INDICES = st.none() | st.integers(-12, 12) | st.lists(st.integers(-12, 12), min_size=1, max_size=4) | SLICES
-FILLS = st.sampled_from([None, None, 0, 7])
-
-
-def play(history: History) -> RLlibEpisode:
-    """RLlib's episode of the whole history, as its runner returns it."""
-    episode = RLlibEpisode(
-        id_="e",
-        observation_space=OBS_SPACES,
-        action_space=ACTION_SPACES,
-        agent_to_module_mapping_fn=lambda agent, episode: "p0",
-    )
-    agents = history.agents
-    first = {agent: history.observation(agent, 0) for agent, one in agents.items() if 0 in one.env_ts}
-    episode.add_env_reset(observations=first, infos={agent: history.info(agent, 0) for agent in first})
-    for t in range(1, history.env_t + 1):
-        seen = [agent for agent, one in agents.items() if t in one.env_ts]
-        acted = [agent for agent, one in agents.items() if t - 1 in one.env_ts and not ends(one, t - 1)]
-        over = t == history.env_t
-        episode.add_env_step(
-            observations={agent: history.observation(agent, t) for agent in seen},
-            infos={agent: history.info(agent, t) for agent in seen},
-            actions={agent: history.action(agent, t - 1) for agent in acted},
-            extra_model_outputs={agent: history.extras(agent, t - 1) for agent in acted},
-            rewards={agent: one.paid[t] for agent, one in agents.items() if t in one.paid},
-            terminateds=flags(agents, seen, t, "terminated", over and history.terminated),
-            truncateds=flags(agents, seen, t, "truncated", over and history.truncated),
-        )
-    return episode
-
-
-def ends(one, t):
-    return one.done and t == one.env_ts[-1]
-
-
-def flags(agents, seen, t, name, everybody):
-    own = {agent: True for agent in seen if ends(agents[agent], t) and getattr(agents[agent], name)}
-    return {"__all__": True} if everybody else {**own, "__all__": False}
-
-
-def as_returned(episode: RLlibEpisode) -> RLlibEpisode:
-    """Without agents that have no transition, and without unanswered actions: ours are in the next chunk."""
-    for agent, part in list(episode.agent_episodes.items()):
-        if not len(part):
-            del episode.agent_episodes[agent]
-    episode._hanging_actions_end.clear()
-    episode._hanging_extra_model_outputs_end.clear()
-    episode._hanging_rewards_end.clear()
-    return episode.to_numpy()
-
-
-@st.composite
-def pairs(draw, **options):
-    """(RLlib's, ours)"""
-    # RLlib needs somebody at the reset, ends the episode as soon as everybody known so far has finished, and with
-    # `__all__` mixes an agent's own flags with the env's: `stays` is without these.
-    history = draw(histories(stays=True, **options))
-    return as_returned(play(history)), make_chunk(history)
+from support.histories import ACTION_SPACES, OBS_SPACES, histories, make_chunk
+from support.rllib_histories import COLUMNS, FILLS, INDICES, SLICES, equal, pairs, play
 
 
 def answer(episode, what, *args, **kwargs):
@@ -232,14 +170,3 @@ def test_chunks_with_lookback(pair, what, indices, neg, fill, env_steps):
     for agent, part in ours.agent_episodes.items():
         want, got = (answer(each, what, indices, **kwargs) for each in (theirs.agent_episodes[agent], part))
         assert equal(got, want), (got, want)
-
-
-def equal(got, want):
-    """`same`, but RLlib's dicts are in any order, and its scalars and lists may be of any type."""
-    if isinstance(want, dict):
-        return isinstance(got, dict) and got.keys() == want.keys() and all(equal(got[key], want[key]) for key in want)
-    if isinstance(want, type) or isinstance(got, type):
-        return got is want
-    if isinstance(want, (list, tuple)) and not isinstance(got, np.ndarray):
-        return len(got) == len(want) and all(map(equal, got, want))
-    return same(got, want)
