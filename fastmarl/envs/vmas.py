@@ -25,7 +25,7 @@ class VmasEnv(ArrayEnv):
 
     Args:
         env: of `vmas.make_env` without a wrapper, on any device.
-        infos: whether to record what vmas tells of each agent at each step, as arrays; it takes about 2 us per agent
+        infos: whether to record what vmas tells of each agent at each step, as arrays; it takes about 2 µs per agent
             step and number.
 
     Raises:

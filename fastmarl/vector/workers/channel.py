@@ -15,7 +15,7 @@ MOST_AT_ONCE = 1 << 16  # bytes of a packet; the system takes no larger ones tha
 class Channel:
     """One end. A socket: who waits learns at once when the other process ends.
 
-    Packets rather than a stream: the system keeps them apart, and a message there and back takes 12 us instead of 18.
+    Packets rather than a stream: the system keeps them apart, and a message there and back takes 12 µs instead of 18.
 
     An interrupt (KeyboardInterrupt) at any line leaves it whole. What has come is lost at no time: it stays in the
     buffer until it is filed, and filing it twice does no harm. A message that was sent in part is dropped on the other
