@@ -1,4 +1,4 @@
-"""What a runner is told, under RLlib's option names; checked once, when it is made."""
+"""The options of a runner, under RLlib's names; checked once, when the config is made."""
 
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping
@@ -77,9 +77,9 @@ class EnvRunnerConfig:
     """Whether an env that raises an error, or whose worker ends or takes too long, is made anew; else that is an error
     of `sample()`. See docs/parallel.md."""
     failed_episodes: str = "truncate"
-    """What becomes of its episode: "truncate" at the last step that was made, or "discard"."""
+    """The episode of a failed env: "truncate" at the last step that was made, or "discard"."""
     max_restarts: int = 3
-    """Of one env in a row, without a step in between; then its error is raised."""
+    """Consecutive restarts of one env without a successful step before its error is raised."""
     disable_env_checking: bool = False
     """Skip the precise checks of the first reset() and step() of each env."""
 
@@ -98,8 +98,9 @@ class EnvRunnerConfig:
     """Options of the default nets, such as {"fcnet_hiddens": [64, 64]}, and of modules whose RLModuleSpec has none. An
     error where there is no such module."""
     env_to_module_connector: Any = None
-    """What is made of observations, see docs/connectors.md: a `fastmarl.connectors.Connector`, a list of them, or a
-    function `(env, spaces, device)` that makes such and is called for each module; or a dict of these by module id."""
+    """What turns observations into module inputs, see docs/connectors.md: a `fastmarl.connectors.Connector`, a list of
+    them, or a function `(env, spaces, device)` that makes such and is called for each module; or a dict of these by
+    module id."""
     reward_scale: float = 1.0
     """Recorded rewards are those paid, multiplied by it; metrics tell the returns as paid."""
     clip_rewards: bool | float | tuple[float, float] | None = None

@@ -1,4 +1,4 @@
-"""Chunks that nobody has looked at yet: a few numbers each, of which an episode is made when somebody does."""
+"""Lazy episodes: stored as integers, built on first access."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which configs the fast way samples exactly as RLlib does: what it can't prove equal goes RLlib's own way."""
+"""Which configs the fast way samples exactly as RLlib does; what it can't prove equal falls back to RLlib's loop."""
 
 import inspect
 from collections.abc import Iterator

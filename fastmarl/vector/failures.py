@@ -16,7 +16,7 @@ class FailureOptions:
 
     Attributes:
         restart: whether an env that fails is made anew.
-        max_restarts: of one env in a row, without a step in between.
+        max_restarts: consecutive ones of one env without a successful step.
         keep_episodes: whether what was recorded of its running episode is returned.
     """
 

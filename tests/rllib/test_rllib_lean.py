@@ -163,7 +163,7 @@ def with_other_weights() -> nn.Module:
     ("make", "reason"),
     [
         (lambda: make_module(kind=Noting), "Noting is not one of DefaultPPOTorchRLModule"),
-        (lambda: make_module(fcnet_activation=nn.CELU), "CELU is not known"),
+        (lambda: make_module(fcnet_activation=nn.CELU), "no compiled kernel for layer CELU"),
         (lambda: make_module(use_lstm=True), "TorchStatefulActorCriticEncoder"),
         (lambda: make_module(obs_space=Box(-1, 1, (8, 8, 1)), conv_filters=[[4, 3, 2], [4, 3, 2]]), "TorchCNNEncoder"),
         (lambda: make_module().double(), "not known, or has hooks"),

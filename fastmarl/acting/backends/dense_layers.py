@@ -61,14 +61,14 @@ class DenseLayers:
         for part in parts:
             kind, width = type(part), self.n_out(source)
             if getattr(part, "approximate", "none") != "none":
-                raise NotDenseError(f"{part} is not known to it")
+                raise NotDenseError(f"no compiled kernel for layer {part}")
             if kind is nn.Linear or (kind is nn.LayerNorm and part.normalized_shape == (width,)):
                 self._append(part, source, width)
             elif kind in ACTIVATIONS and follows_layer:
                 activation, alpha = ACTIVATIONS[kind], getattr(part, "alpha", 1.0)
                 self._layers[-1] = self._layers[-1]._replace(activation=activation, alpha=alpha)
             else:
-                raise NotDenseError(f"{kind.__name__} is not known to it" if kind not in ACTIVATIONS else
+                raise NotDenseError(f"no compiled kernel for layer {kind.__name__}" if kind not in ACTIVATIONS else
                                     f"{kind.__name__} does not follow a linear layer")  # fmt: skip
             follows_layer = kind not in ACTIVATIONS
             source = len(self._layers) - 1

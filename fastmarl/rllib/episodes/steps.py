@@ -1,4 +1,4 @@
-"""One env step on its way into an RLlib episode: what RLlib can't take is changed before, the rest put right after."""
+"""One env step of an RLlib episode: adapts arguments to RLlib, then repairs the recorded episode."""
 
 import copy
 import time
