@@ -28,9 +28,9 @@ from fastmarl.errors import CheckpointError
 FORMAT = "fastmarl.checkpoint"
 VERSION = 1
 
-_STATE_FILE = "state.json"
+STATE_FILE = "state.json"
 _ARRAYS_FILE = r"arrays-[0-9a-f]{16}\.safetensors"
-_TEMPORARY = rf"\.({re.escape(_STATE_FILE)}|{_ARRAYS_FILE})\.[0-9a-f]{{32}}"  # left by a process that was killed
+_TEMPORARY = rf"\.({re.escape(STATE_FILE)}|{_ARRAYS_FILE})\.[0-9a-f]{{32}}"  # left by a process that was killed
 _KEY_TYPES = (str, int, float, bool, type(None), tuple)
 _SAFE_INT_BITS = 53  # beyond it other JSON readers round
 
@@ -58,7 +58,7 @@ def save_state(path: str | os.PathLike[str], state: Any) -> None:
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / content["arrays"], blob)
-    _replace(folder / _STATE_FILE, text.encode())
+    _replace(folder / STATE_FILE, text.encode())
     for file in folder.iterdir():
         if file.name != content["arrays"] and re.fullmatch(f"{_ARRAYS_FILE}|{_TEMPORARY}", file.name):
             file.unlink()
@@ -71,12 +71,12 @@ def load_state(path: str | os.PathLike[str]) -> Any:
         CheckpointError: nothing there, damaged or cut off, no files that can be read, or written by a newer version.
             The message names the file.
     """
-    file = Path(path) / _STATE_FILE
+    file = Path(path) / STATE_FILE
     content = _checked_content(file, _read(file, "is there a complete checkpoint in this folder?"))
     arrays_file = file.parent / content["arrays"]
     blob = _read(arrays_file, "the checkpoint is incomplete, copy the whole folder again")
     if hashlib.sha256(blob).hexdigest() != content["arrays_sha256"]:
-        raise _damaged(arrays_file, f"its {len(blob)} bytes do not match the checksum in {_STATE_FILE}")
+        raise _damaged(arrays_file, f"its {len(blob)} bytes do not match the checksum in {STATE_FILE}")
     try:
         return _decode(content["tree"], load_arrays(blob))
     except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -1,6 +1,6 @@
 """The standalone runner: puts the parts together, calls them in order, and keeps the state between calls."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from time import perf_counter
 from typing import Any
 
@@ -34,6 +34,7 @@ from fastmarl.runner.envs import Envs, make_env_states, make_vector
 from fastmarl.runner.episodes import RunnerEpisodes
 from fastmarl.runner.evaluation import RunnerEvaluation
 from fastmarl.runner.goals import Goal, make_goal
+from fastmarl.runner.interface import RunnerInterface
 from fastmarl.runner.metrics import RunnerMetrics
 from fastmarl.runner.policies import RunnerPolicies
 from fastmarl.runner.state import RunnerState
@@ -42,7 +43,7 @@ from fastmarl.vector.failures import FailureOptions, Failures
 from fastmarl.vector.wiring import VectorParts
 
 
-class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, RunnerState):
+class MultiAgentEnvRunner(RunnerInterface, RunnerPolicies, RunnerEpisodes, RunnerEvaluation, RunnerState):
     """Samples episodes of many agents in several envs. The API is that of RLlib's class of the same name.
 
     ```python
@@ -278,11 +279,6 @@ class MultiAgentEnvRunner(RunnerPolicies, RunnerEpisodes, RunnerEvaluation, Runn
         self._rescued = []
         self._counts.sample_seconds += perf_counter() - begun
         return samples
-
-    def run(self) -> Iterator[list[MultiAgentEpisode]]:
-        """`sample()` for ever, with the configured amounts."""
-        while True:
-            yield self.sample()
 
     def _run(self, goal: Goal, explore: bool) -> None:
         """Tick until the goal is reached: agents act, envs step, episodes end."""

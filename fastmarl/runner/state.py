@@ -18,6 +18,7 @@ from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.modules import MultiRLModule
 from fastmarl.native._call_guard import CallGuard
 from fastmarl.record.lanes import LaneTable
+from fastmarl.runner.components import Names, chosen_components
 from fastmarl.runner.env_checkpoints import check_envs, put_states_of_envs, states_of_envs
 from fastmarl.runner.envs import Envs
 from fastmarl.runner.metrics import RunnerMetrics
@@ -77,9 +78,7 @@ class RunnerState:
     def _begin_anew(self) -> None:
         raise NotImplementedError
 
-    def get_state(
-        self, components: str | Collection[str] | None = None, *, not_components: str | Collection[str] | None = None
-    ) -> dict[str, Any]:
+    def get_state(self, components: Names = None, *, not_components: Names = None) -> dict[str, Any]:
         """What is needed to go on elsewhere: weights, counters, random streams, and the running episodes of those envs
         that tell their own state (`supports_checkpoint`, see `fastmarl.MultiAgentEnv`).
 
@@ -89,12 +88,16 @@ class RunnerState:
         Args:
             components: only these of "rl_module" (with "weights_seq_no"), "env_to_module_connector",
                 "num_env_steps_sampled_lifetime", "lifetime_counters" (all others), "num_resets" (by env: seeds go by
-                that), "random_state", "running_episodes".
+                that), "random_state", "running_episodes"; "rl_module/p0" stands for one module's weights.
             not_components: all but these.
+
+        Raises:
+            ConfigError: there is no such component, or no such module.
         """
+        chosen, modules = chosen_components(components, not_components, STATE_COMPONENTS, list(self.module))
         self._finish_weights()
         state = {
-            "rl_module": self.module.get_state(),
+            "rl_module": self.module.get_state(modules) if "rl_module" in chosen else None,
             "weights_seq_no": self._weights_seq_no,
             "env_to_module_connector": self.env_to_module.get_state(),
             "num_env_steps_sampled_lifetime": self._counts.lifetime["num_env_steps_sampled"],
@@ -105,8 +108,6 @@ class RunnerState:
                 "numpy": self._rng.bit_generator.state,
             },
         }
-        chosen = set(STATE_COMPONENTS) if components is None else _names(components)
-        chosen -= set() if not_components is None else _names(not_components)
         if "rl_module" in chosen:
             chosen.add("weights_seq_no")
         if "running_episodes" in chosen:
@@ -329,12 +330,6 @@ def _outline(connectors: Any) -> dict[str, list[str]]:
     for module_id, each in connectors.items():
         check_mapping(f"the state of the connectors of {module_id!r}", each)
     return {module_id: sorted(map(str, states)) for module_id, states in connectors.items()}
-
-
-def _names(components: str | Collection[str]) -> set[str]:
-    names = {components} if isinstance(components, str) else set(components)
-    _check_names(names)
-    return names
 
 
 def _check_names(names: Collection[str]) -> None:
