@@ -208,13 +208,23 @@ def distinct_names(envs: list[Any]) -> dict[Hashable, str]:
 def push_all(stats: Any, values: Sequence[Any]) -> None:
     """As `stats.push(value)` for all values, which are numbers: to the bit, for every class."""
     kind = type(stats)
-    if kind is EmaStats and len(values) > 1 and {type(stats._value), *map(type, values)} <= {int, float}:
-        stats._value = exponential_mean(float(stats._value), stats._ema_coeff, np.array(values, np.float64))
+    if kind is EmaStats and {type(stats._value), *map(type, values)} <= {int, float}:
+        _push_to_mean(stats, values)
     elif kind is MeanStats or (kind in (MinStats, MaxStats) and stats._window is not None):
         stats.values.extend(values)
     else:
         for value in values:
             stats.push(value)
+
+
+def _push_to_mean(stats: EmaStats, values: Sequence[float]) -> None:
+    first = 0
+    while first < len(values) and stats._value != stats._value:  # RLlib keeps a first value as it is, an int, too
+        stats.push(values[first])
+        first += 1
+    numbers = np.array(values[first:], np.float64)
+    if not np.isnan(numbers).all():
+        stats._value = exponential_mean(float(stats._value), stats._ema_coeff, numbers)
 
 
 def add_ones(stats: Any, n: int) -> None:
