@@ -92,6 +92,7 @@ def runner_of(module=Unmasked, **env_config):
     return fastmarl.MultiAgentEnvRunner(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"explore": False}, {"random_actions": True}], ids=["explore", "best", "random"]
 )
@@ -104,6 +105,7 @@ def test_only_legal_actions(space, place, options):
         assert runner.sample(num_timesteps=100, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_default_nets_know_the_masks(place):
     runner_of(module=None, space="discrete", place=place).sample(num_timesteps=200)

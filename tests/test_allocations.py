@@ -132,6 +132,7 @@ def test_the_counter_counts():
     assert counter.n == 10 and len(kept) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, *KINDS_WITH_COPIES])
 def test_memory_does_not_grow_within_a_call(kind):
     runner = a_runner(*{**KINDS, **KINDS_WITH_COPIES}[kind])

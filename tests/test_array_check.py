@@ -235,6 +235,7 @@ def test_nothing_is_found_in_the_bundled_ones(name):
     assert report.env_steps == 4 * 500 and report.episodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "problems", "text"),
     [

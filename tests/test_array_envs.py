@@ -28,6 +28,7 @@ def assert_equals_oracle(world):
     both.assert_same_metrics()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(6))
 def test_chunks_actions_and_counters_equal_the_oracle(group):
     for seed in range(50 * group, 50 * group + 50):
@@ -35,6 +36,7 @@ def test_chunks_actions_and_counters_equal_the_oracle(group):
             assert_equals_oracle(world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(2))
 def test_so_they_do_when_batches_take_turns(group):
     for seed in range(50 * group, 50 * group + 50):
@@ -42,6 +44,7 @@ def test_so_they_do_when_batches_take_turns(group):
             assert_equals_oracle(replace(world, num_splits=2 + seed % 2))
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 def test_small_worlds_equal_the_oracle(rng):

@@ -120,6 +120,7 @@ class Acting(Echo):
         return super().forward(batch)
 
 
+@pytest.mark.slow
 def test_one_batch_steps_while_another_s_actions_are_chosen():
     meeting = {"stepping": threading.Event(), "acting": threading.Event(), "met": []}
     runner = make_runner(4, Meeting, env_config=meeting, policies={"p": Acting(meeting)}, worker_num_splits=2)
@@ -148,6 +149,7 @@ def test_callbacks_and_states_are_those_of_each_env_and_parts_take_turns():
         np.testing.assert_array_equal(chunk.get_env_states(), np.stack([t, 100 + t], 1))
 
 
+@pytest.mark.slow
 def test_there_is_a_thread_while_something_is_stepped_only():
     n_threads = []
 

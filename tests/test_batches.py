@@ -28,6 +28,7 @@ def pairs_of(seed: int, **options: Any) -> tuple[Any, list]:
     return world, [*SideBySide(world, **options).run()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", WORLDS)
 def test_columns_are_the_steps_in_order(seed):
     world, pairs = pairs_of(seed)
@@ -99,6 +100,7 @@ def test_batches_of_slices_joins_and_pickles_are_those_of_chunks(seed):
         assert_same_batches(make(in_turn(chunks)), make(chunks))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_seq_len", [1, 3, 8])
 @pytest.mark.parametrize("burn_in", [0, 1, 4])
 @pytest.mark.parametrize("seed", WORLDS[::10])
@@ -192,6 +194,7 @@ def test_burn_in_does_not_begin_where_there_is_no_state():
     assert sequences(chunks, max_seq_len=5, burn_in=1)["memory"]["state_in"]["h"][0].tolist() == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dict", "callable", "modules"])
 @pytest.mark.parametrize("seed", WORLDS[::2])
 def test_aligned_steps_are_where_the_actions_were(seed, kind):

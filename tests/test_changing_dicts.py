@@ -88,6 +88,7 @@ def recorded(recorder):
     return rows[:, 0].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 1, 3])
 def test_observations_that_vanish_while_one_is_made_an_array(spoil, at):
     recorder = begun()
@@ -107,6 +108,7 @@ def test_observations_that_vanish_while_an_agent_joins(spoil):
     assert recorded(recorder) == [9, 0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_observations_that_vanish_while_there_is_no_room(spoil):
     recorder = Recorder(BOX)
     grow = recorder.block.grow

@@ -46,6 +46,7 @@ keys = st.text() | st.just("$") | st.integers() | st.tuples(st.text(), st.intege
 trees = st.recursive(leaves, lambda t: st.lists(t) | st.tuples(t, t) | st.dictionaries(keys, t), max_leaves=8)
 
 
+@pytest.mark.slow
 @given(state=trees)
 def test_any_tree_comes_back_equal(state, tmp_path_factory):
     folder = tmp_path_factory.mktemp("any")

@@ -42,6 +42,7 @@ def names():
     fastmarl.register_env("broken", Broken)
 
 
+@pytest.mark.slow
 def test_sample_shows_what_was_sampled_and_draws_the_profile(tmp_path, capsys):
     picture = tmp_path / "profile.png"
     code = cli.main(["sample", "--env", "ready", "--num-envs", "2", "--steps", "400", "--out", str(picture)])
@@ -226,6 +227,7 @@ def test_the_version(capsys):
     assert capsys.readouterr().out == f"fastmarl {fastmarl.__version__}\n"
 
 
+@pytest.mark.slow
 def test_sample_writes_its_figures_and_shows_progress_on_stderr(tmp_path, capsys):
     file = tmp_path / "new" / "figures.json"
     args = ["--env", "ready", "--config", '{"agents": 3}', "--num-envs", "2", "--steps", "400", "--json", str(file)]

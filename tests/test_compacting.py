@@ -109,6 +109,7 @@ def one_agent(chunks):
     return [part]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep", "options", "most"),
     [
@@ -124,6 +125,7 @@ def test_what_is_kept_costs_a_small_multiple_of_its_data(keep, options, most):
     assert bytes_per_agent_step(keep, **options) < most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_calls_held", [1, 2, 8])
 def test_whoever_drops_the_chunks_of_a_call_together_pays_for_no_copies(n_calls_held, monkeypatch):
     made = []

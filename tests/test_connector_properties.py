@@ -6,6 +6,7 @@ from support.connected import side_by_side
 from support.connected_runs import ALONE, SEEDS, Connected, assert_equals_oracle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(6))
 def test_records_batches_and_counts_equal_the_oracle(group):
     for seed in SEEDS[group::6]:
@@ -18,6 +19,7 @@ def test_so_do_those_of_a_batch():
         assert_equals_oracle(Connected(seed, batched=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:8])
 def test_who_looks_at_an_episode_sees_the_record_and_does_not_change_it(seed):
     """A callback is given rows in the middle of a tick; they are counted in the same order."""

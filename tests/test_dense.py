@@ -87,6 +87,7 @@ def test_layer_normalisation_is_that_of_numpy(rng, variant, n, size, eps):
         assert (abs(values - oracle(layers, obs, 1)[:, 0]) <= most).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", NUMPY)
 @pytest.mark.parametrize("n", [1, 16])
 def test_activations_are_exact_to_some_units_in_the_last_place(variant, activation, n):

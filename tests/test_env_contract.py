@@ -49,6 +49,7 @@ def actions_for(spaces, obs, infos, alive):
     }
 
 
+@pytest.mark.slow
 def test_reset_and_step_keep_the_protocol(make, kind):
     env = make()
     possible = list(env.possible_agents)
@@ -81,6 +82,7 @@ def test_reset_and_step_keep_the_protocol(make, kind):
     assert env.possible_agents == possible
 
 
+@pytest.mark.slow
 def test_the_same_seed_and_actions_bring_the_same(make):
     first, second = make(), make()
     spaces = {agent: env_spaces(first, agent) for agent in first.possible_agents}
@@ -101,6 +103,7 @@ def test_the_same_seed_and_actions_bring_the_same(make):
         over = terminateds["__all__"] or truncateds.get("__all__", False)
 
 
+@pytest.mark.slow
 def test_check_env_finds_nothing(make, kind):
     steps = steps_of(kind, STEPS)
     report = check_env(make(), steps=steps)

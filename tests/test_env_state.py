@@ -41,6 +41,7 @@ def assert_states(chunk: Any, id_: tuple[int, int], lookback: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", WORLDS)
 def test_states_are_those_of_the_chunks_env_steps(seed):
     world = make_world(random.Random(seed))

@@ -64,6 +64,7 @@ def call(episode, what, *args, **kwargs):
     return getattr(episode, f"get_{what}")(*args, **kwargs)
 
 
+@pytest.mark.slow
 @given(chunks(), st.sampled_from(COLUMNS), INDICES, st.booleans(), st.sampled_from([None, None, 0, 7]))
 @settings(max_examples=400)
 def test_agent_steps_match_lists(pair, what, indices, neg, fill):
@@ -85,6 +86,7 @@ def test_agent_steps_match_lists(pair, what, indices, neg, fill):
             assert all(len(leaf) == 0 for leaf in leaves(got))
 
 
+@pytest.mark.slow
 @given(chunks(), st.sampled_from(COLUMNS), INDICES, st.booleans(), st.sampled_from([None, None, 0, 7]), st.booleans())
 @settings(max_examples=600)
 def test_env_steps_match_lists(pair, what, indices, neg, fill, as_list):

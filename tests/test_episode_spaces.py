@@ -85,6 +85,7 @@ def test_episodes_are_read_after_the_envs_are_closed(mode, pickled):
     assert found == wanted(found)
 
 
+@pytest.mark.slow
 def test_a_thread_may_read_while_the_runner_samples():
     runner, errors, returned = make_runner("async"), [], []
 

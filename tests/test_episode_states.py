@@ -31,6 +31,7 @@ def is_harmless(how):
     return any(name in how.partition(":")[0] for name in free)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["recurrent", "connectors", "states, infos, long lookback", "batch"])
 def test_a_spoilt_state_is_refused_or_can_be_gone_on_with(kind):
     runner, other, adventurous = make_runner(kind), make_runner(kind), make_runner(kind)
@@ -246,6 +247,7 @@ def test_an_env_that_fails_to_take_its_state_leaves_the_runner_as_it_was(tmp_pat
     assert all(chunk.env_t_started == 0 for chunk in other.sample(num_timesteps=9))
 
 
+@pytest.mark.slow
 def test_envs_that_have_ended_with_their_worker_are_left_out(tmp_path):
     runner = make_runner("workers", restart_failed_sub_environments=True)
     runner.sample(num_timesteps=40)

@@ -36,6 +36,7 @@ def cut_points(draw):
     return history, [0, *sorted(inner), history.env_t], draw(st.integers(0, 4))
 
 
+@pytest.mark.slow
 @given(cut_points())
 @settings(max_examples=300)
 def test_joined_chunks_are_the_whole(cuts):
@@ -50,6 +51,7 @@ def test_joined_chunks_are_the_whole(cuts):
     assert joined.get_return(True) == whole.get_return(True)
 
 
+@pytest.mark.slow
 @given(cut_points())
 @settings(max_examples=300)
 def test_a_slice_is_the_chunk_that_would_have_been(cuts):
@@ -69,6 +71,7 @@ def test_a_slice_is_the_chunk_that_would_have_been(cuts):
         assert same(everything(again), everything(whole))
 
 
+@pytest.mark.slow
 @given(chunks())
 @settings(max_examples=100)
 def test_state_and_pickle_bring_back_the_same(pair):

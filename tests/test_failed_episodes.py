@@ -30,6 +30,7 @@ class Fragile(Trouble):
         return seen if self.t % 3 == 0 else {"a": seen["a"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", MODES)
 @pytest.mark.parametrize("failed_episodes", ["truncate", "discard"])
 @pytest.mark.parametrize("count_steps_by", ["env_steps", "agent_steps"])

@@ -26,6 +26,7 @@ def lengths(episodes):
     return [(int(env_index), n) for (env_index, _), n in firsts]
 
 
+@pytest.mark.slow
 def test_every_env_delivers_one_episode(runner):
     for _ in range(20):
         assert lengths(runner.sample()) == list(enumerate(LENGTHS))

@@ -123,6 +123,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_captured_acts_as_what_is_called(capturing, case):
     options = CASES[case]

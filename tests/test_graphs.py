@@ -84,6 +84,7 @@ def test_sizes_do_not_change_without_need():
 # Packing.
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(["f4", "i8", "u1", "?"]), st.integers(0, 5), st.integers(1, 3)), max_size=8))
 def test_packed_arrays_lie_apart_and_keep_their_numbers(columns):
     rng = np.random.default_rng(0)

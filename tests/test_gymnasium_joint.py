@@ -107,6 +107,7 @@ def joint_actions(spaces, rng):
         yield [action.item() if np.ndim(action) == 0 else action for action in (space.sample() for space in spaces)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", params(GAMES, package_of))
 def test_it_is_the_same_game(game, rng):
     plain, ours = Plain(game), adapter_of(game)(make(game))
@@ -135,6 +136,7 @@ def test_it_is_the_same_game(game, rng):
     assert seen_alone == (game == "multigrid, one by one")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", params(GAMES, package_of))
 def test_check_env_finds_nothing(game):
     report = check_env(lambda env_config: adapter_of(game)(make(game)), steps=600)
@@ -186,6 +188,7 @@ def fingerprint(observations, rewards):
     return b"".join(np.asarray(part).tobytes() for part in parts), tuple(rewards)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", params([*TUPLES, "multigrid"], package_of))
 def test_the_runner_records_every_episode(game):
     recorded = []

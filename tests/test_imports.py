@@ -106,6 +106,7 @@ def test_imports_point_down(path):
         assert other == room or LEVEL[other] < LEVEL[room], f"{name_of(path)} may not import {imported}"
 
 
+@pytest.mark.slow
 def test_no_files_are_in_a_circle():
     graph = {name_of(path): own_imports(path) - {name_of(path)} for path in FILES}
     tuple(graphlib.TopologicalSorter(graph).static_order())

@@ -81,6 +81,7 @@ def _fresh_dynamo():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_fresh_dynamo")
 @pytest.mark.parametrize("options", [LSTM, {"rl_module_spec": fastmarl.RLModuleSpec(module_class=Counted)}])
 def test_compiled_modules_act_as_others(options):
@@ -92,6 +93,7 @@ def test_compiled_modules_act_as_others(options):
             np.testing.assert_allclose(got[key], expected[key], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_fresh_dynamo")
 def test_it_is_compiled_and_weights_are_read_at_each_call():
     spec = fastmarl.RLModuleSpec(module_class=Counted)
@@ -129,6 +131,7 @@ def fail(graph, example_inputs):
     raise RuntimeError("no compiler found")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_fresh_dynamo")
 def test_what_torch_cannot_compile_is_an_error_with_the_way_out():
     options = {**LSTM, "torch_compile_worker": True}

@@ -9,6 +9,7 @@ import sys
 from itertools import count
 
 import psutil
+import pytest
 from support.sigints import STEP_TIMEOUT_S, make_runner
 from support.told import Witness
 
@@ -21,6 +22,7 @@ N_SIGINTS = int(os.environ.get("FASTMARL_SIGINTS", "8"))
 EVERY_NTH_LINE = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "9"))
 
 
+@pytest.mark.slow
 def test_real_interrupts_at_random_times_leave_a_runner_that_samples_on():
 
     command = [sys.executable, "-m", "support.sigints", str(N_SIGINTS), "0"]
@@ -36,6 +38,7 @@ def test_real_interrupts_at_random_times_leave_a_runner_that_samples_on():
 RESTART = {function.__code__ for function in (WorkerProcess.restart, WorkerProcess._open, WorkerProcess.finish_start)}
 
 
+@pytest.mark.slow
 def test_a_worker_whose_restart_was_interrupted_is_made_anew():
     for line in count(0, EVERY_NTH_LINE):
         runner, witness = make_runner({"restart_failed_sub_environments": True, "env_config": {"crash": 50}}), Witness()
@@ -60,6 +63,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 def test_a_stop_that_was_interrupted_is_finished_by_the_next():
     files = len(os.listdir("/proc/self/fd"))
     for line in count(0, EVERY_NTH_LINE):

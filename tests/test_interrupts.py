@@ -109,6 +109,7 @@ def check_counts(metrics: dict, envs: list) -> None:
     assert metrics["num_episodes_lifetime"] <= sum(env.resets + 1 for env in envs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", [0, 1], ids=("once", "twice"))
 @pytest.mark.parametrize("kind", KINDS)
 @in_own_thread
@@ -138,6 +139,7 @@ WORKERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKERS)
 @in_own_thread
 def test_the_runner_samples_on_with_worker_processes(kind, rng):
@@ -188,6 +190,7 @@ def to_other(agent_id, episode):
     return "other" if agent_id.endswith("1") else "main"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @in_own_thread
 def test_other_methods_too(method, rng):

@@ -44,6 +44,7 @@ def test_draws_are_even():
     assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_envs", "options"),
     [
@@ -69,6 +70,7 @@ def test_gridworld_is_what_its_rules_say(num_envs, options):
         assert 0 < twins.truncated < twins.episodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_envs", "options"),
     [

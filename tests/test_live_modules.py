@@ -148,6 +148,7 @@ def assert_removed_ones_are_freed(changes: Changes) -> None:
     assert alive - given_first == set(changes.oracle.numbers.values()) - given_first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(10))
 def test_every_agent_is_acted_for_by_the_module_of_its_episode(group):
     for seed in range(group * 10, (group + 1) * 10):
@@ -159,6 +160,7 @@ def test_every_agent_is_acted_for_by_the_module_of_its_episode(group):
             raise
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))
 def test_the_same_in_small_worlds(rng):

@@ -137,6 +137,7 @@ def test_returns_that_grow_on_the_way_are_paid_on_the_way():
     assert n_paid > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GAMES + IN_PYTHON)
 def test_check_env_finds_nothing(name):
     report = check_env(OpenSpielEnv.load(name), steps=STEPS)
@@ -384,6 +385,7 @@ def test_adapts_games_alone():
         assert not OpenSpielEnv.adapts(other)
 
 
+@pytest.mark.slow
 def test_the_module_does_not_import_openspiel():
     code = """if True:
         import sys
@@ -432,6 +434,7 @@ class Recorded(OpenSpielEnv):
         return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["leduc_poker", "kuhn_poker(players=3)", "goofspiel", "repeated_leduc_poker"])
 def test_sampling_makes_legal_moves_and_loses_no_reward(name):
     ended = []

@@ -28,6 +28,7 @@ FILES = [
 MADE = {".so", ".pyc", ".nbi", ".nbc"}
 
 
+@pytest.mark.slow
 def test_the_source_distribution_is_complete(tmp_path):
     # Another egg-base, as the one in the clone may belong to an editable installation.
     command = ["setup.py", "--quiet", "egg_info", "--egg-base", tmp_path, "sdist", "--dist-dir", tmp_path]

@@ -132,6 +132,7 @@ def measured_with(names, pace=PACE, progress=lambda text: None):
     return measure_setting(SETTING, samplers, python_of, pace, progress)
 
 
+@pytest.mark.slow
 def test_all_have_a_turn_in_each_round_while_the_others_stand_still(made_up):
     measured = measured_with(["a", "b"])
     noted = [name for name, _ in itertools.groupby(made_up.read_text().splitlines())]
@@ -157,6 +158,7 @@ def test_all_have_a_turn_in_each_round_while_the_others_stand_still(made_up):
     json.dumps(measured)
 
 
+@pytest.mark.slow
 def test_who_fails_is_shown_and_stops_nobody(made_up):
     measured = measured_with(["absent", "unable", "lacking", "crashing", "tired", "a"])
     shown = {result["peer"]: (result["status"], result.get("error")) for result in measured["results"]}
@@ -347,6 +349,7 @@ def test_every_entry_has_its_file():
         assert (folder / f"{entry.module}.py").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", entries.ENV_KINDS)
 @pytest.mark.parametrize("module", ["environment", "network", "fastmarl_runner", "supersuit"])
 def test_samplers_make_the_steps_that_they_tell(module, kind):
@@ -375,6 +378,7 @@ def test_what_is_measured_is_kept_if_the_next_fails(tmp_path, monkeypatch):
     assert json.loads(file.read_text())["settings"] == [GIVEN]
 
 
+@pytest.mark.slow
 def test_the_command_measures_ours_and_keeps_what_the_file_has(tmp_path, capsys):
     file = tmp_path / "figures.json"
     file.write_text(json.dumps({"settings": [GIVEN]}))

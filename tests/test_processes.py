@@ -34,6 +34,7 @@ from fastmarl.errors import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     params(
@@ -57,6 +58,7 @@ def test_real_envs_give_the_same_episodes_as_in_one_process(kind):
     assert same(sampled(KINDS[kind][0], env_worker_start_method="fork", **options), want)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("mpe2")
 def test_results_do_not_depend_on_the_number_of_workers_nor_on_how_they_are_started():
     options = {"env": "mpe2.simple_spread_v3", "num_envs": 5}
@@ -66,6 +68,7 @@ def test_results_do_not_depend_on_the_number_of_workers_nor_on_how_they_are_star
     assert same(sampled(num_workers=99, env_worker_start_method="fork", **options), want)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the observations of module:UserWarning")
 @pytest.mark.parametrize("env_config", [{}, {"arrays": True}, {"text": True}], ids=str)
 def test_values_of_all_kinds_arrive_as_in_one_process(env_config):
@@ -206,6 +209,7 @@ def test_broken_results_are_errors_as_in_one_process():
         runner.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.needs("mpe2", "vmas")
 def test_what_cannot_run_in_workers_is_refused():
     with pytest.raises(ConfigError, match="is for single envs, but VmasEnv is a batch"):
@@ -223,6 +227,7 @@ def test_what_cannot_run_in_workers_is_refused():
     assert not children()
 
 
+@pytest.mark.slow
 def test_lambdas_and_registered_names_reach_spawned_workers():
     fastmarl.register_env("trouble", lambda env_config: Trouble(env_config))
     runner = make_runner("trouble", num_envs=2)
@@ -232,6 +237,7 @@ def test_lambdas_and_registered_names_reach_spawned_workers():
     runner.stop()
 
 
+@pytest.mark.slow
 def test_a_hanging_env_is_a_timeout():
     runner = make_runner(
         Trouble, env_config={"trouble": {(2, 5): "hang"}}, step_timeout_s=0.5, env_worker_start_method="fork"
@@ -290,6 +296,7 @@ ENDS = ("stop", "stop", "error", "stop", "kill a worker", "collect", "stop", "ki
 """A third of them by violence."""
 
 
+@pytest.mark.slow
 def test_a_hundred_starts_and_ends_leave_nothing_behind():
     memory, files = named_memory(["self"]), len(os.listdir("/proc/self/fd"))
     in_dev_shm = set(os.listdir("/dev/shm"))
@@ -372,6 +379,7 @@ END = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_stop_leaves_no_descriptors_to_the_garbage_collector(method):
     make_runner(Trouble, num_envs=1, env_worker_start_method=method).stop()  # starts what is there for all later ones
@@ -424,6 +432,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "how", "code"),
     [("spawn", "raise", 3), ("fork", "kill", -signal.SIGKILL), ("spawn", "kill", -signal.SIGKILL)],
@@ -445,6 +454,7 @@ def test_workers_end_with_the_process_of_the_runner(tmp_path, method, how, code)
     assert not result.stderr
 
 
+@pytest.mark.slow
 def test_idle_workers_take_no_time():
     runner = make_runner(Trouble, env_worker_start_method="fork")
     runner.sample(num_timesteps=30)
@@ -508,6 +518,7 @@ def test_an_env_that_raises_is_made_anew_and_only_its_episode_ends(tmp_path, mod
     runner.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_splits", [1, 2])
 def test_one_crash_one_hang_one_kill(tmp_path, num_splits):
     """Eight envs lose three running episodes, and nothing else."""

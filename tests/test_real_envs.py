@@ -98,12 +98,14 @@ def assert_as_logged(env, log, chunks):
     assert episode.get_return() == pytest.approx(paid - hanging)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"random_actions": True}], ids=["modules", "random"])
 @pytest.mark.parametrize("kind", params(KINDS))
 def test_episodes_are_what_the_env_said(kind, options):
     assert_episodes_are_what_was_said(Watching(kind), options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"random_actions": True}], ids=["modules", "random"])
 @pytest.mark.parametrize("kind", ["simple_tag", "multiwalker", "battle", "connect_four", "hanabi", "rware"])
 def test_episodes_of_a_batch_are_what_its_envs_said(kind, options):

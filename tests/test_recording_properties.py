@@ -30,6 +30,7 @@ def _check(world: World) -> None:
     both.assert_same_metrics()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_chunks_actions_and_counters_equal_the_oracle(group):
     for seed in range(group * WORLDS_PER_GROUP, group * WORLDS_PER_GROUP + CASES):
@@ -37,6 +38,7 @@ def test_chunks_actions_and_counters_equal_the_oracle(group):
             _check(world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(2))
 def test_so_they_do_when_parts_of_the_envs_take_turns(group):
     for seed in range(group * WORLDS_PER_GROUP, group * WORLDS_PER_GROUP + CASES):
@@ -44,6 +46,7 @@ def test_so_they_do_when_parts_of_the_envs_take_turns(group):
             _check(replace(world, num_splits=2 + seed % 2))
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 def test_small_worlds_equal_the_oracle(rng):
@@ -52,6 +55,7 @@ def test_small_worlds_equal_the_oracle(rng):
     _check(world)
 
 
+@pytest.mark.slow
 def test_the_worlds_have_what_they_are_for():
     """Else the tests above could pass for want of trouble."""
     seen: Counter[str] = Counter()
@@ -75,6 +79,7 @@ def test_the_worlds_have_what_they_are_for():
     assert len(seen) == 11 and min(seen.values()) >= 50, seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", _worlds(lambda world: world.keeps_everything and not world.respawn))
 def test_joined_chunks_are_the_whole_episode(seed):
     with world_of(seed) as world:
@@ -87,6 +92,7 @@ def test_joined_chunks_are_the_whole_episode(seed):
             assert_same_chunk(world, join(chunks[whole.id_]), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", _worlds(lambda world: world.keeps_everything))
 def test_rewards_are_conserved(seed):
     with world_of(seed) as world:
@@ -101,6 +107,7 @@ def _divides(world: World) -> bool:
     return world.keeps_everything and world.count_steps_by == "env_steps" and world.post_death != "accumulate"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", _worlds(lambda world: _divides(world) and not world.respawn))
 def test_the_length_of_the_calls_does_not_matter(seed):
     with world_of(seed) as world:
@@ -116,6 +123,7 @@ def test_the_length_of_the_calls_does_not_matter(seed):
             assert fingerprint(joined, no_lookback) == fingerprint(chunk, no_lookback)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SOME_WORLDS[::4])
 def test_a_returned_chunk_never_changes(seed):
     with world_of(seed) as world:

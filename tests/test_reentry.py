@@ -140,6 +140,7 @@ def test_what_needs_the_runner_for_itself_is_refused_within_a_call_and_nothing_i
     EXCLUSIVE[method](runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("method", CHANGES | ALWAYS)
 def test_what_is_allowed_within_a_call_disturbs_nothing(place, method):

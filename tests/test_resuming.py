@@ -39,6 +39,7 @@ class Resumed(MadeAnew, SideBySide):
         super().__init__(world, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"batched": True}], ids=["single", "batched"])
 def test_chunks_and_actions_equal_the_oracle(options):
     for seed in range(CASES):
@@ -57,6 +58,7 @@ class ConnectedAndResumed(MadeAnew, Connected):
         super().__init__(seed)
 
 
+@pytest.mark.slow
 def test_so_they_do_with_connectors():
     for seed in SEEDS[: CASES // 2]:
         assert_equals_oracle(ConnectedAndResumed(seed), metrics=False)
@@ -83,6 +85,7 @@ def assert_same_chunks(got, wanted, names):
             assert_same(one.env_states, two.env_states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", params(KINDS, {"mpe2": "mpe2", "turns": "pettingzoo"}.get))
 def test_a_restored_runner_goes_on_as_the_saved_one(kind, tmp_path):
     options = {"random_actions": kind == "random actions"}

@@ -21,6 +21,7 @@ def lend(ring, size):
     return np.asarray(LeasedArray(array, lease)), memory
 
 
+@pytest.mark.slow
 def test_what_is_held_is_not_lent_and_comes_back_when_it_is_dropped():
     ring = MemoryRing()
     held, memory = lend(ring, 100)
@@ -53,6 +54,7 @@ def test_a_little_more_than_last_time_finds_room():
     assert len(set(sizes)) == 1
 
 
+@pytest.mark.slow
 def test_few_idle_memories_are_kept():
     ring = MemoryRing()
     held = [lend(ring, 100) for _ in range(3 * KEPT_MEMORIES)]
@@ -149,6 +151,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_timesteps", [1, 64, 8 * 1000])
 def test_no_block_grows_in_a_call_of_so_many_steps(kind, num_timesteps, growths):

@@ -484,6 +484,7 @@ def digest(episode):
     return sha.hexdigest()
 
 
+@pytest.mark.slow
 def test_returned_episodes_never_change():
     runner = make_runner(Aliasing, num_envs_per_env_runner=3)
     held = []

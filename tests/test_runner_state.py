@@ -57,6 +57,7 @@ def is_of_parts(how):
     return how.endswith((": left out", ": {}")) and how.count(", ") <= 2
 
 
+@pytest.mark.slow
 def test_a_spoilt_state_is_refused_before_anything_is_taken(sampled):
     runner = runner_with_all()
     before = runner.get_state()
@@ -73,6 +74,7 @@ def test_a_spoilt_state_is_refused_before_anything_is_taken(sampled):
     assert refused > 1000
 
 
+@pytest.mark.slow
 def test_a_spoilt_checkpoint_is_refused_before_anything_is_taken(sampled, monkeypatch):
     runner = runner_with_all()
     before = runner.get_state()
@@ -90,6 +92,7 @@ def test_a_spoilt_checkpoint_is_refused_before_anything_is_taken(sampled, monkey
         runner.restore_from_path("folder")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_damaged_files_is_refused_or_as_it_was(sampled, tmp_path, rng):
     runner, folder = runner_with_all(), tmp_path / "checkpoint"
     before = runner.get_state()
@@ -264,6 +267,7 @@ def test_modules_with_states_of_their_own(tmp_path):
     assert_same(other.get_state(), runner.get_state())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "every"), [(torch.nn.modules.module.__file__, 7), (runner_state.__file__, 1)], ids=["torch", "fastmarl"]
 )

@@ -27,6 +27,7 @@ def test_all_sizes_are_configs(name):
     assert list(series.sizes) == sorted(series.sizes)
 
 
+@pytest.mark.slow
 def test_each_size_is_measured_and_drawn(tmp_path, monkeypatch, capsys):
     for name in ("agents", "workers"):
         small = scaling.Series(name, (2, 3), lambda n: scaling._ready(agents=n, envs=2, hiddens=8))

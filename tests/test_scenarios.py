@@ -33,6 +33,7 @@ def _clock(episode: Any) -> list[float]:
     return episode.get_observations()[:, 0].tolist()
 
 
+@pytest.mark.slow
 def test_turns_lose_no_reward_at_any_fragment_length():
     runner = _runner(TurnsEnv)
     chunks = defaultdict(list)
@@ -291,6 +292,7 @@ def containers(thing: Any, seen: set[int], path: str = "runner") -> Iterator[tup
             yield from containers(part, seen, f"{path}.{name}")
 
 
+@pytest.mark.slow
 def test_ever_new_agents_leave_little_behind() -> None:
     runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=lambda config: EverNewAgentsEnv(), seed=0))
     for calls in range(1, 7):

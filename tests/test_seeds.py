@@ -44,6 +44,7 @@ def test_no_two_resets_share_a_seed_and_each_depends_on_all_that_names_it():
     assert set(seeds(seed=None)) == {None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_episode_can_be_made_again_from_its_seed_and_its_actions(kind):
     runner = runner_of(kind, batch_mode="complete_episodes")
@@ -58,6 +59,7 @@ def test_an_episode_can_be_made_again_from_its_seed_and_its_actions(kind):
         assert fastmarl.MultiAgentEpisode.from_state(episode.get_state()).reset_seed == episode.reset_seed
 
 
+@pytest.mark.slow
 def test_the_kinds_give_the_same_episodes():
     def sampled(kind):
         runner = runner_of(kind, explore=False)
@@ -135,6 +137,7 @@ def test_batches_that_share_a_generator_are_seeded_once():
     assert {chunk.reset_seed for chunk in chunks} == {None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_vector_envs_with_generators_of_their_own_are_seeded_at_every_reset(mode):
     def make(config):
@@ -154,6 +157,7 @@ def test_vector_envs_with_generators_of_their_own_are_seeded_at_every_reset(mode
         assert env.reset(seed=episode.reset_seed)[0].tolist() == episode.get_observations(0)[agent].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "workers", "batch"])
 def test_a_resumed_run_goes_on_with_episodes_that_never_were(kind, tmp_path):
     runner = runner_of(kind)

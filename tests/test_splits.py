@@ -19,6 +19,7 @@ from fastmarl.vector.workers.units import Unit, first_ready
 SPREAD = "mpe2.simple_spread_v3"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", params(["simple_tag", "connect_four", "combined_arms"]))
 def test_real_envs_give_the_same_episodes_as_in_one_process(kind):
     options = {"env_config": KINDS[kind][1], "worker_num_splits": 2, "num_envs": 4, **policy_options(kind)}
@@ -26,6 +27,7 @@ def test_real_envs_give_the_same_episodes_as_in_one_process(kind):
     assert same(sampled(KINDS[kind][0], env_worker_start_method="fork", **options), want)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("mpe2")
 @pytest.mark.parametrize("num_splits", [2, 3, 5])
 def test_results_do_not_depend_on_the_number_of_workers(num_splits):
@@ -43,6 +45,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.needs("mpe2")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_do_what_they_do_in_one_process(name):
@@ -51,6 +54,7 @@ def test_options_do_what_they_do_in_one_process(name):
     assert same(sampled(env_worker_start_method="fork", **options), want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "calls", [[{"num_episodes": 5}, {"num_timesteps": 50}, {"num_episodes": 3}], [{}, {}]], ids=str
 )
@@ -82,6 +86,7 @@ def test_callbacks_states_and_episodes_come_in_the_same_order(calls):
     assert [env_index for env_index, what in want[0] if what == 1][:5] == [0, 2, 4, 1, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("mpe2")
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_each_env_s_course_is_the_same_with_and_without(mode):
@@ -133,6 +138,7 @@ def test_the_parts_take_turns(mode):
 # Failures.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "num_workers"), [("sync", 1), ("async", 4), ("async", 2)])
 @pytest.mark.parametrize("num_splits", [2, 3])
 def test_an_env_that_raises_is_made_anew_and_only_its_episode_ends(tmp_path, mode, num_workers, num_splits):
@@ -168,6 +174,7 @@ def assert_whole(chunks):
             assert part.get_rewards().tolist() == list(range(chunk.env_t_started + 1, chunk.env_t + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["kill", "hang"])
 @pytest.mark.parametrize("env_index", [0, 1])
 @pytest.mark.parametrize("more", [{}, {"env_batch_size": 1}], ids=str)
@@ -195,6 +202,7 @@ def test_a_lost_worker_takes_only_its_own_envs_with_it(tmp_path, kind, env_index
     assert (report["num_env_failures"], report["num_env_restarts"], report["num_env_steps_discarded"]) == (1, 2, 2)
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_while_another_of_its_envs_is_made_anew(tmp_path):
     """Env 0 raises; before its worker can make it anew, env 1 ends it."""
     runner = make_runner(
@@ -214,6 +222,7 @@ def test_a_worker_that_ends_while_another_of_its_envs_is_made_anew(tmp_path):
     assert (report["num_env_failures"], report["num_env_restarts"]) == (2, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("splits", [1, 2])
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_an_error_leaves_nothing_under_way(mode, splits):
@@ -258,6 +267,7 @@ def steps_by_env(chunks):
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_splits", [1, 2])
 def test_slow_envs_are_not_waited_for(num_splits):
     options = {"num_envs": 6, "num_workers": 6, "env_worker_start_method": "fork", "worker_num_splits": num_splits}
@@ -297,6 +307,7 @@ def test_nobody_who_is_ready_is_passed_over(batch_size):
     assert max(taken.values()) - min(taken.values()) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.needs("mpe2")
 def test_each_env_s_course_does_not_depend_on_who_was_ready_first():
     def episodes(**options):
@@ -321,6 +332,7 @@ def test_each_env_s_course_does_not_depend_on_who_was_ready_first():
         assert joined(got[first]) == joined(want[first])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trouble", "options"),
     [
@@ -359,6 +371,7 @@ def test_steps_that_an_error_leaves_unrecorded_are_not_counted(trouble, options)
     runner.stop()
 
 
+@pytest.mark.slow
 def test_an_env_that_hangs_is_found_while_others_go_on():
     runner = make_runner(
         Trouble,

@@ -1,5 +1,6 @@
 """Whom a step names, against plain sets, lists and dicts."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ FLAGS = st.dictionaries(st.one_of(AGENTS, st.just("__all__")), st.sampled_from([
 STEPS = st.tuples(OBS, OBS, FLAGS, FLAGS)
 
 
+@pytest.mark.slow
 @given(before=STEPS, data=st.data())
 def test_same_keys_and_whoever_ends_is_observed(before, data):
     after = data.draw(st.one_of(STEPS, st.just(tuple(dict(part) for part in before))))
@@ -26,6 +28,7 @@ def test_same_keys_and_whoever_ends_is_observed(before, data):
     assert not keys.same(*after)
 
 
+@pytest.mark.slow
 @given(before=STEPS, data=st.data())
 def test_fewer_keys_in_the_same_order(before, data):
     kept = data.draw(st.sets(AGENTS))
@@ -47,11 +50,13 @@ def test_an_equal_key_is_the_same():
     assert not keys.same({(2, "x"): 0}, {}, {}, {})
 
 
+@pytest.mark.slow
 @given(known=st.sets(AGENTS), dicts=st.lists(FLAGS, max_size=5))
 def test_names_others(known, dicts):
     assert names_others(known, *dicts) == any(set(part) - known - {"__all__"} for part in dicts)
 
 
+@pytest.mark.slow
 @given(agents=LISTS, obs=OBS, terminateds=FLAGS, truncateds=FLAGS)
 def test_ended_unobserved(agents, obs, terminateds, truncateds):
     want = {a for a in agents if a not in obs and (terminateds.get(a) or truncateds.get(a))}

@@ -101,6 +101,7 @@ def filled_block(pool, n=10):
     return block
 
 
+@pytest.mark.slow
 def test_views_of_a_block_keep_its_memory_and_their_death_gives_it_back():
     pool = MemoryRing()
     block = filled_block(pool)
@@ -118,6 +119,7 @@ def test_views_of_a_block_keep_its_memory_and_their_death_gives_it_back():
     assert address in {borrower.obs[0].ctypes.data for borrower in borrowers}
 
 
+@pytest.mark.slow
 def test_memory_may_be_given_back_from_another_thread():
     pool = MemoryRing()
     held = [filled_block(pool)]

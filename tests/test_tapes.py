@@ -12,6 +12,7 @@ WORLDS = int(os.environ.get("FASTMARL_FUZZ_CASES", 60))
 GROUPS = 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_chunks_and_metrics_are_what_the_tapes_tell(group):
     for seed in range(FIRST_SEED + group, FIRST_SEED + WORLDS, GROUPS):

@@ -85,6 +85,7 @@ class Sampled(CountingEnv):
         return {agent: space.sample() for agent, space in self.observation_spaces.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # torch's, of layers without inputs
 @pytest.mark.parametrize("mode", [{}, {"explore": False}, {"random_actions": True}], ids=str)
 @pytest.mark.parametrize("actions", ACTIONS)
