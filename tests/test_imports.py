@@ -12,7 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "fastmarl"
 LAYERS = [  # from the ground up: rooms of one layer don't import from each other
-    ["errors", "columns", "kernels"],
+    ["errors", "columns", "kernels", "version"],
     ["config", "spaces", "states", "callbacks", "checkpoint"],
     ["native"],
     ["locks", "seeds", "masks", "moments", "distributions"],
@@ -26,10 +26,11 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["runner", "rllib.acting"],
     ["rllib.sampling"],
     ["rllib"],
+    ["__init__"],
     ["bench"],
     ["bench.rllib", "bench.peers", "efficiency"],
     ["cli"],
-    ["__main__", "__init__"],
+    ["__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 OPTIONAL = {"ray", "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "psutil", "pygame", "pyspiel"}
@@ -94,8 +95,8 @@ def compiled_imports(path: pathlib.Path) -> set[str]:
 def own_imports(path: pathlib.Path) -> set[str]:
     """Dotted names below `fastmarl` of the modules that the file imports."""
     found = compiled_imports(path) if path.suffix == ".pyx" else imported_names(path)
-    names = {name.removeprefix("fastmarl.") for name in found if name.startswith("fastmarl.")}
-    return {name if name in NAMES else name.rpartition(".")[0] for name in names} - {""}
+    names = {name.removeprefix("fastmarl").removeprefix(".") for name in found if name.split(".")[0] == "fastmarl"}
+    return {name if name in NAMES else name.rpartition(".")[0] or "__init__" for name in names}
 
 
 @pytest.mark.parametrize("path", FILES, **BY_PATH)

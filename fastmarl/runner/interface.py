@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-import fastmarl
 from fastmarl.checkpoint import STATE_FILE
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors.env_to_module import EnvToModule
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.modules import MultiRLModule
 from fastmarl.runner.metrics import RunnerMetrics
+from fastmarl.version import __version__
 
 
 class RunnerInterface:
@@ -68,7 +68,7 @@ class RunnerInterface:
 
     def get_metadata(self) -> dict[str, str]:
         """What JSON can hold and nobody needs to restore a checkpoint: the version, and the name of its main file."""
-        return {"fastmarl_version": fastmarl.__version__, "state_file": STATE_FILE}
+        return {"fastmarl_version": __version__, "state_file": STATE_FILE}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         """Names of components of `get_state()` that have a `get_state()` and `set_state()` of their own, and these."""
