@@ -35,9 +35,9 @@ test-fast: $(VENV)/.test build ## unit and property tests without simulators and
 	$(TEST) --ignore tests/rllib -m "not slow and not needs" $(PYTEST_ARGS)
 
 # What compiled code could get wrong is in these; nothing else depends on the build.
-test-checked: $(VENV)/.test checked ## the quick tests, and those of RLlib's episodes, on the checked build
+test-checked: $(VENV)/.test checked ## the quick tests, and random cases of the drop-in, on the checked build
 	FASTMARL_FUZZ_CASES=20 $(TEST) -m "not slow and not needs" $(PYTEST_ARGS) \
-		$(foreach name,test_training test_ray test_rllib_benchmark test_rllib_peers,--ignore tests/rllib/$(name).py)
+		$(foreach name,equality training ray rllib_benchmark rllib_peers,--ignore tests/rllib/test_$(name).py)
 
 # A defect ends the process, with a report of its own and Python's stack; so there is one process only, whose output is not
 # captured. The sanitizers' runtime must come first in it, and all memory of Python and C++ from there. Its own stack, for
