@@ -22,4 +22,5 @@ class EpisodeIds:
         return first
 
     def new(self) -> str:
+        """An id that nobody else gets."""
         return episode_id(self.run_id, self.reserve(1))

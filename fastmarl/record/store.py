@@ -103,18 +103,23 @@ class RowStore:
     def _make_scatter(self) -> Scatter:
         return Scatter(self.table, self._grow, self.rows)
 
-    def _make_block(self, module: int, written: int = 0) -> Block:
+    def _make_block(self, module: int, written: int, n_lanes: int) -> Block:
         layout, raw_layout = self.layouts_of(module)
-        rows, finals = self._room(module, written)
+        rows, finals = self._room(module, written, n_lanes)
         return Block(
             layout, self._rings[module], self.rows[module], raw_layout, self._rewards, n_rows=rows, n_finals=finals
         )
 
-    def _room(self, module: int, written: int) -> Room:
-        """For a module's block, with so many rows that are there already."""
-        n_lanes = np.count_nonzero(self.table.module_L[self.table.live_lanes(range(len(self.table.envs)))] == module)
+    def _room(self, module: int, written: int, n_lanes: int) -> Room:
+        """For a module's block, with so many rows that are there already, and agents."""
         row_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self._layouts[module].leaves)
-        return self._expectation.room(module, written, int(n_lanes), row_bytes + BYTES_BESIDE)
+        return self._expectation.room(module, written, n_lanes, row_bytes + BYTES_BESIDE)
+
+    def _lanes_by_module(self) -> list[int]:
+        """How many lanes live, by module index."""
+        live = self.table.live_lanes(range(len(self.table.envs)))
+        n_lanes: list[int] = np.bincount(self.table.module_L[live], minlength=len(self.rows)).tolist()
+        return n_lanes
 
     def _grow(self, module: int, finals: bool) -> None:
         """There is no room for one more row (or final observation)."""
@@ -149,7 +154,7 @@ class RowStore:
 
     def activate(self, module: int) -> None:
         """Have room for a module's rows."""
-        self.blocks[module] = self._make_block(module)
+        self.blocks[module] = self._make_block(module, 0, self._lanes_by_module()[module])
         self.active = sorted([*self.active, module])
         self.on_activate(module)
 
@@ -167,8 +172,9 @@ class RowStore:
     def begin_call(self, steps: int | None, *, of_agents: bool = False) -> None:
         """Have room for a call of so many steps of envs, or of agents, before it begins; None: nobody knows."""
         self._expectation.begin_call(steps, of_agents=of_agents)
+        n_lanes = self._lanes_by_module()
         for module in self.active:
-            self.blocks[module].reserve(*self._room(module, self.rows[module].n))
+            self.blocks[module].reserve(*self._room(module, self.rows[module].n, n_lanes[module]))
 
     def connect(self) -> None:
         """Let the connectors make the recorded observations of those that have come since the last time."""
@@ -331,7 +337,7 @@ class RowStore:
         n_waiting = int(np.count_nonzero(rows >= self.acting_from[module]))
         self._expectation.note(module, self.rows[module].n, self.rows[module].n_finals)
         old.close()
-        block = self._make_block(module, len(rows))
+        block = self._make_block(module, len(rows), len(lanes))
         block.take(old, rows[order])
         place = np.empty_like(order)  # of each carried row in the new block; rows are grouped by lane, last to first
         place[order] = np.arange(len(order))

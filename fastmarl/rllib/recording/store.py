@@ -51,12 +51,12 @@ class RLlibStore(RowStore):
     def _make_scatter(self) -> RLlibScatter:
         return RLlibScatter(self.table, self._grow, self.rows, self._merge_flags)
 
-    def _make_block(self, module: int, written: int = 0) -> RLlibBlock:
+    def _make_block(self, module: int, written: int, n_lanes: int) -> RLlibBlock:
         def bind(block: RLlibBlock) -> None:
             self._layouts[module] = block.layout  # type: ignore[call-overload]
             self.scatter.bind_kinds(module, block.kinds)
 
-        rows, finals = self._room(module, written)
+        rows, finals = self._room(module, written, n_lanes)
         return RLlibBlock(
             self._layouts[module],  # type: ignore[arg-type]
             self._rings[module],
