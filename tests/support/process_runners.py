@@ -89,5 +89,6 @@ ODD_POLICIES = {
 
 
 def children():
-    """Worker processes of this process."""
-    return [child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())]
+    """Worker processes of this process. Ray's, which another test may have begun, end with the session."""
+    processes = ((child, " ".join(child.cmdline())) for child in psutil.Process().children())
+    return [child for child, command in processes if "resource_tracker" not in command and "/ray/" not in command]
