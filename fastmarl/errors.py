@@ -3,6 +3,8 @@
 The arguments of each constructor are its `args`, so every exception survives pickling.
 """
 
+import sys
+
 
 def shown(value: object) -> str:
     """A value for an error's text, shortened; whatever its `repr()` does, there is a text."""
@@ -18,6 +20,27 @@ class FastmarlError(Exception):
 
 class ConfigError(FastmarlError, ValueError):
     """An option has a value that can't be right."""
+
+
+class NotBuiltError(FastmarlError, ImportError):
+    """Compiled extensions are missing, as in a clone that is not built.
+
+    Args:
+        folder: that should have them.
+        names: of the extensions, one at least.
+    """
+
+    def __init__(self, folder: str, names: list[str]):
+        super().__init__(folder, list(names))
+
+    def __str__(self) -> str:
+        folder, (first, *others) = self.args
+        missing = f"{first} and {len(others)} more" if others else first
+        python = "{}.{}".format(*sys.version_info)
+        return (
+            f"compiled extensions are missing in {folder} ({missing}, for Python {python}): run `make build` or `pip "
+            "install -e .` in the clone; or run `pip install .` there, and Python in another folder"
+        )
 
 
 class MultiAgentEnvError(FastmarlError, RuntimeError):

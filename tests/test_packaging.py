@@ -2,9 +2,11 @@
 
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tarfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,42 @@ def test_the_addresses_of_a_project():
     for name in ("Documentation", "Changelog"):
         path = urls[name].removeprefix(f"{URL}/blob/main/")
         assert (ROOT / path).is_file()
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A folder with a package that has two stubs and no extensions."""
+    package = tmp_path / "fastmarl"
+    (package / "native").mkdir(parents=True)
+    for name in ("__init__.py", "errors.py", "version.py", "native/__init__.py"):
+        shutil.copy(ROOT / "fastmarl" / name, package / name)
+    for name in ("_one.pyi", "_two.pyi", "_two.cpython-30-other.so"):
+        (package / "native" / name).touch()
+    return tmp_path
+
+
+def what_importing_raises(clone, module):
+    """The last line of the traceback."""
+    command = [sys.executable, "-c", f"import {module}"]
+    result = subprocess.run(command, cwd=clone, env={"PYTHONPATH": str(clone)}, capture_output=True, text=True)
+    assert result.returncode == 1
+    return result.stderr.splitlines()[-1]
+
+
+def test_a_clone_that_is_not_built_says_how_to_build_it(clone):
+    line = what_importing_raises(clone, "fastmarl.native._one")
+    assert line.startswith("fastmarl.errors.NotBuiltError: compiled extensions are missing in ")
+    assert "(_one and 1 more, for Python 3." in line
+    assert "`make build`" in line and "`pip install .`" in line
+
+
+def test_other_import_errors_of_a_built_clone_stay(clone):
+    for name in ("_one", "_two"):
+        (clone / "fastmarl" / "native" / f"{name}{EXTENSION_SUFFIXES[0]}").write_text("no library")
+    assert what_importing_raises(clone, "fastmarl.native._one").startswith("ImportError: ")
+    assert what_importing_raises(clone, "fastmarl.native._three").startswith("ModuleNotFoundError: ")
+
+
+def test_every_extension_has_a_stub():
+    stubs = {path.stem for path in (ROOT / "fastmarl" / "native").glob("*.pyi")}
+    assert stubs == {path.stem for path in (ROOT / "src_ext").glob("*.pyx")}
