@@ -64,12 +64,17 @@ def test_sample_shows_what_was_sampled_and_draws_the_profile(tmp_path, capsys):
 
 
 def test_bench_writes_the_figures(tmp_path, capsys):
-    file = tmp_path / "new" / "figures.json"
+    file, table, picture = (tmp_path / "new" / name for name in ("figures.json", "table.md", "picture.png"))
     args = ["--env", "ready", "--config", '{"agents": 3}', "--num-envs", "2", "--rounds", "2", "--seconds", "0.01"]
-    assert cli.main(["bench", "efficiency", *args, "--json", str(file)]) == 0
+    files = ["--json", str(file), "--markdown", str(table), "--plot", str(picture)]
+    assert cli.main(["bench", "efficiency", *args, *files]) == 0
     assert "ready" in capsys.readouterr().out
-    (figures,) = json.loads(file.read_text())["figures"]
+    record = json.loads(file.read_text())
+    assert record["command"] == "bench efficiency"
+    (figures,) = record["figures"]
     assert (figures["agents"], figures["envs"], len(figures["rounds"])) == (3.0, 2, 2)
+    assert f"| ready | 3.0 | 2 | {figures['env_us']:.2f} |" in table.read_text()
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_parts_of_the_limit_add_up():

@@ -16,7 +16,8 @@ from fastmarl import cli
 from fastmarl.bench.peers import child, entries, report
 from fastmarl.bench.peers.child import Child, ChildError
 from fastmarl.bench.peers.entries import HALVES, Entry, Setting
-from fastmarl.bench.peers.measure import Pace, measure_setting, merged
+from fastmarl.bench.peers.measure import Pace, measure_setting
+from fastmarl.bench.records import RecordFile
 from fastmarl.cli import bench_peers
 
 JOURNAL = """
@@ -260,14 +261,15 @@ def test_ratios_to_what_was_not_measured_are_left_out():
     without = {**GIVEN, "results": [result("supersuit", 30), result("environment", 100)]}
     (cell,) = report.cells(without).values()
     assert (cell.to_ours, cell.to_limit) == (None, None)
-    assert "| SuperSuit and a PyTorch loop | 30 |" in report.markdown([without])
+    (table,) = report.tables({"settings": [without]})
+    assert "| SuperSuit and a PyTorch loop | 30 |" in table.as_markdown()
 
 
 def test_the_table_shows_everybody_the_quickest_first():
-    text = report.markdown([GIVEN, {**GIVEN, "num_envs": 1, "num_workers": 2}])
-    first, second = text.split("## simple_spread_v3, ")[1:]
-    assert second.startswith("2 workers")
-    rows = [line for line in first.splitlines() if line.startswith("| ")]
+    figures = {"settings": [GIVEN, {**GIVEN, "num_envs": 1, "num_workers": 2}]}
+    first, second = report.tables(figures)
+    assert (first.title, second.title) == ("simple_spread_v3, one process", "simple_spread_v3, 2 workers")
+    rows = first.as_markdown().splitlines()[2:]
     assert rows == [
         "|  | 8 envs |",
         "| --- | ---: |",
@@ -277,13 +279,18 @@ def test_the_table_shows_everybody_the_quickest_first():
         "| TorchRL | a \\| b |",
         "| Tianshou | tianshou is not installed |",
     ]
-    assert "- **SuperSuit and a PyTorch loop** (supersuit 3). one process, 8 envs: num_cpus 0." in text
+    assert "- **SuperSuit and a PyTorch loop** (supersuit 3). one process, 8 envs: num_cpus 0." in report.setups(
+        figures
+    )
 
 
-def test_a_setting_measured_again_replaces_the_old_figures():
+def test_a_setting_measured_again_replaces_the_old_figures(tmp_path):
     again = {**GIVEN, "results": []}
     other, free = {**GIVEN, "num_envs": 1}, {**GIVEN, "env": "free", "num_envs": 1}
-    assert merged([free, GIVEN], [other, again]) == [other, again, free]
+    file = tmp_path / "figures.json"
+    file.write_text(json.dumps({"settings": [free, GIVEN]}))
+    merged = RecordFile(file, "").merged({"settings": [other, again]}, {"settings": report.order})
+    assert merged == {"settings": [other, again, free]}
 
 
 def test_settings_leave_out_what_makes_no_sense():
@@ -315,12 +322,12 @@ def test_a_peer_runs_in_the_python_that_has_it(tmp_path):
         (["--python", f"supersuit={__file__}"], "is no program that can be run"),
         (["--envs-folder", "/no/such/folder"], "--envs-folder /no/such/folder: there is no such folder"),
         (["--workers", "2", "--envs", "3"], "--envs [3] --workers [2]: workers need simple_spread"),
-        (["--json", "FIGURES.json"], "not written by this benchmark"),
+        (["--json", "FIGURES.json"], "not figures of this benchmark: KeyError('env')"),
     ],
 )
 def test_what_does_not_exist_is_said_before_the_work(capsys, tmp_path, monkeypatch, args, message):
     monkeypatch.chdir(tmp_path)
-    Path("FIGURES.json").write_text("[]")
+    Path("FIGURES.json").write_text('{"settings": [{}]}')
     assert cli.main(["bench", "peers", *args]) == 1
     assert message in capsys.readouterr().err.replace("\n", " ")
 
@@ -381,16 +388,16 @@ def test_what_is_measured_is_kept_if_the_next_fails(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_command_measures_ours_and_keeps_what_the_file_has(tmp_path, capsys):
     file = tmp_path / "figures.json"
-    file.write_text(json.dumps({"settings": [GIVEN]}))
+    file.write_text(json.dumps({"settings": [GIVEN]}) + "\n")
     args = ["--peers", "fastmarl", "--env", "free", "--workers", "0", "--envs", "2", "--rounds", "1"]
     markdown, picture = tmp_path / "new" / "peers.md", tmp_path / "new" / "peers.png"
     files = ["--json", str(file), "--markdown", str(markdown), "--plot", str(picture)]
     assert cli.main(["bench", "peers", *args, "--seconds", "0.001", *files]) == 0
     assert "an environment that costs nothing, one process" in capsys.readouterr().out
-    written = json.loads(file.read_text())
-    assert "python" in written["versions"]
-    given, measured = written["settings"]
-    assert given == GIVEN
+    former, record = map(json.loads, file.read_text().splitlines())
+    assert former == {"settings": [GIVEN]}
+    (measured,) = record["settings"]
     assert [one["status"] for one in measured["results"]] == ["measured"] * 3
+    assert "simple_spread_v3, one process" in markdown.read_text() and "How each was set up" in markdown.read_text()
     assert "| fastmarl |" in markdown.read_text()
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fastmarl.bench.plots import OURS, open_frame
+from fastmarl.bench.plots import bars, picture
 from fastmarl.bench.tables import Table
 
 SUMMARY = (  # key of a figure, its name in the table, its format
@@ -37,8 +37,9 @@ def summary_table(title: str, figures: dict[str, Any]) -> Table:
 def stage_table(stage_ms: dict[str, float]) -> Table:
     """The milliseconds per tick of each stage, and its share."""
     total = sum(stage_ms.values()) or 1.0
-    rows = [(stage, f"{ms:.4f}", f"{ms / total:.1%}") for stage, ms in stage_ms.items()]
-    return Table("where the time goes", ("stage", "ms per tick", "share"), rows)
+    columns = {"stage": ("stage", ""), "ms": ("ms per tick", ".4f"), "share": ("share", ".1%")}
+    figures = [{"stage": stage, "ms": ms, "share": ms / total} for stage, ms in stage_ms.items()]
+    return Table.of("where the time goes", columns, figures)
 
 
 def sentence(figures: dict[str, Any]) -> str:
@@ -60,16 +61,9 @@ def sentence(figures: dict[str, Any]) -> str:
 
 def draw_stages(stage_ms: dict[str, float], title: str, path: Path) -> None:
     """The same as bars, in a picture."""
-    from matplotlib.figure import Figure
-
     total = sum(stage_ms.values()) or 1.0
-    figure = Figure(figsize=(7, 3.2), layout="constrained")
-    axes = figure.subplots()
-    bars = axes.barh(list(stage_ms), list(stage_ms.values()), color=OURS)
-    axes.bar_label(bars, [f" {ms / total:.1%}" for ms in stage_ms.values()])
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.set_xlabel("milliseconds per tick (one step of all envs)")
-    axes.set_title(title)
-    open_frame(axes)
-    figure.savefig(path, dpi=150)
+    with picture(path, 7, 3.2) as figure:
+        axes = figure.subplots()
+        bars(axes, [*stage_ms], [*stage_ms.values()], [f"{ms / total:.1%}" for ms in stage_ms.values()])
+        axes.set_xlabel("milliseconds per tick (one step of all envs)")
+        axes.set_title(title)

@@ -1,9 +1,12 @@
-"""A table of texts, which every command shows in the same way."""
+"""A table of texts, which every command shows in the same way, on the terminal and in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+Columns = Mapping[str, tuple[str, str]]  # key of a figure -> (heading, format)
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,15 @@ class Table:
     notes: Sequence[str] = ()
     """Lines below the table."""
 
+    @classmethod
+    def of(cls, title: str, columns: Columns, figures: Iterable[Mapping[str, Any]], notes: Sequence[str] = ()) -> Table:
+        """A row of each dict of figures; None is shown as a dash."""
+        rows = [
+            ["-" if row[key] is None else format(row[key], form) for key, (_, form) in columns.items()]
+            for row in figures
+        ]
+        return cls(title, [heading for heading, _ in columns.values()], rows, notes)
+
     def as_text(self) -> str:
         """The table in plain text."""
         heading = _stacked(self.heading)
@@ -24,6 +36,17 @@ class Table:
         rule = ["-" * (sum(widths) + 2 * (len(widths) - 1))] if heading else []
         lines = [*(_line(row, widths) for row in heading), *rule, *(_line(row, widths) for row in self.rows)]
         return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
+
+    def as_markdown(self) -> str:
+        """A section with the table; it must have a heading."""
+        heading, *rows = [[_in_a_cell(text) for text in row] for row in (self.heading, *self.rows)]
+        lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return "\n\n".join([*([f"## {self.title}"] if self.title else []), table, *self.notes])
+
+
+def _in_a_cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _stacked(heading: Sequence[str]) -> list[list[str]]:

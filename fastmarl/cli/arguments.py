@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fastmarl.bench.records import is_stream
 from fastmarl.errors import EnvCheckError
 
 ENV_HELP = (
@@ -89,21 +90,16 @@ def markdown_file(text: str) -> Path:
 
 def _output_file(text: str, suffixes: tuple[str, ...]) -> Path:
     path = Path(text)
-    if path.suffix.lower() not in suffixes and not _is_device(path):
+    if path.suffix.lower() not in suffixes and not is_stream(path):
         raise argparse.ArgumentTypeError(f"must end in {' or '.join(suffixes)}, got {text!r}")
     return path
-
-
-def _is_device(path: Path) -> bool:
-    """Whether this is there and neither a file nor a folder, as /dev/stdout is."""
-    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def check_writable(args: argparse.Namespace, error: Callable[[str], NoReturn]) -> None:
     """Call `error` if a file that the command is to write can't be written. Folders on its way are made."""
     for name in OUTPUTS:
         path = getattr(args, name, None)
-        if path is not None and not _is_device(path):
+        if path is not None and not is_stream(path):
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 is_new = not path.exists()

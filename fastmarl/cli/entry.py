@@ -7,8 +7,12 @@ import sys
 from collections.abc import Sequence
 
 import fastmarl
-from fastmarl.cli import bench_efficiency, bench_peers, bench_rllib, bench_scaling, check_env, info, sample
+from fastmarl.cli import check_env, info, sample
 from fastmarl.cli.arguments import Parser, check_writable
+from fastmarl.cli.bench_efficiency import EFFICIENCY
+from fastmarl.cli.bench_peers import PEERS
+from fastmarl.cli.bench_rllib import RLLIB
+from fastmarl.cli.bench_scaling import SCALING
 from fastmarl.cli.terminal import open_terminal
 from fastmarl.envs.packages import NEEDED, how_to_install
 from fastmarl.errors import FastmarlError
@@ -50,7 +54,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(title="commands", required=True)
     sample.add_parser(commands)
     benchmarks = commands.add_parser("bench", help="measure").add_subparsers(title="benchmarks", required=True)
-    for bench in (bench_efficiency, bench_rllib, bench_scaling, bench_peers):
+    for bench in (EFFICIENCY, RLLIB, SCALING, PEERS):
         bench.add_parser(benchmarks)
     check_env.add_parser(commands)
     info.add_parser(commands)

@@ -6,9 +6,9 @@ import argparse
 from time import perf_counter
 from typing import Any
 
+from fastmarl.bench.records import RecordFile
 from fastmarl.bench.sample_report import draw_stages, sentence, stage_table, summary_table
 from fastmarl.cli.arguments import ENV_HELP, add_env_arguments, json_file, natural, picture, positive, runner_config
-from fastmarl.cli.figures import save
 from fastmarl.cli.terminal import Terminal
 
 CALLS = 50  # of sample()
@@ -26,7 +26,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--worker-num-splits", type=positive, default=1, metavar="N", help="parts of the environments "
                         "that take turns: 2 has one stepped while actions are chosen for the other")  # fmt: skip
     parser.add_argument("--out", type=picture, metavar="PNG", help="write a picture of the stage profile")
-    parser.add_argument("--json", type=json_file, metavar="FILE", help="write the figures")
+    parser.add_argument("--json", type=json_file, metavar="FILE", help="add a record of this run: figures, commit, "
+                        "machine; one JSON object a line")  # fmt: skip
     parser.add_argument("--no-efficiency", action="store_true", help="do not measure a bare loop")
     parser.set_defaults(run=run, parser=parser)
 
@@ -46,6 +47,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
         import matplotlib  # noqa: F401  before the work, not after it
     torch.set_num_threads(1)
     config = runner_config(args, worker_num_splits=args.worker_num_splits, **_worker_options(args))
+    file = RecordFile(args.json, "sample")
     figures: dict[str, Any] = {}
     try:
         _sample(MultiAgentEnvRunner(config), args.steps, figures, terminal)
@@ -55,6 +57,8 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     finally:
         if figures:
             _report(args, figures, terminal)
+            about = {"env": args.env, "env_config": args.config, "num_envs": args.num_envs}
+            file.write({**about, **figures}, is_final=True)
     return 0
 
 
@@ -116,4 +120,3 @@ def _report(args: argparse.Namespace, figures: dict[str, Any], terminal: Termina
     if args.out:
         draw_stages(figures["stage_time_ms"], title, args.out)
         terminal.show(f"stage profile: {args.out}")
-    save(args.json, {"env": args.env, "env_config": args.config, "num_envs": args.num_envs, **figures})

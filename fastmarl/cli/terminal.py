@@ -40,8 +40,7 @@ class PlainTerminal:
     """Without rich. Progress is one line that is written over, and nothing where stderr is no terminal."""
 
     def show(self, *results: Table | str) -> None:
-        for result in results:
-            print(result.as_text() if isinstance(result, Table) else result)
+        print(*(result.as_text() if isinstance(result, Table) else result for result in results), sep="\n\n")
 
     @contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:

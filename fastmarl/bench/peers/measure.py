@@ -97,16 +97,3 @@ def _unmeasured(error: ChildError) -> dict[str, str]:
 def _batches(entries: Iterable[Entry], size: int) -> list[list[Entry]]:
     entries = list(entries)
     return [entries[i : i + size] for i in range(0, len(entries), size)]
-
-
-def merged(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Measured settings, in the order of `old`, with those of `new` in the place of their former figures.
-
-    A setting is taken as a whole: figures that were not taken in turn are not comparable.
-    """
-
-    def key(measured: dict[str, Any]) -> tuple:
-        return measured["env"], measured["num_workers"], measured["num_envs"]
-
-    by_key = {key(measured): measured for measured in (*old, *new)}
-    return [by_key[one] for one in sorted(by_key, key=lambda one: (one[0] != "spread", *one[1:]))]

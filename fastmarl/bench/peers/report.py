@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fastmarl.bench import plots
-from fastmarl.bench.peers.entries import ENV_KINDS, ENVIRONMENT, HALVES, NETWORK, OURS, TITLES
+from fastmarl.bench.peers.entries import ENV_KINDS, HALVES, OURS, TITLES
 from fastmarl.bench.peers.measure import MEASURED
+from fastmarl.bench.records import Figures, Row
+from fastmarl.bench.tables import Table
 
 LIMIT = "limit"
 LEGEND = (
@@ -29,7 +31,7 @@ class Cell:
     """Its speed / the limit's."""
 
 
-def cells(measured: dict[str, Any]) -> dict[str, Cell]:
+def cells(measured: Row) -> dict[str, Cell]:
     """By name of a sampler that was measured at this setting, "limit" among them.
 
     The limit is that of one process, 1 / (1 / environments + 1 / network): stepping the bare environments and asking
@@ -55,130 +57,111 @@ def _ratio(speeds: list[float], others: list[float] | None) -> float | None:
     return None if others is None else statistics.median(a / b for a, b in zip(speeds, others, strict=True))
 
 
-def tables(settings: list[dict[str, Any]]) -> list[tuple[str, list[list[str]]]]:
-    """(title, rows of texts, the heading first) for each environment and number of workers; the quickest come first.
+def order(measured: Row) -> tuple:
+    """Of a setting: what it is about, and where it stands among others.
 
-    A cell is "agent steps/s, x ours, of the limit"; who is not measured anywhere has a row that says why.
+    A setting is taken as a whole: figures that were not taken in turn are not comparable.
     """
-    return [(_title(of_table[0]), _rows(of_table)) for of_table in _by_table(settings)]
+    return measured["env"] != "spread", measured["num_workers"], measured["num_envs"]
 
 
-def markdown(settings: list[dict[str, Any]]) -> str:
-    """The tables, what each sampler was told, and the versions."""
-    parts = [LEGEND]
-    for title, rows in tables(settings):
-        parts.append(f"## {title}\n\n{_markdown_table(rows)}")
-    parts.append("## How each was set up\n\n" + "\n".join(_told(settings)))
-    return "\n\n".join(parts) + "\n"
+def tables(figures: Figures) -> list[Table]:
+    """One for each environment and number of workers; the quickest samplers come first.
+
+    A cell is "agent steps/s (x ours, of the limit)"; who is not measured anywhere has a row that says why.
+    """
+    return [Table(_title(of_table[0]), ["", *map(_envs, of_table)], _rows(of_table)) for of_table in _by_table(figures)]
 
 
-def _by_table(settings: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    grouped: dict[tuple, list[dict[str, Any]]] = {}
-    for measured in settings:
+def _by_table(figures: Figures) -> list[list[Row]]:
+    """Settings, the only section, that differ in the number of envs alone."""
+    grouped: dict[tuple, list[Row]] = {}
+    for measured in figures["settings"]:
         grouped.setdefault((measured["env"], measured["num_workers"]), []).append(measured)
     return [*grouped.values()]
 
 
-def _title(measured: dict[str, Any]) -> str:
+def _title(measured: Row) -> str:
     return f"{ENV_KINDS[measured['env']]}, {_processes(measured)}"
 
 
-def _processes(measured: dict[str, Any]) -> str:
+def _processes(measured: Row) -> str:
     workers = measured["num_workers"]
     return f"{workers} workers" if workers else "one process"
 
 
-def _envs(measured: dict[str, Any]) -> str:
+def _envs(measured: Row) -> str:
     return f"{measured['num_envs']} env{'s' * (measured['num_envs'] > 1)}"
 
 
-def _rows(of_table: list[dict[str, Any]]) -> list[list[str]]:
+def _rows(of_table: list[Row]) -> list[list[str]]:
     columns = [cells(measured) for measured in of_table]
+    halves = [entry.name for entry in HALVES]
     names = dict.fromkeys(result["peer"] for measured in of_table for result in measured["results"])
-    shown = [name for name in names if name not in (ENVIRONMENT.name, NETWORK.name)]
-    by_speed = sorted(
-        shown, key=lambda name: -max((c[name].agent_steps_per_second for c in columns if name in c), default=0)
-    )
-    heading = ["", *map(_envs, of_table)]
-    rows = [heading]
-    for name in (LIMIT, *by_speed):
+    best = {
+        name: max((column[name].agent_steps_per_second for column in columns if name in column), default=0.0)
+        for name in names
+        if name not in halves
+    }
+    rows = []
+    for name in (LIMIT, *sorted(best, key=lambda name: -best[name])):
         texts = [
-            _cell_text(column.get(name), name) or _why(name, measured)
+            _cell_text(column[name], name) if name in column else _why(name, measured)
             for column, measured in zip(columns, of_table, strict=True)
         ]
         rows.append(["bare loop" if name == LIMIT else TITLES.get(name, name), *texts])
     return rows
 
 
-def _cell_text(cell: Cell | None, name: str) -> str:
-    if cell is None:
-        return ""
+def _cell_text(cell: Cell, name: str) -> str:
     ratios = [cell.to_ours, None if name == LIMIT else cell.to_limit]
     told = ", ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None)
     return f"{cell.agent_steps_per_second:,.0f} ({told})" if told else f"{cell.agent_steps_per_second:,.0f}"
 
 
-def _why(name: str, measured: dict[str, Any]) -> str:
+def _why(name: str, measured: Row) -> str:
     for result in measured["results"]:
         if result["peer"] == name:
             return result["error"] if result["status"] != MEASURED else ""
     return "not measured"
 
 
-def _markdown_table(rows: list[list[str]]) -> str:
-    heading, *others = [[text.replace("|", "\\|") for text in row] for row in rows]
-    lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *others]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _told(settings: list[dict[str, Any]]) -> list[str]:
+def setups(figures: Figures) -> str:
     """A line for each sampler: versions, and how it was set up for the most envs of each number of workers."""
     versions: dict[str, str] = {}
     configs: dict[str, dict[str, str]] = {}
-    for measured in settings:
-        place = f"{measured['num_workers']} workers" if measured["num_workers"] else "one process"
+    for measured in figures["settings"]:
+        place = _processes(measured)
         for result in (result for result in measured["results"] if "config" in result):
             name = result["peer"]
             versions[name] = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
             config = ", ".join(f"{key} {value}" for key, value in result["config"].items())
             configs.setdefault(name, {})[place] = f"{place}, {measured['num_envs']} envs: {config}"
-    return [f"- **{TITLES[name]}** ({versions[name]}). {'. '.join(configs[name].values())}." for name in configs]
+    lines = [f"- **{TITLES[name]}** ({versions[name]}). {'. '.join(configs[name].values())}." for name in configs]
+    return "\n".join(["## How each was set up", "", *lines])
 
 
-def draw(settings: list[dict[str, Any]], path: Path) -> None:
-    """Write a PNG: bars of agent steps per second, a line of plots for each table, a plot for each number of envs."""
-    from matplotlib.figure import Figure
-
-    of_tables = _by_table(settings)
+def draw(figures: Figures, path: Path) -> None:
+    """Bars of agent steps per second, a line of plots for each table, a plot for each number of envs."""
+    of_tables = _by_table(figures)
     columns = max(map(len, of_tables))
-    figure = Figure(figsize=(4.3 * columns + 1, 2.9 * len(of_tables)), layout="constrained")
-    grid = figure.subplots(len(of_tables), columns, squeeze=False)
-    for line, of_table in zip(grid, of_tables, strict=True):
-        for i, axes in enumerate(line):
-            if i < len(of_table):
-                _draw_bars(axes, of_table[i])
-            else:
-                axes.set_axis_off()
-    figure.suptitle("agent steps per second; dashed: the bare loop, in one process", fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    with plots.picture(path, 4.3 * columns + 1, 2.9 * len(of_tables)) as figure:
+        for i, of_table in enumerate(of_tables):
+            for j, measured in enumerate(of_table, start=1):
+                _draw_bars(figure.add_subplot(len(of_tables), columns, i * columns + j), measured)
+        figure.suptitle("agent steps per second; dashed: the bare loop, in one process", fontsize=10)
 
 
-def _draw_bars(axes: Any, measured: dict[str, Any]) -> None:
+def _draw_bars(axes: Any, measured: Row) -> None:
     found = cells(measured)
     limit = found.pop(LIMIT, None)
     by_speed = sorted(found, key=lambda name: -found[name].agent_steps_per_second)
     colors = [plots.OURS if name.startswith(OURS) else plots.OTHERS for name in by_speed]
     speeds = [found[name].agent_steps_per_second for name in by_speed]
-    bars = axes.barh([TITLES[name] for name in by_speed], speeds, color=colors)
-    for label in axes.bar_label(bars, [f"{speed:,.0f}" for speed in speeds], padding=4, fontsize=8):
-        label.set_bbox(plots.LABEL_BOX)  # the dashed line may pass behind
+    plots.bars(axes, [TITLES[name] for name in by_speed], speeds, [f"{speed:,.0f}" for speed in speeds], colors)
     if limit is not None:
-        axes.axvline(limit.agent_steps_per_second, color=plots.LIMIT, linewidth=1, linestyle="--", zorder=0)
-    axes.invert_yaxis()
-    axes.margins(x=0.22)
+        plots.limit_line(axes, limit.agent_steps_per_second)
     axes.set_title(f"{ENV_KINDS[measured['env']]}\n{_processes(measured)}, {_envs(measured)}", fontsize=9)
     axes.tick_params(labelsize=8)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.locator_params(axis="x", nbins=4)
-    plots.open_frame(axes)

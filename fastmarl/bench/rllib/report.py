@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from fastmarl.bench.plots import OTHERS, OURS, open_frame
-from fastmarl.bench.tables import Table
+from fastmarl.bench.plots import OTHERS, OURS, log_scale, picture, ratio_bars
+from fastmarl.bench.records import Figures, Row
+from fastmarl.bench.tables import Columns, Table
 
-COLUMNS: dict[str, dict[str, tuple[str, str]]] = {  # section -> key of a figure -> (heading, format)
+COLUMNS: dict[str, Columns] = {  # of each section
     "cases": {
         "case": ("sample()", ""),
         "agents": ("agents", ""),
@@ -48,18 +49,15 @@ COLUMNS: dict[str, dict[str, tuple[str, str]]] = {  # section -> key of a figure
 }
 
 
-def table_of(section: str, figures: list[dict[str, Any]]) -> Table:
-    """One section's figures; what qualifies them stands below it."""
-    columns = COLUMNS[section]
-    rows = []
-    for row in figures:
-        values = ((row[key], form) for key, (_, form) in columns.items())
-        rows.append(["-" if value is None else f"{value:{form}}" for value, form in values])
-    heading = [text for text, _ in columns.values()]
-    return Table("", heading, rows, _notes(figures) if section == "cases" else ())
+def tables(figures: Figures) -> list[Table]:
+    """One for each section; what qualifies its figures stands below it."""
+    return [
+        Table.of("", COLUMNS[section], rows, _notes(rows) if section == "cases" else ())
+        for section, rows in figures.items()
+    ]
 
 
-def _notes(cases: list[dict[str, Any]]) -> list[str]:
+def _notes(cases: list[Row]) -> list[str]:
     few = [
         f"{row['case']}: RLlib's time is of {row['rllib_rounds']} round, not {row['rounds']}"
         for row in cases
@@ -68,40 +66,28 @@ def _notes(cases: list[dict[str, Any]]) -> list[str]:
     return few + [f"{row['case']}: RLlib's own loop, as {why}" for row in cases for why in row["slow_path_reasons"]]
 
 
-def draw(cases: list[dict[str, Any]], growth: list[dict[str, Any]], path: Path) -> None:
-    """Write a PNG: bars of the ratios; beside them, if growth was measured, time over steps a call (log-log)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10 if growth else 6, 3.6), layout="constrained")
-    bars, *others = figure.subplots(1, 1 + bool(growth), squeeze=False)[0]
-    _draw_ratios(bars, cases)
-    for lines in others:
-        _draw_growth(lines, growth)
-    for axes in figure.axes:
-        open_frame(axes)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+def draw(figures: Figures, path: Path) -> None:
+    """Bars of the ratios, and time over steps a call (log-log), whichever were measured."""
+    sections = [section for section in DRAWN if section in figures]
+    with picture(path, max(6, 5 * len(sections)), 3.6) as figure:
+        for place, section in enumerate(sections, start=1):
+            DRAWN[section](figure.add_subplot(1, len(sections), place), figures[section])
 
 
-def _draw_ratios(axes: Any, cases: list[dict[str, Any]]) -> None:
-    bars = axes.barh([row["case"] for row in cases], [row["ratio"] for row in cases], color=OURS)
-    axes.bar_label(bars, [f" {row['ratio']:.1f}x" for row in cases])
-    axes.axvline(1, color=OTHERS, linewidth=1)
-    axes.invert_yaxis()
-    axes.margins(x=0.15)
-    axes.set_xlabel("times as fast as RLlib's runner")
+def _draw_ratios(axes: Any, cases: list[Row]) -> None:
+    ratios = [row["ratio"] for row in cases]
+    ratio_bars(axes, [row["case"] for row in cases], ratios, "{:.1f}x", "times as fast as RLlib's runner")
 
 
-def _draw_growth(axes: Any, growth: list[dict[str, Any]]) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
+def _draw_growth(axes: Any, growth: list[Row]) -> None:
     for key, name, color in (("rllib_us", "RLlib", OTHERS), ("us", "fastmarl", OURS)):
         points = [(row["steps"], row[key]) for row in growth if row[key] is not None]
-        axes.loglog([steps for steps, _ in points], [us for _, us in points], "o-", color=color, label=name)
+        axes.plot([steps for steps, _ in points], [us for _, us in points], "o-", color=color, label=name)
     axes.set_xlabel("env steps in one call (CartPole, 8 x 8)")
     axes.set_ylabel("microseconds per agent step")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-        axis.set_minor_formatter(NullFormatter())
+        log_scale(axis, "{x:,.0f}")
     axes.legend(frameon=False)
+
+
+DRAWN = {"cases": _draw_ratios, "growth": _draw_growth}

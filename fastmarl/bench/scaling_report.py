@@ -1,0 +1,91 @@
+"""Tables and a picture of what `fastmarl bench scaling` measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastmarl.bench.plots import LABEL_BOX, LIMIT, OURS, log_scale, picture
+from fastmarl.bench.records import Figures, Row
+from fastmarl.bench.tables import Table
+
+TITLES = {
+    "agents": "agents in each of 16 envs",
+    "envs": "envs of 4 agents",
+    "network": "units in each of two layers, 4 agents x 256 envs",
+    "workers": "worker processes (0: none), simple_spread, 16 envs",
+}
+COLUMNS = {  # beside the size
+    "agent_steps_per_second": ("agent steps/s", ",.0f"),
+    "runner_us": ("µs per agent step", ".3f"),
+    "limit_us": ("bare loop", ".3f"),
+    "efficiency": ("relative\nspeed", ".2f"),
+    "own_efficiency": ("own", ".2f"),
+}
+
+
+def order(row: Row) -> tuple:
+    """What it is about, and where it stands among others.
+
+    Raises:
+        ValueError: there is no such series.
+    """
+    return [*TITLES].index(row["series"]), row["size"]
+
+
+def by_name(figures: Figures) -> dict[str, list[Row]]:
+    """Name of a series -> its rows; the only section is "series"."""
+    of_series: dict[str, list[Row]] = {}
+    for row in figures["series"]:
+        of_series.setdefault(row["series"], []).append(row)
+    return of_series
+
+
+def tables(figures: Figures) -> list[Table]:
+    """One for each series; times in microseconds."""
+    return [Table.of("", {"size": (TITLES[name], ",d"), **COLUMNS}, rows) for name, rows in by_name(figures).items()]
+
+
+def draw(figures: Figures, path: Path) -> None:
+    """Agent steps per second of runner and bare loop for each series, with the relative speed at each point."""
+    series = by_name(figures)
+    columns = min(2, len(series))
+    lines = -(-len(series) // columns)
+    with picture(path, 5 * columns, 3.4 * lines) as figure:
+        for place, (name, of_series) in enumerate(series.items(), start=1):
+            _draw_series(figure.add_subplot(lines, columns, place), name, of_series)
+
+
+def _draw_series(axes: Any, name: str, rows: list[Row]) -> None:
+    from matplotlib.ticker import EngFormatter, NullLocator
+
+    sizes = [row["size"] for row in rows]
+    speeds = [row["agent_steps_per_second"] for row in rows]
+    axes.plot(sizes, [1e6 / row["limit_us"] for row in rows], "--", color=LIMIT, label="bare loop")
+    axes.plot(sizes, speeds, "o-", color=OURS, label="fastmarl, with its relative speed")
+    for i, (size, speed, row) in enumerate(zip(sizes, speeds, rows, strict=True)):
+        rises = speed < speeds[min(i + 1, len(speeds) - 1)]  # then the curve is to the right of a label above it
+        falls = speed < speeds[max(i - 1, 0)]
+        axes.annotate(
+            f"{row['efficiency']:.2f}",
+            (size, speed),
+            xytext=(4 * falls - 4 * rises, 8),
+            textcoords="offset points",
+            ha="right" if rises else "left" if falls else "center",
+            fontsize=8,
+            bbox=LABEL_BOX,
+        )
+    if name == "workers":
+        axes.set_ylim(0, 1.4 * max(speeds))
+        axes.yaxis.set_major_formatter(EngFormatter())
+    else:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        log_scale(axes.yaxis, EngFormatter())
+        axes.margins(y=0.3)
+    axes.margins(x=0.12)
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.set_xlabel(TITLES[name], fontsize=9)
+    axes.set_ylabel("agent steps per second", fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.legend(frameon=False, fontsize=8)

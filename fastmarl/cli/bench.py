@@ -1,0 +1,77 @@
+"""What the commands of `fastmarl bench` share: what is measured is shown, and goes to files, as far as it came."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastmarl.bench.records import Figures, Orders, RecordFile, Row
+from fastmarl.bench.tables import Table
+from fastmarl.cli.arguments import json_file, markdown_file, picture, positive, seconds
+from fastmarl.cli.terminal import Terminal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """One command."""
+
+    name: str
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    """Those of this benchmark alone."""
+    measure: Callable[[argparse.Namespace, Callable[[str], None]], Iterator[tuple[str, Row]]]
+    """Yields a section and a row of it whenever one is measured; tells the function what is being measured. Raises a
+    ConfigError before that if the arguments don't fit."""
+    tables: Callable[[Figures], list[Table]]
+    draw: Callable[[Figures, Path], None]
+    above: str = ""
+    """Stands above the tables."""
+    below: Callable[[Figures], str] = lambda figures: ""
+    """Stands below them in Markdown."""
+    orders: Orders = field(default_factory=dict)
+    """Of sections in which pictures and Markdown have the latest rows of all runs in the file of --json."""
+
+    def add_parser(self, commands: Any) -> None:
+        """Add the command."""
+        parser = commands.add_parser(self.name, help=self.help)
+        self.add_arguments(parser)
+        parser.add_argument("--json", type=json_file, metavar="FILE", help="add a record of this run: figures, commit, "
+                            "machine; one JSON object a line")  # fmt: skip
+        parser.add_argument("--markdown", type=markdown_file, metavar="FILE", help="write the tables")
+        parser.add_argument("--plot", type=picture, metavar="PNG", help="draw the figures")
+        parser.set_defaults(run=self.run, parser=parser)
+
+    def run(self, args: argparse.Namespace, terminal: Terminal) -> int:
+        """Measure, record, show, write and draw; after Ctrl-C or an error what was measured until then."""
+        file = RecordFile(args.json, f"bench {self.name}")
+        file.merged({}, self.orders)  # a wrong file is found before the work
+        if args.plot:
+            import matplotlib  # noqa: F401  as is a missing package
+        figures: Figures = {}
+        try:
+            with terminal.status("measuring ...") as progress:
+                for section, row in self.measure(args, progress):
+                    figures.setdefault(section, []).append(row)
+                    file.write(figures, is_final=False)
+        finally:
+            if figures:
+                terminal.show(*filter(None, [self.above]), *self.tables(figures))
+                file.write(figures, is_final=True)
+                self._write(args, file.merged(figures, self.orders))
+        return 0
+
+    def _write(self, args: argparse.Namespace, figures: Figures) -> None:
+        if args.markdown:
+            parts = [self.above, *(table.as_markdown() for table in self.tables(figures)), self.below(figures)]
+            args.markdown.write_text("\n\n".join(filter(None, parts)) + "\n")
+        if args.plot:
+            self.draw(figures, args.plot)
+
+
+def add_pace(parser: argparse.ArgumentParser, rounds: int, duration: float) -> None:
+    """--rounds and --seconds."""
+    parser.add_argument("--rounds", type=positive, default=rounds, help="default %(default)s")
+    parser.add_argument("--seconds", type=seconds, default=duration, help="of each measurement (default %(default)s)")
