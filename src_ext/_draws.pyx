@@ -1,11 +1,12 @@
-"""Choices drawn from logits in one call, for the few rows of a step: NumPy's calls would take longer than the draws.
+"""Actions from logits in one call, for the few rows of a step, where calls of torch or NumPy would take longer.
 
-The same as `fastmarl.kernels.sample.sample_choices` with the numbers that `Generator.random()` gives.
+Both faces draw here, from the random numbers of a NumPy Generator.
 """
 cimport numpy as cnp
+import math
 import numpy as np
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.math cimport INFINITY, NAN, exp, isfinite, log
+from libc.math cimport INFINITY, NAN, exp, isfinite, isnan, log
 
 cnp.import_array()
 
@@ -19,82 +20,132 @@ ctypedef fused integer:
     int
     cnp.int64_t
 
+cdef double HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
-cdef class ChoiceDraws:
-    """Draws from categorical distributions.
+
+cdef class ActionDraws:
+    """Draws actions, or takes the likeliest. Arrays that it returns are written to again by the next call.
 
     Args:
-        rng: a Generator that no other thread uses: one number is taken for each choice.
-        nvec: number of choices of each part of an action, whose logits stand in a row; None: actions have no parts,
-            and as many choices as there are logits.
+        shape: of an action; None: one axis.
+        dtype: of actions.
+        n_logits: see below.
+
+    Attributes:
+        n_logits: how many it takes for an action; None: any number.
     """
-    cdef object _rng
-    cdef bitgen_t *_numbers
-    cdef list _nvec
-    cdef Py_ssize_t _k                      # logits a row, if actions have parts
+    cdef readonly object n_logits
+    cdef object _shape, _dtype
+    cdef Py_ssize_t _width                              # n_logits; -1: any number
+    cdef cnp.ndarray _action_memory, _logp_memory       # what was ever enough is kept
+    cdef cnp.ndarray _actions, _logp
+    cdef Py_ssize_t _n, _k                              # rows that these have, and numbers a row
 
-    def __init__(self, rng, nvec):
-        bits = rng.bit_generator
-        self._rng = bits
-        self._numbers = <bitgen_t*>PyCapsule_GetPointer(bits.capsule, "BitGenerator")
-        self._nvec = None if nvec is None else list(nvec)
-        self._k = 0 if nvec is None else sum(nvec)
+    def __init__(self, shape, dtype, n_logits):
+        self._shape, self._dtype, self.n_logits = shape, dtype, n_logits
+        self._action_memory, self._logp_memory = np.empty(0, dtype), np.empty(0, np.float32)
+        self._n, self._width = -1, -1 if n_logits is None else n_logits
 
-    def draw(self, cnp.ndarray logits not None):
-        """(actions int32 [n] or [n, parts], their log-probabilities float32 [n]) for float32 [n, k], C-contiguous.
+    def sample(self, logits not None):
+        """(actions [n, *shape], their log-probabilities float32 [n]) for [n, k] of any kind of number.
 
-        Of a row with a part that has NaN or +inf, the log-probability is NaN.
+        The log-probability is NaN where actions are, or a choice has NaN or +inf among its logits.
 
         Raises:
-            ValueError: these are no such logits.
+            ValueError: there are not as many logits as an action takes.
         """
-        if cnp.PyArray_TYPE(logits) != cnp.NPY_FLOAT32 or not cnp.PyArray_ISCARRAY_RO(logits) \
-                or cnp.PyArray_NDIM(logits) != 2:
-            raise ValueError(f"expected float32 [n, k], C-contiguous, got {logits.dtype} {(<object>logits).shape}")
-        cdef cnp.npy_intp[2] shape
-        shape[0], shape[1] = cnp.PyArray_DIM(logits, 0), 1 if self._nvec is None else len(self._nvec)
-        cdef cnp.ndarray actions = cnp.PyArray_EMPTY(1 if self._nvec is None else 2, shape, cnp.NPY_INT32, 0)
-        cdef cnp.ndarray logp = cnp.PyArray_EMPTY(1, shape, cnp.NPY_FLOAT32, 0)
-        self._draw_rows(logits, <int*>cnp.PyArray_DATA(actions), <float*>cnp.PyArray_DATA(logp))
-        return actions, logp
+        self._act(self._checked(logits), True)
+        return self._actions, self._logp
 
-    def draw_into(
-        self,
-        cnp.ndarray logits not None,    # IN  [n, k], of any kind of number
-        cnp.ndarray actions not None,   # OUT int64, of n actions
-        cnp.ndarray logp not None,      # OUT float32 [n]
-    ):
-        """The same, in memory of the caller's. Raises ValueError if it does not fit the logits."""
-        cdef Py_ssize_t n = len(logits), n_parts = 1 if self._nvec is None else len(self._nvec)
-        if cnp.PyArray_TYPE(actions) != cnp.NPY_INT64 or not cnp.PyArray_ISCARRAY(actions) \
-                or cnp.PyArray_SIZE(actions) != n * n_parts or cnp.PyArray_TYPE(logp) != cnp.NPY_FLOAT32 \
-                or not cnp.PyArray_ISCARRAY(logp) or cnp.PyArray_SIZE(logp) != n:
-            raise ValueError(f"expected room for {n} actions of {n_parts} int64, and float32 log-probabilities, got "
-                             f"{actions.dtype} {(<object>actions).shape} and {logp.dtype} {(<object>logp).shape}")
-        if cnp.PyArray_NDIM(logits) != 2:
-            raise ValueError(f"expected logits [n, k], got {(<object>logits).shape}")
+    def likeliest(self, logits not None):
+        """The most likely actions [n, *shape], of equals the first. Raises ValueError, too."""
+        self._act(self._checked(logits), False)
+        return self._actions
+
+    cdef int _act(self, cnp.ndarray logits, bint draws) except -1:
+        """Write the actions of float32 [n, k], C-contiguous, and if they are drawn their log-probabilities."""
+        raise NotImplementedError
+
+    cdef cnp.ndarray _checked(self, cnp.ndarray logits):
+        """As float32, C-contiguous."""
+        if cnp.PyArray_NDIM(logits) != 2 or 0 <= self._width != cnp.PyArray_DIM(logits, 1):
+            raise ValueError(f"expected logits [n, {self.n_logits or 'k'}], got {(<object>logits).shape}")
         if cnp.PyArray_TYPE(logits) != cnp.NPY_FLOAT32 or not cnp.PyArray_ISCARRAY_RO(logits):
-            logits = np.ascontiguousarray(logits, np.float32)
-        self._draw_rows(logits, <cnp.int64_t*>cnp.PyArray_DATA(actions), <float*>cnp.PyArray_DATA(logp))
+            return np.ascontiguousarray(logits, np.float32)
+        return logits
 
-    cdef int _draw_rows(self, cnp.ndarray logits, integer *action, float *log_p) except -1:
-        cdef const float *values = <float*>cnp.PyArray_DATA(logits)
-        cdef Py_ssize_t n = cnp.PyArray_DIM(logits, 0), k = cnp.PyArray_DIM(logits, 1), i
-        cdef Py_ssize_t size
-        cdef double of_row
-        if self._nvec is not None and k != self._k:
-            raise ValueError(f"expected {self._k} logits a row, got {k}")
-        for i in range(n):
-            if self._nvec is None:
-                log_p[i] = <float>self._draw(values + i * k, k, action + i)
-                continue
-            of_row = 0.0
-            for size in self._nvec:
-                of_row += self._draw(values, size, action)
-                values += size
-                action += 1
-            log_p[i] = <float>of_row
+    cdef int _make_room(self, Py_ssize_t n, Py_ssize_t k) except -1:
+        """For n actions of k numbers."""
+        if n == self._n and k == self._k:
+            return 0
+        self._n = -1        # until all of it fits
+        if n * k > cnp.PyArray_SIZE(self._action_memory) or n > cnp.PyArray_SIZE(self._logp_memory):
+            self._action_memory, self._logp_memory = np.empty(n * k, self._dtype), np.empty(n, np.float32)
+        self._actions = self._action_memory[: n * k].reshape((n, k) if self._shape is None else (n, *self._shape))
+        self._logp = self._logp_memory[:n]
+        self._n, self._k = n, k
         return 0
+
+
+cdef class ChoiceDraws(ActionDraws):
+    """For Discrete and MultiDiscrete: integers, by one uniform number for each choice.
+
+    Args:
+        rng: a Generator that no other thread uses.
+        nvec: number of choices of each part of an action, whose logits stand in a row; None: one part, with as many
+            choices as there are logits.
+        shape: of an action, by default () without `nvec`, else one axis.
+        dtype: int64 or int32.
+    """
+    cdef object _bits
+    cdef bitgen_t *_numbers
+    cdef cnp.ndarray _nvec
+    cdef bint _is_wide
+
+    def __init__(self, rng, nvec=None, shape=None, dtype=np.int64):
+        ActionDraws.__init__(self, () if nvec is None else shape, dtype, None if nvec is None else sum(nvec))
+        self._bits = rng.bit_generator
+        self._numbers = <bitgen_t*>PyCapsule_GetPointer(self._bits.capsule, "BitGenerator")
+        self._nvec = None if nvec is None else np.array(nvec, np.intp)
+        self._is_wide = np.dtype(dtype) == np.int64
+
+    cdef int _act(self, cnp.ndarray logits, bint draws) except -1:
+        cdef Py_ssize_t n = cnp.PyArray_DIM(logits, 0), k = cnp.PyArray_DIM(logits, 1)
+        cdef Py_ssize_t n_parts = 1 if self._nvec is None else cnp.PyArray_SIZE(self._nvec)
+        cdef const Py_ssize_t *sizes = &k if self._nvec is None else <Py_ssize_t*>cnp.PyArray_DATA(self._nvec)
+        self._make_room(n, n_parts)
+        cdef const float *values = <float*>cnp.PyArray_DATA(logits)
+        cdef float *logp = <float*>cnp.PyArray_DATA(self._logp)
+        cdef void *actions = cnp.PyArray_DATA(self._actions)
+        if self._is_wide:
+            self._choose(values, n, sizes, n_parts, draws, <cnp.int64_t*>actions, logp)
+        else:
+            self._choose(values, n, sizes, n_parts, draws, <int*>actions, logp)
+        return 0
+
+    cdef void _choose(
+        self,
+        const float *logits,        # IN  [n, sum of sizes]
+        Py_ssize_t n,
+        const Py_ssize_t *sizes,    # IN  [n_parts]
+        Py_ssize_t n_parts,
+        bint draws,
+        integer *action,            # OUT [n, n_parts]
+        float *logp,                # OUT [n], if they are drawn
+    ) noexcept:
+        cdef Py_ssize_t i, part
+        cdef double of_row
+        for i in range(n):
+            of_row = 0.0
+            for part in range(n_parts):
+                if draws:
+                    of_row += self._draw(logits, sizes[part], action)
+                else:
+                    action[0] = <integer>_greatest(logits, sizes[part])
+                logits += sizes[part]
+                action += 1
+            if draws:
+                logp[i] = <float>of_row
 
     cdef double _draw(
         self,
@@ -121,3 +172,54 @@ cdef class ChoiceDraws:
             if reached > uniform * total:
                 break
         return logits[action[0]] - highest - log(total)
+
+
+cdef Py_ssize_t _greatest(const float *logits, Py_ssize_t k) noexcept:
+    """The first of the greatest; NaN is greater than all."""
+    cdef Py_ssize_t j, best = 0
+    for j in range(1, k):
+        if isnan(logits[best]):
+            break
+        if not logits[j] <= logits[best]:
+            best = j
+    return best
+
+
+cdef class GaussianDraws(ActionDraws):
+    """For Box: float32 actions, by one normal number for each; logits are means, then log standard deviations.
+
+    Args:
+        rng: a Generator.
+        shape: of an action; None: one axis.
+    """
+    cdef object _standard_normal
+
+    def __init__(self, rng, shape=None):
+        ActionDraws.__init__(self, shape, np.float32, None if shape is None else 2 * math.prod(shape))
+        self._standard_normal = rng.standard_normal
+
+    cdef int _act(self, cnp.ndarray logits, bint draws) except -1:
+        cdef Py_ssize_t i, j, n = cnp.PyArray_DIM(logits, 0), width = cnp.PyArray_DIM(logits, 1), k = width // 2
+        self._make_room(n, k)
+        if draws:
+            self._standard_normal(None, np.float32, self._actions)
+        cdef const float *mean = <float*>cnp.PyArray_DATA(logits)
+        cdef float *action = <float*>cnp.PyArray_DATA(self._actions)
+        cdef float *logp = <float*>cnp.PyArray_DATA(self._logp)
+        cdef double noise, log_std, of_row
+        for i in range(n):
+            of_row = 0.0
+            for j in range(k):
+                if draws:
+                    noise, log_std = action[j], mean[k + j]
+                    action[j] = <float>(mean[j] + noise * exp(log_std))
+                    of_row -= 0.5 * noise * noise + log_std + HALF_LOG_2PI
+                    if isnan(action[j]):
+                        of_row = NAN
+                else:
+                    action[j] = mean[j]
+            if draws:
+                logp[i] = <float>of_row
+            mean += width
+            action += k
+        return 0

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.acting.draws import make_action_sampler
+from fastmarl.acting.draws import make_draws
 from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls
-from fastmarl.kernels.sample import sample_choices_numpy
-from fastmarl.native._draws import ChoiceDraws
+from fastmarl.native._draws import ChoiceDraws, GaussianDraws
 
 SPACES = [
     gym.spaces.Discrete(4),
@@ -28,7 +27,7 @@ def space(request):
 
 
 def sampler_of(space, seed=0):
-    return make_action_sampler(get_action_dist_cls(space), np.random.default_rng(seed))
+    return make_draws(get_action_dist_cls(space), np.random.default_rng(seed))
 
 
 def random_logits(rng, space, n):
@@ -85,28 +84,87 @@ def copied(arrays):
     return [array.copy() for array in arrays]
 
 
-@pytest.mark.parametrize("space", SPACES[:3], ids=str)
-def test_choices_are_drawn_as_numpy_draws_them(rng, space):
-    logits = random_logits(rng, space, 40)
-    actions, logp = sampler_of(space).sample(logits)
-    nvec_P = np.atleast_1d(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec.ravel())
-    expected, expected_logp = np.empty((40, len(nvec_P)), np.int64), np.empty(40, np.float32)
-    uniform = np.random.default_rng(0).random(expected.shape)
-    sample_choices_numpy(logits, nvec_P, uniform, expected, expected_logp)
-    np.testing.assert_array_equal(actions.reshape(40, -1), expected)
-    np.testing.assert_allclose(logp, expected_logp, rtol=1e-6)
+def choices_by_numpy(logits, nvec, uniform):
+    """(actions [n, parts], log-probabilities [n]) by inverting cumulative distributions."""
+    actions, logp = np.empty(uniform.shape, np.int64), np.zeros(len(logits))
+    for i, row in enumerate(logits.astype(np.float64)):
+        for part, scores in enumerate(np.split(row, np.cumsum(nvec)[:-1])):
+            weights = np.exp(scores - scores.max())
+            reached = np.cumsum(weights)
+            chosen = np.flatnonzero(reached > uniform[i, part] * reached[-1])
+            actions[i, part] = action = chosen[0] if len(chosen) else 0
+            logp[i] += scores[action] - scores.max() - math.log(reached[-1]) if reached[-1] > 0 else np.nan
+    return actions, logp
 
 
-def test_choices_are_only_written_where_there_is_room(rng):
-    logits, (actions, logp) = np.zeros((3, 4), np.float32), (np.empty((3, 1), np.int64), np.empty(3, np.float32))
-    draws = ChoiceDraws(rng, None)
-    draws.draw_into(logits.astype(float), actions, logp)
-    bad = [(actions[:2], logp), (actions, logp[:2]), (actions.astype(np.int32), logp), (actions, logp.astype(float))]
-    for wrong in [*bad, (actions[::-1], logp), (actions, np.zeros(6, np.float32)[::2])]:
-        with pytest.raises(ValueError, match="expected room for 3 actions of 1"):
-            draws.draw_into(logits, *wrong)
-    with pytest.raises(ValueError, match=r"expected logits \[n, k\], got \(3,\)"):
-        draws.draw_into(logits[:, 0], actions, logp)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("nvec", [None, [2, 1, 4]])
+def test_choices_are_those_of_numpy(rng, nvec, dtype):
+    """Row by row, also where nothing or all can be drawn, or nothing is right."""
+    k, parts = (5, 1) if nvec is None else (7, 3)
+    logits = rng.normal(size=(300, k)).astype(np.float32) * rng.choice([0.1, 1, 100, 1e4], (300, 1)).astype(np.float32)
+    logits[100:, 1:][rng.random((200, k - 1)) < 0.3] = -np.inf
+    logits[100:, [2, 3]] = 0
+    logits[:6, 0] = -np.inf, np.inf, np.nan, -1e30, 1e30, 0
+    logits[6] = -np.inf
+    got, logp = ChoiceDraws(np.random.default_rng(1), nvec, dtype=dtype).sample(logits)
+    with np.errstate(invalid="ignore"):
+        want, want_logp = choices_by_numpy(logits, nvec or [k], np.random.default_rng(1).random((300, parts)))
+    assert got.shape == ((300,) if nvec is None else (300, parts)) and got.dtype == dtype
+    assert np.array_equal(got.reshape(300, parts), want) and np.isnan(logp[[1, 2, 6]]).all()
+    np.testing.assert_allclose(logp, want_logp, rtol=1e-6, atol=1e-6)
+
+
+def test_choices_are_distributed_as_softmax(rng):
+    logits, nvec, n = np.array([0.0, 1.0, -np.inf, 2.0, 0.5, -0.5], np.float32), [4, 2], 200_000
+    actions, logp = ChoiceDraws(rng, nvec).sample(np.tile(logits, (n, 1)))
+    of_parts = [np.exp(part) / np.exp(part).sum() for part in np.split(logits, [4])]
+    expected = np.outer(*of_parts).ravel()  # of both parts together: they must not depend on each other
+    observed = np.bincount(actions[:, 0] * 2 + actions[:, 1], minlength=8)
+    possible = expected > 0
+    chi_square = ((observed - n * expected)[possible] ** 2 / (n * expected[possible])).sum()
+    assert not observed[~possible].any()
+    assert chi_square < 37  # 5 degrees of freedom: less than once in a million runs
+    np.testing.assert_allclose(np.exp(logp), expected[actions[:, 0] * 2 + actions[:, 1]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("nvec", [[5], [2, 1, 3]])
+def test_of_equals_the_first_is_the_likeliest_and_nan_is_above_all(rng, nvec):
+    logits = rng.integers(-2, 2, (300, sum(nvec))).astype(np.float32)
+    logits[rng.random(logits.shape) < 0.2] = -np.inf
+    logits[rng.random(logits.shape) < 0.1] = np.nan
+    expected = [part.argmax(1) for part in np.split(logits, np.cumsum(nvec)[:-1], axis=1)]
+    np.testing.assert_array_equal(ChoiceDraws(rng, nvec).likeliest(logits), np.stack(expected, 1))
+
+
+@pytest.mark.parametrize("draws", [ChoiceDraws, GaussianDraws])
+def test_logits_may_be_of_any_kind_but_not_of_another_size(rng, draws):
+    logits = rng.normal(size=(4, 6)).astype(np.float32)
+    whole, odd = (copied(draws(np.random.default_rng(2)).sample(each)) for each in (logits, np.asfortranarray(logits)))
+    again = draws(np.random.default_rng(2)).sample(logits.astype(np.float64))
+    for want, *others in zip(whole, odd, again, strict=True):
+        assert all(other.tobytes() == want.tobytes() for other in others)
+    for unfit in (logits[0], logits[:, :5]):
+        with pytest.raises(ValueError, match=r"expected logits \[n, 6\], got"):
+            draws(rng, *([[2, 4]] if draws is ChoiceDraws else [(3,)])).sample(unfit)
+
+
+@pytest.mark.parametrize(("n", "k"), [(0, 2), (1, 1), (100, 3)])
+def test_real_actions_are_means_and_normal_numbers(rng, n, k):
+    logits = rng.normal(size=(n, 2 * k)).astype(np.float32)
+    actions, logp = GaussianDraws(np.random.default_rng(4)).sample(logits)
+    noise = np.random.default_rng(4).standard_normal((n, k), np.float32).astype(np.float64)
+    mean, log_std = np.split(logits.astype(np.float64), 2, axis=1)
+    np.testing.assert_allclose(actions, mean + noise * np.exp(log_std), rtol=1e-6, atol=1e-6)
+    want_logp = -(0.5 * noise**2 + log_std + 0.5 * math.log(2 * math.pi)).sum(1)
+    np.testing.assert_allclose(logp, want_logp, rtol=1e-6, atol=1e-6)
+
+
+def test_what_is_no_action_has_no_probability(rng):
+    logits = np.zeros((3, 4), np.float32)
+    logits[1, 1], logits[2, 0] = np.nan, np.inf
+    actions, logp = GaussianDraws(rng).sample(logits)
+    assert np.isnan(actions).any(1).tolist() == np.isnan(logp).tolist() == [False, True, False]
 
 
 def test_gaussian_actions_are_normal():
@@ -131,4 +189,4 @@ def test_other_kinds_are_left_to_torch():
 
     rng = np.random.default_rng(0)
     for kind in (Own, OwnChoice, *map(get_action_dist_cls, (gym.spaces.MultiBinary(2), gym.spaces.Tuple(SPACES[:1])))):
-        assert make_action_sampler(kind, rng) is None
+        assert make_draws(kind, rng) is None

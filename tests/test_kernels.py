@@ -48,14 +48,6 @@ from fastmarl.kernels.rows import (
     take_rows,
     take_rows_numpy,
 )
-from fastmarl.kernels.sample import (
-    likeliest_choices,
-    likeliest_choices_numpy,
-    sample_choices,
-    sample_choices_numpy,
-    sample_gaussian,
-    sample_gaussian_numpy,
-)
 
 
 def versions(kernel):
@@ -177,65 +169,6 @@ def test_discount_matches_numpy(rng, kernel, lengths, dtype, rtol, gamma):
     assert not np.isnan(got).any()
 
 
-def drawn(kernel, logits, nvec, uniform):
-    actions, logp = np.full((len(logits), len(nvec)), -9), np.full(len(logits), 9.0, np.float32)
-    kernel(logits, np.array(nvec), uniform, actions, logp)
-    return actions, logp
-
-
-@versions(sample_choices)
-@pytest.mark.parametrize(("n", "nvec"), [(0, [3]), (1, [1]), (257, [5]), (257, [2, 1, 4])])
-@pytest.mark.parametrize("scale", [1, 1e4])
-def test_sample_choices_matches_numpy(rng, kernel, n, nvec, scale):
-    logits = (rng.normal(size=(n, sum(nvec))) * scale).astype(np.float32)
-    logits[rng.random(logits.shape) < 0.3] = -np.inf
-    starts = np.cumsum([0, *nvec[:-1]])
-    logits[:, starts] = np.where(np.isinf(logits[:, starts]), 0, logits[:, starts])
-    uniform = rng.random((n, len(nvec)))
-    expected, got = (drawn(each, logits, nvec, uniform) for each in (sample_choices_numpy, kernel))
-    np.testing.assert_array_equal(got[0], expected[0])
-    np.testing.assert_allclose(got[1], expected[1], rtol=1e-6, atol=1e-6)
-    assert np.isfinite(np.take_along_axis(logits, starts + got[0], 1)).all()
-
-
-def test_sample_choices_are_distributed_as_softmax(rng):
-    logits, nvec = np.array([0.0, 1.0, -np.inf, 2.0, 0.5, -0.5], np.float32), [4, 2]
-    n = 200_000
-    actions, logp = drawn(sample_choices, np.tile(logits, (n, 1)), nvec, rng.random((n, 2)))
-    of_parts = [np.exp(part) / np.exp(part).sum() for part in np.split(logits, [4])]
-    expected = np.outer(*of_parts).ravel()  # of both parts together: they must not depend on each other
-    observed = np.bincount(actions[:, 0] * 2 + actions[:, 1], minlength=8)
-    possible = expected > 0
-    chi_square = ((observed - n * expected)[possible] ** 2 / (n * expected[possible])).sum()
-    assert not observed[~possible].any()
-    assert chi_square < 37  # 5 degrees of freedom: less than once in a million runs
-    np.testing.assert_allclose(np.exp(logp), expected[actions[:, 0] * 2 + actions[:, 1]], rtol=1e-6)
-
-
-@versions(sample_choices)
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("nvec", [[2], [2, 1]])
-def test_sample_choices_of_bad_logits_says_nan(kernel, bad, nvec):
-    logits = np.zeros((3, sum(nvec)), np.float32)
-    logits[:, :2] = [[0, bad], [1, 1], [-np.inf, -np.inf]]
-    with np.errstate(invalid="ignore"):
-        actions, logp = drawn(kernel, logits, nvec, np.zeros((3, len(nvec))))
-    assert np.isnan(logp).tolist() == [True, False, True]
-    assert not actions.any()
-
-
-@versions(likeliest_choices)
-@pytest.mark.parametrize("n", [0, 1, 300])
-@pytest.mark.parametrize("nvec", [[5], [2, 1, 3]])
-def test_likeliest_choices_match_numpy(rng, kernel, n, nvec):
-    logits = rng.integers(-2, 2, (n, sum(nvec))).astype(np.float32)  # with ties
-    logits[rng.random(logits.shape) < 0.2] = -np.inf
-    expected, got = (np.full((n, len(nvec)), -9) for _ in range(2))
-    likeliest_choices_numpy(logits, np.array(nvec), expected)
-    kernel(logits, np.array(nvec), got)
-    np.testing.assert_array_equal(got, expected)
-
-
 def within_bounds(kernel, raw, low, high):
     actions = np.full(raw.shape, -99, low.dtype)
     kernel(raw, low, high, actions)
@@ -281,21 +214,6 @@ def test_clipped_actions_beyond_the_bounds(kernel):
     raw = np.array([[-9, 9], [-np.inf, np.inf], [np.nan, 0.5]])
     clipped = within_bounds(kernel, raw, np.zeros(2), np.array([3, np.inf]))
     np.testing.assert_array_equal(clipped, [[0, 9], [0, np.inf], [np.nan, 0.5]])
-
-
-def moved(kernel, logits, noise):
-    actions, logp = np.full(noise.shape, -9, np.float32), np.full(len(noise), 9.0, np.float32)
-    kernel(logits, noise, actions, logp)
-    return actions, logp
-
-
-@versions(sample_gaussian)
-@pytest.mark.parametrize(("n", "k"), [(0, 2), (1, 1), (100, 3)])
-def test_sample_gaussian_matches_numpy(rng, kernel, n, k):
-    logits, noise = (rng.normal(size=(n, size)).astype(np.float32) for size in (2 * k, k))
-    expected, got = (moved(each, logits, noise) for each in (sample_gaussian_numpy, kernel))
-    np.testing.assert_allclose(got[0], expected[0], rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(got[1], expected[1], rtol=1e-6, atol=1e-6)
 
 
 def a_step(rng, agents, n_envs):

@@ -20,9 +20,9 @@ from fastmarl.kernels.actions import (
     scale_actions_far,
     scale_actions_numpy,
 )
-from fastmarl.kernels.sample import sample_choices
 from fastmarl.masks import choices_of
 from fastmarl.native._actions import ModuleActions
+from fastmarl.native._draws import ChoiceDraws
 from fastmarl.record.block import Key
 from fastmarl.spaces import Leaf, RowLayout, described, leaf_spaces
 
@@ -103,7 +103,9 @@ class EnvActions(ModuleActions):
             legal: bool [n, choices] for a Discrete or MultiDiscrete space: what may be drawn.
         """
         if legal is not None:
-            return self._random_legal(n, rng, legal)
+            draws = ChoiceDraws(rng, choices_of(self._space), self._space.shape or ())
+            actions, logp = draws.sample(np.where(legal, np.float32(0), np.float32(-np.inf)))
+            return {Columns.ACTIONS: actions, Columns.ACTION_LOGP: logp}
         outputs: dict[Key, np.ndarray] = {}
         logp = np.zeros(n, np.float32)
         for key, _, leaf in self._leaves:
@@ -111,14 +113,6 @@ class EnvActions(ModuleActions):
             logp += leaf_logp
         outputs[Columns.ACTION_LOGP] = logp
         return outputs
-
-    def _random_legal(self, n: int, rng: np.random.Generator, legal: np.ndarray) -> dict[Key, np.ndarray]:
-        nvec_P = np.array(choices_of(self._space), np.int64)
-        logits = np.where(legal, np.float32(0), np.float32(-np.inf))
-        actions_NP, logp = np.empty((n, len(nvec_P)), np.int64), np.empty(n, np.float32)
-        sample_choices(logits, nvec_P, rng.random((n, len(nvec_P))), actions_NP, logp)
-        shape = self._space.shape or ()
-        return {Columns.ACTIONS: actions_NP.reshape(n, *shape), Columns.ACTION_LOGP: logp}
 
     def _nested_row(self, arrays: list[np.ndarray], i: int) -> Any:
         return self._layout.nest([

@@ -12,7 +12,7 @@ from fastmarl.acting.backends.graph_guard import ModuleCapture
 from fastmarl.acting.backends.graphs import Call, Launch, TickGraphs
 from fastmarl.acting.backends.lean import LEAN, LeanModule
 from fastmarl.acting.backends.transfer import Transfer
-from fastmarl.acting.draws import SMALL, ActionSampler, make_action_sampler
+from fastmarl.acting.draws import SMALL, make_draws
 from fastmarl.acting.forward_errors import describe_failure
 from fastmarl.acting.output_checks import ACTIONS, LEAST, LOGITS, LOGP, OutputChecks
 from fastmarl.acting.recurrent_state import LaneState
@@ -21,6 +21,7 @@ from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.errors import ModuleOutputError
 from fastmarl.modules import RLModule
 from fastmarl.modules.layers import masked
+from fastmarl.native._draws import ActionDraws
 from fastmarl.native._finite import all_finite
 from fastmarl.record.block import Block, Key
 from fastmarl.record.lanes import LaneTable
@@ -85,8 +86,8 @@ class ModuleInference:
         self._checks = OutputChecks(module_id, module.action_space, kinds, table)
         self._chooses = [False, False]  # itself, its actions: in inference, in exploration
         on_cpu = transfer.device.type == "cpu" and options.graphs is None
-        self._explore_sampler = make_action_sampler(self._explore_dist, rng) if on_cpu else None
-        self._inference_sampler = make_action_sampler(self._inference_dist, rng) if on_cpu else None
+        self._explore_draws = make_draws(self._explore_dist, rng) if on_cpu else None
+        self._inference_draws = make_draws(self._inference_dist, rng) if on_cpu else None
         self._masks = not module.masks_actions
         space = module.observation_space
         assert space is not None
@@ -237,7 +238,7 @@ class ModuleInference:
             mask = None if legal is None or not self._masks else torch.from_numpy(legal).to(self._transfer.device)
             outputs = self._forward(batch, explore, t, mask)
             has_actions = ACTIONS in outputs
-            if not has_actions and self._sampler(self._logits_of(outputs).shape, explore) is None:
+            if not has_actions and self._draws(self._logits_of(outputs).shape, explore) is None:
                 outputs = {**outputs, **self._chosen_by_torch(outputs[LOGITS], explore)}
                 has_actions = True
         self._check_untouched(batch)
@@ -271,23 +272,23 @@ class ModuleInference:
     def _add_actions(self, arrays: dict[Key, np.ndarray], explore: bool) -> None:
         """Choose actions by the logits."""
         logits = arrays[LOGITS]
-        sampler = self._sampler(logits.shape, explore)
-        if sampler is None:
+        draws = self._draws(logits.shape, explore)
+        if draws is None:
             with self._inference_mode:
                 chosen = self._chosen_by_torch(torch.from_numpy(logits), explore)
                 arrays.update(self._to_arrays(chosen, len(logits)))
             return
         if explore:
-            arrays[ACTIONS], arrays[LOGP] = sampler.sample(logits)
+            arrays[ACTIONS], arrays[LOGP] = draws.sample(logits)
         else:
-            arrays[ACTIONS] = sampler.likeliest(logits)
+            arrays[ACTIONS] = draws.likeliest(logits)
 
-    def _sampler(self, shape: tuple[int, ...], explore: bool) -> ActionSampler | None:
+    def _draws(self, shape: tuple[int, ...], explore: bool) -> ActionDraws | None:
         """What chooses actions by logits of this shape; None: torch."""
-        sampler = self._explore_sampler if explore else self._inference_sampler
-        if sampler is None or len(shape) != 2 or shape[0] * shape[1] > SMALL:
+        draws = self._explore_draws if explore else self._inference_draws
+        if draws is None or len(shape) != 2 or shape[0] * shape[1] > SMALL:
             return None
-        return sampler if sampler.n_logits in (None, shape[1]) else None
+        return draws if draws.n_logits in (None, shape[1]) else None
 
     def begin_state(self, lanes: np.ndarray) -> None:
         """Lanes whose first step this is begin with the initial state, though the module isn't asked."""

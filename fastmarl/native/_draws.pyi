@@ -2,7 +2,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-class ChoiceDraws:
-    def __init__(self, rng: np.random.Generator, nvec: Sequence[int] | None) -> None: ...
-    def draw(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
-    def draw_into(self, logits: np.ndarray, actions: np.ndarray, logp: np.ndarray) -> None: ...
+class ActionDraws:
+    n_logits: int | None
+    def sample(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+    def likeliest(self, logits: np.ndarray) -> np.ndarray: ...
+
+class ChoiceDraws(ActionDraws):
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        nvec: Sequence[int] | None = None,
+        shape: tuple[int, ...] | None = None,
+        dtype: type = ...,
+    ) -> None: ...
+
+class GaussianDraws(ActionDraws):
+    def __init__(self, rng: np.random.Generator, shape: tuple[int, ...] | None = None) -> None: ...

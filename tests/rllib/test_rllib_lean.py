@@ -24,10 +24,8 @@ from scipy import stats
 from torch import nn
 
 from fastmarl.acting.backends import dense_layers
-from fastmarl.kernels.sample import sample_choices_numpy
-from fastmarl.native._draws import ChoiceDraws
 from fastmarl.rllib import MultiAgentEnvRunner
-from fastmarl.rllib.acting.draws_own import own_sampler_of
+from fastmarl.rllib.acting import draws as rllib_draws
 from fastmarl.rllib.acting.inference import ExactInference
 from fastmarl.rllib.acting.lean import LeanActor
 from fastmarl.rllib.recording.layout import ObservationLayout
@@ -207,9 +205,9 @@ def test_other_places_and_observations_are_left_to_torch(monkeypatch: pytest.Mon
 
 def draws_of(space: gym.Space, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
     dist_cls = make_module(space).get_exploration_action_dist_cls()
-    sampler = own_sampler_of(dist_cls, np.random.default_rng(5))
-    assert sampler is not None
-    return *sampler.explore(logits), dist_cls.from_logits(torch.from_numpy(logits))
+    draws = rllib_draws.draws_of(dist_cls, np.random.default_rng(5))
+    assert draws is not None
+    return *draws.sample(logits), dist_cls.from_logits(torch.from_numpy(logits))
 
 
 @pytest.mark.parametrize("space", [CHOICE, PARTS, REAL], ids=str)
@@ -228,12 +226,12 @@ def test_log_probabilities_are_rllibs(space: gym.Space, rng: np.random.Generator
 def test_likeliest_actions_are_rllibs(space: gym.Space, rng: np.random.Generator) -> None:
     logits = logits_of(make_module(space), rng.normal(size=(50, 5)).astype(np.float32))
     dist_cls = make_module(space).get_inference_action_dist_cls()
-    sampler = own_sampler_of(dist_cls, rng)
-    assert sampler is not None
-    actions, logp = sampler.exploit(logits)
+    draws = rllib_draws.draws_of(dist_cls, rng)
+    assert draws is not None
+    actions = draws.likeliest(logits)
     distribution = dist_cls.from_logits(torch.from_numpy(logits)).to_deterministic()
     want = distribution.sample()
-    assert np.array_equal(actions, want.numpy()) and logp.shape == distribution.logp(want).shape and not logp.any()
+    assert np.array_equal(actions, want.numpy())
 
 
 def test_choices_have_the_probabilities_of_their_logits() -> None:
@@ -241,33 +239,6 @@ def test_choices_have_the_probabilities_of_their_logits() -> None:
     actions, _, _ = draws_of(CHOICE, np.tile(logits, (40_000, 1)))
     p = np.exp(logits.astype(float)) / np.exp(logits.astype(float)).sum()
     assert stats.chisquare(np.bincount(actions, minlength=4), 40_000 * p).pvalue > 1e-6
-
-
-@pytest.mark.parametrize("nvec", [None, [2, 1, 4]])
-def test_choices_are_those_of_the_reference(nvec: list[int] | None, rng: np.random.Generator) -> None:
-    """Row by row, also where nothing or all can be drawn, or nothing is right."""
-    k, parts = (5, 1) if nvec is None else (7, 3)
-    logits = rng.normal(size=(300, k)).astype(np.float32) * rng.choice([0.1, 1, 100], (300, 1)).astype(np.float32)
-    logits[:6, 0] = -np.inf, np.inf, np.nan, -1e30, 1e30, 0
-    logits[6] = -np.inf
-    got, got_logp = ChoiceDraws(np.random.default_rng(1), nvec).draw(logits)
-    uniform = np.random.default_rng(1).random((300, parts))
-    want, want_logp = np.full((300, parts), -1), np.full(300, 7, np.float32)
-    with np.errstate(invalid="ignore"):
-        sample_choices_numpy(logits, np.array(nvec or [k]), uniform, want, want_logp)
-    assert np.array_equal(got.reshape(300, parts), want) and got.dtype == np.int32
-    np.testing.assert_allclose(got_logp, want_logp, rtol=1e-6)
-    assert np.isnan(got_logp[[1, 2, 6]]).all()
-    for empty in ChoiceDraws(rng, nvec).draw(logits[:0]):
-        assert len(empty) == 0
-
-
-@pytest.mark.parametrize("unfit", [np.zeros((2, 4)), np.zeros((4, 2), np.float32).T, np.zeros(3, np.float32)])
-def test_choices_are_drawn_from_logits_only(unfit: np.ndarray, rng: np.random.Generator) -> None:
-    with pytest.raises(ValueError, match="expected float32"):
-        ChoiceDraws(rng, None).draw(unfit)
-    with pytest.raises(ValueError, match="expected 3 logits a row, got 4"):
-        ChoiceDraws(rng, [1, 2]).draw(np.zeros((2, 4), np.float32))
 
 
 def test_parts_of_choices_have_the_probabilities_of_their_logits() -> None:

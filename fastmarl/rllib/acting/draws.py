@@ -1,8 +1,9 @@
-"""Which of RLlib's action distributions can be sampled by fewer operations, with the same bits."""
+"""Which of RLlib's action distributions can be sampled by fewer operations: with the same bits, or by other draws."""
 
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 import tree  # type: ignore[import-untyped]
 from ray.rllib.core.distribution.distribution import Distribution
@@ -14,6 +15,7 @@ from ray.rllib.core.distribution.torch.torch_distribution import (
 )
 from torch import Generator, Tensor
 
+from fastmarl.native._draws import ActionDraws, ChoiceDraws, GaussianDraws
 from fastmarl.rllib.acting.draws_cpu import CategoricalRows, GaussianRows
 from fastmarl.rllib.acting.draws_torch import (
     CategoricalSampler,
@@ -25,16 +27,28 @@ from fastmarl.rllib.acting.draws_torch import (
 
 CHECKED_SHAPES = ((1, 2), (2, 4), (5, 6), (40, 2), (41, 3), (33, 36), (70, 14))  # logits to try on: rows, columns
 CHECK_SEED = 1
+ON_CPU: dict[type, type[Sampler]] = {TorchCategorical: CategoricalRows, TorchDiagGaussian: GaussianRows}
+
+
+def draws_of(dist_cls: type[Distribution], rng: np.random.Generator) -> ActionDraws | None:
+    """What draws from the same distribution on the CPU, by random numbers of our own; None if there is none.
+
+    Actions have the dtype and shape that RLlib's connectors give them.
+    """
+    if dist_cls is TorchDiagGaussian:
+        return GaussianDraws(rng)
+    base, known = partial_of(dist_cls)
+    if dist_cls is not TorchCategorical and base is not TorchMultiCategorical:
+        return None
+    return ChoiceDraws(rng, known.get("input_lens"), dtype=np.int32)
 
 
 def sampler_of(dist_cls: type[Distribution], device: torch.device) -> Sampler | None:
     """The sampler that equals this class of RLlib's on this device, None if there is none."""
     if not equals_torch(device):
         return None
-    if device.type == "cpu" and dist_cls is TorchCategorical:
-        return CategoricalRows()
-    if device.type == "cpu" and dist_cls is TorchDiagGaussian:
-        return GaussianRows()
+    if device.type == "cpu" and dist_cls in ON_CPU:
+        return ON_CPU[dist_cls]()
     return _sampler_of(dist_cls)
 
 
@@ -65,11 +79,9 @@ def partial_of(dist_cls: Any) -> tuple[type | None, dict[str, Any]]:
 @functools.cache
 def equals_torch(device: torch.device) -> bool:
     """Whether torch computes on this device as the samplers have it; they rest on its internals, which may change."""
-    categorical: list[Sampler] = [CategoricalSampler()]
-    gaussian: list[Sampler] = [GaussianSampler()]
-    if device.type == "cpu":
-        categorical.append(CategoricalRows())
-        gaussian.append(GaussianRows())
+    rows = device.type == "cpu"
+    categorical: list[Sampler] = [CategoricalSampler(), *([CategoricalRows()] if rows else [])]
+    gaussian: list[Sampler] = [GaussianSampler(), *([GaussianRows()] if rows else [])]
     return all(
         all(_is_equal(sampler, draw_categorical, shape, device) for sampler in categorical)
         and (shape[1] % 2 or all(_is_equal(sampler, draw_gaussian, shape, device) for sampler in gaussian))

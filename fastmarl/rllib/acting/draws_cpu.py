@@ -1,10 +1,11 @@
-"""The same as sampling_torch.py's for the CPU, where calling torch takes longer than most of what it does.
+"""The same as draws_torch.py's for the CPU, where calling torch takes longer than most of what it does.
 
 What torch rounds in its own way, or draws, it still does itself: exp, log, sum, softmax, random numbers. What lies
 between is arithmetic with one right result, and is done by compiled loops on the same memory.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +18,18 @@ MOST_SIZES = 256  # batch sizes to keep memory for
 SUMMED_IN_ORDER = 3  # torch adds so many numbers one after the other, and more of them in several sums at once
 
 
-@runtime_checkable
-class RowSampler(Protocol):
+class RowSampler(ABC):
     """Draws actions without parts, from logits on the CPU."""
 
+    def __init__(self) -> None:
+        self._memory = Memory()
+
+    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
+        logits_NK = (logits.detach() if logits.requires_grad else logits).numpy()
+        actions, logp = self.draw(logits, logits_NK, generator)
+        return [actions], logp
+
+    @abstractmethod
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -31,14 +40,8 @@ class RowSampler(Protocol):
         """
 
 
-class CategoricalRows(CategoricalSampler):
+class CategoricalRows(RowSampler, CategoricalSampler):
     """As TorchCategorical."""
-
-    def __init__(self) -> None:
-        self._memory = Memory()
-
-    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
-        return _explore(self, logits, generator)
 
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
@@ -62,14 +65,8 @@ class CategoricalRows(CategoricalSampler):
         return action_N, logp_N
 
 
-class GaussianRows(GaussianSampler):
+class GaussianRows(RowSampler, GaussianSampler):
     """As TorchDiagGaussian."""
-
-    def __init__(self) -> None:
-        self._memory = Memory()
-
-    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
-        return _explore(self, logits, generator)
 
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
@@ -102,9 +99,3 @@ class Memory:
             with torch.inference_mode(False):  # so that they can be written to in any mode
                 tensors = [torch.from_numpy(array) for array in arrays]
             return self._of_size.setdefault(n, (tensors, arrays))
-
-
-def _explore(sampler: RowSampler, logits: Tensor, generator: Generator | None) -> tuple[list[np.ndarray], np.ndarray]:
-    logits_NK = (logits.detach() if logits.requires_grad else logits).numpy()
-    actions, logp = sampler.draw(logits, logits_NK, generator)
-    return [actions], logp

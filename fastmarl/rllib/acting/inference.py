@@ -12,12 +12,14 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor
 
 from fastmarl.acting.backends.transfer import StagedCopy
+from fastmarl.acting.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST
 from fastmarl.errors import ModuleOutputError
+from fastmarl.native._draws import ActionDraws
+from fastmarl.native._finite import first_unfit
 from fastmarl.native._weights import WeightsWatch, all_hold
 from fastmarl.record.block import Key
-from fastmarl.rllib.acting.draws import sampler_of
+from fastmarl.rllib.acting.draws import draws_of, sampler_of
 from fastmarl.rllib.acting.draws_cpu import RowSampler
-from fastmarl.rllib.acting.draws_own import OwnSampler, is_finite, own_sampler_of
 from fastmarl.rllib.acting.draws_torch import Sampler
 from fastmarl.rllib.acting.layers import Function, actor_function, parts_run
 from fastmarl.rllib.acting.lean import LeanActor
@@ -25,7 +27,7 @@ from fastmarl.rllib.recording.layout import ObservationLayout
 from fastmarl.spaces import flatten_struct, map_struct
 
 Batch = dict[str, Any] | np.ndarray
-OBS, ACTIONS, LOGP, LOGITS = Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS
+OBS = Columns.OBS
 WHOLE_FORWARDS = ("forward_exploration", "forward_inference", "_forward_exploration", "_forward_inference")
 NARROWED = {
     np.dtype(np.int64): np.int32,
@@ -187,11 +189,11 @@ class ModulePart:
         self._transfer = None if device.type == "cpu" else StagedCopy(device, pinned=device.type == "cuda")
         self._mode: Any = mode
         self._rng = rng if device.type == "cpu" else None
-        self._own_samplers: dict[type, OwnSampler | None] = {}  # by RLlib's distribution classes
-        self._own_of_rows: tuple[OwnSampler | None, ...] = (None, None)  # to exploit, to explore
+        self._own_draws: dict[type, ActionDraws | None] = {}  # by RLlib's distribution classes
+        self._draws_of_rows: tuple[ActionDraws | None, ...] = (None, None)  # to exploit, to explore
         if self.is_quick:  # others may have no distributions
             exploit, explore = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
-            self._own_of_rows = self._own_sampler(exploit), self._own_sampler(explore)
+            self._draws_of_rows = self._draws(exploit), self._draws(explore)
         self._row_sampler = self._find_row_sampler()
 
     def leave_modes(self) -> None:
@@ -200,7 +202,7 @@ class ModulePart:
 
     def _find_row_sampler(self) -> RowSampler | None:
         """What samples from its layers' outputs without a detour, where there is such a thing."""
-        if not self.is_quick or self._is_stateful or self._transfer is not None or self._own_of_rows[True]:
+        if not self.is_quick or self._is_stateful or self._transfer is not None or self._draws_of_rows[True]:
             return None
         sampler = self._sampler(self.module.get_exploration_action_dist_cls())
         return sampler if isinstance(sampler, RowSampler) else None
@@ -218,12 +220,15 @@ class ModulePart:
 
     def act(self, outputs: dict[str, Any], explore: bool) -> dict[Key, np.ndarray]:
         """See `ExactInference.answer`."""
+        logits: Any = outputs.get(LOGITS)
         if explore and self._row_sampler is not None:
-            return self._draw_rows(self._row_sampler, outputs[LOGITS])
-        logits = outputs.get(LOGITS)
+            logits_NK = logits.numpy()
+            with self._mode:
+                actions, logp = self._row_sampler.draw(logits, logits_NK)
+            return self._columns(logits_NK, actions, logp, explore)
         if isinstance(logits, np.ndarray):
-            if (own := self._own_of_rows[explore]) is not None:
-                return self._draw_own(own, logits, explore)
+            if (draws := self._draws_of_rows[explore]) is not None:
+                return self._columns(logits, *_choose(draws, logits, explore), explore)
             logits = torch.from_numpy(logits)
             outputs = {LOGITS: logits}
         leaves = _leaves(outputs)
@@ -237,25 +242,20 @@ class ModulePart:
         )
         if LOGP not in outputs and (drawn := self._draw(dist_cls, logits, explore)) is not None:
             arrays = self._to_arrays(leaves | drawn)
-            if explore and not is_finite(arrays[LOGP]):
+            if explore and first_unfit(arrays[LOGP], LEAST, MOST) >= 0:
                 self._let_rllib_raise(dist_cls, logits)
             return arrays
         distribution = dist_cls.from_logits(logits) if explore else dist_cls.from_logits(logits).to_deterministic()
         actions = distribution.sample()
-        logp = {} if LOGP in outputs else {LOGP: distribution.logp(actions)}
-        return self._to_arrays(leaves | _leaves({ACTIONS: actions, **logp}))
+        leaves |= _leaves({ACTIONS: actions})
+        if LOGP not in outputs:
+            leaves[LOGP] = distribution.logp(actions)
+        return self._to_arrays(leaves)
 
-    def _draw_rows(self, sampler: RowSampler, logits: Tensor) -> dict[Key, np.ndarray]:
-        logits_NK = logits.numpy()
-        with self._mode:
-            actions, logp = sampler.draw(logits, logits_NK)
-        if not is_finite(logp):
-            self._let_rllib_raise(self.module.get_exploration_action_dist_cls(), logits)
-        return {LOGITS: logits_NK, ACTIONS: actions, LOGP: logp}
-
-    def _draw_own(self, sampler: OwnSampler, logits: np.ndarray, explore: bool) -> dict[Key, np.ndarray]:
-        actions, logp = sampler.explore(logits) if explore else sampler.exploit(logits)
-        if explore and not is_finite(logp):
+    def _columns(
+        self, logits: np.ndarray, actions: np.ndarray, logp: np.ndarray, explore: bool
+    ) -> dict[Key, np.ndarray]:
+        if explore and first_unfit(logp, LEAST, MOST) >= 0:
             self._let_rllib_raise(self.module.get_exploration_action_dist_cls(), torch.from_numpy(logits))
         return {LOGITS: logits, ACTIONS: actions, LOGP: logp}
 
@@ -264,12 +264,11 @@ class ModulePart:
         rows = logits.squeeze(1) if self._is_stateful else logits
         if rows.dtype is not torch.float32 or rows.dim() != 2 or not rows.is_contiguous():
             return None
-        own = self._own_sampler(dist_cls)
-        sampler = None if own is not None else self._sampler(dist_cls)
+        draws = self._draws(dist_cls)
+        sampler = None if draws is not None else self._sampler(dist_cls)
         with self._mode:
-            if own is not None:
-                array = rows.detach().numpy()
-                action, logp = own.explore(array) if explore else own.exploit(array)
+            if draws is not None:
+                action, logp = _choose(draws, rows.detach().numpy(), explore)
                 columns: dict[Key, Any] = {ACTIONS: action}
             elif sampler is not None and (drawn := sampler.explore(rows) if explore else sampler.exploit(rows)):
                 actions, logp = drawn
@@ -287,13 +286,13 @@ class ModulePart:
         except KeyError:
             return self._samplers.setdefault(dist_cls, sampler_of(dist_cls, self._device))
 
-    def _own_sampler(self, dist_cls: type) -> OwnSampler | None:
+    def _draws(self, dist_cls: type) -> ActionDraws | None:
         if self._rng is None:
             return None
         try:
-            return self._own_samplers[dist_cls]
+            return self._own_draws[dist_cls]
         except KeyError:
-            return self._own_samplers.setdefault(dist_cls, own_sampler_of(dist_cls, self._rng))
+            return self._own_draws.setdefault(dist_cls, draws_of(dist_cls, self._rng))
 
     def _let_rllib_raise(self, dist_cls: Any, logits: Tensor) -> None:
         """Raise if RLlib's distribution does; it lets some NaN pass, and then so do we."""
@@ -324,6 +323,14 @@ class ModulePart:
         if narrowed is not None:
             return array.astype(narrowed)
         return array.copy() if copies else array
+
+
+def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Actions, and what RLlib gives as their log-probabilities: of the likeliest, zeros of the same shape."""
+    if explore:
+        return draws.sample(logits)
+    actions = draws.likeliest(logits)
+    return actions, np.zeros_like(actions)
 
 
 def _own(leaf: Any) -> Any:
