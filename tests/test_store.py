@@ -135,7 +135,7 @@ def test_growing_keeps_rows_and_leaves_older_views_alone():
     view = block.obs[0][:10]
     before = view.copy()
     capacity = block.rows.capacity
-    block.grow(finals=False)
+    block.make_room(capacity)
     assert block.rows.capacity == GROWTH * capacity
     np.testing.assert_array_equal(block.obs[0][:10], before)
     np.testing.assert_array_equal(block.outputs["actions"][:10], np.arange(10))

@@ -106,12 +106,13 @@ class Block:
             self._memory.final_size = n_finals
             self._bind_finals(n_finals)
 
-    def grow(self, finals: bool) -> None:
-        """Have more room than anybody has foreseen; what was written stays."""
-        if finals:
-            self.reserve(0, GROWTH * self.rows.final_capacity)
-        else:
-            self.reserve(GROWTH * self.rows.capacity)
+    def make_room(self, n_rows: int, n_finals: int = 0) -> None:
+        """Have room for so many more, and grow fourfold at least where that takes more than anybody has foreseen."""
+        rows = self.rows
+        if rows.n + n_rows > rows.capacity:
+            self.reserve(max(rows.n + n_rows, GROWTH * rows.capacity))
+        if rows.n_finals + n_finals > rows.final_capacity:
+            self.reserve(0, max(rows.n_finals + n_finals, GROWTH * rows.final_capacity))
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
         """Store what the module answered to rows first .. first + n. Outputs that it lacks this time are blank.

@@ -126,7 +126,7 @@ class RowStore:
         if self.blocks[module] is INACTIVE:
             self.activate(module)
         else:
-            self.blocks[module].grow(finals)
+            self.blocks[module].make_room(int(not finals), int(finals))
 
     # Modules come, act and go.
 

@@ -24,7 +24,7 @@ def test_kinds_of_rewards_reach_as_far_as_the_rows_do(file):
         rows = ModuleRows()
         made = RLlibBlock(WHOLE, MemoryRing(), rows, lambda block: bound.append(len(block.kind_R)))  # noqa: B023
         rows.n = rows.capacity
-        goes_on = interrupted(lambda: made.grow(False), file=file, at=at_line)  # noqa: B023
+        goes_on = interrupted(lambda: made.make_room(1), file=file, at=at_line)  # noqa: B023
         assert bound[-1] >= rows.capacity, at_line
         at_line += 1
     assert at_line > 5 and rows.capacity == bound[-1] == block.GROWTH * bound[0]

@@ -13,7 +13,7 @@ from fastmarl.envs.arrays import GroupArrays
 from fastmarl.errors import ConfigError, ModuleOutputError, ObservationError, RewardError
 from fastmarl.kernels.array_steps import NO_PLACE, append_rows, begin_step, end_lanes, find_absent, settle_step
 from fastmarl.kernels.rows import as_bytes, put_rows, take_finals, take_rows
-from fastmarl.record.block import GROWTH, Block
+from fastmarl.record.block import Block
 from fastmarl.record.lanes import LaneTable
 from fastmarl.record.store import INACTIVE, RowStore
 from fastmarl.spaces import RowLayout, described, first_unheld
@@ -130,9 +130,8 @@ class ArrayGroup:
         """The module's block, with room for so many rows more."""
         if self._store.blocks[module] is INACTIVE:
             self._store.activate(module)
-        rows, block = self._store.rows[module], self._store.blocks[module]
-        if rows.capacity < rows.n + n_rows:
-            block.reserve(max(rows.n + n_rows, GROWTH * rows.capacity))
+        block = self._store.blocks[module]
+        block.make_room(n_rows)
         return block
 
     def modules(self) -> list[int]:
@@ -232,8 +231,7 @@ class ArrayGroup:
     def _finalize(self, module: int, n: int, env_t_E: np.ndarray) -> None:
         """Close lanes with their final observations: what is there now, or the previous one again."""
         block, rows, table = self._store.blocks[module], self._store.rows[module], self._table
-        if rows.final_capacity < rows.n_finals + n:
-            block.reserve(0, max(rows.n_finals + n, GROWTH * rows.final_capacity))
+        block.make_room(0, n)
         first, lanes, envs = rows.n_finals, self._lanes[:n], self._envs[:n]
         end_lanes(
             self._ended, n, self._shape[1], self._present_P, self._lane_P, table.row_L, rows.n, first,
