@@ -57,7 +57,7 @@ def test_vmas_episodes_are_what_the_worlds_said(scenario, options):
     assert isinstance(sampled.adapter, VmasEnv)
     worlds = vmas.make_env(scenario, NUM_ENVS, terminated_truncated=True, **options)
     keys = {agent.name: agent.name if worlds.dict_spaces else i for i, agent in enumerate(worlds.agents)}
-    said = worlds.reset(seed=ResetSeeds(sampled.runner._streams, NUM_ENVS).take(0))
+    said = worlds.reset(seed=ResetSeeds(sampled.runner._resources.streams, NUM_ENVS).take(0))
     n_ended = 0
     for tick in range(sampled.steps):
         now = [sampled.at(env_index, tick) for env_index in range(NUM_ENVS)]
@@ -138,7 +138,7 @@ def test_episodes_of_a_vector_env_are_those_of_its_envs():
     for env_index, episodes in enumerate(sampled.by_env):
         env = gym.make("CartPole-v1")
         assert len(episodes) > 1
-        seeds = ResetSeeds(sampled.runner._streams, NUM_ENVS)
+        seeds = ResetSeeds(sampled.runner._resources.streams, NUM_ENVS)
         for episode in episodes:
             observation, _ = env.reset(seed=seeds.take(env_index))
             part = episode.agent_episodes[0]
@@ -251,7 +251,7 @@ def test_episodes_of_bundled_envs_are_what_they_said(name, options):
     ((group, agents),) = batch.groups.items()
     space = batch.action_spaces[agents[0]]
     out = batch.new_arrays()
-    seeds = ResetSeeds(sampled.runner._streams, NUM_ENVS)
+    seeds = ResetSeeds(sampled.runner._resources.streams, NUM_ENVS)
     batch.reset(np.arange(NUM_ENVS), out, seeds=[seeds.take(e) for e in range(NUM_ENVS)])
     n_ended_alone = n_over = 0
     for tick in range(sampled.steps):

@@ -8,7 +8,7 @@ import pytest
 import fastmarl
 from fastmarl.callbacks import EVENTS, Callbacks, listeners
 from fastmarl.errors import ConfigError
-from fastmarl.runner import episodes as runner_episodes
+from fastmarl.runner import listeners as runner_listeners
 from fastmarl.testing import CountingEnv
 
 
@@ -122,7 +122,7 @@ def test_something_that_cannot_be_called_is_refused(bad):
 
 
 def test_what_is_remembered_of_an_episode_without_end_is_bounded(monkeypatch):
-    monkeypatch.setattr(runner_episodes, "MOST_REMEMBERED", 50)
+    monkeypatch.setattr(runner_listeners, "MOST_REMEMBERED", 50)
     told = []
     runner = fastmarl.MultiAgentEnvRunner(
         fastmarl.EnvRunnerConfig(

@@ -59,7 +59,7 @@ def test_joined_and_sliced_chunks_own_their_data_too():
         episode.compact()
     del second
     gc.collect()
-    assert all(lease() is None for call in runner._kept._calls for lease, _, _ in call._blocks)
+    assert all(lease() is None for call in runner._sampling._kept._calls for lease, _, _ in call._blocks)
     np.testing.assert_array_equal(piece.get_observations()["agent_1"], expected[0]["agent_1"])
     both = np.concatenate([expected[1]["agent_0"], expected[2]["agent_0"]])
     np.testing.assert_array_equal(first.get_actions()["agent_0"], both)
@@ -137,7 +137,7 @@ def test_whoever_drops_the_chunks_of_a_call_together_pays_for_no_copies(n_calls_
         assert sum(chunk.agent_steps() for chunk in chunks) == 240
         held = [chunks] if len(held) == n_calls_held else [*held, chunks]
     assert not made
-    assert len(runner._kept._calls) <= kept_chunks.PATIENCE + n_calls_held
+    assert len(runner._sampling._kept._calls) <= kept_chunks.PATIENCE + n_calls_held
 
 
 def test_chunks_are_read_and_joined_by_other_threads_while_they_are_compacted(monkeypatch):

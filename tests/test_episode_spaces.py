@@ -111,7 +111,7 @@ def test_an_open_world_s_spaces_are_forgotten_with_its_agents(monkeypatch):
     chunks = []
     for _ in range(30):
         chunks += runner.sample(num_timesteps=30)  # 12 agents of each env
-        assert max(map(len, runner._table.spaces)) <= 8 + 4
+        assert max(map(len, runner._sampling.rollout.table.spaces)) <= 8 + 4
     runner.stop()
     found = spaces_of(chunks)
     assert len({name for name, _ in found}) > 300

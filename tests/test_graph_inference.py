@@ -164,11 +164,11 @@ def test_random_actions_launch_nothing(capturing):
 def test_two_launches_of_a_module_with_memory_keep_their_states_apart(capturing):
     runner = capturing.runner(**LSTM)
     runner.sample(num_timesteps=20)
-    inference, store = runner._policies.by_index[0].inference, runner._store
+    inference, store = runner._sampling.rollout.policies.by_index[0].inference, runner._sampling.rollout.store
     first, end = store.acting_from[0], store.rows[0].n
     middle, lanes = first + 5, store.blocks[0].lane_R
     calls = [inference.call(store.blocks[0], *rows, None) for rows in [(first, middle), (middle, end)]]
-    graphs = runner._inference_options.graphs
+    graphs = runner._sampling.rollout.inference_options.graphs
     launches = [graphs.launch([call], explore=False) for call in calls]
     for launch, call, (begin, stop) in zip(launches, calls, [(first, middle), (middle, end)], strict=True):
         outputs = inference.act(launch, lanes[begin:stop], explore=False, t=0)
@@ -419,11 +419,11 @@ def test_what_was_launched_before_an_error_is_not_used_after(capturing):
     runner = capturing.runner(**options)
     with pytest.raises(ValueError, match="fails"):
         runner.sample(num_timesteps=4)
-    failed = runner._policies
+    failed = runner._sampling.rollout.policies
     assert failed.by_index[1].inference.launched is not None
     with pytest.raises(ValueError, match="fails"):
         runner.sample(num_timesteps=4)
-    assert runner._policies is not failed
+    assert runner._sampling.rollout.policies is not failed
 
 
 @pytest.mark.parametrize("masks", ["infos", "obs"])

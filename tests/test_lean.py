@@ -513,7 +513,7 @@ def test_weights_that_are_set_reach_it():
     assert torch.equal(runner.module["default_policy"].pi.weight, other.module["default_policy"].pi.weight)
     with torch.inference_mode():
         logits = other.module["default_policy"].forward_inference({"obs": obs})["action_dist_inputs"]
-    lean_of_runner = runner._policies.by_index[0].inference._lean
+    lean_of_runner = runner._sampling.rollout.policies.by_index[0].inference._lean
     np.testing.assert_allclose(lean_of_runner.forward(obs.numpy())[0], logits, rtol=1e-5, atol=1e-6)
 
 

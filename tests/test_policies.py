@@ -149,7 +149,7 @@ def test_an_index_that_is_used_again_is_another_module():
     after = runner.sample(num_timesteps=15)
     assert [episode.agent_episodes["b"].module_id for episode in before] == ["other", "other"]
     assert [episode.agent_episodes["b"].module_id for episode in after] == ["main", "new"]
-    assert len(runner._policies.by_index) == 2
+    assert len(runner._sampling.rollout.policies.by_index) == 2
 
 
 def test_changes_in_on_episode_end_hold_from_the_next_episode_on():
@@ -290,7 +290,7 @@ def test_what_a_callback_changed_in_a_part_is_returned():
 def test_memory_of_those_who_do_not_learn_is_not_held():
     runner = make_runner(policies_to_train=["main"], return_only_policies_to_train=True)
     runner.sample(num_timesteps=3)
-    blocks = [weakref.ref(block) for block in runner._store.blocks]
+    blocks = [weakref.ref(block) for block in runner._sampling.rollout.store.blocks]
     (episode,) = runner.sample(num_timesteps=3)
     assert [block() is None for block in blocks] == [False, True]
     assert episode.get_observations()["a"][-1].tolist() == [6, 6]
@@ -344,7 +344,7 @@ def test_modules_that_do_not_act_hold_nothing_but_their_weights():
         held = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert runner._store.active == [0, 1]
+    assert runner._sampling.rollout.store.active == [0, 1]
     assert held < len(names) * 2**17
 
 
@@ -416,7 +416,7 @@ def test_a_failed_call_frees_removed_modules():
         runner.sample(num_episodes=1)
     runner.add_module("main", Says(2), override=True)
     assert actions_of(runner.sample(num_timesteps=1)) == [{"a": 2, "b": 1}]
-    assert sum(policy is not None for policy in runner._policies.by_index) == 2
+    assert sum(policy is not None for policy in runner._sampling.rollout.policies.by_index) == 2
 
 
 def test_nothing_can_be_changed_after_stop():

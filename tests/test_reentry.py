@@ -202,7 +202,7 @@ def test_another_thread_is_refused(method):
 def test_the_same_within_make_env(method):
     hook = Hook()
     runner = make_runner(hook)
-    runner._listeners["on_environment_created"] = (lambda **arguments: hook.at("made"),)
+    runner._listeners.by_event["on_environment_created"] = (lambda **arguments: hook.at("made"),)
     hook.place, hook.action = "made", EXCLUSIVE[method]
     runner.make_env()
     with pytest.raises(RunnerBusyError, match=r"within make_env\(\)"):

@@ -16,6 +16,7 @@ from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, P
 from fastmarl.envs.checking.values import same
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.modules import DefaultRLModule, RLModuleSpec
+from fastmarl.runner import resources
 from fastmarl.runner import state as runner_state
 
 
@@ -269,7 +270,9 @@ def test_modules_with_states_of_their_own(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("file", "every"), [(torch.nn.modules.module.__file__, 7), (runner_state.__file__, 1)], ids=["torch", "fastmarl"]
+    ("file", "every"),
+    [(torch.nn.modules.module.__file__, 7), (runner_state.__file__, 1), (resources.__file__, 1)],
+    ids=["torch", "state", "resources"],
 )
 @in_own_thread
 def test_weights_that_were_interrupted_are_taken_whole_or_not_at_all(file, every):
@@ -278,7 +281,7 @@ def test_weights_that_were_interrupted_are_taken_whole_or_not_at_all(file, every
     numbers, goes_on = [], True
     while goes_on:
         runner.set_weights(of_number[4])
-        runner._weights_seq_no = 4
+        runner._resources.weights_seq_no = 4
         at_line = every * len(numbers)
         goes_on = interrupted(lambda: runner.set_weights(of_number[5], weights_seq_no=5), file=file, at=at_line)
         if len(numbers) % 2:

@@ -1,49 +1,33 @@
-"""The standalone runner: puts the parts together, calls them in order, and keeps the state between calls."""
+"""The standalone runner: what users call. Each method hands on to one of the runner's parts, a call at a time."""
 
-from collections.abc import Hashable
-from time import perf_counter
-from typing import Any
+import os
+from collections.abc import Collection, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
 
 import gymnasium as gym
 
-from fastmarl.acting.backends.transfer import make_transfer
-from fastmarl.acting.policies import Policies
-from fastmarl.callbacks import EVENTS, listeners
-from fastmarl.columns import Recorded
+from fastmarl.acting.policies import MappingFn
+from fastmarl.checkpoint import STATE_FILE
 from fastmarl.config import EnvRunnerConfig
-from fastmarl.episodes.kept_chunks import KeptChunks
-from fastmarl.episodes.log import EpisodeLog
+from fastmarl.connectors.env_to_module import EnvToModule
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.episodes.selection import only_modules
 from fastmarl.errors import ConfigError, RunnerStoppedError
+from fastmarl.modules import MultiRLModule, RLModule
 from fastmarl.native._call_guard import CallGuard
-from fastmarl.record.agent_spaces import AgentSpaces
-from fastmarl.record.block import own_key
-from fastmarl.record.lanes import LaneTable
-from fastmarl.record.store import RowStore
-from fastmarl.runner.building import (
-    check_module_options,
-    make_env_to_module,
-    make_inference_options,
-    make_modules,
-    make_reward_connector,
-    spaces_of,
-)
-from fastmarl.runner.devices import choose_device
-from fastmarl.runner.envs import Envs, make_env_states, make_vector
-from fastmarl.runner.episodes import RunnerEpisodes
-from fastmarl.runner.evaluation import RunnerEvaluation
-from fastmarl.runner.goals import Goal, make_goal
-from fastmarl.runner.interface import RunnerInterface
-from fastmarl.runner.metrics import RunnerMetrics
-from fastmarl.runner.policies import RunnerPolicies
+from fastmarl.runner.building import spaces_of
+from fastmarl.runner.components import Names
+from fastmarl.runner.evaluation import Evaluation
+from fastmarl.runner.listeners import Listeners
+from fastmarl.runner.metrics import MetricsLogger
+from fastmarl.runner.policy_changes import PolicyChanges, ToTrain
+from fastmarl.runner.resources import Resources
+from fastmarl.runner.sampling import Sampling
 from fastmarl.runner.state import RunnerState
-from fastmarl.seeds import ResetSeeds, Streams
-from fastmarl.vector.failures import FailureOptions, Failures
-from fastmarl.vector.wiring import VectorParts
+from fastmarl.version import __version__
 
 
-class MultiAgentEnvRunner(RunnerInterface, RunnerPolicies, RunnerEpisodes, RunnerEvaluation, RunnerState):
+class MultiAgentEnvRunner:
     """Samples episodes of many agents in several envs. The API is that of RLlib's class of the same name.
 
     ```python
@@ -51,144 +35,92 @@ class MultiAgentEnvRunner(RunnerInterface, RunnerPolicies, RunnerEpisodes, Runne
     episodes = runner.sample(num_timesteps=1000)
     ```
 
-    Attributes:
-        config: the EnvRunnerConfig.
-        env: the vector of envs; `env.envs` lists them (or the batches of them: one, or `worker_num_splits`).
-        module: the MultiRLModule; train it in place, or a copy and `set_weights()`.
-        env_to_module: the connectors by module id, and their state, see docs/connectors.md.
-        metrics: takes custom values from callbacks (`log_value`).
+    At the end of a `with` block the runner is stopped.
     """
 
     def __init__(self, config: EnvRunnerConfig):
         if not isinstance(config, EnvRunnerConfig):
             raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
-        check_module_options(config)
-        self.config = config
         self.worker_index = config.worker_index
         self._stopped = False
         self._calls = CallGuard()
-        self._weights_seq_no = 0
-        self._streams = Streams(config.seed, config.worker_index, config.incarnation)
-        self._seeds = ResetSeeds(self._streams, self.num_envs)
-        self._transfer = make_transfer(choose_device(config))
-        self._generator = self._streams.torch_generator(self._transfer.device)
-        self._rng = self._streams.numpy_generator()
-        self._counts = RunnerMetrics(config.metrics_num_episodes_for_smoothing)
-        self.metrics = self._counts.logger
-        self._listeners = listeners(
-            config.callbacks_class, {event: getattr(config, f"callbacks_{event}") for event in EVENTS}
-        )
-        self._kept = KeptChunks()
-        self._rescued: list[MultiAgentEpisode] = []  # by a call that then failed, or before anything can fail no more
-        self._evaluated: list[MultiAgentEpisode] = []  # likewise, by evaluate()
-        self._earlier_chunks: dict[str, list[MultiAgentEpisode]] = {}  # of running episodes, for on_episode_end alone
-        self._failures: Failures | None = None
-        self._envs = Envs(config)
-        self._has_envs = True
+        self._listeners = Listeners(self, config)
+        self._resources = Resources(config)
         try:
-            self.env_to_module = make_env_to_module(config, self._envs)
-            self.make_module()
-            self._announce_envs()
+            self._sampling = Sampling(self._resources, self._listeners)
+            self._evaluation = Evaluation(self._sampling)
+            self._policy_changes = PolicyChanges(self._sampling)
+            self._state = RunnerState(self._sampling, self._calls)
+            self._sampling.announce_envs()
         except BaseException:
-            self._envs.close()
+            self._resources.envs.close()
             raise
 
-    # Building.
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if "_state" not in vars(self):
+            return f"<{name}, not made>"
+        env, steps = self.config.env, self._resources.counts.lifetime["num_env_steps_sampled"]
+        of_env = env if isinstance(env, str) else getattr(env, "__name__", repr(env))
+        envs = f"{self.num_envs} env{'s' * (self.num_envs > 1)}"
+        device = next((parameter.device for parameter in self.module.parameters()), self.config.device)
+        return (f"<{name} of {of_env}: {envs}, modules {list(self.module)} on {device}, {steps:,} env steps sampled"
+                f"{', stopped' * self._stopped}>")  # fmt: skip
 
-    def make_env(self) -> None:
-        """Close the envs and create them anew; running episodes are dropped. Should it fail, it must be called again
-        before the next `sample()`."""
-        self._check_running()
-        self._calls.run("make_env()", self._make_env, {})
+    # What a runner has.
 
-    def _make_env(self) -> None:
-        self._is_whole = self._has_envs = False
-        self._envs.close()
-        self._envs = Envs(self.config)
-        self._failures = None
-        self._has_envs = True
-        self._connect_parts()
-        self._is_whole = True
-        self._announce_envs()
-
-    def make_module(self) -> None:
-        """Create the modules, with fresh weights unless given as instances; running episodes are dropped."""
-        self._check_running()
-        self._calls.run("make_module()", self._make_module, {})
-
-    def _make_module(self) -> None:
-        with self._streams.torch_seeded():
-            module = make_modules(self.config, self._envs, self.env_to_module)
-        module.to(self._transfer.device)
-        self._is_whole = False
-        self.module = module
-        self._connect_parts()
-        self._is_whole = True
-
-    def _begin_anew(self) -> None:
-        """The last call did not come to its end, so that nobody knows in which state its parts are: make them anew.
-
-        Envs, modules, what connectors know, random streams and counters stay; all envs will be reset.
-        """
-        self.env.forget()
-        self._policies.leave_modes()
-        self._policies.end_evaluation()
-        self._envs.remake_missing()
-        self._earlier_chunks = {}
-        self._connect_parts()
-
-    def _connect_parts(self) -> None:
-        """Make all parts between envs and modules."""
-        config, envs = self.config, self._envs
-        self._inference_options = make_inference_options(config, self._transfer.device, self._generator)
-        known_agents = [frozenset(agents) for agents in envs.possible_agents]
-        self._table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
-        policies = [self._make_policy(*item, self.env_to_module.get(item[0])) for item in self.module.items()]
-        states = make_env_states(envs.all) if config.record_env_state else []
-        self._store = RowStore(
-            [policy.connectors.recorded_layout for policy in policies],
-            [policy.module_id for policy in policies],
-            self._table,
-            config.episode_lookback_horizon,
-            connectors=[policy.connectors for policy in policies],
-            rewards=make_reward_connector(config),
-            n_agents=list(map(len, envs.possible_agents)),
-        )
-        self._log = EpisodeLog(self._store, env_states=states, max_summaries=config.metrics_num_episodes_for_smoothing)
-        self._policies = Policies(self._log, policies)
-        parts = VectorParts(
-            seeds=self._seeds,
-            store=self._store,
-            agent_spaces=AgentSpaces(self._table, envs.spaces),
-            env_actions=self._policies.env_actions,
-            seconds=self._counts.seconds,
-            check=not config.disable_env_checking,
-            env_states=states,
-            failures=self._failures_of(self._store),
-            num_splits=config.worker_num_splits,
-            batch_size=config.env_batch_size,
-        )
-        self.env = make_vector(envs.workers or envs.all, parts, envs.remake)
-        self._to_reset = set(range(self.num_envs))
-        self._goal = make_goal(config, 0, None, self.num_envs)  # of the current call, or the last one
-
-    def _failures_of(self, store: RowStore) -> Failures:
-        """What is done about envs that fail, whose episodes are in this store; restarts are remembered."""
-        if self._failures is None:
-            config = self.config
-            options = FailureOptions(
-                config.restart_failed_sub_environments, config.max_restarts, config.failed_episodes == "truncate"
-            )
-            self._failures = Failures(options, store, self._counts.failures)
-        self._failures.bind(store)
-        return self._failures
-
-    def _announce_envs(self) -> None:
-        self._call("on_environment_created", env=self.env, env_context=self._envs.contexts[0])
+    @property
+    def config(self) -> EnvRunnerConfig:
+        """What is in force: changes of policies replace it."""
+        return self._resources.config
 
     @property
     def num_envs(self) -> int:
-        return self.config.num_envs_per_env_runner
+        return self._resources.num_envs
+
+    @property
+    def env(self) -> Any:
+        """The vector of envs; `env.envs` lists them (or the batches of them: one, or `worker_num_splits`)."""
+        return self._sampling.rollout.env
+
+    @property
+    def module(self) -> MultiRLModule:
+        """All modules; train them in place, or copies and `set_weights()`."""
+        return self._resources.module
+
+    @property
+    def env_to_module(self) -> EnvToModule:
+        """The connectors by module id, and their state, see docs/connectors.md."""
+        return self._resources.env_to_module
+
+    @property
+    def metrics(self) -> MetricsLogger:
+        """Takes custom values from callbacks (`log_value`)."""
+        return self._resources.counts.logger
+
+    @property
+    def inference_backends(self) -> dict[str, str]:
+        """Module id -> what runs it: "lean", "cuda graph" and for how many batch sizes, or "torch" (or "torch.compile")
+        and why not by these; see docs/inference.md."""
+        policies = self._sampling.rollout.policies
+        return {module_id: policies.backend(module_id) for module_id in self.module}
+
+    def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
+        """(observation space, action space) of every module by its id, and of one env (Dict spaces by agent id) under
+        "__env__" and "__env_single__"."""
+        envs = self._resources.envs
+        agents = {agent: envs.spaces(0, agent) for agent in envs.possible_agents[0]}
+        of_env = (
+            gym.spaces.Dict({agent: spaces[0] for agent, spaces in agents.items()}),
+            gym.spaces.Dict({agent: spaces[1] for agent, spaces in agents.items()}),
+        )
+        of_modules = {module_id: spaces_of(module) for module_id, module in self.module.items()}
+        return {"__env__": of_env, "__env_single__": of_env, **of_modules}
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Nested dict of plain numbers under RLlib's keys: counts and times since the last call, and statistics of the
+        last `metrics_num_episodes_for_smoothing` episodes (see docs/metrics.md)."""
+        return self._resources.counts.report(self._resources.weights_seq_no, self.module)
 
     # Sampling.
 
@@ -222,7 +154,7 @@ class MultiAgentEnvRunner(RunnerInterface, RunnerPolicies, RunnerEpisodes, Runne
                 episodes that had finished are returned by the next call. So it is after an interrupt, too.
             RunnerBusyError: another call is under way; it goes on.
         """
-        self._check_running()
+        self.assert_healthy()
         arguments = {
             "num_timesteps": num_timesteps,
             "num_episodes": num_episodes,
@@ -230,155 +162,222 @@ class MultiAgentEnvRunner(RunnerInterface, RunnerPolicies, RunnerEpisodes, Runne
             "random_actions": random_actions,
             "force_reset": force_reset,
         }
-        return self._calls.run("sample()", self._sample, arguments)
+        return self._calls.run("sample()", self._sampling.sample, arguments)
 
-    def _sample(
-        self,
-        num_timesteps: int | None,
-        num_episodes: int | None,
-        explore: bool,
-        random_actions: bool,
-        force_reset: bool,
+    def run(self) -> Iterator[list[MultiAgentEpisode]]:
+        """`sample()` for ever, with the configured amounts."""
+        while True:
+            yield self.sample()
+
+    def evaluate(
+        self, num_episodes: int, *, seeds: Sequence[int] | None = None, explore: bool = False
     ) -> list[MultiAgentEpisode]:
-        if not self._has_envs:
-            raise RunnerStoppedError("make_env() failed, and the envs are closed; call it again")
-        goal = make_goal(self.config, num_timesteps, num_episodes, self.num_envs)
-        goal.random_actions = random_actions
-        begun = perf_counter()
-        self._kept.compact()
-        was_whole, self._is_whole = self._is_whole, False  # until this call has come to its end
-        if not was_whole:
-            self._begin_anew()
-        self._goal = goal
-        begin = goal.begin(range(self.num_envs))
-        if force_reset or goal.counts_episodes:
-            self._drop_begun(set(begin))
-            self._log.renew()
-        self._store.begin_call(goal.num_timesteps, of_agents=not goal.counts_env_steps)
-        try:
-            with self._policies.sampling():
-                self._reset_envs(sorted(self._to_reset.intersection(begin)))
-                self._run(goal, explore)
-            self._stamp_actions()
-            chunks = goal.wanted(self._log.end_chunks())
-            self._rescued += chunks
-        except BaseException:
-            self._keep_finished(goal)
-            raise
-        self._counts.add_call(goal, self._log.sum_up())
-        blocks = [self._store.blocks[module] for module in self._store.active]
-        self._log.end_call()
-        self._policies.tidy()
-        self._remember(chunks)
-        self._is_whole = True
-        samples = self._rescued
-        if self.config.return_only_policies_to_train:
-            samples = [only_modules(chunk, self.should_module_be_updated) for chunk in samples]
-        self._call("on_sample_end", samples=samples)
-        self._kept.add(samples, blocks)
-        self._rescued = []
-        self._counts.sample_seconds += perf_counter() - begun
-        return samples
+        """Whole episodes to tell how good the modules are.
 
-    def _run(self, goal: Goal, explore: bool) -> None:
-        """Tick until the goal is reached: agents act, envs step, episodes end."""
-        store, vector, seconds = self._store, self.env, self._counts.seconds
-        while (goes_on := not goal.reached()) or vector.n_stepping:
-            if goes_on:
-                self._act(goal, explore)
-                begun = perf_counter()
-                goal.add_tick(vector.send(), store.advance())
-                seconds["vector"] += perf_counter() - begun
-            self._receive(goal)
-        if store.connects:
-            store.connect()
+        Episode k of n is made by env k % num_envs, so that env i makes n // num_envs of them, and one more if
+        i < n % num_envs; none is chosen by its length. What connectors know is used and stays as it is; counters,
+        metrics but for failures, and random streams stay, too, and callbacks are not called. Running episodes are
+        dropped, and the next `sample()` begins others.
 
-    def _receive(self, goal: Goal) -> None:
-        """Record the next steps; episodes end, and others begin."""
-        begun = perf_counter()
-        self.env.recv(self._after_step, after_each=bool(self._listeners["on_episode_step"]))
-        if self._table.respawned:
-            self._log.split_respawned()
-        self._counts.seconds["vector"] += perf_counter() - begun
-        if self._to_reset:
-            self._begin_next(goal)
+        Args:
+            num_episodes: n.
+            seeds: n integers, for the resets. None: in a runner with a seed, others than those of training, the same
+                in each call; else none.
+            explore: sample actions, or take the most likely ones.
 
-    def _act(self, goal: Goal, explore: bool) -> None:
-        """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
-        store, policies, seconds = self._store, self._policies.by_index, self._counts.seconds
-        t = (self._counts.lifetime["num_env_steps_sampled"] + goal.env_steps) * self.config.num_env_runners
-        if self._policies.may_differ:
-            self._policies.renew()
-        if store.connects:
-            begun = perf_counter()
-            store.connect()
-            seconds["connect"] += perf_counter() - begun
-        if self._inference_options.graphs is not None and not goal.random_actions:
-            self._policies.launch(self._inference_options.graphs, explore, seconds)
-        for module in store.active:
-            first, end = store.acting_from[module], store.rows[module].n
-            if first == end:
-                continue
-            policy: Any = policies[module]
-            inference, env_actions, masks = policy.inference, policy.env_actions, policy.masks
-            block, n = store.blocks[module], end - first
-            lanes = block.lane_R[first:end]
-            begun = perf_counter()
-            legal = masks.legal(block, first, end)
-            batch = {} if goal.random_actions else inference.batch(block, first, end)
-            batched = perf_counter()
-            if goal.random_actions:
-                outputs = env_actions.random(n, self._rng, legal)
-                inference.begin_state(lanes)
-            else:
-                outputs = inference.act(batch, lanes, explore=explore, t=t, legal=legal)
-                inference.keep_state(lanes, outputs)
-            if legal is not None and not masks.on_record:
-                outputs[own_key(Recorded.ACTION_MASK, outputs, columns=block.outputs)] = legal
-            acted = perf_counter()
-            env_actions.set(first, n, outputs)
-            store.record(module, outputs)
-            seconds["record"] += perf_counter() - acted
-            seconds["forward"] += acted - batched
-            seconds["connect"] += batched - begun
+        Returns:
+            The episodes, in the order of `seeds`; one in which an agent has respawned is in several chunks. If the last
+            call has failed, those that had finished in it come before.
 
-    def _keep_finished(self, goal: Goal) -> None:
-        """The call has failed: the episodes that have finished are returned by the next one, and it counts."""
-        self._rescue_into(self._rescued)
-        for env_index in range(self.num_envs):
-            self._store.take_back(env_index, whole_chunk=False)
-        goal.env_steps -= self.env.n_stepping  # nobody will hear of them
-        self._counts.add_call(goal, self._log.sum_up())
-        self.env.forget()
+        Raises:
+            ConfigError: the numbers are none, or the batch that steps in arrays can't be seeded for each episode.
+            Else what `sample()` raises. Episodes that had finished are returned by the next call of `evaluate()`.
+        """
+        self.assert_healthy()
+        number, given = self._evaluation.check(num_episodes, seeds)
+        arguments = {"num_episodes": number, "seeds": given, "explore": explore}
+        return self._calls.run("evaluate()", self._evaluation.evaluate, arguments)
 
-    def _module_for(self, agent_id: Hashable, env_index: int) -> int:
-        return self._policies.module_for(agent_id, env_index)
+    # Envs and modules.
 
-    def _stamp_actions(self) -> None:
-        """Record the weights' number with the actions since the last stamp; -1 where no weights chose them."""
-        self._store.stamp(-1 if self._goal.random_actions else self._weights_seq_no)
+    def make_env(self) -> None:
+        """Close the envs and create them anew; running episodes are dropped. Should it fail, it must be called again
+        before the next `sample()`."""
+        self.assert_healthy()
+        self._calls.run("make_env()", self._sampling.make_env, {})
 
-    # Reports.
+    def make_module(self) -> None:
+        """Create the modules, with fresh weights unless given as instances; running episodes are dropped."""
+        self.assert_healthy()
+        self._calls.run("make_module()", self._sampling.make_module, {})
 
-    def get_metrics(self) -> dict[str, Any]:
-        """Nested dict of plain numbers under RLlib's keys: counts and times since the last call, and statistics of the
-        last `metrics_num_episodes_for_smoothing` episodes (see docs/metrics.md)."""
-        return self._counts.report(self._weights_seq_no, self.module)
+    def add_module(
+        self,
+        module_id: str,
+        module_spec: Any = None,
+        *,
+        new_agent_to_module_mapping_fn: MappingFn | None = None,
+        new_should_module_be_updated: ToTrain | None = None,
+        env_to_module_connector: Any = None,
+        override: bool = False,
+    ) -> RLModule:
+        """Add a module, without a change to running episodes; give it weights with `set_weights({module_id: ...})`.
 
-    def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
-        """(observation space, action space) of every module by its id, and of one env (Dict spaces by agent id) under
-        "__env__" and "__env_single__"."""
-        agents = {agent: self._envs.spaces(0, agent) for agent in self._envs.possible_agents[0]}
-        of_env = (
-            gym.spaces.Dict({agent: spaces[0] for agent, spaces in agents.items()}),
-            gym.spaces.Dict({agent: spaces[1] for agent, spaces in agents.items()}),
+        Args:
+            module_spec: RLModuleSpec, torch.nn.Module, or None for the default net, as in the option `policies`.
+            new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
+            new_should_module_be_updated: `policies_to_train` from now on.
+            env_to_module_connector: the module's connectors, as in the option of that name; None: what the option has
+                for it. What connectors have learned is theirs: give a snapshot those of the original with
+                `runner.env_to_module.set_state({module_id: runner.env_to_module.get_state()[original]})`.
+            override: take the place of a module of that id, as if it had been removed first.
+
+        Returns:
+            The module.
+
+        Raises:
+            ConfigError: the id is taken, the module has no spaces, or a second module has no mapping function to choose
+                among them. Nothing was changed.
+        """
+        self._check_changeable("add_module()")
+        return self._policy_changes.add(
+            module_id,
+            module_spec,
+            new_agent_to_module_mapping_fn,
+            new_should_module_be_updated,
+            env_to_module_connector,
+            override,
         )
-        of_modules = {module_id: spaces_of(module) for module_id, module in self.module.items()}
-        return {"__env__": of_env, "__env_single__": of_env, **of_modules}
+
+    def remove_module(
+        self,
+        module_id: str,
+        *,
+        new_agent_to_module_mapping_fn: MappingFn | None = None,
+        new_should_module_be_updated: ToTrain | None = None,
+    ) -> RLModule:
+        """Remove a module. It acts on in the episodes that are running, and is freed when the last of them has ended.
+
+        Args:
+            new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
+            new_should_module_be_updated: `policies_to_train` from now on.
+
+        Returns:
+            The module.
+
+        Raises:
+            ConfigError: there is no such module, or no other. Nothing was changed.
+        """
+        self._check_changeable("remove_module()")
+        return self._policy_changes.remove(module_id, new_agent_to_module_mapping_fn, new_should_module_be_updated)
+
+    def set_policy_mapping_fn(self, policy_mapping_fn: MappingFn) -> None:
+        """Map the agents of episodes that begin from now on by another function."""
+        self._check_changeable("set_policy_mapping_fn()")
+        self._policy_changes.map_by(policy_mapping_fn)
+
+    def should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
+        """Whether a module learns, by `policies_to_train`."""
+        return self.config.is_policy_to_train(module_id, multi_agent_batch)
+
+    def _check_changeable(self, method: str) -> None:
+        """Modules are changed between calls, or in callbacks of the one under way."""
+        self.assert_healthy()
+        self._calls.check(method, or_within=True)
+
+    # State.
+
+    def get_state(self, components: Names = None, *, not_components: Names = None) -> dict[str, Any]:
+        """What is needed to go on elsewhere: weights, counters, random streams, and the running episodes of those envs
+        that tell their own state (`supports_checkpoint`, see `fastmarl.MultiAgentEnv`).
+
+        A runner that takes it goes on with these episodes where they are, and begins others in its other envs. While
+        `sample()` is under way, and after a call that has failed, there are none.
+
+        Args:
+            components: only these of "rl_module" (with "weights_seq_no"), "env_to_module_connector",
+                "num_env_steps_sampled_lifetime", "lifetime_counters" (all others), "num_resets" (by env: seeds go by
+                that), "random_state", "running_episodes"; "rl_module/p0" stands for one module's weights.
+            not_components: all but these.
+
+        Raises:
+            ConfigError: there is no such component, or no such module.
+        """
+        return self._state.get(components, not_components)
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raises ConfigError if `state` is none for `set_state()`; changes nothing."""
+        self._state.check(state)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take (parts of) what `get_state()` returned.
+
+        Weights with a "weights_seq_no" above 0 are taken only if that is newer than the runner's own, as in RLlib; else
+        the weights and their number stay as they are.
+
+        Raises:
+            ConfigError: something in it is not for this runner. Nothing was changed.
+            RunnerBusyError: another call is under way. `set_weights()` is for callbacks, too.
+        """
+        self._calls.check("set_state()")
+        self._state.set(state)
+
+    def get_weights(self, modules: Collection[str] | None = None) -> dict[str, Any]:
+        """Module id -> its weights, by parameter name, as arrays."""
+        self._resources.finish_weights()
+        weights = self.module.get_state()
+        return {module_id: weights[module_id] for module_id in weights if modules is None or module_id in modules}
+
+    def set_weights(self, weights: dict[str, Any], weights_seq_no: int = 0) -> None:
+        """Take weights as `get_weights()` returns them; `weights_seq_no` is recorded with each action from now on."""
+        self._state.set({"rl_module": weights, "weights_seq_no": weights_seq_no})
+
+    def save_to_path(self, path: str | os.PathLike) -> str:
+        """Write `get_state()` to a folder; returns its path."""
+        return self._state.save(path)
+
+    def restore_from_path(self, path: str | os.PathLike) -> None:
+        """Take the state from a folder that `save_to_path()` wrote, weights of whatever number included.
+
+        Random streams go on where they were saved. If that was on another kind of device, the one of the modules'
+        exploration goes on in a stream that follows from the saved one, the same for all who restore it.
+
+        Raises:
+            CheckpointError: the folder is missing, damaged, from a newer version, or of other modules or observations;
+                the runner keeps its state.
+        """
+        self._state.restore(path)
+
+    @classmethod
+    def from_checkpoint(cls, path: str | os.PathLike, config: EnvRunnerConfig) -> Self:
+        """A new runner with `config` and the state in the folder `path`."""
+        runner = cls(config)
+        try:
+            runner.restore_from_path(path)
+        except BaseException:
+            runner.stop()
+            raise
+        return runner
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """Arguments with which this class makes a runner like this one."""
+        return (), {"config": self.config}
+
+    def get_metadata(self) -> dict[str, str]:
+        """What JSON can hold and nobody needs to restore a checkpoint: the version, and the name of its main file."""
+        return {"fastmarl_version": __version__, "state_file": STATE_FILE}
+
+    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
+        """Names of components of `get_state()` that have a `get_state()` and `set_state()` of their own, and these."""
+        return [("rl_module", self.module), ("env_to_module_connector", self.env_to_module)]
+
+    # The end.
 
     def assert_healthy(self) -> None:
         """Raises RunnerStoppedError after stop()."""
-        self._check_running()
+        if self._stopped:
+            raise RunnerStoppedError("this runner was stopped and its envs are closed; make a new one")
+        self._resources.finish()
 
     def stop(self) -> None:
         """Close the envs; sampling is over. Stopping twice is fine, and finishes what an interrupt has cut short.
@@ -388,10 +387,14 @@ class MultiAgentEnvRunner(RunnerInterface, RunnerPolicies, RunnerEpisodes, Runne
         """
         self._calls.check("stop()")
         self._stopped = True
-        self._envs.close()
+        self._resources.envs.close()
 
-    def _check_running(self) -> None:
-        if self._stopped:
-            raise RunnerStoppedError("this runner was stopped and its envs are closed; make a new one")
-        self._finish_weights()
-        self._finish_change()
+    def __enter__(self) -> Self:
+        """Raises RunnerStoppedError after stop()."""
+        self.assert_healthy()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -30,20 +30,15 @@ class Failures:
 
     Args:
         options: whether, and how often.
-        store: of the episodes.
         counts: takes "failures", "timeouts", "restarts", "steps_discarded".
     """
 
-    def __init__(
-        self,
-        options: FailureOptions,
-        store: RowStore,
-        counts: Counter[str],
-    ):
+    _store: RowStore
+
+    def __init__(self, options: FailureOptions, counts: Counter[str]):
         self._options = options
         self._counts = counts
         self._in_a_row: Counter[int] = Counter()
-        self.bind(store)
 
     def bind(self, store: RowStore) -> None:
         """From now on the episodes are in this store, in which no env has made a step."""

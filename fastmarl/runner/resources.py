@@ -1,0 +1,124 @@
+"""What a runner keeps from one call to the next, whatever becomes of its episodes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastmarl.acting.backends.transfer import make_transfer
+from fastmarl.config import EnvRunnerConfig
+from fastmarl.connectors.module_connectors import ModuleConnectors
+from fastmarl.modules import MultiRLModule, RLModule
+from fastmarl.runner.building import check_module_options, make_env_to_module, make_modules
+from fastmarl.runner.devices import choose_device
+from fastmarl.runner.envs import Envs
+from fastmarl.runner.metrics import RunnerMetrics
+from fastmarl.seeds import ResetSeeds, Streams
+from fastmarl.vector.failures import FailureOptions, Failures
+
+
+@dataclass(frozen=True)
+class ModuleChange:
+    """A module is added, takes another's place, or (None) is removed; `config` is the runner's afterwards."""
+
+    module_id: str
+    module: RLModule | None
+    connectors: ModuleConnectors | None
+    config: EnvRunnerConfig
+
+
+class Resources:
+    """A runner's config, envs, modules and connectors, random streams and counters.
+
+    Attributes:
+        config: what is in force; changes of modules replace it.
+        has_envs: whether the envs are there: not after a `make_envs()` that failed.
+        failures: what is done about envs that fail; it remembers restarts for as long as the envs are there.
+        module: all modules.
+        weights_seq_no: of the modules' weights.
+        generator, rng: for the modules' exploration, and for random actions.
+    """
+
+    def __init__(self, config: EnvRunnerConfig):
+        check_module_options(config)
+        self.config = config
+        self.weights_seq_no = 0
+        self._coming_weights: tuple[dict[str, Any], int] | None = None
+        self._change: ModuleChange | None = None  # which has not come to its end
+        self.streams = Streams(config.seed, config.worker_index, config.incarnation)
+        self.seeds = ResetSeeds(self.streams, config.num_envs_per_env_runner)
+        self.transfer = make_transfer(choose_device(config))
+        self.generator = self.streams.torch_generator(self.transfer.device)
+        self.rng = self.streams.numpy_generator()
+        self.counts = RunnerMetrics(config.metrics_num_episodes_for_smoothing)
+        self._create_envs()
+        try:
+            self.env_to_module = make_env_to_module(config, self.envs)
+            self.module = self.new_modules()
+        except BaseException:
+            self.envs.close()
+            raise
+
+    @property
+    def num_envs(self) -> int:
+        return self.config.num_envs_per_env_runner
+
+    def make_envs(self) -> None:
+        """Close the envs, and create others."""
+        self.has_envs = False
+        self.envs.close()
+        self._create_envs()
+
+    def _create_envs(self) -> None:
+        config = self.config
+        self.envs = Envs(config)
+        options = FailureOptions(
+            config.restart_failed_sub_environments, config.max_restarts, config.failed_episodes == "truncate"
+        )
+        self.failures = Failures(options, self.counts.failures)
+        self.has_envs = True
+
+    def new_modules(self) -> MultiRLModule:
+        """All modules anew, with fresh weights unless they are given as instances."""
+        with self.streams.torch_seeded():
+            module = make_modules(self.config, self.envs, self.env_to_module)
+        module.to(self.transfer.device)
+        return module
+
+    # Changes that come whole: what interrupts one leaves the rest to `finish()`.
+
+    def change_modules(self, change: ModuleChange) -> None:
+        """Begin a change of modules."""
+        self._change = change
+
+    def take_weights(self, weights: dict[str, Any], seq_no: int) -> None:
+        """Have these weights, by module id; others than those of modules that are there are left out."""
+        self._coming_weights = weights, seq_no
+        self.finish_weights()
+
+    def finish(self) -> None:
+        """Finish what was interrupted."""
+        self.finish_weights()
+        self.finish_change()
+
+    def finish_weights(self) -> None:
+        if self._coming_weights is None:
+            return
+        weights, seq_no = self._coming_weights
+        try:
+            self.module.set_state({module_id: weights[module_id] for module_id in weights if module_id in self.module})
+        except Exception:  # of a module's own set_state()
+            self._coming_weights = None
+            raise
+        self.weights_seq_no = seq_no
+        self._coming_weights = None
+
+    def finish_change(self) -> None:
+        change = self._change
+        if change is None:
+            return
+        self.env_to_module.put(change.module_id, change.connectors)
+        if change.module is not None:
+            self.module.add_module(change.module_id, change.module, override=True)
+        elif change.module_id in self.module:
+            self.module.remove_module(change.module_id)
+        self.config = change.config
+        self._change = None

@@ -1,0 +1,131 @@
+"""Calls of `sample()`: what they return, and what goes on when they fail."""
+
+from time import perf_counter
+
+from fastmarl.episodes.kept_chunks import KeptChunks
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.episodes.selection import only_modules
+from fastmarl.errors import RunnerStoppedError
+from fastmarl.runner.goals import Goal, make_goal
+from fastmarl.runner.listeners import Listeners
+from fastmarl.runner.resources import Resources
+from fastmarl.runner.rollout import Rollout
+
+
+class Sampling:
+    """Samples, call by call, with what a runner has.
+
+    Attributes:
+        rollout: the running episodes.
+        is_whole: whether the last call, or change of envs or modules, has come to its end. If not, the next call makes
+            the rollout anew.
+    """
+
+    def __init__(self, resources: Resources, listeners: Listeners):
+        self.resources = resources
+        self.listeners = listeners
+        self._kept = KeptChunks()
+        self._rescued: list[MultiAgentEpisode] = []  # by a call that then failed, or before anything can fail no more
+        self.rollout = Rollout(resources, listeners)
+        self.is_whole = True
+
+    def make_env(self) -> None:
+        """Close the envs and create them anew."""
+        self.is_whole = False
+        self.resources.make_envs()
+        self.rollout = Rollout(self.resources, self.listeners)
+        self.is_whole = True
+        self.announce_envs()
+
+    def make_module(self) -> None:
+        """Create the modules anew."""
+        module = self.resources.new_modules()
+        self.is_whole = False
+        self.resources.module = module
+        self.rollout = Rollout(self.resources, self.listeners)
+        self.is_whole = True
+
+    def announce_envs(self) -> None:
+        contexts = self.resources.envs.contexts
+        self.listeners.call("on_environment_created", env=self.rollout.env, env_context=contexts[0])
+
+    def begin_anew(self) -> None:
+        """The last call did not come to its end: make the rollout anew.
+
+        Envs, modules, what connectors know, random streams and counters stay; all envs will be reset.
+        """
+        self.rollout.env.forget()
+        self.rollout.policies.leave_modes()
+        self.rollout.policies.end_evaluation()
+        self.resources.envs.remake_missing()
+        self.listeners.forget()
+        self.rollout = Rollout(self.resources, self.listeners)
+
+    def begin_call(self) -> None:
+        """Note that a call is under way; make the rollout anew if the last one did not come to its end.
+
+        Raises:
+            RunnerStoppedError: there are no envs.
+        """
+        if not self.resources.has_envs:
+            raise RunnerStoppedError("make_env() failed, and the envs are closed; call it again")
+        was_whole, self.is_whole = self.is_whole, False
+        if not was_whole:
+            self.begin_anew()
+
+    def sample(
+        self,
+        num_timesteps: int | None,
+        num_episodes: int | None,
+        explore: bool,
+        random_actions: bool,
+        force_reset: bool,
+    ) -> list[MultiAgentEpisode]:
+        """As `MultiAgentEnvRunner.sample()`."""
+        resources = self.resources
+        goal = make_goal(resources.config, num_timesteps, num_episodes, resources.num_envs)
+        goal.random_actions = random_actions
+        begun = perf_counter()
+        self._kept.compact()
+        self.begin_call()
+        rollout = self.rollout
+        rollout.goal = goal
+        begin = goal.begin(range(resources.num_envs))
+        if force_reset or goal.counts_episodes:
+            rollout.drop_begun(set(begin))
+            rollout.log.renew()
+        rollout.store.begin_call(goal.num_timesteps, of_agents=not goal.counts_env_steps)
+        try:
+            with rollout.policies.sampling():
+                rollout.reset(sorted(rollout.to_reset.intersection(begin)))
+                rollout.run(goal, explore)
+            rollout.stamp_actions()
+            chunks = goal.wanted(rollout.log.end_chunks())
+            self._rescued += chunks
+        except BaseException:
+            self._keep_finished(goal)
+            raise
+        resources.counts.add_call(goal, rollout.log.sum_up())
+        blocks = [rollout.store.blocks[module] for module in rollout.store.active]
+        rollout.log.end_call()
+        rollout.policies.tidy()
+        self.listeners.remember(chunks, rollout.running_ids())
+        self.is_whole = True
+        samples = self._rescued
+        if resources.config.return_only_policies_to_train:
+            samples = [only_modules(chunk, resources.config.is_policy_to_train) for chunk in samples]
+        self.listeners.call("on_sample_end", samples=samples)
+        self._kept.add(samples, blocks)
+        self._rescued = []
+        resources.counts.sample_seconds += perf_counter() - begun
+        return samples
+
+    def _keep_finished(self, goal: Goal) -> None:
+        """The call has failed: the episodes that have finished are returned by the next one, and it counts."""
+        rollout = self.rollout
+        rollout.rescue_into(self._rescued)
+        for env_index in range(self.resources.num_envs):
+            rollout.store.take_back(env_index, whole_chunk=False)
+        goal.env_steps -= rollout.env.n_stepping  # nobody will hear of them
+        self.resources.counts.add_call(goal, rollout.log.sum_up())
+        rollout.env.forget()
