@@ -11,22 +11,41 @@ from fastmarl.spaces import flatten_struct
 MOST_LEAVES = 16
 
 
+WAY_OUT = (
+    "give it a method get_initial_state() that returns a dict of arrays or tensors without a batch axis; its outputs "
+    "then have the new state as 'state_out', and observations come as [B, T, ...]"
+)
+
+
 def describe_failure(
     error: Exception, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
 ) -> None:
-    """Add a note to the error: which module, in which phase, with a batch of which shapes.
+    """As `note_failure()`.
 
     Raises:
         ConfigError: the module has asked for a recurrent state and has none.
     """
-    method = "forward_exploration" if explore else "forward_inference"
-    if not has_memory and isinstance(error, KeyError) and error.args == (Columns.STATE_IN,):
+    if _wants_memory(error, has_memory):
         raise ConfigError(
-            f"module {module_id!r} reads batch['state_in'] in {method}(), but has no memory: give it a method "
-            "get_initial_state() that returns a dict of arrays or tensors without a batch axis; its outputs then have "
-            "the new state as 'state_out', and observations come as [B, T, ...]"
+            f"module {module_id!r} reads batch['state_in'] in {_method(explore)}, but has no memory: {WAY_OUT}"
         ) from error
-    error.add_note(f"in {method}() of module {module_id!r}, with a batch of {_shapes(batch)}")
+    note_failure(error, module_id, batch, explore=explore, has_memory=has_memory)
+
+
+def note_failure(error: Exception, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool) -> None:
+    """Add a note to the error: which module, in which phase, with a batch of which shapes. One more says what to do if
+    the module has asked for a recurrent state and has none."""
+    error.add_note(f"in {_method(explore)} of module {module_id!r}, with a batch of {_shapes(batch)}")
+    if _wants_memory(error, has_memory):
+        error.add_note(f"it has no memory: {WAY_OUT}")
+
+
+def _wants_memory(error: Exception, has_memory: bool) -> bool:
+    return not has_memory and isinstance(error, KeyError) and error.args == (Columns.STATE_IN,)
+
+
+def _method(explore: bool) -> str:
+    return f"{'forward_exploration' if explore else 'forward_inference'}()"
 
 
 def _shapes(batch: dict[str, Any]) -> str:

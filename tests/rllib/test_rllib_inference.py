@@ -574,3 +574,24 @@ def test_another_torch(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
         assert_equal_always(module, rng)
     finally:
         sampling.equals_torch.cache_clear()
+
+
+class Forgetful(TorchRLModule):
+    """Reads a state, and has no get_initial_state()."""
+
+    def setup(self):
+        self.layer = nn.Linear(OBS_SIZE, 4)
+
+    def _forward(self, batch, **kwargs):
+        return {Columns.ACTION_DIST_INPUTS: batch[Columns.STATE_IN]["h"]}
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_errors_in_a_forward_pass_name_module_and_shapes(explore):
+    module = build(Discrete(4), module_class=Forgetful, n_modules=1)
+    with pytest.raises(KeyError, match="state_in") as raised:
+        ExactInference(module, None).answer(batches_of(module, [3]), explore=explore, t=0)
+    of_pass, of_state = raised.value.__notes__
+    method = "forward_exploration" if explore else "forward_inference"
+    assert of_pass == f"in {method}() of module 'p0', with a batch of obs [3, {OBS_SIZE}] of float32"
+    assert of_state.startswith("it has no memory: give it a method get_initial_state() that")

@@ -12,6 +12,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import Tensor
 
 from fastmarl.acting.backends.transfer import StagedCopy
+from fastmarl.acting.forward_errors import note_failure
 from fastmarl.acting.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST
 from fastmarl.errors import ModuleOutputError
 from fastmarl.native._draws import ActionDraws
@@ -216,7 +217,11 @@ class ModulePart:
         if self._actor is not None:
             with self._mode:
                 return {LOGITS: self._actor(batch[OBS])}
-        return self.module.forward_exploration(batch, t=t) if explore else self.module.forward_inference(batch)
+        try:
+            return self.module.forward_exploration(batch, t=t) if explore else self.module.forward_inference(batch)
+        except Exception as error:
+            note_failure(error, self._id, batch, explore=explore, has_memory=self._is_stateful)
+            raise
 
     def act(self, outputs: dict[str, Any], explore: bool) -> dict[Key, np.ndarray]:
         """See `ExactInference.answer`."""
