@@ -8,7 +8,8 @@ import re
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
+
+from fastmarl.bench.plots import picture
 
 ROOT = pathlib.Path(__file__).parents[1]
 SEEDS = (0, 1, 2)
@@ -30,16 +31,14 @@ def main() -> None:
     assert code.count("seed=0") == 1
     curves = np.array([returns_of(code, seed) for seed in SEEDS])
     steps = STEPS_PER_ITERATION * np.arange(1, curves.shape[1] + 1)
-    figure = Figure(figsize=(6.4, 3.2), layout="constrained")
-    axes = figure.subplots()
-    for seed, curve in zip(SEEDS, curves, strict=True):
-        axes.plot(steps, curve, linewidth=1.5, label=f"seed {seed}")
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel("mean episode return, last 100 episodes", fontsize=9)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(ROOT / "docs" / "images" / "learning_curve.png", dpi=110)
+    with picture(ROOT / "docs" / "images" / "learning_curve.png", 6.4, 3.2) as figure:
+        axes = figure.subplots()
+        for seed, curve in zip(SEEDS, curves, strict=True):
+            axes.plot(steps, curve, linewidth=1.5, label=f"seed {seed}")
+        axes.set_xlabel("environment steps")
+        axes.set_ylabel("mean episode return, last 100 episodes", fontsize=9)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.legend(frameon=False)
     print({seed: (round(curve[0], 1), round(curve[-1], 1)) for seed, curve in zip(SEEDS, curves, strict=True)})
 
 

@@ -9,7 +9,7 @@ from torch import nn
 import fastmarl
 from fastmarl.acting.backends import dense_layers
 from fastmarl.acting.backends.lean import LeanModule
-from fastmarl.bench.efficiency import BareNetwork
+from fastmarl.bench.bare_network import BareNetwork
 from fastmarl.connectors import FrameStacking
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.spaces import RowLayout
@@ -614,7 +614,7 @@ def test_a_wrong_number_of_logits_is_an_error(action_space, explore):
 def test_the_limit_is_measured_with_torch():
     runner = make_runner()
     network = BareNetwork(runner)
-    assert {n for _, n in network._steps} == {6}
-    (batch,) = network._batches.values()
-    assert isinstance(batch["obs"], torch.Tensor)
+    batches = [batch["obs"] for *_, batch in network._steps]
+    assert all(isinstance(obs, torch.Tensor) and obs is batches[0] for obs in batches)
+    assert len(batches[0]) == 6 and network._rows == 6 * len(batches)
     assert runner.inference_backends == {"default_policy": "lean"}

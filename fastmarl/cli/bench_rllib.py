@@ -40,13 +40,13 @@ def _measure(args: argparse.Namespace, progress: Callable[[str], None]) -> Itera
         yield "cases", asdict(measure_case(name, rounds=rounds, ours=ours))
     progress("measuring growth, transfer, trip, PPO ...")
     if "growth" in names:
-        yield from (("growth", asdict(row)) for row in measure_growth(rounds=min(3, rounds), ours=ours))
+        yield from (("growth", row) for row in measure_growth(rounds=min(3, rounds), ours=ours))
     if "transfer" in names:
-        yield from (("transfer", asdict(row)) for row in measure_transfer(rounds=rounds, ours=ours))
+        yield from (("transfer", row) for row in measure_transfer(rounds=rounds, ours=ours))
     if args.ray:
         with local_ray():
-            yield from (("trip", asdict(row)) for row in measure_trip(ours=ours))
-            yield from (("ppo", asdict(row)) for row in measure_ppo(iterations=min(3, rounds), ours=ours))
+            yield from (("trip", row) for row in measure_trip(ours=ours))
+            yield from (("ppo", row) for row in measure_ppo(iterations=min(3, rounds), ours=ours))
 
 
 RLLIB = Benchmark(

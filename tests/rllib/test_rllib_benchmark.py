@@ -11,15 +11,10 @@ from fastmarl import cli
 from fastmarl.bench.rllib import extras as benchmark_extras
 from fastmarl.bench.rllib import measure as benchmark
 from fastmarl.bench.rllib.cases import CASES, QUICK, STANDARD, Case, FlatBattle, ReadyEnv, cartpole, check_names
+from fastmarl.bench.rllib.equality import UnequalEpisodesError, check_equal
 from fastmarl.bench.rllib.extras import measure_growth, measure_transfer
-from fastmarl.bench.rllib.measure import (
-    Pair,
-    UnequalEpisodesError,
-    check_equal,
-    measure_case,
-    measuring,
-    sample_as_rllib,
-)
+from fastmarl.bench.rllib.measure import measure_case, sample_as_rllib
+from fastmarl.bench.rllib.pair import Pair, measuring
 from fastmarl.errors import ConfigError
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
@@ -137,18 +132,18 @@ def test_other_draws_are_compared_by_the_form_of_their_columns():
 
 def test_growth_leaves_rllib_out_where_it_takes_too_long():
     rows = measure_growth(steps=(10, 40), rllib_steps=10, rounds=1, ours=RLlibEnvRunner)
-    assert [row.steps for row in rows] == [10, 40]
-    assert rows[0].rllib_us > 0
-    assert rows[1].rllib_us is None
-    assert rows[1].us > 0
+    assert [row["steps"] for row in rows] == [10, 40]
+    assert rows[0]["rllib_us"] > 0
+    assert rows[1]["rllib_us"] is None
+    assert rows[1]["us"] > 0
 
 
 def test_transfer():
     theirs, ours = measure_transfer(rounds=1, steps=200, ours=RLlibEnvRunner)
-    assert (theirs.runner, ours.runner) == ("RLlib", "fastmarl")
-    assert theirs.buffers == ours.buffers > 0
-    assert theirs.megabytes == pytest.approx(ours.megabytes, rel=0.01)
-    assert min(theirs.dumps_ms, theirs.loads_ms) > 0
+    assert (theirs["runner"], ours["runner"]) == ("RLlib", "fastmarl")
+    assert theirs["buffers"] == ours["buffers"] > 0
+    assert theirs["megabytes"] == pytest.approx(ours["megabytes"], rel=0.01)
+    assert min(theirs["dumps_ms"], theirs["loads_ms"]) > 0
 
 
 def test_global_settings_are_put_back():

@@ -1,10 +1,10 @@
 """Beside the cases: how the time grows with the steps in a call, what the way to a learner costs, a PPO iteration."""
 
 import pickle
-import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -13,8 +13,9 @@ from ray import cloudpickle
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 
+from fastmarl.bench.records import Row
 from fastmarl.bench.rllib.cases import SEED, Case, ReadyEnv, cartpole
-from fastmarl.bench.rllib.measure import Pair, look, measuring, seed_everything
+from fastmarl.bench.rllib.pair import Pair, look, measuring, seed_everything
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 GROWTH_CASE = cartpole(agents=8, envs=8)
@@ -25,73 +26,13 @@ TRANSFER_CASE = Case(env=ReadyEnv, agents=8, envs=8, steps=8 * 250)
 PPO_CASE = cartpole(agents=8, envs=8, steps=2000)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Growth:
-    """Microseconds of sample() per agent step at so many env steps in a call."""
-
-    steps: int
-    rllib_us: float | None
-    """None: not measured."""
-    us: float
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Transfer:
-    """The trip of one sample through the object store: pickle protocol 5, with buffers out of band."""
-
-    runner: str
-    dumps_ms: float
-    loads_ms: float
-    look_ms: float
-    """A first look at all agents' parts where they have arrived."""
-    megabytes: float
-    """In the pickle and in its buffers."""
-    buffers: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trip:
-    """One sample's whole way from an actor to the driver, through Ray."""
-
-    runner: str
-    get_ms: float
-    """Asking the actor for episodes that are ready, until ray.get() has returned them."""
-    look_ms: float
-    """A first look at all agents' parts."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Iteration:
-    """One call of Algorithm.train(): sampling in the local runner, learning in the local learner."""
-
-    runner: str
-    seconds: float
-    sampling_seconds: float
-
-    @property
-    def sampling_share(self) -> float:
-        return self.sampling_seconds / self.seconds
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "sampling_share": self.sampling_share}
-
-
 def measure_growth(
     *,
     steps: tuple[int, ...] = GROWTH_STEPS,
     rllib_steps: int = RLLIB_GROWTH_STEPS,
     rounds: int = 3,
     ours: type[RLlibEnvRunner] = MultiAgentEnvRunner,
-) -> list[Growth]:
+) -> list[Row]:
     """Time per agent step, with get_metrics() between the calls.
 
     Args:
@@ -99,14 +40,17 @@ def measure_growth(
         rllib_steps: RLlib's runner takes part up to here.
         rounds: of our runner, for the median; RLlib's has one.
         ours: the class to compare with RLlib's.
+
+    Returns:
+        For each of `steps` "steps", and in microseconds of sample() per agent step "us" and "rllib_us" (or None).
     """
     with measuring(), Pair(GROWTH_CASE, ours) as pair:
         pair.check(steps[0])
         # Round by round over all sizes, so that a machine that gets slower does not look like growth.
         us = [[_mean_us(pair, pair.ours, n) for n in steps] for _ in range(rounds)]
         rllib_us = [_mean_us(pair, pair.theirs, n) if n <= rllib_steps else None for n in steps]
-    medians = map(statistics.median, zip(*us, strict=True))
-    return [Growth(steps=n, rllib_us=their, us=our) for n, their, our in zip(steps, rllib_us, medians, strict=True)]
+    medians = map(median, zip(*us, strict=True))
+    return [{"steps": n, "rllib_us": their, "us": our} for n, their, our in zip(steps, rllib_us, medians, strict=True)]
 
 
 def _mean_us(pair: Pair, runner: RLlibEnvRunner, steps: int) -> float:
@@ -116,28 +60,24 @@ def _mean_us(pair: Pair, runner: RLlibEnvRunner, steps: int) -> float:
 
 def measure_transfer(
     *, rounds: int = 5, steps: int = TRANSFER_CASE.steps, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner
-) -> list[Transfer]:
-    """Pickle and rebuild what one call of sample() returns; medians of the rounds, the runners in turn.
+) -> list[Row]:
+    """Pickle (protocol 5, buffers out of band, as Ray does) and rebuild what one call of sample() returns.
 
     Args:
-        rounds: for the medians.
+        rounds: for the medians, the runners in turn.
         steps: env steps in that call.
         ours: the class to compare with RLlib's.
+
+    Returns:
+        For each "runner" "dumps_ms", "loads_ms", "look_ms" (a first look at all agent episodes that have arrived),
+        "megabytes" and the number of "buffers".
     """
     with measuring(), Pair(TRANSFER_CASE, ours) as pair:
         samples = {"RLlib": pair.theirs.sample(num_timesteps=steps), "fastmarl": pair.ours.sample(num_timesteps=steps)}
-        trips: dict[str, list[tuple[float, float, float, int, int]]] = {name: [] for name in samples}
-        for _ in range(1 + rounds):
-            for name, episodes in samples.items():
-                trips[name].append(_trip(episodes))
-    # The first one warms up.
-    return [
-        _transfer(name, *map(statistics.median, zip(*of_runner[1:], strict=True))) for name, of_runner in trips.items()
-    ]
+        return _in_turn({name: partial(_through_pickle, episodes) for name, episodes in samples.items()}, rounds)
 
 
-def _trip(episodes: list) -> tuple[float, float, float, int, int]:
-    """(seconds of dumps, of loads, of a first look, bytes, buffers)."""
+def _through_pickle(episodes: list) -> dict[str, float]:
     buffers: list[pickle.PickleBuffer] = []
     begun = perf_counter()
     data = cloudpickle.dumps(episodes, protocol=5, buffer_callback=buffers.append)
@@ -146,19 +86,25 @@ def _trip(episodes: list) -> tuple[float, float, float, int, int]:
     loaded = perf_counter()
     look(arrived)
     looked = perf_counter()
-    n_bytes = len(data) + sum(buffer.raw().nbytes for buffer in buffers)
-    return dumped - begun, loaded - dumped, looked - loaded, n_bytes, len(buffers)
+    return {
+        "dumps_ms": 1e3 * (dumped - begun),
+        "loads_ms": 1e3 * (loaded - dumped),
+        "look_ms": 1e3 * (looked - loaded),
+        "megabytes": (len(data) + sum(buffer.raw().nbytes for buffer in buffers)) / 1e6,
+        "buffers": len(buffers),
+    }
 
 
-def _transfer(runner: str, dumps: float, loads: float, look: float, n_bytes: float, buffers: float) -> Transfer:
-    return Transfer(
-        runner=runner,
-        dumps_ms=1e3 * dumps,
-        loads_ms=1e3 * loads,
-        look_ms=1e3 * look,
-        megabytes=n_bytes / 1e6,
-        buffers=int(buffers),
-    )
+def _in_turn(turns: Mapping[str, Callable[[], dict[str, float]]], rounds: int) -> list[Row]:
+    """Of each runner the medians of what its turns tell, after a first one that is not counted."""
+    told: dict[str, list[dict[str, float]]] = {runner: [] for runner in turns}
+    for _ in range(1 + rounds):
+        for runner, turn in turns.items():
+            told[runner].append(turn())
+    return [
+        {"runner": runner, **{key: median(figures[key] for figures in counted) for key in counted[0]}}
+        for runner, (_, *counted) in told.items()
+    ]
 
 
 class Sender:
@@ -173,56 +119,50 @@ class Sender:
         return self._episodes
 
 
-def measure_trip(*, rounds: int = 20, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner) -> list[Trip]:
-    """The whole trip of what one call of sample() returns; medians, the runners in turn. Needs a started Ray.
+def measure_trip(*, rounds: int = 20, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner) -> list[Row]:
+    """The way of what one call of sample() returns from an actor to the driver. Needs a started Ray.
 
     Args:
-        rounds: for the medians, after one that is not counted.
+        rounds: for the medians, the runners in turn.
         ours: the class to compare with RLlib's.
+
+    Returns:
+        For each "runner" "get_ms", from asking for episodes that are ready until ray.get() has returned, and "look_ms",
+        a first look at all agent episodes.
     """
-    classes: dict[str, type[RLlibEnvRunner]] = {"RLlib": RLlibEnvRunner, "fastmarl": ours}
-    senders = {name: ray.remote(num_cpus=0)(Sender).remote(kind) for name, kind in classes.items()}
-    trips: dict[str, list[tuple[float, float]]] = {name: [] for name in classes}
-    for _ in range(1 + rounds):
-        for name, sender in senders.items():
-            begun = perf_counter()
-            episodes = ray.get(sender.episodes.remote())
-            arrived = perf_counter()
-            look(episodes)
-            trips[name].append((arrived - begun, perf_counter() - arrived))
+    senders = {name: ray.remote(num_cpus=0)(Sender).remote(kind) for name, kind in _classes(ours).items()}
+    rows = _in_turn({name: partial(_fetch, sender) for name, sender in senders.items()}, rounds)
     for sender in senders.values():
         ray.kill(sender)
-    medians = {
-        name: [statistics.median(column) for column in zip(*times[1:], strict=True)] for name, times in trips.items()
-    }
-    return [Trip(runner=name, get_ms=1e3 * get, look_ms=1e3 * look) for name, (get, look) in medians.items()]
+    return rows
 
 
-def measure_ppo(*, iterations: int = 3, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner) -> list[Iteration]:
+def _classes(ours: type[RLlibEnvRunner]) -> dict[str, type[RLlibEnvRunner]]:
+    return {"RLlib": RLlibEnvRunner, "fastmarl": ours}
+
+
+def _fetch(sender: Any) -> dict[str, float]:
+    begun = perf_counter()
+    episodes = ray.get(sender.episodes.remote())
+    arrived = perf_counter()
+    look(episodes)
+    return {"get_ms": 1e3 * (arrived - begun), "look_ms": 1e3 * (perf_counter() - arrived)}
+
+
+def measure_ppo(*, iterations: int = 3, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner) -> list[Row]:
     """PPO's iteration with its default settings but for the batch, which is PPO_CASE's steps. Needs a started Ray.
 
     Args:
-        iterations: for the medians, the runners in turn, after one that is not counted.
+        iterations: for the medians, the runners in turn.
         ours: the class to compare with RLlib's.
+
+    Returns:
+        For each "runner" "seconds" of Algorithm.train(), which samples and learns in this process, "sampling_seconds"
+        among them, and their share, "sampling_share".
     """
-    classes: dict[str, type[RLlibEnvRunner]] = {"RLlib": RLlibEnvRunner, "fastmarl": ours}
     with measuring(), ExitStack() as stack:
-        algorithms = {name: _algorithm(runner_class, stack) for name, runner_class in classes.items()}
-        sampling = {name: _watch_sample(algorithm.env_runner) for name, algorithm in algorithms.items()}
-        totals: dict[str, list[float]] = {name: [] for name in algorithms}
-        for _ in range(1 + iterations):
-            for name, algorithm in algorithms.items():
-                begun = perf_counter()
-                algorithm.train()
-                totals[name].append(perf_counter() - begun)
-    return [
-        Iteration(
-            runner=name,
-            seconds=statistics.median(totals[name][1:]),
-            sampling_seconds=statistics.median(sampling[name][1:]),
-        )
-        for name in classes
-    ]
+        turns = {name: partial(_iteration, _algorithm(kind, stack)) for name, kind in _classes(ours).items()}
+        return _in_turn(turns, iterations)
 
 
 @contextmanager
@@ -242,16 +182,20 @@ def _algorithm(runner_class: type[RLlibEnvRunner], stack: ExitStack) -> Algorith
     return algorithm
 
 
-def _watch_sample(runner: RLlibEnvRunner) -> list[float]:
-    """From now on, the seconds of each call of this runner's sample()."""
-    seconds: list[float] = []
+def _iteration(algorithm: Algorithm) -> dict[str, float]:
+    runner, sampling = algorithm.env_runner, 0.0
     sample = runner.sample
 
     def watched(**kwargs: Any) -> list:
+        nonlocal sampling
         begun = perf_counter()
         episodes = sample(**kwargs)
-        seconds.append(perf_counter() - begun)
+        sampling += perf_counter() - begun
         return episodes
 
-    runner.sample = watched  # type: ignore[method-assign]
-    return seconds
+    runner.sample = watched
+    begun = perf_counter()
+    algorithm.train()
+    seconds = perf_counter() - begun
+    del runner.sample
+    return {"seconds": seconds, "sampling_seconds": sampling, "sampling_share": sampling / seconds}

@@ -33,7 +33,7 @@ COLUMNS: dict[str, Columns] = {  # of each section
         "loads_ms": ("loads, ms", ".2f"),
         "look_ms": ("first look, ms", ".2f"),
         "megabytes": ("MB", ".2f"),
-        "buffers": ("buffers", ",d"),
+        "buffers": ("buffers", ",.0f"),
     },
     "trip": {
         "runner": ("actor to driver", ""),

@@ -1,0 +1,88 @@
+"""Whether two runners returned equal episodes of RLlib's."""
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+
+from fastmarl.errors import FastmarlError
+from fastmarl.spaces import flatten_struct
+
+
+class UnequalEpisodesError(FastmarlError):
+    """The two runners returned different episodes, so comparing their speeds would say nothing."""
+
+    def __init__(self, where: str, theirs: str, ours: str):
+        super().__init__(where, theirs, ours)
+
+    def __str__(self) -> str:
+        where, theirs, ours = self.args
+        return f"not equal to RLlib's episodes: {where}: {theirs} / {ours}"
+
+
+def check_equal(theirs: list[MultiAgentEpisode], ours: list[MultiAgentEpisode]) -> None:
+    """Compare times, flags, all columns (dtype, shape, bytes, lookback) and infos; ids and clocks may differ.
+
+    Raises:
+        UnequalEpisodesError: names the first difference.
+    """
+    for number, (one, other) in enumerate(zip_longest(theirs, ours)):
+        if one is None or other is None:
+            raise UnequalEpisodesError("episodes", str(len(theirs)), str(len(ours)))
+        for want, got in zip_longest(_content(one), _content(other), fillvalue=("nothing more", None)):
+            if want != got:
+                raise UnequalEpisodesError(f"episode {number}, {want[0]}", _short(want), _short(got))
+
+
+def check_alike(theirs: list[MultiAgentEpisode], ours: list[MultiAgentEpisode]) -> None:
+    """Compare which columns each module's agents have, with which dtypes and shapes of a row.
+
+    Raises:
+        UnequalEpisodesError: names the first difference.
+    """
+    want, got = _forms(theirs), _forms(ours)
+    for key in want | got:
+        if want.get(key) != got.get(key):
+            raise UnequalEpisodesError(": ".join(key), f"{want.get(key)}", f"{got.get(key)}")
+
+
+def _forms(episodes: list[MultiAgentEpisode]) -> dict[tuple[str, str], set]:
+    """(module, column) -> its dtypes and shapes of a row."""
+    forms: dict[tuple[str, str], set] = {}
+    for part in (part for episode in episodes for part in episode.agent_episodes.values()):
+        own = {name: getattr(part, name) for name in ("observations", "actions", "rewards")}
+        for name, column in {**own, **part.extra_model_outputs}.items():
+            for path, leaf in flatten_struct(column.data):
+                form = (np.asarray(leaf).dtype.str, np.shape(leaf)[1:])
+                forms.setdefault((str(part.module_id), "/".join(map(str, (name, *path)))), set()).add(form)
+    return forms
+
+
+def _content(episode: MultiAgentEpisode) -> Iterator[tuple[str, Any]]:
+    """(name, comparable value) of everything that counts."""
+    yield "time", (episode.env_t_started, episode.env_t)
+    yield "flags", (episode.is_terminated, episode.is_truncated)
+    for agent_id, part in episode.agent_episodes.items():
+        at = f"agent {agent_id!r}: "
+        yield at + "module", part.module_id
+        yield at + "time", (part.t_started, part.t)
+        yield at + "flags", (part.is_terminated, part.is_truncated)
+        own = {name: getattr(part, name) for name in ("observations", "actions", "rewards", "infos")}
+        for name, column in {**own, **part.extra_model_outputs}.items():
+            yield at + name, (column.lookback, _comparable(column.data))
+
+
+def _comparable(data: Any) -> Any:
+    if isinstance(data, np.ndarray):
+        return data.dtype.str, data.shape, data.tobytes()
+    if isinstance(data, dict):
+        return [(key, _comparable(value)) for key, value in data.items()]
+    if isinstance(data, list | tuple):
+        return [_comparable(value) for value in data]
+    return type(data), repr(data)  # by repr, as nan is nan and 0.0 is not -0.0
+
+
+def _short(named: tuple[str, Any]) -> str:
+    return f"{named[1]!r:.80}"
