@@ -1,6 +1,7 @@
 """The comparison with RLlib: small runs of it, and that it refuses to compare runners that differ."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -144,6 +145,42 @@ def test_transfer():
     assert theirs["buffers"] == ours["buffers"] > 0
     assert theirs["megabytes"] == pytest.approx(ours["megabytes"], rel=0.01)
     assert min(theirs["dumps_ms"], theirs["loads_ms"]) > 0
+
+
+def test_medians_leave_out_the_first_turns():
+    figures = {"RLlib": iter([100, 1, 2, 9]), "fastmarl": iter([0, 3, 4, 5])}
+    order = []
+
+    def turn(runner):
+        order.append(runner)
+        return {"ms": next(figures[runner])}
+
+    turns = {runner: partial(turn, runner) for runner in figures}
+    assert benchmark_extras._in_turn(turns, 3) == [{"runner": "RLlib", "ms": 2}, {"runner": "fastmarl", "ms": 4}]
+    assert order == ["RLlib", "fastmarl"] * 4
+
+
+def test_an_iteration_tells_how_long_it_samples(monkeypatch):
+    clock = [0.0]
+
+    class Runner:
+        def sample(self, **kwargs):
+            clock[0] += 1.0
+            return []
+
+    class Algorithm:
+        env_runner = Runner()
+
+        def train(self):
+            self.env_runner.sample(num_timesteps=1)
+            self.env_runner.sample()
+            clock[0] += 6.0
+
+    monkeypatch.setattr(benchmark_extras, "perf_counter", lambda: clock[0])
+    for _ in range(2):
+        row = benchmark_extras._iteration(Algorithm())
+        assert row == {"seconds": 8.0, "sampling_seconds": 2.0, "sampling_share": 0.25}
+    assert not vars(Algorithm.env_runner), "sample() is RLlib's again"
 
 
 def test_global_settings_are_put_back():
