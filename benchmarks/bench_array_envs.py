@@ -2,12 +2,13 @@
 
     pytest benchmarks/bench_array_envs.py --benchmark-group-by=group --benchmark-columns=median
 
-`agent_steps_per_s` is in the saved results (`--benchmark-json`).
+`agent_steps_per_s` and `us_per_agent_step` are in the saved results (`--benchmark-json`).
 """
 
 import gymnasium as gym
 import mpe2.simple_spread_v3
 import pytest
+from rates import note_rates
 from support.gridworld import PlainGridWorld
 
 import fastmarl
@@ -55,11 +56,6 @@ ORIGINALS = {
 }
 
 
-def note_rate(benchmark, agent_steps):
-    if benchmark.enabled:  # off in CI: there it is a smoke test
-        benchmark.extra_info["agent_steps_per_s"] = round(agent_steps / benchmark.stats.stats.median)
-
-
 @pytest.mark.benchmark(group="bare")
 @pytest.mark.parametrize("num_envs", [1, 32, 1024])
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,7 +63,7 @@ def bench_bare_batch(benchmark, kind, num_envs):
     batch = env_creator(f"fastmarl.{kind}")(EnvContext(KINDS[kind], 0, 0, num_envs))
     bare = bare_envs([batch], 0, 0.0)
     benchmark.pedantic(bare.run, rounds=9, warmup_rounds=1)
-    note_rate(benchmark, bare.agent_steps)
+    note_rates(benchmark, bare.agent_steps)
     assert bare.agent_steps > num_envs
 
 
@@ -76,7 +72,7 @@ def bench_bare_batch(benchmark, kind, num_envs):
 def bench_bare_original(benchmark, kind):
     bare = bare_envs([ORIGINALS[kind](KINDS[kind])], 0, 0.0)
     benchmark.pedantic(bare.run, rounds=9, warmup_rounds=1)
-    note_rate(benchmark, bare.agent_steps)
+    note_rates(benchmark, bare.agent_steps)
     assert bare.agent_steps > 1
 
 
@@ -99,6 +95,6 @@ def bench_runner(benchmark, kind, num_envs):
         made.append(sum(episode.agent_steps() for episode in runner.sample(num_timesteps=TICKS * num_envs)))
 
     benchmark.pedantic(sample, rounds=5, warmup_rounds=1)
-    note_rate(benchmark, sum(made[1:]) / max(1, len(made) - 1))
+    note_rates(benchmark, sum(made[1:]) / max(1, len(made) - 1))
     assert made[-1] >= TICKS * num_envs / 4
     runner.stop()

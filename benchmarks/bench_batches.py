@@ -2,11 +2,12 @@
 
 pytest benchmarks/bench_batches.py --benchmark-group-by=group --benchmark-columns=median
 
-`ns_per_agent_step` is in the saved results (`--benchmark-json`).
+`agent_steps_per_s` and `us_per_agent_step` are in the saved results (`--benchmark-json`).
 """
 
 import numpy as np
 import pytest
+from rates import note_rates
 
 import fastmarl
 from fastmarl.batches import add_aligned_gae, add_gae, aligned, columns, sequences
@@ -58,8 +59,7 @@ BATCHES = {
 def bench_batch(benchmark, episodes, name):
     batches = benchmark.pedantic(BATCHES[name], args=(episodes,), rounds=20, warmup_rounds=2)
     batch = batches["default_policy"]
-    if benchmark.enabled:  # off in CI: there it is a smoke test
-        benchmark.extra_info["ns_per_agent_step"] = round(1e9 * benchmark.stats.stats.median / AGENT_STEPS, 1)
+    note_rates(benchmark, AGENT_STEPS)
     mask = batch.get("loss_mask", batch.get("active"))
     assert (len(batch["rewards"]) if mask is None else mask.sum()) == AGENT_STEPS
     paid = batch["rewards"] if mask is None else batch["rewards"][mask]

@@ -6,10 +6,11 @@
 """
 
 import pytest
-from envs import ready_env
 from policies import NoPolicy
+from rates import note_rates
 
 import fastmarl
+from fastmarl.bench.efficiency_table import ReadyDicts
 
 TICKS = 128
 
@@ -17,7 +18,8 @@ TICKS = 128
 def make_runner(agents, envs, **options):
     return fastmarl.MultiAgentEnvRunner(
         fastmarl.EnvRunnerConfig(
-            env=ready_env(agents),
+            env=ReadyDicts,
+            env_config={"agents": agents},
             num_envs_per_env_runner=envs,
             policies={"default_policy": NoPolicy()},
             **options,
@@ -25,12 +27,9 @@ def make_runner(agents, envs, **options):
     )
 
 
-def time_per_agent_step(benchmark, function, agent_steps, rounds=20):
+def timed(benchmark, function, agent_steps, rounds=20):
     result = benchmark.pedantic(function, rounds=rounds, warmup_rounds=2)
-    if benchmark.enabled:  # off in CI: there it is a smoke test
-        seconds = benchmark.stats.stats.median
-        benchmark.extra_info["us_per_agent_step"] = round(1e6 * seconds / agent_steps, 4)
-        benchmark.extra_info["agent_steps_per_s"] = round(agent_steps / seconds)
+    note_rates(benchmark, agent_steps)
     return result
 
 
@@ -42,14 +41,14 @@ def steps_in(episodes):
 def bench_sample_without_policy(benchmark):
     runner = make_runner(32, 16)
     agent_steps = TICKS * 32 * 16
-    episodes = time_per_agent_step(benchmark, lambda: runner.sample(num_timesteps=TICKS * 16), agent_steps)
+    episodes = timed(benchmark, lambda: runner.sample(num_timesteps=TICKS * 16), agent_steps)
     assert steps_in(episodes) == agent_steps
 
 
 @pytest.mark.benchmark(group="own cost, 32 agents x 16 envs")
 def bench_plain_for_over_the_same_dicts(benchmark):
     """What merely looking at every entry costs in Python: no store, no lanes, no checks."""
-    envs = [ready_env(32)({}) for _ in range(16)]
+    envs = [ReadyDicts({"agents": 32}) for _ in range(16)]
     for env in envs:
         env.reset()
     seen = 0
@@ -67,7 +66,7 @@ def bench_plain_for_over_the_same_dicts(benchmark):
                 if truncateds["__all__"]:
                     env.reset()
 
-    time_per_agent_step(benchmark, loop, TICKS * 32 * 16)
+    timed(benchmark, loop, TICKS * 32 * 16)
     assert seen >= TICKS * 32 * 16
 
 
@@ -76,21 +75,21 @@ def bench_plain_for_over_the_same_dicts(benchmark):
 def bench_steps_per_call(benchmark, steps):
     runner = make_runner(8, 8)
     agent_steps = steps * 8
-    time_per_agent_step(benchmark, lambda: runner.sample(num_timesteps=steps), agent_steps, rounds=7)
+    timed(benchmark, lambda: runner.sample(num_timesteps=steps), agent_steps, rounds=7)
 
 
 @pytest.mark.benchmark(group="flat: agents (one env)")
 @pytest.mark.parametrize("agents", [8, 1000])
 def bench_agents(benchmark, agents):
     runner = make_runner(agents, 1)
-    time_per_agent_step(benchmark, lambda: runner.sample(num_timesteps=TICKS), TICKS * agents)
+    timed(benchmark, lambda: runner.sample(num_timesteps=TICKS), TICKS * agents)
 
 
 @pytest.mark.benchmark(group="flat: envs (8 agents)")
 @pytest.mark.parametrize("envs", [8, 1024])
 def bench_envs(benchmark, envs):
     runner = make_runner(8, envs)
-    time_per_agent_step(benchmark, lambda: runner.sample(num_timesteps=TICKS * envs), TICKS * envs * 8, rounds=5)
+    timed(benchmark, lambda: runner.sample(num_timesteps=TICKS * envs), TICKS * envs * 8, rounds=5)
 
 
 @pytest.mark.benchmark(group="reading every column")

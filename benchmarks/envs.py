@@ -1,15 +1,9 @@
-"""Environments that cost (almost) nothing."""
+"""An environment that costs (almost) nothing."""
 
 import gymnasium as gym
 import numpy as np
 
 import fastmarl
-from fastmarl.bench.efficiency_table import ReadyDicts
-
-
-def ready_env(agents):
-    """(env_config) -> an env of so many agents that returns the same ready dicts of ready arrays at every step."""
-    return lambda env_config: ReadyDicts({"agents": agents})
 
 
 class EverNewAgents(fastmarl.MultiAgentEnv):

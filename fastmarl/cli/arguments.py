@@ -80,7 +80,7 @@ def picture(text: str) -> Path:
 
 def json_file(text: str) -> Path:
     """A file for figures."""
-    return _output_file(text, (".json",))
+    return _output_file(text, (".json", ".jsonl"))
 
 
 def markdown_file(text: str) -> Path:

@@ -1,0 +1,9 @@
+"""Rates beside the times in saved results (`--benchmark-json`)."""
+
+
+def note_rates(benchmark, agent_steps):
+    """Add `agent_steps_per_s` and `us_per_agent_step` of rounds of so many; nothing where times are not measured."""
+    if benchmark.enabled:
+        seconds = benchmark.stats.stats.median
+        benchmark.extra_info["agent_steps_per_s"] = round(agent_steps / seconds)
+        benchmark.extra_info["us_per_agent_step"] = round(1e6 * seconds / agent_steps, 4)
