@@ -92,13 +92,11 @@ cdef class ChunkNotes:
             self.add(records[env_index], envs[env_index], 0, now)
 
     def take_as(self, type kind):
-        """An object of a class with the slots `_chunks`, `_place`, `_own` for each chunk noted since the last time."""
+        """An object of a class for each chunk noted since the last time; its slot `_chunk` is (self, place, own)."""
         cdef list taken = []
         for place in range(self.n_taken, len(self.ids)):
             later = kind.__new__(kind)
-            PyObject_GenericSetAttr(later, "_chunks", self)
-            PyObject_GenericSetAttr(later, "_place", place)
-            PyObject_GenericSetAttr(later, "_own", self.own[place])
+            PyObject_GenericSetAttr(later, "_chunk", (self, place, self.own[place]))
             self.own[place] = None
             taken.append(later)
         self.n_taken = len(self.ids)

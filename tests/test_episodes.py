@@ -137,7 +137,7 @@ def test_everything_is_a_view():
     source = make_part(waiting_history(), "ann", 0, 6, 0).column
     rewards, observations = source("rewards").data, source("observations").data
     part = SingleAgentEpisode(
-        agent_id=0, module_id="p", id_=None, multi_agent_episode_id="e", observation_space=None, action_space=None,
+        agent_id=0, module_id="p", multi_agent_episode_id="e", observation_space=None, action_space=None,
         source=ArraySource(observations=observations, env_ts=np.arange(7), actions=rewards, rewards=rewards),
         lookback=0, t_started=0,
     )  # fmt: skip
@@ -171,7 +171,7 @@ def test_agent_ids_may_be_tuples():
 def with_spaces(observation_space, observations, action_space, actions):
     n = len(actions)
     return SingleAgentEpisode(
-        agent_id=0, module_id="p", id_=None, multi_agent_episode_id="e", observation_space=observation_space,
+        agent_id=0, module_id="p", multi_agent_episode_id="e", observation_space=observation_space,
         action_space=action_space, lookback=0, t_started=0,
         source=ArraySource(observations=observations, env_ts=np.arange(n + 1), actions=actions, rewards=np.zeros(n)),
     )  # fmt: skip

@@ -10,7 +10,8 @@ from support.interrupts import Interruption, in_own_thread, lines_of
 from support.short_episodes import Short, make_runner
 
 from fastmarl import MultiAgentEpisode
-from fastmarl.episodes import chunks as unread_chunks
+from fastmarl.episodes import chunk as chunk_file
+from fastmarl.episodes import chunks, lazy
 
 
 def make_episodes():
@@ -18,20 +19,33 @@ def make_episodes():
     return runner.sample(num_timesteps=16)
 
 
+def is_read(episode):
+    return isinstance(episode._chunk, chunk_file.Chunk)
+
+
 @pytest.mark.parametrize("ask", [len, repr, lambda episode: episode.id_, lambda episode: episode[1:2], pickle.dumps])
-def test_a_question_makes_an_episode_of_it(ask):
+def test_an_episode_is_read_when_somebody_asks_for_anything(ask):
     for episode in make_episodes():
-        assert type(episode) is not MultiAgentEpisode
-        assert isinstance(episode, MultiAgentEpisode)
-        assert type(episode) is not MultiAgentEpisode
-        ask(episode)
         assert type(episode) is MultiAgentEpisode
+        assert not is_read(episode)
+        ask(episode)
+        assert is_read(episode)
+
+
+def test_agent_episodes_are_built_when_somebody_asks_for_them():
+    for episode in make_episodes():
+        n_rows = episode.n_unbuilt_rows()
+        assert n_rows > 0 and not is_read(episode)
+        assert episode.is_done in (True, False)
+        assert (episode.chunk.agent_episodes, episode.n_unbuilt_rows()) == (None, n_rows)
+        assert episode.agent_episodes is episode.chunk.agent_episodes
+        assert episode.n_unbuilt_rows() == 0
 
 
 def test_what_is_set_stays():
     episode = make_episodes()[0]
     episode.observation_space = {"agent_0": "mine"}
-    assert (episode.observation_space, episode.env_t, type(episode)) == ({"agent_0": "mine"}, 3, MultiAgentEpisode)
+    assert (episode.observation_space, episode.env_t) == ({"agent_0": "mine"}, 3)
     other = make_episodes()[0]
     del other.observation_space
     assert not hasattr(other, "observation_space")
@@ -94,11 +108,11 @@ def test_an_episode_that_is_kept_holds_no_infos_of_others():
 def test_two_interrupts_while_an_episode_is_read_keep_no_other_thread_from_reading():
     """The second comes while the first one unwinds."""
     runner = make_runner(None)
-    lines = lines_of(lambda: runner.sample(num_timesteps=3)[-1].id_)
+    lines = lines_of(lambda: runner.sample(num_timesteps=3)[-1].agent_episodes)
     for line in lines:
-        if line.file == unread_chunks.__file__:
+        if line.file in (chunk_file.__file__, chunks.__file__, lazy.__file__):
             for again in range(4):
-                chunk = runner.sample(num_timesteps=3)[-1]
-                Interruption(line._replace(nth=1), again).run(lambda: chunk.id_)  # noqa: B023
+                episode = runner.sample(num_timesteps=3)[-1]
+                Interruption(line._replace(nth=1), again).run(lambda: episode.agent_episodes)  # noqa: B023
                 with ThreadPoolExecutor() as threads:
-                    assert threads.submit(len, chunk).result(timeout=30) > 0
+                    assert threads.submit(episode.agent_steps).result(timeout=30) > 0

@@ -1,10 +1,12 @@
-"""The agents' parts of a chunk, made when they are first asked for: most agents are never looked at one by one."""
+"""A chunk of an episode as data. Its agent episodes are built when first asked for: most are never looked at."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
 
+import gymnasium as gym
 import numpy as np
 
 from fastmarl.episodes.own_columns import LaneSource
@@ -17,8 +19,8 @@ from fastmarl.record.flags import TERMINATED, TRUNCATED
 ROW, COUNT, MODULE = 0, 1, 7  # columns of Scatter.lanes_now()
 
 
-class ChunkParts:
-    """Where the rows of one chunk's lanes are; called, it makes the agents' parts.
+class ChunkLanes:
+    """Where the rows of one chunk's lanes are.
 
     Args:
         agent_ids, lanes: in order of appearance.
@@ -54,7 +56,7 @@ class ChunkParts:
         self._spaces = spaces
         self._infos = infos
 
-    def of_modules(self, wanted: Callable[[str], bool]) -> "ChunkParts":
+    def of_modules(self, wanted: Callable[[str], bool]) -> "ChunkLanes":
         """Those of agents of certain modules; the memory of other modules is not held."""
         by_place = self._columns[:, MODULE].tolist()
         modules = {module for module in set(by_place) if wanted(self._module_ids[module])}
@@ -89,8 +91,8 @@ class ChunkParts:
         """Rows of all lanes."""
         return int(self._columns[:, COUNT].sum())
 
-    def __call__(self) -> dict[Hashable, SingleAgentEpisode]:
-        """Agent id -> its part, of those with at least one completed step in the chunk."""
+    def agent_episodes(self) -> dict[Hashable, SingleAgentEpisode]:
+        """Those with at least one completed step in the chunk, by agent id."""
         parts: dict[Hashable, SingleAgentEpisode] = {}
         for agent_id, lane, columns in zip(self.agent_ids, self._lanes, self._columns.tolist(), strict=True):
             row, count, lookback, t_started, final, end_env_t, done, module = columns
@@ -103,7 +105,6 @@ class ChunkParts:
             parts[agent_id] = SingleAgentEpisode(
                 agent_id=agent_id,
                 module_id=self._module_ids[module],
-                id_=None,
                 multi_agent_episode_id=self._episode_id,
                 observation_space=observation_space,
                 action_space=action_space,
@@ -115,3 +116,53 @@ class ChunkParts:
             )
             self._blocks[module].readers.append(ref(parts[agent_id]))
         return parts
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Chunk:
+    """What happened in one env from env step `env_t_started` to `env_t`.
+
+    Args:
+        id_: the same for all chunks of an episode.
+        agent_episodes: by agent, of agents with at least one transition in this chunk; None: not built yet.
+        lookback: env steps before `env_t_started` that can be looked at with negative indices.
+        is_terminated, is_truncated: the env's own `__all__` flags. An agent's own end is in its agent episode only.
+        agent_to_module_mapping_fn: called as `fn(agent_id, episode)` for agents that have no agent episode yet.
+        observation_space, action_space: by agent.
+        common_infos: the env's `infos["__common__"]` by env step.
+        waiting_infos: called by `get_waiting_infos()`.
+        hanging_rewards: by waiting agent (it has acted, and has not had an observation since): what it was paid since.
+        custom_data: anything a user keeps with the episode; the chunks that follow get it too.
+        agent_ids: agents that are known to live in this chunk, also those without a transition in it.
+        env_states: the env's global states at consecutive env steps, the last at `env_t`, [n, ...] with n above the
+            chunk's length: those of the lookback, and of earlier steps upon which a waiting agent acted, come first.
+            A list of such arrays: one after the other.
+        duration_s: seconds since the episode's begin.
+        respawned: agents whose trajectory has ended in this chunk, and that begin another at `env_t`.
+        reset_seed: what the env was reset with, if that decides all that is random in the episode: with it and the
+            actions the env makes the same episode again. None: the runner has no seed, or the env shares a generator.
+        lanes: where the agents' rows are, as long as they are in blocks.
+        module_of: by agent, as far as `module_for()` was asked.
+    """
+
+    id_: str
+    env_t_started: int
+    env_t: int
+    agent_episodes: dict[Hashable, SingleAgentEpisode] | None = None
+    lookback: int = 0
+    is_terminated: bool = False
+    is_truncated: bool = False
+    agent_to_module_mapping_fn: Callable[[Any, Any], str] | None = None
+    observation_space: Mapping[Any, gym.Space[Any]] = field(default_factory=dict)
+    action_space: Mapping[Any, gym.Space[Any]] = field(default_factory=dict)
+    common_infos: dict[int, dict[str, Any]] = field(default_factory=dict)
+    waiting_infos: Callable[[], dict[Hashable, dict[int, dict[str, Any]]]] | None = None
+    hanging_rewards: dict[Hashable, float] = field(default_factory=dict)
+    custom_data: dict[str, Any] = field(default_factory=dict)
+    agent_ids: Collection[Hashable] = ()
+    env_states: np.ndarray | list[np.ndarray] | None = None
+    duration_s: float = 0.0
+    respawned: Collection[Hashable] = ()
+    reset_seed: int | None = None
+    lanes: ChunkLanes | None = None
+    module_of: dict[Hashable, str] = field(default_factory=dict)

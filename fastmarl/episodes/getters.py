@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastmarl.episodes.indices import Column, Indices, Timeline, count, filling, item, rows_at, rows_of, select
+from fastmarl.episodes.lazy import LazyEpisode
 from fastmarl.episodes.single_agent import OF_OBSERVATIONS, SingleAgentEpisode
 from fastmarl.errors import EpisodeError
 
@@ -68,25 +69,10 @@ class Request(NamedTuple):
         return part.env_ts() if self.what in OF_OBSERVATIONS else part.env_ts()[:-1]
 
 
-class Getters:
+class Getters(LazyEpisode):
     """The getters; see `MultiAgentEpisode` for the arguments."""
 
-    __slots__ = (
-        "__weakref__",
-        "_chunks",
-        "_own",
-        "_place",
-    )  # of episodes that nobody has asked anything yet: see `unread_chunks`
-    _chunks: Any
-    _own: Any
-    _place: int
-
-    agent_episodes: Parts
-    env_t_started: int
-    env_t: int
-    lookback: int
-    id_: str
-    _env_states: list[np.ndarray] | None
+    __slots__ = ()
 
     def get_observations(
         self,
@@ -168,11 +154,10 @@ class Getters:
     @property
     def env_states(self) -> np.ndarray | None:
         """All that are known [n, ...], the last one at `env_t`; None if none were recorded."""
-        if self._env_states is None:
-            return None
-        if len(self._env_states) > 1:
-            self._env_states[:] = [np.concatenate(self._env_states)]
-        return self._env_states[0]
+        chunk = self.chunk
+        if isinstance(chunk.env_states, list):
+            chunk.env_states = np.concatenate(chunk.env_states)
+        return chunk.env_states
 
     def get_env_states(self, indices: Indices = None, *, neg_index_as_lookback: bool = False) -> np.ndarray:
         """The env's global states [len + 1, ...], from `env_t_started` to `env_t`; option `record_env_state`.
@@ -231,8 +216,9 @@ class Getters:
             return [] if return_list else {}
         if not env_steps:
             return request.by_agent_steps(parts)
-        first = min(self.env_t_started - self.lookback, *(int(part.env_ts()[0]) for part in parts.values()))
-        timeline = Timeline(first, self.env_t_started, self.env_t + (request.what in OF_OBSERVATIONS))
+        chunk = self.chunk
+        first = min(chunk.env_t_started - chunk.lookback, *(int(part.env_ts()[0]) for part in parts.values()))
+        timeline = Timeline(first, chunk.env_t_started, chunk.env_t + (request.what in OF_OBSERVATIONS))
         return request.as_list(parts, timeline) if return_list else request.by_env_steps(parts, timeline)
 
     def _asked_for(self, agent_ids: AgentIDs) -> Parts:

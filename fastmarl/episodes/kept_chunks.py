@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
-from fastmarl.episodes.chunks import n_unmade_rows
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.own_columns import LaneSource
 from fastmarl.native._garbage import without_collection
@@ -52,8 +51,8 @@ class _Call:
         held = sum(n_rows for lease, n_rows, _ in self._blocks if lease() is not None)
         if not held:
             return False
-        used = sum(each.n_obs for each in self._readers() if isinstance(each, LaneSource))
-        used += sum(n_unmade_rows(chunk) for chunk in _alive(self._chunks))
+        used: int = sum(each.n_obs for each in self._readers() if isinstance(each, LaneSource))
+        used += sum(chunk.n_unbuilt_rows() for chunk in _alive(self._chunks))
         return used >= ENOUGH * held
 
     def compact(self) -> None:

@@ -92,9 +92,9 @@ class EpisodeLog:
         unread, table = UnreadChunks(), self.store.table
         self._note_running(unread, [env_index])
         self._seal(unread)
-        respawned = [table.agent_ids[lane] for lane in table.record(env_index).joining]
-        # Now: agents that wait may be paid more.
-        return MultiAgentEpisode(**unread.arguments(0, unread.own[0]), respawned=respawned)
+        chunk = unread.read(0, unread.own[0])  # now: agents that wait may be paid more
+        chunk.respawned = [table.agent_ids[lane] for lane in table.record(env_index).joining]
+        return MultiAgentEpisode.of(chunk)
 
     def ended_chunks(self) -> list[MultiAgentEpisode]:
         """The chunks that have ended in this call, in order; they can be read from now on."""

@@ -1,26 +1,24 @@
 """What `sample()` returns: chunks of episodes of many agents."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.episodes.chunk import Chunk
 from fastmarl.episodes.getters import AgentID, Getters
 from fastmarl.episodes.single_agent import SingleAgentEpisode as SingleAgentEpisode
 from fastmarl.episodes.sources import ArraySource as ArraySource
 from fastmarl.episodes.sources import own
 from fastmarl.errors import EpisodeError
-from fastmarl.locks import ProcessLock
 
 SAVED = (
     "id_", "env_t_started", "env_t", "lookback", "is_terminated", "is_truncated", "common_infos", "hanging_rewards",
-    "custom_data", "agent_ids", "duration_s", "respawned", "reset_seed",
-    "env_states",
+    "custom_data", "agent_ids", "duration_s", "respawned", "reset_seed", "env_states",
 )  # fmt: skip
-
-_making_parts = ProcessLock()
 
 
 class MultiAgentEpisode(Getters):
@@ -38,112 +36,18 @@ class MultiAgentEpisode(Getters):
     the transition is found at a negative index.
 
     Args:
-        id_: the same for all chunks of an episode.
-        agent_episodes: the agents' parts, of agents with at least one transition in this chunk; or what makes them,
-            called when they are first asked for.
-        lookback: env steps before `env_t_started` that can be looked at with negative indices.
-        is_terminated, is_truncated: the env's own `__all__` flags. An agent's own end is in its part only.
-        agent_to_module_mapping_fn: called as `fn(agent_id, episode)` for agents that have no part yet.
-        observation_space, action_space: by agent.
-        common_infos: the env's `infos["__common__"]` by env step.
-        waiting_infos: called by `get_waiting_infos()`.
-        hanging_rewards: by waiting agent (it has acted, and has not had an observation since): what it was paid since.
-        custom_data: anything a user keeps with the episode; the chunks that follow get it too.
-        agent_ids: agents that are known to live in this chunk, also those without a transition in it.
-        env_states: the env's global states at consecutive env steps, the last at `env_t`, [n, ...] with n above the
-            chunk's length: those of the lookback, and of earlier steps upon which a waiting agent acted, come first.
-        duration_s: seconds since the episode's begin.
-        reset_seed: what the env was reset with, if that decides all that is random in the episode: with it and the
-            actions the env makes the same episode again. None: the runner has no seed, or the env shares a generator.
-        respawned: agents whose trajectory has ended in this chunk, and that begin another at `env_t`.
+        agent_episodes: by agent, of agents with at least one transition in this chunk.
+        fields: the others of `Chunk`: `id_`, `env_t_started` and `env_t` must be given, others may be missing or None.
+
+    Attributes:
+        chunk: the data. Those that a runner returns are read when somebody first asks for anything.
     """
 
-    __slots__ = (
-        "_agent_episodes",
-        "_common_infos",
-        "_custom_data",
-        "_duration_s",
-        "_env_states",
-        "_hanging_rewards",
-        "_known_agents",
-        "_make_parts",
-        "_module_of",
-        "_respawned",
-        "_waiting_infos",
-        "action_space",
-        "agent_to_module_mapping_fn",
-        "env_t",
-        "env_t_started",
-        "id_",
-        "is_terminated",
-        "is_truncated",
-        "lookback",
-        "observation_space",
-        "reset_seed",
-    )
+    __slots__ = ()
 
-    def __init__(
-        self,
-        *,
-        id_: str,
-        agent_episodes: dict[AgentID, SingleAgentEpisode] | Callable[[], dict[AgentID, SingleAgentEpisode]],
-        env_t_started: int,
-        env_t: int,
-        lookback: int = 0,
-        is_terminated: bool = False,
-        is_truncated: bool = False,
-        agent_to_module_mapping_fn: Callable[[Any, "MultiAgentEpisode"], str] | None = None,
-        observation_space: Mapping[Any, gym.Space[Any]] | None = None,
-        action_space: Mapping[Any, gym.Space[Any]] | None = None,
-        common_infos: dict[int, dict[str, Any]] | None = None,
-        waiting_infos: Callable[[], dict[AgentID, dict[int, dict[str, Any]]]] | None = None,
-        hanging_rewards: dict[AgentID, float] | None = None,
-        custom_data: dict[str, Any] | None = None,
-        agent_ids: Collection[AgentID] | None = None,
-        env_states: np.ndarray | None = None,
-        duration_s: float = 0.0,
-        respawned: Collection[AgentID] = (),
-        reset_seed: int | None = None,
-    ):
-        self.id_ = id_
-        self._make_parts = agent_episodes if callable(agent_episodes) else None
-        self._agent_episodes = None if callable(agent_episodes) else agent_episodes
-        self.env_t_started = env_t_started
-        self.env_t = env_t
-        self.lookback = lookback
-        self.is_terminated = is_terminated
-        self.is_truncated = is_truncated
-        self.agent_to_module_mapping_fn = agent_to_module_mapping_fn
-        self.observation_space = observation_space or {}
-        self.action_space = action_space or {}
-        self._common_infos = {} if common_infos is None else common_infos
-        self._waiting_infos = waiting_infos
-        self._hanging_rewards = {} if hanging_rewards is None else hanging_rewards
-        self._custom_data = {} if custom_data is None else custom_data
-        self._known_agents = list(self.agent_episodes) if agent_ids is None else agent_ids
-        self._duration_s = duration_s
-        self._respawned = tuple(respawned)
-        self.reset_seed = reset_seed
-        self._env_states = None if env_states is None else [env_states]  # consecutive pieces
-        self._module_of: dict[AgentID, str] = {}
-
-    @property
-    def agent_episodes(self) -> dict[AgentID, SingleAgentEpisode]:
-        """Agent id -> its part, of agents with at least one transition in this chunk."""
-        parts = self._agent_episodes
-        if parts is None:
-            parts = _making_parts.run(self._made_parts)
-        return parts
-
-    @agent_episodes.setter
-    def agent_episodes(self, parts: dict[AgentID, SingleAgentEpisode]) -> None:
-        self._agent_episodes = parts
-
-    def _made_parts(self) -> dict[AgentID, SingleAgentEpisode]:
-        if self._agent_episodes is None:
-            assert self._make_parts is not None
-            self._agent_episodes = self._make_parts()
-        return self._agent_episodes
+    def __init__(self, *, agent_episodes: dict[AgentID, SingleAgentEpisode], **fields: Any):
+        given = {name: value for name, value in fields.items() if value is not None}
+        self._chunk = Chunk(agent_episodes=agent_episodes, **{"agent_ids": list(agent_episodes), **given})
 
     @property
     def agent_ids(self) -> set[Any]:
@@ -160,19 +64,11 @@ class MultiAgentEpisode(Getters):
 
     @property
     def custom_data(self) -> dict[str, Any]:
-        return self._custom_data
-
-    @property
-    def is_done(self) -> bool:
-        return self.is_terminated or self.is_truncated
+        return self.chunk.custom_data
 
     @property
     def is_reset(self) -> bool:
-        return self.env_t > 0 or bool(self._known_agents)
-
-    @property
-    def is_numpy(self) -> bool:
-        return True
+        return self.env_t > 0 or bool(self.chunk.agent_ids)
 
     def __len__(self) -> int:
         return self.env_t - self.env_t_started
@@ -182,18 +78,15 @@ class MultiAgentEpisode(Getters):
                 f"agents={len(self.agent_episodes)}, agent_steps={self.agent_steps()}, return={self.get_return():g}, "
                 f"done={self.is_done})")  # fmt: skip
 
-    def __getitem__(self, item: slice) -> "MultiAgentEpisode":
-        if not isinstance(item, slice):
-            raise NotImplementedError(f"an episode can be sliced, as in episode[2:5], but not indexed with {item!r}")
-        return self.slice(item)
-
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """Pickles and deep copies hold this chunk's arrays only, not the memory they are part of."""
-        slots = {name: getattr(self, name) for name in self.__slots__}
-        waiting_infos: Callable[..., Any] = partial(dict, self.get_waiting_infos())
-        return None, {
-            **slots, "_agent_episodes": self.agent_episodes, "_make_parts": None, "_waiting_infos": waiting_infos
-        }  # fmt: skip
+        chunk = replace(
+            self.chunk,
+            agent_episodes=self.agent_episodes,
+            lanes=None,
+            waiting_infos=partial(dict, self.get_waiting_infos()),
+        )
+        return None, {"_chunk": chunk}
 
     def env_steps(self) -> int:
         return len(self)
@@ -203,21 +96,22 @@ class MultiAgentEpisode(Getters):
         return sum(len(part) for part in self.agent_episodes.values())
 
     def get_duration_s(self) -> float:
-        return self._duration_s
+        return self.chunk.duration_s
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
         """Sum of all agents' rewards in this chunk; those paid to waiting agents count when their transition ends."""
         total = sum((part.get_return() for part in self.agent_episodes.values()), 0.0)
-        return total + sum(self._hanging_rewards.values()) if include_hanging_rewards else total
+        return total + sum(self.chunk.hanging_rewards.values()) if include_hanging_rewards else total
 
     def get_waiting_infos(self) -> dict[AgentID, dict[int, dict[str, Any]]]:
         """Agent -> env step -> info, of steps in which an agent had an info and no observation: `get_infos()` has one
         info for each observation. Only in episodes that a runner returned, not in slices of them."""
-        return {} if self._waiting_infos is None else self._waiting_infos()
+        waiting_infos = self.chunk.waiting_infos
+        return {} if waiting_infos is None else waiting_infos()
 
     def get_common_infos(self) -> dict[int, dict[str, Any]]:
         """Env step -> the env's `infos["__common__"]` of that step."""
-        return self._common_infos
+        return self.chunk.common_infos
 
     def get_terminateds(self) -> dict[AgentID, bool]:
         """Flags by agent; "__all__": the env's own flag."""
@@ -231,15 +125,16 @@ class MultiAgentEpisode(Getters):
 
     def get_agents_that_stepped(self) -> set[Any]:
         """Agents that had an observation at env step `env_t`."""
-        waiting = {agent for agent, part in self.agent_episodes.items() if part.env_ts()[-1] != self.env_t}
-        return set(self._known_agents) - waiting - self._hanging_rewards.keys() | set(self._respawned)
+        chunk = self.chunk
+        waiting = {agent for agent, part in self.agent_episodes.items() if part.env_ts()[-1] != chunk.env_t}
+        return set(chunk.agent_ids) - waiting - chunk.hanging_rewards.keys() | set(chunk.respawned)
 
     def get_agents_to_act(self) -> set[Any]:
         """Agents that had an observation at env step `env_t` and have not finished; none once the episode is done."""
         if self.is_done:
             return set()
         done = {agent for agent, part in self.agent_episodes.items() if part.is_done}
-        return self.get_agents_that_stepped() - done | set(self._respawned)
+        return self.get_agents_that_stepped() - done | set(self.chunk.respawned)
 
     def module_for(self, agent_id: AgentID) -> str:
         """The module that acts for an agent; asks the mapping function once.
@@ -247,15 +142,18 @@ class MultiAgentEpisode(Getters):
         Raises:
             KeyError: the agent has no part in this chunk, and there is no mapping function.
         """
-        if agent_id not in self._module_of:
+        chunk = self.chunk
+        module_id = chunk.module_of.get(agent_id)
+        if module_id is None:
             part = self.agent_episodes.get(agent_id)
             if part is not None and part.module_id is not None:
-                self._module_of[agent_id] = part.module_id
-            elif self.agent_to_module_mapping_fn is None:
+                module_id = part.module_id
+            elif chunk.agent_to_module_mapping_fn is None:
                 raise KeyError(f"agent {agent_id!r} has no transition in this chunk, and there is no mapping function")
             else:
-                self._module_of[agent_id] = self.agent_to_module_mapping_fn(agent_id, self)
-        return self._module_of[agent_id]
+                module_id = chunk.agent_to_module_mapping_fn(agent_id, self)
+            chunk.module_of[agent_id] = module_id
+        return module_id
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> "MultiAgentEpisode":
         """Some consecutive env steps, as views: the chunk that would have been, had sampling been cut there.
@@ -267,38 +165,33 @@ class MultiAgentEpisode(Getters):
         Args:
             len_lookback_buffer: env steps of lookback to take along, as far as there are; None: this chunk's.
         """
-        if slice_.step not in (None, 1):
-            raise NotImplementedError(f"an episode can't be sliced with a step of {slice_.step}; only 1")
-        start, stop, _ = slice_.indices(len(self))
-        begin, end = self.env_t_started + start, self.env_t_started + max(start, stop)
-        wanted = self.lookback if len_lookback_buffer is None else len_lookback_buffer
-        lookback = min(wanted, self.lookback + start)
+        start, stop, lookback = self._bounds(slice_, len_lookback_buffer)
+        begin, end = self.env_t_started + start, self.env_t_started + stop
         at_end = end == self.env_t
         parts, known, waiting = self._parts(begin, end, lookback)
-        states = self.env_states
+        chunk, states = self.chunk, self.env_states
         hanging = dict.fromkeys(waiting, 0.0)
         if at_end:
-            known += [agent for agent in self._known_agents if agent not in self.agent_episodes]
-            hanging |= self._hanging_rewards
-        return MultiAgentEpisode(
-            id_=self.id_,
-            agent_episodes=parts,
-            env_t_started=begin,
-            env_t=end,
-            lookback=lookback,
-            is_terminated=self.is_terminated and at_end,
-            is_truncated=self.is_truncated and at_end,
-            agent_to_module_mapping_fn=self.agent_to_module_mapping_fn,
-            observation_space=self.observation_space,
-            action_space=self.action_space,
-            common_infos={t: info for t, info in self._common_infos.items() if begin - lookback <= t <= end},
-            hanging_rewards=hanging,
-            custom_data=dict(self._custom_data),
-            agent_ids=known,
-            env_states=None if states is None else self._states_of(states, parts, known, begin - lookback, end),
-            duration_s=self._duration_s,
-            respawned=self._respawned if at_end else (),
-            reset_seed=self.reset_seed,
+            known += [agent for agent in chunk.agent_ids if agent not in self.agent_episodes]
+            hanging |= chunk.hanging_rewards
+        return MultiAgentEpisode.of(
+            replace(
+                chunk,
+                agent_episodes=parts,
+                env_t_started=begin,
+                env_t=end,
+                lookback=lookback,
+                is_terminated=chunk.is_terminated and at_end,
+                is_truncated=chunk.is_truncated and at_end,
+                common_infos={t: info for t, info in chunk.common_infos.items() if begin - lookback <= t <= end},
+                waiting_infos=None,
+                hanging_rewards=hanging,
+                custom_data=dict(chunk.custom_data),
+                agent_ids=known,
+                env_states=None if states is None else self._states_of(states, parts, known, begin - lookback, end),
+                respawned=chunk.respawned if at_end else (),
+                lanes=None,
+            )
         )
 
     def _parts(
@@ -333,24 +226,25 @@ class MultiAgentEpisode(Getters):
                 f"episode {self.id_!r}, env steps {self.env_t_started} to {self.env_t}, done={self.is_done}: can't be "
                 f"followed by episode {other.id_!r}, env steps {other.env_t_started} to {other.env_t}"
             )
-        if (self._env_states is None) != (other._env_states is None):
+        chunk, next_, states = self.chunk, other.chunk, other.env_states
+        if (chunk.env_states is None) != (states is None):
             raise EpisodeError(f"episode {self.id_!r}: a chunk with env states can't be joined with one without")
         joined = {agent: self.agent_episodes[agent] for agent in other.agent_episodes if agent in self.agent_episodes}
         for agent, part in joined.items():
             part.check_followed_by(other.agent_episodes[agent])
         for agent, part in joined.items():
             part.concat_episode(other.agent_episodes[agent])
-        self._known_agents = list(dict.fromkeys([*self._known_agents, *other._known_agents]))
-        self.agent_episodes = {**self.agent_episodes, **other.agent_episodes, **joined}
-        if self._env_states is not None and other.env_states is not None:
-            self._env_states.append(other.env_states[len(other.env_states) - len(other) :])
-        self.env_t = other.env_t
-        self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
-        self._common_infos = {**self._common_infos, **other._common_infos}
-        self._hanging_rewards = dict(other._hanging_rewards)
-        self._duration_s = other._duration_s
-        self._respawned = other._respawned
-        self._custom_data.update(other._custom_data)
+        chunk.agent_ids = list(dict.fromkeys([*chunk.agent_ids, *next_.agent_ids]))
+        chunk.agent_episodes = {**self.agent_episodes, **other.agent_episodes, **joined}
+        if chunk.env_states is not None and states is not None:
+            pieces = chunk.env_states if isinstance(chunk.env_states, list) else [chunk.env_states]
+            chunk.env_states = [*pieces, states[len(states) - len(other) :]]
+        chunk.env_t = next_.env_t
+        chunk.is_terminated, chunk.is_truncated = next_.is_terminated, next_.is_truncated
+        chunk.common_infos = {**chunk.common_infos, **next_.common_infos}
+        chunk.hanging_rewards = dict(next_.hanging_rewards)
+        chunk.duration_s, chunk.respawned = next_.duration_s, next_.respawned
+        chunk.custom_data.update(next_.custom_data)
 
     def compact(self) -> None:
         """Own exactly this chunk's data, so that nothing else is kept alive with it.
@@ -359,18 +253,13 @@ class MultiAgentEpisode(Getters):
         itself where few are kept of a call. Arrays that getters have returned stay what they are. Other threads may
         read the chunk meanwhile.
         """
-        parts, pieces = self.agent_episodes, self._env_states or []
-        if self._waiting_infos is not None:
-            self._waiting_infos = partial(dict, self._waiting_infos())
-        self._make_parts = None
+        chunk, parts, states = self.chunk, self.agent_episodes, self.env_states
+        if chunk.waiting_infos is not None:
+            chunk.waiting_infos = partial(dict, chunk.waiting_infos())
+        chunk.lanes = None
         for part in parts.values():
             part.compact()
-        for i, piece in enumerate(pieces):
-            pieces[i] = own(piece)
-
-    def to_numpy(self) -> "MultiAgentEpisode":
-        """Itself: the columns are arrays from the start."""
-        return self
+        chunk.env_states = None if states is None else own(states)
 
     def finalize(self, drop_zero_len_single_agent_episodes: bool = False) -> "MultiAgentEpisode":
         """The old name of `to_numpy`; can also drop agents without a transition, which `sample()` never returns."""
@@ -392,20 +281,10 @@ class MultiAgentEpisode(Getters):
     def get_state(self) -> dict[str, Any]:
         """Nested dicts of arrays (not copied), numbers and strings; without spaces and the mapping function."""
         return {
-            "id_": self.id_,
+            **{name: getattr(self.chunk, name) for name in SAVED},
             "agent_episodes": [part.get_state() for part in self.agent_episodes.values()],
-            "agent_ids": list(self._known_agents),
-            "env_t_started": self.env_t_started,
-            "env_t": self.env_t,
-            "lookback": self.lookback,
-            "is_terminated": self.is_terminated,
-            "is_truncated": self.is_truncated,
-            "common_infos": self._common_infos,
-            "hanging_rewards": self._hanging_rewards,
-            "custom_data": self._custom_data,
-            "duration_s": self._duration_s,
-            "respawned": list(self._respawned),
-            "reset_seed": self.reset_seed,
+            "agent_ids": list(self.chunk.agent_ids),
+            "respawned": list(self.chunk.respawned),
             "env_states": self.env_states,
         }
 

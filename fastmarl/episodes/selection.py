@@ -1,11 +1,10 @@
 """Episodes without the agents of some modules."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from fastmarl.episodes.chunk import ChunkParts
-from fastmarl.episodes.getters import AgentID
+from fastmarl.episodes.chunk import Chunk
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 
 
@@ -15,41 +14,29 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
     Args:
         wanted: of a module id; asked once for each module of the chunk's agents.
     """
-    known, parts, waiting_infos = _of_modules(episode, wanted)
-    agents = set(known)
-    return MultiAgentEpisode(
-        id_=episode.id_,
-        agent_episodes=parts,
-        env_t_started=episode.env_t_started,
-        env_t=episode.env_t,
-        lookback=episode.lookback,
-        is_terminated=episode.is_terminated,
-        is_truncated=episode.is_truncated,
-        common_infos=episode.get_common_infos(),
-        waiting_infos=waiting_infos,
-        hanging_rewards={agent: paid for agent, paid in episode._hanging_rewards.items() if agent in agents},
-        custom_data=episode.custom_data,
-        agent_ids=known,
-        env_states=episode.env_states,
-        duration_s=episode.get_duration_s(),
-        reset_seed=episode.reset_seed,
-        respawned=[agent for agent in episode._respawned if agent in agents],
-    )
+    chunk = episode.chunk
+    built = chunk.agent_episodes
+    if chunk.lanes is not None:
+        lanes = chunk.lanes.of_modules(wanted)
+        agents = set(lanes.agent_ids)
+        # A callback may have looked at the agent episodes, and changed what they hold.
+        kept = built and {agent: part for agent, part in built.items() if agent in agents}
+        some = replace(
+            chunk, agent_episodes=kept, agent_ids=lanes.agent_ids, waiting_infos=lanes.waiting_infos, lanes=lanes
+        )
+    else:
+        some = _of_compacted(episode, wanted)
+    agents = set(some.agent_ids)
+    some.hanging_rewards = {agent: paid for agent, paid in chunk.hanging_rewards.items() if agent in agents}
+    some.respawned = [agent for agent in chunk.respawned if agent in agents]
+    return MultiAgentEpisode.of(some)
 
 
-def _of_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> tuple[Collection[AgentID], Any, Any]:
-    """(known agents, their parts or what makes them, what tells their waiting infos), of those of wanted modules."""
-    made, parts = episode._make_parts, episode._agent_episodes
-    if isinstance(made, ChunkParts):
-        some = made.of_modules(wanted)
-        agents = set(some.agent_ids)
-        # A callback may have looked at the parts, and changed what they hold.
-        kept = some if parts is None else {agent: parts[agent] for agent in parts if agent in agents}
-        return some.agent_ids, kept, some.waiting_infos
-    # A callback has compacted it: of agents without a part nobody knows the module any more, so they stay.
+def _of_compacted(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> Chunk:
+    """A callback has compacted it: of agents without a part nobody knows the module any more, so they stay."""
     parts = episode.agent_episodes
     answers = {module_id: wanted(module_id) for module_id in {str(part.module_id) for part in parts.values()}}
     kept = {agent: part for agent, part in parts.items() if answers[str(part.module_id)]}
-    known = [agent for agent in episode._known_agents if agent in kept or agent not in parts]
-    agents, infos = set(known), episode.get_waiting_infos()
-    return known, kept, partial(dict, {agent: told for agent, told in infos.items() if agent in agents})
+    known = [agent for agent in episode.chunk.agent_ids if agent in kept or agent not in parts]
+    infos = {agent: infos for agent, infos in episode.get_waiting_infos().items() if agent in known}
+    return replace(episode.chunk, agent_episodes=kept, agent_ids=known, waiting_infos=partial(dict, infos))

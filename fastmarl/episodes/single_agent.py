@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.columns import Columns
+from fastmarl.episodes.common import Episode
 from fastmarl.episodes.indices import Column, Indices, Timeline, filling, rows_of, select
 from fastmarl.episodes.sources import ArraySource, JoinedSource, Source
 from fastmarl.errors import EpisodeError
@@ -19,7 +20,7 @@ SAVED = (
 OF_OBSERVATIONS = ("observations", "infos")  # these columns have one item more than the others
 
 
-class SingleAgentEpisode:
+class SingleAgentEpisode(Episode):
     """n transitions of one agent, in arrays: n + 1 observations; n actions, rewards and items of each extra output.
 
     Before them lie `lookback` transitions that an earlier chunk holds too. The getters have the arguments of RLlib's:
@@ -33,12 +34,15 @@ class SingleAgentEpisode:
 
     Args:
         agent_id, module_id, multi_agent_episode_id: what this is part of.
-        id_: None: made of the last and the first of these, so that all chunks of a trajectory have the same.
         observation_space, action_space: needed by `one_hot_discrete` only.
-        source: the columns, lookback included, see `episode_sources`. Read when first asked for.
+        source: the columns, lookback included, see `fastmarl.episodes.sources`. Read when first asked for.
         lookback: number of leading transitions that are lookback.
         t_started: steps that the agent has made before index 0.
         is_terminated, is_truncated: the agent's own end, at the last observation.
+
+    Attributes:
+        id_: unless it is set, made of `multi_agent_episode_id` and `agent_id`, so that all chunks of a trajectory have
+            the same.
     """
 
     __slots__ = (
@@ -63,7 +67,6 @@ class SingleAgentEpisode:
         *,
         agent_id: Hashable,
         module_id: str | None,
-        id_: str | None,
         multi_agent_episode_id: str | None,
         observation_space: gym.Space[Any] | None,
         action_space: gym.Space[Any] | None,
@@ -75,7 +78,7 @@ class SingleAgentEpisode:
     ):
         self.agent_id = agent_id
         self.module_id = module_id
-        self._id = id_
+        self._id: str | None = None
         self.multi_agent_episode_id = multi_agent_episode_id
         self.observation_space = observation_space
         self.action_space = action_space
@@ -101,16 +104,8 @@ class SingleAgentEpisode:
         return self.t_started + len(self)
 
     @property
-    def is_done(self) -> bool:
-        return self.is_terminated or self.is_truncated
-
-    @property
     def is_reset(self) -> bool:
         return self.source.n_obs > 0
-
-    @property
-    def is_numpy(self) -> bool:
-        return True
 
     @property
     def custom_data(self) -> dict[str, Any]:
@@ -129,11 +124,6 @@ class SingleAgentEpisode:
     def __repr__(self) -> str:
         steps, total = f"{self.t_started}..{self.t}", self.get_return()
         return f"SingleAgentEpisode(id_={self.id_!r}, t={steps}, return={total:g}, done={self.is_done})"
-
-    def __getitem__(self, item: slice) -> "SingleAgentEpisode":
-        if not isinstance(item, slice):
-            raise NotImplementedError(f"an episode can be sliced, as in episode[2:5], but not indexed with {item!r}")
-        return self.slice(item)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles and deep copies hold this chunk's arrays only, not the memory they are part of."""
@@ -221,10 +211,6 @@ class SingleAgentEpisode:
         self.source.compact()
         self._columns = {}
 
-    def to_numpy(self) -> "SingleAgentEpisode":
-        """Itself: the columns are arrays from the start."""
-        return self
-
     def finalize(self) -> "SingleAgentEpisode":
         """The old name of `to_numpy`."""
         return self
@@ -235,13 +221,8 @@ class SingleAgentEpisode:
         Args:
             len_lookback_buffer: how much lookback to take along, as far as there is; None: as much as this chunk has.
         """
-        if slice_.step not in (None, 1):
-            raise NotImplementedError(f"an episode can't be sliced with a step of {slice_.step}; only 1")
-        start, stop, _ = slice_.indices(len(self))
-        wanted = self.lookback if len_lookback_buffer is None else len_lookback_buffer
-        lookback = min(wanted, self.lookback + start)
-        first = self.lookback + start - lookback
-        return self.part(first, self.lookback + max(start, stop), lookback)
+        start, stop, lookback = self._bounds(slice_, len_lookback_buffer)
+        return self.part(self.lookback + start - lookback, self.lookback + stop, lookback)
 
     def part(self, first: int, last: int, lookback: int) -> "SingleAgentEpisode":
         """Rows `first` to `last` of the observations (lookback included) and what is between them, as views."""
@@ -249,10 +230,9 @@ class SingleAgentEpisode:
         extras = {key: self.source.extra(key) for key in self.source.extra_keys()}
         n = self.source.n_obs
         at_end = last == n - 1
-        return SingleAgentEpisode(
+        part = SingleAgentEpisode(
             agent_id=self.agent_id,
             module_id=self.module_id,
-            id_=self._id,
             multi_agent_episode_id=self.multi_agent_episode_id,
             observation_space=self.observation_space,
             action_space=self.action_space,
@@ -269,6 +249,8 @@ class SingleAgentEpisode:
             is_terminated=self.is_terminated and at_end,
             is_truncated=self.is_truncated and at_end,
         )
+        part._id = self._id
+        return part
 
     def concat_episode(self, other: "SingleAgentEpisode") -> None:
         """Add what follows of the same trajectory; `other`'s lookback is left out.
@@ -336,12 +318,13 @@ class SingleAgentEpisode:
         """
         try:
             rest = {name: state[name] for name in SAVED}
+            id_ = rest.pop("id_")
             source = ArraySource(**{name: state[name] for name in SAVED_COLUMNS}, extras=state["extra_model_outputs"])
             custom_data = state["custom_data"]
         except KeyError as error:
             raise EpisodeError(f"the state of a single agent's episode lacks {error}") from error
         episode = cls(observation_space=observation_space, action_space=action_space, source=source, **rest)
-        episode._custom_data = custom_data
+        episode._id, episode._custom_data = id_, custom_data
         episode.validate()
         return episode
 

@@ -117,7 +117,6 @@ def make_part(history: History, agent: Any, first: int, last: int, lookback: int
     return SingleAgentEpisode(
         agent_id=agent,
         module_id="p0",
-        id_=None,
         multi_agent_episode_id="e",
         observation_space=OBS_SPACES[agent],
         action_space=ACTION_SPACES[agent],

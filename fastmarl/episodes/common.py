@@ -1,0 +1,45 @@
+"""What episodes of one agent and of many have in common."""
+
+from typing import Any, Self
+
+
+class Episode:
+    """Transitions, with lookback before them; can be sliced."""
+
+    __slots__ = ()
+
+    lookback: int
+    is_terminated: bool
+    is_truncated: bool
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_terminated or self.is_truncated
+
+    @property
+    def is_numpy(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, item: slice) -> Self:
+        if not isinstance(item, slice):
+            raise NotImplementedError(f"an episode can be sliced, as in episode[2:5], but not indexed with {item!r}")
+        sliced: Self = self.slice(item)
+        return sliced
+
+    def to_numpy(self) -> Self:
+        """Itself: the columns are arrays from the start."""
+        return self
+
+    def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> Any:
+        raise NotImplementedError
+
+    def _bounds(self, slice_: Any, len_lookback_buffer: int | None) -> tuple[int, int, int]:
+        """(first step of a slice, its end, its lookback), as `slice()` is asked for it."""
+        if slice_.step not in (None, 1):
+            raise NotImplementedError(f"an episode can't be sliced with a step of {slice_.step}; only 1")
+        start, stop, _ = slice_.indices(len(self))
+        wanted = self.lookback if len_lookback_buffer is None else len_lookback_buffer
+        return start, max(start, stop), min(wanted, self.lookback + start)
