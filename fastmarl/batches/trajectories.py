@@ -52,6 +52,8 @@ class BlockRun:
         rows = self._row_N[steps]
         if name == ENV_T:
             return self._block.env_t_R.take(rows).astype(np.int64)  # as everywhere outside of blocks
+        if name == Columns.REWARDS:
+            return self._block.recorded_rewards(self._block.reward_R.take(rows))
         return map_struct(lambda leaf: leaf.take(rows, 0), self._column(name))
 
     def read_output(self, name: str, steps: np.ndarray) -> Any:
@@ -72,8 +74,6 @@ class BlockRun:
         block = self._block
         if name == Columns.OBS:
             return block.layout.nest(list(block.obs))
-        if name == Columns.REWARDS:
-            return block.reward_R if block.rewards is None else block.rewards(block.reward_R)
         assert name == Columns.ACTIONS
         return block.output(name)
 

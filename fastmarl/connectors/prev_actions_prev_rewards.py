@@ -65,8 +65,7 @@ class PrevActionsPrevRewards(Connector):
             made[self.PREV_ACTIONS_KEY] = self._actions(rows.block, rows.former(self.n_prev_actions))
         if self.n_prev_rewards:
             former = rows.former(self.n_prev_rewards)
-            paid = rows.block.reward_R[former]
-            rewards = paid if rows.block.rewards is None else rows.block.rewards(paid)
+            rewards = rows.block.recorded_rewards(rows.block.reward_R[former])
             made[self.PREV_REWARDS_KEY] = np.where(former >= 0, rewards, 0.0).astype(np.float32)
         return made
 

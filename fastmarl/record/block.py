@@ -72,7 +72,7 @@ class Block:
     ):
         self.layout = layout
         self.raw_layout = raw_layout
-        self.rewards = rewards
+        self._rewards = rewards
         self.n_connected = self.n_finals_connected = 0
         self.rows = rows
         self._memory, self.lease = ring.lend(max(n_rows, LEAST_ROWS), max(n_finals, LEAST_ROWS))
@@ -135,10 +135,13 @@ class Block:
             self._row_bytes = [[as_bytes(leaf) for leaf in leaves] for leaves in (self.raw_obs, self.raw_final_obs)]
         return self._row_bytes[0], self._row_bytes[1]
 
+    def recorded_rewards(self, paid: np.ndarray) -> np.ndarray:
+        """The rewards on record, of those paid. Nobody else knows how they are made."""
+        return paid if self._rewards is None else self._rewards(paid)
+
     def reward(self, row: int) -> float:
         """The reward on record, as of now."""
-        paid = self.reward_R[row]
-        return float(paid if self.rewards is None else self.rewards(paid))
+        return float(self.recorded_rewards(self.reward_R[row]))
 
     def take(self, source: "Block", rows: np.ndarray) -> None:
         """Begin with copies of `rows` (int64, ascending) of another block of the same module; lanes are the same."""
@@ -347,8 +350,7 @@ class BlockSource:
         return {env_t: info for env_t, info in self.infos_at.items() if env_t not in observed}
 
     def rewards(self) -> np.ndarray:
-        paid = self._column(self._block.reward_R, self.n_obs - 1)
-        return paid if self._block.rewards is None else self._block.rewards(paid)
+        return self._block.recorded_rewards(self._column(self._block.reward_R, self.n_obs - 1))
 
     def actions(self) -> Any:
         return self.extra(Columns.ACTIONS)
