@@ -191,6 +191,7 @@ class MultiAgentEpisode(Getters):
                 env_states=None if states is None else self._states_of(states, parts, known, begin - lookback, end),
                 respawned=chunk.respawned if at_end else (),
                 lanes=None,
+                module_of={},
             )
         )
 

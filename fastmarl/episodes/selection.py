@@ -26,7 +26,7 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
         )
     else:
         some = _of_compacted(episode, wanted)
-    agents = set(some.agent_ids)
+    agents, some.module_of = set(some.agent_ids), {}
     some.hanging_rewards = {agent: paid for agent, paid in chunk.hanging_rewards.items() if agent in agents}
     some.respawned = [agent for agent in chunk.respawned if agent in agents]
     return MultiAgentEpisode.of(some)
