@@ -130,43 +130,50 @@ def measure_case(name: str, *, rounds: int = 5, ours: type[RLlibEnvRunner] = Mul
         modules = BareModules(owner.theirs, min(case.steps, WATCHED_STEPS))
         envs = BareEnvs(bare_envs(owner.ours), seed=SEED, seconds=BARE_SECONDS, given=as_rllib_gives)
         for i in range(rounds):
-            bare.append(
-                {
-                    "env_us": envs.run(),
-                    "network_us": modules.run(sample_as_rllib),
-                    "plain_network_us": modules.run(sample_plainly),
-                }
-            )
+            env_us = envs.run()
+            networks = {"network_us": modules.run(sample_as_rllib), "plain_network_us": modules.run(sample_plainly)}
+            bare.append({"env_us": env_us, **networks})
             turns = [(pair.ours, our_times), (pair.theirs, their_times)]
             turns = turns if i < rllib_rounds else turns[:1]
             for runner, timings in turns if i % 2 else reversed(turns):  # nobody is always the first
                 timings.append(pair.time(runner, seed=i))
         reasons = tuple(getattr(pair.ours, "slow_path_reasons", ()))
-    ratios = [_ratios(their, our) for their, our in zip(their_times, our_times, strict=False)]
-    figures = {
-        **_medians(_speeds(their, "rllib_") for their in their_times),
-        **_medians(_speeds(our) for our in our_times),
-        **_medians(ratios),
-        **_medians(bare),
-        **_medians(_efficiencies(limit, our) for limit, our in zip(bare, our_times, strict=True)),
-    }
-    return CaseResult(
-        case=name,
-        agents=case.agents,
-        envs=case.envs,
-        steps=case.steps,
-        rounds=rounds,
-        rllib_rounds=rllib_rounds,
-        ratios=tuple(row["ratio"] for row in ratios),
-        slow_path_reasons=reasons,
-        **figures,
-    )
+    return _case_result(name, bare, their_times, our_times, reasons)
 
 
 def bare_envs(runner: RLlibEnvRunner) -> list[Any]:
     """The runner's environments without gymnasium's wrappers."""
     assert runner.env is not None and runner.env.envs is not None
     return [env.unwrapped for env in runner.env.envs]
+
+
+def _case_result(
+    name: str,
+    bare: list[dict[str, float]],
+    theirs: list[Timing],
+    ours: list[Timing],
+    slow_path_reasons: tuple[str, ...],
+) -> CaseResult:
+    case = CASES[name]
+    ratios = [_ratios(their, our) for their, our in zip(theirs, ours, strict=False)]
+    figures = {
+        **_medians(_speeds(their, "rllib_") for their in theirs),
+        **_medians(_speeds(our) for our in ours),
+        **_medians(ratios),
+        **_medians(bare),
+        **_medians(_efficiencies(limit, our) for limit, our in zip(bare, ours, strict=True)),
+    }
+    return CaseResult(
+        case=name,
+        agents=case.agents,
+        envs=case.envs,
+        steps=case.steps,
+        rounds=len(ours),
+        rllib_rounds=len(theirs),
+        ratios=tuple(row["ratio"] for row in ratios),
+        slow_path_reasons=slow_path_reasons,
+        **figures,
+    )
 
 
 def _speeds(timing: Timing, whose: str = "") -> dict[str, float]:
