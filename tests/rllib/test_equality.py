@@ -51,7 +51,7 @@ def test_comparison_sees(name: str, sensitive_run: Run) -> None:
     """The checker is checked."""
     got = play(SENSITIVE, BROKEN[name])
     assert got.error is None
-    assert [*differences(sensitive_run, got)]
+    assert any(differences(sensitive_run, got))
 
 
 @pytest.mark.parametrize("odd", ["none", "another piece", "a counter"])
@@ -87,10 +87,14 @@ SEEN_BY_WITNESS = (
 )
 
 
+@pytest.fixture(scope="module")
+def found_in_rllib() -> set[str]:
+    return {*findings(SENSITIVE, play(witnessed(SENSITIVE)))}
+
+
 @pytest.mark.parametrize("name", SEEN_BY_WITNESS)
-def test_witness_sees(name: str) -> None:
-    of_rllib = findings(SENSITIVE, play(witnessed(SENSITIVE)))
-    assert {*findings(SENSITIVE, play(witnessed(SENSITIVE), BROKEN[name]))} - {*of_rllib}
+def test_witness_sees(name: str, found_in_rllib: set[str]) -> None:
+    assert {*findings(SENSITIVE, play(witnessed(SENSITIVE), BROKEN[name]))} - found_in_rllib
 
 
 def test_comparison_sees_the_time_that_modules_are_told() -> None:

@@ -85,13 +85,15 @@ class Comparison:
             (np.ndarray, self._arrays),
             (gymnasium.Space, self._spaces),
         ]
+        self._rule_of: dict[tuple[type, type], Callable[[Any, Any, str], Lines]] = {}
 
     def __call__(self, want: Any, got: Any, path: str) -> Lines:
         """The differences between two values of any kind that runners hand out."""
-        for kind, rule in self._rules:
-            if isinstance(want, kind) and isinstance(got, kind):
-                return rule(want, got, path)
-        return self._values(want, got, path)
+        kinds = type(want), type(got)
+        if kinds not in self._rule_of:
+            rules = (rule for kind, rule in self._rules if all(issubclass(each, kind) for each in kinds))
+            self._rule_of[kinds] = next(rules, self._values)
+        return self._rule_of[kinds](want, got, path)
 
     def _episodes(self, want: MultiAgentEpisode, got: MultiAgentEpisode, path: str) -> Lines:
         """What is in them, and what they answer; but not if they are answers."""

@@ -4,6 +4,8 @@ A case that meets such a defect differs from RLlib's run. It must then equal a r
 corrected episodes. That these equal RLlib's, defects aside, has tests of its own (test_rllib_episode_fixes.py).
 """
 
+from collections.abc import Iterator
+
 from rllib.differential.runs import Case, Run, differences, play
 
 from fastmarl.rllib import MultiAgentEnvRunner
@@ -21,15 +23,15 @@ def unexpected(case: Case, want: Run, got: Run) -> list[str]:
     lines = _unexplained(case, want, got)
     if want.error is not None:  # RLlib's may come a step earlier: we make episodes at the end of a call
         return [line for line in lines if not line.startswith("tape")]
-    if not lines:
-        return lines
+    if next(lines, None) is None:
+        return []
     corrected = play(case, CorrectedLoop)
     # When agents ended, RLlib asks the mapping function for remnants of them (54).
     return [line for line in _unexplained(case, corrected, got) if not line.startswith("tape of mapping")]
 
 
-def _unexplained(case: Case, want: Run, got: Run) -> list[str]:
-    return [line for line in differences(want, got) if not _is_explained(case, line)]
+def _unexplained(case: Case, want: Run, got: Run) -> Iterator[str]:
+    return (line for line in differences(want, got) if not _is_explained(case, line))
 
 
 def _is_explained(case: Case, line: str) -> bool:

@@ -39,15 +39,16 @@ def differences(
     rng = random.Random(repr((path, want.env_t_started, want.env_t, want.get_return())))
     agents = [*want.observation_space]
     asked = [*_of_episodes(rng, agents), *_of_columns(rng, agents)]
+    answers: dict[str, list[tuple]] = {"RLlib's": [], "our": []}  # kind -> of each question, (theirs, ours)
     for kind, asked_class in (("RLlib's", MultiAgentEpisode), ("our", type(got))):
         for text, ask in asked:
-            answers = [_answer(ask, _as_kind(asked_class, episode)) for episode in (want, got)]
-            yield from compare(*answers, f"{path}, {kind} {text}")
+            theirs, ours = (_answer(ask, _as_kind(asked_class, episode)) for episode in (want, got))
+            yield from compare(theirs, ours, f"{path}, {kind} {text}")
+            answers[kind].append((theirs, ours))
     if not want.env_t_started and type(want) is MultiAgentEpisode:
-        for text, ask in asked:
-            theirs = _answer(ask, _as_kind(MultiAgentEpisode, want))
+        for (text, _), (theirs, _), (_, ours) in zip(asked, answers["RLlib's"], answers["our"], strict=True):
             if theirs[0] != RAISED and text not in CORRECTED:
-                yield from compare(theirs, _answer(ask, _as_kind(type(got), got)), f"{path}.{text}")
+                yield from compare(theirs, ours, f"{path}.{text}")
     for agent in list(want.agent_episodes)[:MOST_PARTS]:
         if agent in got.agent_episodes:
             of_part = [*_of_parts(rng), *_of_columns(rng, None)]
