@@ -1,3 +1,4 @@
+import gc
 import importlib.util
 import os
 import random
@@ -33,6 +34,12 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(skip)
+
+
+def pytest_collection_finish():
+    """What is there by now stays: the garbage collector, which many tests call, need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
