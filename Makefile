@@ -7,7 +7,8 @@ PYTEST_ARGS ?=
 TEST_WORKERS ?= 2
 SECONDS ?= 120
 SOAK_WAYS ?= in-process workers
-FUZZ_CASES ?= 40
+FUZZ_CASES ?= 300
+SANITIZED_CASES ?= 40
 PEERS_FOLDER ?= build/peers
 PEERS_ARGS ?=
 
@@ -53,7 +54,7 @@ SANITIZED_TESTS ?= $(patsubst %,tests/%.py,test_store test_slots test_scatter te
 	rllib/test_rllib_lean rllib/test_rllib_sampling)
 
 test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code under AddressSanitizer and UBSan
-	FASTMARL_FUZZ_CASES=$(FUZZ_CASES) $(SANITIZERS) $(BIN)/python -m pytest --capture sys \
+	FASTMARL_FUZZ_CASES=$(SANITIZED_CASES) $(SANITIZERS) $(BIN)/python -m pytest --capture sys \
 		--override-ini "pythonpath=$(SANITIZED) . tests" $(SANITIZED_TESTS) $(PYTEST_ARGS)
 
 # Ray wants a Gymnasium of its own, and SuperSuit one of some; these pages show RLlib.
@@ -81,8 +82,10 @@ test-peers: build build/test-peers/pufferlib/.made ## adapters with EnvPool and 
 	cd build/test-peers && PYTHONPATH=$(CURDIR):pufferlib OMP_NUM_THREADS=1 bin/python -m pytest -W default \
 		-c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/peers $(PYTEST_ARGS)
 
-fuzz: $(VENV)/.test build ## FUZZ_CASES random worlds against the tapes of their envs
-	FASTMARL_FUZZ_CASES=$(FUZZ_CASES) $(TEST) tests/test_tapes.py $(PYTEST_ARGS)
+FUZZ_TESTS := $(patsubst %,tests/%.py,test_tapes test_recording_properties test_array_envs test_resuming rllib/test_equality_fuzz)
+
+fuzz: $(VENV)/.test build ## random worlds against oracles and RLlib: FUZZ_CASES of each kind, where `make test` has few
+	FASTMARL_FUZZ_CASES=$(FUZZ_CASES) $(TEST) $(FUZZ_TESTS) $(PYTEST_ARGS)
 
 build: $(VENV)/.run ## the release build, in place
 	FASTMARL_CHECKED=0 $(BUILD_EXT)

@@ -24,10 +24,10 @@ NUM_ENVS = 2
 class Watching:
     """A runner over watched envs of one kind, single or as a batch; agents with equal spaces share a small net."""
 
-    def __init__(self, kind, *, batched=False):
+    def __init__(self, kind, steps, *, batched=False):
         creator, env_config = KINDS[kind]
         self.envs: list[Watched] = []
-        self.steps = int(os.environ.get(ENV_STEPS, steps_of(kind, 2000)))
+        self.steps = int(os.environ.get(ENV_STEPS, steps_of(kind, steps)))
         self.ids = [[] for _ in range(NUM_ENVS)]  # of the episodes, by env
 
         def make(config):
@@ -98,18 +98,24 @@ def assert_as_logged(env, log, chunks):
     assert episode.get_return() == pytest.approx(paid - hanging)
 
 
+# Random actions come by another way. From there on all is the same, so fewer steps do.
+OPTIONS = pytest.mark.parametrize(
+    ("options", "steps"), [({}, 2000), ({"random_actions": True}, 500)], ids=["modules", "random"]
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"random_actions": True}], ids=["modules", "random"])
+@OPTIONS
 @pytest.mark.parametrize("kind", params(KINDS))
-def test_episodes_are_what_the_env_said(kind, options):
-    assert_episodes_are_what_was_said(Watching(kind), options)
+def test_episodes_are_what_the_env_said(kind, options, steps):
+    assert_episodes_are_what_was_said(Watching(kind, steps), options)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"random_actions": True}], ids=["modules", "random"])
+@OPTIONS
 @pytest.mark.parametrize("kind", ["simple_tag", "multiwalker", "battle", "connect_four", "hanabi", "rware"])
-def test_episodes_of_a_batch_are_what_its_envs_said(kind, options):
-    assert_episodes_are_what_was_said(Watching(kind, batched=True), options)
+def test_episodes_of_a_batch_are_what_its_envs_said(kind, options, steps):
+    assert_episodes_are_what_was_said(Watching(kind, steps, batched=True), options)
 
 
 def assert_episodes_are_what_was_said(watching, options):
