@@ -81,10 +81,10 @@ def test_remote_runners_learn_the_same_as_rllibs(build):
 
 
 def test_options_reach_remote_runners(build):
-    algorithm = build(make_config(runner_class=MultiAgentEnvRunner.options(fixes={"01"})))
+    algorithm = build(make_config(runner_class=MultiAgentEnvRunner.options(fixes={"01"}), num_env_runners=1))
     algorithm.train()
-    fixes = algorithm.env_runner_group.foreach_env_runner(lambda runner: runner.fixes, local_env_runner=False)
-    assert all("01" in found for found in fixes)
+    [fixes] = algorithm.env_runner_group.foreach_env_runner(lambda runner: runner.fixes, local_env_runner=False)
+    assert "01" in fixes
 
 
 def test_a_killed_runner_comes_back(build):
