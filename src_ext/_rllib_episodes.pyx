@@ -121,7 +121,7 @@ cpdef object buffer_of(object data, object lookback, object finalized, object sp
     return buffer
 
 
-def agent_part(agent, columns, str episode_id, tuple spaces, tuple clock):
+def agent_episode_of(agent, columns, str episode_id, tuple spaces, tuple clock):
     """A SingleAgentEpisode in its final form.
 
     Args:
@@ -130,13 +130,13 @@ def agent_part(agent, columns, str episode_id, tuple spaces, tuple clock):
         spaces: (observation space, its struct, action space, its struct).
         clock: (start time, time of the last step).
     """
-    agent_id, _, module_id, part_id, _, steps, obs_begin, lookback, t_started, flags, _, infos, odd = agent
+    agent_id, _, module_id, id_, _, steps, obs_begin, lookback, t_started, flags, _, infos, odd = agent
     cdef Py_ssize_t begin = steps[0], end = steps[1], n = end - begin
-    part = _fresh(SingleAgentEpisode)
-    part.id_ = part_id
-    part.agent_id = agent_id
-    part.module_id = module_id
-    part.multi_agent_episode_id = episode_id
+    agent_episode = _fresh(SingleAgentEpisode)
+    agent_episode.id_ = id_
+    agent_episode.agent_id = agent_id
+    agent_episode.module_id = module_id
+    agent_episode.multi_agent_episode_id = episode_id
     odd = odd or {}
     observations = odd.get("observations")
     if observations is None:
@@ -154,21 +154,21 @@ def agent_part(agent, columns, str episode_id, tuple spaces, tuple clock):
         actions, named = columns.nested_outputs(begin, end)
         for name, column in named.items():
             extras[name] = buffer_of(column, lookback, True, None, None)
-    part.observations = buffer_of(observations, lookback, True, spaces[0], spaces[1])
-    part._observation_space = spaces[0]
-    part.infos = buffer_of(infos, lookback, False, None, None)
-    part.actions = buffer_of(actions, lookback, True, spaces[2], spaces[3])
-    part._action_space = spaces[2]
-    part.rewards = buffer_of(rewards, lookback, True, _REWARDS_BOX_SPACE, _REWARDS_BOX_SPACE)
-    part.extra_model_outputs = extras
-    part.is_terminated, part.is_truncated = flags
-    part.t_started = t_started
-    part.t = t_started + n - lookback
-    part._last_added_observation = _last(observations)
-    part._last_added_infos = infos[len(infos) - 1]
-    part._start_time, part._last_step_time = clock
-    part._custom_data = {}
-    return part
+    agent_episode.observations = buffer_of(observations, lookback, True, spaces[0], spaces[1])
+    agent_episode._observation_space = spaces[0]
+    agent_episode.infos = buffer_of(infos, lookback, False, None, None)
+    agent_episode.actions = buffer_of(actions, lookback, True, spaces[2], spaces[3])
+    agent_episode._action_space = spaces[2]
+    agent_episode.rewards = buffer_of(rewards, lookback, True, _REWARDS_BOX_SPACE, _REWARDS_BOX_SPACE)
+    agent_episode.extra_model_outputs = extras
+    agent_episode.is_terminated, agent_episode.is_truncated = flags
+    agent_episode.t_started = t_started
+    agent_episode.t = t_started + n - lookback
+    agent_episode._last_added_observation = _last(observations)
+    agent_episode._last_added_infos = infos[len(infos) - 1]
+    agent_episode._start_time, agent_episode._last_step_time = clock
+    agent_episode._custom_data = {}
+    return agent_episode
 
 
 cdef object _fresh(object kind):

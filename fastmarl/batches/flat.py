@@ -51,8 +51,8 @@ def _columns(trajectories: Trajectories, outputs: Collection[str] | None, next_o
     batch |= trajectories.end_flags()
     batch[Columns.SEQ_LENS] = trajectories.length_S
     batch[Columns.FINAL_OBS] = trajectories.final_obs()
-    batch[Columns.EPS_ID] = as_objects([part.id_ for part in trajectories.parts])
-    batch[Columns.AGENT_ID] = as_objects([part.agent_id for part in trajectories.parts])
+    batch[Columns.EPS_ID] = as_objects([agent_episode.id_ for agent_episode in trajectories.agent_episodes])
+    batch[Columns.AGENT_ID] = as_objects([agent_episode.agent_id for agent_episode in trajectories.agent_episodes])
     if next_obs:
         batch[Columns.NEXT_OBS] = _after(
             batch[Columns.OBS], batch[Columns.FINAL_OBS], np.cumsum(trajectories.length_S) - 1

@@ -58,7 +58,7 @@ def aligned(
     """
     members = _members(episodes, groups, agents)
     seated = {group: _Seats(group, chunks, episodes, by_module=groups is None) for group, chunks in members.items()}
-    seated = {group: seats for group, seats in seated.items() if seats.parts}
+    seated = {group: seats for group, seats in seated.items() if seats.agent_episodes}
     first_E = np.array([episode.env_t_started for episode in episodes], np.int64)
     for seats in seated.values():
         np.minimum.at(first_E, seats.chunk_S, seats.first_env_t_S)
@@ -77,20 +77,20 @@ class _Seats:
     ):
         found: list[tuple[str, int, int, SingleAgentEpisode]] = []
         for chunk, (episode, members) in enumerate(zip(episodes, members_E, strict=True)):
-            parts = episode.agent_episodes
+            agent_episodes = episode.agent_episodes
             for seat, agent_id in enumerate(members):
-                if agent_id in parts and len(parts[agent_id]):
+                if agent_id in agent_episodes and len(agent_episodes[agent_id]):
                     module_id = episode.module_for(agent_id)
                     if not by_module or module_id == group:
-                        found.append((module_id, chunk, seat, parts[agent_id]))
+                        found.append((module_id, chunk, seat, agent_episodes[agent_id]))
         found.sort(key=lambda entry: entry[0])  # what lies in one block is read at once
         self.members_E = members_E
         self.n_seats = max(map(len, members_E), default=0)
-        self.parts = [part for *_, part in found]
+        self.agent_episodes = [agent_episode for *_, agent_episode in found]
         self.chunk_S = np.array([chunk for _, chunk, _, _ in found], np.int64)
         self.seat_S = np.array([seat for _, _, seat, _ in found], np.int64)
         if found:
-            self.trajectories = Trajectories(self.parts)
+            self.trajectories = Trajectories(self.agent_episodes)
             self.first_env_t_S = self.trajectories.read(ENV_T, self.trajectories.own_S)
 
 

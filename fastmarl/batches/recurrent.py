@@ -115,7 +115,9 @@ def _recorded(trajectories: Trajectories, cuts: _Cuts, outputs: Collection[str] 
     batch[Columns.LOSS_MASK] = cuts.in_loss_BT
     batch[Columns.FINAL_OBS] = _obs_after(trajectories, cuts, is_end_B)
     for name, items in ((Columns.EPS_ID, "id_"), (Columns.AGENT_ID, "agent_id")):
-        batch[name] = as_objects([getattr(part, items) for part in trajectories.parts])[trajectory_B]
+        batch[name] = as_objects([getattr(agent_episode, items) for agent_episode in trajectories.agent_episodes])[
+            trajectory_B
+        ]
     return batch
 
 
@@ -140,10 +142,11 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
     for _, leaf in flatten_struct(state_in):
         unknown = np.isnan(leaf.reshape(len(leaf), -1)).any(1) if leaf.dtype.kind == "f" else np.zeros(0, bool)
         if unknown.any():
-            part = trajectories.parts[cuts.trajectory_B[np.flatnonzero(unknown)[0]]]
-            raise BatchError(f"agent {part.agent_id!r}, episode {part.multi_agent_episode_id!r}: a sequence begins "
-                             f"with an action chosen at random, or by a module without memory, so there is no "
-                             f"recurrent state; leave such episodes out, and go on with force_reset=True")  # fmt: skip
+            agent_episode = trajectories.agent_episodes[cuts.trajectory_B[np.flatnonzero(unknown)[0]]]
+            agent_id, episode_id = agent_episode.agent_id, agent_episode.multi_agent_episode_id
+            raise BatchError(f"agent {agent_id!r}, episode {episode_id!r}: a sequence begins with an action chosen at "
+                             f"random, or by a module without memory, so there is no recurrent state; leave such "
+                             f"episodes out, and go on with force_reset=True")  # fmt: skip
     return {
         Columns.STATE_IN: state_in,
         Columns.STATE_OUT: trajectories.read_output(Columns.STATE_OUT, cuts.last_B),

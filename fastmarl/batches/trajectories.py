@@ -113,10 +113,10 @@ class SourceRun:
 
 
 class Trajectories:
-    """Agents' parts of chunks, one after the other; their lookbacks are steps like the others.
+    """Agent episodes, one after the other; their lookbacks are steps like the others.
 
     Args:
-        parts: each with a step or more; what lies in one block together had better stand together.
+        agent_episodes: each with a step or more; what lies in one block together had better stand together.
 
     Attributes:
         begin_S: int64, position of each trajectory's first step, the lookback's.
@@ -124,15 +124,15 @@ class Trajectories:
         terminated_S, truncated_S: bool.
     """
 
-    def __init__(self, parts: Sequence[SingleAgentEpisode]):
-        self.parts = parts
-        self._runs, self._first_part_of_run = _runs(parts)
-        self.lookback_S = np.array([part.lookback for part in parts], np.int64)
-        self.length_S = np.array([len(part) for part in parts], np.int64)
+    def __init__(self, agent_episodes: Sequence[SingleAgentEpisode]):
+        self.agent_episodes = agent_episodes
+        self._runs, self._first_of_run = _runs(agent_episodes)
+        self.lookback_S = np.array([agent_episode.lookback for agent_episode in agent_episodes], np.int64)
+        self.length_S = np.array([len(agent_episode) for agent_episode in agent_episodes], np.int64)
         total_S = self.lookback_S + self.length_S
         self.begin_S = np.cumsum(total_S) - total_S
-        self.terminated_S = np.array([part.is_terminated for part in parts], bool)
-        self.truncated_S = np.array([part.is_truncated for part in parts], bool)
+        self.terminated_S = np.array([agent_episode.is_terminated for agent_episode in agent_episodes], bool)
+        self.truncated_S = np.array([agent_episode.is_truncated for agent_episode in agent_episodes], bool)
         self._first_step_of_run = np.cumsum([0] + [run.n_steps for run in self._runs[:-1]])
 
     @property
@@ -228,9 +228,9 @@ class Trajectories:
         if len(columns) == 1:
             return columns[0]
         expected = _form(columns[0])
-        for column, first in zip(columns, self._first_part_of_run, strict=True):
+        for column, first in zip(columns, self._first_of_run, strict=True):
             if (form := _form(column)) != expected:
-                agents = self.parts[0].agent_id, self.parts[first].agent_id
+                agents = self.agent_episodes[0].agent_id, self.agent_episodes[first].agent_id
                 raise BatchError(f"{name!r} of agent {agents[1]!r} is {_text(form)}, but that of agent {agents[0]!r} "
                                  f"is {_text(expected)}; they can't be in one column, so keep these agents in modules "
                                  f"or groups of their own")  # fmt: skip
@@ -243,12 +243,12 @@ def by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
 
 
 def _by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
-    parts: dict[str, list[SingleAgentEpisode]] = {}
+    agent_episodes: dict[str, list[SingleAgentEpisode]] = {}
     for episode in episodes:
-        for agent_id, part in episode.agent_episodes.items():
-            if len(part):
-                parts.setdefault(episode.module_for(agent_id), []).append(part)
-    return {module_id: Trajectories(of_module) for module_id, of_module in parts.items()}
+        for agent_id, agent_episode in episode.agent_episodes.items():
+            if len(agent_episode):
+                agent_episodes.setdefault(episode.module_for(agent_id), []).append(agent_episode)
+    return {module_id: Trajectories(of_module) for module_id, of_module in agent_episodes.items()}
 
 
 def as_objects(items: Sequence[Hashable]) -> np.ndarray:
@@ -256,25 +256,25 @@ def as_objects(items: Sequence[Hashable]) -> np.ndarray:
     return np.fromiter(items, object, len(items))
 
 
-def _runs(parts: Sequence[SingleAgentEpisode]) -> tuple[list[BlockRun | SourceRun], list[int]]:
+def _runs(agent_episodes: Sequence[SingleAgentEpisode]) -> tuple[list[BlockRun | SourceRun], list[int]]:
     """(runs, in order; the first part of each)."""
     runs: list[BlockRun | SourceRun] = []
-    first_parts: list[int] = []
+    firsts: list[int] = []
     places: list[Place] = []
-    for i, part in enumerate(parts):
-        place = part.source.place() if isinstance(part.source, LaneSource) else None
+    for i, agent_episode in enumerate(agent_episodes):
+        place = agent_episode.source.place() if isinstance(agent_episode.source, LaneSource) else None
         if places and (place is None or place.block is not places[0].block):
             runs.append(BlockRun(places))
             places = []
         if not places:
-            first_parts.append(i)
+            firsts.append(i)
         if place is None:
-            runs.append(SourceRun(part.source))
+            runs.append(SourceRun(agent_episode.source))
         else:
             places.append(place)
     if places:
         runs.append(BlockRun(places))
-    return runs, first_parts
+    return runs, firsts
 
 
 def _form(column: Any) -> list[tuple]:

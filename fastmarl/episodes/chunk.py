@@ -78,7 +78,7 @@ class ChunkLanes:
 
     def agent_episodes(self) -> dict[Hashable, SingleAgentEpisode]:
         """Those with at least one completed step in the chunk, by agent id."""
-        parts: dict[Hashable, SingleAgentEpisode] = {}
+        agent_episodes: dict[Hashable, SingleAgentEpisode] = {}
         for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
             row, count, lookback, t_started, final, end_env_t, done, module = columns
             if count + (final >= 0) - 1 <= lookback:
@@ -87,7 +87,7 @@ class ChunkLanes:
             if self.blocks[module].raw_layout is not None:
                 observation_space = self.blocks[module].layout.space
             infos = self.infos.get(lane, {})
-            parts[agent_id] = SingleAgentEpisode(
+            agent_episodes[agent_id] = SingleAgentEpisode(
                 agent_id=agent_id,
                 module_id=self.module_ids[module],
                 multi_agent_episode_id=self.episode_id,
@@ -99,8 +99,8 @@ class ChunkLanes:
                 is_terminated=bool(done & TERMINATED),
                 is_truncated=bool(done & TRUNCATED),
             )
-            self.blocks[module].readers.append(ref(parts[agent_id]))
-        return parts
+            self.blocks[module].readers.append(ref(agent_episodes[agent_id]))
+        return agent_episodes
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

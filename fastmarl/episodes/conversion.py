@@ -28,25 +28,25 @@ def to_rllib(episode: MultiAgentEpisode) -> Any:
     """
     rllib = _rllib("multi_agent_episode").MultiAgentEpisode
     buffer = _rllib("utils.infinite_lookback_buffer").InfiniteLookbackBuffer
-    parts = episode.agent_episodes
+    agent_episodes = episode.agent_episodes
     other = rllib(
         id_=episode.id_,
         observation_space=dict(episode.observation_space),
         action_space=dict(episode.action_space),
         env_t_started=episode.env_t_started,
-        agent_t_started={agent: part.t_started for agent, part in parts.items()},
+        agent_t_started={agent: agent_episode.t_started for agent, agent_episode in agent_episodes.items()},
         len_lookback_buffer=episode.lookback,
-        agent_module_ids={agent: episode.module_for(agent) for agent in parts},
+        agent_module_ids={agent: episode.module_for(agent) for agent in agent_episodes},
         agent_to_module_mapping_fn=episode.agent_to_module_mapping_fn,
     )
     other.env_t = episode.env_t
     other.is_terminated, other.is_truncated = episode.is_terminated, episode.is_truncated
     other._custom_data = copy.deepcopy(episode.custom_data)
     other._start_time, other._last_step_time = 0.0, episode.get_duration_s()
-    for agent, part in parts.items():
-        other.agent_episodes[agent] = _part_to_rllib(part, buffer)
-        first = min(episode.env_t_started - episode.lookback, int(part.env_ts()[part.lookback]))
-        entries = _entries(part, first, episode.env_t)
+    for agent, agent_episode in agent_episodes.items():
+        other.agent_episodes[agent] = _agent_episode_to_rllib(agent_episode, buffer)
+        first = min(episode.env_t_started - episode.lookback, int(agent_episode.env_ts()[agent_episode.lookback]))
+        entries = _entries(agent_episode, first, episode.env_t)
         other.env_t_to_agent_t[agent] = buffer(entries, lookback=episode.env_t_started - first)
     other.validate()
     return other
@@ -63,12 +63,20 @@ def from_rllib(episode: Any) -> MultiAgentEpisode:
     """
     if episode.agent_episodes and not episode.is_numpy:
         episode = copy.deepcopy(episode).to_numpy()
-    parts = [_part_from_rllib(episode, agent, part) for agent, part in episode.agent_episodes.items() if len(part)]
+    agent_episodes = [
+        _agent_episode_from_rllib(episode, agent, agent_episode)
+        for agent, agent_episode in episode.agent_episodes.items()
+        if len(agent_episode)
+    ]
     waiting = {agent: entries.data[-1] == SKIPPED for agent, entries in episode.env_t_to_agent_t.items()}
     state = {
         "id_": episode.id_,
-        "agent_episodes": parts,
-        "agent_ids": [agent for agent, part in episode.agent_episodes.items() if len(part) or not part.is_done],
+        "agent_episodes": agent_episodes,
+        "agent_ids": [
+            agent
+            for agent, agent_episode in episode.agent_episodes.items()
+            if len(agent_episode) or not agent_episode.is_done
+        ],
         "env_t_started": episode.env_t_started,
         "env_t": episode.env_t,
         "lookback": episode._len_lookback_buffers,
@@ -99,9 +107,9 @@ def _rllib(module: str) -> Any:
         raise ImportError(f"this needs RLlib, pip install 'ray[rllib]': {error}") from error
 
 
-def _part_to_rllib(part: Any, buffer: Any) -> Any:
-    state = part.get_state()
-    n = part.lookback
+def _agent_episode_to_rllib(agent_episode: Any, buffer: Any) -> Any:
+    state = agent_episode.get_state()
+    n = agent_episode.lookback
 
     def column(values: Any, space: Any = None) -> Any:
         made = buffer(map_struct(np.array, values), space=space)
@@ -109,54 +117,56 @@ def _part_to_rllib(part: Any, buffer: Any) -> Any:
         return made
 
     other = _rllib("single_agent_episode").SingleAgentEpisode(
-        id_=part.id_,
-        agent_id=part.agent_id,
-        module_id=part.module_id,
-        multi_agent_episode_id=part.multi_agent_episode_id,
-        observation_space=part.observation_space,
-        action_space=part.action_space,
-        observations=column(state["observations"], part.observation_space),
+        id_=agent_episode.id_,
+        agent_id=agent_episode.agent_id,
+        module_id=agent_episode.module_id,
+        multi_agent_episode_id=agent_episode.multi_agent_episode_id,
+        observation_space=agent_episode.observation_space,
+        action_space=agent_episode.action_space,
+        observations=column(state["observations"], agent_episode.observation_space),
         infos=buffer(copy.deepcopy(state["infos"]), lookback=n),
-        actions=column(state["actions"], part.action_space),
+        actions=column(state["actions"], agent_episode.action_space),
         rewards=column(state["rewards"]),
         extra_model_outputs={key: column(values) for key, values in state["extra_model_outputs"].items()},
-        terminated=part.is_terminated,
-        truncated=part.is_truncated,
-        t_started=part.t_started,
+        terminated=agent_episode.is_terminated,
+        truncated=agent_episode.is_truncated,
+        t_started=agent_episode.t_started,
         len_lookback_buffer=n,
     )
-    other.custom_data.update(copy.deepcopy(part.custom_data))
+    other.custom_data.update(copy.deepcopy(agent_episode.custom_data))
     return other
 
 
-def _entries(part: Any, first: int, last: int) -> list[int | str]:
+def _entries(agent_episode: Any, first: int, last: int) -> list[int | str]:
     """The agent's own step at each env step from `first` to `last`."""
-    step_of = {t: part.t_started - part.lookback + i for i, t in enumerate(part.env_ts().tolist())}
+    step_of = {
+        t: agent_episode.t_started - agent_episode.lookback + i for i, t in enumerate(agent_episode.env_ts().tolist())
+    }
     return [step_of.get(t, SKIPPED) for t in range(first, last + 1)]
 
 
-def _part_from_rllib(episode: Any, agent: Hashable, part: Any) -> dict[str, Any]:
-    """The state of our part."""
+def _agent_episode_from_rllib(episode: Any, agent: Hashable, agent_episode: Any) -> dict[str, Any]:
+    """The state of our agent episode."""
     return {
         "agent_id": agent,
-        "module_id": part.module_id,
-        "id_": part.id_,
+        "module_id": agent_episode.module_id,
+        "id_": agent_episode.id_,
         "multi_agent_episode_id": episode.id_,
-        "lookback": part.observations.lookback,
-        "t_started": part.t_started,
-        "is_terminated": part.is_terminated,
-        "is_truncated": part.is_truncated,
-        "observations": part.observations.data,
-        "env_ts": _env_ts(episode, agent, part),
-        "infos": list(part.infos.data),
-        "actions": part.actions.data,
-        "rewards": np.asarray(part.rewards.data, np.float64),
-        "extra_model_outputs": {key: column.data for key, column in part.extra_model_outputs.items()},
-        "custom_data": copy.deepcopy(part.custom_data),
+        "lookback": agent_episode.observations.lookback,
+        "t_started": agent_episode.t_started,
+        "is_terminated": agent_episode.is_terminated,
+        "is_truncated": agent_episode.is_truncated,
+        "observations": agent_episode.observations.data,
+        "env_ts": _env_ts(episode, agent, agent_episode),
+        "infos": list(agent_episode.infos.data),
+        "actions": agent_episode.actions.data,
+        "rewards": np.asarray(agent_episode.rewards.data, np.float64),
+        "extra_model_outputs": {key: column.data for key, column in agent_episode.extra_model_outputs.items()},
+        "custom_data": copy.deepcopy(agent_episode.custom_data),
     }
 
 
-def _env_ts(episode: Any, agent: Hashable, part: Any) -> np.ndarray:
+def _env_ts(episode: Any, agent: Hashable, agent_episode: Any) -> np.ndarray:
     """int64, the env step of each observation, lookback included."""
     buffer = episode.env_t_to_agent_t[agent]
     entries = list(buffer.data)
@@ -166,9 +176,9 @@ def _env_ts(episode: Any, agent: Hashable, part: Any) -> np.ndarray:
     elif superfluous > 0:  # and has two entries for the step in which an agent ended unobserved
         del entries[max(i for i, entry in enumerate(entries) if entry != SKIPPED) - 1]
     begin = episode.env_t_started - buffer.lookback
-    first = part.t_started - part.observations.lookback
+    first = agent_episode.t_started - agent_episode.observations.lookback
     of_step = {entry - first: begin + i for i, entry in enumerate(entries) if entry != SKIPPED}
-    n = part.infos.len_incl_lookback()
+    n = agent_episode.infos.len_incl_lookback()
     known = [i for i in range(n) if i in of_step]
     if not known or known != list(range(known[0], n)):
         raise EpisodeError(f"agent {agent!r}: RLlib's episode does not tell the env steps of its {n} observations")

@@ -13,7 +13,7 @@ from fastmarl.errors import EpisodeError
 
 AgentID = Hashable
 AgentIDs = AgentID | Collection[AgentID] | None
-Parts = dict[AgentID, SingleAgentEpisode]
+AgentEpisodes = dict[AgentID, SingleAgentEpisode]
 
 
 class Request(NamedTuple):
@@ -26,11 +26,11 @@ class Request(NamedTuple):
     fill: Any
     one_hot: bool
 
-    def by_agent_steps(self, parts: Parts) -> dict[AgentID, Any]:
-        answers = {agent: part.get(*self) for agent, part in parts.items()}
+    def by_agent_steps(self, agent_episodes: AgentEpisodes) -> dict[AgentID, Any]:
+        answers = {agent: agent_episode.get(*self) for agent, agent_episode in agent_episodes.items()}
         return {agent: values for agent, values in answers.items() if not (isinstance(values, list) and not values)}
 
-    def by_env_steps(self, parts: Parts, timeline: Timeline) -> dict[AgentID, Any]:
+    def by_env_steps(self, agent_episodes: AgentEpisodes, timeline: Timeline) -> dict[AgentID, Any]:
         filled = self.fill is not None
         times = timeline.times(self.indices, self.neg_index_as_lookback, clip=not filled)
         single = isinstance(times, int)
@@ -38,11 +38,11 @@ class Request(NamedTuple):
         if not filled and isinstance(wanted, list):
             timeline.check(wanted)
         answer = {}
-        for agent, part in parts.items():
-            rows = rows_at(wanted, self._env_ts(part), filled)
+        for agent, agent_episode in agent_episodes.items():
+            rows = rows_at(wanted, self._env_ts(agent_episode), filled)
             if not count(rows):
                 continue
-            column = part.column(self.what, self.key)
+            column = agent_episode.column(self.what, self.key)
             if single and isinstance(rows, np.ndarray) and rows[0] < 0:
                 answer[agent] = filling(column, self.fill, self.one_hot)
             else:
@@ -50,23 +50,23 @@ class Request(NamedTuple):
                 answer[agent] = select(column, chosen, self.fill, self.one_hot)
         return answer
 
-    def as_list(self, parts: Parts, timeline: Timeline) -> list[dict[AgentID, Any]]:
+    def as_list(self, agent_episodes: AgentEpisodes, timeline: Timeline) -> list[dict[AgentID, Any]]:
         times = timeline.times(self.indices, self.neg_index_as_lookback, clip=False)
         if isinstance(times, int):
             raise TypeError(f"return_list=True needs a slice, a list or None as indices, got {self.indices!r}")
         answers: list[dict[AgentID, Any]] = [{} for _ in times]
-        for agent, part in parts.items():
-            rows = rows_at(times, self._env_ts(part), True)
+        for agent, agent_episode in agent_episodes.items():
+            rows = rows_at(times, self._env_ts(agent_episode), True)
             assert isinstance(rows, np.ndarray)
             steps = np.arange(len(rows)) if self.fill is not None else np.flatnonzero(rows >= 0)
-            values = select(part.column(self.what, self.key), rows[steps], self.fill, self.one_hot)
+            values = select(agent_episode.column(self.what, self.key), rows[steps], self.fill, self.one_hot)
             for i, step in enumerate(steps.tolist()):
                 answers[step][agent] = item(values, i)
         return answers
 
-    def _env_ts(self, part: SingleAgentEpisode) -> np.ndarray:
+    def _env_ts(self, agent_episode: SingleAgentEpisode) -> np.ndarray:
         """Env steps of the column's items."""
-        return part.env_ts() if self.what in OF_OBSERVATIONS else part.env_ts()[:-1]
+        return agent_episode.env_ts() if self.what in OF_OBSERVATIONS else agent_episode.env_ts()[:-1]
 
 
 class Getters(LazyEpisode):
@@ -183,12 +183,14 @@ class Getters(LazyEpisode):
         chosen: np.ndarray = select(Column(states), rows_of(times, timeline, False))
         return chosen
 
-    def _states_of(self, states: np.ndarray, parts: Parts, known: list[Any], since: int, end: int) -> np.ndarray:
+    def _states_of(
+        self, states: np.ndarray, agent_episodes: AgentEpisodes, known: list[Any], since: int, end: int
+    ) -> np.ndarray:
         """Of those kept: from env step `since` to `end`, and earlier ones upon which agents acted who then waited."""
         first = self.env_t + 1 - len(states)
-        acted_at = [int(part.env_ts()[part.lookback]) for part in parts.values()]
+        acted_at = [int(agent_episode.env_ts()[agent_episode.lookback]) for agent_episode in agent_episodes.values()]
         for agent in known:
-            if agent not in parts:
+            if agent not in agent_episodes:
                 whole = self.agent_episodes.get(agent)
                 before = np.zeros(0) if whole is None else whole.env_ts()[whole.env_ts() <= end]
                 acted_at.append(int(before[-1]) if len(before) else first)  # else it waits since an earlier chunk
@@ -201,43 +203,51 @@ class Getters(LazyEpisode):
         width = max(map(len, [*names, "env_t"]))
         cell = len(str(self.env_t)) + 2
         lines = ["env_t".ljust(width) + "".join(f"{step:{cell}}" for step in steps)]
-        for name, part in zip(names, self.agent_episodes.values(), strict=True):
-            marks = np.where(np.isin(steps, part.env_ts()), "x", "")
+        for name, agent_episode in zip(names, self.agent_episodes.values(), strict=True):
+            marks = np.where(np.isin(steps, agent_episode.env_ts()), "x", "")
             lines.append((name.ljust(width) + "".join(f"{mark:>{cell}}" for mark in marks)).rstrip())
         sys.stdout.write("\n".join(lines) + "\n")
 
     def _answer(self, request: Request, agent_ids: AgentIDs, env_steps: bool, return_list: bool) -> Any:
         if return_list and not env_steps:
             raise ValueError("return_list=True is a list of env steps, so it can't be had with env_steps=False")
-        parts = self._asked_for(agent_ids)
+        agent_episodes = self._asked_for(agent_ids)
         if request.what == "extra_model_outputs":
-            parts = self._with_output(parts, request.key)
-        if not parts:
+            agent_episodes = self._with_output(agent_episodes, request.key)
+        if not agent_episodes:
             return [] if return_list else {}
         if not env_steps:
-            return request.by_agent_steps(parts)
+            return request.by_agent_steps(agent_episodes)
         chunk = self.chunk
-        first = min(chunk.env_t_started - chunk.lookback, *(int(part.env_ts()[0]) for part in parts.values()))
+        first = min(
+            chunk.env_t_started - chunk.lookback,
+            *(int(agent_episode.env_ts()[0]) for agent_episode in agent_episodes.values()),
+        )
         timeline = Timeline(first, chunk.env_t_started, chunk.env_t + (request.what in OF_OBSERVATIONS))
-        return request.as_list(parts, timeline) if return_list else request.by_env_steps(parts, timeline)
+        return (
+            request.as_list(agent_episodes, timeline) if return_list else request.by_env_steps(agent_episodes, timeline)
+        )
 
-    def _asked_for(self, agent_ids: AgentIDs) -> Parts:
-        parts = self.agent_episodes
+    def _asked_for(self, agent_ids: AgentIDs) -> AgentEpisodes:
+        agent_episodes = self.agent_episodes
         if agent_ids is None or (isinstance(agent_ids, (list, tuple, set)) and not agent_ids):
-            return parts
-        if isinstance(agent_ids, Hashable) and agent_ids in parts:  # before the next: a tuple may be an id
-            return {agent_ids: parts[agent_ids]}
+            return agent_episodes
+        if isinstance(agent_ids, Hashable) and agent_ids in agent_episodes:  # before the next: a tuple may be an id
+            return {agent_ids: agent_episodes[agent_ids]}
         several = isinstance(agent_ids, Collection) and not isinstance(agent_ids, (str, bytes))
         wanted = set(agent_ids) if several and isinstance(agent_ids, Collection) else {agent_ids}
-        return {agent: part for agent, part in parts.items() if agent in wanted}
+        return {agent: agent_episode for agent, agent_episode in agent_episodes.items() if agent in wanted}
 
-    def _with_output(self, parts: Parts, key: str | None) -> Parts:
+    def _with_output(self, agent_episodes: AgentEpisodes, key: str | None) -> AgentEpisodes:
         """The agents whose modules gave out `key`; for None, those with any extra output."""
         having = {
-            agent: part for agent, part in parts.items()
-            if (part.extra_model_output_keys if key is None else key in part.extra_model_output_keys)
+            agent: agent_episode for agent, agent_episode in agent_episodes.items()
+            if (agent_episode.extra_model_output_keys if key is None else key in agent_episode.extra_model_output_keys)
         }  # fmt: skip
-        if parts and not having and key is not None:
-            known = sorted({known for part in parts.values() for known in part.extra_model_output_keys}, key=str)
+        if agent_episodes and not having and key is not None:
+            known = sorted(
+                {known for agent_episode in agent_episodes.values() for known in agent_episode.extra_model_output_keys},
+                key=str,
+            )
             raise KeyError(f"no agent asked for has an extra model output {key!r}; there are {known}")
         return having

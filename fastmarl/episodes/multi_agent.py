@@ -56,11 +56,11 @@ class MultiAgentEpisode(Getters):
 
     @property
     def agent_episode_ids(self) -> dict[AgentID, str]:
-        return {agent: part.id_ for agent, part in self.agent_episodes.items()}
+        return {agent: agent_episode.id_ for agent, agent_episode in self.agent_episodes.items()}
 
     @property
     def agent_t_started(self) -> dict[AgentID, int]:
-        return {agent: part.t_started for agent, part in self.agent_episodes.items()}
+        return {agent: agent_episode.t_started for agent, agent_episode in self.agent_episodes.items()}
 
     @property
     def custom_data(self) -> dict[str, Any]:
@@ -93,14 +93,14 @@ class MultiAgentEpisode(Getters):
 
     def agent_steps(self) -> int:
         """Transitions of all agents."""
-        return sum(len(part) for part in self.agent_episodes.values())
+        return sum(len(agent_episode) for agent_episode in self.agent_episodes.values())
 
     def get_duration_s(self) -> float:
         return self.chunk.duration_s
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
         """Sum of all agents' rewards in this chunk; those paid to waiting agents count when their transition ends."""
-        total = sum((part.get_return() for part in self.agent_episodes.values()), 0.0)
+        total = sum((agent_episode.get_return() for agent_episode in self.agent_episodes.values()), 0.0)
         return total + sum(self.chunk.hanging_rewards.values()) if include_hanging_rewards else total
 
     def get_waiting_infos(self) -> dict[AgentID, dict[int, dict[str, Any]]]:
@@ -115,39 +115,41 @@ class MultiAgentEpisode(Getters):
 
     def get_terminateds(self) -> dict[AgentID, bool]:
         """Flags by agent; "__all__": the env's own flag."""
-        flags = {agent: part.is_terminated for agent, part in self.agent_episodes.items()}
+        flags = {agent: agent_episode.is_terminated for agent, agent_episode in self.agent_episodes.items()}
         return {**flags, "__all__": self.is_terminated}
 
     def get_truncateds(self) -> dict[AgentID, bool]:
         """Flags by agent; "__all__": the env's own flag (RLlib gives its terminated one)."""
-        flags = {agent: part.is_truncated for agent, part in self.agent_episodes.items()}
+        flags = {agent: agent_episode.is_truncated for agent, agent_episode in self.agent_episodes.items()}
         return {**flags, "__all__": self.is_truncated}
 
     def get_agents_that_stepped(self) -> set[Any]:
         """Agents that had an observation at env step `env_t`."""
         chunk = self.chunk
-        waiting = {agent for agent, part in self.agent_episodes.items() if part.env_ts()[-1] != chunk.env_t}
+        waiting = {
+            agent for agent, agent_episode in self.agent_episodes.items() if agent_episode.env_ts()[-1] != chunk.env_t
+        }
         return set(chunk.agent_ids) - waiting - chunk.hanging_rewards.keys() | set(chunk.respawned)
 
     def get_agents_to_act(self) -> set[Any]:
         """Agents that had an observation at env step `env_t` and have not finished; none once the episode is done."""
         if self.is_done:
             return set()
-        done = {agent for agent, part in self.agent_episodes.items() if part.is_done}
+        done = {agent for agent, agent_episode in self.agent_episodes.items() if agent_episode.is_done}
         return self.get_agents_that_stepped() - done | set(self.chunk.respawned)
 
     def module_for(self, agent_id: AgentID) -> str:
         """The module that acts for an agent; asks the mapping function once.
 
         Raises:
-            KeyError: the agent has no part in this chunk, and there is no mapping function.
+            KeyError: the agent has no episode in this chunk, and there is no mapping function.
         """
         chunk = self.chunk
         module_id = chunk.module_of.get(agent_id)
         if module_id is None:
-            part = self.agent_episodes.get(agent_id)
-            if part is not None and part.module_id is not None:
-                module_id = part.module_id
+            agent_episode = self.agent_episodes.get(agent_id)
+            if agent_episode is not None and agent_episode.module_id is not None:
+                module_id = agent_episode.module_id
             elif chunk.agent_to_module_mapping_fn is None:
                 raise KeyError(f"agent {agent_id!r} has no transition in this chunk, and there is no mapping function")
             else:
@@ -168,7 +170,7 @@ class MultiAgentEpisode(Getters):
         start, stop, lookback = self._bounds(slice_, len_lookback_buffer)
         begin, end = self.env_t_started + start, self.env_t_started + stop
         at_end = end == self.env_t
-        parts, known, waiting = self._parts(begin, end, lookback)
+        agent_episodes, known, waiting = self._agent_episodes(begin, end, lookback)
         chunk, states = self.chunk, self.env_states
         hanging = dict.fromkeys(waiting, 0.0)
         if at_end:
@@ -177,7 +179,7 @@ class MultiAgentEpisode(Getters):
         return MultiAgentEpisode.of(
             replace(
                 chunk,
-                agent_episodes=parts,
+                agent_episodes=agent_episodes,
                 env_t_started=begin,
                 env_t=end,
                 lookback=lookback,
@@ -188,18 +190,20 @@ class MultiAgentEpisode(Getters):
                 hanging_rewards=hanging,
                 custom_data=dict(chunk.custom_data),
                 agent_ids=known,
-                env_states=None if states is None else self._states_of(states, parts, known, begin - lookback, end),
+                env_states=None
+                if states is None
+                else self._states_of(states, agent_episodes, known, begin - lookback, end),
                 respawned=chunk.respawned if at_end else (),
                 lanes=None,
                 module_of={},
             )
         )
 
-    def _parts(
+    def _agent_episodes(
         self, begin: int, end: int, lookback: int
     ) -> tuple[dict[AgentID, SingleAgentEpisode], list[Any], list[Any]]:
-        """(the agents' parts with transitions between two env steps; who lives there; who waits at `end`)."""
-        parts: dict[AgentID, SingleAgentEpisode] = {}
+        """(agent episodes with transitions between two env steps; who lives there; who waits at `end`)."""
+        agent_episodes: dict[AgentID, SingleAgentEpisode] = {}
         known, waiting = [], []
         for agent, whole in self.agent_episodes.items():
             env_ts = whole.env_ts()
@@ -210,10 +214,10 @@ class MultiAgentEpisode(Getters):
             known.append(agent)
             if last > first:
                 before = max(first - int(np.searchsorted(env_ts, begin - lookback)), 0)
-                parts[agent] = whole.part(first - before, last, before)
+                agent_episodes[agent] = whole.part(first - before, last, before)
             if env_ts[last] < end and not (whole.is_done and last == len(env_ts) - 1):
                 waiting.append(agent)
-        return parts, known, waiting
+        return agent_episodes, known, waiting
 
     def concat_episode(self, other: "MultiAgentEpisode") -> None:
         """Add the chunk that follows; lookbacks of agents that are in both are left out.
@@ -231,10 +235,10 @@ class MultiAgentEpisode(Getters):
         if (chunk.env_states is None) != (states is None):
             raise EpisodeError(f"episode {self.id_!r}: a chunk with env states can't be joined with one without")
         joined = {agent: self.agent_episodes[agent] for agent in other.agent_episodes if agent in self.agent_episodes}
-        for agent, part in joined.items():
-            part.check_followed_by(other.agent_episodes[agent])
-        for agent, part in joined.items():
-            part.concat_episode(other.agent_episodes[agent])
+        for agent, agent_episode in joined.items():
+            agent_episode.check_followed_by(other.agent_episodes[agent])
+        for agent, agent_episode in joined.items():
+            agent_episode.concat_episode(other.agent_episodes[agent])
         chunk.agent_ids = list(dict.fromkeys([*chunk.agent_ids, *next_.agent_ids]))
         chunk.agent_episodes = {**self.agent_episodes, **other.agent_episodes, **joined}
         if chunk.env_states is not None and states is not None:
@@ -254,27 +258,29 @@ class MultiAgentEpisode(Getters):
         itself where few are kept of a call. Arrays that getters have returned stay what they are. Other threads may
         read the chunk meanwhile.
         """
-        chunk, parts, states = self.chunk, self.agent_episodes, self.env_states
+        chunk, agent_episodes, states = self.chunk, self.agent_episodes, self.env_states
         if chunk.waiting_infos is not None:
             chunk.waiting_infos = partial(dict, chunk.waiting_infos())
         chunk.lanes = None
-        for part in parts.values():
-            part.compact()
+        for agent_episode in agent_episodes.values():
+            agent_episode.compact()
         chunk.env_states = None if states is None else own(states)
 
     def finalize(self, drop_zero_len_single_agent_episodes: bool = False) -> "MultiAgentEpisode":
         """The old name of `to_numpy`; can also drop agents without a transition, which `sample()` never returns."""
         if drop_zero_len_single_agent_episodes:
-            self.agent_episodes = {agent: part for agent, part in self.agent_episodes.items() if len(part)}
+            self.agent_episodes = {
+                agent: agent_episode for agent, agent_episode in self.agent_episodes.items() if len(agent_episode)
+            }
         return self
 
     def validate(self) -> None:
         """Raises EpisodeError if the agents' columns don't fit each other or the env steps, or env states lack."""
         if self.env_states is not None and len(self.env_states) <= len(self):
             raise EpisodeError(f"expected {len(self) + 1} or more env states, got {len(self.env_states)}")
-        for agent, part in self.agent_episodes.items():
-            part.validate()
-            ends = part.env_ts()[part.lookback + 1 :]
+        for agent, agent_episode in self.agent_episodes.items():
+            agent_episode.validate()
+            ends = agent_episode.env_ts()[agent_episode.lookback + 1 :]
             if not all(self.env_t_started < end <= self.env_t for end in ends.tolist()):
                 raise EpisodeError(f"agent {agent!r}: transitions can't end at {ends.tolist()} in a chunk of env steps "
                                    f"{self.env_t_started} to {self.env_t}")  # fmt: skip
@@ -283,7 +289,7 @@ class MultiAgentEpisode(Getters):
         """Nested dicts of arrays (not copied), numbers and strings; without spaces and the mapping function."""
         return {
             **{name: getattr(self.chunk, name) for name in SAVED},
-            "agent_episodes": [part.get_state() for part in self.agent_episodes.values()],
+            "agent_episodes": [agent_episode.get_state() for agent_episode in self.agent_episodes.values()],
             "agent_ids": list(self.chunk.agent_ids),
             "respawned": list(self.chunk.respawned),
             "env_states": self.env_states,
@@ -309,14 +315,17 @@ class MultiAgentEpisode(Getters):
         spaces: dict[str, Any] = {"observation_space": observation_space or {}, "action_space": action_space or {}}
         try:
             rest = {name: state[name] for name in SAVED}
-            parts = {
-                part["agent_id"]: SingleAgentEpisode.from_state(
-                    part, **{name: by_agent.get(part["agent_id"]) for name, by_agent in spaces.items()}
+            agent_episodes = {
+                agent_episode["agent_id"]: SingleAgentEpisode.from_state(
+                    agent_episode,
+                    **{name: by_agent.get(agent_episode["agent_id"]) for name, by_agent in spaces.items()},
                 )
-                for part in state["agent_episodes"]
+                for agent_episode in state["agent_episodes"]
             }
         except KeyError as error:
             raise EpisodeError(f"the state of an episode lacks {error}") from error
-        episode = cls(agent_episodes=parts, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **spaces, **rest)
+        episode = cls(
+            agent_episodes=agent_episodes, agent_to_module_mapping_fn=agent_to_module_mapping_fn, **spaces, **rest
+        )
         episode.validate()
         return episode

@@ -20,7 +20,7 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
         lanes = chunk.lanes.of_modules(wanted)
         agents = set(lanes.agent_ids)
         # A callback may have looked at the agent episodes, and changed what they hold.
-        kept = built and {agent: part for agent, part in built.items() if agent in agents}
+        kept = built and {agent: agent_episode for agent, agent_episode in built.items() if agent in agents}
         some = replace(
             chunk, agent_episodes=kept, agent_ids=lanes.agent_ids, waiting_infos=lanes.waiting_infos, lanes=lanes
         )
@@ -33,10 +33,15 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
 
 
 def _of_compacted(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> Chunk:
-    """A callback has compacted it: of agents without a part nobody knows the module any more, so they stay."""
-    parts = episode.agent_episodes
-    answers = {module_id: wanted(module_id) for module_id in {str(part.module_id) for part in parts.values()}}
-    kept = {agent: part for agent, part in parts.items() if answers[str(part.module_id)]}
-    known = [agent for agent in episode.chunk.agent_ids if agent in kept or agent not in parts]
+    """A callback has compacted it: of agents without an episode nobody knows the module any more, so they stay."""
+    agent_episodes = episode.agent_episodes
+    answers = {
+        module_id: wanted(module_id)
+        for module_id in {str(agent_episode.module_id) for agent_episode in agent_episodes.values()}
+    }
+    kept = {
+        agent: agent_episode for agent, agent_episode in agent_episodes.items() if answers[str(agent_episode.module_id)]
+    }
+    known = [agent for agent in episode.chunk.agent_ids if agent in kept or agent not in agent_episodes]
     infos = {agent: infos for agent, infos in episode.get_waiting_infos().items() if agent in known}
     return replace(episode.chunk, agent_episodes=kept, agent_ids=known, waiting_infos=partial(dict, infos))

@@ -230,7 +230,7 @@ class SingleAgentEpisode(Episode):
         extras = {key: self.source.extra(key) for key in self.source.extra_keys()}
         n = self.source.n_obs
         at_end = last == n - 1
-        part = SingleAgentEpisode(
+        cut = SingleAgentEpisode(
             agent_id=self.agent_id,
             module_id=self.module_id,
             multi_agent_episode_id=self.multi_agent_episode_id,
@@ -249,8 +249,8 @@ class SingleAgentEpisode(Episode):
             is_terminated=self.is_terminated and at_end,
             is_truncated=self.is_truncated and at_end,
         )
-        part._id = self._id
-        return part
+        cut._id = self._id
+        return cut
 
     def concat_episode(self, other: "SingleAgentEpisode") -> None:
         """Add what follows of the same trajectory; `other`'s lookback is left out.

@@ -55,8 +55,8 @@ def as_kind(cls: type, episode: Episode) -> Any:
 def idle_agents(episode: Episode) -> dict[Hashable, int]:
     """Agents that have left their last observation unanswered -> how many env steps ago that was (not 0)."""
     idle = {}
-    for agent, part in episode.agent_episodes.items():
-        if not part.is_done and agent not in episode._hanging_actions_end:
+    for agent, agent_episode in episode.agent_episodes.items():
+        if not agent_episode.is_done and agent not in episode._hanging_actions_end:
             times = episode.env_t_to_agent_t[agent].data
             last = last_place(times, len(times) - 1)
             if last is not None and last < len(times) - 1:
@@ -98,13 +98,19 @@ def aligned_view(episode: Episode) -> Episode:
     lookback = episode._len_lookback_buffers
     n = len(episode) + lookback + 1
     if all(
-        (len(part) or not part.is_done) and len(times.data) == n and times.lookback == lookback
-        for part, times in ((part, episode.env_t_to_agent_t[a]) for a, part in episode.agent_episodes.items())
+        (len(agent_episode) or not agent_episode.is_done) and len(times.data) == n and times.lookback == lookback
+        for agent_episode, times in (
+            (agent_episode, episode.env_t_to_agent_t[a]) for a, agent_episode in episode.agent_episodes.items()
+        )
     ):
         return episode
     view = as_kind(type(episode), episode)
     view.env_t_to_agent_t = {}
-    view.agent_episodes = {a: part for a, part in episode.agent_episodes.items() if len(part) or not part.is_done}
+    view.agent_episodes = {
+        a: agent_episode
+        for a, agent_episode in episode.agent_episodes.items()
+        if len(agent_episode) or not agent_episode.is_done
+    }
     set_times(view, {agent: agent_times(episode, agent) for agent in view.agent_episodes})
     return view
 
@@ -114,10 +120,10 @@ def aligned_view(episode: Episode) -> Episode:
 
 def keep_last_observations(before: Episode, after: Episode) -> None:
     """Let agents know what the env showed them last, before connectors changed it, if they are to end without more."""
-    for agent, part in after.agent_episodes.items():
+    for agent, agent_episode in after.agent_episodes.items():
         earlier = before.agent_episodes[agent]
-        part._last_added_observation = earlier._last_added_observation
-        part._last_added_infos = earlier._last_added_infos
+        agent_episode._last_added_observation = earlier._last_added_observation
+        agent_episode._last_added_infos = earlier._last_added_infos
 
 
 def keep_last_states(before: Episode, after: Episode) -> None:
@@ -125,19 +131,19 @@ def keep_last_states(before: Episode, after: Episode) -> None:
 
     RLlib looks back some env steps, in which an agent that waits may have no step of its own.
     """
-    for agent, part in after.agent_episodes.items():
+    for agent, agent_episode in after.agent_episodes.items():
         earlier = before.agent_episodes.get(agent)
-        if part.is_done or part.observations.lookback or earlier is None:
+        if agent_episode.is_done or agent_episode.observations.lookback or earlier is None:
             continue
         states = earlier.extra_model_outputs.get(Columns.STATE_OUT)
         if states is None or not states.len_incl_lookback() or earlier.observations.len_incl_lookback() < 2:
             continue
-        _prepend(part.observations, earlier.observations.get(-2))
-        _prepend(part.infos, earlier.infos.get(-2))
-        _prepend(part.actions, earlier.actions.get(-1))
-        _prepend(part.rewards, earlier.rewards.get(-1))
+        _prepend(agent_episode.observations, earlier.observations.get(-2))
+        _prepend(agent_episode.infos, earlier.infos.get(-2))
+        _prepend(agent_episode.actions, earlier.actions.get(-1))
+        _prepend(agent_episode.rewards, earlier.rewards.get(-1))
         for key, column in earlier.extra_model_outputs.items():
-            part.extra_model_outputs[key] = InfiniteLookbackBuffer([column.get(-1)], lookback=1)
+            agent_episode.extra_model_outputs[key] = InfiniteLookbackBuffer([column.get(-1)], lookback=1)
 
 
 def _prepend(buffer: Any, item: Any) -> None:
@@ -157,9 +163,9 @@ def joined_times(first: Episode, second: Episode) -> dict[Hashable, Times]:
         times = [SKIPPED] * (lookback + len(first) + 1)
         if agent in first.env_t_to_agent_t:
             times = agent_times(first, agent)
-        part = first.agent_episodes.get(agent)
+        agent_episode = first.agent_episodes.get(agent)
         following = [SKIPPED] * (len(second) + 1)
-        if agent in second.env_t_to_agent_t and not (part is not None and part.is_done):
+        if agent in second.env_t_to_agent_t and not (agent_episode is not None and agent_episode.is_done):
             following = agent_times(second, agent)[second.env_t_to_agent_t[agent].lookback :]
         last = last_place(times, len(times) - 1)
         if last is not None and times[last] in following:  # the same observation, or a newer one in its stead
@@ -180,24 +186,24 @@ def set_times(episode: Episode, joined: dict[Hashable, Times]) -> None:
 
 def adopt_observations(first: Episode, second: Episode) -> None:
     """Let agents end the first chunk with what they begin the second with: if they were idle, it may be newer."""
-    for agent, part in second.agent_episodes.items():
+    for agent, agent_episode in second.agent_episodes.items():
         ours = first.agent_episodes.get(agent)
-        if ours is not None and not ours.is_done and ours.t == part.t_started:
+        if ours is not None and not ours.is_done and ours.t == agent_episode.t_started:
             ours.observations.pop()
-            ours.observations.extend(part.get_observations([0]))
-            ours.infos.set(part.get_infos(0), at_indices=-1)
+            ours.observations.extend(agent_episode.get_observations([0]))
+            ours.infos.set(agent_episode.get_infos(0), at_indices=-1)
 
 
 def appendable(first: Episode, second: Episode) -> Episode:
     """`second`, or a copy of it whose agents have the same columns of extra outputs as in `first`."""
-    parts = {
-        agent: uniform(first.agent_episodes[agent], part) if agent in first.agent_episodes else part
-        for agent, part in second.agent_episodes.items()
+    agent_episodes = {
+        agent: uniform(first.agent_episodes[agent], agent_episode) if agent in first.agent_episodes else agent_episode
+        for agent, agent_episode in second.agent_episodes.items()
     }
-    if all(parts[agent] is part for agent, part in second.agent_episodes.items()):
+    if all(agent_episodes[agent] is agent_episode for agent, agent_episode in second.agent_episodes.items()):
         return second
     second = as_kind(type(second), second)
-    second.agent_episodes = parts
+    second.agent_episodes = agent_episodes
     return second
 
 
@@ -214,6 +220,6 @@ def add_early_rewards(first: Episode, second: Episode) -> None:
     """After chunks were joined, count what agents were paid before they had acted, of those that have not ended."""
     for agent, reward in second._hanging_rewards_begin.items():
         first._hanging_rewards_begin[agent] += reward
-    for agent, part in second.agent_episodes.items():
-        if part.is_done:
+    for agent, agent_episode in second.agent_episodes.items():
+        if agent_episode.is_done:
             first._hanging_rewards_begin.pop(agent, None)

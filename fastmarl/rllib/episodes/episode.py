@@ -22,7 +22,7 @@ from fastmarl.rllib.episodes.times import prepare_for_replay
 
 EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # what an episode class can correct on request
 OF_OBSERVATIONS = ("observations", "infos")  # what also the last env step has
-LATE = ("agent_episodes", "env_t_to_agent_t")  # what SampleBlock.parts() makes
+LATE = ("agent_episodes", "env_t_to_agent_t")  # what SampleBlock.late_attributes() makes
 AgentIDs = Hashable | Collection[Hashable] | None
 
 
@@ -35,11 +35,11 @@ class MultiAgentEpisode(RLlibEpisode):
     fixes: ClassVar[frozenset[str]] = frozenset()
 
     def __getattr__(self, name: str) -> Any:
-        # A sampled episode's agents' parts are made when they are first looked at; until then their slots are empty.
+        # Agent episodes of a sampled episode are made when first looked at; until then their slots are empty.
         if name not in RLlibEpisode.__slots__ or not hasattr(self, "_origin"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         source, i = self._origin
-        for slot, value in source.parts(i).items():
+        for slot, value in source.late_attributes(i).items():
             if not is_set(self, slot):
                 setattr(self, slot, value)
         return object.__getattribute__(self, name)
@@ -84,7 +84,7 @@ class MultiAgentEpisode(RLlibEpisode):
 
     def to_numpy(self) -> "MultiAgentEpisode":
         # RLlib's runner asks this of all finished episodes in each env step (11).
-        if not all(_is_numpy(part) for part in self.agent_episodes.values()):
+        if not all(_is_numpy(agent_episode) for agent_episode in self.agent_episodes.values()):
             super().to_numpy()
         return self
 
@@ -144,16 +144,16 @@ class MultiAgentEpisode(RLlibEpisode):
         origin = getattr(self, "_origin", None)
         if origin is not None and isinstance(origin[0], SampleBlock):
             was_looked_at = any(is_set(self, slot) for slot in LATE)
-            if (parts := shipping.reduced(self, origin[0], origin[1], was_looked_at)) is not None:
-                return parts
+            if (arguments := shipping.reduced(self, origin[0], origin[1], was_looked_at)) is not None:
+                return arguments
             self.agent_episodes  # noqa: B018  made now if it was not
             del self._origin
         return super().__reduce_ex__(protocol)
 
     def get_state(self) -> dict[str, Any]:
         state = super().get_state()
-        for _, part in state["agent_episodes"]:
-            extras = part["extra_model_outputs"] or {}
+        for _, agent_episode in state["agent_episodes"]:
+            extras = agent_episode["extra_model_outputs"] or {}
             for key, column in extras.items():
                 if isinstance(column, InfiniteLookbackBuffer):  # 56: RLlib takes it for empty
                     extras[key] = column.get_state()
@@ -170,12 +170,16 @@ class MultiAgentEpisode(RLlibEpisode):
 
     @property
     def is_numpy(self) -> bool:
-        # 30: parts without a step are no arrays in RLlib, and there may be no parts.
-        with_steps = [part.is_numpy for part in self.agent_episodes.values() if len(part)]
+        # 30: agent episodes without a step are no arrays in RLlib, and there may be none.
+        with_steps = [agent_episode.is_numpy for agent_episode in self.agent_episodes.values() if len(agent_episode)]
         if len(set(with_steps)) > 1:
             raise RuntimeError(f"some agents' data in {self} are arrays, those of others are lists")
-        parts = self.agent_episodes.values()
-        return with_steps[0] if with_steps else any(part.observations.finalized for part in parts)
+        agent_episodes = self.agent_episodes.values()
+        return (
+            with_steps[0]
+            if with_steps
+            else any(agent_episode.observations.finalized for agent_episode in agent_episodes)
+        )
 
     def get_truncateds(self) -> dict[Hashable, bool]:
         return {**super().get_truncateds(), "__all__": self.is_truncated}  # 12
@@ -198,16 +202,22 @@ class MultiAgentEpisode(RLlibEpisode):
                 key, indices, agent_ids, env_steps=env_steps, return_list=return_list, **options
             )
         wanted = set(force_list(agent_ids)) or self.agent_ids
-        parts = {agent: part for agent, part in self.agent_episodes.items() if agent in wanted}
+        agent_episodes = {
+            agent: agent_episode for agent, agent_episode in self.agent_episodes.items() if agent in wanted
+        }
         if key is None:
-            found: dict[Hashable, dict] = {agent: {} for agent in parts}
-            for name in dict.fromkeys(name for part in parts.values() for name in part.extra_model_outputs):
-                column = self.get_extra_model_outputs(name, indices, list(parts), env_steps=env_steps, **options)
+            found: dict[Hashable, dict] = {agent: {} for agent in agent_episodes}
+            for name in dict.fromkeys(
+                name for agent_episode in agent_episodes.values() for name in agent_episode.extra_model_outputs
+            ):
+                column = self.get_extra_model_outputs(
+                    name, indices, list(agent_episodes), env_steps=env_steps, **options
+                )
                 for agent, values in column.items():
                     found[agent][name] = values
             return {agent: columns for agent, columns in found.items() if columns}
-        having = [agent for agent, part in parts.items() if key in part.extra_model_outputs]
-        if parts and not having:
+        having = [agent for agent, agent_episode in agent_episodes.items() if key in agent_episode.extra_model_outputs]
+        if agent_episodes and not having:
             raise KeyError(key)
         if env_steps:
             return super().get_extra_model_outputs(key, indices, having, **options) if having else {}
@@ -286,23 +296,23 @@ class MultiAgentEpisode(RLlibEpisode):
         return self._get_single_agent_data_by_index(inf_lookback_buffer=column, index_incl_lookback=rows, **asked)
 
     def _rows(self, agent: Hashable, steps: Any, hangs: bool | None) -> Any:
-        """Agent steps (or "S") as places in the part's buffers; "S" also where an observation has no action.
+        """Agent steps (or "S") as indices of the agent episode's buffers; "S" also where an observation has no action.
 
         Args:
             hangs: whether there is an action beyond those in the buffer; None if observations are asked for.
         """
-        part, skipped = self.agent_episodes[agent], self.SKIP_ENV_TS_TAG
+        agent_episode, skipped = self.agent_episodes[agent], self.SKIP_ENV_TS_TAG
         if isinstance(steps, list):
             return [self._rows(agent, step, hangs) for step in steps]
         if steps == skipped:
             return skipped
-        row = steps - self.agent_t_started[agent] + part.observations.lookback
-        unanswered = hangs is not None and row == part.actions.len_incl_lookback() + hangs
+        row = steps - self.agent_t_started[agent] + agent_episode.observations.lookback
+        unanswered = hangs is not None and row == agent_episode.actions.len_incl_lookback() + hangs
         return skipped if unanswered else row
 
 
-def _is_numpy(part: Any) -> bool:
-    return part.observations.finalized and (part.rewards.finalized or not len(part))
+def _is_numpy(agent_episode: Any) -> bool:
+    return agent_episode.observations.finalized and (agent_episode.rewards.finalized or not len(agent_episode))
 
 
 def episode_class(fixes: frozenset[str]) -> type[MultiAgentEpisode]:

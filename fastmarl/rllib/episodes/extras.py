@@ -15,34 +15,36 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
 
-def completed(part: SingleAgentEpisode, extras: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The outputs of an agent's step with the same keys and ranks as those that `part` has; may complete these, too.
+def completed(agent_episode: SingleAgentEpisode, extras: dict[str, Any] | None) -> dict[str, Any] | None:
+    """An agent's outputs of a step with the same keys and ranks as those of `agent_episode`; may complete these, too.
 
     `extras` is None or empty for a random action.
     """
-    columns = part.extra_model_outputs
+    columns = agent_episode.extra_model_outputs
     if not extras and not columns:
         return extras
     extras = dict(extras or {})
-    n_steps, lookback = part.actions.len_incl_lookback(), part.actions.lookback
+    n_steps, lookback = agent_episode.actions.len_incl_lookback(), agent_episode.actions.lookback
     for key, column in columns.items():
         if key not in extras and column.len_incl_lookback():
             extras[key] = stand_in(key, column.get(-1))
     for key, value in extras.items():
         if key not in columns and n_steps:
-            columns[key] = blank_column(key, value, n_steps, lookback, part.is_numpy)
+            columns[key] = blank_column(key, value, n_steps, lookback, agent_episode.is_numpy)
         if key in columns:
             extras[key] = same_rank(columns[key], value)
     return extras
 
 
-def uniform(part: SingleAgentEpisode, other: SingleAgentEpisode) -> SingleAgentEpisode:
-    """`other`, or a copy of it whose columns go with those of `part`, to be appended; may complete `part`, too."""
-    ours, theirs = part.extra_model_outputs, dict(other.extra_model_outputs)
+def uniform(agent_episode: SingleAgentEpisode, other: SingleAgentEpisode) -> SingleAgentEpisode:
+    """`other`, or a copy whose columns go with those of `agent_episode`, to be appended; may complete that, too."""
+    ours, theirs = agent_episode.extra_model_outputs, dict(other.extra_model_outputs)
     for key, column in theirs.items():
         if key not in ours and column.len_incl_lookback():
-            n_steps = part.actions.len_incl_lookback()
-            ours[key] = blank_column(key, column.get(-1), n_steps, part.actions.lookback, part.is_numpy)
+            n_steps = agent_episode.actions.len_incl_lookback()
+            ours[key] = blank_column(
+                key, column.get(-1), n_steps, agent_episode.actions.lookback, agent_episode.is_numpy
+            )
     for key, column in ours.items():
         if not len(other) or not column.len_incl_lookback():
             continue

@@ -50,7 +50,7 @@ class EpisodeInTheMaking:
         """No more is asked. RLlib's episode would go on from here, this one can't be read any more."""
         self._is_over = True
 
-    def parts(self, _: int) -> dict[str, Any]:
+    def late_attributes(self, _: int) -> dict[str, Any]:
         """The slots that the outline lacks, as they are now."""
         if self._is_over:
             raise RuntimeError("an episode that policy_mapping_fn was given can be read during that call only")

@@ -1,7 +1,7 @@
 """What one call of sample() returns, as a few arrays; RLlib's episodes are made of it, here or where it is sent.
 
-Each module's columns lie agent by agent in one array each, and the agents' parts are views of these, made when somebody
-looks at them. Episodes that are as they were made travel as this one block; others, which somebody has changed, travel
+Each module's columns lie agent by agent in one array each, and the agent episodes are views of these, made when they
+are looked at. Episodes that are as they were made travel as this one block; others, which somebody has changed, travel
 as RLlib's do.
 """
 
@@ -78,7 +78,7 @@ class AgentMeta(NamedTuple):
     agent_id: Hashable
     module: int
     module_id: str
-    part_id: str | None
+    agent_episode_id: str | None
     """None if no step was completed: then there is no SingleAgentEpisode."""
     rows: tuple[int, int]
     steps: tuple[int, int]
@@ -149,16 +149,16 @@ class SampleBlock:
         return [self.episode(i) for i in range(len(self.chunks))]
 
     def episode(self, i: int) -> Any:
-        """One chunk as RLlib's MultiAgentEpisode, but for what `parts()` makes."""
+        """One chunk as RLlib's MultiAgentEpisode, but for what `late_attributes()` makes."""
         episode: Any = new(self._episode_class)
         episode._origin = (self, i)
         self._fill(episode, self.chunks[i])
         return episode
 
-    def parts(self, i: int) -> dict[str, dict]:
-        """By names of the episode's attributes: its agents' parts, and the maps of their times."""
+    def late_attributes(self, i: int) -> dict[str, dict]:
+        """By names of the episode's attributes: its agent episodes, and the maps of their times."""
         chunk = self.chunks[i]
-        parts: dict[Hashable, Any] = {}
+        agent_episodes: dict[Hashable, Any] = {}
         maps: dict[Hashable, Any] = defaultdict(compiled.InfiniteLookbackBuffer)
         for agent in chunk.agents:
             columns = self.modules[agent.module]
@@ -166,12 +166,14 @@ class SampleBlock:
             begin, end = agent.rows
             time_map = compiled.time_map(view(columns.env_ts, begin, end), *agent.time_map)
             maps[agent.agent_id] = compiled.buffer_of(time_map, chunk.lookback, False, None, None)
-            if agent.part_id is not None:
+            if agent.agent_episode_id is not None:
                 spaces = self._agent_spaces(chunk.env_index, agent.agent_id)
-                parts[agent.agent_id] = compiled.agent_part(agent, columns, chunk.id_, spaces, chunk.clock)
+                agent_episodes[agent.agent_id] = compiled.agent_episode_of(
+                    agent, columns, chunk.id_, spaces, chunk.clock
+                )
         for agent_id in chunk.map_order:
             maps[agent_id] = maps.pop(agent_id)
-        return {"agent_episodes": parts, "env_t_to_agent_t": maps}
+        return {"agent_episodes": agent_episodes, "env_t_to_agent_t": maps}
 
     def _fill(self, episode: Any, chunk: ChunkMeta) -> None:
         episode.id_ = chunk.id_

@@ -15,16 +15,16 @@ def reduced(episode: Any, block: SampleBlock, i: int, was_looked_at: bool) -> tu
     """What pickle needs to make the episode of its block again, or None if it is not what was made of that.
 
     Args:
-        was_looked_at: whether its agents' parts have been made.
+        was_looked_at: whether its agent episodes have been made.
     """
     chunk = block.chunks[i]
-    if not _is_unchanged(episode, chunk) or (was_looked_at and not _has_unchanged_parts(episode, block, chunk)):
+    if not _is_unchanged(episode, chunk) or (was_looked_at and not _has_unchanged_agents(episode, block, chunk)):
         return None
     infos = {}
     if was_looked_at:
-        for agent_id, part in episode.agent_episodes.items():
-            if any(part.infos.data):
-                infos[agent_id] = part.infos.data
+        for agent_id, agent_episode in episode.agent_episodes.items():
+            if any(agent_episode.infos.data):
+                infos[agent_id] = agent_episode.infos.data
     return _rebuilt, (block, i, infos, episode._custom_data or None)
 
 
@@ -46,12 +46,12 @@ def _is_unchanged(episode: Any, chunk: ChunkMeta) -> bool:
     )
 
 
-def _has_unchanged_parts(episode: Any, block: SampleBlock, chunk: ChunkMeta) -> bool:
-    agents = [agent for agent in chunk.agents if agent.part_id is not None]
+def _has_unchanged_agents(episode: Any, block: SampleBlock, chunk: ChunkMeta) -> bool:
+    agents = [agent for agent in chunk.agents if agent.agent_episode_id is not None]
     return (
         list(episode.agent_episodes) == [agent.agent_id for agent in agents]
         and all(len(episode.env_t_to_agent_t[agent.agent_id].data) == _map_length(agent) for agent in chunk.agents)
-        and all(_is_unchanged_part(episode.agent_episodes[a.agent_id], block, chunk, a) for a in agents)
+        and all(_is_unchanged_agent(episode.agent_episodes[a.agent_id], block, chunk, a) for a in agents)
     )
 
 
@@ -59,40 +59,48 @@ def _map_length(agent: AgentMeta) -> int:
     return agent.time_map[0]
 
 
-def _is_unchanged_part(part: Any, block: SampleBlock, chunk: ChunkMeta, agent: AgentMeta) -> bool:
+def _is_unchanged_agent(agent_episode: Any, block: SampleBlock, chunk: ChunkMeta, agent: AgentMeta) -> bool:
     columns = block.modules[agent.module]
-    if agent.odd or columns is None or len(columns.obs) != 1 or type(part.observations.data) is not compiled.ndarray:
+    if (
+        agent.odd
+        or columns is None
+        or len(columns.obs) != 1
+        or type(agent_episode.observations.data) is not compiled.ndarray
+    ):
         return False
     begin, end = agent.steps
     observed = (agent.obs_begin, agent.obs_begin + end - begin + 1)
     t = agent.t_started + end - begin - agent.lookback
-    known = (agent.part_id, chunk.id_, agent.module_id, agent.t_started, t, *agent.flags)
+    known = (agent.agent_episode_id, chunk.id_, agent.module_id, agent.t_started, t, *agent.flags)
     found = (
-        part.id_,
-        part.multi_agent_episode_id,
-        part.module_id,
-        part.t_started,
-        part.t,
-        part.is_terminated,
-        part.is_truncated,
+        agent_episode.id_,
+        agent_episode.multi_agent_episode_id,
+        agent_episode.module_id,
+        agent_episode.t_started,
+        agent_episode.t,
+        agent_episode.is_terminated,
+        agent_episode.is_truncated,
     )
     return (
         known == found
-        and not part._custom_data
-        and len(part.infos.data) == end - begin + 1
-        and part.observations.lookback == part.actions.lookback == part.rewards.lookback == agent.lookback
-        and compiled.is_slice(part.observations.data, columns.obs[0], *observed)
-        and compiled.is_slice(part.rewards.data, columns.rewards, begin, end)
-        and _has_columns(part, columns.outputs, begin, end)
+        and not agent_episode._custom_data
+        and len(agent_episode.infos.data) == end - begin + 1
+        and agent_episode.observations.lookback
+        == agent_episode.actions.lookback
+        == agent_episode.rewards.lookback
+        == agent.lookback
+        and compiled.is_slice(agent_episode.observations.data, columns.obs[0], *observed)
+        and compiled.is_slice(agent_episode.rewards.data, columns.rewards, begin, end)
+        and _has_columns(agent_episode, columns.outputs, begin, end)
     )
 
 
-def _has_columns(part: Any, outputs: dict, begin: int, end: int) -> bool:
+def _has_columns(agent_episode: Any, outputs: dict, begin: int, end: int) -> bool:
     """Whether actions and other outputs are the slices they were made as. Nested ones are not looked at."""
     for key, column in outputs.items():
         if type(key) is not str:
             return False
-        buffer = part.actions if key == "actions" else part.extra_model_outputs.get(key)
+        buffer = agent_episode.actions if key == "actions" else agent_episode.extra_model_outputs.get(key)
         if buffer is None or not compiled.is_slice(buffer.data, column, begin, end):
             return False
-    return len(part.extra_model_outputs) == len(outputs) - 1 + (len(outputs) > 1)
+    return len(agent_episode.extra_model_outputs) == len(outputs) - 1 + (len(outputs) > 1)

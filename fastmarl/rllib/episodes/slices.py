@@ -7,7 +7,7 @@ import tree  # type: ignore[import-untyped]
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
 from fastmarl.rllib.episodes.chunks import HANGING, agent_times, last_place
-from fastmarl.rllib.episodes.steps import SKIPPED, Episode, Part
+from fastmarl.rllib.episodes.steps import SKIPPED, AgentEpisode, Episode
 
 
 def slice_of(episode: Episode, start: int, stop: int, lookback: int | None) -> Episode:
@@ -31,17 +31,19 @@ def slice_of(episode: Episode, start: int, stop: int, lookback: int | None) -> E
     piece._custom_data = dict(episode.custom_data)
     if stop == len(episode):
         piece.is_terminated, piece.is_truncated = episode.is_terminated, episode.is_truncated
-    for agent, part in episode.agent_episodes.items():
-        if len(part) or not part.is_done:
-            _AgentSlice(episode, agent, part, start, stop, wanted).add_to(piece)
+    for agent, agent_episode in episode.agent_episodes.items():
+        if len(agent_episode) or not agent_episode.is_done:
+            _AgentSlice(episode, agent, agent_episode, start, stop, wanted).add_to(piece)
     return piece
 
 
 class _AgentSlice:
     """One agent's share of a slice, by its own steps `first` to `last` (which count observations)."""
 
-    def __init__(self, episode: Episode, agent: Hashable, part: Part, start: int, stop: int, lookback: int):
-        self._episode, self._agent, self._part = episode, agent, part
+    def __init__(
+        self, episode: Episode, agent: Hashable, agent_episode: AgentEpisode, start: int, stop: int, lookback: int
+    ):
+        self._episode, self._agent, self._agent_episode = episode, agent, agent_episode
         before = episode.env_t_to_agent_t[agent].lookback
         times = agent_times(episode, agent)
         self._end = before + stop
@@ -53,7 +55,7 @@ class _AgentSlice:
         begin = last_place(times, before + start)
         if begin is None:
             begin = next(i for i, step in enumerate(times) if step != SKIPPED)
-        self._first = max(times[begin], part.t_started)
+        self._first = max(times[begin], agent_episode.t_started)
         seen = [step for step in self._times if step != SKIPPED]
         self._is_seen = self._place >= before + start
         self._lookback = min(self._first - min(seen, default=self._first), self._row(self._first))
@@ -72,30 +74,34 @@ class _AgentSlice:
             self._hang(piece)
 
     def _row(self, step: int) -> int:
-        """Place of an agent step in the part's buffers."""
-        return step - self._part.t_started + self._part.observations.lookback
+        """Index of an agent step in the agent episode's buffers."""
+        return step - self._agent_episode.t_started + self._agent_episode.observations.lookback
 
     def _ends(self) -> bool:
-        return self._part.is_done and self._last == self._part.t
+        return self._agent_episode.is_done and self._last == self._agent_episode.t
 
-    def _sliced(self) -> Part:
-        part, begin, end = copy.copy(self._part), self._row(self._first) - self._lookback, self._row(self._last)
-        part.t_started, part.t = self._first, self._last
+    def _sliced(self) -> AgentEpisode:
+        agent_episode, begin, end = (
+            copy.copy(self._agent_episode),
+            self._row(self._first) - self._lookback,
+            self._row(self._last),
+        )
+        agent_episode.t_started, agent_episode.t = self._first, self._last
         if not self._ends():
-            part.is_terminated = part.is_truncated = False
-        part.observations = self._rows(part.observations, begin, end + 1)
-        part.infos = self._rows(part.infos, begin, end + 1)
-        part.actions = self._rows(part.actions, begin, end)
-        part.rewards = self._rows(part.rewards, begin, end)
-        part.extra_model_outputs = {
-            key: self._rows(column, begin, end) for key, column in part.extra_model_outputs.items()
+            agent_episode.is_terminated = agent_episode.is_truncated = False
+        agent_episode.observations = self._rows(agent_episode.observations, begin, end + 1)
+        agent_episode.infos = self._rows(agent_episode.infos, begin, end + 1)
+        agent_episode.actions = self._rows(agent_episode.actions, begin, end)
+        agent_episode.rewards = self._rows(agent_episode.rewards, begin, end)
+        agent_episode.extra_model_outputs = {
+            key: self._rows(column, begin, end) for key, column in agent_episode.extra_model_outputs.items()
         }
-        part._custom_data = dict(part.custom_data)
-        return part
+        agent_episode._custom_data = dict(agent_episode.custom_data)
+        return agent_episode
 
     def _rows(self, buffer: InfiniteLookbackBuffer, begin: int, end: int) -> InfiniteLookbackBuffer:
         """Rows of a column; one that has less lookback than the observations has no rows before it."""
-        missing = self._part.observations.lookback - buffer.lookback
+        missing = self._agent_episode.observations.lookback - buffer.lookback
         first = max(begin - missing, 0)
         rows = slice(first, max(end - missing, first))
         sliced = copy.copy(buffer)
@@ -108,12 +114,12 @@ class _AgentSlice:
 
     def _hang(self, piece: Episode) -> None:
         """The agent has acted in the slice and is observed next behind it, or not at all as yet."""
-        agent, part, row = self._agent, self._part, self._last - self._part.t_started
-        if row < len(part):
-            piece._hanging_actions_end[agent] = part.get_actions(row)
-            piece._hanging_rewards_end[agent] = part.get_rewards(row)
+        agent, agent_episode, row = self._agent, self._agent_episode, self._last - self._agent_episode.t_started
+        if row < len(agent_episode):
+            piece._hanging_actions_end[agent] = agent_episode.get_actions(row)
+            piece._hanging_rewards_end[agent] = agent_episode.get_rewards(row)
             piece._hanging_extra_model_outputs_end[agent] = {
-                key: part.get_extra_model_outputs(key, row) for key in part.extra_model_outputs
+                key: agent_episode.get_extra_model_outputs(key, row) for key in agent_episode.extra_model_outputs
             }
         elif agent in self._episode._hanging_actions_end:
             for name in HANGING:

@@ -12,7 +12,7 @@ from ray.rllib.utils.spaces.space_utils import unbatch
 from fastmarl.rllib.episodes.extras import completed
 
 Episode = Any  # RLlib's MultiAgentEpisode and SingleAgentEpisode: their annotations are narrower than what they hold
-Part = Any
+AgentEpisode = Any
 COMMON = "__common__"
 SKIPPED = RLlibEpisode.SKIP_ENV_TS_TAG
 IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), np.float32, np.float64, np.int32, np.int64))
@@ -39,10 +39,19 @@ def _copied(value: Any) -> Any:
 
 def turn_into_lists(episode: Episode) -> None:
     """Have the agents' data in lists of single items again, as while an episode is recorded."""
-    for part in episode.agent_episodes.values():
-        if not len(part.rewards.data):
-            part.actions.data, part.actions.finalized, part.extra_model_outputs = [], False, {}
-        for buffer in (part.observations, part.actions, part.rewards, *part.extra_model_outputs.values()):
+    for agent_episode in episode.agent_episodes.values():
+        if not len(agent_episode.rewards.data):
+            agent_episode.actions.data, agent_episode.actions.finalized, agent_episode.extra_model_outputs = (
+                [],
+                False,
+                {},
+            )
+        for buffer in (
+            agent_episode.observations,
+            agent_episode.actions,
+            agent_episode.rewards,
+            *agent_episode.extra_model_outputs.values(),
+        ):
             if buffer.finalized:
                 buffer.data, buffer.finalized = unbatch(buffer.data), False
 
@@ -65,7 +74,7 @@ class Step:
         self.infos = private_infos(infos) or {}
         self.terminateds, self.truncateds = terminateds or {}, truncateds or {}
         self.extras = dict(extra_model_outputs or {})
-        self._ended_before = {agent for agent, part in episode.agent_episodes.items() if part.is_done}
+        self._ended_before = {agent for agent, agent_episode in episode.agent_episodes.items() if agent_episode.is_done}
         self._mapped_before = set(episode.env_t_to_agent_t)
         self._unobserved: list[Hashable] = []
         self._observed_again: list[Hashable] = []
@@ -73,16 +82,16 @@ class Step:
     def prepare(self) -> None:
         """Make the arguments such that RLlib takes them and loses nothing."""
         hanging = self.episode._hanging_actions_end
-        for agent, part in self.episode.agent_episodes.items():
+        for agent, agent_episode in self.episode.agent_episodes.items():
             acts = self.actions.get(agent) is not None
             observed = agent in self.observations
-            if part.is_done:
+            if agent_episode.is_done:
                 if not observed and not acts:
-                    self._pay_ended(agent, part)
+                    self._pay_ended(agent, agent_episode)
             elif observed and not acts and agent not in hanging:
-                self._observe_again(agent, part)
+                self._observe_again(agent, agent_episode)
             elif not observed and (acts or agent in hanging):
-                self._end_unobserved(agent, part)
+                self._end_unobserved(agent, agent_episode)
         self._complete_extras()
 
     def finish(self) -> None:
@@ -102,37 +111,40 @@ class Step:
 
     # Before.
 
-    def _pay_ended(self, agent: Hashable, part: Part) -> None:
+    def _pay_ended(self, agent: Hashable, agent_episode: AgentEpisode) -> None:
         """A reward for an agent that has ended goes to its last transition, if that is in this chunk; infos go."""
         self.infos.pop(agent, None)
         reward = self.rewards.pop(agent, None)
-        if reward and len(part):
-            _add_to_last(part, reward)
+        if reward and len(agent_episode):
+            _add_to_last(agent_episode, reward)
 
-    def _observe_again(self, agent: Hashable, part: Part) -> None:
+    def _observe_again(self, agent: Hashable, agent_episode: AgentEpisode) -> None:
         """An agent is observed twice without having acted: the newer observation counts.
 
         Its last transition then leads to where the agent decides next, and gets the reward, too. If there is none in
         this chunk, the reward is kept among those that came before the agent's first action.
         """
         observation, info = self.observations.pop(agent), self.infos.pop(agent, None) or {}
-        part.set_observations(new_data=observation, at_indices=-1)
-        part.infos.set(info, at_indices=-1)
-        part._last_added_observation, part._last_added_infos = observation, info
+        agent_episode.set_observations(new_data=observation, at_indices=-1)
+        agent_episode.infos.set(info, at_indices=-1)
+        agent_episode._last_added_observation, agent_episode._last_added_infos = observation, info
         reward = self.rewards.pop(agent, None)
-        if reward and len(part):
-            _add_to_last(part, reward)
+        if reward and len(agent_episode):
+            _add_to_last(agent_episode, reward)
         elif reward:
             self.episode._hanging_rewards_begin[agent] += reward
         self._observed_again.append(agent)
 
-    def _end_unobserved(self, agent: Hashable, part: Part) -> None:
+    def _end_unobserved(self, agent: Hashable, agent_episode: AgentEpisode) -> None:
         """An agent that awaits its next observation may be ended without one: its last one stands in."""
-        if part._last_added_observation is None:
-            part._last_added_observation, part._last_added_infos = part.get_observations(-1), part.get_infos(-1)
+        if agent_episode._last_added_observation is None:
+            agent_episode._last_added_observation, agent_episode._last_added_infos = (
+                agent_episode.get_observations(-1),
+                agent_episode.get_infos(-1),
+            )
         if self.truncateds.get(agent) or self.truncateds.get("__all__"):
-            self.observations[agent] = part._last_added_observation
-            self.infos[agent] = part._last_added_infos
+            self.observations[agent] = agent_episode._last_added_observation
+            self.infos[agent] = agent_episode._last_added_infos
             self.rewards.setdefault(agent, 0.0)
             self._unobserved.append(agent)
 
@@ -140,22 +152,22 @@ class Step:
         """Give steps that are to be stored the outputs that the agent's other steps have."""
         episode = self.episode
         hanging = episode._hanging_extra_model_outputs_end
-        for agent, part in episode.agent_episodes.items():
+        for agent, agent_episode in episode.agent_episodes.items():
             if agent in self.actions:
-                if (extras := completed(part, self.extras.get(agent))) is not None:
+                if (extras := completed(agent_episode, self.extras.get(agent))) is not None:
                     self.extras[agent] = extras
             elif agent in hanging:
-                hanging[agent] = completed(part, hanging[agent])
+                hanging[agent] = completed(agent_episode, hanging[agent])
 
     # After.
 
     def _move_observation(self, agent: Hashable) -> None:
         """The agent was seen in this env step instead of an earlier one; if it ends, it ends with this observation."""
-        part, times = self.episode.agent_episodes[agent], self.episode.env_t_to_agent_t[agent].data
+        agent_episode, times = self.episode.agent_episodes[agent], self.episode.env_t_to_agent_t[agent].data
         place = max(i for i, step in enumerate(times) if step != SKIPPED)
         times[place], times[-1] = times[-1], times[place]
-        part.is_terminated = bool(self.terminateds.get(agent) or self.episode.is_terminated)
-        part.is_truncated = bool(self.truncateds.get(agent) or self.episode.is_truncated)
+        agent_episode.is_terminated = bool(self.terminateds.get(agent) or self.episode.is_terminated)
+        agent_episode.is_truncated = bool(self.truncateds.get(agent) or self.episode.is_truncated)
 
     def _correct_new_times(self) -> None:
         """RLlib counts the steps before an agent joined from the episode's begin; the chunk's is meant."""
@@ -171,7 +183,11 @@ class Step:
         If the env has not ended the episode, but all agents have ended, it has the flags of the last of them.
         """
         episode = self.episode
-        ended = [a for a, part in episode.agent_episodes.items() if part.is_done and a not in self._ended_before]
+        ended = [
+            a
+            for a, agent_episode in episode.agent_episodes.items()
+            if agent_episode.is_done and a not in self._ended_before
+        ]
         everybody = bool(self.terminateds.get("__all__")), bool(self.truncateds.get("__all__"))
         own = {a: (bool(self.terminateds.get(a)), bool(self.truncateds.get(a))) for a in ended}
         if any(everybody):
@@ -180,8 +196,8 @@ class Step:
             episode.is_terminated = any(terminated for terminated, _ in own.values())
             episode.is_truncated = any(truncated for _, truncated in own.values())
         for agent in ended:
-            part = episode.agent_episodes[agent]
-            part.is_terminated, part.is_truncated = own[agent] if any(own[agent]) else everybody
+            agent_episode = episode.agent_episodes[agent]
+            agent_episode.is_terminated, agent_episode.is_truncated = own[agent] if any(own[agent]) else everybody
 
 
 def keep_common_info(episode: Episode, info: Any) -> None:
@@ -195,8 +211,8 @@ def resume_clock(episode: Episode) -> None:
         episode._start_time = time.perf_counter()
 
 
-def _add_to_last(part: Part, reward: Any) -> None:
-    data = part.rewards.data
-    if part.rewards.finalized:
-        part.rewards.data = data = data.astype((data[-1:] + reward).dtype, copy=False)
+def _add_to_last(agent_episode: AgentEpisode, reward: Any) -> None:
+    data = agent_episode.rewards.data
+    if agent_episode.rewards.finalized:
+        agent_episode.rewards.data = data = data.astype((data[-1:] + reward).dtype, copy=False)
     data[-1] = data[-1] + reward

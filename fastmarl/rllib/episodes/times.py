@@ -28,7 +28,7 @@ class ChunkTimes(list):
 
 def prepare_for_replay(episode: RLlibEpisode) -> None:
     """Give agents whose time does not begin with 0 lists in which their steps are found."""
-    for agent, part in episode.agent_episodes.items():
+    for agent, agent_episode in episode.agent_episodes.items():
         buffer = episode.env_t_to_agent_t.get(agent)
-        if part.t_started and buffer is not None:
-            buffer.data = ChunkTimes(buffer.data, part.t_started)
+        if agent_episode.t_started and buffer is not None:
+            buffer.data = ChunkTimes(buffer.data, agent_episode.t_started)

@@ -120,8 +120,8 @@ class Builder:
         episode.agent_to_module_mapping_fn = mapping_fn
         episode._custom_data = record.custom_data
         turn_into_lists(episode)
-        if record.ended_parts:
-            _put_back(deepcopy(record.ended_parts), episode, record.order)
+        if record.ended_agent_episodes:
+            _put_back(deepcopy(record.ended_agent_episodes), episode, record.order)
         return episode
 
     def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
@@ -235,7 +235,7 @@ class Builder:
                 meta.agent_t_started[agent_id] = agent.t_started
             if lane in self.hanging:
                 meta.hanging[agent_id] = self._hanging_outputs(lane)
-            if agent.part_id is not None:
+            if agent.agent_episode_id is not None:
                 numbers.agents.append((agent_id, agent.module_id, n_steps - agent.lookback, extent.total))
         chunk.numbers = numbers
         return meta
@@ -264,7 +264,7 @@ class Builder:
             agent_id,
             module,
             record.mapping[agent_id],
-            record.part_id(agent_id, self._store.new_id) if n_steps > lookback or chunk.is_running else None,
+            record.agent_episode_id(agent_id, self._store.new_id) if n_steps > lookback or chunk.is_running else None,
             extent.rows,
             extent.steps,
             extent.obs_begin,
@@ -313,8 +313,11 @@ class Builder:
 
 def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, order: list[Hashable]) -> None:
     """Let agents be in their episode that ended before the chunk, as RLlib still has them."""
-    parts = {**episode.agent_episodes, **{agent_id: part for agent_id, (part, _) in ended.items()}}
-    episode.agent_episodes = {agent_id: parts[agent_id] for agent_id in order}
+    agent_episodes = {
+        **episode.agent_episodes,
+        **{agent_id: agent_episode for agent_id, (agent_episode, _) in ended.items()},
+    }
+    episode.agent_episodes = {agent_id: agent_episodes[agent_id] for agent_id in order}
     for agent_id, (_, times) in ended.items():
         times.data += [episode.SKIP_ENV_TS_TAG] * len(episode)
         episode.env_t_to_agent_t[agent_id] = times

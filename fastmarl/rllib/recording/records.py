@@ -35,12 +35,14 @@ class RLlibRecord(EpisodeRecord):
         self.lane_of: dict[Hashable, int] = {}  # of the chunk
         self.mapping: dict[Hashable, str] = {}  # agent id -> module id
         self.ended_before: dict[Hashable, list[int]] = {}  # agents of `order` without a lane -> when they were observed
-        self.ended_parts: dict[Hashable, tuple[Any, Any]] = {}  # what RLlib still has of them: episode, buffer of times
+        self.ended_agent_episodes: dict[
+            Hashable, tuple[Any, Any]
+        ] = {}  # what RLlib still has of them: episode, buffer of times
         self.joined: list[Hashable] = []  # agents without a lane as yet
         self.map_order: list[Hashable] = []  # the agents carried over, in the order of RLlib's time maps
         self.carried: set[Hashable] = set()  # agents of the chunk before that go on in this one
         self.infos: list[tuple[int, int, Any]] = []  # (env step, lane, info), set when the chunk ends
-        self._part_ids: dict[Hashable, str] = {}
+        self._agent_episode_ids: dict[Hashable, str] = {}
         self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated) as the env gave them
         self.unseen: set[int] = set()  # lanes that ended without an observation
         self.earlier: list[ChunkNumbers] = []
@@ -54,11 +56,11 @@ class RLlibRecord(EpisodeRecord):
         self.observed: tuple[Hashable, ...] = ()  # keys of the observation dict
         self.counted_to = 0  # env step; those after it, with these keys, have not been counted yet
 
-    def part_id(self, agent_id: Hashable, new_id: Callable[[], str]) -> str:
+    def agent_episode_id(self, agent_id: Hashable, new_id: Callable[[], str]) -> str:
         """The id of the agent's SingleAgentEpisode, the same in all chunks."""
-        if agent_id not in self._part_ids:
-            self._part_ids[agent_id] = new_id()
-        return self._part_ids[agent_id]
+        if agent_id not in self._agent_episode_ids:
+            self._agent_episode_ids[agent_id] = new_id()
+        return self._agent_episode_ids[agent_id]
 
     def count_observations(self, env_t: int, agents: dict[Hashable, int], modules: dict[str, int]) -> None:
         """Add the steps up to `env_t` since the observed agents last changed."""
@@ -86,7 +88,9 @@ class RLlibRecord(EpisodeRecord):
         self.lane_of = {agent_id: live[agent_id] for agent_id in order if agent_id in live}
         self.carried = set(self.lane_of)
         self.finished = {agent_id: -1 for agent_id in order if agent_id not in live}
-        self._part_ids = {agent_id: id_ for agent_id, id_ in self._part_ids.items() if agent_id in order}
+        self._agent_episode_ids = {
+            agent_id: id_ for agent_id, id_ in self._agent_episode_ids.items() if agent_id in order
+        }
         self.flags, self.unseen, self.paid_early = {}, set(), {}
         self.keys.forget()
         if len(self.earlier) > MOST_CHUNKS:

@@ -92,7 +92,8 @@ def take_back(runner: Any, finished: list[list[ChunkNumbers]]) -> None:
     """
     for episode in runner._done_episodes_for_metrics:
         agents = [
-            (part.agent_id, part.module_id, len(part), part.get_return()) for part in episode.agent_episodes.values()
+            (agent_episode.agent_id, agent_episode.module_id, len(agent_episode), agent_episode.get_return())
+            for agent_episode in episode.agent_episodes.values()
         ]
         finished.append([ChunkNumbers(len(episode), episode.get_duration_s(), agents)])
     runner._done_episodes_for_metrics.clear()

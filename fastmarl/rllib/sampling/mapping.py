@@ -66,7 +66,7 @@ class PolicyMapping:
                 agent_id: (after.agent_episodes[agent_id], after.env_t_to_agent_t[agent_id])
                 for agent_id in window.ended
             }
-        record.ended_parts = ended
+        record.ended_agent_episodes = ended
 
     def _map(
         self, record: RLlibRecord, agent_ids: Iterable[Hashable], env_t: int, replay: Callable[[MappingFn], None]
