@@ -16,15 +16,19 @@ cdef frozenset IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), 
 
 cpdef object private_copy(object info, Py_ssize_t env_index, object agent_id, lane_t env_t):
     """Envs reuse info dicts and the arrays in them; what is recorded must not change with them."""
-    cdef dict copied
     try:
-        copied = PyDict_Copy(info) if type(info) is dict else dict(info)
-        for key, value in copied.items():
-            if type(value) not in IMMUTABLE:
-                copied[key] = deepcopy(value)
+        return copied_dict(info if type(info) is dict else dict(info), deepcopy)
     except Exception as error:                                    # a file, a lock, or code of its own
         raise MultiAgentEnvError(env_index, agent_id, env_t, "expected an info that can be copied, as it must be to be "
                                  f"kept, got {shown(info)}: {type(error).__name__}: {error}") from error
+
+
+cdef dict copied_dict(dict info, copy):
+    """The same keys, and copies of those values that may change, as `copy` makes them."""
+    cdef dict copied = PyDict_Copy(info)
+    for key, value in copied.items():
+        if type(value) not in IMMUTABLE:
+            copied[key] = copy(value)
     return copied
 
 

@@ -21,26 +21,9 @@ cdef enum:
 cdef str SKIPPED = "S"        # RLlib's mark for env steps in which an agent was not observed
 
 
-def chains(const row_t[::1] prev_R, const row_t[::1] lasts, const row_t[::1] counts):
-    """int64: the rows of several lanes, one after the other, each lane's ascending; see _store.chain()."""
-    cdef Py_ssize_t i, j, row, begin = 0, total = 0
-    for i in range(counts.shape[0]):
-        total += counts[i]
-    rows = np.empty(total, np.int64)
-    cdef row_t[::1] out = rows
-    with nogil:
-        for i in range(counts.shape[0]):
-            row = lasts[i]
-            for j in range(counts[i] - 1, -1, -1):
-                out[begin + j] = row
-                row = prev_R[row]
-            begin += counts[i]
-    return rows
-
-
 def with_finals(cnp.ndarray rows_of, cnp.ndarray finals_of, const row_t[::1] rows, const row_t[::1] counts,
                 const row_t[::1] finals, cnp.ndarray gathered):
-    """Write each lane's rows (as `chains` gives them), followed by its final observation if it has one.
+    """Write each lane's rows (as `_store.chains` gives them), followed by its final observation if it has one.
 
     Args:
         rows_of, finals_of: [capacity, *shape], C-contiguous, of the same dtype.

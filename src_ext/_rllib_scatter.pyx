@@ -7,7 +7,7 @@ agents are done counts as terminated. Observations keep the dtype that the env g
 cimport numpy as cnp
 import numpy as np
 from copy import deepcopy
-from cpython.dict cimport PyDict_CheckExact, PyDict_Copy
+from cpython.dict cimport PyDict_CheckExact
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject, PyObject_IsTrue
@@ -17,6 +17,7 @@ from typedefs cimport TERMINATED, flag_t, lane_t
 
 from fastmarl.native._leaf_rows cimport LeafRows
 from fastmarl.native._env_lanes cimport EnvLanes
+from fastmarl.native._env_values cimport copied_dict
 from fastmarl.native._module_rows cimport ModuleRows
 from fastmarl.native._scatter cimport Scatter
 
@@ -255,12 +256,8 @@ cdef class RLlibScatter(Scatter):
                 continue
             lane = self._lane(env, agent_id, &place)
             if lane >= 0:
-                env.infos.append((env.env_t, lane, _private_copy(info)))
+                env.infos.append((env.env_t, lane, copied_dict(info, kept) if type(info) is dict else kept(info)))
         return 0
-
-
-cdef frozenset IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), np.float32, np.float64, np.int32,
-                                      np.int64, np.bool_))
 
 
 cpdef object kept(object value):
@@ -269,13 +266,3 @@ cpdef object kept(object value):
         return deepcopy(value)
     except Exception:                                              # a file, a lock, or code of its own
         return value
-
-
-cdef object _private_copy(object info):
-    if type(info) is not dict:
-        return kept(info)
-    cdef dict copied = PyDict_Copy(info)
-    for key, value in copied.items():
-        if type(value) not in IMMUTABLE:
-            copied[key] = kept(value)
-    return copied

@@ -28,8 +28,10 @@ def chain(const row_t[::1] prev_R, Py_ssize_t last, Py_ssize_t n):
 
 def chains(const row_t[::1] prev_R, const row_t[::1] last_S, const row_t[::1] n_S):
     """The rows of many lanes, one lane's after the other's, int64: of each what `chain()` gives."""
-    cdef Py_ssize_t s, first = 0
-    rows = np.empty(np.sum(n_S), np.int64)
+    cdef Py_ssize_t s, first = 0, total = 0
+    for s in range(n_S.shape[0]):
+        total += n_S[s]
+    rows = np.empty(total, np.int64)
     cdef row_t[::1] out = rows
     with nogil:
         for s in range(n_S.shape[0]):

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from fastmarl.acting.backends.compiled import CAPTURING_MODES, CompiledForwards
+from fastmarl.acting.backends.dense_layers import LEAN
 from fastmarl.acting.backends.graph_guard import ModuleCapture
 from fastmarl.acting.backends.graphs import Call, Launch, TickGraphs
-from fastmarl.acting.backends.lean import LEAN, LeanModule
+from fastmarl.acting.backends.lean import LeanModule
 from fastmarl.acting.backends.transfer import Transfer
 from fastmarl.acting.draws import SMALL, make_draws
 from fastmarl.acting.forward_errors import describe_failure
@@ -23,7 +24,7 @@ from fastmarl.modules import RLModule
 from fastmarl.modules.layers import masked
 from fastmarl.native._draws import ActionDraws
 from fastmarl.native._finite import all_finite
-from fastmarl.record.block import Block, Key
+from fastmarl.record.block import Block, Key, leaves_of
 from fastmarl.record.lanes import LaneTable
 from fastmarl.spaces import RowLayout, flatten_struct, map_struct
 
@@ -154,7 +155,7 @@ class ModuleInference:
         outputs = self._forward(self._nest(tensors[:n_inputs]), explore, None, mask)
         if ACTIONS not in outputs:
             outputs = {**outputs, **self._chosen_by_torch(self._logits_of(outputs), explore)}
-        return _leaves(outputs)
+        return _tensors(outputs)
 
     def refuse_capture(self, reason: str) -> None:
         """It can't be captured, as has turned out."""
@@ -340,7 +341,7 @@ class ModuleInference:
 
     def _to_arrays(self, outputs: dict[str, Any], n: int) -> dict[Key, np.ndarray]:
         """All leaves as arrays; their rows are counted."""
-        arrays = self._transfer.to_host(_leaves(outputs))
+        arrays = self._transfer.to_host(_tensors(outputs))
         for key, array in arrays.items():
             if not array.ndim or len(array) != n:
                 problem = f"expected {n} rows in output {key!r}, one for each row of its batch, got shape {array.shape}"
@@ -355,16 +356,9 @@ class ModuleInference:
                 raise ModuleOutputError(self.module_id, problem)
 
 
-def _leaves(outputs: dict[str, Any]) -> dict[Key, torch.Tensor]:
-    tensors: dict[Key, torch.Tensor] = {}
-    for name, value in outputs.items():
-        key: Key = name if isinstance(name, str) else (name,)
-        if type(value) is torch.Tensor:
-            tensors[key] = value
-        else:
-            for path, leaf in flatten_struct(value):
-                tensors[(name, *path) if path else key] = torch.as_tensor(leaf)
-    return tensors
+def _tensors(outputs: dict[str, Any]) -> dict[Key, torch.Tensor]:
+    leaves = leaves_of(outputs).items()
+    return {key: leaf if type(leaf) is torch.Tensor else torch.as_tensor(leaf) for key, leaf in leaves}
 
 
 def _why_never_captured(has_objects: bool, options: InferenceOptions) -> str:

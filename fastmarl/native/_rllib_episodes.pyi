@@ -5,7 +5,6 @@ import numpy as np
 ndarray: type[np.ndarray]
 InfiniteLookbackBuffer: type
 
-def chains(prev_R: np.ndarray, lasts: np.ndarray, counts: np.ndarray) -> np.ndarray: ...
 def with_finals(
     rows_of: np.ndarray,
     finals_of: np.ndarray,

@@ -15,7 +15,7 @@ from fastmarl.kernels.rows import as_bytes
 from fastmarl.native import _store
 from fastmarl.native._leaf_rows import LeafRows
 from fastmarl.record.memory import LeasedArray, MemoryRing
-from fastmarl.spaces import Index, RowLayout, map_struct
+from fastmarl.spaces import Index, RowLayout, flatten_struct, map_struct
 
 LEAST_ROWS = 64
 SMALL = 512  # rows whose memory the system gives as a whole
@@ -262,6 +262,18 @@ class Block:
 def name_of(key: Key) -> Any:
     """The name of the output that a key belongs to."""
     return key if isinstance(key, str) else key[0]
+
+
+def leaves_of(outputs: dict[str, Any]) -> dict[Key, Any]:
+    """The leaves of a module's (nested) outputs."""
+    leaves: dict[Key, Any] = {}
+    for name, value in outputs.items():
+        key: Key = name if isinstance(name, str) else (name,)
+        if isinstance(value, (dict, tuple, list)):
+            leaves.update(((name, *path) if path else key, leaf) for path, leaf in flatten_struct(value))
+        else:
+            leaves[key] = value
+    return leaves
 
 
 def own_key(own: Recorded, outputs: Iterable[Key], path: tuple[Any, ...] = (), columns: Collection[Key] = ()) -> Key:

@@ -13,6 +13,7 @@ from torch import nn
 from fastmarl.native._dense import BEST, DenseNet
 
 ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.GELU: "gelu", nn.ELU: "elu"}
+LEAN = "lean"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 OBSERVATIONS = -1  # in place of a layer's index
 # Multiplications in one pass, above which torch is quicker: if it has several threads, or if we have no wide vectors.
@@ -43,10 +44,14 @@ class DenseLayers:
 
     Attributes:
         scale: what observations of integers are multiplied by.
+        logits, values, log_std, bound: see DenseNet.
     """
 
     def __init__(self, n_obs: int):
         self.scale = 1.0
+        self.logits = self.values = OBSERVATIONS
+        self.log_std: torch.Tensor | None = None
+        self.bound: torch.Tensor | None = None
         self._n_obs = n_obs
         self._layers: list[Layer] = []
         self._widths: list[int] = []  # outputs of each
@@ -90,15 +95,13 @@ class DenseLayers:
     def key(self) -> tuple:
         """Equal where nothing has changed but numbers in weights."""
         layers = [(layer.source, place_of(layer.weight), place_of(layer.bias), *layer[3:]) for layer in self._layers]
-        return *layers, self.scale
+        return *layers, self.scale, self.logits, self.values, place_of(self.log_std), place_of(self.bound)
 
-    def compiled(
-        self, logits: int, values: int, log_std: torch.Tensor | None, bound: torch.Tensor | None = None
-    ) -> DenseNet:
-        """What runs them; see DenseNet."""
+    def compiled(self) -> DenseNet:
+        """What runs them."""
         layers = [(layer.source, _array(layer.weight), _array(layer.bias), *layer[3:]) for layer in self._layers]
-        row, limit = _array(log_std), _array(bound)
-        return DenseNet(self._n_obs, layers, logits, values, row, scale=self.scale, bound=limit)
+        row, limit = _array(self.log_std), _array(self.bound)
+        return DenseNet(self._n_obs, layers, self.logits, self.values, row, scale=self.scale, bound=limit)
 
     def max_rows(self) -> int:
         """Rows up to which we are quicker than torch."""
@@ -110,6 +113,34 @@ class DenseLayers:
             return 2**62
         multiplications = sum(0 if weight is None else weight.numel() for _, weight, *_ in self._layers)
         return most // max(1, multiplications)
+
+
+class LeanNet:
+    """Compiled code for a module's layers, where they are known.
+
+    Args:
+        former: the one for the same module before, whose memory is used again if nothing but weights has changed.
+
+    Attributes:
+        backend: "lean", or "torch" and the reason why.
+        max_rows: the largest batch to take over; 0: none.
+    """
+
+    def __init__(self, former: "LeanNet | None" = None):
+        self._net: DenseNet | None = None if former is None else former._net
+        self._key: tuple | None = None if former is None else former._key
+        self.max_rows, self.backend = 0, LEAN
+
+    def _take(self, layers: DenseLayers) -> None:
+        """Run these."""
+        if (key := layers.key()) != self._key:
+            self._key, self._net = key, layers.compiled()
+        self.max_rows, self.backend = layers.max_rows(), LEAN
+
+    def _leave(self, reason: NotDenseError) -> None:
+        """Leave the module to torch."""
+        self._net = self._key = None
+        self.max_rows, self.backend = 0, f"torch: {reason}"
 
 
 def is_watched(part: nn.Module) -> bool:

@@ -13,24 +13,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from fastmarl.acting.backends.dense_layers import (
-    OBSERVATIONS,
-    DenseLayers,
-    NotDenseError,
-    is_watched,
-    parts_of,
-    place_of,
-    weights_of,
-)
+from fastmarl.acting.backends.dense_layers import DenseLayers, LeanNet, NotDenseError, is_watched, parts_of, weights_of
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.modules.default import FreeLogStd
 from fastmarl.modules.encoders import Flat
 from fastmarl.modules.layers import Chain
-from fastmarl.native._dense import DenseNet
 from fastmarl.native._weights import WeightsWatch
 from fastmarl.spaces import RowLayout
 
-LEAN = "lean"
 METHODS = {
     name: getattr(DefaultRLModule, name)  # as it is before anybody can have replaced it
     for name in (
@@ -46,7 +36,7 @@ METHODS = {
 DTYPES = (np.float32, np.uint8, np.int8)  # of observations
 
 
-class LeanModule:
+class LeanModule(LeanNet):
     """Stands in for one module's forward methods, as long as that is certain to give the same.
 
     Args:
@@ -55,22 +45,17 @@ class LeanModule:
         device: on which they are.
         allowed: False: always leave it to torch.
         dtype: that is wanted; there is only "float32".
-
-    Attributes:
-        backend: "lean", or "torch" and the reason why.
-        max_rows: the largest batch to take over; 0: none.
     """
 
     def __init__(
         self, module: RLModule, layout: RowLayout, device: torch.device, *, allowed: bool, dtype: str = "float32"
     ):
+        super().__init__()
         self._module = module
         self._n_obs, self._is_flat = 0, True
         self._cannot = _why_never(module, layout, device, allowed, dtype)
         if not self._cannot:
             self._n_obs, self._is_flat = math.prod(layout.leaves[0].shape), _is_flat(layout)
-        self._net: DenseNet | None = None
-        self._key: tuple | None = None
         self._watch: WeightsWatch | None = None
         self.renew()
 
@@ -83,15 +68,13 @@ class LeanModule:
         try:
             if self._cannot:
                 raise NotDenseError(self._cannot)
-            net = _Reader(self._module, self._n_obs, is_flat=self._is_flat)
+            layers = _layers_of(self._module, self._n_obs, is_flat=self._is_flat)
         except NotDenseError as reason:
-            self._net = self._key = self._watch = None
-            self.max_rows, self.backend = 0, f"torch: {reason}"
+            self._watch = None
+            self._leave(reason)
             return
-        self._watch = WeightsWatch(net.parts())  # before the places are taken down: another thread may move weights
-        if net.key() != self._key:
-            self._key, self._net = net.key(), net.compiled()
-        self.max_rows, self.backend = net.layers.max_rows(), LEAN
+        self._watch = WeightsWatch(_parts_of(self._module))  # before places are noted: another thread may move weights
+        self._take(layers)
 
     def forward(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray | None] | None:
         """(logits float32 [n, k], values float32 [n] or None), which the next call overwrites; or None: as the module
@@ -127,58 +110,49 @@ def _is_flat(layout: RowLayout) -> bool:
     return layout.leaves[0].dtype == np.float32 and len(layout.leaves[0].shape) == 1
 
 
-class _Reader:
-    """The layers of a module as they are now.
+def _layers_of(module: Any, n_obs: int, *, is_flat: bool) -> DenseLayers:
+    """A module's layers as they are now.
 
     Raises:
         NotDenseError: something in it isn't known.
     """
+    kind, own = type(module), vars(module)
+    for name, method in METHODS.items():
+        if name in own or getattr(kind, name) is not method:
+            raise NotDenseError(f"{kind.__name__} has a {name}() of its own")
+    if module._observation_key is not None:
+        raise NotDenseError("it masks actions itself")
+    layers = DenseLayers(n_obs)
+    features = layers.add(_flattened(module.trunk, layers, is_flat))
+    policy = _flat(module.pi)
+    log_std = policy.pop() if policy and type(policy[-1]) is FreeLogStd else None
+    layers.logits = layers.add(policy, features)
+    if log_std is not None:
+        layers.log_std = weights_of(log_std, "log_std", (layers.n_out(layers.logits),))
+    if module.vf is not None:
+        if module.vf_trunk is not None:
+            features = layers.add(_flattened(module.vf_trunk, layers, is_flat))
+        layers.values = layers.add(_flat(module.vf), features)
+    if layers.logits < 0 or (module.vf is not None and (layers.values < 0 or layers.n_out(layers.values) != 1)):
+        raise NotDenseError("its heads are not linear layers, with one output for the value")
+    return layers
 
-    def __init__(self, module: Any, n_obs: int, *, is_flat: bool):
-        self._module = module
-        kind, own = type(module), vars(module)
-        for name, method in METHODS.items():
-            if name in own or getattr(kind, name) is not method:
-                raise NotDenseError(f"{kind.__name__} has a {name}() of its own")
-        if module._observation_key is not None:
-            raise NotDenseError("it masks actions itself")
-        self.layers = layers = DenseLayers(n_obs)
-        self._is_flat = is_flat
-        self._values = OBSERVATIONS
-        features = layers.add(self._flattened(module.trunk))
-        policy = _flat(module.pi)
-        log_std = policy.pop() if policy and type(policy[-1]) is FreeLogStd else None
-        self._logits = layers.add(policy, features)
-        self._log_std = None if log_std is None else weights_of(log_std, "log_std", (layers.n_out(self._logits),))
-        if module.vf is not None:
-            if module.vf_trunk is not None:
-                features = layers.add(self._flattened(module.vf_trunk))
-            self._values = layers.add(_flat(module.vf), features)
-        if self._logits < 0 or (module.vf is not None and (self._values < 0 or layers.n_out(self._values) != 1)):
-            raise NotDenseError("its heads are not linear layers, with one output for the value")
 
-    def key(self) -> tuple:
-        """Equal where nothing has changed but numbers in weights."""
-        return *self.layers.key(), self._logits, self._values, place_of(self._log_std)
+def _parts_of(module: Any) -> list[nn.Module]:
+    """All that has been read."""
+    children = module.trunk, module.pi, module.vf_trunk, module.vf
+    return [module, *parts_of(*(child for child in children if child is not None))]
 
-    def parts(self) -> list[nn.Module]:
-        """All that has been read."""
-        module = self._module
-        children = module.trunk, module.pi, module.vf_trunk, module.vf
-        return [module, *parts_of(*(child for child in children if child is not None))]
 
-    def compiled(self) -> DenseNet:
-        return self.layers.compiled(self._logits, self._values, self._log_std)
-
-    def _flattened(self, trunk: Any) -> list[nn.Module]:
-        """The layers behind what makes float vectors of observations, which are often such vectors already."""
-        layers = _flat(trunk)
-        if layers and type(layers[0]) is Flat:
-            self.layers.scale = layers[0]._scale
-            return layers[1:]
-        if not self._is_flat:
-            raise NotDenseError("its first layer does not flatten observations as the default nets do")
-        return layers
+def _flattened(trunk: Any, read: DenseLayers, is_flat: bool) -> list[nn.Module]:
+    """The layers behind what makes float vectors of observations, which are often such vectors already."""
+    layers = _flat(trunk)
+    if layers and type(layers[0]) is Flat:
+        read.scale = layers[0]._scale
+        return layers[1:]
+    if not is_flat:
+        raise NotDenseError("its first layer does not flatten observations as the default nets do")
+    return layers
 
 
 def _flat(part: Any) -> list[nn.Module]:

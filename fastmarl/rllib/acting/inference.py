@@ -18,14 +18,15 @@ from fastmarl.errors import ModuleOutputError
 from fastmarl.native._draws import ActionDraws
 from fastmarl.native._finite import first_unfit
 from fastmarl.native._weights import WeightsWatch, all_hold
-from fastmarl.record.block import Key
+from fastmarl.record.block import Key, leaves_of
 from fastmarl.rllib.acting.draws import draws_of, sampler_of
 from fastmarl.rllib.acting.draws_cpu import RowSampler
 from fastmarl.rllib.acting.draws_torch import Sampler
 from fastmarl.rllib.acting.layers import Function, actor_function, parts_run
 from fastmarl.rllib.acting.lean import LeanActor
+from fastmarl.rllib.recording.block import is_state
 from fastmarl.rllib.recording.layout import ObservationLayout
-from fastmarl.spaces import flatten_struct, map_struct
+from fastmarl.spaces import map_struct
 
 Batch = dict[str, Any] | np.ndarray
 OBS = Columns.OBS
@@ -211,7 +212,7 @@ class ModulePart:
     def forward(self, batch: Batch, explore: bool, t: int) -> dict[str, Any]:
         """What the module's own forward pass returns; of rows, an array."""
         if isinstance(batch, np.ndarray):
-            if self.lean is not None and self.lean.is_compiled:
+            if self.lean is not None and self.lean.max_rows:
                 return {LOGITS: self.lean.forward(batch)}
             batch = {OBS: torch.from_numpy(batch.astype(np.float32))}  # looked at anew since `reads` was asked
         if self._actor is not None:
@@ -236,7 +237,7 @@ class ModulePart:
                 return self._columns(logits, *_choose(draws, logits, explore), explore)
             logits = torch.from_numpy(logits)
             outputs = {LOGITS: logits}
-        leaves = _leaves(outputs)
+        leaves = leaves_of(outputs)
         if ACTIONS in outputs:
             return self._to_arrays(leaves)
         if logits is None:
@@ -252,7 +253,7 @@ class ModulePart:
             return arrays
         distribution = dist_cls.from_logits(logits) if explore else dist_cls.from_logits(logits).to_deterministic()
         actions = distribution.sample()
-        leaves |= _leaves({ACTIONS: actions})
+        leaves |= leaves_of({ACTIONS: actions})
         if LOGP not in outputs:
             leaves[LOGP] = distribution.logp(actions)
         return self._to_arrays(leaves)
@@ -317,7 +318,7 @@ class ModulePart:
         arrays = {key: self._array(key, leaf, copies) for key, leaf in leaves.items()}
         if not self._is_stateful:
             return arrays
-        return {key: array if _is_state(key) else np.squeeze(array, 1) for key, array in arrays.items()}
+        return {key: array if is_state(key) else np.squeeze(array, 1) for key, array in arrays.items()}
 
     def _array(self, key: Key, leaf: Any, copies: bool) -> np.ndarray:
         array = (leaf.detach() if leaf.requires_grad else leaf).numpy() if isinstance(leaf, Tensor) else leaf
@@ -341,18 +342,3 @@ def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.n
 def _own(leaf: Any) -> Any:
     """A copy of what may be memory of the record, for a module that may write to it."""
     return torch.from_numpy(leaf.numpy().copy()) if isinstance(leaf, Tensor) and leaf.is_cpu else leaf
-
-
-def _leaves(outputs: dict[str, Any]) -> dict[Key, Any]:
-    leaves: dict[Key, Any] = {}
-    for name, value in outputs.items():
-        key: Key = name if isinstance(name, str) else (name,)
-        if isinstance(value, Tensor):
-            leaves[key] = value
-        else:
-            leaves.update(((name, *path) if path else key, leaf) for path, leaf in flatten_struct(value))
-    return leaves
-
-
-def _is_state(key: Key) -> bool:
-    return (key if isinstance(key, str) else key[0]) == Columns.STATE_OUT

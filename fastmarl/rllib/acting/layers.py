@@ -16,7 +16,7 @@ from ray.rllib.core.models.torch.primitives import TorchMLP
 from torch import Tensor, nn
 from torch.nn.modules import module as nn_module
 
-from fastmarl.acting.backends.dense_layers import HOOKS, parts_of
+from fastmarl.acting.backends.dense_layers import HOOKS, NotDenseError, is_watched, parts_of
 
 Function = Callable[[Tensor], Tensor]
 
@@ -44,10 +44,6 @@ METHODS = {  # as they are before anybody can have replaced them
 _linear = torch._C._nn.linear  # as torch.nn.functional.linear
 
 
-class NotPlainError(Exception):
-    """Why it isn't known what a module computes."""
-
-
 def actor_function(module: Any) -> Function | None:
     """The function from observations, float32 [n, k], to action_dist_inputs that exploring and inference both compute.
 
@@ -56,7 +52,7 @@ def actor_function(module: Any) -> Function | None:
     """
     try:
         encoder, head = plain_actor(module)
-    except NotPlainError:
+    except NotDenseError:
         return None
     return _in_order([*_steps(encoder), _head(head)])
 
@@ -76,27 +72,27 @@ def plain_actor(module: Any) -> tuple[nn.Sequential, Any]:
     """(layers of the encoder, head) that observations go through to become action_dist_inputs, and nothing else.
 
     Raises:
-        NotPlainError: `module` isn't known to compute just that.
+        NotDenseError: `module` isn't known to compute just that.
     """
     kind = type(module)
     if kind not in RLLIB_MODULES:
-        raise NotPlainError(f"{kind.__name__} is not one of {', '.join(known.__name__ for known in RLLIB_MODULES)}")
+        raise NotDenseError(f"{kind.__name__} is not one of {', '.join(known.__name__ for known in RLLIB_MODULES)}")
     if own := vars(module).keys() & RLLIB_FORWARDS:
-        raise NotPlainError(f"the module has a {min(own)}() of its own")
+        raise NotDenseError(f"the module has a {min(own)}() of its own")
     if any(getattr(nn_module, f"_global{hooks}") for hooks in HOOKS):
-        raise NotPlainError("torch has global hooks")
+        raise NotDenseError("torch has global hooks")
     if changed := [f"{owner.__name__}.{name}" for (owner, name), method in METHODS.items()
                    if getattr(owner, name) is not method]:  # fmt: skip
-        raise NotPlainError(f"{changed[0]}() has been replaced")
+        raise NotDenseError(f"{changed[0]}() has been replaced")
     encoder = _encoder_of(module)
     for part in (part for model in (encoder, module.pi) for part in model.modules()):
         if not _is_plain(part):
-            raise NotPlainError(f"a {type(part).__name__} in it is not known, or has hooks, or is compiled")
+            raise NotDenseError(f"a {type(part).__name__} in it is not known, or has hooks, or is compiled")
     if type(encoder) is TorchActorCriticEncoder:
         config: Any = encoder.config
         encoder = encoder.encoder if config.shared else encoder.actor_encoder
     if type(encoder) is not TorchMLPEncoder:
-        raise NotPlainError(f"its encoder is a {type(encoder).__name__}")
+        raise NotDenseError(f"its encoder is a {type(encoder).__name__}")
     return encoder.net.mlp, module.pi
 
 
@@ -105,9 +101,8 @@ def _is_plain(part: nn.Module) -> bool:
     kind = type(part)
     return (
         (kind in KNOWN_LAYERS or (kind in KNOWN_MODELS and _is_well_formed(part)))
-        and not any(getattr(part, hooks) for hooks in HOOKS)
-        and part._compiled_call_impl is None
-        and not vars(part).keys() & {"forward", "_forward"}
+        and not is_watched(part)
+        and "_forward" not in vars(part)
         and all(value is None or value.dtype == torch.float32 for value in part._parameters.values())
     )
 

@@ -9,17 +9,15 @@ import numpy as np
 import torch
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead, TorchMLPHead
 
-from fastmarl.acting.backends.dense_layers import DenseLayers, NotDenseError, place_of, weights_of
-from fastmarl.native._dense import DenseNet
-from fastmarl.rllib.acting.layers import NotPlainError, plain_actor
+from fastmarl.acting.backends.dense_layers import LEAN, DenseLayers, LeanNet, NotDenseError, weights_of
+from fastmarl.rllib.acting.layers import plain_actor
 from fastmarl.rllib.recording.layout import ObservationLayout
 
-LEAN = "lean"
 FLOAT32 = np.dtype(np.float32)
 FLOATS = (FLOAT32, np.dtype(np.float64))
 
 
-class LeanActor:
+class LeanActor(LeanNet):
     """Stands in for what a module says of its observations: action_dist_inputs, the same in exploring and inference.
 
     Args:
@@ -27,45 +25,34 @@ class LeanActor:
             Weights that are changed in place are seen at every call; whether they are still there is for the caller to
             see to (`ExactInference.answer`).
         device: where it is.
-        former: the one for the same module before, whose memory is used again if nothing but weights has changed.
-
-    Attributes:
-        backend: "lean", or "torch" and the reason why.
     """
 
     def __init__(self, module: Any, device: torch.device, former: "LeanActor | None" = None):
-        self._net: DenseNet | None = None
-        self._key: tuple | None = None
-        self._max_rows = self._n_obs = 0
+        super().__init__(former)
+        self._n_obs = 0
         self._layout: ObservationLayout | None = None  # the last one that was looked at, ...
         self._fits = False  # ... and whether its observations can be read where they are
-        self.backend = LEAN
         try:
-            self._read(module, device, former)
-        except (NotPlainError, NotDenseError) as reason:
-            self.backend = f"torch: {reason}"
+            self._take(self._layers_of(module, device))
+        except NotDenseError as reason:
+            self._leave(reason)
 
-    def _read(self, module: Any, device: torch.device, former: "LeanActor | None") -> None:
+    def _layers_of(self, module: Any, device: torch.device) -> DenseLayers:
         if device.type != "cpu":
-            raise NotPlainError(f"the device is {device}")
+            raise NotDenseError(f"the device is {device}")
         encoder, head = plain_actor(module)
         first: Any = encoder[0]
         self._n_obs = first.in_features
         layers = DenseLayers(self._n_obs)
-        logits = layers.add([*head.net.mlp], layers.add([*encoder]))
-        log_std, bound = _log_std(head, layers.n_out(logits)), _bound(head)
-        self._key = *layers.key(), place_of(log_std), place_of(bound)
-        if former is not None and former._key == self._key:
-            self._net = former._net
-        else:
-            self._net = layers.compiled(logits, -1, log_std, bound)
-        self._max_rows = layers.max_rows()
+        layers.logits = layers.add([*head.net.mlp], layers.add([*encoder]))
+        layers.log_std, layers.bound = _log_std(head, layers.n_out(layers.logits)), _bound(head)
+        return layers
 
     def reads(self, layout: ObservationLayout, n: int) -> bool:
         """Whether to give it n rows of these observations as they lie in memory."""
         if layout is not self._layout:
             self._look_at(layout)
-        return self._fits and n <= self._max_rows
+        return self._fits and n <= self.max_rows
 
     def _look_at(self, layout: ObservationLayout) -> None:
         self._layout, self._fits = layout, False
@@ -74,11 +61,6 @@ class LeanActor:
         leaf = layout.leaves[0]
         self._fits = layout.is_array and leaf.dtype in FLOATS and leaf.shape == (self._n_obs,)
         self.backend = LEAN if self._fits else f"torch: the observations are no float vectors of size {self._n_obs}"
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether it can run the module as it was when it was last looked at."""
-        return self._net is not None
 
     def forward(self, obs: np.ndarray) -> np.ndarray:
         """action_dist_inputs, float32 [n, k], which the next call overwrites.

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 
+from fastmarl.columns import Columns
 from fastmarl.native import _rllib_episodes as compiled
 from fastmarl.native._rllib_episodes import view
 from fastmarl.record.block import Key, _nested
 
-SEQ_NO = "weights_seq_no"
 new = object.__new__
 
 
@@ -216,5 +216,5 @@ def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str
         if name != "actions":
             extras[name] = column  # type: ignore[index]
             if len(extras) == 1:
-                extras[SEQ_NO] = seq_nos
+                extras[Columns.WEIGHTS_SEQ_NO] = seq_nos
     return columns.get("actions"), extras

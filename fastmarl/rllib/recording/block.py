@@ -8,7 +8,7 @@ import numpy as np
 from fastmarl.columns import Columns
 from fastmarl.native import _store
 from fastmarl.native._rllib_scatter import ExactLeafRows, RewardKinds, kept
-from fastmarl.record.block import Block, Key
+from fastmarl.record.block import Block, Key, name_of
 from fastmarl.record.memory import MemoryRing
 from fastmarl.rllib.recording.layout import WHOLE, ObservationLayout
 
@@ -120,7 +120,7 @@ class RLlibBlock(Block):
         if row < len(self.former):
             return self.former[row]
         values = {key: _item(column, row, self._boxed and not is_state(key)) for key, column in self.outputs.items()}
-        return {**values, SEQ_NO: int(self.seq_no_R[row])} if has_extras(values) else values
+        return {**values, Columns.WEIGHTS_SEQ_NO: int(self.seq_no_R[row])} if has_extras(values) else values
 
     def take(self, source: Block, rows: np.ndarray) -> None:
         """Begin with copies of `rows` (int64, ascending) of another block of the same module."""
@@ -145,13 +145,12 @@ class RLlibBlock(Block):
         del self.former[acting_from:]
 
 
-SEQ_NO = "weights_seq_no"
 PYTHON_FLOAT, OTHER, INT = 1, 3, 16  # kinds of rewards, see _rllib_scatter
 
 
 def has_extras(outputs: dict[Key, Any]) -> bool:
     """Whether there is more than actions: RLlib records the number of the weights only beside something else."""
-    return any((key if isinstance(key, str) else key[0]) != "actions" for key in outputs)
+    return any(name_of(key) != Columns.ACTIONS for key in outputs)
 
 
 def _item(column: np.ndarray, row: int, boxed: bool = False) -> Any:
@@ -161,7 +160,7 @@ def _item(column: np.ndarray, row: int, boxed: bool = False) -> Any:
 
 def is_state(key: Key) -> bool:
     """Whether an output is (part of) a recurrent state."""
-    return (key if isinstance(key, str) else key[0]) == Columns.STATE_OUT
+    return name_of(key) == Columns.STATE_OUT
 
 
 def _one_by_one(layout: ObservationLayout, arrays: list[np.ndarray], n: int) -> list:

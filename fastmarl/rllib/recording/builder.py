@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
+from fastmarl.columns import Columns
 from fastmarl.episodes.kept_chunks import ENOUGH
 from fastmarl.kernels.accumulate import sum_spans
-from fastmarl.native import _rllib_episodes as compiled
+from fastmarl.native import _store
 from fastmarl.native._rllib_scatter import as_object
 from fastmarl.record.block import Key
 from fastmarl.rllib.episodes.sample_block import (
-    SEQ_NO,
     AgentMeta,
     ChunkMeta,
     ModuleColumns,
@@ -140,7 +140,7 @@ class Builder:
         """A module's columns of these lanes; adds where each lane's data are."""
         table = self._store.table
         counts, finals = table.count_L[lanes].astype(np.int64), table.final_L[lanes]
-        rows = compiled.chains(block.prev_R, table.row_L[lanes], counts)
+        rows = _store.chains(block.prev_R, table.row_L[lanes], counts)
         row_ends, has_final = np.cumsum(counts), finals >= 0
         n_steps = counts + has_final - 1
         step_ends = np.cumsum(n_steps)
@@ -294,7 +294,7 @@ class Builder:
     def _hanging_outputs(self, lane: int) -> tuple[Any, dict[str, Any] | None, Any]:
         block, row = self._last_row(lane)
         outputs = dict(block.acted_with(row))
-        seq_no = outputs.pop(SEQ_NO, None)
+        seq_no = outputs.pop(Columns.WEIGHTS_SEQ_NO, None)
         actions, extras = nested_outputs(outputs, seq_no)
         acted_before = row < self._store.first_action[self._store.table.module_L[lane]]
         # Where there are none, RLlib has an empty dict after a cut, and None before.
@@ -361,7 +361,7 @@ def _mixed_outputs(steps: list[dict[Key, Any]]) -> tuple[Any, dict[str, Any]]:
     for key in keys:
         values = [step.get(key) for step in steps]
         columns[key] = _mixed_column(_carried_on(values) if is_state(key) else values)
-    return nested_outputs(columns, columns.pop(SEQ_NO, np.zeros(len(steps), np.int64)))
+    return nested_outputs(columns, columns.pop(Columns.WEIGHTS_SEQ_NO, np.zeros(len(steps), np.int64)))
 
 
 def _carried_on(values: list[Any]) -> list[Any]:
