@@ -65,8 +65,7 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
         result = results[i]
         if result is None:
             sampler.begin_anew(i)
-            continue
-        if result is NOT_STEPPED:
+        if result is None or result is NOT_STEPPED:
             continue
         record = records[i]
         was_reset, resets[i] = resets[i], over[i]
@@ -82,18 +81,25 @@ def record_steps(sampler, recording, scatter, list records, list actions, list r
             obs = recording.look(record, actions[i], obs, rewards, terminateds, truncateds, infos)
         rewards, truncateds, infos = rewards or NOTHING, truncateds or NOTHING, infos or NOTHING
         all_done = scatter.write_step(i, obs, rewards, terminateds, truncateds, infos)
-        if terminateds[ALL] is not False or truncateds.get(ALL, False) is not False or record.has_flags:
-            record.has_flags = True
-            record.is_terminated, record.is_truncated = terminateds[ALL], truncateds.get(ALL, False)
         if infos and recording.keeps_common_infos:
             recording.keep_common_info(record, infos)
         if looks and record.joined:
             recording.note_joined(record)
         if record.paid_early and (looks or all_done or scatter.closed):
             recording.forget_early_pay(record, all_done, actions[i], result[0], rewards, terminateds, truncateds)
-        if scatter.closed:
-            recording.note_flags(record, all_done, terminateds, truncateds)
+        _note_flags(recording, scatter, record, all_done, terminateds, truncateds)
         if all_done:
             record.last_step_at = now
             done.append(i)
     return done, n_steps, n_observed
+
+
+cdef int _note_flags(recording, scatter, record, int all_done, terminateds, truncateds) except -1:
+    """Flags of the episode, from the first that is not False, and of agents that have ended."""
+    is_terminated, is_truncated = terminateds[ALL], truncateds.get(ALL, False)
+    if is_terminated is not False or is_truncated is not False or record.has_flags:
+        record.has_flags = True
+        record.is_terminated, record.is_truncated = is_terminated, is_truncated
+    if scatter.closed:
+        recording.note_flags(record, all_done, terminateds, truncateds)
+    return 0
