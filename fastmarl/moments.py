@@ -70,6 +70,12 @@ class RunningMoments:
         """Take all three at once: an interrupt leaves none without the others."""
         self.__dict__.update(count=count, mean=mean, _m2=m2)
 
+    def __copy__(self) -> Self:
+        """Another with the same arrays, which no method writes to: each change makes new ones."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
     def copy(self) -> Self:
         """Another that has seen the same."""
         other = type(self)(self.mean.size)

@@ -1,5 +1,6 @@
 """RunningMoments against NumPy over everything at once."""
 
+import copy
 import itertools
 import pickle
 
@@ -61,6 +62,17 @@ def test_what_is_not_finite_is_neither_counted_nor_what_follows():
     rows = np.array([[1], [3], [np.nan], [5]], np.float32)
     assert moments.normalize(rows, np.empty((4, 1), np.float32)) == 2
     assert (moments.count, moments.mean.tolist()) == (2, [2])
+
+
+def test_a_shallow_copy_changes_by_itself(rng):
+    rows, moments = rng.normal(size=(5, 2)), fastmarl.RunningMoments(2)
+    moments.update(rows)
+    before = pickle.dumps(moments.get_state())
+    for change in ("update", "normalize", "merge"):
+        shallow = copy.copy(moments)
+        given = {"update": [rows], "normalize": [rows, np.empty((5, 2), np.float32)], "merge": [moments]}
+        getattr(shallow, change)(*given[change])
+        assert shallow.count == 10 and pickle.dumps(moments.get_state()) == before, change
 
 
 def test_before_any_row():

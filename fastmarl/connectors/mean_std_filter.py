@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -98,7 +99,7 @@ class MeanStdFilter(Connector):
 
     def _filter(self, leaf: np.ndarray, box: int, rows: Rows) -> np.ndarray:
         moments = self._moments[box]
-        stats = moments.stats.copy()
+        stats = copy(moments.stats)
         values = np.ascontiguousarray(leaf).reshape(len(rows), stats.mean.size)
         out = np.empty(values.shape, np.float32)
         clip = math.inf if self.clip_by_value is None else float(self.clip_by_value)
@@ -106,7 +107,7 @@ class MeanStdFilter(Connector):
             values, out, update=self.update_stats, demean=self.de_mean_to_zero, destd=self.de_std_to_one, clip=clip
         )
         if self.update_stats:
-            delta = moments.delta.copy()
+            delta = copy(moments.delta)
             delta.update(values if unfit < 0 else values[:unfit])  # those before it were counted
             self._moments[box] = moments._replace(stats=stats, delta=delta)
         if unfit >= 0:
