@@ -111,8 +111,8 @@ def test_observations_that_vanish_while_an_agent_joins(spoil):
 @pytest.mark.slow
 def test_observations_that_vanish_while_there_is_no_room(spoil):
     recorder = Recorder(BOX)
-    grow = recorder.block.grow
-    recorder.block.grow = lambda finals: spoil() or grow(finals)
+    make_room = recorder.block.make_room
+    recorder.block.make_room = lambda *more: spoil() or make_room(*more)
     obs = {i: observation(i) for i in range(300)}
     spoil.dicts = [obs]
     recorder.reset(obs)

@@ -381,7 +381,7 @@ def test_weights_and_layers_that_change_are_found_before_the_next_pass(
     inference.answer({"a": batch}, explore=False, t=0)
     change(multi["a"])
     got = inference.answer({"a": batch}, explore=False, t=0)["a"]["action_dist_inputs"]
-    assert_close(got, logits_of(multi["a"], obs))
+    assert_close(got, logits_of(multi["a"], obs), 1e-5)  # weights drawn from a normal distribution cancel out more
 
 
 # Runners.
