@@ -40,8 +40,8 @@ class CaseResult:
     ratio: float
     """RLlib's time / our time."""
     ratio_with_parts: float
-    """The same, with the time that ours takes to make the agent episodes when they are first looked at; RLlib's has them
-    ready, and an actor that sends its episodes away never makes them."""
+    """The same, with the time that ours takes to make the agent episodes when they are first looked at; RLlib's has
+    them ready, and an actor that sends its episodes away never makes them."""
     ratio_with_metrics: float
     """RLlib's time / our time, with the time of get_metrics() on both sides."""
     env_us: float
