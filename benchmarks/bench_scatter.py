@@ -28,7 +28,7 @@ def bench_write_step(benchmark, table, agents, kind):
     shape, dtype = SHAPES[kind]
     rows = ModuleRows()
     block = Block(RowLayout(gym.spaces.Box(0, 255, shape, dtype)), MemoryRing(), rows)
-    scatter = Scatter(table, lambda module, finals: block.make_room(int(not finals), int(finals)), [rows])
+    scatter = Scatter(table, lambda module, *more: block.make_room(*more), [rows])
     table.records[0] = EpisodeRecord(0, "episode", 0.0)
     obs = {f"agent_{i}": np.ones(shape, dtype) for i in range(agents)}
     flags = {**dict.fromkeys(obs, False), "__all__": False}
@@ -49,7 +49,7 @@ def bench_write_step(benchmark, table, agents, kind):
 def bench_action_dict(benchmark, table, agents, kind):
     rows, module = ModuleRows(), ModuleActions()
     block = Block(RowLayout(gym.spaces.Discrete(2)), MemoryRing(), rows)
-    scatter = Scatter(table, lambda module, finals: block.make_room(int(not finals), int(finals)), [rows])
+    scatter = Scatter(table, lambda module, *more: block.make_room(*more), [rows])
     table.records[0] = EpisodeRecord(0, "episode", 0.0)
     scatter.write_reset(0, {f"agent_{i}": 0 for i in range(agents)}, {})
     dicts = ActionDicts(table, [module])

@@ -53,7 +53,7 @@ cdef class Scatter:
 
     Args:
         table: the LaneTable; its arrays are read and written here, its methods called for what is rare.
-        grow: called with (module index, finals) when a module's rows (or finals) are full; must `bind` more.
+        grow: called with (module index, n_rows, n_finals) when a module lacks room for so many; must `bind` more.
     """
     def __init__(self, table, grow, list modules):
         self.table = table
@@ -276,7 +276,7 @@ cdef class Scatter:
     cdef int _append(self, Py_ssize_t lane, lane_t env_t, object value) except -1:
         cdef ModuleRows rows = <ModuleRows>self.modules[self.module_L[lane]]
         if rows.n == rows.capacity:
-            self.grow(self.module_L[lane], False)
+            self.grow(self.module_L[lane], 1, 0)
         for leaf in rows.leaves:
             (<LeafRows>leaf).write(rows.n, value)
         self._add_row(rows, lane, env_t)
@@ -300,7 +300,7 @@ cdef class Scatter:
         cdef ModuleRows rows = <ModuleRows>self.modules[self.module_L[lane]]
         cdef Py_ssize_t i, place = rows.n_finals
         if place == rows.final_capacity:
-            self.grow(self.module_L[lane], True)
+            self.grow(self.module_L[lane], 0, 1)
         for i in range(len(rows.final_leaves)):
             if value is MISSING:
                 (<LeafRows>rows.final_leaves[i]).copy_row(place, <LeafRows>rows.leaves[i], self.row_L[lane])

@@ -121,12 +121,12 @@ class RowStore:
         n_lanes: list[int] = np.bincount(self.table.module_L[live], minlength=len(self.rows)).tolist()
         return n_lanes
 
-    def _grow(self, module: int, finals: bool) -> None:
-        """There is no room for one more row (or final observation)."""
+    def _grow(self, module: int, n_rows: int, n_finals: int) -> None:
+        """There is no room for so many more rows and final observations."""
         if self.blocks[module] is INACTIVE:
             self.activate(module)
         else:
-            self.blocks[module].make_room(int(not finals), int(finals))
+            self.blocks[module].make_room(n_rows, n_finals)
 
     # Modules come, act and go.
 

@@ -132,7 +132,7 @@ class Rollout:
             self.log.split_respawned()
         self._counts.seconds["vector"] += perf_counter() - begun
         if self.to_reset:
-            self.begin_next(goal)
+            self._begin_next(goal)
 
     def _act(self, goal: Goal, explore: bool) -> None:
         """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
@@ -180,7 +180,7 @@ class Rollout:
 
     # Episodes begin.
 
-    def begin_next(self, goal: Goal) -> None:
+    def _begin_next(self, goal: Goal) -> None:
         """Begin episodes where others have ended, if there are to be more."""
         self.reset(goal.begin(sorted(self.to_reset)))
 

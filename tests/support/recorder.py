@@ -25,9 +25,7 @@ class Recorder:
         for array in (*self.block.obs, self.block.reward_R, self.block.lane_R, self.block.prev_R):
             if array.dtype != object:
                 array.view(np.uint8)[:] = 0xAB
-        self.scatter = Scatter(
-            self.table, lambda module, finals: self.block.make_room(int(not finals), int(finals)), [self.rows]
-        )
+        self.scatter = Scatter(self.table, lambda module, *more: self.block.make_room(*more), [self.rows])
         self.table.records[0] = EpisodeRecord(0, "episode", 0.0)
 
     def reset(self, obs):
