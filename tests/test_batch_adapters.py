@@ -12,8 +12,8 @@ import fastmarl
 from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
 from fastmarl.envs.vmas import VmasEnv
 from fastmarl.errors import EnvCheckError
-from fastmarl.seeds import ResetSeeds
 from fastmarl.testing import check_env
+from fastmarl.vector.seeds import ResetSeeds
 
 NUM_ENVS = 4
 DISABLED = {"autoreset_mode": AutoresetMode.DISABLED}

@@ -13,7 +13,7 @@ from fastmarl.envs.checking.values import random_action, same
 from fastmarl.envs.form import check_reset_result, check_step_result
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import EnvCheckError
-from fastmarl.masks import action_mask
+from fastmarl.spaces.masks import action_mask
 from fastmarl.testing import CountingEnv, DyingAgentsEnv, ReusingEnv, ScriptedEnv, TurnBasedEnv
 
 KNOWN_FAULTS = {"lbforaging": {"seed"}}  # where its players stand after reset(seed) depends on where they stood before

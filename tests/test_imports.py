@@ -15,7 +15,7 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["errors", "columns", "kernels", "version"],
     ["config", "spaces", "states", "callbacks", "checkpoint"],
     ["native"],
-    ["locks", "seeds", "masks", "moments", "distributions"],
+    ["moments", "distributions"],
     ["record"],
     ["episodes", "modules", "envs"],
     ["connectors", "batches", "envs.checking", "envs.jit"],

@@ -11,7 +11,7 @@ from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError
 from fastmarl.native._reset_seeds import Children
-from fastmarl.seeds import ResetSeeds, Streams
+from fastmarl.vector.seeds import ResetSeeds, Streams
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**100 + 7, 2**170 + 3])

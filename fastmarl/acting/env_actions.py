@@ -20,11 +20,11 @@ from fastmarl.kernels.actions import (
     scale_actions_far,
     scale_actions_numpy,
 )
-from fastmarl.masks import choices_of
 from fastmarl.native._actions import ModuleActions
 from fastmarl.native._draws import ChoiceDraws
 from fastmarl.record.block import Key
 from fastmarl.spaces import Leaf, RowLayout, described, leaf_spaces
+from fastmarl.spaces.masks import choices_of
 
 WIDEST = 8  # bytes of an integer
 TINY, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)

@@ -6,11 +6,11 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.errors import ActionMaskError
-from fastmarl.masks import MASK, RULES_OUT_ALL, choices_of, mask_key, mask_row, size_problem
 from fastmarl.native._records import with_new_infos
 from fastmarl.record.block import Block
 from fastmarl.record.lanes import LaneTable
 from fastmarl.spaces import RowLayout
+from fastmarl.spaces.masks import MASK, RULES_OUT_ALL, choices_of, mask_key, mask_row, size_problem
 
 
 class ActionMasks:

@@ -15,8 +15,8 @@ from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.values import random_action
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.errors import EnvCheckError
-from fastmarl.masks import action_mask
 from fastmarl.spaces import map_struct
+from fastmarl.spaces.masks import action_mask
 
 TICKS_PER_CALL = 128  # env steps of each env in one call of sample()
 MAX_CALLS = 64

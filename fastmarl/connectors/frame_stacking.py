@@ -11,8 +11,8 @@ from fastmarl.connectors.base import Connector, Rows
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.errors import ConfigError, EpisodeError
 from fastmarl.kernels.frames import stack_frames
-from fastmarl.masks import MASK_KEYS
 from fastmarl.spaces import RowLayout, leaf_spaces, with_leaf_spaces
+from fastmarl.spaces.masks import MASK_KEYS
 
 
 class FrameStacking(Connector):

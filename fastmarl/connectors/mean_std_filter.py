@@ -11,9 +11,9 @@ import numpy as np
 
 from fastmarl.connectors.base import Connector, Rows
 from fastmarl.errors import ConfigError
-from fastmarl.masks import MASK_KEYS
 from fastmarl.moments import RunningMoments
 from fastmarl.spaces import RowLayout, leaf_spaces, with_leaf_spaces
+from fastmarl.spaces.masks import MASK_KEYS
 from fastmarl.states import check_keys
 
 

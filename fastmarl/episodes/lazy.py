@@ -8,8 +8,8 @@ import gymnasium as gym
 
 from fastmarl.episodes.chunk import Chunk
 from fastmarl.episodes.common import Episode
+from fastmarl.episodes.locks import ProcessLock
 from fastmarl.episodes.single_agent import SingleAgentEpisode
-from fastmarl.locks import ProcessLock
 
 _reading = ProcessLock()
 

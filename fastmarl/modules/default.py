@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from fastmarl.columns import Columns
 from fastmarl.distributions import get_action_dist_cls
 from fastmarl.errors import ConfigError
-from fastmarl.masks import mask_key
 from fastmarl.modules.base import RLModule
 from fastmarl.modules.encoders import make_encoder
 from fastmarl.modules.layers import Chain, call, masked
 from fastmarl.modules.model_config import DefaultModelConfig, with_activation
 from fastmarl.spaces import flatten_struct, map_struct
+from fastmarl.spaces.masks import mask_key
 
 OBSERVATION_KEYS = ("observation", "observations", "obs")  # beside a mask; PettingZoo's, RLlib's, and the short one
 

@@ -16,9 +16,9 @@ from fastmarl.envs.registry import env_creator
 from fastmarl.envs.states import state_space_of
 from fastmarl.errors import ConfigError, EnvCheckError
 from fastmarl.record.env_states import EnvStates
-from fastmarl.seeds import Streams
 from fastmarl.vector.arrays.vector import ArrayVector, SplitArrayVector
 from fastmarl.vector.inprocess import InProcessVector, SplitVector
+from fastmarl.vector.seeds import Streams
 from fastmarl.vector.wiring import VectorParts
 from fastmarl.vector.workers.env_workers import EnvWorkers
 from fastmarl.vector.workers.process import WorkerOptions

@@ -11,8 +11,8 @@ from fastmarl.runner.building import check_module_options, make_env_to_module, m
 from fastmarl.runner.devices import choose_device
 from fastmarl.runner.envs import Envs
 from fastmarl.runner.metrics import RunnerMetrics
-from fastmarl.seeds import ResetSeeds, Streams
 from fastmarl.vector.failures import FailureOptions, Failures
+from fastmarl.vector.seeds import ResetSeeds, Streams
 
 
 @dataclass(frozen=True)

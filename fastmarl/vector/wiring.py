@@ -9,8 +9,8 @@ from fastmarl.acting.env_actions import EnvActions
 from fastmarl.record.agent_spaces import AgentSpaces
 from fastmarl.record.env_states import EnvStates
 from fastmarl.record.store import RowStore
-from fastmarl.seeds import ResetSeeds
 from fastmarl.vector.failures import Failures
+from fastmarl.vector.seeds import ResetSeeds
 
 Part = TypeVar("Part")
 AfterStep = Callable[[list[int], list[int]], None]  # env indices, flags of `__all__`: these envs' steps are recorded

@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.envs.base import MultiAgentEnv, env_spaces
-from fastmarl.masks import action_mask
 from fastmarl.spaces import RowLayout
+from fastmarl.spaces.masks import action_mask
 
 
 @dataclass

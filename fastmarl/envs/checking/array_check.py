@@ -16,7 +16,7 @@ from fastmarl.envs.checking.mask_findings import KIND as MASK_KIND
 from fastmarl.envs.checking.play import IDLE_STEPS, REPLAYED_STEPS, UnplayableError
 from fastmarl.envs.checking.report import Findings, place_of
 from fastmarl.errors import ConfigError
-from fastmarl.masks import RULES_OUT_ALL
+from fastmarl.spaces.masks import RULES_OUT_ALL
 
 OTHERWISE_UNWRITTEN = 0x5A  # what observations are full of beforehand when the batch is played again
 EARLY_RESETS = 0.05  # of the envs that are to disturb the others, in each step

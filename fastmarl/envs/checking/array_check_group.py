@@ -11,8 +11,8 @@ import numpy as np
 
 from fastmarl.envs.arrays import ArrayEnv, GroupArrays
 from fastmarl.envs.checking.values import Misfit, misfits
-from fastmarl.masks import choices_of, mask_key
 from fastmarl.spaces import RowLayout, flatten_struct, leaf_spaces
+from fastmarl.spaces.masks import choices_of, mask_key
 
 READY_ACTIONS = 64  # different ones of an agent
 UNWRITTEN = 0xA5  # a byte; observations are full of it beforehand

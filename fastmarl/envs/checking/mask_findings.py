@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.envs.checking.report import Findings
-from fastmarl.masks import MASK, MASK_KEYS, RULES_OUT_ALL, choices_of, mask_row, masks_in, parts_of, size_problem
+from fastmarl.spaces.masks import MASK, MASK_KEYS, RULES_OUT_ALL, choices_of, mask_row, masks_in, parts_of, size_problem
 
 KIND = "mask"
 

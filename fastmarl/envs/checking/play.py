@@ -16,7 +16,7 @@ from fastmarl.envs.checking.report import Findings, place_of
 from fastmarl.envs.checking.values import arrays_in, misfits, random_action, reward_problem, same
 from fastmarl.envs.form import check_reset_result, check_step_form, flag_problems, possible_agents_of
 from fastmarl.errors import ConfigError, EnvCheckError, MultiAgentEnvError
-from fastmarl.masks import action_mask, mask_key
+from fastmarl.spaces.masks import action_mask, mask_key
 
 REPLAYED_STEPS = 100
 IDLE_STEPS = 100  # without anybody acting, until that is noted

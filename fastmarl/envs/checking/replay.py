@@ -11,7 +11,7 @@ import numpy as np
 from fastmarl.envs.checking.report import Findings
 from fastmarl.envs.checking.values import arrays_in, same
 from fastmarl.envs.form import STEP_PARTS
-from fastmarl.masks import MASK_KEYS
+from fastmarl.spaces.masks import MASK_KEYS
 
 
 class _Difference(NamedTuple):

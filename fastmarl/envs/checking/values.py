@@ -10,8 +10,8 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.errors import shown
-from fastmarl.masks import choices_of, mask_row, parts_of, size_problem
 from fastmarl.spaces import can_hold, described
+from fastmarl.spaces.masks import choices_of, mask_row, parts_of, size_problem
 
 ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 

@@ -12,7 +12,8 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.errors import ConfigError
-from fastmarl.spaces import RowLayout, flatten_struct
+from fastmarl.spaces.layout import RowLayout
+from fastmarl.spaces.structs import flatten_struct
 
 MASK = "action_mask"
 MASK_KEYS = (MASK, "avail_actions")  # in observations

@@ -1,4 +1,4 @@
-"""Gymnasium space -> the leaves a value of it consists of; and nested structures of arrays in general."""
+"""Gymnasium space -> the leaves a value of it consists of."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -11,13 +11,9 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.errors import ConfigError
+from fastmarl.spaces.structs import Index, Path
 
 FLOAT32 = np.dtype(np.float32)
-Path = tuple  # keys of dicts and `Index`es of tuples, from the whole value to one leaf
-
-
-class Index(int):
-    """An entry of a tuple in a path; an int that is none of these is a key of a dict."""
 
 
 @dataclass(frozen=True)
@@ -57,32 +53,6 @@ class RowLayout:
     def leaves_of(self, value: Any) -> list:
         """The reverse of `nest()`. Raises KeyError, IndexError or TypeError where a part is missing."""
         return [reduce(getitem, leaf.path, value) for leaf in self.leaves]
-
-
-def can_hold(dtype: np.dtype, given: np.ndarray) -> bool:
-    """Whether an array becomes one of this dtype with no kind of number lost, and, between integers, no number.
-
-    Floats may lose digits.
-    """
-    if dtype.kind in "iu" and given.dtype.kind in "iub":
-        if np.can_cast(given.dtype, dtype) or not given.size:
-            return True
-        limits = np.iinfo(dtype)
-        return bool(limits.min <= int(given.min()) and int(given.max()) <= limits.max)
-    return np.can_cast(given.dtype, dtype, "same_kind")
-
-
-def first_unheld(dtype: np.dtype, given: np.ndarray) -> int:
-    """The first row of an array [n, ...] that one of this dtype can't hold, see `can_hold()`; -1: there is none."""
-    if given.dtype == dtype or can_hold(dtype, given):
-        return -1
-    return next((row for row in range(len(given)) if not can_hold(dtype, given[row : row + 1])), -1)
-
-
-def described(array: np.ndarray) -> str:
-    """An array's dtype and shape, and the range of integers, for errors."""
-    values = f" with values from {array.min()} to {array.max()}" if array.dtype.kind in "iu" and array.size else ""
-    return f"{array.dtype} of shape {array.shape}{values}"
 
 
 def _leaves(space: gym.Space, path: Path, sizes: tuple[int, ...]):
@@ -130,21 +100,3 @@ def with_leaf_spaces(space: gym.Space, parts: Iterable[gym.Space]) -> gym.Space:
         return next(remaining)
 
     return rebuilt(space)
-
-
-def flatten_struct(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
-    """The leaves of nested dicts, tuples and lists with their paths, in order."""
-    if isinstance(value, dict):
-        return [leaf for key, part in value.items() for leaf in flatten_struct(part, (*path, key))]
-    if isinstance(value, (tuple, list)):
-        return [leaf for index, part in enumerate(value) for leaf in flatten_struct(part, (*path, Index(index)))]
-    return [(path, value)]
-
-
-def map_struct(function, value: Any) -> Any:
-    """`function` of every leaf, in the same nesting (lists become tuples)."""
-    if isinstance(value, dict):
-        return {key: map_struct(function, part) for key, part in value.items()}
-    if isinstance(value, (tuple, list)):
-        return tuple(map_struct(function, part) for part in value)
-    return function(value)

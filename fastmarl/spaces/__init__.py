@@ -1,0 +1,12 @@
+"""Spaces: the leaves of their values, nested values, and masks of actions."""
+
+from fastmarl.spaces.layout import Leaf as Leaf
+from fastmarl.spaces.layout import RowLayout as RowLayout
+from fastmarl.spaces.layout import leaf_spaces as leaf_spaces
+from fastmarl.spaces.layout import with_leaf_spaces as with_leaf_spaces
+from fastmarl.spaces.structs import Index as Index
+from fastmarl.spaces.structs import flatten_struct as flatten_struct
+from fastmarl.spaces.structs import map_struct as map_struct
+from fastmarl.spaces.values import can_hold as can_hold
+from fastmarl.spaces.values import described as described
+from fastmarl.spaces.values import first_unheld as first_unheld
