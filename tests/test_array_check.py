@@ -213,6 +213,7 @@ def kinds(findings):
     return {finding.kind for finding in findings}
 
 
+@pytest.mark.slow
 def test_nothing_is_found_in_a_good_batch():
     for num_envs in (1, 2, 5):
         report = check_env(Walk(num_envs), steps=120)
@@ -223,6 +224,7 @@ def test_nothing_is_found_in_a_good_batch():
         assert 120 * num_envs < report.agent_steps < 240 * num_envs
 
 
+@pytest.mark.slow
 def test_masks_of_any_form_are_obeyed():
     report = check_env(TwoWheels(2))
     assert report.ok and report.agent_steps == 1000, str(report)

@@ -63,6 +63,7 @@ def test_sample_shows_what_was_sampled_and_draws_the_profile(tmp_path, capsys):
         assert expected in out
 
 
+@pytest.mark.slow
 def test_bench_writes_the_figures(tmp_path, capsys):
     file, table, picture = (tmp_path / "new" / name for name in ("figures.json", "table.md", "picture.png"))
     args = ["--env", "ready", "--config", '{"agents": 3}', "--num-envs", "2", "--rounds", "2", "--seconds", "0.01"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support.connected import side_by_side
-from support.connected_runs import ALONE, SEEDS, Connected, assert_equals_oracle
+from support.connected_runs import SEEDS, Connected, assert_equals_oracle, seeds_of_lone_agents
 
 
 @pytest.mark.slow
@@ -15,7 +15,7 @@ def test_records_batches_and_counts_equal_the_oracle(group):
 
 def test_so_do_those_of_a_batch():
     """Of one env with one agent: where more arrive in a step they are counted, and so normalised, in another order."""
-    for seed in ALONE:
+    for seed in seeds_of_lone_agents():
         assert_equals_oracle(Connected(seed, batched=True))
 
 

@@ -111,6 +111,7 @@ def test_actions_of_a_call_that_fails_are_not_counted_where_no_step_came():
     assert report["num_agent_steps_sampled"] == {"a": 10, "b": 10}
 
 
+@pytest.mark.slow
 def test_episodes_that_are_always_discarded_are_no_endless_loop():
     class Doomed(Trouble):
         def step(self, actions):

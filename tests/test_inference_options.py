@@ -110,6 +110,7 @@ def test_it_is_compiled_and_weights_are_read_at_each_call():
     np.testing.assert_allclose(got["vf_preds"], expected["vf_preds"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_lean_inference_goes_before_it():
     assert make_runner(**COMPILED).inference_backends == {"default_policy": "lean"}
 

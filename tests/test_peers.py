@@ -176,6 +176,7 @@ def test_who_fails_is_shown_and_stops_nobody(made_up):
     assert not any("agent_steps_per_second" in result for result in measured["results"] if "error" in result)
 
 
+@pytest.mark.slow
 def test_who_takes_too_long_is_ended(made_up):
     with Child(sys.executable, "late", SETTING.__dict__) as late:
         with pytest.raises(ChildError, match=r"took more than 0\.1 s to be ready"):
@@ -188,6 +189,7 @@ def test_who_takes_too_long_is_ended(made_up):
         hanging._process.kill()
 
 
+@pytest.mark.slow
 def test_a_sampler_that_will_not_close_is_ended_with_all_that_it_has_started(made_up, monkeypatch):
     monkeypatch.setattr(child, "SECONDS_TO_CLOSE", 0.3)
     with (

@@ -591,6 +591,7 @@ class Breaking(Trouble):
             raise
 
 
+@pytest.mark.slow
 def test_envs_lost_with_their_worker_while_another_is_reset(tmp_path):
     """One worker has both envs; env 0's second reset hangs while env 1's episode goes on."""
     runner = make_runner(

@@ -104,6 +104,7 @@ def test_an_episode_that_is_kept_holds_no_infos_of_others():
     assert [info["fact"].number for info in kept.get_infos()["agent_0"][1:]] == [13, 14, 15]
 
 
+@pytest.mark.slow
 @in_own_thread
 def test_two_interrupts_while_an_episode_is_read_keep_no_other_thread_from_reading():
     """The second comes while the first one unwinds."""

@@ -19,11 +19,10 @@ def _fits(world):
 SEEDS = [seed for seed in range(200_000, 200_060) if _fits(make_world(random.Random(seed)))]
 
 
-def _is_alone(world):
-    return _fits(world) and world.num_envs == len(world.agents) == 1
-
-
-ALONE = [seed for seed in range(200_000, 200_600) if _is_alone(make_world(random.Random(seed)))]
+def seeds_of_lone_agents():
+    """Of worlds with one env and one agent."""
+    worlds = {seed: make_world(random.Random(seed)) for seed in range(200_000, 200_600)}
+    return [seed for seed, world in worlds.items() if _fits(world) and world.num_envs == len(world.agents) == 1]
 
 
 class Connected(SideBySide):
