@@ -8,7 +8,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,8 +20,6 @@ ENV_HELP = (
     "such as mpe2.simple_spread_v3, fastmarl.cart_pole (compiled), openspiel.kuhn_poker, CartPole-v1, or "
     "my_package.my_module:MyEnv"
 )
-PICTURES = (".png", ".pdf", ".svg")
-OUTPUTS = ("out", "json", "plot", "markdown")  # arguments that are files to write
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,17 +29,8 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def positive(text: str) -> int:
-    """An integer of at least 1."""
-    return _at_least(1, text)
-
-
-def natural(text: str) -> int:
-    """An integer of at least 0."""
-    return _at_least(0, text)
-
-
-def _at_least(least: int, text: str) -> int:
+def integer(least: int, text: str) -> int:
+    """One of at least `least`."""
     try:
         number = int(text)
     except ValueError:
@@ -49,6 +38,10 @@ def _at_least(least: int, text: str) -> int:
     if number < least:
         raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text!r}")
     return number
+
+
+positive = partial(integer, 1)
+natural = partial(integer, 0)
 
 
 def seconds(text: str) -> float:
@@ -73,41 +66,27 @@ def json_object(text: str) -> dict:
     return value
 
 
-def picture(text: str) -> Path:
-    """A file for a plot."""
-    return _output_file(text, PICTURES)
-
-
-def json_file(text: str) -> Path:
-    """A file for figures."""
-    return _output_file(text, (".json", ".jsonl"))
-
-
-def markdown_file(text: str) -> Path:
-    """A file for tables."""
-    return _output_file(text, (".md",))
-
-
-def _output_file(text: str, suffixes: tuple[str, ...]) -> Path:
+def output_file(suffixes: tuple[str, ...], text: str) -> Path:
+    """A file that can be written, or a stream. Folders on its way are made."""
     path = Path(text)
-    if path.suffix.lower() not in suffixes and not is_stream(path):
+    if is_stream(path):
+        return path
+    if path.suffix.lower() not in suffixes:
         raise argparse.ArgumentTypeError(f"must end in {' or '.join(suffixes)}, got {text!r}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
+        path.open("a").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"can't write {str(path)!r}: {error.strerror or error}") from error
     return path
 
 
-def check_writable(args: argparse.Namespace, error: Callable[[str], NoReturn]) -> None:
-    """Call `error` if a file that the command is to write can't be written. Folders on its way are made."""
-    for name in OUTPUTS:
-        path = getattr(args, name, None)
-        if path is not None and not is_stream(path):
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                is_new = not path.exists()
-                path.open("a").close()
-                if is_new:
-                    path.unlink()
-            except OSError as problem:
-                error(f"argument --{name}: can't write {str(path)!r}: {problem.strerror or problem}")
+picture = partial(output_file, (".png", ".pdf", ".svg"))
+json_file = partial(output_file, (".json", ".jsonl"))
+markdown_file = partial(output_file, (".md",))
 
 
 def add_env_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:

@@ -42,7 +42,7 @@ class Benchmark:
                             "machine; one JSON object a line")  # fmt: skip
         parser.add_argument("--markdown", type=markdown_file, metavar="FILE", help="write the tables")
         parser.add_argument("--plot", type=picture, metavar="PNG", help="draw the figures")
-        parser.set_defaults(run=self.run, parser=parser)
+        parser.set_defaults(run=self.run)
 
     def run(self, args: argparse.Namespace, terminal: Terminal) -> int:
         """Measure, record, show, write and draw; after Ctrl-C or an error what was measured until then."""

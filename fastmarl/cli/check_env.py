@@ -13,7 +13,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("check-env", help="check an environment; exit code 1 if something is wrong with it")
     parser.add_argument("env", metavar="NAME", help=ENV_HELP)
     parser.add_argument("--config", type=json_object, default={}, metavar="JSON", help="env_config")
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import fastmarl
 from fastmarl.cli import check_env, info, sample
-from fastmarl.cli.arguments import Parser, check_writable
+from fastmarl.cli.arguments import Parser
 from fastmarl.cli.bench_efficiency import EFFICIENCY
 from fastmarl.cli.bench_peers import PEERS
 from fastmarl.cli.bench_rllib import RLLIB
@@ -32,7 +32,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     parser = _parser()
     args = parser.parse_args(argv)
-    check_writable(args, args.parser.error)
     try:
         return args.run(args, open_terminal())
     except FastmarlError as error:

@@ -12,7 +12,7 @@ from fastmarl.cli.terminal import Terminal
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("info", help="versions, build, device, threads")
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:

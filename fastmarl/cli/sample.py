@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--json", type=json_file, metavar="FILE", help="add a record of this run: figures, commit, "
                         "machine; one JSON object a line")  # fmt: skip
     parser.add_argument("--no-efficiency", action="store_true", help="do not measure a bare loop")
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
