@@ -11,13 +11,12 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.bench.efficiency import measure_efficiency
+from fastmarl.bench.efficiency_table import EPISODE_LENGTH
 from fastmarl.bench.records import Row
 from fastmarl.bench.scaling_report import TITLES
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.envs.context import EnvContext
-
-EPISODE_LENGTH = 100
 
 
 class ReadyArrays(ArrayEnv):
@@ -66,12 +65,12 @@ def _ready(agents: int, envs: int, hiddens: int = 64) -> dict[str, Any]:
 
 
 def _in_workers(workers: int) -> dict[str, Any]:
-    options = {"gym_env_vectorize_mode": "async", "num_env_workers": workers} if workers else {}
     return {
         "env": "mpe2.simple_spread_v3",
         "num_envs_per_env_runner": 16,
         "model_config": {"fcnet_hiddens": [64, 64]},
-        **options,
+        "gym_env_vectorize_mode": "async" if workers else "sync",
+        "num_env_workers": workers,
     }
 
 

@@ -46,7 +46,12 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     if args.out:
         import matplotlib  # noqa: F401  before the work, not after it
     torch.set_num_threads(1)
-    config = runner_config(args, worker_num_splits=args.worker_num_splits, **_worker_options(args))
+    config = runner_config(
+        args,
+        gym_env_vectorize_mode="sync" if args.num_env_workers is None else "async",
+        num_env_workers=args.num_env_workers or 0,
+        worker_num_splits=args.worker_num_splits,
+    )
     file = RecordFile(args.json, "sample")
     figures: dict[str, Any] = {}
     try:
@@ -60,12 +65,6 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
             about = {"env": args.env, "env_config": args.config, "num_envs": args.num_envs}
             file.write({**about, **figures}, is_final=True)
     return 0
-
-
-def _worker_options(args: argparse.Namespace) -> dict[str, Any]:
-    if args.num_env_workers is None:
-        return {}
-    return {"gym_env_vectorize_mode": "async", "num_env_workers": args.num_env_workers}
 
 
 def _sample(runner: Any, steps: int, figures: dict[str, Any], terminal: Terminal) -> None:
