@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 from fastmarl.bench.tables import Table
 
 WIDTH_OF_FILES = 128  # of tables, where stdout is no terminal
 LONGEST_UNWRAPPED = 40  # characters of a cell
-
-
-class Terminal(Protocol):
-    """Where a command writes."""
-
-    def show(self, *results: Table | str) -> None:
-        """Write results to stdout."""
-
-    def status(self, text: str) -> AbstractContextManager[Callable[[str], None]]:
-        """Say on stderr what is being done; returns what replaces that text."""
-
-    def progress(self, text: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Show on stderr how much of `total` is done; returns what adds to it."""
 
 
 def open_terminal() -> Terminal:
@@ -33,17 +21,20 @@ def open_terminal() -> Terminal:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "rich":
             raise
-        return PlainTerminal()
+        return Terminal()
 
 
-class PlainTerminal:
-    """Without rich. Progress is one line that is written over, and nothing where stderr is no terminal."""
+class Terminal:
+    """Where a command writes, without rich. Progress is one line that is written over, and nothing where stderr is no
+    terminal."""
 
     def show(self, *results: Table | str) -> None:
+        """Write results to stdout."""
         print(*(result.as_text() if isinstance(result, Table) else result for result in results), sep="\n\n")
 
     @contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Say on stderr what is being done; returns what replaces that text."""
         self._write_over(text)
         try:
             yield self._write_over
@@ -52,6 +43,7 @@ class PlainTerminal:
 
     @contextmanager
     def progress(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show on stderr how much of `total` is done; returns what adds to it."""
         done = 0
 
         def add(n: int) -> None:
@@ -68,7 +60,7 @@ class PlainTerminal:
             sys.stderr.flush()
 
 
-class RichTerminal:
+class RichTerminal(Terminal):
     """With rich: tables with rules, a bar for progress.
 
     Raises:
@@ -78,13 +70,9 @@ class RichTerminal:
     def __init__(self) -> None:
         from rich.console import Console
 
-        plain: dict[str, Any] = {
-            "markup": False,
-            "highlight": False,
-            "emoji": False,
-        }  # names may have brackets and colons
-        self._out = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, **plain)
-        self._err = Console(stderr=True, **plain)
+        console = partial(Console, markup=False, highlight=False, emoji=False)  # names may have brackets and colons
+        self._out = console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
+        self._err = console(stderr=True)
 
     def show(self, *results: Table | str) -> None:
         for result in results:
