@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from fastmarl.envs.aec import AECPettingZooEnv
 from fastmarl.envs.arrays import ArrayEnv, StepArrays
@@ -49,14 +50,12 @@ class BareEnvs:
         given: Callable[[Any], Any] = lambda action: action,
         most_calls: int = MAX_CALLS,
     ):
-        self._given = given
-        self._envs = [_without_adapter(env) for env in envs]
+        self._envs = envs
         self._seed = seed
-        self._resets = [partial(env.reset, seed=seed + i) for i, env in enumerate(self._envs)]
         self._steps: list[tuple[int, dict | None]] = []  # (env index, actions or None for a reset), in order
         self._schedule: list[Callable[[], Any]] = []  # the same as calls of the envs themselves
         self.calls = 0
-        self._record(envs, seconds, most_calls)
+        self._record(seconds, given, most_calls)
         self._check_repeats()
         self.env_steps = self.calls * TICKS_PER_CALL * len(envs)
         self.agent_steps = sum(len(actions) for _, actions in self._steps if actions)
@@ -64,49 +63,49 @@ class BareEnvs:
     def run(self) -> float:
         """Microseconds per agent step of one pass, the resets included."""
         begun = perf_counter()
-        for reset in self._resets:
-            reset()
         for call in self._schedule:
             call()
         return 1e6 * (perf_counter() - begun) / self.agent_steps
 
-    def _record(self, envs: list[Any], seconds: float, most_calls: int) -> None:
-        spaces = [{agent: env_spaces(env, agent)[1] for agent in env.possible_agents} for env in envs]
+    def _record(self, seconds: float, given: Callable[[Any], Any], most_calls: int) -> None:
+        spaces = [{agent: env_spaces(env, agent)[1] for agent in env.possible_agents} for env in self._envs]
         for i, of_agent in enumerate(spaces):
             for j, space in enumerate(of_agent.values()):
                 space.seed(1000 * i + j)
-        acting = [_who_begins(reset()) for reset in self._resets]
+        acting = [_who_acts(self._add(i, None)) for i in range(len(self._envs))]
         begun = perf_counter()
         while self.calls < most_calls and (not self.calls or perf_counter() - begun < seconds):
             self.calls += 1
             for _ in range(TICKS_PER_CALL):
-                for i, env in enumerate(self._envs):
-                    actions = {
-                        agent: self._given(random_action(spaces[i][agent], mask)) for agent, mask in acting[i].items()
-                    }
-                    self._steps.append((i, actions))
-                    step = env.step(actions)
-                    acting[i], done = _who_acts(env, step)
-                    self._schedule += _calls_of_step(env, actions, step, done)
-                    if done:
-                        self._steps.append((i, None))
-                        seed = self._seed + len(self._steps)
-                        acting[i] = _who_begins(env.reset(seed=seed))
-                        self._schedule += _calls_of_reset(env, seed)
+                for i, of_agent in enumerate(spaces):
+                    actions = {agent: given(random_action(of_agent[agent], mask)) for agent, mask in acting[i].items()}
+                    came = self._add(i, actions)
+                    acting[i] = _who_acts(self._add(i, None) if _is_over(came) else came)
+
+    def _add(self, i: int, actions: dict | None) -> tuple:
+        """Step an env, or reset it, and note how; returns what came."""
+        place = len(self._steps)
+        self._steps.append((i, actions))
+        came = self._play(place)
+        self._schedule += _bare_calls(self._envs[i], actions, self._seed + place, came)
+        return came
+
+    def _play(self, place: int) -> tuple:
+        """Make the step, or the reset, that stands there; returns what came."""
+        i, actions = self._steps[place]
+        env = self._envs[i]
+        return env.reset(seed=self._seed + place) if actions is None else env.step(actions)
 
     def _check_repeats(self) -> None:
-        acting = [_who_begins(reset()) for reset in self._resets]
-        for place, (i, actions) in enumerate(self._steps, 1):
-            env = self._envs[i]
-            if actions is None:
-                acting[i] = _who_begins(env.reset(seed=self._seed + place))
-                continue
-            if list(acting[i]) != list(actions):
+        acting: dict[int, dict] = {}
+        for place, (i, actions) in enumerate(self._steps):
+            if actions is not None and list(acting[i]) != list(actions):
                 raise EnvCheckError(
-                    f"{type(env).__name__}: other agents act after the same reset(seed) and the same actions, so it "
-                    "can't be stepped with ready-made ones; let its randomness come from that seed alone"
+                    f"{type(_without_adapter(self._envs[i])).__name__}: other agents act after the same reset(seed) "
+                    "and the same actions, so it can't be stepped with ready-made ones; let its randomness come from "
+                    "that seed alone"
                 )
-            acting[i], _ = _who_acts(env, env.step(actions))
+            acting[i] = _who_acts(self._play(place))
 
 
 class BareBatch:
@@ -153,9 +152,9 @@ class BareBatch:
         for name, agents in env.groups.items():
             space = env.action_spaces[agents[0]]
             space.seed(seed)
-            samples = [space.sample() for _ in range(env.num_envs * len(agents))]
             shape = env.num_envs, len(agents)
-            stacked = _stack(samples)
+            samples = [space.sample() for _ in range(env.num_envs * len(agents))]
+            stacked = concatenate(space, samples, create_empty_array(space, len(samples)))
             drawn[name] = map_struct(lambda leaf, shape=shape: leaf.reshape(*shape, *leaf.shape[1:]), stacked)
         return drawn
 
@@ -200,43 +199,30 @@ def _without_adapter(env: Any) -> Any:
     return env.env if isinstance(env, ParallelPettingZooEnv) else env
 
 
-def _calls_of_step(env: Any, actions: dict, step: tuple, done: bool) -> list[Callable[[], Any]]:
-    """What a plain loop calls for this step; with an AECEnv, that loop takes the turns of those who have ended, too."""
+def _bare_calls(env: Any, actions: dict | None, seed: int, came: tuple) -> list[Callable[[], Any]]:
+    """What a plain loop calls for this step, or for a reset if there are no actions.
+
+    With an AECEnv, that loop takes the turns of those who have ended, too.
+    """
     if not isinstance(env, AECPettingZooEnv):
-        return [partial(env.step, actions)]
-    (action,) = actions.values()
-    n_ended = len(step[2]) - 1  # but for "__all__"
-    turns_of_ended = [env.env.last, partial(env.env.step, None)] * n_ended
-    return [partial(env.env.step, action), *turns_of_ended, *([] if done else [env.env.last])]
-
-
-def _calls_of_reset(env: Any, seed: int) -> list[Callable[[], Any]]:
-    if isinstance(env, AECPettingZooEnv):
+        bare = _without_adapter(env)
+        return [partial(bare.reset, seed=seed) if actions is None else partial(bare.step, actions)]
+    if actions is None:
         return [partial(env.env.reset, seed=seed), env.env.last]
-    return [partial(env.reset, seed=seed)]
+    (action,) = actions.values()
+    n_ended = len(came[2]) - 1  # but for "__all__"
+    turns_of_ended = [env.env.last, partial(env.env.step, None)] * n_ended
+    return [partial(env.env.step, action), *turns_of_ended, *([] if _is_over(came) else [env.env.last])]
 
 
-def _who_begins(reset: tuple) -> dict[Any, Any]:
-    """Agents that act next, with their action masks if they have some, from what reset() returned."""
-    obs, infos = reset
-    return {agent: action_mask(observation, infos.get(agent)) for agent, observation in obs.items()}
+def _who_acts(came: tuple) -> dict[Any, Any]:
+    """Agents that act next, with their action masks if they have some, from what reset() or step() returned."""
+    obs, infos = came[0], came[-1]
+    ended = {agent for flags in came[2:4] for agent, has_ended in flags.items() if has_ended}
+    return {agent: action_mask(value, infos.get(agent)) for agent, value in obs.items() if agent not in ended}
 
 
-def _who_acts(env: Any, step: tuple) -> tuple[dict[Any, Any], bool]:
-    """(the same, whether the episode is over), from what step() returned."""
-    obs, _, terminateds, truncateds, infos = step
-    if "__all__" in terminateds:
-        done = terminateds["__all__"] or truncateds.get("__all__", False)
-    else:
-        done = not env.agents
-    alive = {agent: value for agent, value in obs.items() if not (terminateds.get(agent) or truncateds.get(agent))}
-    return _who_begins((alive, infos)), done
-
-
-def _stack(values: list[Any]) -> Any:
-    """Arrays of the values' leaves, in their nesting."""
-    if isinstance(values[0], dict):
-        return {key: _stack([value[key] for value in values]) for key in values[0]}
-    if isinstance(values[0], tuple):
-        return tuple(_stack(list(parts)) for parts in zip(*values, strict=True))
-    return np.stack([np.asarray(value) for value in values])
+def _is_over(step: tuple) -> bool:
+    """Whether the episode is, from what step() returned."""
+    _, _, terminateds, truncateds, _ = step
+    return terminateds["__all__"] or truncateds.get("__all__", False)
