@@ -64,25 +64,9 @@ class BareNetwork:
             sampling[module_id] = (module, module.get_exploration_action_dist_cls(), generator)
         self._steps = [(*sampling[module_id], batch) for module_id, batch in calls]
 
-    def sample_as_torch_does(self, dist: type, logits: torch.Tensor, generator: torch.Generator) -> None:
-        """What most training loops have; where torch has no such distribution, ours."""
-        if dist is Categorical:
-            chosen: torch.distributions.Distribution = torch.distributions.Categorical(logits=logits)
-        elif dist is DiagGaussian:
-            mean, log_std = logits.chunk(2, -1)
-            chosen = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
-        else:
-            self.sample_as_we_do(dist, logits, generator)
-            return
-        chosen.log_prob(chosen.sample())
-
-    def sample_as_we_do(self, dist: Any, logits: torch.Tensor, generator: torch.Generator) -> None:
-        """The fused classmethod of our distributions."""
-        dist.sample_and_logp(logits, generator)
-
     def run(self, passes: int, sample: Callable[..., None]) -> float:
         """Microseconds per agent step of `passes` times as many steps as one call of sample() makes."""
-        synchronize = torch.cuda.synchronize if torch.cuda.is_initialized() else _nothing
+        synchronize = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
         with torch.inference_mode(), evaluation_mode(self._module):
             begun = perf_counter()
             for _ in range(passes):
@@ -95,8 +79,22 @@ class BareNetwork:
         return 1e6 * seconds / (passes * self._rows)
 
 
-def _nothing() -> None:
-    pass
+def sample_as_torch_does(dist: Any, logits: torch.Tensor, generator: torch.Generator) -> None:
+    """What most training loops have; where torch has no such distribution, ours."""
+    if dist is Categorical:
+        chosen: torch.distributions.Distribution = torch.distributions.Categorical(logits=logits)
+    elif dist is DiagGaussian:
+        mean, log_std = logits.chunk(2, -1)
+        chosen = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+    else:
+        sample_as_we_do(dist, logits, generator)
+        return
+    chosen.log_prob(chosen.sample())
+
+
+def sample_as_we_do(dist: Any, logits: torch.Tensor, generator: torch.Generator) -> None:
+    """The fused classmethod of our distributions."""
+    dist.sample_and_logp(logits, generator)
 
 
 @contextmanager

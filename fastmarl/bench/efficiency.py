@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fastmarl.bench.bare_envs import MAX_CALLS, TICKS_PER_CALL, BareBatch, BareEnvs, bare_envs
-from fastmarl.bench.bare_network import BareNetwork
+from fastmarl.bench.bare_network import BareNetwork, sample_as_torch_does, sample_as_we_do
 from fastmarl.config import OF_WORKERS, EnvRunnerConfig
 from fastmarl.runner.runner import MultiAgentEnvRunner
 
@@ -78,7 +78,9 @@ def measure_efficiency(config: EnvRunnerConfig, *, rounds: int = 5, seconds: flo
         owner_of_bare_envs = MultiAgentEnvRunner(in_turn)
         try:
             network = BareNetwork(runner)
-            most_calls = max(1, min(MAX_CALLS, int(seconds / _seconds_of_a_call(runner))))
+            begun = perf_counter()
+            runner.sample(num_timesteps=TICKS_PER_CALL * runner.num_envs, explore=True)
+            most_calls = max(1, min(MAX_CALLS, int(seconds / (perf_counter() - begun))))
             loop = bare_envs(owner_of_bare_envs.env.envs, config.seed or 0, seconds, most_calls)
             return _measure(runner, loop, network, rounds)
         finally:
@@ -90,8 +92,8 @@ def _measure(runner: MultiAgentEnvRunner, loop: BareEnvs | BareBatch, network: B
     measured = [
         (
             loop.run(),
-            network.run(loop.calls, network.sample_as_torch_does),
-            network.run(loop.calls, network.sample_as_we_do),
+            network.run(loop.calls, sample_as_torch_does),
+            network.run(loop.calls, sample_as_we_do),
             _run(runner, loop.calls),
         )
         for _ in range(rounds)
@@ -113,12 +115,6 @@ def _measure(runner: MultiAgentEnvRunner, loop: BareEnvs | BareBatch, network: B
         own_network_us=own_network_us,
         own_efficiency=statistics.median((row[0] + row[2]) / row[3] for row in measured),
     )
-
-
-def _seconds_of_a_call(runner: MultiAgentEnvRunner) -> float:
-    begun = perf_counter()
-    runner.sample(num_timesteps=TICKS_PER_CALL * runner.num_envs, explore=True)
-    return perf_counter() - begun
 
 
 def _run(runner: MultiAgentEnvRunner, calls: int) -> float:
