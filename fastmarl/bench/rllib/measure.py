@@ -1,6 +1,6 @@
 """A case measured: RLlib's runner, ours, and the bare environments and layers, in turn."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -122,17 +122,17 @@ def measure_case(name: str, *, rounds: int = 5, ours: type[RLlibEnvRunner] = Mul
     """
     case = CASES[name]
     rllib_rounds = min(rounds, case.rllib_rounds or rounds)
-    bare: list[dict[str, float]] = []
+    bare: list[tuple[float, float, float]] = []  # of envs, modules, modules that sample plainly
     their_times: list[Timing] = []
     our_times: list[Timing] = []
     with measuring(), Pair(case, ours) as pair, Pair(case, ours) as owner:
         pair.check(min(case.steps, CHECKED_STEPS))
         modules = BareModules(owner.theirs, min(case.steps, WATCHED_STEPS))
-        envs = BareEnvs(bare_envs(owner.ours), seed=SEED, seconds=BARE_SECONDS, given=as_rllib_gives)
+        assert owner.ours.env is not None and owner.ours.env.envs is not None
+        envs = [env.unwrapped for env in owner.ours.env.envs]  # without gymnasium's wrappers
+        loop = BareEnvs(envs, seed=SEED, seconds=BARE_SECONDS, given=as_rllib_gives)
         for i in range(rounds):
-            env_us = envs.run()
-            networks = {"network_us": modules.run(sample_as_rllib), "plain_network_us": modules.run(sample_plainly)}
-            bare.append({"env_us": env_us, **networks})
+            bare.append((loop.run(), modules.run(sample_as_rllib), modules.run(sample_plainly)))
             turns = [(pair.ours, our_times), (pair.theirs, their_times)]
             turns = turns if i < rllib_rounds else turns[:1]
             for runner, timings in turns if i % 2 else reversed(turns):  # nobody is always the first
@@ -141,28 +141,17 @@ def measure_case(name: str, *, rounds: int = 5, ours: type[RLlibEnvRunner] = Mul
     return _case_result(name, bare, their_times, our_times, reasons)
 
 
-def bare_envs(runner: RLlibEnvRunner) -> list[Any]:
-    """The runner's environments without gymnasium's wrappers."""
-    assert runner.env is not None and runner.env.envs is not None
-    return [env.unwrapped for env in runner.env.envs]
-
-
 def _case_result(
     name: str,
-    bare: list[dict[str, float]],
+    bare: list[tuple[float, float, float]],
     theirs: list[Timing],
     ours: list[Timing],
     slow_path_reasons: tuple[str, ...],
 ) -> CaseResult:
     case = CASES[name]
-    ratios = [_ratios(their, our) for their, our in zip(theirs, ours, strict=False)]
-    figures = {
-        **_medians(_speeds(their, "rllib_") for their in theirs),
-        **_medians(_speeds(our) for our in ours),
-        **_medians(ratios),
-        **_medians(bare),
-        **_medians(_efficiencies(limit, our) for limit, our in zip(bare, ours, strict=True)),
-    }
+    both = [*zip(theirs, ours, strict=False)]
+    ratios = tuple(their.us / our.us for their, our in both)
+    env_us, network_us, plain_network_us = (median(column) for column in zip(*bare, strict=True))
     return CaseResult(
         case=name,
         agents=case.agents,
@@ -170,35 +159,18 @@ def _case_result(
         steps=case.steps,
         rounds=len(ours),
         rllib_rounds=len(theirs),
-        ratios=tuple(row["ratio"] for row in ratios),
+        rllib_env_steps_per_second=median(timing.env_steps / timing.sample for timing in theirs),
+        rllib_agent_steps_per_second=median(timing.agent_steps / timing.sample for timing in theirs),
+        env_steps_per_second=median(timing.env_steps / timing.sample for timing in ours),
+        agent_steps_per_second=median(timing.agent_steps / timing.sample for timing in ours),
+        ratio=median(ratios),
+        ratio_with_parts=median((their.sample + their.look) / (our.sample + our.look) for their, our in both),
+        ratio_with_metrics=median((their.sample + their.metrics) / (our.sample + our.metrics) for their, our in both),
+        env_us=env_us,
+        network_us=network_us,
+        plain_network_us=plain_network_us,
+        efficiency=median((env + net) / our.us for (env, net, _), our in zip(bare, ours, strict=True)),
+        plain_efficiency=median((env + net) / our.us for (env, _, net), our in zip(bare, ours, strict=True)),
+        ratios=ratios,
         slow_path_reasons=slow_path_reasons,
-        **figures,
     )
-
-
-def _speeds(timing: Timing, whose: str = "") -> dict[str, float]:
-    return {
-        f"{whose}env_steps_per_second": timing.env_steps / timing.sample,
-        f"{whose}agent_steps_per_second": timing.agent_steps / timing.sample,
-    }
-
-
-def _ratios(their: Timing, our: Timing) -> dict[str, float]:
-    return {
-        "ratio": their.us / our.us,
-        "ratio_with_parts": (their.sample + their.look) / (our.sample + our.look),
-        "ratio_with_metrics": (their.sample + their.metrics) / (our.sample + our.metrics),
-    }
-
-
-def _efficiencies(bare: dict[str, float], our: Timing) -> dict[str, float]:
-    return {
-        "efficiency": (bare["env_us"] + bare["network_us"]) / our.us,
-        "plain_efficiency": (bare["env_us"] + bare["plain_network_us"]) / our.us,
-    }
-
-
-def _medians(rounds: Iterable[dict[str, float]]) -> dict[str, float]:
-    """Of the figures of some rounds."""
-    rounds = list(rounds)
-    return {key: median(figures[key] for figures in rounds) for key in rounds[0]}
