@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from fastmarl.errors import FastmarlError
 from fastmarl.spaces import flatten_struct
@@ -13,13 +14,6 @@ from fastmarl.spaces import flatten_struct
 
 class UnequalEpisodesError(FastmarlError):
     """The two runners returned different episodes, so comparing their speeds would say nothing."""
-
-    def __init__(self, where: str, theirs: str, ours: str):
-        super().__init__(where, theirs, ours)
-
-    def __str__(self) -> str:
-        where, theirs, ours = self.args
-        return f"not equal to RLlib's episodes: {where}: {theirs} / {ours}"
 
 
 def check_equal(theirs: list[MultiAgentEpisode], ours: list[MultiAgentEpisode]) -> None:
@@ -30,10 +24,10 @@ def check_equal(theirs: list[MultiAgentEpisode], ours: list[MultiAgentEpisode]) 
     """
     for number, (one, other) in enumerate(zip_longest(theirs, ours)):
         if one is None or other is None:
-            raise UnequalEpisodesError("episodes", str(len(theirs)), str(len(ours)))
+            raise _unequal("episodes", len(theirs), len(ours))
         for want, got in zip_longest(_content(one), _content(other), fillvalue=("nothing more", None)):
             if want != got:
-                raise UnequalEpisodesError(f"episode {number}, {want[0]}", _short(want), _short(got))
+                raise _unequal(f"episode {number}, {want[0]}", f"{want[1]!r:.80}", f"{got[1]!r:.80}")
 
 
 def check_alike(theirs: list[MultiAgentEpisode], ours: list[MultiAgentEpisode]) -> None:
@@ -45,15 +39,18 @@ def check_alike(theirs: list[MultiAgentEpisode], ours: list[MultiAgentEpisode]) 
     want, got = _forms(theirs), _forms(ours)
     for key in want | got:
         if want.get(key) != got.get(key):
-            raise UnequalEpisodesError(": ".join(key), f"{want.get(key)}", f"{got.get(key)}")
+            raise _unequal(": ".join(key), want.get(key), got.get(key))
+
+
+def _unequal(where: str, theirs: object, ours: object) -> UnequalEpisodesError:
+    return UnequalEpisodesError(f"not equal to RLlib's episodes: {where}: {theirs} / {ours}")
 
 
 def _forms(episodes: list[MultiAgentEpisode]) -> dict[tuple[str, str], set]:
     """(module, column) -> its dtypes and shapes of a row."""
     forms: dict[tuple[str, str], set] = {}
     for part in (part for episode in episodes for part in episode.agent_episodes.values()):
-        own = {name: getattr(part, name) for name in ("observations", "actions", "rewards")}
-        for name, column in {**own, **part.extra_model_outputs}.items():
+        for name, column in _columns(part, "observations", "actions", "rewards"):
             for path, leaf in flatten_struct(column.data):
                 form = (np.asarray(leaf).dtype.str, np.shape(leaf)[1:])
                 forms.setdefault((str(part.module_id), "/".join(map(str, (name, *path)))), set()).add(form)
@@ -69,9 +66,14 @@ def _content(episode: MultiAgentEpisode) -> Iterator[tuple[str, Any]]:
         yield at + "module", part.module_id
         yield at + "time", (part.t_started, part.t)
         yield at + "flags", (part.is_terminated, part.is_truncated)
-        own = {name: getattr(part, name) for name in ("observations", "actions", "rewards", "infos")}
-        for name, column in {**own, **part.extra_model_outputs}.items():
+        for name, column in _columns(part, "observations", "actions", "rewards", "infos"):
             yield at + name, (column.lookback, _comparable(column.data))
+
+
+def _columns(part: SingleAgentEpisode, *own: str) -> Iterator[tuple[str, Any]]:
+    """(name, RLlib's buffer) of its own columns of these names, and of what its module put out."""
+    yield from ((name, getattr(part, name)) for name in own)
+    yield from part.extra_model_outputs.items()
 
 
 def _comparable(data: Any) -> Any:
@@ -82,7 +84,3 @@ def _comparable(data: Any) -> Any:
     if isinstance(data, list | tuple):
         return [_comparable(value) for value in data]
     return type(data), repr(data)  # by repr, as nan is nan and 0.0 is not -0.0
-
-
-def _short(named: tuple[str, Any]) -> str:
-    return f"{named[1]!r:.80}"

@@ -5,7 +5,7 @@ import logging
 import random
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -36,16 +36,13 @@ class Timing:
         return 1e6 * self.sample / self.agent_steps
 
 
-class Pair:
+class Pair(AbstractContextManager["Pair"]):
     """RLlib's runner and ours, of the same case and from the same seed. Use it in a `with` statement."""
 
     def __init__(self, case: Case, ours: type[RLlibEnvRunner] = MultiAgentEnvRunner):
         self._case = case
         self.theirs = self._make(RLlibEnvRunner)
         self.ours = self._make(ours)
-
-    def __enter__(self) -> "Pair":
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.theirs.stop()
