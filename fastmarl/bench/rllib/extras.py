@@ -1,8 +1,8 @@
 """Beside the cases: how the time grows with the steps in a call, what the way to a learner costs, a PPO iteration."""
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -163,16 +163,6 @@ def measure_ppo(*, iterations: int = 3, ours: type[RLlibEnvRunner] = MultiAgentE
     with measuring(), ExitStack() as stack:
         turns = {name: partial(_iteration, _algorithm(kind, stack)) for name, kind in _classes(ours).items()}
         return _in_turn(turns, iterations)
-
-
-@contextmanager
-def local_ray() -> Iterator[None]:
-    """Ray in processes of its own, for as long as the `with` statement lasts."""
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _algorithm(runner_class: type[RLlibEnvRunner], stack: ExitStack) -> Algorithm:
