@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from multiprocessing import Pipe
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Any
 
 import fastmarl
@@ -31,8 +30,8 @@ class MissingError(ChildError):
     """What it needs is not installed in its Python."""
 
 
-class Child:
-    """A started `python -m peer_samplers MODULE SETTING`. Use it in a `with` statement: its processes are then ended.
+class Child(AbstractContextManager["Child"]):
+    """A started `python -m peer_samplers`. Use it in a `with` statement: its processes are then ended.
 
     Between its turns it and the processes it has started in its process group are stopped (SIGSTOP), so that those who
     wait busily take no time from the others.
@@ -44,23 +43,20 @@ class Child:
     """
 
     def __init__(self, python: str, module: str, setting: dict[str, Any]):
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  end() closes it
-        self._process = subprocess.Popen(
-            [python, "-m", "peer_samplers", module, json.dumps(setting)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(_paths(python))},
-            process_group=0,
-        )
-        self._unread = b""
+        self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115  end() closes it
+        self._pipe, its_end = Pipe()
+        with its_end:
+            self._process = subprocess.Popen(
+                [python, "-m", "peer_samplers", module, json.dumps(setting), str(its_end.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed,
+                stderr=self._printed,
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(_paths(python))},
+                pass_fds=[its_end.fileno()],
+                process_group=0,
+            )
 
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.end()
 
     def wait_until_ready(self, timeout: float) -> dict[str, Any]:
@@ -81,10 +77,8 @@ class Child:
             ChildError: it has failed, or has not answered in `timeout` seconds.
         """
         self._signal(signal.SIGCONT)
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # if it has ended, what it said last tells why
-            self._process.stdin.write(json.dumps({"warm": warm, "seconds": seconds}).encode() + b"\n")
-            self._process.stdin.flush()
+        with suppress(ConnectionError):  # if it has ended, what it said last tells why
+            self._pipe.send_bytes(json.dumps({"warm": warm, "seconds": seconds}).encode())
         answer = self._answer(timeout, "for its turn")
         self._signal(signal.SIGSTOP)
         return answer["agent_steps"] / answer["seconds"]
@@ -93,13 +87,11 @@ class Child:
         """Ask it to close, then end all that is left of it. Again: nothing."""
         from psutil import NoSuchProcess
 
-        if self._errors.closed:
+        if self._pipe.closed:
             return
         started = _descendants(self._process.pid)
         self._signal(signal.SIGCONT)
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
+        self._pipe.close()
         try:
             self._process.wait(SECONDS_TO_CLOSE)
         except subprocess.TimeoutExpired:
@@ -109,43 +101,32 @@ class Child:
             with suppress(NoSuchProcess):
                 process.kill()
         self._process.wait()
-        self._process.stdout.close()
-        self._errors.close()
+        self._printed.close()
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):  # nobody may be left in the group
             os.killpg(self._process.pid, number)
 
     def _answer(self, timeout: float, why: str) -> dict[str, Any]:
-        answer = json.loads(self._line(monotonic() + timeout, f"took more than {timeout:g} s {why}"))
+        deadline = monotonic() + timeout
+        while not self._pipe.poll(0.2):
+            if self._process.poll() is not None:  # processes that it has forked may hold its end open
+                raise ChildError(self._last_words())
+            if monotonic() > deadline:
+                raise ChildError(f"took more than {timeout:g} s {why}")
+        try:
+            answer = json.loads(self._pipe.recv_bytes())
+        except (EOFError, ConnectionError) as error:
+            raise ChildError(self._last_words()) from error
         if "missing" in answer:
             raise MissingError(f"{answer['missing']} is not installed")
         if "error" in answer:
             raise ChildError(_one_line(answer["error"]))
         return answer
 
-    def _line(self, deadline: float, too_late: str) -> bytes:
-        assert self._process.stdout is not None
-        file = self._process.stdout.fileno()
-        with selectors.DefaultSelector() as selector:
-            selector.register(file, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                if selector.select(timeout=0.2):
-                    read = os.read(file, 65_536)
-                    self._unread += read
-                    if not read:
-                        raise ChildError(self._last_words())
-                # Processes that it has forked may hold its stdout open.
-                elif self._process.poll() is not None:
-                    raise ChildError(self._last_words())
-                if monotonic() > deadline:
-                    raise ChildError(too_late)
-        line, _, self._unread = self._unread.partition(b"\n")
-        return line
-
     def _last_words(self) -> str:
-        self._errors.seek(0)
-        lines = [line for line in self._errors.read().splitlines() if line.strip()]
+        self._printed.seek(0)
+        lines = [line for line in self._printed.read().splitlines() if line.strip()]
         return _one_line(f"ended with exit code {self._process.wait()}: {lines[-1] if lines else 'it said nothing'}")
 
 

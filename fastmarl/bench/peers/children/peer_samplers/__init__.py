@@ -1,5 +1,5 @@
 """The samplers that `fastmarl bench peers` measures, on the same work: one file each, with one function, `build`.
 
 This package stands by itself, so that it runs in a peer's own virtual environment, where fastmarl is not installed.
-`python -m peer_samplers NAME` measures one, as told over its standard input; see `__main__.py`.
+`python -m peer_samplers` measures one of them, as told over a pipe; see `__main__.py`.
 """

@@ -1,13 +1,12 @@
-"""`python -m peer_samplers NAME SETTING`: a child of `fastmarl bench peers`. It speaks JSON, a line each.
+"""`python -m peer_samplers NAME SETTING FD`: a child of `fastmarl bench peers`. It speaks JSON, over the pipe FD.
 
 It says once how it is set up, `{"ready": {"config": ..., "versions": ...}}`, or why it can't be, `{"missing": PACKAGE}`
-or `{"error": TEXT}`. Then, for each line that it is told, `{"warm": SECONDS, "seconds": SECONDS}`, it samples so long
-and answers `{"agent_steps": N, "seconds": SECONDS}`. When its standard input ends, so does it.
+or `{"error": TEXT}`. Then, whenever it is told `{"warm": SECONDS, "seconds": SECONDS}`, it samples so long and answers
+`{"agent_steps": N, "seconds": SECONDS}`. When the pipe is closed, it ends.
 """
 
 import importlib.util
 import json
-import os
 import platform
 import sys
 import traceback
@@ -15,34 +14,31 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
+from multiprocessing.connection import Connection
 from time import perf_counter
-from typing import Any, TextIO
+from typing import Any
 
 SHOWN_VERSIONS = ("numpy", "torch", "gymnasium", "pettingzoo", "mpe2")  # beside the sampler's own
 CALLS_BEFORE = 1  # of collect(), until a sampler is ready: what is compiled or allocated once is so by then
 
 
-def main(name: str, setting: str) -> int:
-    channel = _own_stdout()
+def main(name: str, setting: str, fd: str) -> int:
+    pipe = Connection(int(fd))
     try:
         module, sampler = _build(name, json.loads(setting))
     except Exception as error:  # whatever a library raises is told, not lost
-        return _failed(channel, error)
-    _tell(channel, {"ready": {"config": sampler.config, "versions": _versions(module.DISTRIBUTION)}})
-    for line in sys.stdin:
-        try:
-            _tell(channel, _turn(sampler.collect, **json.loads(line)))
-        except Exception as error:
-            return _failed(channel, error)
+        return _failed(pipe, error)
+    _tell(pipe, {"ready": {"config": sampler.config, "versions": _versions(module.DISTRIBUTION)}})
+    with suppress(EOFError, ConnectionError):  # it is closed
+        while True:
+            pace = json.loads(pipe.recv_bytes())
+            try:
+                made = _turn(sampler.collect, **pace)
+            except Exception as error:
+                return _failed(pipe, error)
+            _tell(pipe, made)
     sampler.close()
     return 0
-
-
-def _own_stdout() -> TextIO:
-    """What libraries print goes to stderr from now on; the answers have the old stdout for themselves."""
-    channel = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    return channel
 
 
 def _build(name: str, setting: dict[str, Any]) -> tuple[Any, Any]:
@@ -78,18 +74,18 @@ def _versions(distribution: str) -> dict[str, str]:
     return {**versions, "python": platform.python_version()}
 
 
-def _failed(channel: TextIO, error: Exception) -> int:
+def _failed(pipe: Connection, error: Exception) -> int:
     traceback.print_exc()
     package = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and importlib.util.find_spec(package) is None:
-        _tell(channel, {"missing": package})
+        _tell(pipe, {"missing": package})
     else:
-        _tell(channel, {"error": f"{type(error).__name__}: {error}"})
+        _tell(pipe, {"error": f"{type(error).__name__}: {error}"})
     return 1
 
 
-def _tell(channel: TextIO, message: dict[str, Any]) -> None:
-    print(json.dumps(message), file=channel, flush=True)
+def _tell(pipe: Connection, message: dict[str, Any]) -> None:
+    pipe.send_bytes(json.dumps(message).encode())
 
 
 if __name__ == "__main__":
