@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 import fastmarl
-from peer_samplers.work import HIDDENS, TICKS, Sampler, Setting, make_env
+from peer_samplers.work import MODEL_CONFIG, TICKS, Sampler, Setting, make_env
 
 DISTRIBUTION = "fastmarl"
 
@@ -12,7 +12,7 @@ DISTRIBUTION = "fastmarl"
 def build(setting: Setting) -> Sampler:
     options: dict[str, Any] = {
         "num_envs_per_env_runner": setting.num_envs,
-        "model_config": {"fcnet_hiddens": [*HIDDENS], "fcnet_activation": "tanh", "vf_share_layers": True},
+        "model_config": MODEL_CONFIG,
     }
     if setting.num_workers:
         options |= {

@@ -1,6 +1,7 @@
 """RLlib's new API stack: its MultiAgentEnvRunner, or two of them as remote actors."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
 from ray.tune.registry import register_env
 
-from peer_samplers.work import HIDDENS, TICKS, Sampler, Setting, make_env
+from peer_samplers.work import MODEL_CONFIG, TICKS, Sampler, Setting, make_env
 
 DISTRIBUTION = "ray"
 
@@ -38,19 +39,15 @@ def build(setting: Setting) -> Sampler:
 
 
 def build_with(runner_class: type[MultiAgentEnvRunner], setting: Setting) -> Sampler:
-    logging.disable(logging.WARNING)
-    register_env("work", partial(rllib_env, setting.env))
-    config = _config(setting).env_runners(env_runner_cls=runner_class)
+    config = _with_module(config_of(setting)).env_runners(env_runner_cls=runner_class)
     told = {
         "runner": f"{runner_class.__module__}.{runner_class.__name__}",
-        "num_env_runners": setting.num_workers,
-        "num_envs_per_env_runner": setting.envs_per_worker,
+        **runners_of(setting),
         "module": "PPO's default, with values",
-        "model_config": {"fcnet_hiddens": [*HIDDENS], "fcnet_activation": "tanh", "vf_share_layers": True},
+        "model_config": MODEL_CONFIG,
     }
     if setting.num_workers:
-        start_ray(setting)
-        return _remote(config, told)
+        return remote_sampler(setting, {"config": config}, _sample, told)
     runner = runner_class(config=config)
 
     def collect() -> int:
@@ -65,38 +62,42 @@ def rllib_env(kind: str, config: dict) -> ParallelPettingZooEnv:
     return ParallelPettingZooEnv(make_env(kind))
 
 
-def start_ray(setting: Setting) -> None:
+def runners_of(setting: Setting) -> dict[str, int]:
+    """How many there are, and envs in each."""
+    return {"num_env_runners": setting.num_workers, "num_envs_per_env_runner": setting.envs_per_worker}
+
+
+def config_of(setting: Setting) -> PPOConfig:
+    """What both API stacks share."""
+    logging.disable(logging.WARNING)
+    register_env("work", partial(rllib_env, setting.env))
+    return PPOConfig().environment("work").env_runners(**runners_of(setting), rollout_fragment_length=TICKS)
+
+
+def _with_module(config: PPOConfig) -> PPOConfig:
+    module = RLModuleSpec(module_class=ModuleWithValues, model_config=DefaultModelConfig(**MODEL_CONFIG))
+    return (
+        config.multi_agent(policies={"p"}, policy_mapping_fn=lambda agent_id, episode, **kwargs: "p")
+        # A spec for all modules keeps their value heads; a single one is for inference only.
+        .rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={"p": module}))
+    )
+
+
+def remote_sampler(
+    setting: Setting, options: dict[str, Any], sample: Callable[[Any], list], told: dict[str, Any]
+) -> Sampler:
+    """Of an EnvRunnerGroup with these options, in actors; what `sample` makes each of them return has agent steps."""
     ray.init(
         num_cpus=setting.num_workers + 1,
         include_dashboard=False,
         log_to_driver=False,
         object_store_memory=OBJECT_STORE_BYTES,
     )
-
-
-def _config(setting: Setting) -> PPOConfig:
-    model = DefaultModelConfig(fcnet_hiddens=[*HIDDENS], fcnet_activation="tanh", vf_share_layers=True)
-    module = RLModuleSpec(module_class=ModuleWithValues, model_config=model)
-    return (
-        PPOConfig()
-        .environment("work")
-        .multi_agent(policies={"p"}, policy_mapping_fn=lambda agent_id, episode, **kwargs: "p")
-        # A spec for all modules keeps their value heads; a single one is for inference only.
-        .rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={"p": module}))
-        .env_runners(
-            num_env_runners=setting.num_workers,
-            num_envs_per_env_runner=setting.envs_per_worker,
-            rollout_fragment_length=TICKS,
-        )
-    )
-
-
-def _remote(config: PPOConfig, told: dict[str, Any]) -> Sampler:
-    runners = EnvRunnerGroup(config=config, local_env_runner=False)
+    runners = EnvRunnerGroup(**options, local_env_runner=False)
 
     def collect() -> int:
-        episodes_of_runners = runners.foreach_env_runner(_sample, local_env_runner=False)
-        return sum(episode.agent_steps() for episodes in episodes_of_runners for episode in episodes)
+        made = runners.foreach_env_runner(sample, local_env_runner=False)
+        return sum(part.agent_steps() for parts in made for part in parts)
 
     def close() -> None:
         runners.stop()

@@ -1,75 +1,47 @@
 """RLlib's old API stack: its RolloutWorker, or two of them as remote actors."""
 
-import logging
 from functools import partial
+from typing import Any
 
-import ray
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.ppo_torch_policy import PPOTorchPolicy
-from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.evaluation.rollout_worker import RolloutWorker
 from ray.rllib.policy.policy import PolicySpec
-from ray.tune.registry import register_env
 
-from peer_samplers.rllib import rllib_env, start_ray
-from peer_samplers.work import HIDDENS, TICKS, Sampler, Setting, make_env
+from peer_samplers.rllib import config_of, remote_sampler, rllib_env, runners_of
+from peer_samplers.work import MODEL_CONFIG, Sampler, Setting, make_env
 
 DISTRIBUTION = "ray"
 
 
 def build(setting: Setting) -> Sampler:
-    logging.disable(logging.WARNING)
-    register_env("work", partial(rllib_env, setting.env))
-    model = {"fcnet_hiddens": [*HIDDENS], "fcnet_activation": "tanh", "vf_share_layers": True}
-    config = _config(setting, model)
-    told = {
-        "runner": "RolloutWorker",
-        "num_env_runners": setting.num_workers,
-        "num_envs_per_env_runner": setting.envs_per_worker,
-        "policy": "PPOTorchPolicy",
-        "model": model,
+    options: dict[str, Any] = {
+        "env_creator": partial(rllib_env, setting.env),
+        "default_policy_class": PPOTorchPolicy,
+        "config": _config(setting),
     }
-    make = partial(rllib_env, setting.env)
-    if not setting.num_workers:
-        worker = RolloutWorker(env_creator=make, default_policy_class=PPOTorchPolicy, config=config)
+    told = {"runner": "RolloutWorker", **runners_of(setting), "policy": "PPOTorchPolicy", "model": MODEL_CONFIG}
+    if setting.num_workers:
+        return remote_sampler(setting, options, lambda worker: [worker.sample()], told)
+    worker = RolloutWorker(**options)
 
-        def collect() -> int:
-            steps = worker.sample().agent_steps()
-            worker.get_metrics()
-            return steps
+    def collect() -> int:
+        steps = worker.sample().agent_steps()
+        worker.get_metrics()
+        return steps
 
-        return Sampler(collect, told, worker.stop)
-    start_ray(setting)
-    workers = EnvRunnerGroup(
-        env_creator=make, default_policy_class=PPOTorchPolicy, config=config, local_env_runner=False
-    )
-
-    def collect_remotely() -> int:
-        batches = workers.foreach_env_runner("sample", local_env_runner=False)
-        return sum(batch.agent_steps() for batch in batches)
-
-    def close() -> None:
-        workers.stop()
-        ray.shutdown()
-
-    return Sampler(collect_remotely, told, close)
+    return Sampler(collect, told, worker.stop)
 
 
-def _config(setting: Setting, model: dict) -> PPOConfig:
+def _config(setting: Setting) -> PPOConfig:
     env = make_env(setting.env)
     agent = env.possible_agents[0]
     policy = PolicySpec(PPOTorchPolicy, env.observation_space(agent), env.action_space(agent))
     return (
-        PPOConfig()
+        config_of(setting)
         .api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
-        .environment("work")
         .framework("torch")
-        .training(model=model)
+        .training(model=MODEL_CONFIG)
         .multi_agent(policies={"p": policy}, policy_mapping_fn=lambda agent_id, *args, **kwargs: "p")
-        .env_runners(
-            num_env_runners=setting.num_workers,
-            num_envs_per_env_runner=setting.envs_per_worker,
-            rollout_fragment_length=TICKS,
-            batch_mode="truncate_episodes",
-        )
+        .env_runners(batch_mode="truncate_episodes")
     )

@@ -17,6 +17,7 @@ MAX_CYCLES = 25
 OBSERVATION_SIZE = 18
 ACTIONS = 5
 HIDDENS = (64, 64)
+MODEL_CONFIG: dict[str, Any] = {"fcnet_hiddens": [*HIDDENS], "fcnet_activation": "tanh", "vf_share_layers": True}
 TICKS = 64  # steps of every env in one call of collect()
 
 torch.set_num_threads(1)  # for everybody: the networks are too small for more
