@@ -94,12 +94,6 @@ class FreeEnv(ParallelEnv):
             {agent: {} for agent in ids},
         )
 
-    def render(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
 
 def spread() -> Any:
     return simple_spread_v3.parallel_env(N=AGENTS, max_cycles=MAX_CYCLES, continuous_actions=False)
