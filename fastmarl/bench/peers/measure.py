@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,57 +43,32 @@ def measure_setting(
     """
     entries = (*HALVES, *samplers)
     results: dict[str, dict[str, Any]] = {entry.name: {"peer": entry.name} for entry in entries}
-    with ExitStack() as stack:
-        children: dict[str, Child] = {}
-        for some in _batches(entries, STARTED_AT_ONCE):
-            progress(f"{setting}: starting {', '.join(entry.name for entry in some)}")
-            started = {
-                entry.name: stack.enter_context(Child(python_of[entry.name], entry.module, asdict(setting)))
-                for entry in some
-            }
-            children |= _ready(started, results, pace)
-        _take_turns(setting, children, results, pace, progress)
-    return {**asdict(setting), "rounds": pace.rounds, "seconds": pace.seconds, "results": [*results.values()]}
+    speeds: dict[str, list[float]] = {entry.name: [] for entry in entries}
+    running: dict[str, Child] = {}
 
-
-def _ready(started: dict[str, Child], results: dict[str, dict[str, Any]], pace: Pace) -> dict[str, Child]:
-    """Those that are; the results of the others say why they aren't."""
-    ready = {}
-    for name, child in started.items():
+    @contextmanager
+    def who_fails_leaves(name: str) -> Iterator[None]:
         try:
-            results[name] |= child.wait_until_ready(pace.start_timeout)
-            ready[name] = child
+            yield
         except ChildError as error:
-            results[name] |= _unmeasured(error)
-            child.end()
-    return ready
+            results[name] |= {"status": MISSING if isinstance(error, MissingError) else FAILED, "error": str(error)}
+            running.pop(name).end()
 
-
-def _take_turns(
-    setting: Setting,
-    children: dict[str, Child],
-    results: dict[str, dict[str, Any]],
-    pace: Pace,
-    progress: Callable[[str], None],
-) -> None:
-    """Who fails has no further turn, and no figures."""
-    speeds: dict[str, list[float]] = {name: [] for name in children}
-    for i in range(pace.rounds):
-        for name, child in [*children.items()]:
-            progress(f"{setting}: round {i + 1} of {pace.rounds}, {name}")
-            try:
-                speeds[name].append(child.turn(pace.warm, pace.seconds, pace.turn_timeout))
-            except ChildError as error:
-                results[name] |= _unmeasured(error)
-                children.pop(name).end()
-    for name in children:
+    with ExitStack() as stack:
+        for first in range(0, len(entries), STARTED_AT_ONCE):
+            some = entries[first : first + STARTED_AT_ONCE]
+            progress(f"{setting}: starting {', '.join(entry.name for entry in some)}")
+            for entry in some:
+                child = Child(python_of[entry.name], entry.module, asdict(setting))
+                running[entry.name] = stack.enter_context(child)
+            for entry in some:
+                with who_fails_leaves(entry.name):
+                    results[entry.name] |= running[entry.name].wait_until_ready(pace.start_timeout)
+        for i in range(pace.rounds):
+            for name, child in [*running.items()]:
+                progress(f"{setting}: round {i + 1} of {pace.rounds}, {name}")
+                with who_fails_leaves(name):
+                    speeds[name].append(child.turn(pace.warm, pace.seconds, pace.turn_timeout))
+    for name in running:
         results[name] |= {"status": MEASURED, "agent_steps_per_second": speeds[name]}
-
-
-def _unmeasured(error: ChildError) -> dict[str, str]:
-    return {"status": MISSING if isinstance(error, MissingError) else FAILED, "error": str(error)}
-
-
-def _batches(entries: Iterable[Entry], size: int) -> list[list[Entry]]:
-    entries = list(entries)
-    return [entries[i : i + size] for i in range(0, len(entries), size)]
+    return {**asdict(setting), "rounds": pace.rounds, "seconds": pace.seconds, "results": [*results.values()]}
