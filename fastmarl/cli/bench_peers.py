@@ -6,15 +6,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fastmarl.bench.peers.entries import (
-    ENV_KINDS,
-    SAMPLERS,
-    STANDARD_ENVS,
-    STANDARD_WORKERS,
-    pythons,
-    samplers_named,
-    settings,
-)
+from fastmarl.bench.peers.entries import ENV_KINDS, SAMPLERS, pythons, samplers_named, settings
 from fastmarl.bench.peers.measure import Pace, measure_setting
 from fastmarl.bench.peers.report import LEGEND, draw, order, setups, tables
 from fastmarl.bench.records import Row
@@ -37,9 +29,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--envs-folder", type=Path, metavar="FOLDER", help="of virtual environments, by name of a peer")
     parser.add_argument("--env", nargs="+", choices=[*ENV_KINDS], default=[*ENV_KINDS], help="default: both")
-    parser.add_argument("--envs", nargs="+", type=positive, default=[*STANDARD_ENVS], help="default %(default)s")
+    parser.add_argument("--envs", nargs="+", type=positive, default=[1, 8, 32], help="default %(default)s")
     parser.add_argument(
-        "--workers", nargs="+", type=natural, default=[*STANDARD_WORKERS], help="0: one process (default %(default)s)"
+        "--workers", nargs="+", type=natural, default=[0, 2], help="0: one process (default %(default)s)"
     )
     add_pace(parser, rounds=pace.rounds, duration=pace.seconds)
     for name in ("start_timeout", "turn_timeout"):

@@ -26,10 +26,7 @@ class Entry:
 
 
 OURS = "fastmarl"
-RLLIB = "rllib"
-ENVIRONMENT = Entry("environment", "bare environments", "environment")
-NETWORK = Entry("network", "bare network", "network")
-HALVES = (ENVIRONMENT, NETWORK)
+HALVES = (Entry("environment", "bare environments", "environment"), Entry("network", "bare network", "network"))
 SAMPLERS = (
     Entry(OURS, "fastmarl", "fastmarl_runner"),
     Entry("fastmarl-rllib", "fastmarl.rllib, in RLlib", "fastmarl_rllib"),
@@ -38,8 +35,8 @@ SAMPLERS = (
     Entry("sample-factory", "Sample Factory", "sample_factory"),
     Entry("tianshou", "Tianshou", "tianshou"),
     Entry("torchrl", "TorchRL", "torchrl"),
-    Entry(RLLIB, "RLlib MultiAgentEnvRunner", "rllib"),
-    Entry("rllib-old", "RLlib RolloutWorker", "rllib_old", shared_environment=RLLIB),
+    Entry("rllib", "RLlib MultiAgentEnvRunner", "rllib"),
+    Entry("rllib-old", "RLlib RolloutWorker", "rllib_old", shared_environment="rllib"),
 )
 TITLES = {entry.name: entry.title for entry in (*HALVES, *SAMPLERS)}
 OWN_PYTHON = (OURS, "fastmarl-rllib", *(entry.name for entry in HALVES))
@@ -59,8 +56,6 @@ class Setting:
 
 
 ENV_KINDS = {"spread": "simple_spread_v3", "free": "an environment that costs nothing"}
-STANDARD_ENVS = (1, 8, 32)
-STANDARD_WORKERS = (0, 2)
 
 
 def settings(env_kinds: Sequence[str], num_envs: Iterable[int], num_workers: Iterable[int]) -> list[Setting]:
