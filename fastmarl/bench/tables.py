@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 Columns = Mapping[str, tuple[str, str]]  # key of a figure -> (heading, format)
@@ -31,10 +32,13 @@ class Table:
 
     def as_text(self) -> str:
         """The table in plain text."""
-        heading = _stacked(self.heading)
-        widths = [max(map(len, column)) for column in zip(*heading, *self.rows, strict=True)]
-        rule = ["-" * (sum(widths) + 2 * (len(widths) - 1))] if heading else []
-        lines = [*(_line(row, widths) for row in heading), *rule, *(_line(row, widths) for row in self.rows)]
+        upwards = (text.split("\n")[::-1] for text in self.heading)  # so that all columns end in the last line
+        heading = [*zip_longest(*upwards, fillvalue="")][::-1]
+        first, *others = [max(map(len, column)) for column in zip(*heading, *self.rows, strict=True)]
+        form = "  ".join([f"{{:{first}}}", *(f"{{:>{width}}}" for width in others)])
+        lines = [form.format(*row).rstrip() for row in (*heading, *self.rows)]
+        if heading:
+            lines.insert(len(heading), "-" * (first + sum(2 + width for width in others)))
         return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
 
     def as_markdown(self) -> str:
@@ -47,17 +51,3 @@ class Table:
 
 def _in_a_cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def _stacked(heading: Sequence[str]) -> list[list[str]]:
-    """The lines of a heading, all columns ending in the last one."""
-    columns = [text.split("\n") for text in heading]
-    height = max(map(len, columns), default=0)
-    return [list(line) for line in zip(*([""] * (height - len(c)) + c for c in columns), strict=True)]
-
-
-def _line(texts: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = (
-        text.rjust(width) if i else text.ljust(width) for i, (text, width) in enumerate(zip(texts, widths, strict=True))
-    )
-    return "  ".join([first, *others]).rstrip()
