@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,27 +35,23 @@ def order(row: Row) -> tuple:
     return [*TITLES].index(row["series"]), row["size"]
 
 
-def by_name(figures: Figures) -> dict[str, list[Row]]:
-    """Name of a series -> its rows; the only section is "series"."""
-    of_series: dict[str, list[Row]] = {}
-    for row in figures["series"]:
-        of_series.setdefault(row["series"], []).append(row)
-    return of_series
-
-
 def tables(figures: Figures) -> list[Table]:
-    """One for each series; times in microseconds."""
-    return [Table.of("", {"size": (TITLES[name], ",d"), **COLUMNS}, rows) for name, rows in by_name(figures).items()]
+    """One for each series, which are the only section; times in microseconds."""
+    return [Table.of("", {"size": (TITLES[name], ",d"), **COLUMNS}, rows) for name, rows in _by_name(figures)]
 
 
 def draw(figures: Figures, path: Path) -> None:
     """Agent steps per second of runner and bare loop for each series, with the relative speed at each point."""
-    series = by_name(figures)
+    series = _by_name(figures)
     columns = min(2, len(series))
     lines = -(-len(series) // columns)
     with picture(path, 5 * columns, 3.4 * lines) as figure:
-        for place, (name, of_series) in enumerate(series.items(), start=1):
+        for place, (name, of_series) in enumerate(series, start=1):
             _draw_series(figure.add_subplot(lines, columns, place), name, of_series)
+
+
+def _by_name(figures: Figures) -> list[tuple[str, list[Row]]]:
+    return [(name, [*rows]) for name, rows in groupby(figures["series"], itemgetter("series"))]
 
 
 def _draw_series(axes: Any, name: str, rows: list[Row]) -> None:

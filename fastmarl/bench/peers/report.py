@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +77,7 @@ def tables(figures: Figures) -> list[Table]:
 
 def _by_table(figures: Figures) -> list[list[Row]]:
     """Settings, the only section, that differ in the number of envs alone."""
-    grouped: dict[tuple, list[Row]] = {}
-    for measured in figures["settings"]:
-        grouped.setdefault((measured["env"], measured["num_workers"]), []).append(measured)
-    return [*grouped.values()]
+    return [[*of_table] for _, of_table in groupby(figures["settings"], itemgetter("env", "num_workers"))]
 
 
 def _title(measured: Row) -> str:
