@@ -8,7 +8,7 @@
 import gymnasium as gym
 import mpe2.simple_spread_v3
 import pytest
-from rates import note_rates
+from rates import note_rates, timed
 from support.gridworld import PlainGridWorld
 
 import fastmarl
@@ -62,8 +62,7 @@ ORIGINALS = {
 def bench_bare_batch(benchmark, kind, num_envs):
     batch = env_creator(f"fastmarl.{kind}")(EnvContext(KINDS[kind], 0, 0, num_envs))
     bare = bare_envs([batch], 0, 0.0)
-    benchmark.pedantic(bare.run, rounds=9, warmup_rounds=1)
-    note_rates(benchmark, bare.agent_steps)
+    timed(benchmark, bare.run, bare.agent_steps, rounds=9)
     assert bare.agent_steps > num_envs
 
 
@@ -71,8 +70,7 @@ def bench_bare_batch(benchmark, kind, num_envs):
 @pytest.mark.parametrize("kind", KINDS)
 def bench_bare_original(benchmark, kind):
     bare = bare_envs([ORIGINALS[kind](KINDS[kind])], 0, 0.0)
-    benchmark.pedantic(bare.run, rounds=9, warmup_rounds=1)
-    note_rates(benchmark, bare.agent_steps)
+    timed(benchmark, bare.run, bare.agent_steps, rounds=9)
     assert bare.agent_steps > 1
 
 

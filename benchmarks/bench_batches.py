@@ -7,7 +7,7 @@ pytest benchmarks/bench_batches.py --benchmark-group-by=group --benchmark-column
 
 import numpy as np
 import pytest
-from rates import note_rates
+from rates import timed
 
 import fastmarl
 from fastmarl.batches import add_aligned_gae, add_gae, aligned, columns, sequences
@@ -57,9 +57,7 @@ BATCHES = {
 @pytest.mark.benchmark(group="a batch of 19,200 agent steps")
 @pytest.mark.parametrize("name", BATCHES)
 def bench_batch(benchmark, episodes, name):
-    batches = benchmark.pedantic(BATCHES[name], args=(episodes,), rounds=20, warmup_rounds=2)
-    batch = batches["default_policy"]
-    note_rates(benchmark, AGENT_STEPS)
+    batch = timed(benchmark, lambda: BATCHES[name](episodes), AGENT_STEPS)["default_policy"]
     mask = batch.get("loss_mask", batch.get("active"))
     assert (len(batch["rewards"]) if mask is None else mask.sum()) == AGENT_STEPS
     paid = batch["rewards"] if mask is None else batch["rewards"][mask]

@@ -7,7 +7,7 @@
 
 import pytest
 from policies import NoPolicy
-from rates import note_rates
+from rates import timed
 
 import fastmarl
 from fastmarl.bench.efficiency_table import ReadyDicts
@@ -25,12 +25,6 @@ def make_runner(agents, envs, **options):
             **options,
         )
     )
-
-
-def timed(benchmark, function, agent_steps, rounds=20):
-    result = benchmark.pedantic(function, rounds=rounds, warmup_rounds=2)
-    note_rates(benchmark, agent_steps)
-    return result
 
 
 def steps_in(episodes):
