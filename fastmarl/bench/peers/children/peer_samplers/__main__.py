@@ -19,7 +19,6 @@ from time import perf_counter
 from typing import Any
 
 SHOWN_VERSIONS = ("numpy", "torch", "gymnasium", "pettingzoo", "mpe2")  # beside the sampler's own
-CALLS_BEFORE = 1  # of collect(), until a sampler is ready: what is compiled or allocated once is so by then
 
 
 def main(name: str, setting: str, fd: str) -> int:
@@ -48,8 +47,7 @@ def _build(name: str, setting: dict[str, Any]) -> tuple[Any, Any]:
 
     module = importlib.import_module(f"peer_samplers.{name}")
     sampler = module.build(Setting(**setting))
-    for _ in range(CALLS_BEFORE):
-        sampler.collect()
+    sampler.collect()  # what is compiled or allocated once is so by then
     return module, sampler
 
 
