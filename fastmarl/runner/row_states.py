@@ -1,39 +1,32 @@
 """The rows of running episodes as plain data: all that a module's next answers, and the next chunks, need of them."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from fastmarl.acting.recurrent_state import LaneState
+from fastmarl.acting.policies import Policy
 from fastmarl.columns import Recorded
-from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.errors import ConfigError
 from fastmarl.record.block import Block, Key
 from fastmarl.record.lanes import LaneTable
-from fastmarl.spaces import Index, Leaf, RowLayout
+from fastmarl.spaces import Index, Leaf
 from fastmarl.states import check_keys, column_of, whole_number
 
 COLUMNS = {"agent": np.int64, "env_t": np.int32, "reward": np.float64}  # of all rows
 PARTS = (*COLUMNS, "obs", "raw_obs", "n_acted", "weights_seq_no", "outputs", "recurrent", "connectors")
 
 
-class LaneMemory(NamedTuple):
-    """Where a module's memory of each lane is."""
-
-    recurrent: LaneState | None
-    connectors: ModuleConnectors
-
-
-def rows_state(block: Block, n_acted: int, numbers: np.ndarray, memory: LaneMemory) -> dict[str, Any]:
+def rows_state(policy: Policy, block: Block, n_acted: int, numbers: np.ndarray) -> dict[str, Any]:
     """The rows of some agents, in their order, at the end of a call.
 
     Args:
-        block: of the module.
-        n_acted: so many of its rows have been acted upon.
+        policy: the module's.
+        block: its rows.
+        n_acted: so many of them have been acted upon.
         numbers: by lane, the agent's number; -1 for those that are left out.
-        memory: of lanes.
     """
+    recurrent = policy.inference.lane_state
     number_R = numbers[block.lane_R[: block.rows.n]]
     rows = np.flatnonzero(number_R >= 0)
     acted = rows[rows < n_acted]
@@ -47,8 +40,8 @@ def rows_state(block: Block, n_acted: int, numbers: np.ndarray, memory: LaneMemo
         "n_acted": len(acted),
         "weights_seq_no": block.seq_no_R[acted],
         "outputs": [[_plain_key(key), column[acted]] for key, column in block.outputs.items()],
-        "recurrent": [] if memory.recurrent is None else memory.recurrent.of(lanes),
-        "connectors": memory.connectors.of_lanes(lanes),
+        "recurrent": [] if recurrent is None else recurrent.of(lanes),
+        "connectors": policy.connectors.of_lanes(lanes),
     }
 
 
@@ -62,11 +55,9 @@ class ModuleRowsState:
     """What `rows_state()` has given, looked at as a whole.
 
     Args:
-        module_id: for errors.
+        policy: the module's, with which it is to go on.
         state: see there.
         n_agents: agents have numbers below it.
-        layout, raw_layout: of the module's blocks.
-        memory: of lanes.
 
     Attributes:
         agents: int64, the numbers of those that have rows, ascending.
@@ -77,16 +68,9 @@ class ModuleRowsState:
         ConfigError: it does not fit the module, or is damaged.
     """
 
-    def __init__(
-        self,
-        module_id: str,
-        state: Any,
-        n_agents: int,
-        layout: RowLayout,
-        raw_layout: RowLayout | None,
-        memory: LaneMemory,
-    ):
-        self._what = what = f"the rows of module {module_id!r}"
+    def __init__(self, policy: Policy, state: Any, n_agents: int):
+        self._policy = policy
+        self._what = what = f"the rows of module {policy.module_id!r}"
         check_keys(what, state, PARTS)
         n = _n_rows(what, state["agent"])
         self._columns = {name: column_of(f"{what}: {name}", state[name], n, dtype) for name, dtype in COLUMNS.items()}
@@ -101,15 +85,18 @@ class ModuleRowsState:
         if self.n_acted > n or not is_last[self.n_acted :].all():
             raise ConfigError(f"{what}: n_acted={self.n_acted} does not fit its {n} rows")
         self._is_last = is_last
-        self._obs = self._leaves("obs", state["obs"], layout.leaves, n)
-        self._raw_obs = self._leaves("raw_obs", state["raw_obs"], [] if raw_layout is None else raw_layout.leaves, n)
+        connectors, recurrent = policy.connectors, policy.inference.lane_state
+        raw_leaves = () if connectors.raw_layout is None else connectors.raw_layout.leaves
+        self._obs = self._leaves("obs", state["obs"], connectors.recorded_layout.leaves, n)
+        self._raw_obs = self._leaves("raw_obs", state["raw_obs"], raw_leaves, n)
         self._seq_nos = column_of(f"{what}: weights_seq_no", state["weights_seq_no"], self.n_acted, np.int64)
         self._outputs = self._checked_outputs(state["outputs"])
-        self._recurrent = self._checked_recurrent(state["recurrent"], memory.recurrent)
-        memory.connectors.check_of_lanes(len(self.agents), state["connectors"])
+        initial = [] if recurrent is None else recurrent.initial
+        self._recurrent = self._leaves("recurrent", state["recurrent"], initial, len(self.agents))
+        connectors.check_of_lanes(len(self.agents), state["connectors"])
         self._connectors = state["connectors"]
 
-    def put(self, block: Block, table: LaneTable, lanes: np.ndarray, memory: LaneMemory) -> None:
+    def put(self, block: Block, table: LaneTable, lanes: np.ndarray) -> None:
         """Fill a new block of the module.
 
         Args:
@@ -136,11 +123,12 @@ class ModuleRowsState:
         table.row_L[own] = self.last_rows
         table.count_L[own] = np.bincount(agent_R, minlength=len(lanes))[self.agents]
         table.lookback_L[own] = table.count_L[own] - 1
-        if memory.recurrent is not None:
-            memory.recurrent.put(own, self._recurrent)
-        memory.connectors.put_of_lanes(own, len(table.row_L), self._connectors)
+        recurrent = self._policy.inference.lane_state
+        if recurrent is not None:
+            recurrent.put(own, self._recurrent)
+        self._policy.connectors.put_of_lanes(own, len(table.row_L), self._connectors)
 
-    def _leaves(self, name: str, given: Any, leaves: Sequence[Leaf], n: int) -> list[np.ndarray]:
+    def _leaves(self, name: str, given: Any, leaves: Sequence[Leaf | np.ndarray], n: int) -> list[np.ndarray]:
         what = f"{self._what}: {name}"
         arrays = _checked_list(what, given, len(leaves))
         return [column_of(what, array, n, leaf.dtype, leaf.shape) for array, leaf in zip(arrays, leaves, strict=True)]
@@ -154,12 +142,6 @@ class ModuleRowsState:
                 raise ConfigError(f"{what} must be arrays of numbers, got {type(values).__name__}")
             outputs[_key(what, plain)] = column_of(what, values, self.n_acted, values.dtype, values.shape[1:])
         return outputs
-
-    def _checked_recurrent(self, given: Any, recurrent: LaneState | None) -> list[np.ndarray]:
-        what, leaves = f"{self._what}: recurrent", [] if recurrent is None else recurrent.initial
-        arrays = _checked_list(what, given, len(leaves))
-        n = len(self.agents)
-        return [column_of(what, array, n, leaf.dtype, leaf.shape) for array, leaf in zip(arrays, leaves, strict=True)]
 
 
 def _n_rows(what: str, agents: Any) -> int:

@@ -4,7 +4,7 @@ An agent is named by its number: its place among all agents of all these episode
 """
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,15 @@ from fastmarl.acting.policies import MappingFn, Policies
 from fastmarl.episodes.log import EpisodeLog
 from fastmarl.errors import ConfigError
 from fastmarl.record.store import INACTIVE
-from fastmarl.runner.row_states import LaneMemory, ModuleRowsState, rows_state
+from fastmarl.runner.row_states import ModuleRowsState, rows_state
 from fastmarl.states import check_keys, check_mapping, column_of, whole_number
 
 OF_AGENTS = {"t_started": ("t_started_L", np.int64), "return": ("return_L", np.float64), "steps": ("steps_L", np.int64)}
-COUNTS = ("env_index", "env_t", "env_t_started", "lookback", "env_states_from")
+COUNTS = ("env_t_started", "lookback", "env_states_from")
 BY_AGENT = {"early_rewards": float, "agent_returns": float, "agent_steps": int}
 OF_EPISODES = (
-    "id_", *COUNTS, "duration_s", "reset_seed", "agent_ids", "acting", "finished", *BY_AGENT, "module_of",
-    "module_returns", "custom_data", "infos", "env_states",
+    "id_", "env_index", "env_t", *COUNTS, "duration_s", "reset_seed", "agent_ids", "acting", "finished", *BY_AGENT,
+    "module_of", "module_returns", "custom_data", "infos", "env_states",
 )  # fmt: skip
 MOST_STEPS = 2**31 - 2
 
@@ -34,7 +34,7 @@ def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[in
     numbers[lanes] = np.arange(len(lanes))
     modules = {
         store.module_ids[module]: rows_state(
-            store.blocks[module], store.acting_from[module], numbers, _memory(policies, module)
+            policies.at(module), store.blocks[module], store.acting_from[module], numbers
         )
         for module in store.active
     }
@@ -53,17 +53,13 @@ def _episode_state(log: EpisodeLog, env_index: int) -> dict[str, Any]:
         "id_": record.id_,
         "env_index": env_index,
         "env_t": env.env_t,
-        "env_t_started": record.env_t_started,
-        "lookback": record.lookback,
-        "env_states_from": record.env_states_from,
+        **{name: getattr(record, name) for name in COUNTS},
         "duration_s": time.perf_counter() - record.started_at,
         "reset_seed": None if record.reset_seed < 0 else record.reset_seed,
         "agent_ids": [table.agent_ids[lane] for lane in record.lanes],
         "acting": [places[lane] for lane in env.acting()],
         "finished": list(record.finished),
-        "early_rewards": dict(record.early_rewards),
-        "agent_returns": dict(record.agent_returns),
-        "agent_steps": dict(record.agent_steps),
+        **{name: dict(getattr(record, name)) for name in BY_AGENT},
         "module_of": {agent: ids[module] for agent, module in record.module_of.items()},
         "module_returns": {ids[module]: total for module, total in record.module_returns.items()},
         "custom_data": record.custom_data,
@@ -87,10 +83,10 @@ class EpisodesState:
         ConfigError: it does not fit these, or is damaged.
     """
 
-    def __init__(self, state: Any, log: EpisodeLog, policies: Policies, *, in_arrays: bool):
-        check_keys("the running episodes", state, ("episodes", "agents", "modules"))
+    def __init__(self, state: Mapping[str, Any], log: EpisodeLog, policies: Policies, *, in_arrays: bool):
         if not isinstance(state["episodes"], list):
             raise ConfigError(f"the running episodes must be a list, got {type(state['episodes']).__name__}")
+        self._log, self._policies = log, policies
         self._modules = policies.indices()
         self._episodes = [self._checked_episode(episode) for episode in state["episodes"]]
         self.env_indices: list[int] = [episode["env_index"] for episode in self._episodes]
@@ -99,25 +95,21 @@ class EpisodesState:
             raise ConfigError(f"running episodes must be of different envs below {n_envs}, got {self.env_indices}")
         for episode in self._episodes:
             log.check_states(episode["env_index"], episode["env_states"])
-        self._n_agents = n = sum(len(episode["agent_ids"]) for episode in self._episodes)
+        self._ends = np.cumsum([len(episode["agent_ids"]) for episode in self._episodes], dtype=np.int64)
+        n = int(self._ends[-1]) if self._episodes else 0
         check_keys("the agents of running episodes", state["agents"], OF_AGENTS)
         self._of_agents = {
             array: column_of(f"{name} of agents", state["agents"][name], n, dtype)
             for name, (array, dtype) in OF_AGENTS.items()
         }
         check_mapping("the rows of running episodes", state["modules"])
-        self._rows = {
-            self._index_of(module_id): ModuleRowsState(
-                module_id, rows, n, *log.store.layouts_of(self._index_of(module_id)),
-                _memory(policies, self._index_of(module_id)),
-            )
-            for module_id, rows in state["modules"].items()
-        }  # fmt: skip
-        self._module_of_agents = self._checked_agents(in_arrays)
+        rows_of = {self._index_of(module_id): rows for module_id, rows in state["modules"].items()}
+        self._rows = {module: ModuleRowsState(policies.at(module), rows, n) for module, rows in rows_of.items()}
+        self._module_of_agents = self._checked_agents(n, in_arrays)
 
-    def put(self, log: EpisodeLog, policies: Policies, mapping_fn: MappingFn | None) -> None:
-        """Have the episodes go on in a log that has none, with the policies."""
-        store, table = log.store, log.store.table
+    def put(self, mapping_fn: MappingFn | None) -> None:
+        """Have the episodes go on in the log, which has none."""
+        log, store, table = self._log, self._log.store, self._log.store.table
         lanes = table.take_lanes([agent for episode in self._episodes for agent in episode["agent_ids"]])
         table.module_L[lanes] = self._module_of_agents
         for array, values in self._of_agents.items():
@@ -125,26 +117,27 @@ class EpisodesState:
         for module, rows in self._rows.items():
             if store.blocks[module] is INACTIVE:
                 store.activate(module)
-            rows.put(store.blocks[module], table, lanes, _memory(policies, module))
+            rows.put(store.blocks[module], table, lanes)
             store.acting_from[module] = rows.n_acted
         log.open_episodes(self.env_indices)
-        policies.begin_episodes(self.env_indices, mapping_fn)
-        first = 0
-        for episode in self._episodes:
-            end = first + len(episode["agent_ids"])
-            self._put_episode(episode, lanes[first:end].tolist(), log)
-            first = end
+        self._policies.begin_episodes(self.env_indices, mapping_fn)
+        for episode, own in self._by_episode(lanes):
+            self._put_episode(episode, own.tolist())
         store.begin_actions()
-        policies.end_evaluation()  # modules that were woken are in that mode
+        self._policies.end_evaluation()  # modules that were woken are in that mode
 
-    def _put_episode(self, episode: dict[str, Any], lanes: list[int], log: EpisodeLog) -> None:
-        table, env_index = log.store.table, episode["env_index"]
+    def _by_episode(self, values: np.ndarray) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+        """Each episode with its agents' part of an array."""
+        return zip(self._episodes, np.split(values, self._ends)[:-1], strict=True)
+
+    def _put_episode(self, episode: dict[str, Any], lanes: list[int]) -> None:
+        log, table, env_index = self._log, self._log.store.table, episode["env_index"]
         table.env_L[lanes] = env_index
         record, env = table.record(env_index), table.envs[env_index]
         record.id_ = episode["id_"]
         record.started_at = time.perf_counter() - episode["duration_s"]
         record.reset_seed = -1 if episode["reset_seed"] is None else episode["reset_seed"]
-        for name in ("env_t_started", "lookback", "env_states_from"):
+        for name in COUNTS:
             setattr(record, name, episode[name])
         record.lanes += lanes
         record.finished.update(dict.fromkeys(episode["finished"], -1))
@@ -174,10 +167,10 @@ class EpisodesState:
         check_keys("a running episode", episode, OF_EPISODES)
         if not isinstance(episode["id_"], str) or not isinstance(episode["custom_data"], dict):
             raise ConfigError("a running episode must have a string as id_ and a dict as custom_data")
-        for name in COUNTS:
+        for name in ("env_index", "env_t", *COUNTS):
             if whole_number(f"{name} of an episode", episode[name]) > MOST_STEPS:
                 raise ConfigError(f"{name} of an episode must be at most {MOST_STEPS}, got {episode[name]}")
-        if max(episode["env_t_started"], episode["env_states_from"], episode["lookback"]) > episode["env_t"]:
+        if max(episode[name] for name in COUNTS) > episode["env_t"]:
             raise ConfigError(f"an episode of {episode['env_t']} env steps can't have a chunk that begins later")
         if episode["reset_seed"] is not None:
             whole_number("reset_seed of an episode", episode["reset_seed"])
@@ -202,10 +195,10 @@ class EpisodesState:
         if min(places, default=0) < 0:
             raise ConfigError(f"acting must be places of agents, got {acting}")
 
-    def _checked_agents(self, in_arrays: bool) -> np.ndarray:
+    def _checked_agents(self, n: int, in_arrays: bool) -> np.ndarray:
         """int32: by agent, its module; each agent has rows of one, and those act that wait for it."""
-        module_of = np.full(self._n_agents, -1, np.int32)
-        waits = np.zeros(self._n_agents, np.bool_)
+        module_of = np.full(n, -1, np.int32)
+        waits = np.zeros(n, np.bool_)
         for module, rows in self._rows.items():
             if (module_of[rows.agents] >= 0).any():
                 raise ConfigError("an agent of a running episode has rows of more than one module")
@@ -213,20 +206,12 @@ class EpisodesState:
             waits[rows.agents] = rows.last_rows >= rows.n_acted
         if (module_of < 0).any():
             raise ConfigError("an agent of a running episode has no rows")
-        first = 0
-        for episode in self._episodes:
-            end = first + len(episode["agent_ids"])
-            waiting = np.flatnonzero(waits[first:end]).tolist()
+        for episode, own in self._by_episode(waits):
+            waiting = np.flatnonzero(own).tolist()
             if sorted(episode["acting"]) != ([] if in_arrays else waiting):
                 raise ConfigError(f"the agents that act next in env {episode['env_index']} must be those whose last "
                                   f"rows wait for it, {waiting}, got {episode['acting']}")  # fmt: skip
-            first = end
         return module_of
-
-
-def _memory(policies: Policies, module: int) -> LaneMemory:
-    policy = policies.at(module)
-    return LaneMemory(policy.inference.lane_state, policy.connectors)
 
 
 def _mapping(name: str, value: Any) -> Mapping[Any, Any]:

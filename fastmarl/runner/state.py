@@ -206,8 +206,7 @@ class RunnerState:
         if saved > own or (saved != own and envs.is_batch):
             return None
         check_envs(envs, state["envs"])
-        episodes = {name: state[name] for name in ("episodes", "agents", "modules")}
-        found = EpisodesState(episodes, rollout.log, rollout.policies, in_arrays=envs.is_batch)
+        found = EpisodesState(state, rollout.log, rollout.policies, in_arrays=envs.is_batch)
         if not envs.is_batch and not set(found.env_indices) <= state["envs"].keys():
             raise ConfigError(f"there are running episodes of the envs {found.env_indices}, but states of the envs "
                               f"{list(state['envs'])} alone")  # fmt: skip
@@ -225,7 +224,7 @@ class RunnerState:
         assert found is not None
         put_states_of_envs(resources.envs, state["envs"])
         rollout = sampling.rollout
-        found.put(rollout.log, rollout.policies, resources.config.policy_mapping_fn)
+        found.put(resources.config.policy_mapping_fn)
         rollout.env.resume(found.env_indices, state["turns"])
         rollout.to_reset.difference_update(found.env_indices)
         sampling.is_whole = True
