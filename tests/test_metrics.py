@@ -39,7 +39,7 @@ def test_a_report_does_not_grow_with_ids_that_never_end():
 
     metrics = RunnerMetrics(window=1)
     for first in range(0, 3 * NAMED, 1000):
-        metrics.add_call(Goal(lambda goal: True), CallSummary(agent_steps=dict.fromkeys(range(first, first + 1000), 2)))
+        metrics.add_call(Goal(), CallSummary(agent_steps=dict.fromkeys(range(first, first + 1000), 2)))
     steps = metrics.report(0, [])["num_agent_steps_sampled"]
     assert len(steps) == NAMED + 1
     assert steps["5"] == 2

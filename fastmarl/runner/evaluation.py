@@ -8,7 +8,7 @@ import numpy as np
 
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import ConfigError
-from fastmarl.runner.goals import Goal, episodes_goal
+from fastmarl.runner.goals import Goal
 from fastmarl.runner.sampling import Sampling
 
 
@@ -46,7 +46,8 @@ class Evaluation:
         sampling, n_envs = self._sampling, self._resources.num_envs
         sampling.begin_call()
         rollout = sampling.rollout
-        goal = episodes_goal(num_episodes, [(num_episodes - i + n_envs - 1) // n_envs for i in range(n_envs)])
+        of_envs = [(num_episodes - i + n_envs - 1) // n_envs for i in range(n_envs)]
+        goal = Goal(num_episodes=num_episodes, may_begin=of_envs)
         rollout.goal = goal
         with self._apart(goal, seeds):
             rollout.drop_begun(set())

@@ -1,6 +1,6 @@
 """How much one call of sample() is to make."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -16,11 +16,10 @@ MAX_DISCARDED = 1000  # episodes in a row
 class Goal:
     """Counts of the call so far, and when it is enough."""
 
-    enough: Callable[["Goal"], bool]
-    num_episodes: int | None = None
-    may_begin: int | list[int] = 0  # so many of these have not begun yet; a list: of each env's
-    num_timesteps: int | None = None
+    num_timesteps: int | None = None  # None: it is `num_episodes` that counts
     counts_env_steps: bool = False  # or, of `num_timesteps`, agent steps
+    num_episodes: int = 0
+    may_begin: int | list[int] = 0  # so many of these have not begun yet; a list: of each env's
     random_actions: bool = False
     ticks: int = 0
     idle_ticks: int = 0  # the last ones, in which nobody acted
@@ -31,7 +30,9 @@ class Goal:
     finished_ids: dict[str, int] = field(default_factory=dict)  # -> env index, in the order of their ends
 
     def reached(self) -> bool:
-        return self.enough(self)
+        if self.num_timesteps is None:
+            return len(self.finished_ids) >= self.num_episodes
+        return (self.env_steps if self.counts_env_steps else self.agent_steps) >= self.num_timesteps
 
     def add_tick(self, env_steps: int, agent_steps: int) -> None:
         """Count one step of all envs.
@@ -69,11 +70,11 @@ class Goal:
 
     @property
     def counts_episodes(self) -> bool:
-        return self.num_episodes is not None
+        return self.num_timesteps is None
 
     def begin(self, env_indices: Iterable[int]) -> list[int]:
         """Those of these envs that begin an episode now, the first ones first; the others have done their part."""
-        if self.num_episodes is None:
+        if not self.counts_episodes:
             return list(env_indices)
         if isinstance(self.may_begin, int):
             chosen = list(islice(env_indices, self.may_begin))
@@ -102,11 +103,6 @@ class Goal:
         return [chunk for chunk in chunks if chunk.id_ in self.finished_ids] if self.counts_episodes else chunks
 
 
-def episodes_goal(num_episodes: int, may_begin: int | list[int]) -> Goal:
-    """So many whole episodes: those that begin first, or so many of each env."""
-    return Goal(lambda goal: len(goal.finished_ids) >= num_episodes, num_episodes, may_begin)
-
-
 def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: int | None, num_envs: int) -> Goal:
     """The goal for sample()'s arguments; with neither number, what the config says.
 
@@ -119,10 +115,8 @@ def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: 
         if number is not None and (not is_integer(number) or number < 0):
             raise ConfigError(f"{name} must be an integer of at least 0, got {number!r}")
     if num_episodes is not None:
-        return episodes_goal(int(num_episodes), int(num_episodes))
+        return Goal(num_episodes=int(num_episodes), may_begin=int(num_episodes))  # those that begin first
     if num_timesteps is None and config.batch_mode == "complete_episodes":
-        return episodes_goal(num_envs, [1] * num_envs)
+        return Goal(num_episodes=num_envs, may_begin=[1] * num_envs)
     steps = config.rollout_fragment_length * num_envs if num_timesteps is None else int(num_timesteps)
-    if config.count_steps_by == "env_steps":
-        return Goal(lambda goal: goal.env_steps >= steps, num_timesteps=steps, counts_env_steps=True)
-    return Goal(lambda goal: goal.agent_steps >= steps, num_timesteps=steps)
+    return Goal(steps, counts_env_steps=config.count_steps_by == "env_steps")

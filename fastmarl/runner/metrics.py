@@ -5,16 +5,14 @@ The store counts in arrays; here the counts get their names, once per `get_metri
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fastmarl.episodes.summaries import CallSummary, EpisodeSummary
 from fastmarl.errors import ConfigError
+from fastmarl.runner.goals import Goal
 from fastmarl.states import check_keys, check_mapping, whole_number
-
-if TYPE_CHECKING:
-    from fastmarl.runner.goals import Goal
 
 STAGES = ("env", "scatter", "connect", "forward", "record", "send", "reset", "bookkeeping")
 NAMED = 4096  # ids with a count of their own: where they never end, the report must not grow with them

@@ -21,7 +21,7 @@ from fastmarl.record.lanes import LaneTable
 from fastmarl.record.store import RowStore
 from fastmarl.runner.building import make_inference_options, make_reward_connector, spaces_of, warn_of_objects
 from fastmarl.runner.envs import make_env_states, make_vector
-from fastmarl.runner.goals import Goal, make_goal
+from fastmarl.runner.goals import Goal
 from fastmarl.runner.listeners import Listeners
 from fastmarl.runner.resources import Resources
 from fastmarl.vector.wiring import VectorParts
@@ -75,7 +75,7 @@ class Rollout:
         )
         self.env = make_vector(envs.workers or envs.all, parts, envs.remake)
         self.to_reset = set(range(resources.num_envs))
-        self.goal = make_goal(config, 0, None, resources.num_envs)
+        self.goal = Goal()
 
     def make_policy(self, module_id: str, module: RLModule, connectors: ModuleConnectors | None) -> Policy:
         """A module, made ready to act here."""
