@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fastmarl.config import is_integer
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import ConfigError
 from fastmarl.runner.goals import Goal
@@ -20,47 +21,34 @@ class Evaluation:
         self._resources = sampling.resources
         self._rescued: list[MultiAgentEpisode] = []  # by a call that then failed
 
-    def check(self, num_episodes: Any, seeds: Sequence[int] | None) -> tuple[int, list[int] | None]:
-        """(number of episodes, seeds) of what a user has given.
-
-        Raises:
-            ConfigError: see `MultiAgentEnvRunner.evaluate()`.
-        """
-        if isinstance(num_episodes, bool) or not isinstance(num_episodes, (int, np.integer)) or num_episodes < 0:
-            raise ConfigError(f"num_episodes must be an integer of at least 0, got {num_episodes!r}")
-        return int(num_episodes), None if seeds is None else self._checked_seeds(seeds, int(num_episodes))
-
     def _checked_seeds(self, seeds: Sequence[int], num_episodes: int) -> list[int]:
         envs = self._resources.envs.all
         if not all(getattr(env, "seeds_each_episode", True) for env in envs):
             raise ConfigError(f"{type(envs[0]).__name__} can't be seeded for each episode "
                               "(seeds_each_episode); evaluate without seeds")  # fmt: skip
         numbers = list(seeds)
-        are_fit = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and 0 <= n < 2**63 for n in numbers)
-        if len(numbers) != num_episodes or not are_fit:
+        if len(numbers) != num_episodes or not all(is_integer(n) and 0 <= n < 2**63 for n in numbers):
             raise ConfigError(f"seeds must be {num_episodes} integers from 0 to 2**63 - 1, got {seeds!r:.200}")
         return [int(number) for number in numbers]
 
-    def evaluate(self, num_episodes: int, seeds: list[int] | None, explore: bool) -> list[MultiAgentEpisode]:
-        """As `MultiAgentEnvRunner.evaluate()`, with checked arguments."""
+    def evaluate(self, num_episodes: Any, seeds: Sequence[int] | None, explore: bool) -> list[MultiAgentEpisode]:
+        """As `MultiAgentEnvRunner.evaluate()`."""
+        if not is_integer(num_episodes) or num_episodes < 0:
+            raise ConfigError(f"num_episodes must be an integer of at least 0, got {num_episodes!r}")
+        number = int(num_episodes)
+        numbers = None if seeds is None else self._checked_seeds(seeds, number)
         sampling, n_envs = self._sampling, self._resources.num_envs
         sampling.begin_call()
         rollout = sampling.rollout
-        of_envs = [(num_episodes - i + n_envs - 1) // n_envs for i in range(n_envs)]
-        goal = Goal(num_episodes=num_episodes, may_begin=of_envs)
-        rollout.goal = goal
-        with self._apart(goal, seeds):
+        goal = Goal(num_episodes=number, may_begin=[(number - i + n_envs - 1) // n_envs for i in range(n_envs)])
+        with self._apart(goal, numbers):
             rollout.drop_begun(set())
-            rollout.log.renew()
             rollout.store.begin_call(None)
             try:
-                with rollout.policies.sampling():
-                    rollout.reset(goal.begin(range(n_envs)))
-                    rollout.run(goal, explore)
-                rollout.stamp_actions()
-                self._rescued += _in_order(goal.wanted(rollout.log.end_chunks()), goal, n_envs)
-            except BaseException:
-                self._keep_finished(goal)
+                chunks = rollout.play(goal, goal.begin(range(n_envs)), explore)
+                self._rescued += _in_order(chunks, goal, n_envs)
+            except BaseException:  # the episodes that have finished are returned by the next call
+                self._rescued += _in_order(rollout.rescued(self._rescued), goal, n_envs)
                 raise
             rollout.log.sum_up()
             rollout.log.end_call()
@@ -68,14 +56,6 @@ class Evaluation:
         sampling.is_whole = True
         episodes, self._rescued = self._rescued, []
         return episodes
-
-    def _keep_finished(self, goal: Goal) -> None:
-        """The call has failed: the episodes that have finished are returned by the next one."""
-        finished: list[MultiAgentEpisode] = []
-        self._sampling.rollout.rescue_into(finished)
-        known = set(map(id, self._rescued))
-        new = [chunk for chunk in finished if id(chunk) not in known]
-        self._rescued += _in_order(new, goal, self._resources.num_envs)
 
     @contextmanager
     def _apart(self, goal: Goal, seeds: list[int] | None) -> Iterator[None]:

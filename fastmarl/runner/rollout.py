@@ -111,6 +111,19 @@ class Rollout:
 
     # Ticks.
 
+    def play(self, goal: Goal, begin: list[int], explore: bool) -> list[MultiAgentEpisode]:
+        """Go on until the goal is reached; those of these envs that have no episode begin one first.
+
+        Returns:
+            The wanted chunks of the call.
+        """
+        self.goal = goal
+        with self.policies.sampling():
+            self.reset(sorted(self.to_reset.intersection(begin)))
+            self.run(goal, explore)
+        self.stamp_actions()
+        return goal.wanted(self.log.end_chunks())
+
     def run(self, goal: Goal, explore: bool) -> None:
         """Tick until the goal is reached."""
         store, vector, seconds = self.store, self.env, self._counts.seconds
@@ -132,7 +145,7 @@ class Rollout:
             self.log.split_respawned()
         self._counts.seconds["vector"] += perf_counter() - begun
         if self.to_reset:
-            self._begin_next(goal)
+            self.reset(goal.begin(sorted(self.to_reset)))
 
     def _act(self, goal: Goal, explore: bool) -> None:
         """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
@@ -180,10 +193,6 @@ class Rollout:
 
     # Episodes begin.
 
-    def _begin_next(self, goal: Goal) -> None:
-        """Begin episodes where others have ended, if there are to be more."""
-        self.reset(goal.begin(sorted(self.to_reset)))
-
     def reset(self, env_indices: list[int]) -> None:
         """Begin episodes in these envs; others that have none rest."""
         begun = perf_counter()
@@ -210,17 +219,14 @@ class Rollout:
 
     def drop_begun(self, env_indices: set[int]) -> None:
         """Drop the running episodes of which a step was made, or that are outdated, and those of other envs than these,
-        which take no part in this call."""
+        which take no part in the call that begins."""
         for env_index, lanes in enumerate(self.table.envs):
             if self.table.records[env_index] is None:
                 continue
             if lanes.env_t or env_index not in env_indices or self.is_outdated(env_index):
                 self.store.drop_episode(env_index)
                 self.to_reset.add(env_index)
-
-    def running_ids(self) -> set[str]:
-        """Of the running episodes."""
-        return {record.id_ for record in self.table.records if record is not None}
+        self.log.renew()
 
     # Episodes end.
 
@@ -256,16 +262,14 @@ class Rollout:
                 earlier = self._listeners.take_earlier_chunks(chunk.id_)
                 self._call("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
 
-    def rescue_into(self, kept: list[MultiAgentEpisode]) -> None:
-        """The call has failed: add the episodes that have finished, if they are not there yet."""
+    def rescued(self, known: list[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
+        """The call has failed: the chunks of the episodes that have finished, without those that are known already."""
         self.policies.leave_modes()
         self.stamp_actions()
-        known = set(map(id, kept))
-        kept += [chunk for chunk in self.log.finished_chunks() if id(chunk) not in known]
+        ids = set(map(id, known))
+        return [chunk for chunk in self.log.finished_chunks() if id(chunk) not in ids]
 
     def _call(self, event: str, env_index: int, episode: MultiAgentEpisode, **arguments: Any) -> None:
-        if not self._listeners.by_event[event]:
-            return
         self.stamp_actions()
         module = self._resources.module
         self._listeners.call(event, episode=episode, env=self.env, env_index=env_index, rl_module=module, **arguments)

@@ -194,8 +194,7 @@ class MultiAgentEnvRunner:
             Else what `sample()` raises. Episodes that had finished are returned by the next call of `evaluate()`.
         """
         self.assert_healthy()
-        number, given = self._evaluation.check(num_episodes, seeds)
-        arguments = {"num_episodes": number, "seeds": given, "explore": explore}
+        arguments = {"num_episodes": num_episodes, "seeds": seeds, "explore": explore}
         return self._calls.run("evaluate()", self._evaluation.evaluate, arguments)
 
     # Envs and modules.

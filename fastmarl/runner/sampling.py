@@ -89,18 +89,12 @@ class Sampling:
         self._kept.compact()
         self.begin_call()
         rollout = self.rollout
-        rollout.goal = goal
         begin = goal.begin(range(resources.num_envs))
         if force_reset or goal.counts_episodes:
             rollout.drop_begun(set(begin))
-            rollout.log.renew()
         rollout.store.begin_call(goal.num_timesteps, of_agents=not goal.counts_env_steps)
         try:
-            with rollout.policies.sampling():
-                rollout.reset(sorted(rollout.to_reset.intersection(begin)))
-                rollout.run(goal, explore)
-            rollout.stamp_actions()
-            chunks = goal.wanted(rollout.log.end_chunks())
+            chunks = rollout.play(goal, begin, explore)
             self._rescued += chunks
         except BaseException:
             self._keep_finished(goal)
@@ -109,7 +103,7 @@ class Sampling:
         blocks = [rollout.store.blocks[module] for module in rollout.store.active]
         rollout.log.end_call()
         rollout.policies.tidy()
-        self.listeners.remember(chunks, rollout.running_ids())
+        self.listeners.remember(chunks, {record.id_ for record in rollout.store.running()})
         self.is_whole = True
         samples = self._rescued
         if resources.config.return_only_policies_to_train:
@@ -123,7 +117,7 @@ class Sampling:
     def _keep_finished(self, goal: Goal) -> None:
         """The call has failed: the episodes that have finished are returned by the next one, and it counts."""
         rollout = self.rollout
-        rollout.rescue_into(self._rescued)
+        self._rescued += rollout.rescued(self._rescued)
         for env_index in range(self.resources.num_envs):
             rollout.store.take_back(env_index, whole_chunk=False)
         goal.env_steps -= rollout.env.n_stepping  # nobody will hear of them
