@@ -11,7 +11,7 @@ from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.base import env_spaces
 from fastmarl.envs.context import EnvContext
-from fastmarl.envs.form import check_spaces
+from fastmarl.envs.form import check_spaces, possible_agents_of
 from fastmarl.envs.registry import env_creator
 from fastmarl.envs.states import state_space_of
 from fastmarl.errors import ConfigError, EnvCheckError
@@ -25,6 +25,7 @@ from fastmarl.vector.workers.process import WorkerOptions
 from fastmarl.vector.workers.vector import ProcessVector
 
 Spaces = tuple[gym.Space, gym.Space]  # of observations, of actions
+SAME_IN_PARTS = ("groups", "observation_spaces", "action_spaces")
 
 
 class Envs:
@@ -38,23 +39,29 @@ class Envs:
         self._to_close: list[Any] = []
         self._spaces: list[dict[Hashable, Spaces]] = [{} for _ in self.contexts]
         if config.gym_env_vectorize_mode == "async":
-            self.workers = make_workers(config, self.contexts)
+            self.workers = EnvWorkers(
+                config.env,
+                self.contexts,
+                num_workers=config.num_env_workers,
+                options=WorkerOptions(config.env_worker_start_method, config.step_timeout_s),
+                records_states=config.record_env_state,
+                entropy=Streams(config.seed, config.worker_index, config.incarnation).of_worker,
+            )
             self.all = self.workers.envs
             self._to_close = [self.workers]
         else:
-            self._make(config, n)
-        agents = [list(getattr(env, "possible_agents", None) or []) for env in self.all]
+            self._make(config)
+        agents = [possible_agents_of(env) for env in self.all]
         self.possible_agents = agents[:1] * n if self.is_batch else agents
 
-    def _make(self, config: EnvRunnerConfig, n: int) -> None:
+    def _make(self, config: EnvRunnerConfig) -> None:
         self._create = env_creator(config.env)
         try:
             self._add(self.contexts[0])
             if self.is_batch:
                 _check_batch(self.all[0], config)
-                if (n_parts := config.worker_num_splits) > 1:
-                    _check_turns(self.all[0])
-                    self._split(config, n_parts)
+                if config.worker_num_splits > 1:
+                    self._split(config, config.worker_num_splits)
             else:
                 for context in self.contexts[1:]:
                     self._add(context)
@@ -72,12 +79,15 @@ class Envs:
     def _split(self, config: EnvRunnerConfig, n_parts: int) -> None:
         """Smaller batches in the place of the one: only when it is made one knows that it is a batch."""
         whole, self.all = self.all[0], []
+        if not whole.may_take_turns:
+            name = type(whole).__name__
+            raise ConfigError(f"worker_num_splits is not for {name}: its batches share random generators")
         self.close()
         for first in range(n_parts):
             size = len(self.contexts[first::n_parts])
             part = self._add(_context(config, first, size))
             _check_size(part, size)
-            if not _are_alike(whole, part):
+            if any(getattr(whole, name) != getattr(part, name) for name in SAME_IN_PARTS):
                 raise EnvCheckError(f"{type(part).__name__} has other agents or spaces in a batch of {size} envs than "
                                     f"in one of {whole.num_envs}: {part.observation_spaces!r:.200}")  # fmt: skip
 
@@ -96,7 +106,7 @@ class Envs:
         before = self._spaces[env_index]
         self._spaces[env_index] = {}
         check_spaces(new, env_index)
-        agents = list(getattr(new, "possible_agents", None) or [])
+        agents = possible_agents_of(new)
         if agents != self.possible_agents[env_index]:
             raise EnvCheckError(f"env {env_index} was made anew with other possible_agents: {agents!r:.200} instead of "
                                 f"{self.possible_agents[env_index]!r:.200}")  # fmt: skip
@@ -150,18 +160,6 @@ def _context(config: EnvRunnerConfig, vector_index: int, num_envs: int) -> EnvCo
     )
 
 
-def make_workers(config: EnvRunnerConfig, contexts: list[EnvContext]) -> EnvWorkers:
-    """Worker processes with all envs."""
-    return EnvWorkers(
-        config.env,
-        contexts,
-        num_workers=config.num_env_workers,
-        options=WorkerOptions(config.env_worker_start_method, config.step_timeout_s),
-        records_states=config.record_env_state,
-        entropy=Streams(config.seed, config.worker_index, config.incarnation).of_worker,
-    )
-
-
 def _check_batch(batch: ArrayEnv, config: EnvRunnerConfig) -> None:
     if config.restart_failed_sub_environments:
         raise ConfigError(f"restart_failed_sub_environments is for single envs, but {type(batch).__name__} is a batch "
@@ -169,25 +167,11 @@ def _check_batch(batch: ArrayEnv, config: EnvRunnerConfig) -> None:
     _check_size(batch, config.num_envs_per_env_runner)
 
 
-def _check_turns(batch: ArrayEnv) -> None:
-    if not batch.may_take_turns:
-        raise ConfigError(f"worker_num_splits is not for {type(batch).__name__}: its batches share random generators")
-
-
 def _check_size(batch: ArrayEnv, num_envs: int) -> None:
     if batch.num_envs != num_envs:
         raise ConfigError(f"a batch of {num_envs} envs is wanted (num_envs_per_env_runner in worker_num_splits parts), "
                           f"but {type(batch).__name__} has {batch.num_envs}; let what makes it make as many as "
                           f"env_config.num_envs says")  # fmt: skip
-
-
-def _are_alike(one: ArrayEnv, other: ArrayEnv) -> bool:
-    """Whether two batches have the same agents and spaces."""
-    return (one.groups, one.observation_spaces, one.action_spaces) == (
-        other.groups,
-        other.observation_spaces,
-        other.action_spaces,
-    )
 
 
 def make_env_states(envs: Sequence[Any]) -> list[EnvStates]:
