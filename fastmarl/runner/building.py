@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -108,23 +109,19 @@ def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors:
             observations than it takes.
     """
     given = given_spec(config, module_id)
-    spaces = _given_spaces(given) or _spaces_seen(config, envs, module_id, connectors)
+    observation_space, action_space = _given_spaces(given) or _spaces_seen(config, envs, module_id, connectors)
     if isinstance(given, torch.nn.Module):
-        return _checked(as_rl_module(given, *spaces), module_id, connectors)
-    if given is not None and not isinstance(given, RLModuleSpec):
+        module = as_rl_module(given, observation_space, action_space)
+    elif given is None or isinstance(given, RLModuleSpec):
+        spec = given or RLModuleSpec()
+        module = replace(
+            spec,
+            observation_space=observation_space,
+            action_space=action_space,
+            model_config=spec.model_config or dict(config.model_config),
+        ).build()
+    else:
         raise ConfigError(f"policies[{module_id!r}] must be None, an RLModuleSpec or a torch.nn.Module, got {given!r}")
-    spec = given or RLModuleSpec()
-    module = RLModuleSpec(
-        module_class=spec.module_class,
-        observation_space=spaces[0],
-        action_space=spaces[1],
-        inference_only=spec.inference_only,
-        model_config=spec.model_config or dict(config.model_config),
-    ).build()
-    return _checked(module, module_id, connectors)
-
-
-def _checked(module: RLModule, module_id: str, connectors: ModuleConnectors | None) -> RLModule:
     spaces = _given_spaces(module)
     if spaces is None:
         raise ConfigError(f"module {module_id!r} has no observation_space or no action_space; set both")
