@@ -62,7 +62,7 @@ class Evaluation:
         """Leave what training goes on with as it is."""
         resources, counts = self._resources, self._resources.counts
         generator, rng, env_to_module = resources.generator, resources.rng, resources.env_to_module
-        seconds, reset_seconds = dict(counts.seconds), counts.reset_seconds
+        seconds = dict(counts.seconds)
         known = env_to_module.get_state()
         streams = generator.get_state(), rng.bit_generator.state
         learning: list[Any] = [
@@ -91,7 +91,6 @@ class Evaluation:
             listeners.by_event = told
             counts.seconds.clear()
             counts.seconds.update(seconds)
-            counts.reset_seconds = reset_seconds
 
 
 def _in_order(chunks: list[MultiAgentEpisode], goal: Goal, n_envs: int) -> list[MultiAgentEpisode]:

@@ -5,6 +5,7 @@ The store counts in arrays; here the counts get their names, once per `get_metri
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,29 @@ class MetricsLogger:
         return report
 
 
+@dataclass
+class Counts:
+    """What has been sampled since the last report, or in the runner's life."""
+
+    calls: int = 0
+    ticks: int = 0
+    env_steps: int = 0
+    episodes: int = 0
+    agent_steps: Counter[str] = field(default_factory=Counter)
+    module_steps: Counter[str] = field(default_factory=Counter)
+    unattributed_reward: float = 0.0
+
+    def add(self, goal: Goal, summary: CallSummary) -> None:
+        """Take those of one call of sample()."""
+        self.calls += 1
+        self.ticks += goal.ticks
+        self.env_steps += goal.env_steps
+        self.episodes += summary.num_episodes
+        _add_by_name(self.agent_steps, summary.agent_steps)
+        _add_by_name(self.module_steps, summary.module_steps)
+        self.unattributed_reward += summary.unattributed_reward
+
+
 class RunnerMetrics:
     """Counts and times of one runner.
 
@@ -112,39 +136,23 @@ class RunnerMetrics:
     def __init__(self, window: int):
         self._episodes: deque[EpisodeSummary] = deque(maxlen=window)
         self.logger = MetricsLogger()
-        self.lifetime: Counter = Counter()  # num_env_steps_sampled, num_episodes
-        self._lifetime_agent_steps: Counter[str] = Counter()
-        self._lifetime_module_steps: Counter[str] = Counter()
-        self.seconds: defaultdict[str, float] = defaultdict(float)  # since the last report: see _stage_seconds()
-        self.failures: Counter[str] = Counter()  # since the last report
-        self.sample_seconds = 0.0
-        self.reset_seconds = 0.0
-        self._new = _new_counts()
+        self.lifetime = Counts()
+        self._new = Counts()  # since the last report, as all below
+        self.seconds: defaultdict[str, float] = defaultdict(float)  # see _stage_seconds()
+        self.failures: Counter[str] = Counter()
 
-    def add_call(self, goal: "Goal", summary: CallSummary) -> None:
+    def add_call(self, goal: Goal, summary: CallSummary) -> None:
         """Take the counts of one call of sample()."""
-        counts = {
-            "num_env_steps_sampled": goal.env_steps,
-            "num_episodes": summary.num_episodes,
-        }
-        for name, count in counts.items():
-            self._new[name] += count
-            self.lifetime[name] += count
-        self._new["ticks"] += goal.ticks
-        self._new["calls"] += 1
-        self._new["unattributed_reward"] += summary.unattributed_reward
-        for steps in (self._new["agent_steps"], self._lifetime_agent_steps):
-            _add_by_name(steps, summary.agent_steps)
-        for steps in (self._new["module_steps"], self._lifetime_module_steps):
-            _add_by_name(steps, summary.module_steps)
+        self._new.add(goal, summary)
+        self.lifetime.add(goal, summary)
         self._episodes.extend(summary.episodes)
 
     def get_state(self) -> dict[str, Any]:
         """The counters of the runner's whole life, but for env steps."""
         return {
-            "num_episodes": self.lifetime["num_episodes"],
-            "num_agent_steps": dict(self._lifetime_agent_steps),
-            "num_module_steps": dict(self._lifetime_module_steps),
+            "num_episodes": self.lifetime.episodes,
+            "num_agent_steps": dict(self.lifetime.agent_steps),
+            "num_module_steps": dict(self.lifetime.module_steps),
             "custom": self.logger.get_state(),
         }
 
@@ -160,9 +168,9 @@ class RunnerMetrics:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on with these counters."""
-        self.lifetime["num_episodes"] = int(state["num_episodes"])
-        self._lifetime_agent_steps = Counter({name: int(n) for name, n in state["num_agent_steps"].items()})
-        self._lifetime_module_steps = Counter({name: int(n) for name, n in state["num_module_steps"].items()})
+        self.lifetime.episodes = int(state["num_episodes"])
+        self.lifetime.agent_steps = Counter({name: int(n) for name, n in state["num_agent_steps"].items()})
+        self.lifetime.module_steps = Counter({name: int(n) for name, n in state["num_module_steps"].items()})
         self.logger.set_state(state["custom"])
 
     def report(self, weights_seq_no: int, module_ids: Iterable[str]) -> dict[str, Any]:
@@ -171,17 +179,17 @@ class RunnerMetrics:
         `module_ids` are those of today's modules, which are counted also where they have not acted.
         Times are in seconds; `stage_time_ms` and `mean_..._ms` in milliseconds per tick (one step of all envs).
         """
-        new, nothing = self._new, dict.fromkeys(module_ids, 0)
+        new, lifetime, nothing = self._new, self.lifetime, dict.fromkeys(module_ids, 0)
         report: dict[str, Any] = {
-            "num_env_steps_sampled": new["num_env_steps_sampled"],
-            "num_env_steps_sampled_lifetime": self.lifetime["num_env_steps_sampled"],
-            "num_agent_steps_sampled": dict(new["agent_steps"]),
-            "num_agent_steps_sampled_lifetime": dict(self._lifetime_agent_steps),
-            "num_module_steps_sampled": {**nothing, **new["module_steps"]},
-            "num_module_steps_sampled_lifetime": {**nothing, **self._lifetime_module_steps},
-            "num_episodes": new["num_episodes"],
-            "num_episodes_lifetime": self.lifetime["num_episodes"],
-            "unattributed_reward": new["unattributed_reward"],
+            "num_env_steps_sampled": new.env_steps,
+            "num_env_steps_sampled_lifetime": lifetime.env_steps,
+            "num_agent_steps_sampled": dict(new.agent_steps),
+            "num_agent_steps_sampled_lifetime": dict(lifetime.agent_steps),
+            "num_module_steps_sampled": {**nothing, **new.module_steps},
+            "num_module_steps_sampled_lifetime": {**nothing, **lifetime.module_steps},
+            "num_episodes": new.episodes,
+            "num_episodes_lifetime": lifetime.episodes,
+            "unattributed_reward": new.unattributed_reward,
             "num_env_failures": self.failures["failures"],
             "num_env_timeouts": self.failures["timeouts"],
             "num_env_restarts": self.failures["restarts"],
@@ -191,19 +199,18 @@ class RunnerMetrics:
             **self._episode_statistics(),
             **self.logger.reduce(),
         }
-        self._new = _new_counts()
+        self._new = Counts()
         self.seconds.clear()
         self.failures.clear()
-        self.sample_seconds = self.reset_seconds = 0.0
         return report
 
     def _times(self) -> dict[str, Any]:
-        calls, ticks = max(1, self._new["calls"]), max(1, self._new["ticks"])
+        calls, ticks = max(1, self._new.calls), max(1, self._new.ticks)
         seconds = self._stage_seconds()
         stage_ms = {stage: 1e3 * seconds[stage] / ticks for stage in STAGES}
         return {
-            "sample": self.sample_seconds / calls,
-            "env_reset_timer": self.reset_seconds / calls,
+            "sample": self.seconds["sample"] / calls,
+            "env_reset_timer": seconds["reset"] / calls,
             "env_step_timer": seconds["env"] / ticks,
             "rlmodule_inference_timer": seconds["forward"] / ticks,
             "stage_time_ms": stage_ms,
@@ -217,13 +224,12 @@ class RunnerMetrics:
     def _stage_seconds(self) -> dict[str, float]:
         """Seconds of each stage. What the vector takes is shared among its stages as in the ticks with clocks."""
         seconds = self.seconds
-        stages = {stage: seconds[stage] for stage in ("connect", "forward", "record")}
+        stages = {stage: seconds[stage] for stage in ("connect", "forward", "record", "reset")}
         stepping = seconds["vector"] - seconds["after_step"]
         timed = {stage: seconds[f"timed_{stage}"] for stage in ("env", "scatter", "send")}
         for stage, part in timed.items():
             stages[stage] = stepping * part / (sum(timed.values()) or 1.0)
-        stages["reset"] = self.reset_seconds
-        stages["bookkeeping"] = max(0.0, self.sample_seconds - sum(stages.values()))
+        stages["bookkeeping"] = max(0.0, seconds["sample"] - sum(stages.values()))
         return stages
 
     def _episode_statistics(self) -> dict[str, Any]:
@@ -254,13 +260,3 @@ def _add_by_name(steps: Counter[str], by_id: Mapping[Any, int]) -> None:
     for id_, n in by_id.items():
         name = str(id_)
         steps[name if name in steps or len(steps) < NAMED else OTHERS] += n
-
-
-def _new_counts() -> dict[str, Any]:
-    names = ("num_env_steps_sampled", "num_episodes", "ticks", "calls")
-    return {
-        **dict.fromkeys(names, 0),
-        "unattributed_reward": 0.0,
-        "agent_steps": Counter(),
-        "module_steps": Counter(),
-    }

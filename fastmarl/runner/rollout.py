@@ -151,7 +151,7 @@ class Rollout:
         """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
         store, policies, seconds = self.store, self.policies.by_index, self._counts.seconds
         num_env_runners, rng = self._resources.config.num_env_runners, self._resources.rng
-        t = (self._counts.lifetime["num_env_steps_sampled"] + goal.env_steps) * num_env_runners
+        t = (self._counts.lifetime.env_steps + goal.env_steps) * num_env_runners
         if self.policies.may_differ:
             self.policies.renew()
         if store.connects:
@@ -211,7 +211,7 @@ class Rollout:
         if listeners["on_episode_start"]:
             for env_index in env_indices:
                 self._call("on_episode_start", env_index, self.log.running_chunk(env_index))
-        self._counts.reset_seconds += perf_counter() - begun
+        self._counts.seconds["reset"] += perf_counter() - begun
 
     def is_outdated(self, env_index: int) -> bool:
         """Whether the env's episode would have other policies if it began now."""

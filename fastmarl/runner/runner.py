@@ -60,7 +60,7 @@ class MultiAgentEnvRunner:
         name = type(self).__name__
         if "_state" not in vars(self):
             return f"<{name}, not made>"
-        env, steps = self.config.env, self._resources.counts.lifetime["num_env_steps_sampled"]
+        env, steps = self.config.env, self._resources.counts.lifetime.env_steps
         of_env = env if isinstance(env, str) else getattr(env, "__name__", repr(env))
         envs = f"{self.num_envs} env{'s' * (self.num_envs > 1)}"
         device = next((parameter.device for parameter in self.module.parameters()), self.config.device)

@@ -111,7 +111,7 @@ class Sampling:
         self.listeners.call("on_sample_end", samples=samples)
         self._kept.add(samples, blocks)
         self._rescued = []
-        resources.counts.sample_seconds += perf_counter() - begun
+        resources.counts.seconds["sample"] += perf_counter() - begun
         return samples
 
     def _keep_finished(self, goal: Goal) -> None:

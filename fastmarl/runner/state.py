@@ -56,7 +56,7 @@ class RunnerState:
             "rl_module": resources.module.get_state(modules) if "rl_module" in chosen else None,
             "weights_seq_no": resources.weights_seq_no,
             "env_to_module_connector": resources.env_to_module.get_state(),
-            "num_env_steps_sampled_lifetime": resources.counts.lifetime["num_env_steps_sampled"],
+            "num_env_steps_sampled_lifetime": resources.counts.lifetime.env_steps,
             "lifetime_counters": resources.counts.get_state(),
             "num_resets": resources.seeds.get_state(),
             "random_state": {
@@ -134,7 +134,7 @@ class RunnerState:
         if "env_to_module_connector" in state:
             resources.env_to_module.set_state(state["env_to_module_connector"])
         if "num_env_steps_sampled_lifetime" in state:
-            resources.counts.lifetime["num_env_steps_sampled"] = int(state["num_env_steps_sampled_lifetime"])
+            resources.counts.lifetime.env_steps = int(state["num_env_steps_sampled_lifetime"])
         if "lifetime_counters" in state:
             resources.counts.set_state(state["lifetime_counters"])
         if "num_resets" in state:
