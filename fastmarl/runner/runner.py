@@ -324,8 +324,8 @@ class MultiAgentEnvRunner:
     def get_weights(self, modules: Collection[str] | None = None) -> dict[str, Any]:
         """Module id -> its weights, by parameter name, as arrays."""
         self._resources.finish_weights()
-        weights = self.module.get_state()
-        return {module_id: weights[module_id] for module_id in weights if modules is None or module_id in modules}
+        wanted = [module_id for module_id in self.module if modules is None or module_id in modules]
+        return self.module.get_state(wanted)
 
     def set_weights(self, weights: dict[str, Any], weights_seq_no: int = 0) -> None:
         """Take weights as `get_weights()` returns them; `weights_seq_no` is recorded with each action from now on."""
