@@ -8,14 +8,15 @@ removed (or replaced) acts on in them. An env that was reset at the end of a cal
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastmarl.acting.policies import MappingFn
 from fastmarl.config import EnvRunnerConfig
+from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.errors import ConfigError
 from fastmarl.modules import RLModule
 from fastmarl.runner.building import make_connectors, make_module
-from fastmarl.runner.resources import ModuleChange
 from fastmarl.runner.sampling import Sampling
 
 ToTrain = Collection[str] | Callable[..., bool]
@@ -55,7 +56,7 @@ class PolicyChanges:
             made_connectors = make_connectors(config, resources.envs, module_id)
             module = make_module(config, resources.envs, module_id, made_connectors)
         module.to(resources.transfer.device)
-        self._change(ModuleChange(module_id, module, made_connectors, config))
+        self._change(module_id, module, made_connectors, config)
         return module
 
     def remove(self, module_id: str, mapping_fn: MappingFn | None, to_train: ToTrain | None) -> RLModule:
@@ -66,7 +67,7 @@ class PolicyChanges:
         del policies[module_id]
         config = self._changed(policies, mapping_fn, to_train)
         module = self._resources.module[module_id]
-        self._change(ModuleChange(module_id, None, None, config))
+        self._change(module_id, None, None, config)
         return module
 
     def map_by(self, mapping_fn: MappingFn) -> None:
@@ -75,14 +76,14 @@ class PolicyChanges:
             raise ConfigError(f"policy_mapping_fn must be callable, got {mapping_fn!r}")
         self._resources.config = replace(self._resources.config, policy_mapping_fn=mapping_fn)
 
-    def _change(self, change: ModuleChange) -> None:
-        """Make a change; should that be interrupted, the next call of any kind finishes it."""
-        sampling, resources = self._sampling, self._resources
-        module_id, module, connectors = change.module_id, change.module, change.connectors
-        rollout = sampling.rollout
+    def _change(
+        self, module_id: str, module: RLModule | None, connectors: ModuleConnectors | None, config: EnvRunnerConfig
+    ) -> None:
+        """As `Resources.put_module()`; should that be interrupted, the next call of any kind finishes it."""
+        sampling, resources, rollout = self._sampling, self._resources, self._sampling.rollout
         policy = None if module is None else rollout.make_policy(module_id, module, connectors)
         was_whole, sampling.is_whole = sampling.is_whole, False
-        resources.change_modules(change)
+        resources.change = partial(resources.put_module, module_id, module, connectors, config)
         if module_id in resources.module:
             rollout.policies.remove(module_id)
         if policy is not None:

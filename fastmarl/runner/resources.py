@@ -1,6 +1,6 @@
 """What a runner keeps from one call to the next, whatever becomes of its episodes."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from fastmarl.acting.backends.transfer import make_transfer
@@ -15,16 +15,6 @@ from fastmarl.vector.failures import FailureOptions, Failures
 from fastmarl.vector.seeds import ResetSeeds, Streams
 
 
-@dataclass(frozen=True)
-class ModuleChange:
-    """A module is added, takes another's place, or (None) is removed; `config` is the runner's afterwards."""
-
-    module_id: str
-    module: RLModule | None
-    connectors: ModuleConnectors | None
-    config: EnvRunnerConfig
-
-
 class Resources:
     """A runner's config, envs, modules and connectors, random streams and counters.
 
@@ -35,6 +25,7 @@ class Resources:
         module: all modules.
         weights_seq_no: of the modules' weights.
         generator, rng: for the modules' exploration, and for random actions.
+        change: of the modules, which has not come to its end: `put_module()` with its arguments.
     """
 
     def __init__(self, config: EnvRunnerConfig):
@@ -42,7 +33,7 @@ class Resources:
         self.config = config
         self.weights_seq_no = 0
         self._coming_weights: tuple[dict[str, Any], int] | None = None
-        self._change: ModuleChange | None = None  # which has not come to its end
+        self.change: Callable[[], None] | None = None
         self.streams = Streams(config.seed, config.worker_index, config.incarnation)
         self.seeds = ResetSeeds(self.streams, config.num_envs_per_env_runner)
         self.transfer = make_transfer(choose_device(config))
@@ -83,11 +74,18 @@ class Resources:
         module.to(self.transfer.device)
         return module
 
-    # Changes that come whole: what interrupts one leaves the rest to `finish()`.
+    def put_module(
+        self, module_id: str, module: RLModule | None, connectors: ModuleConnectors | None, config: EnvRunnerConfig
+    ) -> None:
+        """Have a module, or (None) none under this id, in place of what is there; `config` is in force then."""
+        self.env_to_module.put(module_id, connectors)
+        if module is not None:
+            self.module.add_module(module_id, module, override=True)
+        elif module_id in self.module:
+            self.module.remove_module(module_id)
+        self.config = config
 
-    def change_modules(self, change: ModuleChange) -> None:
-        """Begin a change of modules."""
-        self._change = change
+    # Changes that come whole: what interrupts one leaves the rest to `finish()`.
 
     def take_weights(self, weights: dict[str, Any], seq_no: int) -> None:
         """Have these weights, by module id; others than those of modules that are there are left out."""
@@ -112,13 +110,6 @@ class Resources:
         self._coming_weights = None
 
     def finish_change(self) -> None:
-        change = self._change
-        if change is None:
-            return
-        self.env_to_module.put(change.module_id, change.connectors)
-        if change.module is not None:
-            self.module.add_module(change.module_id, change.module, override=True)
-        elif change.module_id in self.module:
-            self.module.remove_module(change.module_id)
-        self.config = change.config
-        self._change = None
+        if self.change is not None:
+            self.change()
+            self.change = None
