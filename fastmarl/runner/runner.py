@@ -8,7 +8,7 @@ from typing import Any, Self
 import gymnasium as gym
 
 from fastmarl.acting.policies import MappingFn
-from fastmarl.checkpoint import STATE_FILE
+from fastmarl.checkpoint import STATE_FILE, save_state
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors.env_to_module import EnvToModule
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
@@ -333,7 +333,8 @@ class MultiAgentEnvRunner:
 
     def save_to_path(self, path: str | os.PathLike) -> str:
         """Write `get_state()` to a folder; returns its path."""
-        return self._state.save(path)
+        save_state(path, self._state.get())
+        return str(path)
 
     def restore_from_path(self, path: str | os.PathLike) -> None:
         """Take the state from a folder that `save_to_path()` wrote, weights of whatever number included.

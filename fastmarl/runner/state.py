@@ -1,12 +1,12 @@
 """A runner's state, to and from other runners and folders."""
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from typing import Any
 
-from fastmarl.checkpoint import load_state, save_state
+from fastmarl.checkpoint import load_state
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.native._call_guard import CallGuard
 from fastmarl.runner.components import Names, chosen_components
@@ -73,7 +73,9 @@ class RunnerState:
     def check(self, state: dict[str, Any]) -> None:
         """Raises ConfigError if `state` is none for `set()`; changes nothing."""
         check_mapping("a runner's state", state)
-        _check_names(state)
+        unknown = [name for name in state if name not in STATE_COMPONENTS]
+        if unknown:
+            raise ConfigError(f"unknown state components {unknown}; known are {list(STATE_COMPONENTS)}")
         resources = self._resources
         checks: dict[str, Callable[[Any], Any]] = {
             "rl_module": resources.module.check_state,
@@ -97,11 +99,6 @@ class RunnerState:
         if "rl_module" in state and (seq_no == 0 or seq_no > resources.weights_seq_no):
             self._take_weights(state["rl_module"], seq_no or resources.weights_seq_no)
         self._take_others(state)
-
-    def save(self, path: str | os.PathLike) -> str:
-        """As `MultiAgentEnvRunner.save_to_path()`."""
-        save_state(path, self.get())
-        return str(path)
 
     def restore(self, path: str | os.PathLike) -> None:
         """As `MultiAgentEnvRunner.restore_from_path()`."""
@@ -236,9 +233,3 @@ def _outline(connectors: Any) -> dict[str, list[str]]:
     for module_id, each in connectors.items():
         check_mapping(f"the state of the connectors of {module_id!r}", each)
     return {module_id: sorted(map(str, states)) for module_id, states in connectors.items()}
-
-
-def _check_names(names: Collection[str]) -> None:
-    unknown = [name for name in names if name not in STATE_COMPONENTS]
-    if unknown:
-        raise ConfigError(f"unknown state components {unknown}; known are {list(STATE_COMPONENTS)}")
