@@ -172,26 +172,19 @@ class EnvRunnerConfig:
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} must be one of {list(choices)}, got {getattr(self, name)!r}")
+            self._check(name, getattr(self, name) in choices, f"one of {list(choices)}")
         for name, least in AT_LEAST.items():
-            value = getattr(self, name)
-            if not is_integer(value) or value < least:
-                raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
-        if not _is_number(self.num_gpus_per_env_runner) or self.num_gpus_per_env_runner < 0:
-            raise ConfigError(
-                f"num_gpus_per_env_runner must be a number of at least 0, got {self.num_gpus_per_env_runner!r}"
-            )
-        self._check_env_batch_size()
-        if self.seed is not None and (not is_integer(self.seed) or self.seed < 0):
-            raise ConfigError(f"seed must be None or an integer of at least 0, got {self.seed!r}")
-        if not _is_number(self.reward_scale) or self.reward_scale == 0:
-            raise ConfigError(f"reward_scale must be a finite number other than 0, got {self.reward_scale!r}")
-        _check_clip_rewards(self.clip_rewards)
-        if not _is_number(self.step_timeout_s) or self.step_timeout_s < 1e-3:
-            raise ConfigError(
-                f"step_timeout_s must be a number of seconds of at least 0.001, got {self.step_timeout_s!r}"
-            )
+            self._check(name, _is_integer_from(least, getattr(self, name)), f"an integer of at least {least}")
+        gpus, scale, seconds = self.num_gpus_per_env_runner, self.reward_scale, self.step_timeout_s
+        size, most = self.env_batch_size, self.num_envs_per_env_runner
+        sizes = f"None or an integer of at least 1 and at most num_envs_per_env_runner={most}"
+        self._check("num_gpus_per_env_runner", _is_number(gpus) and gpus >= 0, "a number of at least 0")
+        self._check("env_batch_size", size is None or (_is_integer_from(1, size) and size <= most), sizes)
+        self._check("seed", self.seed is None or _is_integer_from(0, self.seed), "None or an integer of at least 0")
+        self._check("reward_scale", _is_number(scale) and scale != 0, "a finite number other than 0")
+        clips = "None, True, False, a number above 0 or a pair (low, high)"
+        self._check("clip_rewards", self.clip_rewards is None or _is_clip(self.clip_rewards), clips)
+        self._check("step_timeout_s", _is_number(seconds) and seconds >= 1e-3, "a number of seconds of at least 0.001")
         if self.policy_mapping_fn is None and len(self.module_specs) != 1:
             raise ConfigError(f"policy_mapping_fn is needed to choose among the policies {sorted(self.module_specs)}")
         self._check_policies_to_train()
@@ -200,8 +193,14 @@ class EnvRunnerConfig:
                 object.__setattr__(self, name, int(value))  # NumPy's integers are integers, too
         self._check_effects()
 
+    def _check(self, name: str, fits: bool, allowed: str) -> None:
+        if not fits:
+            raise ConfigError(f"{name} must be {allowed}, got {getattr(self, name)!r}")
+
     def _check_effects(self) -> None:
         """Raises ConfigError for options that another one leaves without effect."""
+        if self.env_batch_size is not None and self.gym_env_vectorize_mode != "async":
+            raise ConfigError('env_batch_size is for worker processes; set gym_env_vectorize_mode="async"')
         if self.worker_num_splits > self.num_envs_per_env_runner:
             raise ConfigError(f"worker_num_splits={self.worker_num_splits} is more than num_envs_per_env_runner="
                               f"{self.num_envs_per_env_runner}: a part has an env at least")  # fmt: skip
@@ -213,18 +212,6 @@ class EnvRunnerConfig:
             for name in () if is_on else names:
                 if (value := getattr(self, name)) != getattr(EnvRunnerConfig, name):
                     raise ConfigError(f"{name}={value!r} has no effect without {needed}")
-
-    def _check_env_batch_size(self) -> None:
-        size, num_envs = self.env_batch_size, self.num_envs_per_env_runner
-        if size is None:
-            return
-        if not is_integer(size) or not 1 <= size <= num_envs:
-            raise ConfigError(
-                f"env_batch_size must be None or an integer of at least 1 and at most num_envs_per_env_runner="
-                f"{num_envs}, got {size!r}"
-            )
-        if self.gym_env_vectorize_mode != "async":
-            raise ConfigError('env_batch_size is for worker processes; set gym_env_vectorize_mode="async"')
 
     def _check_policies_to_train(self) -> None:
         chosen = self.policies_to_train
@@ -270,13 +257,16 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def _is_integer_from(least: int, value: Any) -> bool:
+    return is_integer(value) and value >= least
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and value is not True and value is not False and math.isfinite(value)
 
 
-def _check_clip_rewards(clip: Any) -> None:
-    is_pair = isinstance(clip, tuple) and len(clip) == 2 and all(map(_is_number, clip)) and clip[0] < clip[1]
-    if not (clip is None or isinstance(clip, bool) or is_pair or (_is_number(clip) and clip > 0)):
-        raise ConfigError(
-            f"clip_rewards must be None, True, False, a number above 0 or a pair (low, high), got {clip!r}"
-        )
+def _is_clip(value: Any) -> bool:
+    """Whether it is what `clip_rewards` may be, other than None."""
+    if isinstance(value, tuple):
+        return len(value) == 2 and all(map(_is_number, value)) and value[0] < value[1]
+    return isinstance(value, bool) or (_is_number(value) and value > 0)
