@@ -4,7 +4,7 @@ An agent is named by its number: its place among all agents of all these episode
 """
 
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -174,26 +174,23 @@ class EpisodesState:
             raise ConfigError(f"an episode of {episode['env_t']} env steps can't have a chunk that begins later")
         if episode["reset_seed"] is not None:
             whole_number("reset_seed of an episode", episode["reset_seed"])
-        _number("duration_s of an episode", episode["duration_s"], float)
-        self._check_ids(episode)
-        for module_id, total in _mapping("module_returns", episode["module_returns"]).items():
+        _check_number("duration_s of an episode", episode["duration_s"], float)
+        for name in (*BY_AGENT, "module_of", "module_returns"):
+            check_mapping(f"{name} of an episode", episode[name])
+        for name, kind in {**BY_AGENT, "module_returns": float}.items():
+            for number in episode[name].values():
+                _check_number(f"{name} of an episode", number, kind)
+        for module_id in (*episode["module_of"].values(), *episode["module_returns"]):
             self._index_of(module_id)
-            _number("module_returns of an episode", total, float)
-        for module_id in _mapping("module_of", episode["module_of"]).values():
-            self._index_of(module_id)
-        _check_infos(episode["infos"], len(episode["agent_ids"]))
+        for name in ("agent_ids", "finished", "acting"):
+            _check_ids(name, episode[name])
+        n_agents = len(episode["agent_ids"])
+        for place in episode["acting"]:
+            _check_place("acting", place, n_agents)
+        if min(episode["acting"], default=0) < 0:
+            raise ConfigError(f"acting must be places of agents, got {episode['acting']}")
+        _check_infos(episode["infos"], n_agents)
         return dict(episode)
-
-    def _check_ids(self, episode: dict[str, Any]) -> None:
-        agent_ids = _different_ids("agent_ids", episode["agent_ids"])
-        _different_ids("finished", episode["finished"])
-        for name, kind in BY_AGENT.items():
-            for value in _mapping(name, episode[name]).values():
-                _number(f"{name} of an episode", value, kind)
-        acting = episode["acting"]
-        places = [_place("acting", place, len(agent_ids)) for place in _different_ids("acting", acting)]
-        if min(places, default=0) < 0:
-            raise ConfigError(f"acting must be places of agents, got {acting}")
 
     def _checked_agents(self, n: int, in_arrays: bool) -> np.ndarray:
         """int32: by agent, its module; each agent has rows of one, and those act that wait for it."""
@@ -214,12 +211,7 @@ class EpisodesState:
         return module_of
 
 
-def _mapping(name: str, value: Any) -> Mapping[Any, Any]:
-    check_mapping(f"{name} of an episode", value)
-    return value
-
-
-def _number(what: str, value: Any, kind: type) -> None:
+def _check_number(what: str, value: Any, kind: type) -> None:
     """Raises ConfigError if it is no such number."""
     if kind is int:
         whole_number(what, value)
@@ -227,20 +219,18 @@ def _number(what: str, value: Any, kind: type) -> None:
         raise ConfigError(f"{what} must be a float, got {value!r:.200}")
 
 
-def _different_ids(name: str, values: Any) -> list[Hashable]:
+def _check_ids(name: str, values: Any) -> None:
     try:
         are_fit = isinstance(values, list) and len(set(values)) == len(values)
     except TypeError:
         are_fit = False
     if not are_fit:
         raise ConfigError(f"{name} of an episode must be a list of different ids, got {values!r:.200}")
-    return values
 
 
-def _place(name: str, value: Any, n: int) -> int:
+def _check_place(name: str, value: Any, n: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < n:
         raise ConfigError(f"{name} of an episode must be places among its {n} agents, got {value!r:.200}")
-    return value
 
 
 def _check_infos(infos: Any, n_agents: int) -> None:
@@ -250,4 +240,4 @@ def _check_infos(infos: Any, n_agents: int) -> None:
         if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[2], dict):
             raise ConfigError(f"infos of an episode must be [env step, place of the agent, dict], got {entry!r:.200}")
         whole_number("the env step of an info", entry[0])
-        _place("infos", entry[1], n_agents)
+        _check_place("infos", entry[1], n_agents)
