@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from copy import deepcopy
+from itertools import cycle
 from typing import Any
 
 import gymnasium as gym
@@ -119,22 +120,14 @@ class ScriptedEnv(MultiAgentEnv):
         self.observation_space = observation_space
         self.action_space = action_space
         self.actions: list[dict] = []
-        self._script = script
-        self._next = 0
+        self._script = cycle(script)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        while len(self._script[self._next % len(self._script)]) != 2:
-            self._next += 1
-        return self._tick()  # type: ignore[return-value]
+        return next(tick for tick in self._script if len(tick) == 2)
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
         self.actions.append(actions)
-        return self._tick()  # type: ignore[return-value]
-
-    def _tick(self) -> tuple:
-        tick = self._script[self._next % len(self._script)]
-        self._next += 1
-        return tick
+        return next(self._script)
 
 
 class ReusingEnv(MultiAgentEnv):
