@@ -17,20 +17,21 @@ COLUMNS = {"agent": np.int64, "env_t": np.int32, "reward": np.float64}  # of all
 PARTS = (*COLUMNS, "obs", "raw_obs", "n_acted", "weights_seq_no", "outputs", "recurrent", "connectors")
 
 
-def rows_state(policy: Policy, block: Block, n_acted: int, numbers: np.ndarray) -> dict[str, Any]:
+def rows_state(policy: Policy, block: Block, n_acted: int, lanes: np.ndarray, numbers: np.ndarray) -> dict[str, Any]:
     """The rows of some agents, in their order, at the end of a call.
 
     Args:
         policy: the module's.
         block: its rows.
         n_acted: so many of them have been acted upon.
+        lanes: int32, by the agents' numbers.
         numbers: by lane, the agent's number; -1 for those that are left out.
     """
     recurrent = policy.inference.lane_state
     number_R = numbers[block.lane_R[: block.rows.n]]
     rows = np.flatnonzero(number_R >= 0)
     acted = rows[rows < n_acted]
-    lanes = _lanes_of(number_R[rows], numbers)
+    own = lanes[np.unique(number_R[rows])]
     return {
         "agent": number_R[rows].astype(np.int64),
         "env_t": block.env_t_R[rows],
@@ -40,15 +41,9 @@ def rows_state(policy: Policy, block: Block, n_acted: int, numbers: np.ndarray) 
         "n_acted": len(acted),
         "weights_seq_no": block.seq_no_R[acted],
         "outputs": [[_plain_key(key), column[acted]] for key, column in block.outputs.items()],
-        "recurrent": [] if recurrent is None else recurrent.of(lanes),
-        "connectors": policy.connectors.of_lanes(lanes),
+        "recurrent": [] if recurrent is None else recurrent.of(own),
+        "connectors": policy.connectors.of_lanes(own),
     }
-
-
-def _lanes_of(number_R: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """int32: the lanes of the agents that have rows, in the order of their numbers."""
-    lane_of = np.argsort(numbers, kind="stable")[np.count_nonzero(numbers < 0) :]
-    return lane_of[np.unique(number_R)].astype(np.int32)
 
 
 class ModuleRowsState:

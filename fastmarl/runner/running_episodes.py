@@ -29,12 +29,12 @@ MOST_STEPS = 2**31 - 2
 def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[int]) -> dict[str, Any]:
     """The running episodes of these envs, at the end of a call; parts of it may be the store's own."""
     store, table = log.store, log.store.table
-    lanes = [lane for env_index in env_indices for lane in table.record(env_index).lanes]
+    lanes = np.array([lane for env_index in env_indices for lane in table.record(env_index).lanes], np.int32)
     numbers = np.full(len(table.row_L), -1, np.int64)
     numbers[lanes] = np.arange(len(lanes))
     modules = {
         store.module_ids[module]: rows_state(
-            policies.at(module), store.blocks[module], store.acting_from[module], numbers
+            policies.at(module), store.blocks[module], store.acting_from[module], lanes, numbers
         )
         for module in store.active
     }
