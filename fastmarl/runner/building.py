@@ -15,7 +15,8 @@ from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.connectors.rewards import RewardConnector
 from fastmarl.errors import ConfigError
 from fastmarl.modules import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec, as_rl_module
-from fastmarl.runner.envs import Envs, Spaces
+from fastmarl.record.agent_spaces import Spaces
+from fastmarl.runner.envs import Envs
 from fastmarl.spaces import RowLayout
 
 

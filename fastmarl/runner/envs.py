@@ -4,8 +4,6 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from typing import Any
 
-import gymnasium as gym
-
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.arrays import ArrayEnv
@@ -15,6 +13,7 @@ from fastmarl.envs.form import check_spaces, possible_agents_of
 from fastmarl.envs.registry import env_creator
 from fastmarl.envs.states import state_space_of
 from fastmarl.errors import ConfigError, EnvCheckError
+from fastmarl.record.agent_spaces import MOST_AGENTS, Spaces
 from fastmarl.record.env_states import EnvStates
 from fastmarl.vector.arrays.vector import ArrayVector, SplitArrayVector
 from fastmarl.vector.inprocess import InProcessVector, SplitVector
@@ -24,7 +23,6 @@ from fastmarl.vector.workers.env_workers import EnvWorkers
 from fastmarl.vector.workers.process import WorkerOptions
 from fastmarl.vector.workers.vector import ProcessVector
 
-Spaces = tuple[gym.Space, gym.Space]  # of observations, of actions
 SAME_IN_PARTS = ("groups", "observation_spaces", "action_spaces")
 
 
@@ -130,7 +128,7 @@ class Envs:
         """An agent's (observation space, action space)."""
         known = self._spaces[env_index]
         if agent_id not in known:
-            if len(known) > 4096:  # an open world
+            if len(known) > MOST_AGENTS:
                 known.clear()
             known[agent_id] = env_spaces(self.all[0 if self.is_batch else env_index], agent_id)
         return known[agent_id]
