@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import gymnasium as gym
@@ -394,7 +393,5 @@ class MultiAgentEnvRunner:
         self.assert_healthy()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
