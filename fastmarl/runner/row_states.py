@@ -75,11 +75,8 @@ class ModuleRowsState:
         self.n_acted = whole_number(f"{what}: n_acted", state["n_acted"])
         self.agents, from_end = np.unique(agent_R[::-1], return_index=True)
         self.last_rows = n - 1 - from_end
-        is_last = np.zeros(n, np.bool_)
-        is_last[self.last_rows] = True
-        if self.n_acted > n or not is_last[self.n_acted :].all():
+        if np.count_nonzero(self.last_rows >= self.n_acted) != n - self.n_acted:
             raise ConfigError(f"{what}: n_acted={self.n_acted} does not fit its {n} rows")
-        self._is_last = is_last
         connectors, recurrent = policy.connectors, policy.inference.lane_state
         raw_leaves = () if connectors.raw_layout is None else connectors.raw_layout.leaves
         self._obs = self._leaves("obs", state["obs"], connectors.recorded_layout.leaves, n)
@@ -97,7 +94,8 @@ class ModuleRowsState:
         Args:
             lanes: int32, by the agents' numbers.
         """
-        n, agent_R = len(self._is_last), self._columns["agent"]
+        agent_R = self._columns["agent"]
+        n = len(agent_R)
         block.reserve(n)
         block.lane_R[:n] = lanes[agent_R]
         block.env_t_R[:n] = self._columns["env_t"]
@@ -112,7 +110,8 @@ class ModuleRowsState:
             for values, leaf in zip(self._raw_obs, block.raw_obs, strict=True):
                 leaf[:n] = values
         block.record(0, self.n_acted, self._outputs)
-        block.lookback_R = ~self._is_last
+        block.lookback_R = np.ones(n, np.bool_)
+        block.lookback_R[self.last_rows] = False
         block.rows.n = block.n_connected = n
         own = lanes[self.agents]
         table.row_L[own] = self.last_rows
