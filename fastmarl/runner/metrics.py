@@ -49,8 +49,8 @@ class MetricsLogger:
             self._lifetime[path] += value
         elif reduce in REDUCTIONS:
             keep = window is not None or (reduce == "mean" and not clear_on_reduce)
-            name = f"{reduce}{'' if keep else ' since report'}"
-            self._values.setdefault(path, (name, deque(maxlen=window or (100 if keep else None))))[1].append(value)
+            values: deque = deque(maxlen=window or (100 if keep else None))
+            self._values.setdefault(path, (reduce, values))[1].append(value)
         else:
             raise ValueError(f"reduce must be 'lifetime_sum' or one of {sorted(REDUCTIONS)}, got {reduce!r}")
 
@@ -68,8 +68,8 @@ class MetricsLogger:
         path = key if isinstance(key, tuple) else (key,)
         if path in self._lifetime:
             return self._lifetime[path]
-        name, values = self._values.get(path, ("mean", ()))
-        return float(REDUCTIONS[name.split()[0]](values)) if values else default
+        reduce, values = self._values.get(path, ("mean", ()))
+        return float(REDUCTIONS[reduce](values)) if values else default
 
     def get_state(self) -> list[tuple[list[str], float]]:
         """(key, sum) of each "lifetime_sum"."""
@@ -97,8 +97,8 @@ class MetricsLogger:
                 for parent in parents:
                     inner = inner.setdefault(parent, {})
                 inner[last] = value
-        for name, values in self._values.values():
-            if name.endswith("since report"):
+        for _, values in self._values.values():
+            if values.maxlen is None:  # those since the last report
                 values.clear()
         return report
 
