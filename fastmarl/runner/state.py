@@ -9,7 +9,7 @@ from typing import Any
 from fastmarl.checkpoint import load_state
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.native._call_guard import CallGuard
-from fastmarl.runner.components import Names, chosen_components
+from fastmarl.runner.components import STATE_COMPONENTS, Names, chosen_components
 from fastmarl.runner.env_checkpoints import check_envs, put_states_of_envs, states_of_envs
 from fastmarl.runner.running_episodes import EpisodesState, episodes_state
 from fastmarl.runner.sampling import Sampling
@@ -20,17 +20,6 @@ from fastmarl.states import (
     state_of_torch,
     torch_state_for,
     whole_number,
-)
-
-STATE_COMPONENTS = (
-    "rl_module",
-    "weights_seq_no",
-    "env_to_module_connector",
-    "num_env_steps_sampled_lifetime",
-    "lifetime_counters",
-    "num_resets",
-    "random_state",
-    "running_episodes",
 )
 
 
@@ -50,7 +39,7 @@ class RunnerState:
     def get(self, components: Names = None, not_components: Names = None) -> dict[str, Any]:
         """As `MultiAgentEnvRunner.get_state()`."""
         resources = self._resources
-        chosen, modules = chosen_components(components, not_components, STATE_COMPONENTS, list(resources.module))
+        chosen, modules = chosen_components(components, not_components, list(resources.module))
         resources.finish_weights()
         state = {
             "rl_module": resources.module.get_state(modules) if "rl_module" in chosen else None,
