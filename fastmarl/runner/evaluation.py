@@ -35,13 +35,14 @@ class Evaluation:
         """As `MultiAgentEnvRunner.evaluate()`."""
         if not is_integer(num_episodes) or num_episodes < 0:
             raise ConfigError(f"num_episodes must be an integer of at least 0, got {num_episodes!r}")
-        number = int(num_episodes)
-        numbers = None if seeds is None else self._checked_seeds(seeds, number)
+        num_episodes = int(num_episodes)
+        given = None if seeds is None else self._checked_seeds(seeds, num_episodes)
         sampling, n_envs = self._sampling, self._resources.num_envs
         sampling.begin_call()
         rollout = sampling.rollout
-        goal = Goal(num_episodes=number, may_begin=[(number - i + n_envs - 1) // n_envs for i in range(n_envs)])
-        with self._apart(goal, numbers):
+        of_envs = [(num_episodes - i + n_envs - 1) // n_envs for i in range(n_envs)]
+        goal = Goal(num_episodes=num_episodes, left_of_envs=of_envs)
+        with self._apart(goal, given):
             rollout.drop_begun(set())
             rollout.store.begin_call(None)
             try:

@@ -19,7 +19,8 @@ class Goal:
     num_timesteps: int | None = None  # None: it is `num_episodes` that counts
     counts_env_steps: bool = False  # or, of `num_timesteps`, agent steps
     num_episodes: int = 0
-    may_begin: int | list[int] = 0  # so many of these have not begun yet; a list: of each env's
+    left: int = 0  # so many of these have not begun yet, in whatever env
+    left_of_envs: list[int] = field(default_factory=list)  # or, of each env's
     random_actions: bool = False
     ticks: int = 0
     idle_ticks: int = 0  # the last ones, in which nobody acted
@@ -76,27 +77,21 @@ class Goal:
         """Those of these envs that begin an episode now, the first ones first; the others have done their part."""
         if not self.counts_episodes:
             return list(env_indices)
-        if isinstance(self.may_begin, int):
-            chosen = list(islice(env_indices, self.may_begin))
-            self.may_begin -= len(chosen)
+        if not self.left_of_envs:
+            chosen = list(islice(env_indices, self.left))
+            self.left -= len(chosen)
             return chosen
-        chosen = [env_index for env_index in env_indices if self.may_begin[env_index]]
+        chosen = [env_index for env_index in env_indices if self.left_of_envs[env_index]]
         for env_index in chosen:
-            self.may_begin[env_index] -= 1
+            self.left_of_envs[env_index] -= 1
         return chosen
-
-    @property
-    def left_of_envs(self) -> list[int]:
-        """By env, how many episodes have not begun yet, where each is to make so many."""
-        assert isinstance(self.may_begin, list)
-        return self.may_begin
 
     def begin_another(self, env_index: int) -> None:
         """This env's episode was discarded: there may be one more."""
-        if isinstance(self.may_begin, int):
-            self.may_begin += 1
+        if self.left_of_envs:
+            self.left_of_envs[env_index] += 1
         else:
-            self.may_begin[env_index] += 1
+            self.left += 1
 
     def wanted(self, chunks: list[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
         """Without the chunks of episodes that were not finished, where whole episodes were asked for."""
@@ -115,8 +110,8 @@ def make_goal(config: EnvRunnerConfig, num_timesteps: int | None, num_episodes: 
         if number is not None and (not is_integer(number) or number < 0):
             raise ConfigError(f"{name} must be an integer of at least 0, got {number!r}")
     if num_episodes is not None:
-        return Goal(num_episodes=int(num_episodes), may_begin=int(num_episodes))  # those that begin first
+        return Goal(num_episodes=int(num_episodes), left=int(num_episodes))  # those that begin first
     if num_timesteps is None and config.batch_mode == "complete_episodes":
-        return Goal(num_episodes=num_envs, may_begin=[1] * num_envs)
+        return Goal(num_episodes=num_envs, left_of_envs=[1] * num_envs)
     steps = config.rollout_fragment_length * num_envs if num_timesteps is None else int(num_timesteps)
     return Goal(steps, counts_env_steps=config.count_steps_by == "env_steps")
