@@ -55,9 +55,12 @@ class Envs:
     def _make(self, config: EnvRunnerConfig) -> None:
         self._create = env_creator(config.env)
         try:
-            self._add(self.contexts[0])
+            first = self._add(self.contexts[0])
             if self.is_batch:
-                _check_batch(self.all[0], config)
+                if config.restart_failed_sub_environments:
+                    raise ConfigError(f"restart_failed_sub_environments is for single envs, but {type(first).__name__} "
+                                      f"is a batch that steps by itself")  # fmt: skip
+                _check_size(first, config.num_envs_per_env_runner)
                 if config.worker_num_splits > 1:
                     self._split(config, config.worker_num_splits)
             else:
@@ -156,13 +159,6 @@ def _context(config: EnvRunnerConfig, vector_index: int, num_envs: int) -> EnvCo
         num_workers=config.num_env_runners,
         remote=config.gym_env_vectorize_mode == "async",
     )
-
-
-def _check_batch(batch: ArrayEnv, config: EnvRunnerConfig) -> None:
-    if config.restart_failed_sub_environments:
-        raise ConfigError(f"restart_failed_sub_environments is for single envs, but {type(batch).__name__} is a batch "
-                          f"that steps by itself")  # fmt: skip
-    _check_size(batch, config.num_envs_per_env_runner)
 
 
 def _check_size(batch: ArrayEnv, num_envs: int) -> None:
