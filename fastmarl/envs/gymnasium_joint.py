@@ -38,18 +38,10 @@ class JointGymnasiumEnv(ResumableAdapter):
         self._action_spaces = action_spaces
         self._ended: dict[Any, Any] = {}  # agent -> the action that the env gets of it from now on
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.env!r})"
-
     @property
     def agents(self) -> list[Any]:
         """Ids of those that take part now."""
         return [agent for agent in self.possible_agents if agent not in self._ended]
-
-    @property
-    def unwrapped(self) -> Any:
-        """The Gymnasium env, without its wrappers."""
-        return self.env.unwrapped
 
     @property
     def state_space(self) -> gym.Space | None:
@@ -82,12 +74,6 @@ class JointGymnasiumEnv(ResumableAdapter):
         if self._is_by_agent(terminated) or self._is_by_agent(truncated):
             return obs, rewards, *self._end_agents(self._flags(terminated), self._flags(truncated)), infos
         return obs, rewards, {"__all__": bool(terminated)}, {"__all__": bool(truncated)}, infos
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:
         return self._observation_spaces[agent_id]

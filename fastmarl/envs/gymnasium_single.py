@@ -34,14 +34,6 @@ class SingleGymnasiumEnv(ResumableAdapter):
         self.observation_spaces: dict[Any, gym.Space] = {AGENT: env.observation_space}
         self.action_spaces: dict[Any, gym.Space] = {AGENT: env.action_space}
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.env!r})"
-
-    @property
-    def unwrapped(self) -> Any:
-        """The Gymnasium env, without its wrappers."""
-        return self.env.unwrapped
-
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         obs, info = self.env.reset(seed=seed, options=options)
         return {AGENT: obs}, {AGENT: info}
@@ -57,12 +49,6 @@ class SingleGymnasiumEnv(ResumableAdapter):
             {AGENT: truncated, "__all__": truncated},
             {AGENT: info},
         )
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:
         return self.observation_spaces[agent_id]

@@ -10,11 +10,12 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from fastmarl.envs.arrays import ArrayEnv, StepArrays, group_by_spaces, write_observations
+from fastmarl.envs.env_adapter import EnvAdapter
 from fastmarl.errors import EnvCheckError
 from fastmarl.spaces import RowLayout
 
 
-class VectorGymnasiumEnv(ArrayEnv):
+class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
     """A gymnasium.vector.VectorEnv. Where its envs have Tuple spaces of the same length, agents are 0, 1, ... in the
     order of the spaces; a reward is then the team's, and each agent gets it. Else there is one agent, 0.
 
@@ -56,11 +57,6 @@ class VectorGymnasiumEnv(ArrayEnv):
         """Whether this is such an env."""
         return isinstance(env, VectorEnv)
 
-    @property
-    def unwrapped(self) -> Any:
-        """The vector env, without its wrappers."""
-        return self.env.unwrapped
-
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
         mask = np.zeros(self.num_envs, np.bool_)
         mask[env_indices] = True
@@ -97,12 +93,6 @@ class VectorGymnasiumEnv(ArrayEnv):
                                 "AutoresetMode.DISABLED, or don't drop running episodes")  # fmt: skip
         for group in out.groups.values():
             group.present[mask] = False
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
 
     def _joint_action(self, actions: dict[str, Any]) -> Any:
         by_agent = []

@@ -22,18 +22,10 @@ class PettingZooAdapter(ResumableAdapter):
         self.env = env
         self.possible_agents: list[Any] = list(getattr(env, "possible_agents", ()))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.env!r})"
-
     @property
     def agents(self) -> list[Any]:
         """Ids of those that take part now."""
         return self.env.agents
-
-    @property
-    def unwrapped(self) -> Any:
-        """The PettingZoo env, without its wrappers."""
-        return self.env.unwrapped
 
     @property
     def state_space(self) -> gym.Space | None:
@@ -43,12 +35,6 @@ class PettingZooAdapter(ResumableAdapter):
     def state(self) -> np.ndarray:
         """The env's global state, for central critics."""
         return self.env.state()
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:
         return self.env.observation_space(agent_id)

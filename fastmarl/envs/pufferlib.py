@@ -9,13 +9,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from fastmarl.envs.arrays import ArrayEnv, StepArrays
+from fastmarl.envs.env_adapter import EnvAdapter
 from fastmarl.errors import EnvCheckError
 
 AGENTS = "agents"  # the one group
 HAS = ("single_observation_space", "single_action_space", "num_agents", "observations", "terminals", "masks")
 
 
-class PufferLibEnv(ArrayEnv):
+class PufferLibEnv(EnvAdapter, ArrayEnv):
     """A native `pufferlib.PufferEnv`: of its `num_agents` rows, every `num_agents / num_envs` that follow one another
     are an env, with the agents 0, 1, ...
 
@@ -129,9 +130,3 @@ class PufferLibEnv(ArrayEnv):
         """[num_agents, ...] -> [E, A, ...]."""
         rows = np.asarray(rows)
         return rows.reshape(*self._shape, *rows.shape[1:])
-
-    def render(self) -> Any:
-        return self.env.render()
-
-    def close(self) -> None:
-        self.env.close()

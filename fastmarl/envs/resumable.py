@@ -5,6 +5,7 @@ from __future__ import annotations
 from inspect import getattr_static
 from typing import Any
 
+from fastmarl.envs.env_adapter import EnvAdapter
 from fastmarl.errors import EnvCheckError
 
 
@@ -24,10 +25,8 @@ def supports_checkpoint(env: Any) -> bool:
     return True
 
 
-class ResumableAdapter:
+class ResumableAdapter(EnvAdapter):
     """What adapters have in common that keep nothing of an episode beside their env."""
-
-    env: Any
 
     @property
     def supports_checkpoint(self) -> bool:
