@@ -56,7 +56,9 @@ class OpenSpielEnv:
         self._observer = _make_observer(game, observation)
         self._is_python = hasattr(game, "make_py_observer")
         self._n_actions = n_actions = game.num_distinct_actions()
-        space = _observation_space(self._observer.tensor.size, n_actions)
+        tensor_space = gym.spaces.Box(-np.inf, np.inf, (self._observer.tensor.size,), np.float32)
+        mask_space = gym.spaces.Box(0, 1, (n_actions,), np.int8)
+        space = gym.spaces.Dict({"observation": tensor_space, "action_mask": mask_space})
         self.observation_spaces: dict[Any, gym.Space] = dict.fromkeys(self.possible_agents, space)
         self.action_spaces: dict[Any, gym.Space] = {
             agent: gym.spaces.Discrete(n_actions) for agent in self.possible_agents
@@ -81,13 +83,15 @@ class OpenSpielEnv:
             pyspiel = import_module("pyspiel")
         except ImportError as error:
             raise EnvCheckError(f"the game {name!r} needs OpenSpiel: pip install open-spiel ({error})") from error
-        names = pyspiel.registered_names()
-        if name.partition("(")[0] not in names:  # it would print a list of all
-            raise _not_loaded(name, f"Unknown game '{name}'.", names)
+        names, without_parameters = pyspiel.registered_names(), name.partition("(")[0]
+        if without_parameters not in names:  # it would print a list of all
+            close = difflib.get_close_matches(without_parameters, names)
+            hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            raise EnvCheckError(f"OpenSpiel can't load the game {name!r}: Unknown game '{name}'.{hint}")
         try:
             game = pyspiel.load_game(name, parameters) if parameters else pyspiel.load_game(name)
         except pyspiel.SpielError as error:
-            raise _not_loaded(name, str(error), []) from error
+            raise EnvCheckError(f"OpenSpiel can't load the game {name!r}: {error}") from error
         return cls(game, observation)
 
     @staticmethod
@@ -214,13 +218,6 @@ def _check_is_playable(game: Any) -> None:
                             f"with num_distinct_actions() > 0")  # fmt: skip
 
 
-def _not_loaded(name: str, reason: str, names: list[str]) -> EnvCheckError:
-    """With those of the names that are close."""
-    close = difflib.get_close_matches(name.partition("(")[0], names)
-    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return EnvCheckError(f"OpenSpiel can't load the game {name!r}: {reason}{hint}")
-
-
 def _make_observer(game: Any, name: str | None) -> Any:
     """What fills its `tensor`, float32 [size], in place by set_from(state, player).
 
@@ -240,12 +237,3 @@ def _make_observer(game: Any, name: str | None) -> Any:
     if tensor is None or (tensor.ndim, tensor.dtype) != (1, np.float32):
         raise EnvCheckError(f"the observer of {game} makes no {name}; choose another observation")
     return observer
-
-
-def _observation_space(size: int, n_actions: int) -> gym.spaces.Dict:
-    return gym.spaces.Dict(
-        {
-            "observation": gym.spaces.Box(-np.inf, np.inf, (size,), np.float32),
-            "action_mask": gym.spaces.Box(0, 1, (n_actions,), np.int8),
-        }
-    )
