@@ -405,7 +405,7 @@ def test_the_env_is_taken_as_it_is():
         observation_space, action_space = env_spaces(env, agent)
         assert set(observation_space.spaces) == {"observation", "action_mask"}
         assert action_space.n == 2
-    with pytest.raises(EnvCheckError, match="KeyError"):
+    with pytest.raises(EnvCheckError, match="no observation space for agent 3"):
         env_spaces(env, 3)
     env.close()
 

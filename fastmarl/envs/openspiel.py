@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import operator
 import sys
-from collections.abc import Hashable
 from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.envs.base import MultiAgentEnv
 from fastmarl.errors import EnvCheckError
 
 TENSORS = ("observation_tensor", "information_state_tensor")  # the first that a game provides is taken
@@ -19,7 +19,7 @@ CHANCE, SIMULTANEOUS, TERMINAL = -1, -2, -4  # pyspiel.PlayerId, what current_pl
 NO_ACTION = 0  # what pyspiel wants of a player that has no legal action where others move at the same time
 
 
-class OpenSpielEnv:
+class OpenSpielEnv(MultiAgentEnv):
     """One step is one move: who is at move is observed, and acts in the next step.
 
     At a simultaneous node these are all players that have a legal action. Chance is played out here. In the end every
@@ -59,10 +59,8 @@ class OpenSpielEnv:
         tensor_space = gym.spaces.Box(-np.inf, np.inf, (self._observer.tensor.size,), np.float32)
         mask_space = gym.spaces.Box(0, 1, (n_actions,), np.int8)
         space = gym.spaces.Dict({"observation": tensor_space, "action_mask": mask_space})
-        self.observation_spaces: dict[Any, gym.Space] = dict.fromkeys(self.possible_agents, space)
-        self.action_spaces: dict[Any, gym.Space] = {
-            agent: gym.spaces.Discrete(n_actions) for agent in self.possible_agents
-        }
+        self.observation_spaces = dict.fromkeys(self.possible_agents, space)
+        self.action_spaces = {agent: gym.spaces.Discrete(n_actions) for agent in self.possible_agents}
         self._paid: list[float] = []  # returns [number of players] that were handed out as rewards
         self._legal: dict[int, list[int]] = {}  # legal actions of the players that act next
         self._rng: np.random.Generator | None = None
@@ -102,11 +100,6 @@ class OpenSpielEnv:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.game})"
-
-    @property
-    def unwrapped(self) -> OpenSpielEnv:
-        """This env: a game has no reset() and step() of its own."""
-        return self
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         if self._rng is None or seed is not None:
@@ -197,15 +190,6 @@ class OpenSpielEnv:
     def render(self) -> str:
         """The state as text."""
         return str(self.game_state)
-
-    def close(self) -> None:
-        """There is nothing to give back."""
-
-    def get_observation_space(self, agent_id: Hashable) -> gym.Space:
-        return self.observation_spaces[agent_id]
-
-    def get_action_space(self, agent_id: Hashable) -> gym.Space:
-        return self.action_spaces[agent_id]
 
 
 def _check_is_playable(game: Any) -> None:
