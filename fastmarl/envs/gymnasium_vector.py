@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import gymnasium as gym
@@ -98,7 +100,7 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
         by_agent = []
         for (name, i), layout in zip(self._places, self._action_layouts, strict=True):
             # Single envs and wrappers such as StickyAction keep what they get; ours are written to again.
-            columns = [_follow(actions[name], leaf.path)[:, i].copy() for leaf in layout.leaves]
+            columns = [reduce(getitem, leaf.path, actions[name])[:, i].copy() for leaf in layout.leaves]
             by_agent.append(layout.nest(columns))
         return tuple(by_agent) if self._is_joint else by_agent[0]
 
@@ -106,7 +108,8 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
         for agent, ((name, i), leaves) in enumerate(zip(self._places, self._leaves, strict=True)):
             of_agent = observations[agent] if self._is_joint else observations
             for leaf in leaves:
-                target, source = _follow(out.groups[name].obs, leaf.path), _follow(of_agent, leaf.path)
+                target = reduce(getitem, leaf.path, out.groups[name].obs)
+                source = reduce(getitem, leaf.path, of_agent)
                 if leaf.dtype == object:
                     for env_index in envs.tolist():
                         target[env_index, i] = source[env_index]
@@ -126,9 +129,3 @@ def _info_of(columns: dict[str, Any], env_index: int) -> dict[str, Any]:
         if f"_{name}" in columns and columns[f"_{name}"][env_index]:
             info[name] = _info_of(column, env_index) if isinstance(column, dict) else column[env_index]
     return info
-
-
-def _follow(value: Any, path: tuple) -> Any:
-    for key in path:
-        value = value[key]
-    return value

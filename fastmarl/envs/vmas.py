@@ -49,7 +49,7 @@ class VmasEnv(ArrayEnv):
         place_of = {agent: (name, i) for name, agents in self.groups.items() for i, agent in enumerate(agents)}
         self._keys = keys
         self._places = [place_of[name] for name in names]  # in vmas's order
-        self._leaves = [RowLayout(obs).leaves for obs, _ in spaces.values()]
+        self._layouts = [RowLayout(obs) for obs, _ in spaces.values()]
 
     @staticmethod
     def adapts(env: Any) -> bool:
@@ -93,12 +93,10 @@ class VmasEnv(ArrayEnv):
         return torch.from_numpy(actions.reshape(self.num_envs, -1)).to(self.env.device)
 
     def _write_observations(self, observations: Any, out: StepArrays, envs: np.ndarray) -> None:
-        agents = zip(self.env.agents, self._keys, self._places, self._leaves, strict=True)
-        for agent, key, (name, i), leaves in agents:
-            for leaf in leaves:
-                target, source = out.groups[name].obs, observations[key]
-                for part in leaf.path:
-                    target, source = target[part], source[part]
+        agents = zip(self.env.agents, self._keys, self._places, self._layouts, strict=True)
+        for agent, key, (name, i), layout in agents:
+            targets, sources = layout.leaves_of(out.groups[name].obs), layout.leaves_of(observations[key])
+            for target, source in zip(targets, sources, strict=True):
                 write_observations(target[:, i], _array(source), envs, agent.name)
 
     def _tell(self, infos: Any, out: StepArrays) -> None:

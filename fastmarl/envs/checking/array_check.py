@@ -189,10 +189,8 @@ class BatchPlay:
             arrays = out.groups[name]
             for column in ("rewards", "terminated", "truncated", "present"):
                 yield f"out.groups[{name!r}].{column}", getattr(arrays, column)
-            for leaf in group.layout.leaves:
-                part, keys = arrays.obs, "".join(f"[{key!r}]" for key in leaf.path)
-                for key in leaf.path:
-                    part = part[key]
+            for leaf, part in zip(group.layout.leaves, group.layout.leaves_of(arrays.obs), strict=True):
+                keys = "".join(f"[{key!r}]" for key in leaf.path)
                 yield f"out.groups[{name!r}].obs{keys}", part
 
     def _said(self, out: StepArrays, *, rewards: bool) -> list[bytes]:
