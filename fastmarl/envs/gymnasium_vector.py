@@ -63,7 +63,12 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
         mask = np.zeros(self.num_envs, np.bool_)
         mask[env_indices] = True
         if self._resets_itself and not mask.all():
-            self._leave_to_next_step(mask, out)
+            # These envs have ended, and are reset by what the next step does for all; until then nobody is observed.
+            if not self._ended[mask].all():
+                raise EnvCheckError("this vector env can begin single episodes only where one has just ended; make it "
+                                    "with AutoresetMode.DISABLED, or don't drop running episodes")  # fmt: skip
+            for group in out.groups.values():
+                group.present[mask] = False
             return
         seed: Any = None
         if seeds is not None and self._takes_lists:
@@ -87,14 +92,6 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
         out.truncated[:] = truncated
         self._ended[:] = out.terminated | out.truncated
         self._tell(infos, out)
-
-    def _leave_to_next_step(self, mask: np.ndarray, out: StepArrays) -> None:
-        """These envs have ended, and are reset by what the next step does for all; until then nobody is observed."""
-        if not self._ended[mask].all():
-            raise EnvCheckError("this vector env can begin single episodes only where one has just ended; make it with "
-                                "AutoresetMode.DISABLED, or don't drop running episodes")  # fmt: skip
-        for group in out.groups.values():
-            group.present[mask] = False
 
     def _joint_action(self, actions: dict[str, Any]) -> Any:
         by_agent = []
