@@ -16,7 +16,8 @@ OF_MULTI_AGENT_ENVS = ("possible_agents", "get_observation_space", "observation_
 
 
 class JointGymnasiumEnv(ResumableAdapter):
-    """What both kinds share: a step is one joint action of all agents, and these are always the same.
+    """What both kinds share: a step is one joint action of all agents, and these are always the same. Values are in
+    dicts by agent, unless a kind says otherwise.
 
     A flag for all ends the episode. Agents with flags of their own end one by one, and the episode ends with the last
     of them; it is then truncated if some agent was truncated in that last step, else terminated.
@@ -115,15 +116,15 @@ class JointGymnasiumEnv(ResumableAdapter):
 
     def _by_agent(self, values: Any) -> dict:
         """A container of the env's with a value for each agent -> the values by agent id."""
-        raise NotImplementedError
+        return values
 
     def _is_by_agent(self, value: Any) -> bool:
         """Whether this is such a container, rather than one value for all."""
-        raise NotImplementedError
+        return isinstance(value, dict)
 
     def _joint_action(self, actions: dict) -> Any:
         """All agents' actions in the env's container."""
-        raise NotImplementedError
+        return actions
 
     def _infos(self, info: dict) -> dict[Any, dict]:
         raise NotImplementedError
@@ -187,8 +188,7 @@ class DictGymnasiumEnv(JointGymnasiumEnv):
         self._info_keys = {*self.possible_agents, "__common__"}
         self._texts: dict[Any, list[tuple[str, tuple[int, ...]]]] = {}  # agent -> (key, shape) of its numbered texts
         for agent, space in self._observation_spaces.items():
-            numbers = _numbered_texts(space)
-            if numbers and isinstance(space, gym.spaces.Dict):
+            if isinstance(space, gym.spaces.Dict) and (numbers := _numbered_texts(space)):
                 self._texts[agent] = [(key, part.shape) for key, part in numbers.items()]
                 self._observation_spaces[agent] = gym.spaces.Dict({**space.spaces, **numbers})
 
@@ -211,15 +211,6 @@ class DictGymnasiumEnv(JointGymnasiumEnv):
                     observation[key] = np.asarray(observation[key]).reshape(shape)
         return obs
 
-    def _by_agent(self, values: Any) -> dict:
-        return values
-
-    def _is_by_agent(self, value: Any) -> bool:
-        return isinstance(value, dict)
-
-    def _joint_action(self, actions: dict) -> dict:
-        return actions
-
     def _infos(self, info: dict) -> dict[Any, dict]:
         if info.keys() <= self._info_keys:
             return dict(info)  # a plain one, whatever the env's does for agents that are not in it
@@ -233,10 +224,8 @@ def _has_spaces(env: Any, kind: type) -> bool:
     return all(isinstance(getattr(env, name, None), kind) for name in ("observation_space", "action_space"))
 
 
-def _numbered_texts(space: gym.Space) -> dict[str, gym.spaces.MultiDiscrete]:
-    """Key -> plain MultiDiscrete, of the parts of a Dict whose class is derived from it."""
-    if not isinstance(space, gym.spaces.Dict):
-        return {}
+def _numbered_texts(space: gym.spaces.Dict) -> dict[str, gym.spaces.MultiDiscrete]:
+    """Key -> plain MultiDiscrete, of the parts whose class is derived from it."""
     return {
         key: gym.spaces.MultiDiscrete(part.nvec, dtype=part.nvec.dtype.type, start=part.start)
         for key, part in space.spaces.items()
