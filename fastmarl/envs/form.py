@@ -11,8 +11,10 @@ from fastmarl.envs.base import env_spaces
 from fastmarl.envs.resumable import supports_checkpoint
 from fastmarl.errors import EnvCheckError, MultiAgentEnvError, shown
 
-RESET_PARTS = ("observations", "infos")
-STEP_PARTS = ("observations", "rewards", "terminateds", "truncateds", "infos")
+PARTS = {
+    "reset": ("observations", "infos"),
+    "step": ("observations", "rewards", "terminateds", "truncateds", "infos"),
+}  # call -> what it returns
 RESERVED_IDS = {"__all__": "the whole episode in terminateds and truncateds", "__common__": "all agents in infos"}
 
 
@@ -37,10 +39,7 @@ def check_reset_result(result: Any, env_index: int) -> None:
     Raises:
         MultiAgentEnvError: it is no pair (observations, infos) of dicts.
     """
-    if isinstance(result, dict):
-        got = "observations alone, as in old Gym; return infos, too, if only {}"
-        raise _form_error(env_index, 0, "reset", RESET_PARTS, got)
-    _check_dicts(result, RESET_PARTS, env_index, 0, "reset")
+    check_dicts("reset", result, env_index, 0)
 
 
 def check_step_result(result: Any, env_index: int, env_t: int) -> None:
@@ -49,7 +48,7 @@ def check_step_result(result: Any, env_index: int, env_t: int) -> None:
     Raises:
         MultiAgentEnvError: it is no tuple of five dicts, `__all__` is missing, or a flag is no bool.
     """
-    check_step_form(result, env_index, env_t)
+    check_dicts("step", result, env_index, env_t)
     for _, agent, problem in flag_problems(result[2], result[3]):
         raise MultiAgentEnvError(env_index, agent, env_t, problem)
 
@@ -79,26 +78,24 @@ def possible_agents_of(env: Any) -> list[Any]:
     return agents
 
 
-def check_step_form(result: Any, env_index: int, env_t: int) -> None:
-    """Raises MultiAgentEnvError if this is no tuple of five dicts."""
-    if isinstance(result, tuple) and len(result) == 4:
-        got = "four values, as in old Gym; split dones into terminateds and truncateds"
-        raise _form_error(env_index, env_t, "step", STEP_PARTS, got)
-    _check_dicts(result, STEP_PARTS, env_index, env_t, "step")
-
-
-def _check_dicts(result: Any, parts: tuple[str, ...], env_index: int, env_t: int, call: str) -> None:
+def check_dicts(call: str, result: Any, env_index: int, env_t: int) -> None:
+    """Raises MultiAgentEnvError if what reset() or step() returned is no tuple of as many dicts as it should be."""
+    parts = PARTS[call]
     if not isinstance(result, tuple) or len(result) != len(parts):
-        got = f"{len(result)} values" if isinstance(result, tuple) else f"{type(result).__name__} {shown(result)}"
-        raise _form_error(env_index, env_t, call, parts, got)
+        problem = f"expected ({', '.join(parts)}) from {call}(), got {_what_came(call, result)}"
+        raise MultiAgentEnvError(env_index, None, env_t, problem)
     for name, part in zip(parts, result, strict=True):
         if not isinstance(part, dict):
             problem = f"expected a dict by agent id as {name} from {call}(), got {type(part).__name__} {shown(part)}"
             raise MultiAgentEnvError(env_index, None, env_t, problem)
 
 
-def _form_error(env_index: int, env_t: int, call: str, parts: tuple[str, ...], got: str) -> MultiAgentEnvError:
-    return MultiAgentEnvError(env_index, None, env_t, f"expected ({', '.join(parts)}) from {call}(), got {got}")
+def _what_came(call: str, result: Any) -> str:
+    if call == "reset" and isinstance(result, dict):
+        return "observations alone, as in old Gym; return infos, too, if only {}"
+    if call == "step" and isinstance(result, tuple) and len(result) == 4:
+        return "four values, as in old Gym; split dones into terminateds and truncateds"
+    return f"{len(result)} values" if isinstance(result, tuple) else f"{type(result).__name__} {shown(result)}"
 
 
 def flag_problems(terminateds: dict, truncateds: dict) -> Iterator[tuple[str, Any, str]]:
@@ -108,12 +105,9 @@ def flag_problems(terminateds: dict, truncateds: dict) -> Iterator[tuple[str, An
             if not isinstance(flag, bool | np.bool_):
                 yield "flag", agent, f"expected True or False in {name}, got {type(flag).__name__} {shown(flag)}"
     if "__all__" not in terminateds:
-        yield (
-            "__all__",
-            None,
-            "expected the key '__all__' in terminateds, which says whether the episode is over; got the keys "
-            f"{list(terminateds)!r:.200}",
-        )
+        problem = (f"expected the key '__all__' in terminateds, which says whether the episode is over; got the keys "
+                   f"{list(terminateds)!r:.200}")  # fmt: skip
+        yield "__all__", None, problem
 
 
 def name_of(env: Any) -> str:

@@ -14,7 +14,7 @@ from fastmarl.envs.checking.mask_findings import MaskFindings
 from fastmarl.envs.checking.replay import Replay
 from fastmarl.envs.checking.report import Findings, place_of
 from fastmarl.envs.checking.values import arrays_in, misfits, random_action, reward_problem, same
-from fastmarl.envs.form import check_reset_result, check_step_form, flag_problems, possible_agents_of
+from fastmarl.envs.form import check_dicts, flag_problems, possible_agents_of
 from fastmarl.errors import ConfigError, EnvCheckError, MultiAgentEnvError
 from fastmarl.spaces.masks import action_mask, mask_key
 
@@ -176,10 +176,7 @@ class Play:
             self._findings.problem("raised", f"{call}() raised {error!r} in {place_of(error)}")
             raise UnplayableError from error
         try:
-            if call == "reset":
-                check_reset_result(result, 0)
-            else:
-                check_step_form(result, 0, self._env_t)
+            check_dicts(call, result, 0, self._env_t)
         except MultiAgentEnvError as error:
             self._findings.problem("form", error.args[3])
             raise UnplayableError from error

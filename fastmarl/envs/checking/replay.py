@@ -10,7 +10,7 @@ import numpy as np
 
 from fastmarl.envs.checking.report import Findings
 from fastmarl.envs.checking.values import arrays_in, same
-from fastmarl.envs.form import STEP_PARTS
+from fastmarl.envs.form import PARTS
 from fastmarl.spaces.masks import MASK_KEYS
 
 
@@ -75,7 +75,7 @@ class Replay:
 
 def _differing(before: tuple[dict, ...], now: tuple[dict, ...]) -> tuple[str, Any] | None:
     """The first part that differs, and its agent."""
-    for name, one, other in zip(STEP_PARTS, before, now, strict=False):
+    for name, one, other in zip(PARTS["step"], before, now, strict=False):
         if not same(one, other):
             agents = [agent for agent in one | other if not same(one.get(agent), other.get(agent))]
             return name, agents[0] if agents else None
