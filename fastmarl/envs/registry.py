@@ -27,9 +27,9 @@ _HOMES = {  # where a package keeps its envs, if not at its top
     "gymnasium_robotics": "gymnasium_robotics.envs.multiagent_mujoco",
 }
 _BUNDLED = {  # name -> where its class is
-    "fastmarl.cart_pole": ("fastmarl.envs.jit.cart_pole", "CartPole"),
-    "fastmarl.gridworld": ("fastmarl.envs.jit.gridworld", "GridWorld"),
-    "fastmarl.simple_spread": ("fastmarl.envs.jit.simple_spread", "SimpleSpread"),
+    "fastmarl.cart_pole": "fastmarl.envs.jit.cart_pole:CartPole",
+    "fastmarl.gridworld": "fastmarl.envs.jit.gridworld:GridWorld",
+    "fastmarl.simple_spread": "fastmarl.envs.jit.simple_spread:SimpleSpread",
 }
 _BEGIN_IN_NEXT_STEP = {"connect4", "tripletriad"}  # of PufferLib's, which don't say so
 _MAKERS = ("parallel_env", "env")  # functions in PettingZoo's modules, the first is preferred
@@ -88,13 +88,8 @@ def portable(env: Any) -> Any:
     """What `env_creator()` takes for `env` in another process, where nothing is registered."""
     if isinstance(env, str):
         return _registered.get(env, env)
-    if isinstance(env, ModuleType):
-        _maker_in(env, env.__name__)
-        return env.__name__
-    if _takes_options(env):
-        return env
-    _check_is_creator(env, "env")
-    return env
+    env_creator(env)  # raises what it would raise there
+    return env.__name__ if isinstance(env, ModuleType) else env
 
 
 def _check_is_creator(creator: Any, what: str) -> None:
@@ -121,12 +116,14 @@ def _takes_options(creator: Any) -> bool:
     return kinds == {inspect.Parameter.VAR_KEYWORD}
 
 
-def _with_options(make: Callable[..., Any], name: str) -> Callable[[dict], Any]:
-    """What calls `make(**env_config)`, and says which environment it was if that has no such options."""
+def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False) -> Callable[[dict], Any]:
+    """What calls `make(**env_config)`, and says which environment it was if that has no such options. A batch is made
+    of as many envs as the runner has."""
 
     def create(env_config: Mapping[str, Any]) -> Any:
+        of_runner = {"num_envs": getattr(env_config, "num_envs", 1)} if is_batch else {}
         try:
-            return make(**env_config)
+            return make(**{**of_runner, **env_config})
         except TypeError as error:
             if not _is_of_arguments(error):
                 raise
@@ -186,19 +183,8 @@ def _maker_in(module: ModuleType, name: str) -> Callable[..., Any]:
 
 def _bundled(name: str) -> Callable[[dict], Any]:
     if name not in _BUNDLED:
-        raise _unknown(name, f"bundled are {', '.join(_BUNDLED)}", list(_BUNDLED))
-    module, class_name = _BUNDLED[name]
-    make = getattr(import_module(module), class_name)
-    return _with_num_envs(make, name)
-
-
-def _with_num_envs(make: Callable[..., Any], name: str) -> Callable[[dict], Any]:
-    """What makes a batch of as many envs as the runner has."""
-
-    def create(env_config: dict) -> Any:
-        return _with_options(partial(make, num_envs=getattr(env_config, "num_envs", 1)), name)(env_config)
-
-    return create
+        raise _unknown(name, f"bundled are {', '.join(_BUNDLED)}")
+    return _with_options(pkgutil.resolve_name(_BUNDLED[name]), name, is_batch=True)
 
 
 def _vmas_worlds(scenario: str) -> Callable[[dict], Any]:
@@ -206,7 +192,8 @@ def _vmas_worlds(scenario: str) -> Callable[[dict], Any]:
     known = [*vmas.scenarios, *vmas.mpe_scenarios, *vmas.debug_scenarios]
     if scenario not in known:
         raise _unknown(f"vmas.{scenario}", "vmas has no such scenario", [f"vmas.{name}" for name in known])
-    return _with_num_envs(partial(vmas.make_env, scenario=scenario, terminated_truncated=True), f"vmas.{scenario}")
+    make = partial(vmas.make_env, scenario=scenario, terminated_truncated=True)
+    return _with_options(make, f"vmas.{scenario}", is_batch=True)
 
 
 def _pufferlib_envs(name: str) -> Callable[[dict], Any]:
