@@ -129,8 +129,7 @@ class MultiCategorical(Distribution):
         return logits.reshape(*logits.shape[:-1], len(cls.nvec), widest)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        actions = self._parts.sample(generator)
-        return actions.reshape(*actions.shape[:-1], *self.shape)
+        return shaped(self._parts.sample(generator), self.shape)
 
     def logp(self, value: Tensor) -> Tensor:
         return self._parts.logp(flat(value, self.shape)).sum(-1)
@@ -142,8 +141,7 @@ class MultiCategorical(Distribution):
         return self._parts.kl(other._parts).sum(-1)
 
     def to_deterministic(self) -> Deterministic:
-        actions = self._parts.logits.argmax(-1)
-        return Deterministic(actions.reshape(*actions.shape[:-1], *self.shape), event_dims=len(self.shape))
+        return Deterministic(shaped(self._parts.logits.argmax(-1), self.shape), event_dims=len(self.shape))
 
 
 @cache

@@ -1,6 +1,9 @@
 """Distributions over Dict and Tuple spaces, and the choice of the distribution for a space."""
 
 from collections.abc import Callable
+from functools import reduce
+from itertools import accumulate, pairwise
+from operator import add
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -13,6 +16,7 @@ from fastmarl.distributions.continuous import DiagGaussian
 from fastmarl.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from fastmarl.errors import ConfigError
 from fastmarl.spaces import leaf_spaces
+from fastmarl.spaces.masks import choices_of
 
 
 class MultiDistribution(Distribution):
@@ -35,8 +39,7 @@ class MultiDistribution(Distribution):
 
     @staticmethod
     def required_input_dim(action_space: gym.Space) -> int:
-        parts = [part for part in _parts(action_space)[1] if leaf_spaces(part)]
-        return sum(get_action_dist_cls(part).required_input_dim(part) for part in parts)
+        return sum(get_action_dist_cls(action_space).input_dims)  # type: ignore[attr-defined]
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> "MultiDistribution":
@@ -45,7 +48,7 @@ class MultiDistribution(Distribution):
     @classmethod
     def sample_and_logp(cls, logits: Tensor, generator: torch.Generator | None = None) -> tuple[Any, Tensor]:
         sampled = [kind.sample_and_logp(part, generator) for kind, part in cls._split(logits)]
-        return cls._nest([actions for actions, _ in sampled]), _sum([logp for _, logp in sampled])
+        return cls._nest([actions for actions, _ in sampled]), reduce(add, [logp for _, logp in sampled])
 
     @classmethod
     def deterministic(cls, logits: Tensor) -> Any:
@@ -72,13 +75,13 @@ class MultiDistribution(Distribution):
         else:
             values = [value.get(key, {}) if isinstance(part, Nothing) else value[key]
                       for key, part in zip(self.keys, self.parts, strict=True)]  # fmt: skip
-        return _sum([part.logp(x) for part, x in zip(self.parts, values, strict=True)])
+        return reduce(add, [part.logp(x) for part, x in zip(self.parts, values, strict=True)])
 
     def entropy(self) -> Tensor:
-        return _sum([part.entropy() for part in self.parts])
+        return reduce(add, [part.entropy() for part in self.parts])
 
     def kl(self, other: "MultiDistribution") -> Tensor:
-        return _sum([part.kl(its_part) for part, its_part in zip(self.parts, other.parts, strict=True)])
+        return reduce(add, [part.kl(its_part) for part, its_part in zip(self.parts, other.parts, strict=True)])
 
     def to_deterministic(self) -> "MultiDistribution":
         return type(self)([part.to_deterministic() for part in self.parts])
@@ -133,22 +136,8 @@ def choice_parts(kind: type[Distribution], begin: int = 0, end: int | None = Non
         kinds = (Categorical,) * len(sizes)
     else:
         return [slice(begin, end)] if bound is Categorical else []
-    begins = [begin + sum(sizes[:i]) for i in range(len(sizes))]
-    parts = zip(kinds, begins, sizes, strict=True)
-    return [found for part, first, size in parts for found in choice_parts(part, first, first + size)]
-
-
-def _sum(terms: list[Tensor]) -> Tensor:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
-
-
-def _parts(space: Any) -> tuple[tuple | None, list[gym.Space]]:
-    if isinstance(space, gym.spaces.Dict):
-        return tuple(space.spaces), list(space.spaces.values())
-    return None, list(space.spaces)
+    parts = zip(kinds, pairwise(accumulate(sizes, initial=begin)), strict=True)
+    return [found for part, (first, last) in parts for found in choice_parts(part, first, last)]
 
 
 def get_action_dist_cls(action_space: gym.Space) -> type[Distribution]:
@@ -170,8 +159,7 @@ def get_action_dist_cls(action_space: gym.Space) -> type[Distribution]:
 
 
 def _multi_categorical(space: Any) -> type[Distribution]:
-    nvec = tuple(int(n) for n in np.ravel(space.nvec))
-    return bind(MultiCategorical, (("nvec", nvec), ("shape", tuple(space.shape))))
+    return bind(MultiCategorical, (("nvec", tuple(choices_of(space))), ("shape", tuple(space.shape))))
 
 
 def _bernoulli(space: Any) -> type[Distribution]:
@@ -192,7 +180,8 @@ def _nothing(space: Any) -> type[Distribution]:
 
 
 def _multi(space: Any) -> type[Distribution]:
-    keys, parts = _parts(space)
+    keys = tuple(space.spaces) if isinstance(space, gym.spaces.Dict) else None
+    parts = space.spaces if keys is None else tuple(space.spaces.values())
     if not parts:
         raise ConfigError(f"no action distribution for {space!r}: it has no parts")
     kinds = tuple(get_action_dist_cls(part) if leaf_spaces(part) else _nothing(part) for part in parts)
