@@ -26,17 +26,14 @@ class BatchPlay:
     """A batch that is played.
 
     Attributes:
-        replay: the first steps, to be made again.
         observed: ids of the agents that were observed.
     """
 
     def __init__(self, env: ArrayEnv, findings: Findings, seed: int, late_rewards: bool, respawn: bool):
-        self.num_envs = env.num_envs
         self._env, self._findings, self._seed = env, findings, seed
         self._late_rewards, self._respawn = late_rewards, respawn
         self._groups: dict[str, PlayedGroup] = {}
         self._trace: list[tuple[dict[str, Any], list[bytes]]] = []  # (actions, what each env said), by step
-        self.replay = BatchReplay(self, findings, seed)
         self._t_E, self._episode_E = np.zeros((2, env.num_envs), np.int64)
         self._began: list[bytes] = []  # what each env said at first
         self._idle_steps = 0
@@ -44,7 +41,7 @@ class BatchPlay:
         self.observed: dict[Any, None] = {}
         self.env_steps = self.agent_steps = self.episodes = 0
 
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Look at the groups' spaces."""
         for number, (name, agents) in enumerate(self._env.groups.items()):
             try:
@@ -55,7 +52,8 @@ class BatchPlay:
             raise UnplayableError
 
     def play(self, steps: int) -> None:
-        """Let every env make so many steps."""
+        """Let every env make so many steps, and the first ones again."""
+        self._prepare()
         self._began = self._reset(np.arange(self._env.num_envs), UNWRITTEN, seeded=True)
         for step in range(steps):
             actions = self._draw(np.random.default_rng((self._seed, step)))
@@ -73,8 +71,22 @@ class BatchPlay:
         if not self.episodes:
             self._findings.note("endless", f"no episode came to an end in {steps} steps of each env; set "
                                            f"out.terminated or out.truncated if one should")  # fmt: skip
+        self._look_for_differences()
 
-    def replay_differs(self, same: np.ndarray, other: np.ndarray) -> bool:
+    def _look_for_differences(self) -> None:
+        """The same must come again, whatever stood in the arrays and whatever other envs do."""
+        everybody = np.arange(self._env.num_envs)
+        if self._replay_differs(everybody, everybody[:0]):
+            text = (f"came otherwise after the same reset(seeds=[{self._seed}, ...]) and the same actions; draw all "
+                    f"randomness from generators that reset() makes from its seeds, and write whole observations for "
+                    f"all who are present")  # fmt: skip
+            self._findings.problem("seed", text)
+        elif len(everybody) > 1 and self._replay_differs(everybody[::2], everybody[1::2]):
+            text = ("came otherwise when other envs of the batch acted otherwise, with resets at other times; give "
+                    "each env its own generator, and let reset() touch the state of env_indices alone")  # fmt: skip
+            self._findings.note("neighbours", text)
+
+    def _replay_differs(self, same: np.ndarray, other: np.ndarray) -> bool:
         """Make the first steps again: whether the envs in `same` say something else; those in `other` disturb them."""
         rng = np.random.default_rng(self._seed)
         began = self._reset(np.arange(self._env.num_envs), OTHERWISE_UNWRITTEN, seeded=True)
@@ -274,25 +286,6 @@ class BatchPlay:
         e, agent, info = entry
         known = agent == "__common__" or agent in self._env.possible_agents
         return known and e in range(self._env.num_envs) and isinstance(info, dict)
-
-
-class BatchReplay:
-    """The first steps of a batch once more: the same must come, whatever stood in the arrays and whatever others do."""
-
-    def __init__(self, play: BatchPlay, findings: Findings, seed: int):
-        self._play, self._findings, self._seed = play, findings, seed
-
-    def look_for_differences(self) -> None:
-        everybody = np.arange(self._play.num_envs)
-        if self._play.replay_differs(everybody, everybody[:0]):
-            text = (f"came otherwise after the same reset(seeds=[{self._seed}, ...]) and the same actions; draw all "
-                    f"randomness from generators that reset() makes from its seeds, and write whole observations for "
-                    f"all who are present")  # fmt: skip
-            self._findings.problem("seed", text)
-        elif len(everybody) > 1 and self._play.replay_differs(everybody[::2], everybody[1::2]):
-            text = ("came otherwise when other envs of the batch acted otherwise, with resets at other times; give "
-                    "each env its own generator, and let reset() touch the state of env_indices alone")  # fmt: skip
-            self._findings.note("neighbours", text)
 
 
 def _form(array: Any) -> str:

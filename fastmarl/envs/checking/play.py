@@ -30,7 +30,6 @@ class Play:
     """An env that is played.
 
     Attributes:
-        replay: the first steps, to be made again.
         observed: ids of the agents that were observed.
     """
 
@@ -49,11 +48,11 @@ class Play:
         self._paid_unseen: set[Any] = set()
         self._idle_steps = 0
         self._env_t = 0
-        self.replay = Replay(env, findings, seed)
+        self._replay = Replay(env, findings, seed)
         self.observed: dict[Any, None] = {}
         self.env_steps = self.agent_steps = self.episodes = 0
 
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Look at possible_agents and their spaces."""
         try:
             self._known = possible_agents_of(self._env)
@@ -85,7 +84,8 @@ class Play:
         return True
 
     def play(self, steps: int) -> None:
-        """Play episodes until so many steps are made."""
+        """Play episodes until so many steps are made, and the first of them again."""
+        self._prepare()
         self._reset(seed=self._seed)
         while True:
             is_over = self._step()
@@ -102,6 +102,7 @@ class Play:
             self._findings.note("endless", f"no episode came to an end in {steps} env steps; set '__all__' in "
                                            f"terminateds or truncateds if one should")  # fmt: skip
         self._look_back_at_agents()
+        self._replay.look_for_differences()
 
     def _look_back_at_episode(self) -> None:
         for agent in self._paid_unseen - self._seen:
@@ -140,7 +141,7 @@ class Play:
         self._seen, self._finished, self._paid_unseen, self._idle_steps = set(), {}, set(), 0
         obs, infos = self._called("reset", seed=seed)
         if self._findings.episode == 0:
-            self.replay.append(None, (obs, infos))
+            self._replay.append(None, (obs, infos))
         self._last_obs = obs, deepcopy(obs)
         self._look_at_observations(obs, infos, (), is_over=False)
         self._look_at_infos(infos)
@@ -155,8 +156,8 @@ class Play:
         self.agent_steps += len(actions)
         obs, rewards, terminateds, truncateds, infos = parts = self._called("step", actions)
         self._look_for_shared_memory(actions, private)
-        if self._findings.episode == 0 and len(self.replay) <= REPLAYED_STEPS:
-            self.replay.append(private, parts)
+        if self._findings.episode == 0 and len(self._replay) <= REPLAYED_STEPS:
+            self._replay.append(private, parts)
         self._last_obs = obs, deepcopy(obs)
         for kind, agent, text in flag_problems(terminateds, truncateds):
             self._findings.problem(kind, text, agent)
