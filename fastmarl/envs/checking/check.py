@@ -51,8 +51,8 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
             findings.problem("close", f"close() raised {error!r}")
     return Report(
         env=name_of(env),
-        problems=findings.problems,
-        notes=findings.notes,
+        problems=list(findings.problems.values()),
+        notes=list(findings.notes.values()),
         agents=tuple(play.observed),
         env_steps=play.env_steps,
         agent_steps=play.agent_steps,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 LINES_OF_A_KIND = 5
@@ -37,32 +37,25 @@ class Findings:
 
     Attributes:
         episode, env_t: where the env is now; whoever plays it keeps them up to date.
+        problems, notes: those of `Report`, by (kind, agent, place).
     """
 
     def __init__(self) -> None:
         self.episode = 0
         self.env_t: int | None = None
-        self._problems: dict[tuple, Finding] = {}
-        self._notes: dict[tuple, Finding] = {}
-
-    @property
-    def problems(self) -> list[Finding]:
-        return list(self._problems.values())
-
-    @property
-    def notes(self) -> list[Finding]:
-        return list(self._notes.values())
+        self.problems: dict[tuple, Finding] = {}
+        self.notes: dict[tuple, Finding] = {}
 
     def problem(self, kind: str, text: str, agent: Any = None, place: Any = None) -> None:
-        self._add(self._problems, kind, text, agent, place)
+        self._add(self.problems, kind, text, agent, place)
 
     def note(self, kind: str, text: str, agent: Any = None, place: Any = None) -> None:
-        self._add(self._notes, kind, text, agent, place)
+        self._add(self.notes, kind, text, agent, place)
 
     def _add(self, findings: dict[tuple, Finding], kind: str, text: str, agent: Any, place: Any) -> None:
         key = (kind, agent, place)
         first = findings.get(key) or Finding(kind, text, self.episode, self.env_t, agent, times=0)
-        findings[key] = Finding(kind, first.text, first.episode, first.env_t, agent, first.times + 1)
+        findings[key] = replace(first, times=first.times + 1)
 
 
 @dataclass(frozen=True)
@@ -79,12 +72,12 @@ class Report:
     """
 
     env: str
-    problems: list[Finding] = field(default_factory=list)
-    notes: list[Finding] = field(default_factory=list)
-    agents: tuple[Any, ...] = ()
-    env_steps: int = 0
-    agent_steps: int = 0
-    episodes: int = 0
+    problems: list[Finding]
+    notes: list[Finding]
+    agents: tuple[Any, ...]
+    env_steps: int
+    agent_steps: int
+    episodes: int
 
     @property
     def ok(self) -> bool:
