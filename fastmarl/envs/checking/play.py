@@ -11,7 +11,7 @@ import numpy as np
 from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.mask_findings import KIND as MASK_KIND
 from fastmarl.envs.checking.mask_findings import MaskFindings
-from fastmarl.envs.checking.replay import Replay
+from fastmarl.envs.checking.replay import look_for_differences
 from fastmarl.envs.checking.report import Findings, place_of
 from fastmarl.envs.checking.values import arrays_in, misfits, random_action, reward_problem, same
 from fastmarl.envs.form import check_dicts, flag_problems, possible_agents_of
@@ -48,7 +48,7 @@ class Play:
         self._paid_unseen: set[Any] = set()
         self._idle_steps = 0
         self._env_t = 0
-        self._replay = Replay(env, findings, seed)
+        self._trace: list[tuple[dict | None, tuple]] = []  # (actions or None for the reset, what they brought)
         self.observed: dict[Any, None] = {}
         self.env_steps = self.agent_steps = self.episodes = 0
 
@@ -102,7 +102,7 @@ class Play:
             self._findings.note("endless", f"no episode came to an end in {steps} env steps; set '__all__' in "
                                            f"terminateds or truncateds if one should")  # fmt: skip
         self._look_back_at_agents()
-        self._replay.look_for_differences()
+        look_for_differences(self._env, self._findings, self._seed, self._trace)
 
     def _look_back_at_episode(self) -> None:
         for agent in self._paid_unseen - self._seen:
@@ -141,7 +141,7 @@ class Play:
         self._seen, self._finished, self._paid_unseen, self._idle_steps = set(), {}, set(), 0
         obs, infos = self._called("reset", seed=seed)
         if self._findings.episode == 0:
-            self._replay.append(None, (obs, infos))
+            self._trace.append((None, deepcopy((obs,))))
         self._last_obs = obs, deepcopy(obs)
         self._look_at_observations(obs, infos, (), is_over=False)
         self._look_at_infos(infos)
@@ -156,8 +156,8 @@ class Play:
         self.agent_steps += len(actions)
         obs, rewards, terminateds, truncateds, infos = parts = self._called("step", actions)
         self._look_for_shared_memory(actions, private)
-        if self._findings.episode == 0 and len(self._replay) <= REPLAYED_STEPS:
-            self._replay.append(private, parts)
+        if self._findings.episode == 0 and len(self._trace) <= REPLAYED_STEPS:
+            self._trace.append((private, deepcopy(parts[:-1])))
         self._last_obs = obs, deepcopy(obs)
         for kind, agent, text in flag_problems(terminateds, truncateds):
             self._findings.problem(kind, text, agent)
