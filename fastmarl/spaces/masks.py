@@ -78,5 +78,5 @@ def size_problem(n_numbers: int, sizes: list[int]) -> str | None:
 
 
 def parts_of(row: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
-    """A mask's row, cut into those of the space's parts."""
-    return np.split(row, np.cumsum(sizes)[:-1])
+    """A mask's row, or an array [..., numbers] of such rows, cut into those of the space's parts."""
+    return np.split(row, np.cumsum(sizes)[:-1], axis=-1)

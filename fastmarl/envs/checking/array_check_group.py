@@ -12,7 +12,7 @@ import numpy as np
 from fastmarl.envs.arrays import ArrayEnv, GroupArrays
 from fastmarl.envs.checking.values import Misfit, misfits
 from fastmarl.spaces import RowLayout, flatten_struct, leaf_spaces
-from fastmarl.spaces.masks import choices_of, mask_key
+from fastmarl.spaces.masks import choices_of, mask_key, parts_of
 
 READY_ACTIONS = 64  # different ones of an agent
 UNWRITTEN = 0xA5  # a byte; observations are full of it beforehand
@@ -69,7 +69,7 @@ class PlayedGroup:
         leaves = [ready[rng.integers(READY_ACTIONS, size=self.acting.shape)] for ready in self._ready]
         if self._mask_key is not None:
             assert isinstance(self._action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
-            choices = [(rng.random(part.shape) * part).argmax(-1) for part in self._mask_parts()]
+            choices = [(rng.random(part.shape) * part).argmax(-1) for part in parts_of(self._mask, self._choices)]
             leaves = [np.stack(choices, -1).reshape(leaves[0].shape) + self._action_space.start]
         for leaf in leaves:
             leaf[~self.acting] = 0
@@ -78,12 +78,8 @@ class PlayedGroup:
     def without_choice(self) -> Iterator[tuple[int, int]]:
         """(env index, agent's place) of those that must act and may not do anything."""
         if self._mask_key is not None:
-            none = np.any([~part.any(axis=-1) for part in self._mask_parts()], axis=0)
+            none = np.any([~part.any(axis=-1) for part in parts_of(self._mask, self._choices)], axis=0)
             yield from ((e, i) for e, i in np.argwhere(self.acting & none).tolist())
-
-    def _mask_parts(self) -> list[np.ndarray]:
-        """bool [E, A, choices] of each part of the action."""
-        return np.split(self._mask, np.cumsum(self._choices)[:-1], axis=-1)
 
     def said(self, arrays: GroupArrays, e: int, *, rewards: bool) -> Iterator[bytes]:
         """What env e told of agents that had not ended before, after the step or reset was taken note of."""

@@ -29,7 +29,9 @@ class MaskFindings:
         """Look at what came with one observation; who does not act may have a mask that allows nothing."""
         masks = masks_in(observation, info)
         sizes = choices_of(action_space)
-        self._look_at_places(agent, masks, observation, info)
+        unread = [key for key in MASK_KEYS if key != MASK and isinstance(info, Mapping) and key in info]
+        if unread and not masks:
+            self._note(f"info[{unread[0]!r}] is not looked at; call it {MASK!r}, or put it into the observation", agent)
         if masks and not sizes:
             place = next(iter(masks))
             self._note(f"{place} is not looked at: no mask fits the action space {action_space!r:.200}", agent, place)
@@ -42,13 +44,9 @@ class MaskFindings:
                     self._note(f"{other} differs from {first}, which alone counts", agent, other)
             if acts and not all(part.any() for part in parts_of(rows[first], sizes)):
                 self._findings.problem(KIND, f"{first} {RULES_OUT_ALL}", agent, first)
-        if acts:
-            self._look_for_gaps(agent, masks)
-
-    def _look_at_places(self, agent: Any, masks: dict[str, Any], observation: Any, info: Any) -> None:
-        others = [key for key in MASK_KEYS if key != MASK and isinstance(info, Mapping) and key in info]
-        if others and not masks:
-            self._note(f"info[{others[0]!r}] is not looked at; call it {MASK!r}, or put it into the observation", agent)
+        if acts and self._by_info.setdefault(agent, bool(masks)) != bool(masks):
+            self._note(f"info[{MASK!r}] is there in some env steps and not in others, where all actions are legal",
+                       agent, "gaps")  # fmt: skip
 
     def _fits(self, agent: Any, place: str, row: np.ndarray, sizes: list[int]) -> bool:
         """Whether a mask can be read. One in an observation is compared with its space elsewhere."""
@@ -63,12 +61,6 @@ class MaskFindings:
         if odd.size:
             self._note(f"{place} holds {odd[0]}; 0 rules a choice out, and whatever else allows it", agent, place)
         return True
-
-    def _look_for_gaps(self, agent: Any, masks: dict[str, Any]) -> None:
-        has_one = bool(masks)
-        if self._by_info.setdefault(agent, has_one) != has_one:
-            self._note(f"info[{MASK!r}] is there in some env steps and not in others, where all actions are legal",
-                       agent, "gaps")  # fmt: skip
 
     def _note(self, text: str, agent: Any, place: Any = None) -> None:
         self._findings.note(KIND, text, agent, place)
