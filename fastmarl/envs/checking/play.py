@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -70,13 +71,10 @@ class Play:
         if agent not in self._spaces:
             try:
                 observation_space, action_space = env_spaces(self._env, agent)
-            except EnvCheckError as error:
-                self._findings.problem("space", str(error), agent)
-                return False
-            try:
                 mask_key(observation_space, action_space)
-            except ConfigError as error:
-                self._findings.problem(MASK_KIND, str(error), agent)
+            except (EnvCheckError, ConfigError) as error:
+                kind = "space" if isinstance(error, EnvCheckError) else MASK_KIND
+                self._findings.problem(kind, str(error), agent)
                 return False
             action_space = deepcopy(action_space)  # its generator is the env's own business
             action_space.seed(self._seed + len(self._spaces))
@@ -143,7 +141,7 @@ class Play:
         if self._findings.episode == 0:
             self._trace.append((None, deepcopy((obs,))))
         self._last_obs = obs, deepcopy(obs)
-        self._look_at_observations(obs, infos, (), is_over=False)
+        self._look_at_observations(obs, infos, ())
         self._look_at_infos(infos)
 
     def _step(self) -> bool:
@@ -161,13 +159,12 @@ class Play:
         self._last_obs = obs, deepcopy(obs)
         for kind, agent, text in flag_problems(terminateds, truncateds):
             self._findings.problem(kind, text, agent)
-        is_over = _is_true(terminateds.get("__all__")) or _is_true(truncateds.get("__all__"))
         finishing = [agent for flags in (terminateds, truncateds) for agent in flags if _is_true(flags[agent])]
         self._look_at_rewards(rewards)
-        self._look_at_observations(obs, infos, finishing, is_over)
+        self._look_at_observations(obs, infos, finishing)
         self._look_at_infos(infos)
-        self._look_at_ends(terminateds, truncateds, finishing, is_over)
-        return is_over
+        self._look_at_ends(terminateds, truncateds, finishing)
+        return "__all__" in finishing
 
     def _called(self, call: str, *args: Any, **kwargs: Any) -> tuple[dict, ...]:
         """What reset() or step() returned, in the right form."""
@@ -198,7 +195,7 @@ class Play:
         self._findings.problem("unknown agent", text, agent, part)
         return False
 
-    def _look_at_observations(self, obs: dict, infos: dict, finishing: Any, is_over: bool) -> None:
+    def _look_at_observations(self, obs: dict, infos: dict, finishing: Sequence[Any]) -> None:
         self._acting = {}
         for agent, value in obs.items():
             if not self._is_known(agent, "observations"):
@@ -215,7 +212,7 @@ class Play:
                 del self._finished[agent]
             self._seen.add(agent)
             self.observed[agent] = None
-            acts = not is_over and agent not in finishing
+            acts = "__all__" not in finishing and agent not in finishing
             self._masks.look_at(agent, self._spaces[agent][1], value, infos.get(agent), acts=acts)
             if acts:
                 self._acting[agent] = action_mask(value, infos.get(agent))
@@ -239,11 +236,10 @@ class Play:
             if agent != "__common__" and not self._is_known(agent, "infos"):
                 continue
             if info is not None and not isinstance(info, dict):
-                self._findings.problem(
-                    "info", f"expected a dict as info, got {type(info).__name__} {info!r:.200}", agent
-                )
+                text = f"expected a dict as info, got {type(info).__name__} {info!r:.200}"
+                self._findings.problem("info", text, agent)
 
-    def _look_at_ends(self, terminateds: dict, truncateds: dict, finishing: list, is_over: bool) -> None:
+    def _look_at_ends(self, terminateds: dict, truncateds: dict, finishing: list) -> None:
         for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
             for agent in flags:
                 if agent != "__all__":
@@ -251,7 +247,7 @@ class Play:
         for agent in finishing:
             if agent in self._seen:
                 self._finished.setdefault(agent, self._env_t)
-        if is_over:
+        if "__all__" in finishing:
             return
         if self._seen and self._seen <= self._finished.keys():
             self._findings.note("nobody left", "every agent has finished, but no '__all__' flag is True: the episode "
