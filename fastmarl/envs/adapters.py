@@ -9,7 +9,7 @@ import gymnasium as gym
 from fastmarl.envs.aec import AECPettingZooEnv
 from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.base import MultiAgentEnv
-from fastmarl.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumEnv
+from fastmarl.envs.gymnasium_joint import OF_MULTI_AGENT_ENVS, DictGymnasiumEnv, TupleGymnasiumEnv
 from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
 from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
@@ -52,7 +52,7 @@ def as_multi_agent_env(env: Any) -> Any:
             return adapter(env)
     if not (callable(getattr(env, "reset", None)) and callable(getattr(env, "step", None))):
         raise EnvCheckError(f"expected {ACCEPTED}, got {env!r:.200}, which has no reset() and step()")
-    if hasattr(env, "possible_agents") or hasattr(env, "get_observation_space") or hasattr(env, "observation_spaces"):
+    if any(hasattr(env, name) for name in OF_MULTI_AGENT_ENVS):
         return env
     if hasattr(env, "observation_space") and not isinstance(env, gym.Env):
         return env

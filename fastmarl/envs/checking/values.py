@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.envs.states import ARRAY_SPACES
 from fastmarl.errors import shown
 from fastmarl.spaces import can_hold, described
 from fastmarl.spaces.masks import choices_of, mask_row, parts_of, size_problem
-
-ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 
 
 class Misfit(NamedTuple):
