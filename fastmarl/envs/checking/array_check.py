@@ -12,7 +12,7 @@ import numpy as np
 
 from fastmarl.envs.arrays import ArrayEnv, GroupArrays, StepArrays
 from fastmarl.envs.checking.array_check_group import UNWRITTEN, PlayedGroup
-from fastmarl.envs.checking.mask_findings import KIND as MASK_KIND
+from fastmarl.envs.checking.mask_findings import MASK_KIND
 from fastmarl.envs.checking.play import IDLE_STEPS, REPLAYED_STEPS, UnplayableError
 from fastmarl.envs.checking.report import Findings, place_of
 from fastmarl.errors import ConfigError

@@ -11,7 +11,7 @@ import numpy as np
 from fastmarl.envs.checking.report import Findings
 from fastmarl.spaces.masks import MASK, MASK_KEYS, RULES_OUT_ALL, choices_of, mask_row, masks_in, parts_of, size_problem
 
-KIND = "mask"
+MASK_KIND = "mask"
 
 
 class MaskFindings:
@@ -43,7 +43,7 @@ class MaskFindings:
                 if not np.array_equal(rows[other] != 0, rows[first] != 0):
                     self._note(f"{other} differs from {first}, which alone counts", agent, other)
             if acts and not all(part.any() for part in parts_of(rows[first], sizes)):
-                self._findings.problem(KIND, f"{first} {RULES_OUT_ALL}", agent, first)
+                self._findings.problem(MASK_KIND, f"{first} {RULES_OUT_ALL}", agent, first)
         if acts and self._by_info.setdefault(agent, bool(masks)) != bool(masks):
             self._note(f"info[{MASK!r}] is there in some env steps and not in others, where all actions are legal",
                        agent, "gaps")  # fmt: skip
@@ -54,7 +54,7 @@ class MaskFindings:
         if problem is None and row.dtype.kind not in "fiub":
             problem = f"holds {row.tolist()[0]!r:.200}, expected numbers or bools"
         if problem and place.startswith("info"):
-            self._findings.problem(KIND, f"{place} {problem}", agent, place)
+            self._findings.problem(MASK_KIND, f"{place} {problem}", agent, place)
         if problem:
             return False
         odd = row[(row != 0) & (row != 1)]
@@ -63,4 +63,4 @@ class MaskFindings:
         return True
 
     def _note(self, text: str, agent: Any, place: Any = None) -> None:
-        self._findings.note(KIND, text, agent, place)
+        self._findings.note(MASK_KIND, text, agent, place)

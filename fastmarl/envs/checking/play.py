@@ -10,8 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.envs.base import env_spaces
-from fastmarl.envs.checking.mask_findings import KIND as MASK_KIND
-from fastmarl.envs.checking.mask_findings import MaskFindings
+from fastmarl.envs.checking.mask_findings import MASK_KIND, MaskFindings
 from fastmarl.envs.checking.replay import look_for_differences
 from fastmarl.envs.checking.report import Findings, place_of
 from fastmarl.envs.checking.values import arrays_in, misfits, random_action, reward_problem, same

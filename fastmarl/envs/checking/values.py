@@ -83,7 +83,7 @@ def random_action(space: gym.Space, mask: Any = None) -> Any:
     """Drawn with the space's own generator, in the types that runners use.
 
     Args:
-        mask: of a Discrete or MultiDiscrete space, in any form that `envs.masks` knows: nonzero where a choice is
+        mask: of a Discrete or MultiDiscrete space, in any form that `spaces.masks` knows: nonzero where a choice is
             legal. One that does not fit is ignored, as is one that allows nothing.
     """
     if isinstance(space, gym.spaces.Dict):
