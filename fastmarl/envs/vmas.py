@@ -39,16 +39,14 @@ class VmasEnv(ArrayEnv):
             raise EnvCheckError("expected a vmas world made with terminated_truncated=True, which tells the two apart")
         self.env = env
         self._infos = infos
-        keys = [agent.name if env.dict_spaces else i for i, agent in enumerate(env.agents)]
-        names: list[Hashable] = [agent.name for agent in env.agents]
-        spaces = {
-            name: (_as_gymnasium(env.observation_space[key]), _as_gymnasium(env.action_space[key]))
-            for name, key in zip(names, keys, strict=True)
+        self._keys = [agent.name if env.dict_spaces else i for i, agent in enumerate(env.agents)]
+        spaces: dict[Hashable, tuple[gym.Space, gym.Space]] = {
+            agent.name: (_as_gymnasium(env.observation_space[key]), _as_gymnasium(env.action_space[key]))
+            for agent, key in zip(env.agents, self._keys, strict=True)
         }
         super().__init__(env.num_envs, *group_by_spaces(spaces))
         place_of = {agent: (name, i) for name, agents in self.groups.items() for i, agent in enumerate(agents)}
-        self._keys = keys
-        self._places = [place_of[name] for name in names]  # in vmas's order
+        self._places = [place_of[name] for name in spaces]  # in vmas's order
         self._layouts = [RowLayout(obs) for obs, _ in spaces.values()]
 
     @staticmethod
