@@ -283,6 +283,14 @@ def test_rsample_has_a_gradient():
         Bernoulli.from_logits(logits).rsample()
 
 
+def test_rsample_leaves_out_what_has_no_parts():
+    space = gym.spaces.Dict({"none": gym.spaces.Tuple(()), "some": gym.spaces.Discrete(3)})
+    logits = torch.zeros(4, 3, requires_grad=True)
+    sample = get_action_dist_cls(space).from_logits(logits).rsample(generator())
+    assert sample["none"] == ()
+    assert sample["some"].requires_grad
+
+
 @pytest.mark.parametrize("name", ["discrete", "box", "unequal parts", "binary"])
 def test_a_time_axis_is_one_more_batch_axis(name):
     space = SPACES[name]

@@ -109,6 +109,8 @@ class Nothing(Distribution):
     def sample(self, generator: torch.Generator | None = None) -> Any:
         return {} if self.is_dict else ()
 
+    rsample = sample
+
     def logp(self, value: Any) -> Tensor:
         return self._zeros
 
