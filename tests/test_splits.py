@@ -294,12 +294,9 @@ def test_nobody_who_is_ready_is_passed_over(batch_size):
     workers = [AlwaysReady() for _ in range(5)]
     for worker in workers:
         worker.env_indices = [0]
-    stepping, taken = [Unit(worker, part, [0]) for part in range(2) for worker in workers], Counter()
+    stepping, taken = [Unit(worker, [0]) for _ in range(2) for worker in workers], Counter()
     for _ in range(60):
-        now = []
-        for unit in first_ready(stepping, batch_size):
-            stepping.remove(unit)
-            now.append(unit)
+        now = list(first_ready(stepping, batch_size))
         assert len(now) == batch_size
         stepping += now
         taken.update(map(id, now))

@@ -15,7 +15,7 @@ from fastmarl.envs.states import state_space_of
 from fastmarl.errors import ConfigError, EnvCheckError
 from fastmarl.record.agent_spaces import MOST_AGENTS, Spaces
 from fastmarl.record.env_states import EnvStates
-from fastmarl.vector.arrays.vector import ArrayVector, SplitArrayVector
+from fastmarl.vector.arrays.vector import ArrayVector
 from fastmarl.vector.inprocess import InProcessVector, SplitVector
 from fastmarl.vector.seeds import Streams
 from fastmarl.vector.wiring import VectorParts
@@ -182,7 +182,7 @@ def make_env_states(envs: Sequence[Any]) -> list[EnvStates]:
 
 def make_vector(
     envs: list[Any] | EnvWorkers, parts: VectorParts, remake: Callable[[int], None]
-) -> InProcessVector | ArrayVector | SplitArrayVector | ProcessVector:
+) -> InProcessVector | ArrayVector | ProcessVector:
     """What steps these envs: single ones, batches of them, or those in worker processes.
 
     `remake` makes the env of an index anew, in its place in `envs`.
@@ -190,7 +190,7 @@ def make_vector(
     if not isinstance(envs, list):
         return ProcessVector(envs, parts)
     if isinstance(envs[0], ArrayEnv):
-        return ArrayVector(envs[0], parts) if len(envs) == 1 else SplitArrayVector(envs, parts)
+        return ArrayVector(envs, parts)
     if parts.num_splits > 1:
         return SplitVector(envs, parts, remake, parts.num_splits)
     return InProcessVector(envs, parts, remake)

@@ -1,7 +1,8 @@
 """Envs stepped one after the other, in this process."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
@@ -9,7 +10,8 @@ from fastmarl.envs.form import check_step_result
 from fastmarl.native._actions import ActionDicts
 from fastmarl.vector.results import write_reset, write_step
 from fastmarl.vector.state_env import StateRecordingEnv
-from fastmarl.vector.wiring import AfterStep, VectorParts, in_order
+from fastmarl.vector.turns import TakesTurns
+from fastmarl.vector.wiring import AfterStep, VectorParts
 
 Slot = tuple[int, Any, Any]  # env index, env, its lanes
 ActionDict = Callable[[Any], dict]  # lanes -> actions by agent id
@@ -52,12 +54,11 @@ class InProcessVector:
             self._reset(env_index)
 
     def turns(self) -> list[int]:
-        """Parts of the envs that take turns, by number, in their order from now on; [] if there are none."""
+        """See `TakesTurns.turns`: there are none."""
         return []
 
-    def resume(self, env_indices: Iterable[int], turns: list[int]) -> None:
-        """These envs are in the midst of the episodes that the store has of them. `turns()` had given these; those of
-        another number of parts don't matter."""
+    def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
+        """These envs are in the midst of the episodes that the store has of them; see `TakesTurns.resume`."""
 
     def rest(self, env_indices: Iterable[int]) -> None:
         """These envs have no episode, and are not stepped until they are reset."""
@@ -74,8 +75,7 @@ class InProcessVector:
                 result = self._slots[env_index][1].reset(seed=self._seeds.take(env_index))
                 break
             except Exception as error:
-                _locate(error, env_index, "reset()")
-                self._restart(env_index, error)
+                self._restart(env_index, error, "reset()")
         write_reset(self._store, env_index, result, self._unchecked_resets)
 
     def send(self) -> int:
@@ -149,21 +149,20 @@ class InProcessVector:
 
     def _step_failed(self, env_index: int, error: Exception, after_step: AfterStep) -> None:
         """Go on with a new env, or raise the error."""
-        _locate(error, env_index, "step()")
-        self._restart(env_index, error)
+        self._restart(env_index, error, "step()")
         all_done = self._failures.end_episode(env_index)
         self.n_stepping -= 1
         after_step([env_index], [all_done])
 
-    def _restart(self, env_index: int, error: Exception) -> None:
+    def _restart(self, env_index: int, error: Exception, call: str) -> None:
+        """Make the env anew whose `call` has failed, or raise the error, which says where it came from."""
+        error.add_note(f"fastmarl: raised by {call} of env {env_index}")
         self._failures.restart([env_index], error, partial(self._make_anew, env_index))
-        resting, self._resting = self._resting, set()
-        self._active = self._slots
         self._slots[env_index] = env_index, self._recording(env_index), self._store.table.envs[env_index]
-        self._let_rest(resting)
+        self._active = [self._slots[i] for i, _, _ in self._active]
 
 
-class SplitVector(InProcessVector):
+class SplitVector(TakesTurns[list[int]], InProcessVector):
     """The same in parts: while one is being stepped, others' actions are chosen. In one process that saves no time; it
     gives what worker processes give with so many splits.
 
@@ -172,47 +171,27 @@ class SplitVector(InProcessVector):
     """
 
     def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None], n_splits: int):
-        super().__init__(envs, parts, remake)
-        indices = range(len(envs))
-        self._parts = [list(indices[part::n_splits]) for part in range(min(n_splits, len(envs)))]
+        InProcessVector.__init__(self, envs, parts, remake)
+        TakesTurns.__init__(self, [list(range(part, len(envs), n_splits)) for part in range(n_splits)])
         self._sent: dict[Any, dict] = {}  # lanes -> actions
-        self._stepping: list[list[int]] = []  # parts that were sent actions, in that order
-        self._idle = list(self._parts)
 
-    def send(self) -> int:
-        """Have all envs stepped that have no actions yet and don't rest; returns their number."""
-        n_sent = 0
-        going = [part for part in self._idle if not self._resting.issuperset(part)]
-        for part in going:
-            for env_index in part:
-                if env_index not in self._resting:
-                    lanes = self._slots[env_index][2]
-                    self._sent[lanes] = self._actions.of(lanes)
-                    n_sent += 1
-        self._stepping += going
-        self._idle = [part for part in self._idle if part not in going]
-        self.n_stepping += n_sent
-        return n_sent
+    def _is_awake(self, part: list[int]) -> bool:
+        return not self._resting.issuperset(part)
 
-    def turns(self) -> list[int]:
-        return [self._parts.index(part) for part in self._idle]
-
-    def resume(self, env_indices: Iterable[int], turns: list[int]) -> None:
-        self._idle = in_order(self._parts, turns)
+    def _send(self, parts: list[list[int]]) -> int:
+        n_before = len(self._sent)
+        for env_index in chain.from_iterable(parts):
+            if env_index not in self._resting:
+                lanes = self._slots[env_index][2]
+                self._sent[lanes] = self._actions.of(lanes)
+        return len(self._sent) - n_before
 
     def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
         """Record the steps of the part that was sent actions first; see `InProcessVector.recv`."""
-        part = self._stepping.pop(0)
-        self._idle.append(part)
+        part = self._end_turn(self._stepping[0])
         slots = [slot for slot in map(self._slots.__getitem__, part) if slot[2] in self._sent]
         self._step(slots, self._sent.pop, after_step, after_each)
 
     def forget(self) -> None:
-        super().forget()
+        self._begin_turns()
         self._sent.clear()
-        self._stepping, self._idle = [], list(self._parts)
-
-
-def _locate(error: Exception, env_index: int, call: str) -> None:
-    """Let an env's own error say which env it came from."""
-    error.add_note(f"fastmarl: raised by {call} of env {env_index}")

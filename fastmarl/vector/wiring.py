@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from fastmarl.acting.env_actions import EnvActions
 from fastmarl.record.agent_spaces import AgentSpaces
@@ -12,7 +11,6 @@ from fastmarl.record.store import RowStore
 from fastmarl.vector.failures import Failures
 from fastmarl.vector.seeds import ResetSeeds
 
-Part = TypeVar("Part")
 AfterStep = Callable[[list[int], list[int]], None]  # env indices, flags of `__all__`: these envs' steps are recorded
 
 
@@ -43,8 +41,3 @@ class VectorParts:
     failures: Failures
     num_splits: int
     batch_size: int | None
-
-
-def in_order(parts: list[Part], turns: list[int]) -> list[Part]:
-    """The parts in the order of their numbers in `turns`; as they are, if these are not their numbers."""
-    return [parts[number] for number in turns] if sorted(turns) == list(range(len(parts))) else list(parts)

@@ -10,7 +10,8 @@ from fastmarl.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.errors import ObservationError
 from fastmarl.vector.arrays.background import BackgroundSteps
 from fastmarl.vector.arrays.scatter import Acted, ArrayScatter, take_actions
-from fastmarl.vector.wiring import AfterStep, VectorParts, in_order
+from fastmarl.vector.turns import TakesTurns
+from fastmarl.vector.wiring import AfterStep, VectorParts
 
 Flags = tuple[np.ndarray, np.ndarray]  # what `ArrayScatter.write_step()` returns
 
@@ -158,139 +159,71 @@ class Batch:
                 self._env_states[env_index].add(states[self.env_indices.index(env_index)])
 
 
-class ArrayVector:
-    """Steps one batch.
-
-    Args:
-        env: the batch.
-        parts: see there.
-
-    Attributes:
-        n_stepping: see `InProcessVector`.
-    """
-
-    def __init__(self, env: ArrayEnv, parts: VectorParts):
-        self.envs = [env]
-        self._batch = Batch(env, range(env.num_envs), 0, parts)
-        self._env_actions = parts.env_actions
-        self._seconds = parts.seconds
-        self.n_stepping = 0
-
-    def reset(self, env_indices: Sequence[int]) -> None:
-        """Reset these envs and write their first observations."""
-        if env_indices:
-            self._batch.reset(list(env_indices))
-
-    def turns(self) -> list[int]:
-        """See `InProcessVector.turns`."""
-        return []
-
-    def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
-        """See `InProcessVector.resume`."""
-        self._batch.resume(env_indices)
-
-    def rest(self, env_indices: Collection[int]) -> None:
-        """These envs have no episode: see `Batch.rest()`."""
-        self._batch.rest(env_indices)
-
-    def send(self) -> int:
-        """Have the batch stepped; returns the number of its envs that don't rest."""
-        self.n_stepping = len(self._batch.awake)
-        return self.n_stepping
-
-    def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
-        """Record the batch's step; see `InProcessVector.recv`."""
-        begun = perf_counter()
-        self._batch.give(take_actions(self._env_actions))
-        sent = perf_counter()
-        self._batch.step()
-        self._batch.record_states(self._batch.awake)
-        stepped = perf_counter()
-        flags = self._batch.write()
-        self.n_stepping = 0
-        self._seconds["timed_scatter"] += perf_counter() - stepped
-        self._seconds["timed_env"] += stepped - sent
-        self._seconds["timed_send"] += sent - begun
-        self._batch.tell(after_step, after_each, flags)
-
-    def forget(self) -> None:
-        """After an error; see `InProcessVector.forget`."""
-        self.n_stepping = 0
-
-
-class SplitArrayVector:
-    """Steps several batches in turn: one in another thread, while another's actions are chosen.
+class ArrayVector(TakesTurns[Batch]):
+    """Steps batches in turn: one in another thread, while another's actions are chosen; a single one in this thread.
 
     That thread is there while there is something to step, and not between calls.
 
     Args:
         envs: the batches; of n of them, batch k has the envs k, k + n, k + 2n, ...
         parts: see there.
-
-    Attributes:
-        n_stepping: see `InProcessVector`.
     """
 
     def __init__(self, envs: list[ArrayEnv], parts: VectorParts):
         self.envs = envs
-        self._batches = []
+        batches = []
         first_place = 0
         for part, env in enumerate(envs):
-            self._batches.append(Batch(env, range(part, len(parts.seeds), len(envs)), first_place, parts))
+            batches.append(Batch(env, range(part, len(parts.seeds), len(envs)), first_place, parts))
             first_place += env.num_envs * len(env.possible_agents)
+        super().__init__(batches)
         self._env_actions = parts.env_actions
         self._seconds = parts.seconds
-        self._idle = list(self._batches)
-        self._stepping: list[Batch] = []  # in the order in which they are stepped
+        self._in_background = len(envs) > 1
         self._background = BackgroundSteps()
-        self.n_stepping = 0
 
     def reset(self, env_indices: Sequence[int]) -> None:
         """Reset these envs and write their first observations."""
         if not self._stepping:
             self._background.end()  # for the case that `forget()` was interrupted
-        for batch in self._batches:
+        for batch in self._parts:
             own = [env_index for env_index in env_indices if env_index in batch.env_indices]
             if own:
                 batch.reset(own)
 
-    def turns(self) -> list[int]:
-        """See `InProcessVector.turns`."""
-        return [self._batches.index(batch) for batch in self._idle]
-
     def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
-        """See `InProcessVector.resume`."""
-        self._idle = in_order(self._batches, turns)
-        for batch in self._batches:
+        super().resume(env_indices, turns)
+        for batch in self._parts:
             batch.resume(env_indices)
 
     def rest(self, env_indices: Collection[int]) -> None:
         """These envs have no episode: see `Batch.rest()`."""
-        for batch in self._batches:
+        for batch in self._parts:
             batch.rest(env_indices)
 
-    def send(self) -> int:
-        """Have all batches stepped that are not being stepped; returns the number of their envs that don't rest."""
+    def _is_awake(self, part: Batch) -> bool:
+        return bool(part.awake)
+
+    def _send(self, parts: list[Batch]) -> int:
         begun = perf_counter()
         acted = take_actions(self._env_actions)
         n_sent = 0
-        going = [batch for batch in self._idle if batch.awake]
-        for batch in going:
+        for batch in parts:
             batch.give(acted)
-            self._background.begin(batch.step)
+            if self._in_background:
+                self._background.begin(batch.step)
             n_sent += len(batch.awake)
-        self._stepping += going
-        self._idle = [batch for batch in self._idle if batch not in going]
-        self.n_stepping += n_sent
         self._seconds["timed_send"] += perf_counter() - begun
         return n_sent
 
     def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
         """Record the step of the batch that was given actions first; see `InProcessVector.recv`."""
         begun = perf_counter()
-        self._background.finish()
-        batch = self._stepping.pop(0)
-        self._idle.append(batch)
+        if self._in_background:
+            self._background.finish()
+        else:
+            self._stepping[0].step()
+        batch = self._end_turn(self._stepping[0])
         if not self._stepping:
             self._background.end()
         batch.record_states(batch.awake)
@@ -303,6 +236,5 @@ class SplitArrayVector:
 
     def forget(self) -> None:
         """After an error: steps under way are waited for, and not recorded. All envs will be reset."""
-        self._idle, self._stepping = list(self._batches), []
-        self.n_stepping = 0
+        self._begin_turns()
         self._background.end()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import select
 from collections.abc import Iterator
-from itertools import takewhile
 from time import monotonic
 
 from fastmarl.vector.workers.process import WorkerProcess
@@ -13,27 +12,22 @@ from fastmarl.vector.workers.worker import STEP
 
 
 class Unit:
-    """The envs of one worker that are in the same part.
+    """Envs of one worker that are stepped together.
 
     Args:
         worker: where they are.
-        part: its number.
         places: of the envs in the worker.
 
     Attributes:
-        env_indices: of the envs.
         envs: (place, env index) of each.
         is_answered: whether there will be an answer; not if the worker was lost since.
         number: of the answer.
         sent_at: by `monotonic()`.
     """
 
-    def __init__(self, worker: WorkerProcess, part: int, places: list[int]):
+    def __init__(self, worker: WorkerProcess, places: list[int]):
         self.worker = worker
-        self.part = part
-        self.places = places
-        self.env_indices = [worker.env_indices[place] for place in places]
-        self.envs = list(zip(places, self.env_indices, strict=True))
+        self.envs = [(place, worker.env_indices[place]) for place in places]
         self.is_answered = False
         self.number = 0
         self.sent_at = 0.0
@@ -48,40 +42,35 @@ class Unit:
         """
         message = self._usual_message
         if given or lost:
-            message = STEP + pickle.dumps(([place for place in self.places if place not in lost], given))
+            message = STEP + pickle.dumps(([place for place, _ in self.envs if place not in lost], given))
         self.sent_at = monotonic()
         self.number = self.worker.send(message)
         self.is_answered = True
 
 
-def make_units(workers: list[WorkerProcess], num_splits: int) -> list[Unit]:
-    """Part after part, and in each in the order of the envs."""
-    units = []
-    for part in range(num_splits):
+def make_parts(workers: list[WorkerProcess], num_splits: int, *, each_alone: bool) -> list[tuple[Unit, ...]]:
+    """Split after split, and in each in the order of the envs: its units, as one part or as a part each."""
+    parts: list[tuple[Unit, ...]] = []
+    for split in range(num_splits):
+        units = []
         for worker in workers:
-            places = [place for place, i in enumerate(worker.env_indices) if i % num_splits == part]
+            places = [place for place, i in enumerate(worker.env_indices) if i % num_splits == split]
             if places:
-                units.append(Unit(worker, part, places))
-    return units
-
-
-def in_turn(stepping: list[Unit]) -> Iterator[Unit]:
-    """All units of the part that has been stepped for longest. Each may be taken off the list meanwhile."""
-    part = stepping[0].part
-    yield from list(takewhile(lambda unit: unit.part == part, stepping))
+                units.append(Unit(worker, places))
+        parts += [(unit,) for unit in units] if each_alone else [tuple(units)]
+    return parts
 
 
 def first_ready(stepping: list[Unit], batch_size: int) -> Iterator[Unit]:
-    """Units with so many envs at least, or all: those that are ready, the ones that were sent first before others.
-
-    A worker that takes too long is given up. Each unit must be taken off the list before the next one is asked for.
-    """
+    """Take units off the list with so many envs at least, or all: those that are ready, the ones that were sent first
+    before others. A worker that takes too long is given up."""
     while stepping and batch_size > 0:
         ready = _wait(stepping)
         for unit in list(stepping):
             if unit.worker in ready and batch_size > 0:
                 ready.discard(unit.worker)  # of its next unit nothing is known yet
-                batch_size -= len(unit.env_indices)
+                batch_size -= len(unit.envs)
+                stepping.remove(unit)
                 yield unit
 
 

@@ -3,44 +3,38 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
 from fastmarl.errors import EnvWorkerError
 from fastmarl.native._actions import ActionDicts
 from fastmarl.vector.results import write_reset, write_step
-from fastmarl.vector.wiring import AfterStep, VectorParts, in_order
+from fastmarl.vector.turns import TakesTurns
+from fastmarl.vector.wiring import AfterStep, VectorParts
 from fastmarl.vector.workers.env_workers import EnvWorkers
 from fastmarl.vector.workers.process import WorkerProcess, error_of
-from fastmarl.vector.workers.units import Unit, first_ready, in_turn, make_units
+from fastmarl.vector.workers.units import Unit, first_ready, make_parts
 from fastmarl.vector.workers.worker import RESET, Extra, Failure
 
 NOTHING = Extra()
 
 
-class ProcessVector:
+class ProcessVector(TakesTurns[tuple[Unit, ...]]):
     """Sends actions to the workers, and writes what comes back to the store, env by env: in the order, and with the
     results, of `SplitVector`, unless there is a batch size.
 
     Args:
         workers: with all envs.
         parts: see there.
-
-    Attributes:
-        n_stepping: envs that were sent actions, and whose steps have not been recorded.
     """
 
     def __init__(self, workers: EnvWorkers, parts: VectorParts):
+        self._batch_size = parts.batch_size
+        super().__init__(make_parts(workers.workers, parts.num_splits, each_alone=parts.batch_size is not None))
         self.envs = workers.envs
         self._workers = workers.workers
-        self._units = make_units(workers.workers, parts.num_splits)
-        self._idle = list(self._units)
-        self._stepping: list[Unit] = []  # in the order in which they were told to
-        self.n_stepping = 0
-        self._batch_size = parts.batch_size
-        self._next = in_turn if parts.batch_size is None else partial(first_ready, batch_size=parts.batch_size)
         self._seeds = parts.seeds
         self._store = parts.store
         self._lanes = parts.store.table.envs
@@ -72,10 +66,7 @@ class ProcessVector:
 
     def _resets(self, worker: WorkerProcess, places: list[int]) -> bytes:
         """The message, with seeds."""
-        resets = []
-        for place in places:
-            env_index = worker.env_indices[place]
-            resets.append((place, self._seeds.take(env_index)))
+        resets = [(place, self._seeds.take(worker.env_indices[place])) for place in places]
         return RESET + pickle.dumps(resets)
 
     def _finish_resets(self, worker: WorkerProcess, places: list[int], number: int) -> None:
@@ -105,34 +96,18 @@ class ProcessVector:
         self._record_state(worker, place, extra)
         write_reset(self._store, env_index, result, self._unchecked_resets)
 
-    def turns(self) -> list[int]:
-        """See `InProcessVector.turns`."""
-        return list(dict.fromkeys(unit.part for unit in self._idle))
-
-    def resume(self, env_indices: Iterable[int], turns: list[int]) -> None:
-        """See `InProcessVector.resume`."""
-        parts = [[unit for unit in self._units if unit.part == part] for part in range(1 + self._units[-1].part)]
-        self._idle = [unit for part in in_order(parts, turns) for unit in part]
-
     def rest(self, env_indices: Iterable[int]) -> None:
         """These envs have no episode, and are not stepped until they are reset."""
         self._resting.update(env_indices)
 
     # Steps.
 
-    def send(self) -> int:
-        """Have all envs stepped that are not being stepped and don't rest; returns their number."""
+    def _is_awake(self, part: tuple[Unit, ...]) -> bool:
+        return any(env_index not in self._resting for unit in part for _, env_index in unit.envs)
+
+    def _send(self, parts: list[tuple[Unit, ...]]) -> int:
         begun = perf_counter()
-        n_sent = 0
-        going, self._idle = self._idle, []
-        if self._resting:
-            awake = {self._turn_of(unit) for unit in going if not self._resting.issuperset(unit.env_indices)}
-            self._idle = [unit for unit in going if self._turn_of(unit) not in awake]
-            going = [unit for unit in going if self._turn_of(unit) in awake]
-        for unit in going:
-            n_sent += self._send_actions(unit)
-        self.n_stepping += n_sent
-        self._stepping += going
+        n_sent = sum(map(self._send_actions, chain.from_iterable(parts)))
         self._seconds["timed_send"] += perf_counter() - begun
         return n_sent
 
@@ -140,15 +115,11 @@ class ProcessVector:
         """Record the steps of the next part; see `InProcessVector.recv`."""
         seconds = self._seconds
         begun = perf_counter()
-        for unit in self._next(self._stepping):
+        for unit in self._next_units():
             extras = self._answer(unit)
             received = perf_counter()
             elsewhere = seconds["after_step"]
-            if extras is None:
-                for env_index in unit.env_indices:
-                    if env_index not in self._resting:
-                        self._end_episode(env_index, after_step)
-            elif extras or self._lost or self._unchecked_steps or self._env_states or self._resting:
+            if extras or self._lost or self._unchecked_steps or self._env_states or self._resting:
                 self._write_each(unit, extras, after_step, after_each)
             else:
                 self._write_steps(unit, after_step, after_each)
@@ -164,12 +135,16 @@ class ProcessVector:
         """
         for worker in self._workers:
             worker.forget()
-        self._stepping, self._idle = [], list(self._units)
-        self.n_stepping = 0
+        self._begin_turns()
 
-    def _turn_of(self, unit: Unit) -> Unit | int:
-        """Units with the same take their turns together."""
-        return unit if self._batch_size else unit.part
+    def _next_units(self) -> Iterator[Unit]:
+        """Those of the part that was sent actions first; with a batch size, those that are ready first."""
+        if self._batch_size is None:
+            yield from self._end_turn(self._stepping[0])
+        else:
+            for unit in first_ready([unit for (unit,) in self._stepping], self._batch_size):
+                self._end_turn((unit,))
+                yield unit
 
     def _send_actions(self, unit: Unit) -> int:
         """Returns for how many of the unit's envs."""
@@ -191,17 +166,14 @@ class ProcessVector:
             unit.send(given, lost)
         return len(unit.envs) - n_resting
 
-    def _answer(self, unit: Unit) -> dict[int, Extra] | None:
-        """What its envs have brought that is not in the memory, by place; None if they are lost."""
-        self._stepping.remove(unit)
-        self._idle.append(unit)
-        if not unit.is_answered:
-            return None
-        try:
-            return unit.worker.recv(unit.number) or {}
-        except EnvWorkerError as lost:
-            self._restart_worker(unit.worker, lost)
-            return None
+    def _answer(self, unit: Unit) -> dict[int, Extra]:
+        """What its envs have brought that is not in the memory, by place; nothing of envs that are lost."""
+        if unit.is_answered:
+            try:
+                return unit.worker.recv(unit.number) or {}
+            except EnvWorkerError as lost:
+                self._restart_worker(unit.worker, lost)
+        return {}
 
     def _write_steps(self, unit: Unit, after_step: AfterStep, after_each: bool) -> None:
         """Record what the unit's envs have brought: all of it is in the memory."""
@@ -277,5 +249,5 @@ class ProcessVector:
         """Have a worker that is lost made anew, or raise the error. All of its envs are lost."""
         self._failures.restart(worker.env_indices, error, worker.restart)
         self._lost.update(worker.env_indices)
-        for unit in self._stepping:
+        for unit in chain.from_iterable(self._stepping):
             unit.is_answered &= unit.worker is not worker
