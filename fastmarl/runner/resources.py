@@ -11,7 +11,7 @@ from fastmarl.runner.building import check_module_options, make_env_to_module, m
 from fastmarl.runner.devices import choose_device
 from fastmarl.runner.envs import Envs
 from fastmarl.runner.metrics import RunnerMetrics
-from fastmarl.vector.failures import FailureOptions, Failures
+from fastmarl.vector.failures import Failures
 from fastmarl.vector.seeds import ResetSeeds, Streams
 
 
@@ -61,10 +61,12 @@ class Resources:
     def _create_envs(self) -> None:
         config = self.config
         self.envs = Envs(config)
-        options = FailureOptions(
-            config.restart_failed_sub_environments, config.max_restarts, config.failed_episodes == "truncate"
+        self.failures = Failures(
+            self.counts.failures,
+            restart=config.restart_failed_sub_environments,
+            max_restarts=config.max_restarts,
+            keep_episodes=config.failed_episodes == "truncate",
         )
-        self.failures = Failures(options, self.counts.failures)
         self.has_envs = True
 
     def new_modules(self) -> MultiRLModule:

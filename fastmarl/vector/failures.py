@@ -4,40 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from fastmarl.record.flags import FAILED, TRUNCATED
 from fastmarl.record.store import RowStore
-
-
-@dataclass(frozen=True)
-class FailureOptions:
-    """As in EnvRunnerConfig.
-
-    Attributes:
-        restart: whether an env that fails is made anew.
-        max_restarts: consecutive ones of one env without a successful step.
-        keep_episodes: whether what was recorded of its running episode is returned.
-    """
-
-    restart: bool
-    max_restarts: int
-    keep_episodes: bool
 
 
 class Failures:
     """Restarts envs that fail, and ends their episodes where they stand.
 
     Args:
-        options: whether, and how often.
         counts: takes "failures", "timeouts", "restarts", "steps_discarded".
+        restart: whether an env that fails is made anew.
+        max_restarts: consecutive ones of one env without a successful step.
+        keep_episodes: whether what was recorded of its running episode is returned.
     """
 
     _store: RowStore
 
-    def __init__(self, options: FailureOptions, counts: Counter[str]):
-        self._options = options
+    def __init__(self, counts: Counter[str], *, restart: bool, max_restarts: int, keep_episodes: bool):
         self._counts = counts
+        self._restarts = restart
+        self._max_restarts = max_restarts
+        self._keeps_episodes = keep_episodes
         self._in_a_row: Counter[int] = Counter()
 
     def bind(self, store: RowStore) -> None:
@@ -68,7 +56,7 @@ class Failures:
         self._counts["restarts"] += len(env_indices)
 
     def _allow(self, env_indices: Sequence[int], error: Exception) -> None:
-        if not self._options.restart:
+        if not self._restarts:
             raise error
         for env_index in env_indices:
             n_steps = self._store.table.envs[env_index].n_steps
@@ -76,15 +64,15 @@ class Failures:
                 self._in_a_row[env_index] = 0
             self._in_a_row[env_index] += 1
             self._steps_at_restart[env_index] = n_steps
-        if max(self._in_a_row[env_index] for env_index in env_indices) > self._options.max_restarts:
-            error.add_note(f"fastmarl: this was tried again max_restarts={self._options.max_restarts} times in a row")
+        if max(self._in_a_row[env_index] for env_index in env_indices) > self._max_restarts:
+            error.add_note(f"fastmarl: this was tried again max_restarts={self._max_restarts} times in a row")
             raise error
 
     def end_episode(self, env_index: int) -> int:
         """End the env's episode at the last step it made; returns the flags for `after_step`."""
         table = self._store.table
         made = table.envs[env_index].env_t - table.record(env_index).env_t_started
-        is_kept = bool(made) and self._options.keep_episodes
+        is_kept = bool(made) and self._keeps_episodes
         self._store.take_back(env_index, whole_chunk=not is_kept)
         self._counts["steps_discarded"] += self._store.taken_back[0]
         if is_kept:
