@@ -80,7 +80,7 @@ class Evaluation:
                 connector.update_stats = False
             generator.manual_seed(resources.streams.of_evaluation())
             rng.bit_generator.state = np.random.default_rng(resources.streams.of_evaluation()).bit_generator.state
-            resources.seeds.evaluate(goal, seeds)
+            resources.seeds.evaluate(goal.left_of_envs, seeds)
             yield
         finally:
             resources.seeds.evaluate(None, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,15 +74,6 @@ class Streams:
         return np.random.SeedSequence(self._entropy, spawn_key=(*runner, *key))
 
 
-class EpisodesLeft(Protocol):
-    """A goal, as far as seeds go by it."""
-
-    @property
-    def left_of_envs(self) -> list[int]:
-        """By env, how many episodes it has yet to begin."""
-        ...
-
-
 class ResetSeeds:
     """A seed for every reset of a runner's envs: by (seed, worker_index, incarnation, env index, episode number).
 
@@ -100,7 +91,7 @@ class ResetSeeds:
         self.numbers = [0] * num_envs
         self.last: list[int | None] = [None] * num_envs
         self._streams = streams
-        self._evaluation: tuple[EpisodesLeft, list[int], list[int] | None] | None = None
+        self._evaluation: tuple[list[int], list[int], list[int] | None] | None = None
 
     def __len__(self) -> int:
         return len(self.last)
@@ -138,16 +129,21 @@ class ResetSeeds:
         seeds = [self.take(env_index) for env_index in env_indices]
         return None if None in seeds else seeds  # type: ignore[return-value]
 
-    def evaluate(self, goal: EpisodesLeft | None, seeds: list[int] | None) -> None:
-        """From now on, resets are for episodes that are evaluated, with these seeds; without a goal, for training."""
-        self._evaluation = None if goal is None else (goal, list(goal.left_of_envs), seeds)
+    def evaluate(self, left: list[int] | None, seeds: list[int] | None) -> None:
+        """From now on, resets are for episodes that are evaluated, with these seeds; None: for training.
+
+        Args:
+            left: by env, how many episodes it has yet to begin; the caller counts down.
+            seeds: of the episodes; None: the runner's own.
+        """
+        self._evaluation = None if left is None else (left, list(left), seeds)
 
     def _for_evaluation(
-        self, env_index: int, goal: EpisodesLeft, wanted: list[int], seeds: list[int] | None
+        self, env_index: int, left: list[int], wanted: list[int], seeds: list[int] | None
     ) -> int | None:
         """An env that failed, or whose episode was discarded, gets the same once more. Those of a batch that take no
         part get what was given before."""
-        round_ = wanted[env_index] - goal.left_of_envs[env_index] - 1
+        round_ = wanted[env_index] - left[env_index] - 1
         number = env_index + len(self) * max(0, round_)
         if seeds is not None:
             return seeds[number] if number < len(seeds) else 0
