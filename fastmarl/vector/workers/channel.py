@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import select
 import socket
 import struct
@@ -44,8 +43,7 @@ class Channel:
     def set_timeout(self, seconds: float) -> None:
         """How long to wait for the other side. Until then: for ever."""
         self._timeout_s = seconds
-        fraction, whole = math.modf(seconds)
-        timeout = struct.pack("ll", int(whole), int(fraction * 1e6))
+        timeout = struct.pack("ll", *divmod(int(1e6 * seconds), 1_000_000))
         # Of the system: Python's own timeout would take one more call for each message.
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
 
@@ -63,18 +61,14 @@ class Channel:
         self._send_packet(HEADER.pack(number, place, len(rest), True) + rest)
 
     def _send_packet(self, packet: bytes) -> None:
-        while not self._send_now(packet):
-            self._wait_for_room()
-
-    def _send_now(self, packet: bytes) -> bool:
-        """Whether there was room."""
-        try:
-            self.sock.send(packet, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            raise EOFError from None
-        return True
+        while True:
+            try:
+                self.sock.send(packet, socket.MSG_DONTWAIT)
+                return
+            except BlockingIOError:
+                self._wait_for_room()
+            except OSError:
+                raise EOFError from None
 
     def _wait_for_room(self) -> None:
         """Reads, too: the other side may be sending, and take nothing until it is rid of that."""
