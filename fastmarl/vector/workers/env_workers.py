@@ -15,9 +15,7 @@ from fastmarl.envs.registry import portable
 from fastmarl.errors import ConfigError
 from fastmarl.vector.remote import RemoteEnv
 from fastmarl.vector.workers.process import WorkerOptions, WorkerProcess
-from fastmarl.vector.workers.worker import (
-    WorkerPlan,
-)
+from fastmarl.vector.workers.worker import WorkerPlan
 
 
 class EnvWorkers:
@@ -59,10 +57,9 @@ class EnvWorkers:
         self.workers: list[WorkerProcess] = []
         self._finalizer = weakref.finalize(self, _end_all, self.workers, os.getpid())
         try:
-            for part in np.array_split(np.arange(len(contexts)), n):
-                first = int(part[0])
-                some = contexts[first : first + len(part)]
-                plan = WorkerPlan(portable(env), some, records_states, entropy(first), os.getpid())
+            for indices in np.array_split(np.arange(len(contexts)), n):
+                own = [contexts[i] for i in indices]
+                plan = WorkerPlan(portable(env), own, records_states, entropy(int(indices[0])), os.getpid())
                 self.workers.append(WorkerProcess(plan, options))
                 self.workers[-1].start()
             for worker in self.workers:
