@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -157,7 +157,7 @@ class Worker:
     def __init__(self, plan: WorkerPlan, channel: Channel):
         self._plan = plan
         self._channel = channel
-        self._envs: list[Any] = []
+        self._envs: list[Any] = [None] * len(plan.contexts)
         self._memory: Any = None
         self._handlers: dict[bytes, Callable[[bytes], Any]] = {
             STEP: self._step,
@@ -174,11 +174,8 @@ class Worker:
         random.seed(int(rng.generate_state(1)[0]))
         np.random.seed(rng.generate_state(4))  # noqa: NPY002  (envs that use the global generator)
         try:
-            descriptions = []
-            for place in range(len(self._plan.contexts)):
-                env, description = self._guarded("constructor", place, self._make, place)
-                self._envs.append(env)
-                descriptions.append(description)
+            places = range(len(self._envs))
+            descriptions = [self._guarded("constructor", place, self._make, place) for place in places]
             channel.send(FIRST, DONE + pickle.dumps(descriptions))
             fd = channel.recv_file()
             self._memory = WorkerMemory.mapped(descriptions, fd)
@@ -203,14 +200,16 @@ class Worker:
                 answer = FAILED + pickle.dumps(error.failure)
             self._channel.send(number, answer)
 
-    def _make(self, place: int) -> tuple[Any, EnvDescription]:
+    def _make(self, place: int) -> EnvDescription:
         context = self._plan.contexts[place]
         env = as_multi_agent_env(env_creator(self._plan.env)(context))
         if isinstance(env, ArrayEnv):
             raise ConfigError(f'gym_env_vectorize_mode="async" is for single envs, but {type(env).__name__} is a batch '
                               f'that steps by itself; leave it at "sync"')  # fmt: skip
         check_spaces(env, context.vector_index)
-        return env, describe(env, context.vector_index, records_state=self._plan.records_states)
+        description = describe(env, context.vector_index, records_state=self._plan.records_states)
+        self._envs[place] = env
+        return description
 
     def _remake(self, message: bytes) -> EnvDescription:
         """Make an env anew. If that fails, the place has none, and says so when it is used before the next try."""
@@ -218,53 +217,52 @@ class Worker:
         old, self._envs[place] = self._envs[place], None
         with contextlib.suppress(Exception):
             old.close()
-        self._envs[place], description = self._guarded("constructor", place, self._make, place)
-        return description
+        return self._guarded("constructor", place, self._make, place)
 
     def _reset(self, message: bytes) -> dict[int, Extra] | None:
         """Reset some envs."""
-        extras = {}
-        for place, seed in pickle.loads(message):
-            extra = self._tried("reset()", place, self._reset_one, seed)
-            if extra is not None:
-                extras[place] = extra
-        return extras or None
+        return self._each("reset()", self._reset_one, pickle.loads(message))
 
     def _reset_one(self, place: int, seed: int | None) -> Extra | None:
         result = self._envs[place].reset(seed=seed)
-        slots = self._memory.slots[place].results
-        fits = type(result) is tuple and len(result) == 2 and isinstance(result[1], dict) and slots.write_reset(result)
-        return self._extra(place, result, fits)
+        return self._extra(place, result, 2, self._memory.slots[place].results.write_reset)
 
     def _step(self, message: bytes) -> dict[int, Extra] | None:
         """Step some envs; the actions that have no place in the memory are given."""
         places, given = pickle.loads(message)
-        slots, extras = self._memory.slots, {}
-        for place in places:
-            actions = given[place] if place in given else slots[place].actions.read()
-            extra = self._tried("step()", place, self._step_one, actions)
+        slots = self._memory.slots
+        actions = ((place, given[place] if place in given else slots[place].actions.read()) for place in places)
+        return self._each("step()", self._step_one, actions)
+
+    def _step_one(self, place: int, actions: dict) -> Extra | None:
+        result = self._envs[place].step(actions)
+        return self._extra(place, result, 5, self._memory.slots[place].results.write)
+
+    def _each(
+        self, call: str, function: Callable[[int, Any], Extra | None], given: Iterable[tuple[int, Any]]
+    ) -> dict[int, Extra] | None:
+        """By place, what `function` returns, or how it failed."""
+        extras = {}
+        for place, argument in given:
+            try:
+                extra = self._guarded(call, place, function, place, argument)
+            except _EnvError as error:
+                extra = Extra(failure=error.failure)
             if extra is not None:
                 extras[place] = extra
         return extras or None
 
-    def _step_one(self, place: int, actions: dict) -> Extra | None:
-        result = self._envs[place].step(actions)
-        slots = self._memory.slots[place].results
-        fits = type(result) is tuple and len(result) == 5 and isinstance(result[4], dict) and slots.write(result)
-        return self._extra(place, result, fits)
-
-    def _extra(self, place: int, result: Any, fits: bool) -> Extra | None:
-        """What is not in the memory, if anything."""
+    def _extra(self, place: int, result: Any, size: int, write: Callable[[tuple], bool]) -> Extra | None:
+        """Write a result, which should be a tuple of this size, to the memory; returns what has no place there."""
+        fits = type(result) is tuple and len(result) == size and isinstance(result[-1], dict) and write(result)
         tells_infos = fits and tells(result[-1])
-        state = self._unwritten_state(place) if self._plan.records_states else None
+        state = None
+        if self._plan.records_states:
+            told = self._envs[place].state()
+            state = None if self._memory.slots[place].results.write_state(told) else (told,)
         if fits and not tells_infos and state is None:
             return None
         return Extra(None if fits else (result,), result[-1] if tells_infos else None, state)
-
-    def _unwritten_state(self, place: int) -> tuple[Any] | None:
-        """The env's global state, if the memory has no place for it."""
-        state = self._envs[place].state()
-        return None if self._memory.slots[place].results.write_state(state) else (state,)
 
     def _call(self, message: bytes) -> tuple[Any]:
         """Call a method of an env, or get an attribute."""
@@ -279,13 +277,6 @@ class Worker:
     def _spaces(self, message: bytes) -> Any:
         place, agent = pickle.loads(message)
         return self._guarded("its spaces", place, env_spaces, self._envs[place], agent)
-
-    def _tried(self, call: str, place: int, function: Callable[[int, Any], Extra | None], given: Any) -> Extra | None:
-        """What `function` returns, or how it failed."""
-        try:
-            return self._guarded(call, place, function, place, given)
-        except _EnvError as error:
-            return Extra(failure=error.failure)
 
     def _guarded(self, call: str, place: int, function: Callable[..., Any], *args: Any) -> Any:
         """Whoever looks knows which env is being called, also if this process ends in it. Raises _EnvError."""
@@ -315,14 +306,14 @@ class Worker:
 
     def _close(self) -> Failure | None:
         """Close all envs; returns the first failure."""
-        failures = []
+        first = None
         for place, env in enumerate(self._envs):
             if hasattr(env, "close"):
                 try:
                     env.close()
                 except Exception as error:
-                    failures.append(Failure.of(error, self._plan.first + place, "close()"))
-        return failures[0] if failures else None
+                    first = first or Failure.of(error, self._plan.first + place, "close()")
+        return first
 
 
 class _EnvError(Exception):
