@@ -3,6 +3,7 @@
 Axes in names: E env of the batch, P place in the group's arrays (env * number of agents + agent), R row, L lane.
 """
 
+from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
@@ -51,9 +52,8 @@ class ArrayGroup:
         n_places = num_envs * n_agents
         self._lane_P = np.full(n_places, -1, np.int32)
         self._module_P = np.zeros(n_places, np.int32)  # of the lane at that place
-        self._n_lanes: dict[int, int] = {}  # by module
-        self._orders: dict[RowLayout, list[int]] = {}  # of a block -> for each of its leaves, which of ours it is
-        self._as_sent: dict[RowLayout, bool] = {}  # likewise: whether its leaves have our dtypes
+        self._n_lanes: Counter[int] = Counter()  # by module
+        self._fits: dict[RowLayout, tuple[list[int], bool]] = {}  # see `_fit()`, by the layout of a block
         self._reward_P = np.zeros(n_places)
         self._terminated_P, self._truncated_P, self._present_P = np.zeros((3, n_places), np.bool_)
         by_env = (self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
@@ -97,34 +97,29 @@ class ArrayGroup:
         """The module's next rows, in our leaves' order; None if they have other dtypes than the envs'."""
         first, n_places = self._store.rows[module].n, len(self._lane_P)
         block = self._block_with(module, n_places)
-        leaves = list[np.ndarray]([None] * len(block.raw_obs))  # type: ignore[list-item]
-        for leaf, place in zip(block.raw_obs, self._order_in(block), strict=True):
-            leaves[place] = leaf[first : first + n_places]
-        return leaves if self._is_as_sent(block) else None
+        order, is_as_sent = self._fit(block)
+        if not is_as_sent:
+            return None
+        rows = dict(zip(order, block.raw_obs, strict=True))
+        return [rows[place][first : first + n_places] for place in range(len(order))]
 
-    def _order_in(self, block: Block) -> list[int]:
-        """For each leaf of the block, which of our leaves it is.
+    def _fit(self, block: Block) -> tuple[list[int], bool]:
+        """For each leaf of the block, which of our leaves it is; and whether all have the envs' dtypes, so that rows
+        can be moved as bytes.
 
         Raises:
             ConfigError: the module takes other observations.
         """
         layout = block.raw_layout or block.layout
-        if layout not in self._orders:
-            own = {leaf.path: (place, leaf.shape, leaf.dtype.kind) for place, leaf in enumerate(self._layout.leaves)}
-            taken = {leaf.path: (leaf.shape, leaf.dtype.kind) for leaf in layout.leaves}
-            if taken != {path: tuple(kind) for path, (_, *kind) in own.items()}:
+        if layout not in self._fits:
+            own = {leaf.path: (leaf.shape, leaf.dtype.kind) for leaf in self._layout.leaves}
+            if own != {leaf.path: (leaf.shape, leaf.dtype.kind) for leaf in layout.leaves}:
                 raise ConfigError(f"the agents {self._agents} observe {self._layout.space}, but the module they are "
                                   f"mapped to takes {layout.space}")  # fmt: skip
-            self._orders[layout] = [own[leaf.path][0] for leaf in layout.leaves]
-        return self._orders[layout]
-
-    def _is_as_sent(self, block: Block) -> bool:
-        """Whether the block has the envs' dtypes, so that rows can be moved as bytes."""
-        layout = block.raw_layout or block.layout
-        if layout not in self._as_sent:
-            own = [self._layout.leaves[place].dtype for place in self._order_in(block)]
-            self._as_sent[layout] = own == [leaf.dtype for leaf in layout.leaves] and object not in own
-        return self._as_sent[layout]
+            order = [list(own).index(leaf.path) for leaf in layout.leaves]
+            sent = [self._layout.leaves[place].dtype for place in order]
+            self._fits[layout] = order, sent == [leaf.dtype for leaf in layout.leaves] and object not in sent
+        return self._fits[layout]
 
     def _block_with(self, module: int, n_rows: int) -> Block:
         """The module's block, with room for so many rows more."""
@@ -156,8 +151,7 @@ class ArrayGroup:
         for agent, agent_id in enumerate(self._agents):
             lane = lane_of.get(agent_id, -1)
             if lane >= 0:
-                place = env * self._shape[1] + agent
-                self._put_lane(place, lane)
+                self._put_lane(env * self._shape[1] + agent, lane)
 
     def drop_lanes(self, env_indices: np.ndarray) -> None:
         """The lanes that these envs still have are those of episodes that were dropped."""
@@ -172,7 +166,7 @@ class ArrayGroup:
         lanes, modules = table.join_all(env_indices, begins, self._agents)
         for module, n in enumerate(np.bincount(modules).tolist()):
             if n:
-                self._n_lanes[module] = self._n_lanes.get(module, 0) + n
+                self._n_lanes[module] += n
         self._lane_P[places], self._module_P[places] = lanes, modules
         table.env_L[lanes], table.module_L[lanes] = self._index_E[places // self._shape[1]], modules
         table.place_L[lanes] = self._first_place + places
@@ -197,10 +191,11 @@ class ArrayGroup:
         for place in self._paid[:n_paid].tolist():
             self._pay_absent(place, float(self._reward_P[place]))
         for place in self._newcomers[:n_observed].tolist():
-            agent_id, _ = self._who(place)
+            agent_id, env_index = self._who(place)
             flags = [{agent_id: bool(flag_P[place])} for flag_P in (self._terminated_P, self._truncated_P)]
-            self._join(place, int(all_done_E[place // self._shape[1]]), *flags)
-            if self._lane_P[place] >= 0:
+            lane = self._table.join(env_index, agent_id, int(all_done_E[place // self._shape[1]]), *flags)
+            if lane >= 0:
+                self._put_lane(place, lane)
                 self._newcomers[self._n_newcomers] = place
                 self._n_newcomers += 1
                 self._reward_P[place] = 0.0  # is among the early ones
@@ -244,13 +239,14 @@ class ArrayGroup:
 
     def _write_finals(self, block: Block, first: int, n: int) -> None:
         before_F = block.final_prev_F
-        if self._is_as_sent(block):
-            for rows, finals, place in zip(*block.row_bytes(), self._order_in(block), strict=True):
+        order, is_as_sent = self._fit(block)
+        if is_as_sent:
+            for rows, finals, place in zip(*block.row_bytes(), order, strict=True):
                 sent = as_bytes(self._leaves[place])
                 take_finals(sent, rows, self._ended, n, self._present_P, before_F, first, finals)
             return
         places, out = self._ended[:n], slice(first, first + n)
-        for leaf, final, place in zip(block.raw_obs, block.raw_final_obs, self._order_in(block), strict=True):
+        for leaf, final, place in zip(block.raw_obs, block.raw_final_obs, order, strict=True):
             final[out] = leaf[before_F[out]]
             is_seen = self._present_P[places]
             final[out][is_seen] = self._seen(place, places[is_seen], final.dtype)
@@ -270,8 +266,8 @@ class ArrayGroup:
         rows.n += n
 
     def _write_rows(self, block: Block, places: np.ndarray, n: int, first: int) -> None:
-        order = self._order_in(block)
-        if self._is_as_sent(block):
+        order, is_as_sent = self._fit(block)
+        if is_as_sent:
             for rows, place in zip(block.row_bytes()[0], order, strict=True):
                 take_rows(as_bytes(self._leaves[place]), places, n, first, rows)
             return
@@ -306,16 +302,10 @@ class ArrayGroup:
         problem = f"expected a finite reward, got {self._reward_P[place]}"
         return RewardError(env_index, agent_id, self._table.envs[env_index].env_t, problem)
 
-    def _join(self, place: int, all_done: int, terminateds: dict, truncateds: dict) -> None:
-        agent_id, env_index = self._who(place)
-        lane = self._table.join(env_index, agent_id, all_done, terminateds, truncateds)
-        if lane >= 0:
-            self._put_lane(place, lane)
-
     def _put_lane(self, place: int, lane: int) -> None:
         self._lane_P[place] = lane
         self._module_P[place] = module = int(self._table.module_L[lane])
-        self._n_lanes[module] = self._n_lanes.get(module, 0) + 1
+        self._n_lanes[module] += 1
         self._table.place_L[lane] = self._first_place + place
 
     def _pay_absent(self, place: int, reward: float) -> None:
@@ -340,9 +330,12 @@ class ArrayGroup:
         for array in self._actions:
             array.fill(0)
         for module, rows, arrays in acted:
-            if not self._n_lanes.get(module):
+            if not self._n_lanes[module]:
                 continue  # it acts for other groups, whose actions may have other parts
-            self._check_actions(module, arrays)
+            shapes = [answers.shape[1:] for answers in arrays]
+            if shapes != [array.shape[1:] for array in self._actions]:
+                raise ConfigError(f"the agents {self._agents} take actions of {self._action_layout.space}, but their "
+                                  f"module {self._store.module_ids[module]!r} gives {shapes}")  # fmt: skip
             lane_R = self._store.blocks[module].lane_R
             for array, answers in zip(self._actions, arrays, strict=True):
                 if first_unheld(array.dtype, answers) >= 0:
@@ -352,9 +345,3 @@ class ArrayGroup:
                 sent = as_bytes(np.ascontiguousarray(answers, array.dtype))  # no copy where dtypes are equal
                 put_rows(sent, lane_R, rows.start, self._table.place_L, self._first_place, as_bytes(array))
         return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in self._actions])
-
-    def _check_actions(self, module: int, arrays: list[np.ndarray]) -> None:
-        shapes = [answers.shape[1:] for answers in arrays]
-        if shapes != [array.shape[1:] for array in self._actions]:
-            raise ConfigError(f"the agents {self._agents} take actions of {self._action_layout.space}, but their "
-                              f"module {self._store.module_ids[module]!r} gives {shapes}")  # fmt: skip
