@@ -38,23 +38,22 @@ cdef class ResultWriter:
         flags_FK: uint8 [2, K], of terminateds and truncateds, in the order of the entries, then 0.
         reward_K: float64 [>= K], of rewards, in the order of the entries.
         arrays: per agent where its observation goes to, C-contiguous; None if that takes more than an array.
-        write_slowly: (place of an agent, its observation): writes what is no such array, or raises MisfitError.
+        slow_writers: per agent, called with its observation: writes what is no such array, or raises MisfitError.
     """
-    cdef list keys, arrays
+    cdef list keys, arrays, slow_writers
     cdef dict place_of
     cdef lane_t[:, ::1] places_PK
     cdef flag_t[:, ::1] flags_FK
     cdef double[::1] reward_K
-    cdef object write_slowly
 
-    def __init__(self, list keys, places_PK, flags_FK, reward_K, list arrays, write_slowly):
+    def __init__(self, list keys, places_PK, flags_FK, reward_K, list arrays, list slow_writers):
         self.keys = keys
         self.place_of = {key: place for place, key in enumerate(keys)}
         self.places_PK = places_PK
         self.flags_FK = flags_FK
         self.reward_K = reward_K
         self.arrays = arrays
-        self.write_slowly = write_slowly
+        self.slow_writers = slow_writers
 
     def write(self, obs, rewards, terminateds, truncateds):
         """Write four dicts. Raises MisfitError, and OverflowError for a reward beyond floats: then nothing counts."""
@@ -95,7 +94,7 @@ cdef class ResultWriter:
             self.places_PK[0, 1 + i] = <lane_t>place
             i += 1
             if not _copy(self.arrays[place], observation):
-                self.write_slowly(place, observation)
+                self.slow_writers[place](observation)
         return 0
 
     cdef int _rewards(self, object rewards) except -1:

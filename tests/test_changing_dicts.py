@@ -178,7 +178,7 @@ def test_a_worker_s_observation_vanishes_while_it_is_made_an_array(spoil):
     obs = {"b": Hostile(spoil, observation(1)), "a": observation(0)}
     spoil.dicts = [obs]
     assert slots.write((obs, {}, {}, {}, {}))
-    assert slots._obs[1].value[0] == 1
+    assert slots.read({})[0]["b"][0] == 1
 
 
 def test_steps_are_compared_while_they_change(spoil):

@@ -13,7 +13,7 @@ class ResultWriter:
         flags_FK: np.ndarray,
         reward_K: np.ndarray,
         arrays: list[np.ndarray | None],
-        write_slowly: Callable[[int, Any], None],
+        slow_writers: list[Callable[[Any], None]],
     ) -> None: ...
     def write(self, obs: Any, rewards: Any, terminateds: Any, truncateds: Any) -> None: ...
 

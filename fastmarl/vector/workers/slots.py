@@ -7,7 +7,6 @@ of what is written: rows are recorded in it. What does not fit is not written; i
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -65,13 +64,12 @@ class ResultSlots:
         places = header[: 4 * (1 + n)].reshape(4, 1 + n)
         flags = header[4 * (1 + n) :].view(np.uint8)[: 2 * n].reshape(2, n)
         rewards = cut((n,), np.float64)
-        self._obs = [ObservationSlot(space, cut) for space in observation_spaces.values()]
+        slots = [ObservationSlot(space, cut) for space in observation_spaces.values()]
         self._state = None if state_space is None else cut(state_space.shape or (), state_space.dtype)
-        arrays = [slot.array for slot in self._obs]
-        # Not a method of this object: what holds itself is only freed, and its memory unmapped, by the collector.
-        write_slowly = partial(_write_slowly, self._obs)
-        self._writer = ResultWriter(keys, places, flags, rewards, arrays, write_slowly)
-        values = [slot.value for slot in self._obs]
+        self._writer = ResultWriter(
+            keys, places, flags, rewards, [slot.array for slot in slots], [slot.write for slot in slots]
+        )
+        values = [slot.value for slot in slots]
         self.read = ResultReader(keys, header.view(np.uint8), places, flags, rewards, values).read
 
     def write(self, result: Any) -> bool:
@@ -101,10 +99,6 @@ class ResultSlots:
 
     def read_state(self) -> Any:
         return self._state
-
-
-def _write_slowly(slots: list[ObservationSlot], place: int, value: Any) -> None:
-    slots[place].write(value)
 
 
 def action_slots(action_spaces: Mapping[Hashable, gym.Space], cut: Cut) -> ActionSlots:
