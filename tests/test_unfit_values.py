@@ -62,7 +62,7 @@ def test_both_byte_orders_pass_through_shared_memory():
         assert results.write(({"a": value}, {}, {}, {}))
         np.testing.assert_array_equal(results.read({})[0]["a"], TENTH)
         assert results.write_state(value)
-        np.testing.assert_array_equal(results.read_state(), TENTH)
+        np.testing.assert_array_equal(results.state, TENTH)
         if actions.write({"a": value}):
             np.testing.assert_array_equal(actions.read()["a"], TENTH)
 

@@ -71,8 +71,7 @@ class ArrayGroup:
 
     def arrays_for_reset(self) -> GroupArrays:
         """Arrays of our own, with everybody present."""
-        self._own_module, self._leaves = None, self._staging()
-        arrays = self._arrays()
+        arrays = self.arrays_for_step(None)
         self._present_P.fill(True)
         return arrays
 
@@ -80,9 +79,6 @@ class ArrayGroup:
         """Observations are the next rows of `own_module`, which acts for this group alone; None: arrays of our own."""
         rows = None if own_module is None else self._next_rows(own_module)
         self._own_module, self._leaves = (None, self._staging()) if rows is None else (own_module, rows)
-        return self._arrays()
-
-    def _arrays(self) -> GroupArrays:
         begin_step(self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
         obs = self._layout.nest([leaf.reshape(*self._shape, *leaf.shape[1:]) for leaf in self._leaves])
         return GroupArrays(obs, *self._shaped)

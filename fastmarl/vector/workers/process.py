@@ -102,7 +102,7 @@ class WorkerProcess:
         self.descriptions = new
         fd = new_memory_file(self.descriptions)
         try:
-            self._memory = WorkerMemory.mapped(self.descriptions, fd)
+            self._memory = WorkerMemory(self.descriptions, fd)
             self._channel.send_file(fd)
         finally:
             os.close(fd)
@@ -249,7 +249,8 @@ class WorkerProcess:
 
     def _lost(self, error: Exception) -> EnvWorkerError:
         """The error to raise after the channel's; the process is ended."""
-        called = self._called()
+        place = -1 if self._memory is None else int(self._memory.at[0])
+        called = None if place < 0 else self.env_indices[place]
         if isinstance(error, TimeoutError):
             option = f"step_timeout_s={self._options.step_timeout_s}"
             problem = f"did not answer within {option if self._memory else START_TIMEOUT_S} s and was ended"
@@ -266,11 +267,6 @@ class WorkerProcess:
         self.kill()
         self._channel.close()
         return self._end
-
-    def _called(self) -> int | None:
-        """Index of the env that is being called."""
-        place = -1 if self._memory is None else int(self._memory.at[0])
-        return None if place < 0 else self.env_indices[place]
 
 
 def check_same(env_index: int, old: EnvDescription, new: EnvDescription) -> None:

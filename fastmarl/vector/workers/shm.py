@@ -31,21 +31,20 @@ class EnvSlots:
 class WorkerMemory:
     """All of one worker's memory.
 
+    Args:
+        envs: the worker's.
+        fd: the file descriptor of what is mapped; None: it is not shared.
+
     Attributes:
         slots: EnvSlots, by the env's place in the worker.
         at: int64 [1]: the place of the env that is being called; -1: none.
     """
 
-    def __init__(self, envs: Sequence[EnvDescription], memory: mmap.mmap | None = None):
-        arrays = Arrays(memory)
+    def __init__(self, envs: Sequence[EnvDescription], fd: int | None = None):
+        arrays = Arrays(None if fd is None else mmap.mmap(fd, os.fstat(fd).st_size))
         self.at = arrays.cut((1,), np.int64)
         self.slots = [EnvSlots(env, arrays) for env in envs]
         self.size = arrays.size
-
-    @classmethod
-    def mapped(cls, envs: Sequence[EnvDescription], fd: int) -> WorkerMemory:
-        """Over the file of `fd`."""
-        return cls(envs, mmap.mmap(fd, os.fstat(fd).st_size))
 
 
 class Arrays:

@@ -53,6 +53,7 @@ class ResultSlots:
 
     Attributes:
         read: (infos) -> what was written, and these infos; observations are views of the memory.
+        state: the env's global state, as a view of the memory; None if there is no place for it.
     """
 
     def __init__(self, observation_spaces: Mapping[Hashable, gym.Space], state_space: gym.Space | None, cut: Cut):
@@ -65,7 +66,7 @@ class ResultSlots:
         flags = header[4 * (1 + n) :].view(np.uint8)[: 2 * n].reshape(2, n)
         rewards = cut((n,), np.float64)
         slots = [ObservationSlot(space, cut) for space in observation_spaces.values()]
-        self._state = None if state_space is None else cut(state_space.shape or (), state_space.dtype)
+        self.state = None if state_space is None else cut(state_space.shape or (), state_space.dtype)
         self._writer = ResultWriter(
             keys, places, flags, rewards, [slot.array for slot in slots], [slot.write for slot in slots]
         )
@@ -89,16 +90,13 @@ class ResultSlots:
 
     def write_state(self, state: Any) -> bool:
         """Whether the env's global state has a place here."""
-        if self._state is None:
+        if self.state is None:
             return False
         try:
-            _put(self._state, state)
+            _put(self.state, state)
         except MisfitError:
             return False
         return True
-
-    def read_state(self) -> Any:
-        return self._state
 
 
 def action_slots(action_spaces: Mapping[Hashable, gym.Space], cut: Cut) -> ActionSlots:

@@ -193,7 +193,10 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
             if env_index in self._lost:
                 self._end_episode(env_index, after_step)
             elif extra.failure is not None:
-                self._step_failed(unit.worker, place, extra.failure)
+                try:
+                    self._restart_env(unit.worker, place, extra.failure)
+                except EnvWorkerError as lost:  # another of its envs has ended it
+                    self._restart_worker(unit.worker, lost)
                 self._end_episode(env_index, after_step)
             else:
                 all_done = self._write_step(unit.worker, place, extra)
@@ -210,7 +213,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
 
     def _record_state(self, worker: WorkerProcess, place: int, extra: Extra) -> None:
         if self._env_states:
-            state = worker.slots[place].results.read_state() if extra.state is None else extra.state[0]
+            state = worker.slots[place].results.state if extra.state is None else extra.state[0]
             self._env_states[worker.env_indices[place]].add(state)
 
     # Failures.
@@ -220,12 +223,6 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
         all_done = self._failures.end_episode(env_index)
         self.n_stepping -= 1
         after_step([env_index], [all_done])
-
-    def _step_failed(self, worker: WorkerProcess, place: int, failure: Failure) -> None:
-        try:
-            self._restart_env(worker, place, failure)
-        except EnvWorkerError as lost:  # another of its envs has ended it
-            self._restart_worker(worker, lost)
 
     def _restart_env(self, worker: WorkerProcess, place: int, failure: Failure) -> None:
         """Have one env made anew.

@@ -178,7 +178,7 @@ class Worker:
             descriptions = [self._guarded("constructor", place, self._make, place) for place in places]
             channel.send(FIRST, DONE + pickle.dumps(descriptions))
             fd = channel.recv_file()
-            self._memory = WorkerMemory.mapped(descriptions, fd)
+            self._memory = WorkerMemory(descriptions, fd)
             os.close(fd)
             number = self._work()
         except _EnvError as error:
