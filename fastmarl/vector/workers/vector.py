@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from time import perf_counter
 from typing import Any
@@ -79,7 +79,8 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
                     extras = worker.recv(number) or {}
                 extra = extras.get(place, NOTHING)
                 if extra.failure is None:
-                    self._write_reset(worker, place, extra)
+                    result = self._result(worker, place, extra, worker.slots[place].results.read_reset)
+                    write_reset(self._store, worker.env_indices[place], result, self._unchecked_resets)
                     del places[0]
                 else:
                     self._restart_env(worker, place, extra.failure)
@@ -88,13 +89,6 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
                 self._restart_worker(worker, lost)
                 self._lost -= {worker.env_indices[place] for place in places}
                 number, extras = worker.send(self._resets(worker, places)), None
-
-    def _write_reset(self, worker: WorkerProcess, place: int, extra: Extra) -> None:
-        env_index = worker.env_indices[place]
-        results = worker.slots[place].results
-        result = results.read_reset(extra.infos or {}) if extra.result is None else extra.result[0]
-        self._record_state(worker, place, extra)
-        write_reset(self._store, env_index, result, self._unchecked_resets)
 
     def rest(self, env_indices: Iterable[int]) -> None:
         """These envs have no episode, and are not stepped until they are reset."""
@@ -199,22 +193,18 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
                     self._restart_worker(unit.worker, lost)
                 self._end_episode(env_index, after_step)
             else:
-                all_done = self._write_step(unit.worker, place, extra)
+                result = self._result(unit.worker, place, extra, unit.worker.slots[place].results.read)
+                all_done = write_step(self._store, env_index, result, self._unchecked_steps)
                 self.n_stepping -= 1
                 if all_done or after_each:
                     after_step([env_index], [all_done])
 
-    def _write_step(self, worker: WorkerProcess, place: int, extra: Extra) -> int:
-        env_index = worker.env_indices[place]
-        results = worker.slots[place].results
-        result: Any = results.read(extra.infos or {}) if extra.result is None else extra.result[0]
-        self._record_state(worker, place, extra)
-        return write_step(self._store, env_index, result, self._unchecked_steps)
-
-    def _record_state(self, worker: WorkerProcess, place: int, extra: Extra) -> None:
+    def _result(self, worker: WorkerProcess, place: int, extra: Extra, read: Callable[[dict], tuple]) -> Any:
+        """What an env has returned, which is read from the memory if it has a place there; its state is recorded."""
         if self._env_states:
             state = worker.slots[place].results.state if extra.state is None else extra.state[0]
             self._env_states[worker.env_indices[place]].add(state)
+        return read(extra.infos or {}) if extra.result is None else extra.result[0]
 
     # Failures.
 
