@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import fastmarl
-from fastmarl.acting.backends.graph_device import CudaGraphs, EagerCalls
+from fastmarl.acting.backends.graph_device import CudaGraphs
 from fastmarl.acting.backends.graphs import Call, TickGraphs
 from fastmarl.distributions import Categorical
 from fastmarl.envs.jit.simple_spread import SimpleSpread
@@ -31,6 +31,24 @@ class Uncaptured(CudaGraphs):
 
     def capture(self, work):
         return work
+
+
+class EagerCalls:
+    """In place of CUDA graphs on the CPU, where work is done at once."""
+
+    device = torch.device("cpu")
+
+    def warm_up(self, work):
+        return work()
+
+    def capture(self, work):
+        return work
+
+    def mark(self):
+        return self
+
+    def synchronize(self):
+        pass
 
 
 class Net:

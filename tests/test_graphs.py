@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.tape import TapeCapture
 
 from fastmarl.acting.backends import graphs
-from fastmarl.acting.backends.graph_device import EagerCalls
-from fastmarl.acting.backends.graphs import LEAST_ROWS, Call, Packing, Sizes, TickGraphs
+from fastmarl.acting.backends.graphs import LEAST_ROWS, Call, Sizes, TickGraphs
+from fastmarl.acting.backends.transfer import Packing
 from fastmarl.errors import ModuleOutputError
 
 
@@ -101,10 +101,9 @@ def test_packed_arrays_lie_apart_and_keep_their_numbers(columns):
 # Launches.
 
 
-@pytest.mark.parametrize("backend", [TapeCapture, EagerCalls])
 @pytest.mark.parametrize("explore", [True, False])
-def test_outputs_are_those_of_the_modules(rng, backend, explore):
-    ticks, nets = TickGraphs(backend()), [Net("a"), Net("b", 5.0)]
+def test_outputs_are_those_of_the_modules(ticks, rng, explore):
+    nets = [Net("a"), Net("b", 5.0)]
     for n, m in [(3, 20), (3, 20), (8, 17), (1, 1), (30, 2), (9, 20)]:
         calls = [call_of(nets[0], n, rng), call_of(nets[1], m, rng)]
         launch = ticks.launch(calls, explore=explore)
@@ -222,15 +221,13 @@ def test_there_are_never_many_programs(monkeypatch, ticks, capture, rng):
     assert capture.n_replays > 40
 
 
-def test_nothing_is_noted_for_gradients(rng):
+def test_nothing_is_noted_for_gradients(ticks, rng):
     net = Net("a")
     net.weight.requires_grad_()
-    for capture in (TapeCapture(), EagerCalls()):
-        ticks = TickGraphs(capture)
-        for _ in range(2):
-            call = call_of(net, 8, rng)
-            launch = ticks.launch([call], explore=True)
-            np.testing.assert_array_equal(launch.outputs(net)["sum"], call.arrays[0].astype(np.float32) + np.float32(1))
+    for _ in range(2):
+        call = call_of(net, 8, rng)
+        launch = ticks.launch([call], explore=True)
+        np.testing.assert_array_equal(launch.outputs(net)["sum"], call.arrays[0].astype(np.float32) + np.float32(1))
 
 
 # Errors.

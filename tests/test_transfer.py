@@ -8,8 +8,8 @@ from fastmarl.acting.backends.transfer import SharedMemory, StagedCopy, make_tra
 
 TRANSFERS = {
     "shared": SharedMemory,
-    "staged": lambda: StagedCopy(torch.device("cpu"), pinned=False),
-    "cuda": lambda: StagedCopy(torch.device("cuda"), pinned=True),
+    "staged": lambda: StagedCopy(torch.device("cpu")),
+    "cuda": lambda: StagedCopy(torch.device("cuda")),
 }
 
 

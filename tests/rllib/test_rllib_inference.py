@@ -521,7 +521,7 @@ def test_staged_copies(rng: np.random.Generator) -> None:
     module = build(ACTION_SPACES["tuple"])
     inference = ExactInference(module, None)
     for part in inference._parts.values():
-        part._transfer = StagedCopy(torch.device("cpu"), pinned=False)
+        part._transfer = StagedCopy(torch.device("cpu"))
     assert_equal(module, inference, [3, 4], 1, explore=True)
 
 

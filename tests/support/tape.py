@@ -9,14 +9,13 @@ from torch.utils._pytree import tree_leaves
 
 
 class TapeCapture:
-    """A `fastmarl.acting.backends.graph_device.Capture`.
+    """Stands in for `fastmarl.acting.backends.graph_device.CudaGraphs`.
 
     Attributes:
         n_captures, n_replays: how often.
     """
 
     device = torch.device("cpu")
-    pins = False
 
     def __init__(self):
         self.n_captures = self.n_replays = 0

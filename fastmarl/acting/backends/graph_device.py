@@ -1,52 +1,23 @@
-"""All that graphs.py asks of a device: page-locked memory, capture, and a mark in the queue of work to wait for.
+"""All that graphs.py asks of a device: capture, and a mark in the queue of work to wait for.
 
 Nothing else in the package calls CUDA for this, so that its logic is the same, and tested, on the CPU.
 """
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
 T = TypeVar("T")
 
 
-class Mark(Protocol):
-    """A place in the device's queue of work."""
-
-    def synchronize(self) -> None:
-        """Wait until all work before it is done."""
-
-
-class Capture(Protocol):
-    """`device` is where the work is done; `pins` whether memory on the host is page-locked."""
-
-    device: torch.device
-    pins: bool
-
-    def warm_up(self, work: Callable[[], T]) -> T:
-        """Call `work` where it will be captured, so that libraries load and allocate what they need."""
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """What does the same work again each time it is called, with whatever its tensors hold then.
-
-        Raises:
-            Exception: `work` can't be captured: what it raised, or what the device did.
-        """
-
-    def mark(self) -> Mark:
-        """After all work that was queued until now."""
-
-
 class CudaGraphs:
     """Work is recorded once and then launched as a whole (a CUDA graph), on the stream that is then current.
 
     Args:
-        device: a CUDA device.
+        device: a CUDA device, where the work is done.
         generator: on it; what the work draws from. Each replay draws anew.
     """
-
-    pins = True
 
     def __init__(self, device: torch.device, generator: torch.Generator):
         self.device = device
@@ -56,6 +27,7 @@ class CudaGraphs:
         self._stream = torch.cuda.Stream(device)
 
     def warm_up(self, work: Callable[[], T]) -> T:
+        """Call `work` where it will be captured, so that libraries load and allocate what they need."""
         current = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -63,7 +35,12 @@ class CudaGraphs:
         current.wait_stream(self._stream)
         return result
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], object]) -> Callable[[], object]:
+        """What does the same work again each time it is called, with whatever its tensors hold then.
+
+        Raises:
+            Exception: `work` can't be captured: what it raised, or what the device did.
+        """
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         with (
@@ -75,28 +52,8 @@ class CudaGraphs:
             work()
         return graph.replay
 
-    def mark(self) -> Mark:
+    def mark(self) -> torch.cuda.Event:
+        """After all work that was queued until now; its `synchronize()` waits until that is done."""
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self.device))
         return event
-
-
-class EagerCalls:
-    """The same on the CPU, where work is done at once and capture means calling it again."""
-
-    device = torch.device("cpu")
-    pins = False
-
-    def warm_up(self, work: Callable[[], T]) -> T:
-        return work()
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        return work
-
-    def mark(self) -> Mark:
-        return _Done()
-
-
-class _Done:
-    def synchronize(self) -> None:
-        pass

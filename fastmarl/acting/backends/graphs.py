@@ -1,8 +1,8 @@
 """The forward passes of a tick as one piece of work for the device: one transfer there, one launch, one back.
 
 The inputs of all modules that act in a tick lie in one buffer, and so do their outputs. A *program* is this work for
-certain modules with certain numbers of rows; it is captured (see capture.py) when it is first needed, and replayed from
-then on. Batches are padded, so that few programs serve all ticks.
+certain modules with certain numbers of rows; it is captured (see graph_device.py) when it is first needed, and replayed
+from then on. Batches are padded, so that few programs serve all ticks.
 """
 
 import warnings
@@ -13,12 +13,11 @@ from typing import NamedTuple, NoReturn, Protocol
 import numpy as np
 import torch
 
-from fastmarl.acting.backends.graph_device import Capture, CudaGraphs, Mark
-from fastmarl.acting.backends.transfer import as_sent, places
+from fastmarl.acting.backends.graph_device import CudaGraphs
+from fastmarl.acting.backends.transfer import Column, Packing, as_sent, host_buffer
 from fastmarl.errors import ModuleOutputError
 from fastmarl.record.block import Key
 
-Column = tuple[torch.dtype, tuple[int, ...]]  # of one row
 MOST_PROGRAMS = 32
 LEAST_ROWS = 8
 
@@ -80,7 +79,7 @@ class TickGraphs:
         capture: how programs are captured, and on which device.
     """
 
-    def __init__(self, capture: Capture):
+    def __init__(self, capture: CudaGraphs):
         self._capture = capture
         self._programs: dict[tuple, Program] = {}
         self._sizes: dict[Member, Sizes] = {}
@@ -94,14 +93,11 @@ class TickGraphs:
         """
         parts = self._parts(calls)
         key = (explore, *((part.member, part.rows, *part.columns) for part in parts))
-        program = self._programs.get(key)
-        if program is None:
-            program = Program(self._capture, parts, explore)
-            launch = program.launch(calls)
-            if program.replay is not None:
-                self._programs[key] = program
-            return launch
-        return program.launch(calls)
+        program = self._programs.get(key) or Program(self._capture, parts, explore)
+        launch = program.launch(calls)
+        if program.replay is not None:
+            self._programs[key] = program
+        return launch
 
     def n_sizes(self, member: Member) -> int:
         """For how many numbers of rows a module has been captured."""
@@ -139,7 +135,7 @@ class TickGraphs:
 
 
 class Part(NamedTuple):
-    """A module in a program."""
+    """A module in a program; `columns` are those of one row."""
 
     member: Member
     rows: int
@@ -154,7 +150,7 @@ class Launch:
         program: whose buffers `slot` is.
     """
 
-    def __init__(self, calls: Sequence[Call], program: "Program", slot: "Slot", mark: Mark):
+    def __init__(self, calls: Sequence[Call], program: "Program", slot: "Slot", mark: torch.cuda.Event):
         self._calls = {call.member: call for call in calls}
         self._program = program
         self._slot: Slot | None = slot
@@ -179,19 +175,19 @@ class Launch:
 class Slot:
     """Buffers on the host for one launch, `outgoing` and `incoming`; the arrays in them are `columns` and `outputs`."""
 
-    def __init__(self, inputs: "Packing", *, pinned: bool):
-        self._pinned = pinned
+    def __init__(self, inputs: Packing, device: torch.device):
+        self._device = device
         self.outgoing, self.columns = self._arrays(inputs)
         self.incoming, self.outputs = torch.empty(0), list[np.ndarray]()
 
-    def expect(self, outputs: "Packing") -> None:
+    def expect(self, outputs: Packing) -> None:
         """Have room for these."""
         if not self.outputs:
             self.incoming, self.outputs = self._arrays(outputs)
 
-    def _arrays(self, packing: "Packing") -> tuple[torch.Tensor, list[np.ndarray]]:
-        buffer = torch.zeros(packing.n_bytes, dtype=torch.uint8, pin_memory=self._pinned)
-        return buffer, [view.numpy() for view in packing.views(buffer)]
+    def _arrays(self, packing: Packing) -> tuple[torch.Tensor, list[np.ndarray]]:
+        buffer = host_buffer(packing.n_bytes, self._device)
+        return buffer, packing.arrays(buffer)
 
 
 class Program:
@@ -205,10 +201,10 @@ class Program:
         free: buffers of launches that are over.
     """
 
-    def __init__(self, capture: Capture, parts: list[Part], explore: bool):
+    def __init__(self, capture: CudaGraphs, parts: list[Part], explore: bool):
         self.parts = parts
         self.free: list[Slot] = []
-        self.replay: Callable[[], None] | None = None
+        self.replay: Callable[[], object] | None = None
         self._capture = capture
         self._explore = explore
         columns = [(dtype, (part.rows, *shape)) for part in parts for dtype, shape in part.columns]
@@ -218,7 +214,7 @@ class Program:
         self._tensors = [[next(views) for _ in part.columns] for part in parts]
 
     def launch(self, calls: Sequence[Call]) -> Launch:
-        slot = self.free.pop() if self.free else Slot(self._inputs, pinned=self._capture.pins)
+        slot = self.free.pop() if self.free else Slot(self._inputs, self._capture.device)
         self._stage(slot.columns, {call.member: call for call in calls})
         self._sent.copy_(slot.outgoing, non_blocking=True)
         if self.replay is None:
@@ -265,10 +261,6 @@ class Program:
         except Exception as error:
             self._refuse(error)
 
-    def _try(self, i: int) -> None:
-        """One module's forward pass, for nothing but whether it can be captured."""
-        self._outputs_of(i)
-
     def _forward(self) -> list[dict[Key, torch.Tensor]]:
         return [self._outputs_of(i) for i in range(len(self.parts))]
 
@@ -293,7 +285,7 @@ class Program:
         failures: dict[int, Exception] = {}
         for i in range(len(self.parts)):
             try:
-                self._capture.capture(partial(self._try, i))
+                self._capture.capture(partial(self._outputs_of, i))
             except Exception as own_error:
                 failures[i] = own_error
         for i, cause in (failures or dict.fromkeys(range(len(self.parts)), error)).items():
@@ -315,22 +307,6 @@ class Program:
             if self._sent._version != version:
                 raise ModuleOutputError(part.member.module_id, problem)
         raise ModuleOutputError([part.member.module_id for part in self.parts], f"one of these {problem}")
-
-
-class Packing:
-    """Where arrays of certain dtypes and shapes lie in one buffer of `n_bytes` bytes."""
-
-    def __init__(self, columns: Sequence[Column]):
-        self._columns = columns
-        self._sizes = [dtype.itemsize * int(np.prod(shape, dtype=np.int64)) for dtype, shape in columns]
-        self._starts, self.n_bytes = places(self._sizes)
-
-    def views(self, buffer: torch.Tensor) -> list[torch.Tensor]:
-        """The arrays in this buffer (uint8 [n_bytes]), as tensors of its memory."""
-        return [
-            buffer[start : start + size].view(dtype).view(shape)
-            for (dtype, shape), start, size in zip(self._columns, self._starts, self._sizes, strict=True)
-        ]
 
 
 def make_tick_graphs(device: torch.device, generator: torch.Generator) -> TickGraphs | None:

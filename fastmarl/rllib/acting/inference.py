@@ -188,7 +188,7 @@ class ModulePart:
         self.is_quick = actor is not None
         self._is_stateful = module.is_stateful()
         self._samplers: dict[type, Sampler | None] = {}  # by RLlib's distribution classes
-        self._transfer = None if device.type == "cpu" else StagedCopy(device, pinned=device.type == "cuda")
+        self._transfer = None if device.type == "cpu" else StagedCopy(device)
         self._mode: Any = mode
         self._rng = rng if device.type == "cpu" else None
         self._own_draws: dict[type, ActionDraws | None] = {}  # by RLlib's distribution classes
