@@ -178,7 +178,7 @@ def parts_of(*modules: nn.Module) -> list[nn.Module]:
 
 def place_of(weights: torch.Tensor | None) -> tuple | None:
     """Where they lie, and how."""
-    return None if weights is None else (weights.data_ptr(), weights.shape, weights.stride())
+    return None if weights is None else (weights.data_ptr(), weights.dtype, weights.shape, weights.stride())
 
 
 def _array(weights: torch.Tensor | None) -> np.ndarray | None:

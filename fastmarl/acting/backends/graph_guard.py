@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from fastmarl.acting.backends.dense_layers import HOOKS
+from fastmarl.acting.backends.dense_layers import is_watched, place_of
 from fastmarl.acting.backends.graphs import Member, TickGraphs
 from fastmarl.acting.backends.lean import METHODS
 from fastmarl.modules import RLModule
@@ -87,7 +87,7 @@ def why_not_capturable(module: RLModule) -> str:
         if lineage.index(definer) < lineage.index(says_so):
             return f"{definer.__name__} has a {name}() of its own, and does not say that it is capturable"
     for part in module.modules():
-        if "forward" in vars(part) or part._compiled_call_impl or any(vars(part)[name] for name in HOOKS):
+        if is_watched(part):
             return f"{type(part).__name__} has hooks, or is compiled"
         if part is not module and says_so is not kind and not type(part).__module__.startswith(KNOWN_LAYERS):
             return (
@@ -103,8 +103,8 @@ def outline(module: torch.nn.Module) -> tuple:
         attributes = vars(part)
         parts.append(part)  # itself, lest another one comes to lie where it was
         parts += [value for name, value in attributes.items() if name != "training" and _says_how(value)]
-        parts += map(_place, attributes["_parameters"].values())
-        parts += map(_place, attributes["_buffers"].values())
+        parts += map(place_of, attributes["_parameters"].values())
+        parts += map(place_of, attributes["_buffers"].values())
     return tuple(parts)
 
 
@@ -116,7 +116,3 @@ def storages(module: torch.nn.Module) -> list[Any]:
 def _says_how(value: Any) -> bool:
     """Whether an attribute may say how a layer computes, such as a slope or a kernel's size."""
     return type(value) in SCALARS or (type(value) is tuple and all(type(part) in SCALARS for part in value))
-
-
-def _place(tensor: torch.Tensor | None) -> tuple | None:
-    return None if tensor is None else (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
