@@ -19,7 +19,7 @@ from fastmarl.modules.default import FreeLogStd
 from fastmarl.modules.encoders import Flat
 from fastmarl.modules.layers import Chain
 from fastmarl.native._weights import WeightsWatch
-from fastmarl.spaces import RowLayout
+from fastmarl.spaces import Leaf, RowLayout
 
 METHODS = {
     name: getattr(DefaultRLModule, name)  # as it is before anybody can have replaced it
@@ -52,10 +52,8 @@ class LeanModule(LeanNet):
     ):
         super().__init__()
         self._module = module
-        self._n_obs, self._is_flat = 0, True
+        self._obs = layout.leaves[0]
         self._cannot = _why_never(module, layout, device, allowed, dtype)
-        if not self._cannot:
-            self._n_obs, self._is_flat = math.prod(layout.leaves[0].shape), _is_flat(layout)
         self._watch: WeightsWatch | None = None
         self.renew()
 
@@ -68,7 +66,7 @@ class LeanModule(LeanNet):
         try:
             if self._cannot:
                 raise NotDenseError(self._cannot)
-            layers = _layers_of(self._module, self._n_obs, is_flat=self._is_flat)
+            layers = _layers_of(self._module, self._obs)
         except NotDenseError as reason:
             self._watch = None
             self._leave(reason)
@@ -105,13 +103,8 @@ def _why_never(module: RLModule, layout: RowLayout, device: torch.device, allowe
     return ""
 
 
-def _is_flat(layout: RowLayout) -> bool:
-    """Whether observations are float vectors as they are."""
-    return layout.leaves[0].dtype == np.float32 and len(layout.leaves[0].shape) == 1
-
-
-def _layers_of(module: Any, n_obs: int, *, is_flat: bool) -> DenseLayers:
-    """A module's layers as they are now.
+def _layers_of(module: Any, obs: Leaf) -> DenseLayers:
+    """A module's layers as they are now, for such observations.
 
     Raises:
         NotDenseError: something in it isn't known.
@@ -122,7 +115,8 @@ def _layers_of(module: Any, n_obs: int, *, is_flat: bool) -> DenseLayers:
             raise NotDenseError(f"{kind.__name__} has a {name}() of its own")
     if module._observation_key is not None:
         raise NotDenseError("it masks actions itself")
-    layers = DenseLayers(n_obs)
+    layers = DenseLayers(math.prod(obs.shape))
+    is_flat = obs.dtype == np.float32 and len(obs.shape) == 1
     features = layers.add(_flattened(module.trunk, layers, is_flat))
     policy = _flat(module.pi)
     log_std = policy.pop() if policy and type(policy[-1]) is FreeLogStd else None
