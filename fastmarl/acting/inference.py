@@ -26,7 +26,7 @@ from fastmarl.native._draws import ActionDraws
 from fastmarl.native._finite import all_finite
 from fastmarl.record.block import Block, Key, leaves_of
 from fastmarl.record.lanes import LaneTable
-from fastmarl.spaces import RowLayout, flatten_struct, map_struct
+from fastmarl.spaces import flatten_struct, map_struct
 
 OBS = Columns.OBS
 # What forward() gets; or the observations' own memory, for lean inference; or a forward pass that was launched before.
@@ -81,20 +81,16 @@ class ModuleInference:
         self.launched: Launch | None = None
         self._transfer = transfer
         self._generator = generator
-        self._explore_dist = module.get_exploration_action_dist_cls()
-        self._inference_dist = module.get_inference_action_dist_cls()
-        kinds = self._inference_dist, self._explore_dist
-        self._checks = OutputChecks(module_id, module.action_space, kinds, table)
-        self._chooses = [False, False]  # itself, its actions: in inference, in exploration
+        # What there are two of is for inference and for exploration.
+        self._dists = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
+        self._checks = OutputChecks(module_id, module.action_space, self._dists, table)
+        self._chooses = [False, False]  # itself, its actions
         on_cpu = transfer.device.type == "cpu" and options.graphs is None
-        self._explore_draws = make_draws(self._explore_dist, rng) if on_cpu else None
-        self._inference_draws = make_draws(self._inference_dist, rng) if on_cpu else None
+        self._draws = [make_draws(kind, rng) if on_cpu else None for kind in self._dists]
         self._masks = not module.masks_actions
-        space = module.observation_space
-        assert space is not None
-        self._is_plain = not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple))
-        self._has_objects = any(leaf.dtype == object for leaf in RowLayout(space).leaves)
         self._layout = connectors.layout
+        self._is_plain = not isinstance(self._layout.space, (gym.spaces.Dict, gym.spaces.Tuple))
+        self._has_objects = any(leaf.dtype == object for leaf in self._layout.leaves)
         self._connectors = connectors if connectors.batches else None
         self._inference_mode: Any = torch.inference_mode()  # made once: making one takes longer than entering it
         self._autocast = make_autocast(transfer.device, options.dtype)
@@ -136,21 +132,22 @@ class ModuleInference:
                 return block.obs[0][first:end]
             dtype = self._layout.leaves[0].dtype
             return np.ascontiguousarray(self._connectors.batch(block, first, end)[0], dtype)
-        arrays = self._observations(block, first, end)
-        if self._has_objects:
-            return self._batch_with_objects(arrays, block.lane_R[first:end])
-        states = [] if self.lane_state is None else self.lane_state.read(block.lane_R[first:end])
-        return self._nest(self._transfer.to_device([*arrays, *states]))
+        obs, states = self._inputs(block, first, end)
+        arrays = [*obs, *states]
+        if not self._has_objects:
+            return self._nest(self._transfer.to_device(arrays))
+        numbers = iter(self._transfer.to_device([array for array in arrays if array.dtype != object]))
+        return self._nest([array if array.dtype == object else next(numbers) for array in arrays])
 
     def call(self, block: Block, first: int, end: int, legal: np.ndarray | None) -> Call:
         """Its part in a launch: the rows' observations, recurrent states and, unless it sees to that itself, masks."""
-        states = [] if self.lane_state is None else self.lane_state.read(block.lane_R[first:end])
+        obs, states = self._inputs(block, first, end)
         masks = [legal] if legal is not None and self._masks else []
-        return Call(self, [*self._observations(block, first, end), *states, *masks], states)
+        return Call(self, [*obs, *states, *masks], states)
 
     def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
         """Outputs and actions for what `call()` gave, as tensors; they may be captured."""
-        n_inputs = len(self._layout.leaves) + (0 if self.lane_state is None else self.lane_state.n_leaves)
+        n_inputs = len(self._layout.leaves) + (0 if self.lane_state is None else len(self.lane_state.initial))
         mask = tensors[n_inputs] if len(tensors) > n_inputs else None
         outputs = self._forward(self._nest(tensors[:n_inputs]), explore, None, mask)
         if ACTIONS not in outputs:
@@ -161,30 +158,22 @@ class ModuleInference:
         """It can't be captured, as has turned out."""
         self._capture.refuse(self, reason)
 
-    def _observations(self, block: Block, first: int, end: int) -> list[np.ndarray]:
+    def _inputs(self, block: Block, first: int, end: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The leaves of the rows' observations, and of their recurrent states."""
         if self._connectors is None:
-            return [leaf[first:end] for leaf in block.obs]
-        return self._connectors.batch(block, first, end)
+            obs = [leaf[first:end] for leaf in block.obs]
+        else:
+            obs = self._connectors.batch(block, first, end)
+        return obs, [] if self.lane_state is None else self.lane_state.read(block.lane_R[first:end])
 
-    def _nest(self, tensors: list[torch.Tensor]) -> dict[str, Any]:
+    def _nest(self, leaves: list[Any]) -> dict[str, Any]:
         """The batch of the observations' leaves and the states'."""
         if self.lane_state is None:
-            return {OBS: tensors[0] if self._is_plain else self._layout.nest(tensors)}
+            return {OBS: leaves[0] if self._is_plain else self._layout.nest(leaves)}
         n_leaves = len(self._layout.leaves)
-        obs = [tensor.unsqueeze(1) for tensor in tensors[:n_leaves]]  # [B, T=1, ...], as RLlib has it
-        return {OBS: self._layout.nest(obs), Columns.STATE_IN: self.lane_state.nest(tensors[n_leaves:])}
-
-    def _batch_with_objects(self, arrays: list[np.ndarray], lanes: np.ndarray) -> dict[str, Any]:
-        """The same where leaves are no arrays: they come as NumPy arrays of objects."""
-        states = [] if self.lane_state is None else self.lane_state.read(lanes)
-        numbers = [array for array in arrays if array.dtype != object]
-        tensors = self._transfer.to_device([*numbers, *states])
-        of_numbers = iter(tensors[: len(numbers)])
-        leaves = [array if array.dtype == object else next(of_numbers) for array in arrays]
-        if self.lane_state is None:
-            return {OBS: self._layout.nest(leaves)}
-        obs = self._layout.nest([leaf[:, None] for leaf in leaves])
-        return {OBS: obs, Columns.STATE_IN: self.lane_state.nest(tensors[len(numbers) :])}
+        # [B, T=1, ...], as RLlib has it
+        obs = [leaf.unsqueeze(1) if isinstance(leaf, torch.Tensor) else leaf[:, None] for leaf in leaves[:n_leaves]]
+        return {OBS: self._layout.nest(obs), Columns.STATE_IN: self.lane_state.nest(leaves[n_leaves:])}
 
     def act(
         self, batch: Batch, lanes: np.ndarray, *, explore: bool, t: int, legal: np.ndarray | None = None
@@ -203,21 +192,16 @@ class ModuleInference:
             ModuleOutputError: an output has another number of rows, NaN or infinity came out, there is nothing to act
                 upon, there are more or fewer logits than the action space needs, or they leave no choice.
         """
-        if isinstance(batch, np.ndarray):
-            answered = self._lean.forward(batch)
-            if answered is not None:
-                arrays, has_actions = self._lean_outputs(*answered, explore, legal), False
-            else:  # it has been changed since the batch was made
-                nested = self._nest(self._transfer.to_device([batch]))
-                arrays, has_actions = self._forward_torch(nested, len(lanes), explore, t, legal)
+        if isinstance(batch, np.ndarray) and (answered := self._lean.forward(batch)) is not None:
+            arrays = self._lean_outputs(*answered, explore, legal)
         elif isinstance(batch, Launch):
-            arrays, has_actions = batch.outputs(self), True
+            arrays = batch.outputs(self)
             if self.lane_state is not None:
                 self.lane_state.recall(batch.states(self))
         else:
-            arrays, has_actions = self._forward_torch(batch, len(lanes), explore, t, legal)
-        if not has_actions:
-            self._add_actions(arrays, explore)
+            if isinstance(batch, np.ndarray):  # the module has been changed since this was made
+                batch = self._nest(self._transfer.to_device([batch]))
+            arrays = self._forward_torch(batch, len(lanes), explore, t, legal)
         if not all_finite(arrays):
             self._checks.check_finite(arrays, lanes, legal, explore=explore, chosen=not self._chooses[explore])
         return arrays
@@ -229,21 +213,26 @@ class ModuleInference:
             self._checks.check_logits(logits.shape, explore)
         if legal is not None and self._masks:
             np.copyto(logits, LEAST, where=~legal)
-        return {LOGITS: logits} if values is None else {LOGITS: logits, Columns.VF_PREDS: values}
+        arrays: dict[Key, np.ndarray] = {LOGITS: logits}
+        if values is not None:
+            arrays[Columns.VF_PREDS] = values
+        self._add_actions(arrays, explore)
+        return arrays
 
     def _forward_torch(
         self, batch: dict[str, Any], n: int, explore: bool, t: int, legal: np.ndarray | None
-    ) -> tuple[dict[Key, np.ndarray], bool]:
-        """The module's outputs; and whether actions are among them, which it has chosen, or torch has."""
+    ) -> dict[Key, np.ndarray]:
+        """The module's outputs, and actions."""
         with self._inference_mode:
             mask = None if legal is None or not self._masks else torch.from_numpy(legal).to(self._transfer.device)
             outputs = self._forward(batch, explore, t, mask)
-            has_actions = ACTIONS in outputs
-            if not has_actions and self._draws(self._logits_of(outputs).shape, explore) is None:
+            if ACTIONS not in outputs and self._draws_for(self._logits_of(outputs).shape, explore) is None:
                 outputs = {**outputs, **self._chosen_by_torch(outputs[LOGITS], explore)}
-                has_actions = True
         self._check_untouched(batch)
-        return self._to_arrays(outputs, n), has_actions
+        arrays = self._to_arrays(outputs, n)
+        if ACTIONS not in outputs:
+            self._add_actions(arrays, explore)
+        return arrays
 
     def _forward(self, batch: dict[str, Any], explore: bool, t: int | None, mask: Any) -> dict[str, Any]:
         """The module's outputs, masked."""
@@ -273,20 +262,19 @@ class ModuleInference:
     def _add_actions(self, arrays: dict[Key, np.ndarray], explore: bool) -> None:
         """Choose actions by the logits."""
         logits = arrays[LOGITS]
-        draws = self._draws(logits.shape, explore)
+        draws = self._draws_for(logits.shape, explore)
         if draws is None:
             with self._inference_mode:
                 chosen = self._chosen_by_torch(torch.from_numpy(logits), explore)
                 arrays.update(self._to_arrays(chosen, len(logits)))
-            return
-        if explore:
+        elif explore:
             arrays[ACTIONS], arrays[LOGP] = draws.sample(logits)
         else:
             arrays[ACTIONS] = draws.likeliest(logits)
 
-    def _draws(self, shape: tuple[int, ...], explore: bool) -> ActionDraws | None:
+    def _draws_for(self, shape: tuple[int, ...], explore: bool) -> ActionDraws | None:
         """What chooses actions by logits of this shape; None: torch."""
-        draws = self._explore_draws if explore else self._inference_draws
+        draws = self._draws[explore]
         if draws is None or len(shape) != 2 or shape[0] * shape[1] > SMALL:
             return None
         return draws if draws.n_logits in (None, shape[1]) else None
@@ -334,10 +322,11 @@ class ModuleInference:
         return logits
 
     def _chosen_by_torch(self, logits: torch.Tensor, explore: bool) -> dict[str, Any]:
-        if explore:
-            actions, logp = self._explore_dist.sample_and_logp(logits, self._generator)
-            return {ACTIONS: actions, LOGP: logp}
-        return {ACTIONS: self._inference_dist.deterministic(logits)}
+        kind = self._dists[explore]
+        if not explore:
+            return {ACTIONS: kind.deterministic(logits)}
+        actions, logp = kind.sample_and_logp(logits, self._generator)
+        return {ACTIONS: actions, LOGP: logp}
 
     def _to_arrays(self, outputs: dict[str, Any], n: int) -> dict[Key, np.ndarray]:
         """All leaves as arrays; their rows are counted."""
