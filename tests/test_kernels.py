@@ -37,7 +37,7 @@ from fastmarl.kernels.frames import (
 )
 from fastmarl.kernels.moments import update_moments, update_moments_numpy
 from fastmarl.kernels.normalize import count_and_normalize, count_and_normalize_numpy
-from fastmarl.kernels.remap import lanes_to_rows, lanes_to_rows_numpy, rows_to_lanes, rows_to_lanes_numpy
+from fastmarl.kernels.remap import rows_to_lanes, rows_to_lanes_numpy
 from fastmarl.kernels.returns import discount, discount_numpy, gae, gae_numpy
 from fastmarl.kernels.rows import (
     as_bytes,
@@ -109,18 +109,6 @@ def test_rows_to_lanes_matches_numpy(rng, kernel, n, dtype):
     kernel(values_NK, lanes_N, got)
     np.testing.assert_array_equal(got, expected)
     assert (got == -7).all(axis=1).sum() == 40 - n  # lanes that are not in the batch were left alone
-
-
-@versions(lanes_to_rows)
-@pytest.mark.parametrize("n", [0, 1, 33])
-def test_lanes_to_rows_matches_numpy(rng, kernel, n):
-    values_LK = rng.normal(size=(40, 5)).astype(np.float32)
-    lanes_N = rng.permutation(40)[:n].astype(np.int32)
-    expected, got = np.full((n, 5), np.nan, np.float32), np.full((n, 5), np.nan, np.float32)
-    lanes_to_rows_numpy(values_LK, lanes_N, expected)
-    kernel(values_LK, lanes_N, got)
-    np.testing.assert_array_equal(got, expected)
-    assert not np.isnan(got).any()
 
 
 @versions(update_moments)

@@ -7,7 +7,7 @@ import torch
 
 from fastmarl.columns import Columns, Recorded
 from fastmarl.errors import ModuleOutputError
-from fastmarl.kernels.remap import lanes_to_rows, rows_to_lanes
+from fastmarl.kernels.remap import rows_to_lanes
 from fastmarl.record.block import Key, own_key
 from fastmarl.record.lanes import LaneTable
 from fastmarl.spaces import flatten_struct, map_struct
@@ -35,13 +35,8 @@ class LaneState:
 
     def forget(self) -> None:
         """Hold no lane's state."""
-        self._values_LK = [np.empty((0, leaf.size), leaf.dtype) for leaf in self.initial]
+        self._values = [np.empty((0, *leaf.shape), leaf.dtype) for leaf in self.initial]  # by lane
         self._read: list[np.ndarray] = []
-
-    @property
-    def n_leaves(self) -> int:
-        """Arrays that a state consists of."""
-        return len(self.initial)
 
     def nest(self, leaves: list) -> Any:
         """Leaves in the nesting of the state."""
@@ -53,40 +48,31 @@ class LaneState:
         table = self._table
         is_first = table.t_started_L[lanes] + table.count_L[lanes] - table.lookback_L[lanes] == 1
         self._make_room()
-        for values_LK, initial in zip(self._values_LK, self.initial, strict=True):
-            values_LK[lanes[is_first]] = initial.reshape(-1)
+        for values, initial in zip(self._values, self.initial, strict=True):
+            values[lanes[is_first]] = initial
 
     def _make_room(self) -> None:
         """Have a place for every lane there is."""
         n_lanes = len(self._table.row_L)
-        for i, (values_LK, initial) in enumerate(zip(self._values_LK, self.initial, strict=True)):
-            if len(values_LK) < n_lanes:
-                grown = np.zeros((n_lanes, initial.size), initial.dtype)
-                grown[: len(values_LK)] = values_LK
-                self._values_LK[i] = grown
+        for i, values in enumerate(self._values):
+            if len(values) < n_lanes:
+                added = np.zeros((n_lanes - len(values), *values.shape[1:]), values.dtype)
+                self._values[i] = np.concatenate([values, added])
 
     def of(self, lanes: np.ndarray) -> list[np.ndarray]:
         """The states in which these lanes (int32 [n]) will act next, [n, ...] a leaf."""
         self.begin(lanes)
-        return [
-            values_LK[lanes].reshape(len(lanes), *initial.shape)
-            for values_LK, initial in zip(self._values_LK, self.initial, strict=True)
-        ]
+        return [values.take(lanes, 0) for values in self._values]
 
     def put(self, lanes: np.ndarray, leaves: list[np.ndarray]) -> None:
         """Have these lanes (int32 [n]) act next in these states, [n, ...] a leaf."""
         self._make_room()
-        for values_LK, leaf in zip(self._values_LK, leaves, strict=True):
-            values_LK[lanes] = leaf.reshape(values_LK[lanes].shape)
+        for values, leaf in zip(self._values, leaves, strict=True):
+            values[lanes] = leaf
 
     def read(self, lanes: np.ndarray) -> list[np.ndarray]:
-        """The states these lanes (int32 [n]) act in, [n, ...] a leaf."""
-        self.begin(lanes)
-        self._read = []
-        for values_LK, initial in zip(self._values_LK, self.initial, strict=True):
-            rows = np.empty((len(lanes), initial.size), initial.dtype)
-            lanes_to_rows(values_LK, lanes, rows)
-            self._read.append(rows.reshape(len(lanes), *initial.shape))
+        """As `of()`, for the batch that `write()` is called for next."""
+        self._read = self.of(lanes)
         return self._read
 
     def recall(self, states: list[np.ndarray]) -> None:
@@ -96,7 +82,7 @@ class LaneState:
     def write(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray], module_id: str) -> dict[Key, np.ndarray]:
         """Keep "state_out" by lane; returns the "state_in" columns that were read for this batch."""
         state_in: dict[Key, np.ndarray] = {}
-        for key, values_LK, read in zip(self._keys, self._values_LK, self._read, strict=True):
+        for key, values, read in zip(self._keys, self._values, self._read, strict=True):
             out = outputs.get(key if len(key) > 1 else key[0])
             if out is None or out.shape != read.shape:
                 got = "nothing" if out is None else f"shape {out.shape}"
@@ -104,7 +90,8 @@ class LaneState:
             if out.dtype != read.dtype and not np.can_cast(out.dtype, read.dtype, self._casting):
                 raise ModuleOutputError(module_id, f"expected {key} of dtype {read.dtype}, as get_initial_state() "
                                         f"gives it, got {out.dtype}; give both the same dtype")  # fmt: skip
-            rows_to_lanes(np.ascontiguousarray(out.reshape(len(lanes), -1), read.dtype), lanes, values_LK)
+            rows = np.ascontiguousarray(out.reshape(len(lanes), -1), read.dtype)
+            rows_to_lanes(rows, lanes, values.reshape(len(values), -1))
             state_in[own_key(Recorded.STATE_IN, outputs, key[1:])] = read
         return state_in
 

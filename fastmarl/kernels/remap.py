@@ -1,4 +1,4 @@
-"""Module outputs and states between the rows of a batch and the lanes they belong to."""
+"""Module outputs and states from the rows of a batch to the lanes they belong to."""
 
 from numba import njit
 
@@ -21,17 +21,3 @@ def rows_to_lanes(values_NK, lanes_N, values_LK):
         lane = lanes_N[i]
         for k in range(values_NK.shape[1]):
             values_LK[lane, k] = values_NK[i, k]
-
-
-def lanes_to_rows_numpy(values_LK, lanes_N, values_NK):
-    """Reference for lanes_to_rows()."""
-    values_NK[:] = values_LK[lanes_N]
-
-
-@njit(cache=True, nogil=True)
-def lanes_to_rows(values_LK, lanes_N, values_NK):
-    """Read lane lanes_N[i] into row i of a batch: the reverse of rows_to_lanes(); every row is written."""
-    for i in range(len(lanes_N)):
-        lane = lanes_N[i]
-        for k in range(values_NK.shape[1]):
-            values_NK[i, k] = values_LK[lane, k]
