@@ -1,7 +1,5 @@
 """What an error in a module's forward pass is told with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fastmarl.columns import Columns
@@ -9,8 +7,6 @@ from fastmarl.errors import ConfigError
 from fastmarl.spaces import flatten_struct
 
 MOST_LEAVES = 16
-
-
 WAY_OUT = (
     "give it a method get_initial_state() that returns a dict of arrays or tensors without a batch axis; its outputs "
     "then have the new state as 'state_out', and observations come as [B, T, ...]"
@@ -45,7 +41,7 @@ def _wants_memory(error: Exception, has_memory: bool) -> bool:
 
 
 def _method(explore: bool) -> str:
-    return f"{'forward_exploration' if explore else 'forward_inference'}()"
+    return "forward_exploration()" if explore else "forward_inference()"
 
 
 def _shapes(batch: dict[str, Any]) -> str:
