@@ -22,27 +22,20 @@ class ActionMasks:
         recorded_space: of the observations on record, which connectors may have changed.
 
     Attributes:
-        key: of the mask in observations; None: masks come in infos, if at all.
         on_record: whether masks are part of the recorded observations.
 
     Raises:
         ConfigError: the observation's mask has another size than the action space needs.
     """
 
-    def __init__(
-        self,
-        obs_space: gym.Space,
-        action_space: gym.Space,
-        table: LaneTable,
-        recorded_space: gym.Space,
-    ):
+    def __init__(self, obs_space: gym.Space, action_space: gym.Space, table: LaneTable, recorded_space: gym.Space):
         self._table = table
         self._sizes = choices_of(action_space)
-        self.key = mask_key(obs_space, action_space)
-        self.on_record = self.key is not None and self.key == mask_key(recorded_space, action_space)
-        leaves = RowLayout(obs_space).leaves
+        self._key = key = mask_key(obs_space, action_space)  # in observations; None: masks come in infos, if at all
+        self.on_record = key is not None and key == mask_key(recorded_space, action_space)
         self._found: tuple[np.ndarray | None, ...] = ()  # what the next legal() returns, if there is something
-        self._places = [i for i, leaf in enumerate(leaves) if self.key is not None and leaf.path[:1] == (self.key,)]
+        leaves = RowLayout(obs_space).leaves
+        self._places = [i for i, leaf in enumerate(leaves) if key is not None and leaf.path[:1] == (key,)]
 
     def legal(self, block: Block, first: int, end: int) -> np.ndarray | None:
         """bool [end - first, choices] for the rows from `first` on; None where nothing is ruled out.
@@ -55,7 +48,7 @@ class ActionMasks:
             return legal
         if not self._sizes:
             return None
-        if self.key is not None:
+        if self._key is not None:
             legal = self._from_observations(block, first, end)
         else:
             found = self._in_infos(block, first, end)
@@ -70,10 +63,6 @@ class ActionMasks:
         legal = self.legal(block, first, end)
         self._found = (legal,)
         return legal
-
-    def forget(self) -> None:
-        """After an error: what was found is not asked for again."""
-        self._found = ()
 
     def _from_observations(self, block: Block, first: int, end: int) -> np.ndarray:
         parts = [block.raw_obs[i][first:end].reshape(end - first, -1) != 0 for i in self._places]
@@ -96,14 +85,11 @@ class ActionMasks:
     def _from_infos(self, found: dict[int, Any], block: Block, first: int, end: int) -> np.ndarray:
         legal = np.ones((end - first, sum(self._sizes)), bool)
         for row, mask in found.items():
-            legal[row - first] = self._as_row(mask, block, row)
+            values = mask_row(mask)
+            if problem := size_problem(values.size, self._sizes):
+                raise self._error(block, row, problem)
+            legal[row - first] = values != 0
         return legal
-
-    def _as_row(self, mask: Any, block: Block, row: int) -> np.ndarray:
-        values = mask_row(mask)
-        if problem := size_problem(values.size, self._sizes):
-            raise self._error(block, row, problem)
-        return values != 0
 
     def _check(self, legal: np.ndarray, block: Block, first: int) -> None:
         begin = 0
@@ -114,6 +100,6 @@ class ActionMasks:
             begin += size
 
     def _error(self, block: Block, row: int, problem: str) -> ActionMaskError:
-        lane, place = int(block.lane_R[row]), f"obs[{self.key!r}]" if self.key else f"info[{MASK!r}]"
+        lane, place = int(block.lane_R[row]), f"obs[{self._key!r}]" if self._key else f"info[{MASK!r}]"
         agent_id, env_index = self._table.agent_ids[lane], int(self._table.env_L[lane])
         return ActionMaskError(env_index, agent_id, int(block.env_t_R[row]), f"{place} {problem}")
