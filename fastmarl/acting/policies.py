@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import torch
@@ -21,6 +22,7 @@ from fastmarl.record.store import INACTIVE
 MappingFn = Callable[..., str]  # (agent id, episode) -> module id
 
 
+@dataclass(eq=False)
 class Policy:
     """A module, and what stands between it and the envs.
 
@@ -28,22 +30,13 @@ class Policy:
         episodes: once it was removed: those that were running then, in which it goes on to act.
     """
 
-    def __init__(
-        self,
-        module_id: str,
-        module: RLModule,
-        connectors: ModuleConnectors,
-        inference: ModuleInference,
-        masks: ActionMasks,
-        env_actions: EnvActions,
-    ):
-        self.module_id = module_id
-        self.module = module
-        self.inference = inference
-        self.masks = masks
-        self.connectors = connectors
-        self.env_actions = env_actions
-        self.episodes: set[EpisodeRecord] = set()
+    module_id: str
+    module: RLModule
+    connectors: ModuleConnectors
+    inference: ModuleInference
+    masks: ActionMasks
+    env_actions: EnvActions
+    episodes: set[EpisodeRecord] = field(default_factory=set)
 
     def rest(self) -> None:
         """Give back what is held for agents: there are none."""
