@@ -113,7 +113,8 @@ class ImageEncoder(nn.Module):
         height, width, channels = shape
         self._scale = scale
         layers: list[nn.Module] = []
-        for i, (out_channels, kernel, stride) in enumerate(_default_filters(*shape) if filters is None else filters):
+        filters = _default_filters(height, width) if filters is None else filters
+        for i, (out_channels, kernel, stride) in enumerate(filters):
             kernel, stride = _pair(kernel), _pair(stride)
             if kernel[0] > height or kernel[1] > width:
                 raise ConfigError(
@@ -132,7 +133,7 @@ class ImageEncoder(nn.Module):
         return self.convolutions(images).flatten(1)
 
 
-def _default_filters(height: int, width: int, _channels: int) -> list[tuple[int, int, int]]:
+def _default_filters(height: int, width: int) -> list[tuple[int, int, int]]:
     filters = []
     smaller, channels = min(height, width), 16
     while smaller >= 6:
