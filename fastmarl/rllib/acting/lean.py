@@ -45,22 +45,20 @@ class LeanActor(LeanNet):
         self._n_obs = first.in_features
         layers = DenseLayers(self._n_obs)
         layers.logits = layers.add([*head.net.mlp], layers.add([*encoder]))
-        layers.log_std, layers.bound = _log_std(head, layers.n_out(layers.logits)), _bound(head)
+        if type(head) is TorchFreeLogStdMLPHead:
+            layers.log_std = weights_of(head, "log_std", (layers.n_out(layers.logits),))
+        if head.clip_log_std:
+            layers.bound = _bound(head)
         return layers
 
     def reads(self, layout: ObservationLayout, n: int) -> bool:
         """Whether to give it n rows of these observations as they lie in memory."""
-        if layout is not self._layout:
-            self._look_at(layout)
+        if layout is not self._layout and self._net is not None:
+            leaf = layout.leaves[0]
+            self._layout = layout
+            self._fits = layout.is_array and leaf.dtype in FLOATS and leaf.shape == (self._n_obs,)
+            self.backend = LEAN if self._fits else f"torch: the observations are no float vectors of size {self._n_obs}"
         return self._fits and n <= self.max_rows
-
-    def _look_at(self, layout: ObservationLayout) -> None:
-        self._layout, self._fits = layout, False
-        if self._net is None:
-            return
-        leaf = layout.leaves[0]
-        self._fits = layout.is_array and leaf.dtype in FLOATS and leaf.shape == (self._n_obs,)
-        self.backend = LEAN if self._fits else f"torch: the observations are no float vectors of size {self._n_obs}"
 
     def forward(self, obs: np.ndarray) -> np.ndarray:
         """action_dist_inputs, float32 [n, k], which the next call overwrites.
@@ -72,15 +70,8 @@ class LeanActor(LeanNet):
         return self._net.forward(obs if obs.dtype is FLOAT32 else obs.astype(FLOAT32))[0]
 
 
-def _log_std(head: Any, n_means: int) -> torch.Tensor | None:
-    """A free logarithm of standard deviations, which does not depend on observations."""
-    return weights_of(head, "log_std", (n_means,)) if type(head) is TorchFreeLogStdMLPHead else None
-
-
-def _bound(head: TorchMLPHead | TorchFreeLogStdMLPHead) -> torch.Tensor | None:
+def _bound(head: TorchMLPHead | TorchFreeLogStdMLPHead) -> torch.Tensor:
     """What the logarithms of standard deviations are clipped to."""
-    if not head.clip_log_std:
-        return None
     bound = head._buffers["log_std_clip_param_const"]
     if not isinstance(bound, torch.Tensor) or bound.dtype != torch.float32 or bound.shape != (1,) or not bound.is_cpu:
         raise NotDenseError("log_std_clip_param_const is no float32 tensor of one element on the CPU")
