@@ -54,7 +54,18 @@ def actor_function(module: Any) -> Function | None:
         encoder, head = plain_actor(module)
     except NotDenseError:
         return None
-    return _in_order([*_steps(encoder), _head(head)])
+    functions = [*_steps(encoder), *_steps(head.net.mlp)]
+    if type(head) is TorchFreeLogStdMLPHead:
+        functions.append(_with_free_log_std(head))
+    elif head.clip_log_std:
+        functions.append(_with_clipped_log_std(head))
+
+    def actor(values: Tensor) -> Tensor:
+        for function in functions:
+            values = function(values)
+        return values
+
+    return actor
 
 
 def parts_run(module: Any) -> list[nn.Module]:
@@ -138,18 +149,10 @@ def _linear_function(layer: nn.Linear) -> Function:
     return linear
 
 
-def _head(head: Any) -> Function:
-    net = _in_order(list(_steps(head.net.mlp)))
-    if type(head) is TorchFreeLogStdMLPHead:
-        return _with_free_log_std(net, head)
-    return _with_clipped_log_std(net, head) if head.clip_log_std else net
-
-
-def _with_clipped_log_std(net: Function, head: TorchMLPHead) -> Function:
+def _with_clipped_log_std(head: TorchMLPHead) -> Function:
     buffers: dict[str, Any] = head._buffers
 
-    def clipped(inputs: Tensor) -> Tensor:
-        outputs = net(inputs)
+    def clipped(outputs: Tensor) -> Tensor:
         bound = buffers["log_std_clip_param_const"]
         outputs[..., outputs.shape[-1] // 2 :].clamp_(-bound, bound)
         return outputs
@@ -157,24 +160,15 @@ def _with_clipped_log_std(net: Function, head: TorchMLPHead) -> Function:
     return clipped
 
 
-def _with_free_log_std(net: Function, head: TorchFreeLogStdMLPHead) -> Function:
+def _with_free_log_std(head: TorchFreeLogStdMLPHead) -> Function:
     parameters: dict[str, Any] = head._parameters
     buffers: dict[str, Any] = head._buffers
 
-    def with_log_std(inputs: Tensor) -> Tensor:
-        mean, log_std = net(inputs), parameters["log_std"]
+    def with_log_std(mean: Tensor) -> Tensor:
+        log_std = parameters["log_std"]
         if head.clip_log_std:
             bound = buffers["log_std_clip_param_const"]
             log_std = log_std.clamp(-bound, bound)
         return torch.cat((mean, log_std.expand(len(mean), -1)), 1)
 
     return with_log_std
-
-
-def _in_order(functions: list[Function]) -> Function:
-    def run(values: Tensor) -> Tensor:
-        for function in functions:
-            values = function(values)
-        return values
-
-    return run
