@@ -50,8 +50,7 @@ class RLlibEnvActions:
         elif isinstance(self._common, gym.spaces.Box):
             self._set_column(first, np.asarray(self._change(column, self._common)))
         else:
-            items = [self._item(column, i) for i in range(len(column))]
-            self.rows.set_values(first, [self._changed(*pair) for pair in zip(items, agents(), strict=True)])
+            self._set_items(first, [self._item(column, i) for i in range(len(column))], agents)
 
     def _set_column(self, first: int, column: np.ndarray) -> None:
         if column.ndim == 1 and self._boxed:
@@ -67,13 +66,13 @@ class RLlibEnvActions:
         }
         n = len(next(iter(columns.values())))
         items = [_nested({path: self._item(column, i) for path, column in columns.items()}) for i in range(n)]
-        if self._change is not None:
-            items = [self._changed(*pair) for pair in zip(items, agents(), strict=True)]
+        self._set_items(first, items, agents)
+
+    def _set_items(self, first: int, items: list[Any], agents: Callable[[], list[Hashable]]) -> None:
+        change, structs = self._change, self._structs
+        if change is not None:
+            items = [change(item, structs[agent_id]) for item, agent_id in zip(items, agents(), strict=True)]
         self.rows.set_values(first, items)
 
     def _item(self, column: np.ndarray, i: int) -> Any:
         return np.array(column[i]) if column.ndim > 1 or self._boxed else column[i]
-
-    def _changed(self, action: Any, agent_id: Hashable) -> Any:
-        assert self._change is not None
-        return self._change(action, self._structs[agent_id])
