@@ -30,11 +30,13 @@ CHECK_SEED = 1
 ON_CPU: dict[type, type[Sampler]] = {TorchCategorical: CategoricalRows, TorchDiagGaussian: GaussianRows}
 
 
-def draws_of(dist_cls: type[Distribution], rng: np.random.Generator) -> ActionDraws | None:
-    """What draws from the same distribution on the CPU, by random numbers of our own; None if there is none.
+def draws_of(dist_cls: type[Distribution], rng: np.random.Generator | None) -> ActionDraws | None:
+    """What draws from the same distribution on the CPU, by random numbers of our own; None if there are none.
 
     Actions have the dtype and shape that RLlib's connectors give them.
     """
+    if rng is None:
+        return None
     if dist_cls is TorchDiagGaussian:
         return GaussianDraws(rng)
     base, known = partial_of(dist_cls)

@@ -4,7 +4,8 @@ What torch rounds in its own way, or draws, it still does itself: exp, log, sum,
 between is arithmetic with one right result, and is done by compiled loops on the same memory.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,17 @@ import torch
 from torch import Generator, Tensor
 
 from fastmarl.native._rllib_sampling import first_to_ring, move, subtract_highest, subtract_sums, sum_rows
-from fastmarl.rllib.acting.draws_torch import LOG_SQRT_2PI, CategoricalSampler, GaussianSampler
+from fastmarl.rllib.acting.draws_torch import LOG_SQRT_2PI, CategoricalSampler, GaussianSampler, Sampler
 
 MOST_SIZES = 256  # batch sizes to keep memory for
 SUMMED_IN_ORDER = 3  # torch adds so many numbers one after the other, and more of them in several sums at once
 
 
-class RowSampler(ABC):
+class RowSampler(Sampler):
     """Draws actions without parts, from logits on the CPU."""
 
     def __init__(self) -> None:
-        self._memory = Memory()
+        self._memory = lru_cache(MOST_SIZES)(new_memory)  # by batch size
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
         logits_NK = (logits.detach() if logits.requires_grad else logits).numpy()
@@ -48,7 +49,7 @@ class CategoricalRows(RowSampler, CategoricalSampler):
     ) -> tuple[np.ndarray, np.ndarray]:
         """int32 [n] and float32 [n]."""
         n, k = logits_NK.shape
-        (shifted, sums, log_p, p, clocks), arrays = self._memory.get(n, (k, 1, k, k, k))
+        (shifted, sums, log_p, p, clocks), arrays = self._memory(n, k, 1, k, k, k)
         shifted_NK, sum_N1, log_p_NK, p_NK, clock_NK = arrays
         action_N, logp_N = np.empty(n, np.int32), np.empty(n, np.float32)
         subtract_highest(logits_NK, shifted_NK, logp_N)
@@ -73,7 +74,7 @@ class GaussianRows(RowSampler, GaussianSampler):
     ) -> tuple[np.ndarray, np.ndarray]:
         """float32 [n, k] and float32 [n]."""
         n, k = len(logits_NK), logits_NK.shape[1] // 2
-        (std, log_std, noise, terms), (std_NK, log_std_NK, noise_NK, term_NK) = self._memory.get(n, (k, k, k, k))
+        (std, log_std, noise, terms), (std_NK, log_std_NK, noise_NK, term_NK) = self._memory(n, k, k, k, k)
         torch.exp(logits[:, k:], out=std)
         torch.log(std, out=log_std)
         noise.normal_(generator=generator)
@@ -82,20 +83,8 @@ class GaussianRows(RowSampler, GaussianSampler):
         return action_NK, terms.sum(-1).numpy()
 
 
-class Memory:
-    """Intermediate results, kept for every batch size: as tensors and as arrays of the same memory."""
-
-    def __init__(self) -> None:
-        self._of_size: dict[int, tuple[list[Tensor], list[np.ndarray]]] = {}
-
-    def get(self, n: int, widths: tuple[int, ...]) -> tuple[list[Tensor], list[np.ndarray]]:
-        """A float32 [n, width] for each of `widths`, which are always the same."""
-        try:
-            return self._of_size[n]
-        except KeyError:
-            if len(self._of_size) >= MOST_SIZES:
-                self._of_size.clear()
-            arrays = [np.empty((n, width), np.float32) for width in widths]
-            with torch.inference_mode(False):  # so that they can be written to in any mode
-                tensors = [torch.from_numpy(array) for array in arrays]
-            return self._of_size.setdefault(n, (tensors, arrays))
+def new_memory(n: int, *widths: int) -> tuple[list[Tensor], list[np.ndarray]]:
+    """For intermediate results, a float32 [n, width] each: as tensors, and as arrays of the same memory."""
+    arrays = [np.empty((n, width), np.float32) for width in widths]
+    with torch.inference_mode(False):  # so that they can be written to in any mode
+        return [torch.from_numpy(array) for array in arrays], arrays

@@ -5,7 +5,9 @@ twice. What is left here are the operations whose results go in, each as torch d
 """
 
 import math
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import tree  # type: ignore[import-untyped]
@@ -16,17 +18,17 @@ from fastmarl.record.block import Key
 from fastmarl.spaces import flatten_struct
 
 LOG_SQRT_2PI = math.log(math.sqrt(2 * math.pi))
-WHOLE: list[Key] = [Columns.ACTIONS]  # actions without parts
 
 
-class Sampler(Protocol):
+class Sampler(ABC):
     """Draws from logits, float32 [n, k], C-contiguous; None as generator stands for torch's global one.
 
     Leaves and log-probabilities are tensors on the logits' device, or arrays.
     """
 
-    keys: list[Key]  # columns that the leaves of actions go to, in their order
+    keys: Sequence[Key] = (Columns.ACTIONS,)  # columns that the leaves of actions go to, in their order
 
+    @abstractmethod
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
         """Leaves of random actions, [n, ...], and the actions' log-probabilities [n].
 
@@ -35,12 +37,11 @@ class Sampler(Protocol):
 
     def exploit(self, logits: Tensor) -> tuple[list[Any], Any] | None:
         """The likeliest actions' leaves, and what RLlib gives as their log-probabilities. None: ask RLlib."""
+        return None
 
 
-class CategoricalSampler:
+class CategoricalSampler(Sampler):
     """As TorchCategorical."""
-
-    keys = WHOLE
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
         highest = logits.amax(-1, True)
@@ -55,10 +56,8 @@ class CategoricalSampler:
         return [action], torch.zeros_like(action)
 
 
-class GaussianSampler:
+class GaussianSampler(Sampler):
     """As TorchDiagGaussian."""
-
-    keys = WHOLE
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
         mean, log_std = logits.chunk(2, -1)
@@ -74,14 +73,12 @@ class GaussianSampler:
         return [mean], torch.zeros_like(mean)
 
 
-class MultiCategoricalSampler:
+class MultiCategoricalSampler(Sampler):
     """As TorchMultiCategorical.
 
     Args:
         sizes: number of choices in each place of the action.
     """
-
-    keys = WHOLE
 
     def __init__(self, sizes: list[int]):
         self._sizes = sizes
@@ -96,7 +93,7 @@ class MultiCategoricalSampler:
         return [action], torch.zeros_like(action)
 
 
-class StructSampler:
+class StructSampler(Sampler):
     """As TorchMultiDistribution.
 
     Args:
@@ -107,7 +104,7 @@ class StructSampler:
 
     def __init__(self, parts: list[Sampler], sizes: list[int], struct: Any):
         places = flatten_struct(tree.unflatten_as(struct, list(range(len(parts)))))
-        self.keys: list[Key] = [(Columns.ACTIONS, *path) for path, _ in places]
+        self.keys = [(Columns.ACTIONS, *path) for path, _ in places]
         self._order = [place for _, place in places]
         self._parts = parts
         self._sizes = sizes
@@ -120,6 +117,3 @@ class StructSampler:
         logp = sum(part_logp for _, part_logp in drawn)  # from 0 on, as RLlib adds: 0 + -0.0 is 0.0
         assert isinstance(logp, Tensor)
         return [drawn[place][0][0] for place in self._order], logp
-
-    def exploit(self, logits: Tensor) -> None:
-        return None

@@ -1,6 +1,8 @@
 """What RLlib's modules and the first connector pieces after them compute, with a fraction of the calls."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -86,17 +88,13 @@ class ExactInference:
         mode = nullcontext() if all_quick else torch.inference_mode()
         former, self._parts = self._parts, {}
         for module_id, part in module.items():
-            lean = self._lean_actor(module_id, part, former)
+            lean = None
+            if self._rng is not None and not self._runs_whole:
+                lean = LeanActor(part, self._device, former[module_id].lean if module_id in former else None)
             self._parts[module_id] = ModulePart(
                 module_id, part, functions[module_id], self._device, mode, lean, self._rng
             )
         self._watched = watched
-
-    def _lean_actor(self, module_id: str, module: RLModule, former: dict[str, "ModulePart"]) -> LeanActor | None:
-        """What stands in for a module's layers, where results may be rounded in another way than RLlib's."""
-        if self._rng is None or self._runs_whole:
-            return None
-        return LeanActor(module, self._device, former[module_id].lean if module_id in former else None)
 
     @property
     def backends(self) -> dict[str, str]:
@@ -177,8 +175,8 @@ class ModulePart:
         actor: Function | None,
         device: torch.device,
         mode: AbstractContextManager,
-        lean: LeanActor | None = None,
-        rng: np.random.Generator | None = None,
+        lean: LeanActor | None,
+        rng: np.random.Generator | None,
     ):
         self.lean = lean
         self.module = module
@@ -187,27 +185,23 @@ class ModulePart:
         self._actor = actor
         self.is_quick = actor is not None
         self._is_stateful = module.is_stateful()
-        self._samplers: dict[type, Sampler | None] = {}  # by RLlib's distribution classes
         self._transfer = None if device.type == "cpu" else StagedCopy(device)
         self._mode: Any = mode
-        self._rng = rng if device.type == "cpu" else None
-        self._own_draws: dict[type, ActionDraws | None] = {}  # by RLlib's distribution classes
+        self._sampler: Callable[[type], Sampler | None] = cache(partial(sampler_of, device=device))
+        own_rng = rng if device.type == "cpu" else None
+        self._draws: Callable[[type], ActionDraws | None] = cache(partial(draws_of, rng=own_rng))
         self._draws_of_rows: tuple[ActionDraws | None, ...] = (None, None)  # to exploit, to explore
+        self._row_sampler: RowSampler | None = None  # what samples from its layers' outputs without a detour
         if self.is_quick:  # others may have no distributions
             exploit, explore = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
             self._draws_of_rows = self._draws(exploit), self._draws(explore)
-        self._row_sampler = self._find_row_sampler()
+            if not self._is_stateful and self._draws_of_rows[True] is None:
+                sampler = self._sampler(explore)
+                self._row_sampler = sampler if isinstance(sampler, RowSampler) else None
 
     def leave_modes(self) -> None:
         """See `ExactInference.leave_modes()`."""
         self._mode = None
-
-    def _find_row_sampler(self) -> RowSampler | None:
-        """What samples from its layers' outputs without a detour, where there is such a thing."""
-        if not self.is_quick or self._is_stateful or self._transfer is not None or self._draws_of_rows[True]:
-            return None
-        sampler = self._sampler(self.module.get_exploration_action_dist_cls())
-        return sampler if isinstance(sampler, RowSampler) else None
 
     def forward(self, batch: Batch, explore: bool, t: int) -> dict[str, Any]:
         """What the module's own forward pass returns; of rows, an array."""
@@ -285,20 +279,6 @@ class ModulePart:
             if self._is_stateful:
                 return {key: column[:, None] for key, column in columns.items()}
         return columns
-
-    def _sampler(self, dist_cls: type) -> Sampler | None:
-        try:
-            return self._samplers[dist_cls]
-        except KeyError:
-            return self._samplers.setdefault(dist_cls, sampler_of(dist_cls, self._device))
-
-    def _draws(self, dist_cls: type) -> ActionDraws | None:
-        if self._rng is None:
-            return None
-        try:
-            return self._own_draws[dist_cls]
-        except KeyError:
-            return self._own_draws.setdefault(dist_cls, draws_of(dist_cls, self._rng))
 
     def _let_rllib_raise(self, dist_cls: Any, logits: Tensor) -> None:
         """Raise if RLlib's distribution does; it lets some NaN pass, and then so do we."""
