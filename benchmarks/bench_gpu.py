@@ -84,7 +84,7 @@ class Half:
         return [np.ascontiguousarray(part).reshape(-1, part.shape[-1]) for part in parts]
 
     def launch(self, ticks):
-        calls = [Call(net, [obs], []) for net, obs in zip(self.nets, self.observations(), strict=True)]
+        calls = [Call(net, [obs]) for net, obs in zip(self.nets, self.observations(), strict=True)]
         self.launched = ticks.launch(calls, explore=True)
 
     def step(self):

@@ -161,23 +161,6 @@ def test_random_actions_launch_nothing(capturing):
     assert runner.inference_backends == {"default_policy": "cuda graph, 0 batch sizes"}
 
 
-def test_two_launches_of_a_module_with_memory_keep_their_states_apart(capturing):
-    runner = capturing.runner(**LSTM)
-    runner.sample(num_timesteps=20)
-    inference, store = runner._sampling.rollout.policies.by_index[0].inference, runner._sampling.rollout.store
-    first, end = store.acting_from[0], store.rows[0].n
-    middle, lanes = first + 5, store.blocks[0].lane_R
-    calls = [inference.call(store.blocks[0], *rows, None) for rows in [(first, middle), (middle, end)]]
-    graphs = runner._sampling.rollout.inference_options.graphs
-    launches = [graphs.launch([call], explore=False) for call in calls]
-    for launch, call, (begin, stop) in zip(launches, calls, [(first, middle), (middle, end)], strict=True):
-        outputs = inference.act(launch, lanes[begin:stop], explore=False, t=0)
-        inference.keep_state(lanes[begin:stop], outputs)
-        for name, state in zip("hc", call.states, strict=True):
-            assert state.any()
-            np.testing.assert_array_equal(outputs["state_in", name], state)
-
-
 # Weights.
 
 

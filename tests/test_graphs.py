@@ -36,7 +36,7 @@ class Net:
 
 def call_of(net, n, rng):
     arrays = [rng.normal(size=(n, 3)), rng.integers(0, 9, (n, 2)).astype(np.uint8)]
-    return Call(net, arrays, [])
+    return Call(net, arrays)
 
 
 def check(outputs, call, *, explore=True):

@@ -143,7 +143,7 @@ class ModuleInference:
         """Its part in a launch: the rows' observations, recurrent states and, unless it sees to that itself, masks."""
         obs, states = self._inputs(block, first, end)
         masks = [legal] if legal is not None and self._masks else []
-        return Call(self, [*obs, *states, *masks], states)
+        return Call(self, [*obs, *states, *masks])
 
     def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
         """Outputs and actions for what `call()` gave, as tensors; they may be captured."""
@@ -196,8 +196,6 @@ class ModuleInference:
             arrays = self._lean_outputs(*answered, explore, legal)
         elif isinstance(batch, Launch):
             arrays = batch.outputs(self)
-            if self.lane_state is not None:
-                self.lane_state.recall(batch.states(self))
         else:
             if isinstance(batch, np.ndarray):  # the module has been changed since this was made
                 batch = self._nest(self._transfer.to_device([batch]))

@@ -75,10 +75,6 @@ class LaneState:
         self._read = self.of(lanes)
         return self._read
 
-    def recall(self, states: list[np.ndarray]) -> None:
-        """Go back to what `read()` gave at another time: `write()` is for that batch."""
-        self._read = states
-
     def write(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray], module_id: str) -> dict[Key, np.ndarray]:
         """Keep "state_out" by lane; returns the "state_in" columns that were read for this batch."""
         state_in: dict[Key, np.ndarray] = {}

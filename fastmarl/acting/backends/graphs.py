@@ -36,16 +36,10 @@ class Member(Protocol):
 
 
 class Call(NamedTuple):
-    """A module's part in a tick.
-
-    Attributes:
-        arrays: its inputs, [n, ...] each, n > 0.
-        states: those of them that are recurrent states.
-    """
+    """A module's part in a tick; `arrays` are its inputs, [n, ...] each, n > 0."""
 
     member: Member
     arrays: list[np.ndarray]
-    states: list[np.ndarray]
 
 
 class Sizes:
@@ -123,12 +117,12 @@ class TickGraphs:
 
         Where numbers vary so much that there are too many programs, one with all modules at their largest serves all.
         """
-        for member, arrays, _ in calls:
+        for member, arrays in calls:
             self._columns[member] = [_column(array) for array in arrays]
             if self._sizes.setdefault(member, Sizes()).grow(len(arrays[0])):
                 self._drop_programs(member)
         if len(self._programs) < MOST_PROGRAMS:
-            sizes = [(member, self._sizes[member].of(len(arrays[0]))) for member, arrays, _ in calls]
+            sizes = [(member, self._sizes[member].of(len(arrays[0]))) for member, arrays in calls]
         else:
             sizes = [(member, sizes.largest) for member, sizes in self._sizes.items()]
         return [Part(member, rows, tuple(self._columns[member])) for member, rows in sizes]
@@ -151,7 +145,7 @@ class Launch:
     """
 
     def __init__(self, calls: Sequence[Call], program: "Program", slot: "Slot", mark: torch.cuda.Event):
-        self._calls = {call.member: call for call in calls}
+        self._n_rows = {member: len(arrays[0]) for member, arrays in calls}
         self._program = program
         self._slot: Slot | None = slot
         self._mark = mark
@@ -164,12 +158,8 @@ class Launch:
             self._outputs = self._program.read(self._slot)
             self._program.free.append(self._slot)
             self._slot = None
-        n = len(self._calls[member].arrays[0])
+        n = self._n_rows[member]
         return {key: array[:n] for key, array in self._outputs[member].items()}
-
-    def states(self, member: Member) -> list[np.ndarray]:
-        """The recurrent states that a module began with."""
-        return self._calls[member].states
 
 
 class Slot:
@@ -215,7 +205,7 @@ class Program:
 
     def launch(self, calls: Sequence[Call]) -> Launch:
         slot = self.free.pop() if self.free else Slot(self._inputs, self._capture.device)
-        self._stage(slot.columns, {call.member: call for call in calls})
+        self._stage(slot.columns, dict(calls))
         self._sent.copy_(slot.outgoing, non_blocking=True)
         if self.replay is None:
             self._begin()
@@ -232,17 +222,16 @@ class Program:
             part.member: {key: next(arrays) for key in keys} for part, keys in zip(self.parts, self._keys, strict=True)
         }
 
-    def _stage(self, columns: list[np.ndarray], calls: dict[Member, Call]) -> None:
-        """Write the calls' arrays, and repeat the last row up to the part's size: rows of padding are fit for it."""
+    def _stage(self, columns: list[np.ndarray], inputs: dict[Member, list[np.ndarray]]) -> None:
+        """Write the members' arrays, and repeat the last row up to the part's size: rows of padding are fit for it."""
         places = iter(columns)
         for part in self.parts:
-            call = calls.get(part.member)
+            arrays = inputs.get(part.member)
             for i in range(len(part.columns)):
                 column = next(places)
-                if call is not None:
-                    array = call.arrays[i]
-                    column[: len(array)] = array
-                    column[len(array) :] = array[-1]
+                if arrays is not None:
+                    column[: len(arrays[i])] = arrays[i]
+                    column[len(arrays[i]) :] = arrays[i][-1]
 
     def _begin(self) -> None:
         """The first time."""
