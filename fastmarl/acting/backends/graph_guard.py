@@ -51,7 +51,9 @@ class ModuleCapture:
         found = outline(self._module)
         if found != self._outline:
             self._graphs.forget(member)
-            self._outline, self._held, self._refused = found, storages(self._module), ""
+            self._outline, self._refused = found, ""
+            # Who holds these keeps the memory that a capture reads from being used for something else.
+            self._held = [tensor.untyped_storage() for tensor in (*self._module.parameters(), *self._module.buffers())]
         self.reason = self._never or self._refused or why_not_capturable(self._module)
         self.in_use = not self.reason
 
@@ -106,11 +108,6 @@ def outline(module: torch.nn.Module) -> tuple:
         parts += map(place_of, attributes["_parameters"].values())
         parts += map(place_of, attributes["_buffers"].values())
     return tuple(parts)
-
-
-def storages(module: torch.nn.Module) -> list[Any]:
-    """What a capture of the module reads: who holds these keeps the memory from being used for something else."""
-    return [tensor.untyped_storage() for tensors in (module.parameters(), module.buffers()) for tensor in tensors]
 
 
 def _says_how(value: Any) -> bool:

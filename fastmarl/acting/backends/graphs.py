@@ -118,7 +118,7 @@ class TickGraphs:
         Where numbers vary so much that there are too many programs, one with all modules at their largest serves all.
         """
         for member, arrays in calls:
-            self._columns[member] = [_column(array) for array in arrays]
+            self._columns[member] = [(torch.from_numpy(as_sent(array[:0])).dtype, array.shape[1:]) for array in arrays]
             if self._sizes.setdefault(member, Sizes()).grow(len(arrays[0])):
                 self._drop_programs(member)
         if len(self._programs) < MOST_PROGRAMS:
@@ -308,7 +308,3 @@ def _first_line(error: BaseException) -> str:
     while error.__context__ is not None:
         error = error.__context__
     return str(error).strip().split("\n")[0] or type(error).__name__
-
-
-def _column(array: np.ndarray) -> Column:
-    return torch.from_numpy(as_sent(array[:0])).dtype, array.shape[1:]
