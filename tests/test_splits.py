@@ -4,6 +4,8 @@ import itertools
 import time
 from collections import Counter
 
+import gymnasium as gym
+import numpy as np
 import pytest
 from support.process_runners import ODD_POLICIES, children, contents, make_runner, policy_options, sampled
 from support.real_envs import KINDS, params
@@ -172,6 +174,50 @@ def assert_whole(chunks):
         for part in chunk.agent_episodes.values():
             assert part.get_observations()[:, 2].tolist() == list(range(chunk.env_t_started, chunk.env_t + 1))
             assert part.get_rewards().tolist() == list(range(chunk.env_t_started + 1, chunk.env_t + 1))
+
+
+class Echo(fastmarl.MultiAgentEnv):
+    """Observes its last action. Env 0's first episode is short; env 3 fails once, in its first episode."""
+
+    def __init__(self, config):
+        self.index, self.possible_agents, self.episodes = config.vector_index, ["a"], 0
+        self.has_failed = config["folder"] / "has failed"
+        self.observation_spaces = {"a": gym.spaces.Box(-1, 1000, (1,), np.float32)}
+        self.action_spaces = {"a": gym.spaces.Discrete(1000)}
+
+    def reset(self, *, seed=None, options=None):
+        self.t, self.episodes = 0, self.episodes + 1
+        return {"a": np.float32([-1])}, {}
+
+    def step(self, actions):
+        self.t += 1
+        if self.index == 3 and self.t == 11 and not self.has_failed.exists():
+            self.has_failed.touch()
+            raise ValueError("in the midst")
+        over = self.t == (4 if self.index == 0 and self.episodes == 1 else 30)
+        return {"a": np.float32([actions["a"]])}, {"a": 1.0}, {"a": over, "__all__": over}, {"__all__": False}, {}
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_env_that_rests_does_not_begin_in_place_of_one_whose_episode_is_discarded(mode, tmp_path):
+    """Other envs of its part may be under way, with actions that were chosen before."""
+    runner = make_runner(
+        Echo,
+        mode=mode,
+        num_envs=4,
+        worker_num_splits=2,
+        num_workers=4,
+        env_config={"folder": tmp_path},
+        env_worker_start_method="fork",
+        restart_failed_sub_environments=True,
+        failed_episodes="discard",
+    )
+    chunks = runner.sample(num_episodes=4)
+    assert sorted(map(len, chunks)) == [4, 30, 30, 30]
+    for chunk in chunks:
+        agent = chunk.agent_episodes["a"]
+        np.testing.assert_array_equal(agent.get_actions(), agent.get_observations()[1:, 0])
+    runner.stop()
 
 
 @pytest.mark.slow

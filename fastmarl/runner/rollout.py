@@ -140,12 +140,13 @@ class Rollout:
     def _receive(self, goal: Goal) -> None:
         """Record the next steps; episodes end, and others begin."""
         begun = perf_counter()
+        resting = self.to_reset.copy()
         self.env.recv(self._after_step, after_each=bool(self._listeners.by_event["on_episode_step"]))
         if self.table.respawned:
             self.log.split_respawned()
         self._counts.seconds["vector"] += perf_counter() - begun
-        if self.to_reset:
-            self.reset(goal.begin(sorted(self.to_reset)))
+        if ended := self.to_reset - resting:  # of those that rest, another part may be under way
+            self.reset(goal.begin(sorted(ended)))
 
     def _act(self, goal: Goal, explore: bool) -> None:
         """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
