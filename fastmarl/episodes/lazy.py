@@ -1,17 +1,28 @@
 """Episodes whose data are read, and whose agent episodes are built, when somebody first asks for them."""
 
+import os
 from collections.abc import Callable, Hashable, Mapping
 from operator import attrgetter
+from threading import RLock
 from typing import Any, Self
 
 import gymnasium as gym
 
 from fastmarl.episodes.chunk import Chunk
 from fastmarl.episodes.common import Episode
-from fastmarl.episodes.locks import ProcessLock
 from fastmarl.episodes.single_agent import SingleAgentEpisode
+from fastmarl.native._locked import locked
 
-_reading = ProcessLock()
+_reading = RLock()
+
+
+def _renew_lock() -> None:
+    """A forked process has a lock of its own: a thread that is not there may hold the old."""
+    global _reading
+    _reading = RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _field(name: str) -> Any:
@@ -54,7 +65,7 @@ class LazyEpisode(Episode):
     @property
     def chunk(self) -> Chunk:
         chunk = self._chunk
-        return chunk if type(chunk) is Chunk else _reading.run(self._read)
+        return chunk if type(chunk) is Chunk else locked(_reading, self._read)
 
     def _read(self) -> Chunk:
         if type(self._chunk) is not Chunk:
@@ -67,7 +78,7 @@ class LazyEpisode(Episode):
         """By agent id, of agents with at least one transition in this chunk."""
         chunk = self._chunk
         built = chunk.agent_episodes if type(chunk) is Chunk else None
-        return _reading.run(self._build) if built is None else built
+        return locked(_reading, self._build) if built is None else built
 
     @agent_episodes.setter
     def agent_episodes(self, agent_episodes: dict[Hashable, SingleAgentEpisode]) -> None:
