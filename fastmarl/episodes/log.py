@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.episodes.chunks import UnreadChunks
+from fastmarl.episodes.chunk import UnreadChunks
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.summaries import CallSummary, summary_of
+from fastmarl.native._garbage import without_collection
 from fastmarl.native._records import EpisodeRecord, open_all, settle_all, steps_by_agent
 from fastmarl.record.env_states import EnvStates
 from fastmarl.record.episode_ids import EpisodeIds
@@ -68,7 +69,7 @@ class EpisodeLog:
         table = self.store.table
         for env_index in sorted(table.respawned):
             record = table.record(env_index)
-            self._ended_chunks += [*self._unread.take(), self.running_chunk(env_index)]
+            self._ended_chunks += [*self._noted(), self.running_chunk(env_index)]
             joining, record.joining = record.joining, ()
             self.store.split_chunk(env_index)
             record.lanes += joining
@@ -99,7 +100,7 @@ class EpisodeLog:
     def ended_chunks(self) -> list[MultiAgentEpisode]:
         """The chunks that have ended in this call, in order; they can be read from now on."""
         self._seal(self._unread)
-        self._ended_chunks += self._unread.take()
+        self._ended_chunks += self._noted()
         self._unread = UnreadChunks()
         return self._ended_chunks
 
@@ -150,6 +151,10 @@ class EpisodeLog:
         self.store.release_lanes()
         self._ended_chunks, self._to_sum_up = [], []
         self._n_finished = 0
+
+    def _noted(self) -> list[MultiAgentEpisode]:
+        """The chunks noted since the last time; each is read when somebody asks for anything in it."""
+        return without_collection(self._unread.take_as, MultiAgentEpisode)
 
     def _before_notes(self, unread: UnreadChunks, env_indices: list[int]) -> None:
         """The chunks of these envs are to be noted next."""
