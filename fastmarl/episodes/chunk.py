@@ -123,7 +123,7 @@ class Chunk:
         agent_to_module_mapping_fn: called as `fn(agent_id, episode)` for agents that have no agent episode yet.
         observation_space, action_space: by agent.
         common_infos: the env's `infos["__common__"]` by env step.
-        waiting_infos: called by `get_waiting_infos()`.
+        waiting_infos: without `lanes`, what `get_waiting_infos()` returns.
         hanging_rewards: by waiting agent (it has acted, and has not had an observation since): what it was paid since.
         custom_data: anything a user keeps with the episode; the chunks that follow get it too.
         agent_ids: agents that are known to live in this chunk, also those without a transition in it.
@@ -149,7 +149,7 @@ class Chunk:
     observation_space: Mapping[Any, gym.Space[Any]] = field(default_factory=dict)
     action_space: Mapping[Any, gym.Space[Any]] = field(default_factory=dict)
     common_infos: dict[int, dict[str, Any]] = field(default_factory=dict)
-    waiting_infos: Callable[[], dict[Hashable, dict[int, dict[str, Any]]]] | None = None
+    waiting_infos: dict[Hashable, dict[int, dict[str, Any]]] = field(default_factory=dict)
     hanging_rewards: dict[Hashable, float] = field(default_factory=dict)
     custom_data: dict[str, Any] = field(default_factory=dict)
     agent_ids: Collection[Hashable] = ()
@@ -220,7 +220,6 @@ class UnreadChunks(ChunkNotes):
             is_terminated=bool(flags & TERMINATED),
             is_truncated=bool(flags & TRUNCATED),
             common_infos=infos.get(-1, {}),
-            waiting_infos=lanes.waiting_infos if infos else None,
             hanging_rewards={} if flags else lanes.hanging_rewards(self._acting_from),
             custom_data=custom_data,
             agent_ids=lanes.agent_ids,

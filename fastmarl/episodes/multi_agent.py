@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -80,12 +79,8 @@ class MultiAgentEpisode(Getters):
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """Pickles and deep copies hold this chunk's arrays only, not the memory they are part of."""
-        chunk = replace(
-            self.chunk,
-            agent_episodes=self.agent_episodes,
-            lanes=None,
-            waiting_infos=partial(dict, self.get_waiting_infos()),
-        )
+        waiting_infos = self.get_waiting_infos()
+        chunk = replace(self.chunk, agent_episodes=self.agent_episodes, lanes=None, waiting_infos=waiting_infos)
         return None, {"_chunk": chunk}
 
     def env_steps(self) -> int:
@@ -106,8 +101,8 @@ class MultiAgentEpisode(Getters):
     def get_waiting_infos(self) -> dict[AgentID, dict[int, dict[str, Any]]]:
         """Agent -> env step -> info, of steps in which an agent had an info and no observation: `get_infos()` has one
         info for each observation. Only in episodes that a runner returned, not in slices of them."""
-        waiting_infos = self.chunk.waiting_infos
-        return {} if waiting_infos is None else waiting_infos()
+        lanes = self.chunk.lanes
+        return dict(self.chunk.waiting_infos) if lanes is None else lanes.waiting_infos()
 
     def get_common_infos(self) -> dict[int, dict[str, Any]]:
         """Env step -> the env's `infos["__common__"]` of that step."""
@@ -186,7 +181,7 @@ class MultiAgentEpisode(Getters):
                 is_terminated=chunk.is_terminated and at_end,
                 is_truncated=chunk.is_truncated and at_end,
                 common_infos={t: info for t, info in chunk.common_infos.items() if begin - lookback <= t <= end},
-                waiting_infos=None,
+                waiting_infos={},
                 hanging_rewards=hanging,
                 custom_data=dict(chunk.custom_data),
                 agent_ids=known,
@@ -259,8 +254,7 @@ class MultiAgentEpisode(Getters):
         read the chunk meanwhile.
         """
         chunk, agent_episodes, states = self.chunk, self.agent_episodes, self.env_states
-        if chunk.waiting_infos is not None:
-            chunk.waiting_infos = partial(dict, chunk.waiting_infos())
+        chunk.waiting_infos = self.get_waiting_infos()
         chunk.lanes = None
         for agent_episode in agent_episodes.values():
             agent_episode.compact()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from fastmarl.episodes.chunk import Chunk
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
@@ -21,9 +20,7 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
         agents = set(lanes.agent_ids)
         # A callback may have looked at the agent episodes, and changed what they hold.
         kept = built and {agent: agent_episode for agent, agent_episode in built.items() if agent in agents}
-        some = replace(
-            chunk, agent_episodes=kept, agent_ids=lanes.agent_ids, waiting_infos=lanes.waiting_infos, lanes=lanes
-        )
+        some = replace(chunk, agent_episodes=kept, agent_ids=lanes.agent_ids, lanes=lanes)
     else:
         some = _of_compacted(episode, wanted)
     agents, some.module_of = set(some.agent_ids), {}
@@ -44,4 +41,4 @@ def _of_compacted(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> 
     }
     known = [agent for agent in episode.chunk.agent_ids if agent in kept or agent not in agent_episodes]
     infos = {agent: infos for agent, infos in episode.get_waiting_infos().items() if agent in known}
-    return replace(episode.chunk, agent_episodes=kept, agent_ids=known, waiting_infos=partial(dict, infos))
+    return replace(episode.chunk, agent_episodes=kept, agent_ids=known, waiting_infos=infos)
