@@ -1,6 +1,6 @@
 """Episodes without the agents of some modules."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 from fastmarl.episodes.chunk import Chunk
@@ -14,31 +14,25 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
         wanted: of a module id; asked once for each module of the chunk's agents.
     """
     chunk = episode.chunk
-    built = chunk.agent_episodes
-    if chunk.lanes is not None:
-        lanes = chunk.lanes.of_modules(wanted)
-        agents = set(lanes.agent_ids)
-        # A callback may have looked at the agent episodes, and changed what they hold.
-        kept = built and {agent: agent_episode for agent, agent_episode in built.items() if agent in agents}
-        some = replace(chunk, agent_episodes=kept, agent_ids=lanes.agent_ids, lanes=lanes)
-    else:
-        some = _of_compacted(episode, wanted)
-    agents, some.module_of = set(some.agent_ids), {}
-    some.hanging_rewards = {agent: paid for agent, paid in chunk.hanging_rewards.items() if agent in agents}
-    some.respawned = [agent for agent in chunk.respawned if agent in agents]
+    lanes = None if chunk.lanes is None else chunk.lanes.of_modules(wanted)
+    agent_ids = _of_compacted(chunk, wanted) if lanes is None else lanes.agent_ids
+    agents = set(agent_ids)
+    built = chunk.agent_episodes  # a callback may have looked at them, and changed what they hold
+    some = replace(
+        chunk,
+        agent_episodes=built and {agent: agent_episode for agent, agent_episode in built.items() if agent in agents},
+        agent_ids=agent_ids,
+        waiting_infos={agent: infos for agent, infos in chunk.waiting_infos.items() if agent in agents},
+        hanging_rewards={agent: paid for agent, paid in chunk.hanging_rewards.items() if agent in agents},
+        respawned=[agent for agent in chunk.respawned if agent in agents],
+        lanes=lanes,
+        module_of={},
+    )
     return MultiAgentEpisode.of(some)
 
 
-def _of_compacted(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> Chunk:
+def _of_compacted(chunk: Chunk, wanted: Callable[[str], bool]) -> list[Hashable]:
     """A callback has compacted it: of agents without an episode nobody knows the module any more, so they stay."""
-    agent_episodes = episode.agent_episodes
-    answers = {
-        module_id: wanted(module_id)
-        for module_id in {str(agent_episode.module_id) for agent_episode in agent_episodes.values()}
-    }
-    kept = {
-        agent: agent_episode for agent, agent_episode in agent_episodes.items() if answers[str(agent_episode.module_id)]
-    }
-    known = [agent for agent in episode.chunk.agent_ids if agent in kept or agent not in agent_episodes]
-    infos = {agent: infos for agent, infos in episode.get_waiting_infos().items() if agent in known}
-    return replace(episode.chunk, agent_episodes=kept, agent_ids=known, waiting_infos=infos)
+    module_of = {agent: str(agent_episode.module_id) for agent, agent_episode in (chunk.agent_episodes or {}).items()}
+    modules = {module_id for module_id in set(module_of.values()) if wanted(module_id)}
+    return [agent for agent in chunk.agent_ids if agent not in module_of or module_of[agent] in modules]
