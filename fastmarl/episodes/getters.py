@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastmarl.episodes.indices import Column, Indices, Timeline, count, filling, item, rows_at, rows_of, select
+from fastmarl.episodes.indices import Column, Indices, Timeline, has_any, item, look_up, rows_at, select
 from fastmarl.episodes.lazy import LazyEpisode
 from fastmarl.episodes.single_agent import OF_OBSERVATIONS, SingleAgentEpisode
 from fastmarl.errors import EpisodeError
@@ -33,21 +33,15 @@ class Request(NamedTuple):
     def by_env_steps(self, agent_episodes: AgentEpisodes, timeline: Timeline) -> dict[AgentID, Any]:
         filled = self.fill is not None
         times = timeline.times(self.indices, self.neg_index_as_lookback, clip=not filled)
-        single = isinstance(times, int)
         wanted = [times] if isinstance(times, int) else times
         if not filled and isinstance(wanted, list):
             timeline.check(wanted)
         answer = {}
         for agent, agent_episode in agent_episodes.items():
             rows = rows_at(wanted, self._env_ts(agent_episode), filled)
-            if not count(rows):
-                continue
-            column = agent_episode.column(self.what, self.key)
-            if single and isinstance(rows, np.ndarray) and rows[0] < 0:
-                answer[agent] = filling(column, self.fill, self.one_hot)
-            else:
-                chosen = int(rows[0]) if single and isinstance(rows, np.ndarray) else rows
-                answer[agent] = select(column, chosen, self.fill, self.one_hot)
+            if has_any(rows):
+                chosen = int(rows[0]) if isinstance(times, int) and isinstance(rows, np.ndarray) else rows
+                answer[agent] = select(agent_episode.column(self.what, self.key), chosen, self.fill, self.one_hot)
         return answer
 
     def as_list(self, agent_episodes: AgentEpisodes, timeline: Timeline) -> list[dict[AgentID, Any]]:
@@ -173,15 +167,8 @@ class Getters(LazyEpisode):
         if states is None:
             raise EpisodeError(f"episode {self.id_!r} has no env states; sample with record_env_state=True")
         timeline = Timeline(0, len(states) - 1 - (self.env_t - self.env_t_started), len(states))
-        times = timeline.times(indices, neg_index_as_lookback, clip=True)
-        if isinstance(times, int):
-            timeline.check([times])
-            states_at: np.ndarray = select(Column(states), times)
-            return states_at
-        if isinstance(times, list):
-            timeline.check(times)
-        chosen: np.ndarray = select(Column(states), rows_of(times, timeline, False))
-        return chosen
+        found: np.ndarray = look_up(Column(states), timeline, indices, neg_index_as_lookback)
+        return found
 
     def _states_of(
         self, states: np.ndarray, agent_episodes: AgentEpisodes, known: list[Any], since: int, end: int

@@ -75,7 +75,31 @@ class Column(NamedTuple):
     with_start: bool = False
 
 
-def rows_of(times: range | list[int], timeline: Timeline, keep_missing: bool) -> Rows:
+def look_up(
+    column: Column,
+    timeline: Timeline,
+    indices: Indices,
+    neg_index_as_lookback: bool,
+    fill: Any = None,
+    one_hot: bool = False,
+) -> Any:
+    """The items that `indices` mean, of a column whose rows are the times of the timeline.
+
+    Raises:
+        IndexError: there is none at an index, and no `fill`.
+        ValueError: see select().
+    """
+    times = timeline.times(indices, neg_index_as_lookback, clip=fill is None)
+    if isinstance(times, int):
+        if fill is None:
+            timeline.check([times])
+        return select(column, times if timeline.has(times) else -1, fill, one_hot)
+    if isinstance(times, list) and fill is None:
+        timeline.check(times)
+    return select(column, _rows_of(times, timeline, fill is not None), fill, one_hot)
+
+
+def _rows_of(times: range | list[int], timeline: Timeline, keep_missing: bool) -> Rows:
     """Times that are rows, as rows; -1 for those outside of the timeline if `keep_missing`."""
     if isinstance(times, range) and times.step > 0 and not keep_missing:
         return slice(times.start, max(times.stop, times.start), times.step)
@@ -99,9 +123,9 @@ def rows_at(times: range | list[int], env_ts: np.ndarray, keep_missing: bool) ->
     return np.where(found, rows, -1) if keep_missing else rows[found]
 
 
-def count(rows: Rows) -> int:
-    """Number of items, of rows from one of the functions above."""
-    return len(range(rows.start, rows.stop, rows.step or 1)) if isinstance(rows, slice) else len(rows)
+def has_any(rows: Rows) -> bool:
+    """Whether there are any, of rows from rows_at()."""
+    return rows.start < rows.stop if isinstance(rows, slice) else len(rows) > 0
 
 
 def select(column: Column, rows: Rows | int, fill: Any = None, one_hot: bool = False) -> Any:
@@ -110,6 +134,8 @@ def select(column: Column, rows: Rows | int, fill: Any = None, one_hot: bool = F
     Raises:
         ValueError: `one_hot`, and the space isn't known.
     """
+    if isinstance(rows, int) and rows < 0:
+        return item(select(column, np.array([rows]), fill, one_hot), 0)
     if isinstance(column.data, list):
         if isinstance(rows, np.ndarray):
             return [column.data[row] if row >= 0 else fill for row in rows.tolist()]
@@ -122,11 +148,6 @@ def select(column: Column, rows: Rows | int, fill: Any = None, one_hot: bool = F
     if isinstance(rows, np.ndarray) and (missing := rows < 0).any():
         values = map_struct(lambda leaf: _filled(leaf, missing, fill, column.space is not None), values)
     return values
-
-
-def filling(column: Column, fill: Any, one_hot: bool = False) -> Any:
-    """What stands for one item that isn't there."""
-    return item(select(column, np.array([-1]), fill, one_hot), 0)
 
 
 def item(values: Any, i: int) -> Any:

@@ -8,10 +8,10 @@ import numpy as np
 
 from fastmarl.columns import Columns
 from fastmarl.episodes.common import Episode
-from fastmarl.episodes.indices import Column, Indices, Timeline, filling, rows_of, select
+from fastmarl.episodes.indices import Column, Indices, Timeline, look_up, select
 from fastmarl.episodes.sources import ArraySource, JoinedSource, Source
 from fastmarl.errors import EpisodeError
-from fastmarl.spaces import map_struct
+from fastmarl.spaces import flatten_struct, map_struct
 
 SAVED_COLUMNS = ("observations", "env_ts", "infos", "actions", "rewards")
 SAVED = (
@@ -290,7 +290,7 @@ class SingleAgentEpisode(Episode):
             raise EpisodeError(f"agent {self.agent_id!r}: env_ts must be increasing, got {self.env_ts().tolist()}")
 
     def _check_length(self, what: str, data: Any, expected: int) -> None:
-        lengths = {len(data)} if isinstance(data, list) else _lengths(data)
+        lengths = {len(data)} if isinstance(data, list) else {len(leaf) for _, leaf in flatten_struct(data)}
         if lengths != {expected}:
             raise EpisodeError(f"agent {self.agent_id!r}: expected {expected} items of {what}, got {sorted(lengths)}")
 
@@ -340,15 +340,7 @@ class SingleAgentEpisode(Episode):
         """What the getters have in common; `what` is the end of the getter's name, `key` that of an extra output."""
         column = self.column(what, key)
         timeline = Timeline(0, self.lookback, self.source.n_obs - (what not in OF_OBSERVATIONS))
-        times = timeline.times(indices, neg_index_as_lookback, clip=fill is None)
-        if isinstance(times, int):
-            if fill is not None and not timeline.has(times):
-                return filling(column, fill, one_hot_discrete)
-            timeline.check([times])
-            return select(column, times, None, one_hot_discrete)
-        if isinstance(times, list) and fill is None:
-            timeline.check(times)
-        return select(column, rows_of(times, timeline, fill is not None), fill, one_hot_discrete)
+        return look_up(column, timeline, indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def column(self, what: str, key: str | None = None) -> Column:
         """A whole column, lookback included."""
@@ -371,12 +363,6 @@ class SingleAgentEpisode(Episode):
         if key not in keys:
             raise KeyError(f"agent {self.agent_id!r} has no extra model output {key!r}, only {list(keys)}")
         return Column(source.extra(key))
-
-
-def _lengths(struct: Any) -> set[int]:
-    found: set[int] = set()
-    map_struct(lambda leaf: found.add(len(leaf)), struct)
-    return found
 
 
 def _restore(cls: Any, state: dict[str, Any], observation_space: Any, action_space: Any) -> Any:
