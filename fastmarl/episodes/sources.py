@@ -3,7 +3,6 @@
 A source has `n_obs` and the methods of `ArraySource`; the one of a block is in `fastmarl.record.block`.
 """
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -109,15 +108,13 @@ class JoinedSource:
         return 1 + sum(source.n_obs - 1 - skip for source, skip in self.parts)
 
     def observations(self) -> Any:
-        return joined(self._of_observations(lambda source: source.observations()))
+        return joined([_cut(source.observations(), rows) for source, rows in self._rows_of_observations()])
 
     def env_ts(self) -> np.ndarray:
-        env_ts: np.ndarray = joined(self._of_observations(lambda source: source.env_ts()))
-        return env_ts
+        return np.concatenate([source.env_ts()[rows] for source, rows in self._rows_of_observations()])
 
     def infos(self) -> list[dict[str, Any]]:
-        *others, (last, skip) = self.parts
-        return [info for source, skip in others for info in source.infos()[skip:-1]] + last.infos()[skip:]
+        return [info for source, rows in self._rows_of_observations() for info in source.infos()[rows]]
 
     def actions(self) -> Any:
         return joined([_cut(source.actions(), slice(skip, None)) for source, skip in self.parts])
@@ -143,10 +140,10 @@ class JoinedSource:
         for source, _ in self.parts:
             source.compact()
 
-    def _of_observations(self, column: Callable[[Source], Any]) -> list[Any]:
+    def _rows_of_observations(self) -> list[tuple[Source, slice]]:
+        """(part, which of its observations): its last one is the first of the part that follows."""
         *others, (last, skip) = self.parts
-        cuts = [_cut(column(source), slice(skip, -1)) for source, skip in others]
-        return [*cuts, _cut(column(last), slice(skip, None))]
+        return [*((source, slice(before, -1)) for source, before in others), (last, slice(skip, None))]
 
 
 def own(array: np.ndarray) -> np.ndarray:
