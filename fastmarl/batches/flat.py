@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.batches.trajectories import RECORDED, Trajectories, as_objects, by_module
+from fastmarl.batches.trajectories import RECORDED, Trajectories, by_module
 from fastmarl.columns import Columns
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.spaces import flatten_struct, map_struct
@@ -46,13 +46,11 @@ def columns(
 
 def _columns(trajectories: Trajectories, outputs: Collection[str] | None, next_obs: bool) -> Batch:
     steps = trajectories.own_steps()
-    batch: Batch = {name: trajectories.read(name, steps) for name in RECORDED}
-    batch |= {name: trajectories.read_output(name, steps) for name in trajectories.wanted_outputs(outputs)}
+    batch: Batch = {name: trajectories.read(name, steps) for name in (*RECORDED, *trajectories.wanted_outputs(outputs))}
     batch |= trajectories.end_flags()
     batch[Columns.SEQ_LENS] = trajectories.length_S
     batch[Columns.FINAL_OBS] = trajectories.final_obs()
-    batch[Columns.EPS_ID] = as_objects([agent_episode.id_ for agent_episode in trajectories.agent_episodes])
-    batch[Columns.AGENT_ID] = as_objects([agent_episode.agent_id for agent_episode in trajectories.agent_episodes])
+    batch |= trajectories.ids()
     if next_obs:
         batch[Columns.NEXT_OBS] = _after(
             batch[Columns.OBS], batch[Columns.FINAL_OBS], np.cumsum(trajectories.length_S) - 1

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 import numpy as np
 
 from fastmarl.batches.flat import Batch
-from fastmarl.batches.trajectories import ENV_T, RECORDED, Trajectories, as_objects
+from fastmarl.batches.trajectories import RECORDED, Trajectories, as_objects
 from fastmarl.columns import Columns
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
@@ -91,7 +91,7 @@ class _Seats:
         self.seat_S = np.array([seat for _, _, seat, _ in found], np.int64)
         if found:
             self.trajectories = Trajectories(self.agent_episodes)
-            self.first_env_t_S = self.trajectories.read(ENV_T, self.trajectories.own_S)
+            self.first_env_t_S = self.trajectories.env_ts(self.trajectories.own_S)
 
 
 def _members(episodes: Sequence[MultiAgentEpisode], groups: Groups | None, agents: Sequence[AgentID] | None) -> Members:
@@ -127,12 +127,13 @@ def _columns(seats: _Seats, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: 
     trajectories, chunk_S, seat_S = seats.trajectories, seats.chunk_S, seats.seat_S
     steps = trajectories.own_steps()
     chunk_N = np.repeat(chunk_S, trajectories.length_S)
-    row_N = trajectories.read(ENV_T, steps) - first_E[chunk_N]
+    row_N = trajectories.env_ts(steps) - first_E[chunk_N]
     shape_EA = len(first_E), seats.n_seats
     spread = _Spread((int(n_rows_E.max()), *shape_EA), row_N, chunk_N, np.repeat(seat_S, trajectories.length_S))
-    batch: Batch = {name: map_struct(spread, trajectories.read(name, steps)) for name in RECORDED}
-    for name in trajectories.wanted_outputs(outputs):
-        batch[name] = map_struct(spread, trajectories.read_output(name, steps))
+    batch: Batch = {
+        name: map_struct(spread, trajectories.read(name, steps))
+        for name in (*RECORDED, *trajectories.wanted_outputs(outputs))
+    }
     batch |= {name: spread(flag_N) for name, flag_N in trajectories.end_flags().items()}
     batch[Columns.ACTIVE] = spread(np.ones(len(steps), bool))
     spread = _Spread(shape_EA, chunk_S, seat_S)

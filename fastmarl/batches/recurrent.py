@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.batches.flat import Batch
-from fastmarl.batches.trajectories import RECORDED, Trajectories, as_objects, by_module
+from fastmarl.batches.trajectories import RECORDED, Trajectories, by_module
 from fastmarl.columns import Columns, Recorded, recorded_name
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import BatchError
@@ -100,25 +100,19 @@ def _cut(trajectories: Trajectories, max_seq_len: int, burn_in: int) -> _Cuts:
 
 def _recorded(trajectories: Trajectories, cuts: _Cuts, outputs: Collection[str] | None) -> Batch:
     steps = cuts.step_BT.reshape(-1)
-    batch = {name: map_struct(cuts.zero_padding, trajectories.read(name, steps)) for name in RECORDED}
-    for name in trajectories.wanted_outputs(outputs):
-        batch[name] = map_struct(cuts.zero_padding, trajectories.read_output(name, steps))
+    batch = {
+        name: map_struct(cuts.zero_padding, trajectories.read(name, steps))
+        for name in (*RECORDED, *trajectories.wanted_outputs(outputs))
+    }
     trajectory_B, last_B = cuts.trajectory_B, cuts.last_B
     is_end_B = last_B == trajectories.last_S[trajectory_B]
-    for name, flag_S in (
-        (Columns.TERMINATEDS, trajectories.terminated_S),
-        (Columns.TRUNCATEDS, trajectories.truncated_S),
-    ):
+    for name, ended_S in trajectories.ended_S.items():
         batch[name] = np.zeros(cuts.step_BT.shape, bool)
-        batch[name][np.arange(len(last_B)), cuts.length_B - 1] = is_end_B & flag_S[trajectory_B]
+        batch[name][np.arange(len(last_B)), cuts.length_B - 1] = is_end_B & ended_S[trajectory_B]
     batch[Columns.SEQ_LENS] = cuts.length_B
     batch[Columns.LOSS_MASK] = cuts.in_loss_BT
     batch[Columns.FINAL_OBS] = _obs_after(trajectories, cuts, is_end_B)
-    for name, items in ((Columns.EPS_ID, "id_"), (Columns.AGENT_ID, "agent_id")):
-        batch[name] = as_objects([getattr(agent_episode, items) for agent_episode in trajectories.agent_episodes])[
-            trajectory_B
-        ]
-    return batch
+    return batch | {name: id_S[trajectory_B] for name, id_S in trajectories.ids().items()}
 
 
 def _obs_after(trajectories: Trajectories, cuts: _Cuts, is_end_B: np.ndarray) -> Any:
@@ -138,7 +132,7 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
     name = recorded_name(Recorded.STATE_IN, trajectories.output_keys())
     if name not in trajectories.output_keys():
         return {}
-    state_in = trajectories.read_output(name, cuts.first_B)
+    state_in = trajectories.read(name, cuts.first_B)
     for _, leaf in flatten_struct(state_in):
         unknown = np.isnan(leaf.reshape(len(leaf), -1)).any(1) if leaf.dtype.kind == "f" else np.zeros(0, bool)
         if unknown.any():
@@ -149,7 +143,7 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
                              f"episodes out, and go on with force_reset=True")  # fmt: skip
     return {
         Columns.STATE_IN: state_in,
-        Columns.STATE_OUT: trajectories.read_output(Columns.STATE_OUT, cuts.last_B),
+        Columns.STATE_OUT: trajectories.read(Columns.STATE_OUT, cuts.last_B),
     }
 
 

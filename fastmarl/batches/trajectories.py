@@ -22,7 +22,6 @@ from fastmarl.native._garbage import without_collection
 from fastmarl.record.block import Place
 from fastmarl.spaces import flatten_struct, map_struct
 
-ENV_T = "env_t"  # the env step at which an observation arrived
 RECORDED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 STATES = (Columns.STATE_IN, Recorded.STATE_IN, Columns.STATE_OUT)
 NOT_OUTPUTS = frozenset((
@@ -49,16 +48,14 @@ class BlockRun:
         return self._block.output_keys()
 
     def read(self, name: str, steps: np.ndarray) -> Any:
-        rows = self._row_N[steps]
-        if name == ENV_T:
-            return self._block.env_t_R.take(rows).astype(np.int64)  # as everywhere outside of blocks
+        block, rows = self._block, self._row_N[steps]
         if name == Columns.REWARDS:
-            return self._block.recorded_rewards(self._block.reward_R.take(rows))
-        return map_struct(lambda leaf: leaf.take(rows, 0), self._column(name))
+            return block.recorded_rewards(block.reward_R.take(rows))
+        column = block.layout.nest(list(block.obs)) if name == Columns.OBS else block.output(name)
+        return map_struct(lambda leaf: leaf.take(rows, 0), column)
 
-    def read_output(self, name: str, steps: np.ndarray) -> Any:
-        rows = self._row_N[steps]
-        return map_struct(lambda leaf: leaf.take(rows, 0), self._block.output(name))
+    def env_ts(self, steps: np.ndarray) -> np.ndarray:
+        return self._block.env_t_R.take(self._row_N[steps])
 
     def final_obs(self) -> Any:
         block, has_ended = self._block, self._final_S >= 0
@@ -69,13 +66,6 @@ class BlockRun:
 
     def final_env_t(self) -> np.ndarray:
         return np.where(self._final_S >= 0, self._end_env_t_S, self._block.env_t_R[self._last_row_S])
-
-    def _column(self, name: str) -> Any:
-        block = self._block
-        if name == Columns.OBS:
-            return block.layout.nest(list(block.obs))
-        assert name == Columns.ACTIONS
-        return block.output(name)
 
 
 class SourceRun:
@@ -89,27 +79,19 @@ class SourceRun:
         return self._source.extra_keys()
 
     def read(self, name: str, steps: np.ndarray) -> Any:
-        return map_struct(lambda leaf: leaf.take(steps, 0), self._column(name))
+        source = self._source
+        own = {Columns.OBS: source.observations, Columns.ACTIONS: source.actions, Columns.REWARDS: source.rewards}
+        column = own[name]() if name in own else source.extra(name)
+        return map_struct(lambda leaf: leaf.take(steps, 0), column)
 
-    def read_output(self, name: str, steps: np.ndarray) -> Any:
-        return map_struct(lambda leaf: leaf.take(steps, 0), self._source.extra(name))
+    def env_ts(self, steps: np.ndarray) -> np.ndarray:
+        return self._source.env_ts()[steps]
 
     def final_obs(self) -> Any:
         return map_struct(lambda leaf: leaf[-1:].copy(), self._source.observations())
 
     def final_env_t(self) -> np.ndarray:
         return self._source.env_ts()[-1:]
-
-    def _column(self, name: str) -> Any:
-        source = self._source
-        if name == Columns.OBS:
-            return source.observations()
-        if name == Columns.ACTIONS:
-            return source.actions()
-        if name == Columns.REWARDS:
-            return source.rewards()
-        assert name == ENV_T
-        return source.env_ts()
 
 
 class Trajectories:
@@ -121,7 +103,7 @@ class Trajectories:
     Attributes:
         begin_S: int64, position of each trajectory's first step, the lookback's.
         lookback_S, length_S: int64, steps in the lookback and after it.
-        terminated_S, truncated_S: bool.
+        ended_S: "terminateds" and "truncateds", bool.
     """
 
     def __init__(self, agent_episodes: Sequence[SingleAgentEpisode]):
@@ -131,8 +113,10 @@ class Trajectories:
         self.length_S = np.array([len(agent_episode) for agent_episode in agent_episodes], np.int64)
         total_S = self.lookback_S + self.length_S
         self.begin_S = np.cumsum(total_S) - total_S
-        self.terminated_S = np.array([agent_episode.is_terminated for agent_episode in agent_episodes], bool)
-        self.truncated_S = np.array([agent_episode.is_truncated for agent_episode in agent_episodes], bool)
+        self.ended_S = {
+            Columns.TERMINATEDS: np.array([agent_episode.is_terminated for agent_episode in agent_episodes], bool),
+            Columns.TRUNCATEDS: np.array([agent_episode.is_truncated for agent_episode in agent_episodes], bool),
+        }
         self._first_step_of_run = np.cumsum([0] + [run.n_steps for run in self._runs[:-1]])
 
     @property
@@ -152,11 +136,17 @@ class Trajectories:
 
     def end_flags(self) -> dict[str, np.ndarray]:
         """ "terminateds" and "truncateds", bool [N], of the own steps: at the last ones."""
-        last_S = np.cumsum(self.length_S) - 1
-        flags = {name: np.zeros(int(self.length_S.sum()), bool) for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS)}
-        flags[Columns.TERMINATEDS][last_S] = self.terminated_S
-        flags[Columns.TRUNCATEDS][last_S] = self.truncated_S
+        flags = {name: np.zeros(int(self.length_S.sum()), bool) for name in self.ended_S}
+        for name, ended_S in self.ended_S.items():
+            flags[name][np.cumsum(self.length_S) - 1] = ended_S
         return flags
+
+    def ids(self) -> dict[str, np.ndarray]:
+        """ "eps_id" and "agent_id", object [S]."""
+        return {
+            Columns.EPS_ID: as_objects([agent_episode.id_ for agent_episode in self.agent_episodes]),
+            Columns.AGENT_ID: as_objects([agent_episode.agent_id for agent_episode in self.agent_episodes]),
+        }
 
     def output_keys(self) -> list[str]:
         """Names of the recorded outputs, of those that any trajectory has."""
@@ -181,28 +171,27 @@ class Trajectories:
         return list(outputs)
 
     def read(self, name: str, steps: np.ndarray) -> Any:
-        """A column's items at these positions, nested as it is, copied.
+        """A column's items at these positions, nested as it is, copied; blank where a trajectory lacks an output.
 
         Args:
-            name: Columns.OBS, ACTIONS or REWARDS, or ENV_T.
+            name: one of RECORDED, or of a recorded output.
             steps: int64 [n]; the trajectories that they belong to must not decrease.
 
         Raises:
             BatchError: the trajectories' items have different dtypes, shapes or structures.
         """
         pieces = self._pieces(steps)
-        columns = [run.read(name, piece) for run, piece in zip(self._runs, pieces, strict=True)]
-        return self._joined(name, columns)
-
-    def read_output(self, name: str, steps: np.ndarray) -> Any:
-        """The same of a recorded output of this name; blank where a trajectory has none."""
-        pieces = self._pieces(steps)
-        columns = [run.read_output(name, piece) if name in run.output_keys() else None
+        columns = [run.read(name, piece) if name in RECORDED or name in run.output_keys() else None
                    for run, piece in zip(self._runs, pieces, strict=True)]  # fmt: skip
         like = next(column for column in columns if column is not None)
         filled = [blank_like(like, len(piece), name) if column is None else column
                   for column, piece in zip(columns, pieces, strict=True)]  # fmt: skip
         return self._joined(name, filled)
+
+    def env_ts(self, steps: np.ndarray) -> np.ndarray:
+        """int64 [n]: the env step at which each observation arrived; `steps` as in read()."""
+        pieces = zip(self._runs, self._pieces(steps), strict=True)
+        return np.concatenate([run.env_ts(piece) for run, piece in pieces]).astype(np.int64)
 
     def _pieces(self, steps: np.ndarray) -> list[np.ndarray]:
         """Of each run, the positions in it."""
