@@ -4,6 +4,7 @@ Axes in names: T env step, E chunk, A agent's seat in its group, S trajectory, N
 """
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -129,14 +130,15 @@ def _columns(seats: _Seats, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: 
     chunk_N = np.repeat(chunk_S, trajectories.length_S)
     row_N = trajectories.env_ts(steps) - first_E[chunk_N]
     shape_EA = len(first_E), seats.n_seats
-    spread = _Spread((int(n_rows_E.max()), *shape_EA), row_N, chunk_N, np.repeat(seat_S, trajectories.length_S))
+    place_N = row_N, chunk_N, np.repeat(seat_S, trajectories.length_S)
+    spread = partial(_spread, (int(n_rows_E.max()), *shape_EA), place_N)
     batch: Batch = {
         name: map_struct(spread, trajectories.read(name, steps))
         for name in (*RECORDED, *trajectories.wanted_outputs(outputs))
     }
     batch |= {name: spread(flag_N) for name, flag_N in trajectories.end_flags().items()}
     batch[Columns.ACTIVE] = spread(np.ones(len(steps), bool))
-    spread = _Spread(shape_EA, chunk_S, seat_S)
+    spread = partial(_spread, shape_EA, (chunk_S, seat_S))
     batch[Columns.FINAL_OBS] = map_struct(spread, trajectories.final_obs())
     batch[Columns.FINAL_T] = spread(trajectories.final_env_t() - first_E[chunk_S])
     batch[Columns.AGENT_ID] = np.full(shape_EA, None, object)
@@ -145,17 +147,11 @@ def _columns(seats: _Seats, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: 
     return batch
 
 
-class _Spread:
-    """Puts each row of an array at its place in one of zeros."""
-
-    def __init__(self, shape: tuple[int, ...], *place: np.ndarray):
-        self._shape = shape
-        self._place = place
-
-    def __call__(self, leaf: np.ndarray) -> np.ndarray:
-        out = np.zeros((*self._shape, *leaf.shape[1:]), leaf.dtype)
-        out[self._place] = leaf
-        return out
+def _spread(shape: tuple[int, ...], place: tuple[np.ndarray, ...], leaf: np.ndarray) -> np.ndarray:
+    """Each row of an array at its place in one of zeros."""
+    out = np.zeros((*shape, *leaf.shape[1:]), leaf.dtype)
+    out[place] = leaf
+    return out
 
 
 def _env_states(episodes: Sequence[MultiAgentEpisode], first_E: np.ndarray, n_rows_E: np.ndarray) -> np.ndarray:
