@@ -3,12 +3,9 @@
 from collections.abc import Collection, Iterable
 from typing import Any
 
-import numpy as np
-
 from fastmarl.batches.trajectories import RECORDED, Trajectories, by_module
 from fastmarl.columns import Columns
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.spaces import flatten_struct, map_struct
 
 Batch = dict[str, Any]
 
@@ -52,19 +49,5 @@ def _columns(trajectories: Trajectories, outputs: Collection[str] | None, next_o
     batch[Columns.FINAL_OBS] = trajectories.final_obs()
     batch |= trajectories.ids()
     if next_obs:
-        batch[Columns.NEXT_OBS] = _after(
-            batch[Columns.OBS], batch[Columns.FINAL_OBS], np.cumsum(trajectories.length_S) - 1
-        )
+        batch[Columns.NEXT_OBS] = trajectories.obs_after(steps)
     return batch
-
-
-def _after(obs: Any, final_obs: Any, last_S: np.ndarray) -> Any:
-    """The observation after each step."""
-    finals = iter(flatten_struct(final_obs))
-
-    def shifted(leaf: np.ndarray) -> np.ndarray:
-        after = np.concatenate([leaf[1:], leaf[:1]])
-        after[last_S] = next(finals)[1]
-        return after
-
-    return map_struct(shifted, obs)

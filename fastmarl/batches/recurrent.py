@@ -111,20 +111,8 @@ def _recorded(trajectories: Trajectories, cuts: _Cuts, outputs: Collection[str] 
         batch[name][np.arange(len(last_B)), cuts.length_B - 1] = is_end_B & ended_S[trajectory_B]
     batch[Columns.SEQ_LENS] = cuts.length_B
     batch[Columns.LOSS_MASK] = cuts.in_loss_BT
-    batch[Columns.FINAL_OBS] = _obs_after(trajectories, cuts, is_end_B)
+    batch[Columns.FINAL_OBS] = trajectories.obs_after(last_B)
     return batch | {name: id_S[trajectory_B] for name, id_S in trajectories.ids().items()}
-
-
-def _obs_after(trajectories: Trajectories, cuts: _Cuts, is_end_B: np.ndarray) -> Any:
-    """The observation after each sequence's last step: the next step's, or the trajectory's final one."""
-    finals = iter(flatten_struct(trajectories.final_obs()))
-    after = trajectories.read(Columns.OBS, cuts.last_B + ~is_end_B)
-
-    def with_finals(leaf: np.ndarray) -> np.ndarray:
-        leaf[is_end_B] = next(finals)[1]
-        return leaf
-
-    return map_struct(with_finals, after)
 
 
 def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:

@@ -209,6 +209,21 @@ class Trajectories:
         """
         return self._joined(Columns.OBS, [run.final_obs() for run in self._runs])
 
+    def obs_after(self, steps: np.ndarray) -> Any:
+        """The observation after each of these steps, copied: the next step's, or the trajectory's final one.
+
+        Args:
+            steps: int64 [n], ascending, with the last step of each trajectory among them.
+        """
+        is_last = np.isin(steps, self.last_S)
+        finals = iter(flatten_struct(self.final_obs()))
+
+        def with_finals(leaf: np.ndarray) -> np.ndarray:
+            leaf[is_last] = next(finals)[1]
+            return leaf
+
+        return map_struct(with_finals, self.read(Columns.OBS, steps + ~is_last))
+
     def final_env_t(self) -> np.ndarray:
         """int64 [S]: env step of the observation after each trajectory's last step."""
         return np.concatenate([run.final_env_t() for run in self._runs]).astype(np.int64)
