@@ -10,6 +10,8 @@ from fastmarl.errors import ObservationError
 from fastmarl.kernels.frames import former_rows
 from fastmarl.record.block import Block
 from fastmarl.record.lanes import LaneTable
+from fastmarl.spaces import RowLayout, leaf_spaces
+from fastmarl.spaces.masks import MASK_KEYS
 
 
 class Rows:
@@ -136,3 +138,11 @@ class Connector:
     def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """One state, of what the connectors of several runners have got to know; the first one's by default."""
         return states[0]
+
+
+def are_boxes(space: gym.Space) -> list[bool]:
+    """Of each leaf of an observation space, whether it is a Box and no action mask."""
+    return [
+        isinstance(part, gym.spaces.Box) and not set(MASK_KEYS) & set(leaf.path)
+        for leaf, part in zip(RowLayout(space).leaves, leaf_spaces(space), strict=True)
+    ]

@@ -7,12 +7,11 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.config import is_integer
-from fastmarl.connectors.base import Connector, Rows
+from fastmarl.connectors.base import Connector, Rows, are_boxes
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.errors import ConfigError, EpisodeError
 from fastmarl.kernels.frames import stack_frames
 from fastmarl.spaces import RowLayout, leaf_spaces, with_leaf_spaces
-from fastmarl.spaces.masks import MASK_KEYS
 
 
 class FrameStacking(Connector):
@@ -38,7 +37,7 @@ class FrameStacking(Connector):
     ) -> gym.Space:
         parts = leaf_spaces(input_observation_space)
         self._layout = RowLayout(input_observation_space)
-        self._stacked = _which(input_observation_space)
+        self._stacked = are_boxes(input_observation_space)
         if not any(self._stacked):
             raise ConfigError(f"FrameStacking finds no Box in {input_observation_space}; leave it out, or put "
                               f"FlattenObservations before it")  # fmt: skip
@@ -84,16 +83,8 @@ def stacked(part: SingleAgentEpisode, num_frames: int, indices: Any = None) -> A
     leaves = layout.leaves_of(part.column("observations").data)
     return layout.nest([
         _windows(leaf[first:], num_frames, n_before, chosen) if is_in else leaf[part.lookback :][chosen]
-        for leaf, is_in in zip(leaves, _which(part.observation_space), strict=True)
+        for leaf, is_in in zip(leaves, are_boxes(part.observation_space), strict=True)
     ])  # fmt: skip
-
-
-def _which(space: gym.Space) -> list[bool]:
-    """Per leaf, whether it is stacked."""
-    return [
-        isinstance(part, gym.spaces.Box) and not set(MASK_KEYS) & set(leaf.path)
-        for leaf, part in zip(RowLayout(space).leaves, leaf_spaces(space), strict=True)
-    ]
 
 
 def _stacked_space(part: Any, num_frames: int) -> gym.Space:

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.connectors.base import Connector, Rows
+from fastmarl.connectors.base import Connector, Rows, are_boxes
 from fastmarl.errors import ConfigError
 from fastmarl.moments import RunningMoments
 from fastmarl.spaces import RowLayout, leaf_spaces, with_leaf_spaces
-from fastmarl.spaces.masks import MASK_KEYS
 from fastmarl.states import check_keys
 
 
@@ -62,10 +61,7 @@ class MeanStdFilter(Connector):
     ) -> gym.Space:
         layout, parts = RowLayout(input_observation_space), leaf_spaces(input_observation_space)
         self._layout = layout
-        self._normalised = [
-            isinstance(part, gym.spaces.Box) and not set(MASK_KEYS) & set(leaf.path)
-            for leaf, part in zip(layout.leaves, parts, strict=True)
-        ]
+        self._normalised = are_boxes(input_observation_space)
         boxes = [leaf for leaf, is_in in zip(layout.leaves, self._normalised, strict=True) if is_in]
         if not boxes:
             raise ConfigError(f"MeanStdFilter finds no Box in {input_observation_space}; leave it out, or put "
