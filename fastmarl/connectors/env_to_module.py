@@ -36,7 +36,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
     def get_state(self) -> State:
         """What the connectors have got to know; {} if they know nothing."""
         states = {
-            module_id: {name: state for name, each in named(module.connectors) if (state := each.get_state())}
+            module_id: {name: state for name, each in named(module.connectors).items() if (state := each.get_state())}
             for module_id, module in self.items()
         }
         return {module_id: state for module_id, state in states.items() if state}
@@ -56,7 +56,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
             there = [f"{module_id}/{name}" for module_id, each in known.items() for name in each]
             raise ConfigError(f"the state of connectors has {sorted(unknown)}, but those with a state here are {there}")
         for module_id, each in state.items():
-            connectors = dict(named(self[module_id].connectors))
+            connectors = named(self[module_id].connectors)
             for name, given in each.items():
                 connectors[name].check_state(given)
 
@@ -68,7 +68,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         """
         self.check_state(state)
         for module_id, each in state.items():
-            connectors = dict(named(self[module_id].connectors))
+            connectors = named(self[module_id].connectors)
             for name, given in each.items():
                 connectors[name].set_state(given)
 
@@ -82,7 +82,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         """
         merged: State = {}
         for module_id, each in self.get_state().items():
-            connectors = dict(named(self[module_id].connectors))
+            connectors = named(self[module_id].connectors)
             lacking = [name for name in each if not all(name in state.get(module_id, {}) for state in states)]
             if lacking or not states:
                 lacking = lacking or list(each)
@@ -93,13 +93,13 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
         return merged
 
 
-def named(connectors: Sequence[Connector]) -> list[tuple[str, Connector]]:
-    """(name, connector) of each: its class and, beside others of that class, its place."""
+def named(connectors: Sequence[Connector]) -> dict[str, Connector]:
+    """Each by its name: its class and, beside others of that class, its place."""
     classes = [type(connector).__name__ for connector in connectors]
-    return [
-        (name if classes.count(name) == 1 else f"{name}_{place}", connector)
+    return {
+        name if classes.count(name) == 1 else f"{name}_{place}": connector
         for place, (name, connector) in enumerate(zip(classes, connectors, strict=True))
-    ]
+    }
 
 
 def connectors_for(given: Any, module_id: str, env: Any, spaces: Any, device: str) -> list[Connector]:
