@@ -135,13 +135,8 @@ class MeanStdFilter(Connector):
             ConfigError: see check_state(). Nothing was changed.
         """
         self.check_state(state)
-        taken = []
-        for box, old in enumerate(self._moments):
-            new = Moments(*(RunningMoments(old.stats.mean.size) for _ in Moments._fields))
-            for name, moments in new._asdict().items():
-                moments.set_state(state[name][box])
-            taken.append(new)
-        self._moments = taken
+        boxes = zip(*(state[name] for name in Moments._fields), strict=True)
+        self._moments = [Moments(*map(_moments_of, states)) for states in boxes]
 
     def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """What all have counted: the longest of their "base"s, which they have in common, and each one's "delta"."""
@@ -150,12 +145,9 @@ class MeanStdFilter(Connector):
         merged = []
         for part in range(len(self.stats)):
             base = max((state["base"][part] for state in states), key=lambda moments: moments["count"])
-            total = self.stats[part].copy()
-            total.set_state(base)
+            total = _moments_of(base)
             for state in states:
-                delta = self.stats[part].copy()
-                delta.set_state(state["delta"][part])
-                total.merge(delta)
+                total.merge(_moments_of(state["delta"][part]))
             merged.append(total.get_state())
         nothing = [RunningMoments(moments.mean.size).get_state() for moments in self.stats]
         return {"stats": merged, "base": merged, "delta": nothing}
@@ -165,3 +157,10 @@ def _size(state: Any) -> int | None:
     """How many numbers a row has, of the state of its moments."""
     mean = state.get("mean") if isinstance(state, Mapping) else None
     return int(np.size(mean)) if isinstance(mean, np.ndarray | list) else None
+
+
+def _moments_of(state: Mapping[str, Any]) -> RunningMoments:
+    """As they stood when they gave this state, which was checked."""
+    moments = RunningMoments(np.size(state["mean"]))
+    moments.set_state(state)
+    return moments
