@@ -11,6 +11,7 @@ from fastmarl.errors import ConfigError
 from fastmarl.kernels.frames import one_hot_frames, stack_frames
 from fastmarl.record.block import Block
 from fastmarl.spaces import RowLayout, leaf_spaces
+from fastmarl.spaces.masks import choices_of
 
 
 class PrevActionsPrevRewards(Connector):
@@ -43,10 +44,9 @@ class PrevActionsPrevRewards(Connector):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        layout = RowLayout(input_action_space)
         self._parts = [
             ((Columns.ACTIONS, *leaf.path) if leaf.path else Columns.ACTIONS, choices, size)
-            for leaf, part in zip(layout.leaves, leaf_spaces(input_action_space), strict=True)
+            for leaf, part in zip(RowLayout(input_action_space).leaves, leaf_spaces(input_action_space), strict=True)
             for choices, size in [_encoding(part)]
         ]
         self._size = sum(size for _, _, size in self._parts)
@@ -86,10 +86,8 @@ class PrevActionsPrevRewards(Connector):
 
 def _encoding(part: Any) -> tuple[np.ndarray | None, int]:
     """(numbers of choices of each number that becomes one-hot, or None; how many numbers a part becomes)."""
-    if isinstance(part, gym.spaces.Discrete):
-        return np.array([part.n], np.int64), int(part.n)
-    if isinstance(part, gym.spaces.MultiDiscrete):
-        return np.ravel(part.nvec).astype(np.int64), int(np.sum(part.nvec))
+    if choices := choices_of(part):
+        return np.array(choices, np.int64), sum(choices)
     if isinstance(part, (gym.spaces.Box, gym.spaces.MultiBinary)):
         return None, int(np.prod(part.shape))
     raise ConfigError(f"PrevActionsPrevRewards can't make numbers of the action space {part}")
