@@ -13,7 +13,7 @@ from support.short_episodes import Short, make_runner
 from support.worlds import make_world
 
 import fastmarl
-from fastmarl.episodes import kept_chunks, own_columns
+from fastmarl.episodes import kept_chunks, lane_source
 from fastmarl.testing import CountingEnv
 
 WORLDS = range(410_000, 410_020)
@@ -129,7 +129,7 @@ def test_what_is_kept_costs_a_small_multiple_of_its_data(keep, options, most):
 @pytest.mark.parametrize("n_calls_held", [1, 2, 8])
 def test_whoever_drops_the_chunks_of_a_call_together_pays_for_no_copies(n_calls_held, monkeypatch):
     made = []
-    monkeypatch.setattr(own_columns, "OwnColumns", made.append)
+    monkeypatch.setattr(lane_source, "OwnColumns", made.append)
     runner = make_runner(None, env_config={"n_agents": 2, "length": 7}, num_envs_per_env_runner=4)
     held = []
     for _ in range(30):

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from fastmarl.columns import Columns, Recorded
+from fastmarl.episodes.lane_source import LaneSource, Place
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.episodes.own_columns import LaneSource
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.episodes.sources import Source, blank_like, joined
 from fastmarl.errors import BatchError
 from fastmarl.native import _store
 from fastmarl.native._garbage import without_collection
-from fastmarl.record.block import Place
 from fastmarl.spaces import flatten_struct, map_struct
 
 RECORDED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)

@@ -11,13 +11,13 @@ from weakref import ref
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.episodes.own_columns import LaneSource
+from fastmarl.episodes.lane_source import BlockColumns, LaneSource, Place
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.native._chunks import ChunkNotes
 from fastmarl.native._records import ids_of
 from fastmarl.native._scatter import Scatter, waiting_places
 from fastmarl.record.agent_spaces import Spaces
-from fastmarl.record.block import Block, BlockSource
+from fastmarl.record.block import Block
 from fastmarl.record.flags import TERMINATED, TRUNCATED
 
 ROW, COUNT, MODULE = 0, 1, 7  # columns of Scatter.lanes_now()
@@ -75,8 +75,9 @@ class ChunkLanes:
         for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
             row, count, _, _, final, end_env_t, _, module = columns
             if lane in self.infos:
-                source = BlockSource(self.blocks[module], row, count, final, end_env_t, self.infos[lane])
-                if infos := source.waiting_infos():
+                place = Place(self.blocks[module], row, count, final, end_env_t)
+                observed = set(BlockColumns(place).env_ts().tolist())
+                if infos := {env_t: info for env_t, info in self.infos[lane].items() if env_t not in observed}:
                     found[agent_id] = infos
         return found
 
@@ -91,23 +92,20 @@ class ChunkLanes:
             row, count, lookback, t_started, final, end_env_t, done, module = columns
             if count + (final >= 0) - 1 <= lookback:
                 continue
-            observation_space, action_space = self.spaces[agent_id]
-            if self.blocks[module].raw_layout is not None:
-                observation_space = self.blocks[module].layout.space
-            infos = self.infos.get(lane, {})
+            block, (observation_space, action_space) = self.blocks[module], self.spaces[agent_id]
             agent_episodes[agent_id] = SingleAgentEpisode(
                 agent_id=agent_id,
                 module_id=self.module_ids[module],
                 multi_agent_episode_id=self.episode_id,
-                observation_space=observation_space,
+                observation_space=observation_space if block.raw_layout is None else block.layout.space,
                 action_space=action_space,
-                source=LaneSource(self.blocks[module], row, count, final, end_env_t, infos),
+                source=LaneSource(Place(block, row, count, final, end_env_t), self.infos.get(lane, {})),
                 lookback=lookback,
                 t_started=t_started,
                 is_terminated=bool(done & TERMINATED),
                 is_truncated=bool(done & TRUNCATED),
             )
-            self.blocks[module].readers.append(ref(agent_episodes[agent_id]))
+            block.readers.append(ref(agent_episodes[agent_id]))
         return agent_episodes
 
 

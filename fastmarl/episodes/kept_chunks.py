@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
+from fastmarl.episodes.lane_source import LaneSource
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.episodes.own_columns import LaneSource
 from fastmarl.native._garbage import without_collection
 from fastmarl.record.block import Block
 

@@ -1,6 +1,6 @@
 """Where a `SingleAgentEpisode` takes its columns from: plain arrays, or several sources in a row.
 
-A source has `n_obs` and the methods of `ArraySource`; the one of a block is in `fastmarl.record.block`.
+A source has `n_obs` and the methods of `ArraySource`; the one of a lane's rows is in `fastmarl.episodes.lane_source`.
 """
 
 from typing import Any, Protocol

@@ -6,7 +6,7 @@ upon in a tick is a slice, and what it answers is recorded by slices.
 
 import weakref
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from fastmarl.kernels.rows import as_bytes
 from fastmarl.native import _store
 from fastmarl.native._leaf_rows import LeafRows
 from fastmarl.record.memory import LeasedArray, MemoryRing
-from fastmarl.spaces import Index, RowLayout, flatten_struct, map_struct
+from fastmarl.spaces import Index, RowLayout, flatten_struct
 
 LEAST_ROWS = 64
 SMALL = 512  # rows whose memory the system gives as a whole
@@ -30,7 +30,6 @@ ROW_ARRAYS = {
 FINAL_ARRAYS = {"final_prev_F": np.int64, "final_at_F": np.int64}
 # An output's name, or (name, *path) of a leaf of a nested output, or of a name that is no string.
 Key = str | tuple[Any, ...]
-InfosAt = dict[int, dict[str, Any]]  # by env step
 OWN, OUTPUT = range(2)  # whose arrays: the block's own, by names of its attributes, or outputs, by their keys
 ANEW = "after a change on purpose, sample(force_reset=True) begins anew"
 
@@ -293,91 +292,6 @@ def _take(source: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
 
 def _blank(key: Key, rows: np.ndarray) -> None:
     rows[...] = blank_value(key, rows.dtype)
-
-
-class Place(NamedTuple):
-    """Where one lane's columns are in its block."""
-
-    block: Block
-    last_row: int
-    n_rows: int
-    final: int  # place of the final observation, or -1
-    end_env_t: int  # env step of the final observation
-
-
-class BlockSource:
-    """The columns of one lane in one chunk, looked up in its block when asked for.
-
-    Args:
-        block: of the lane's module.
-        last_row, n_rows: the lane's rows, by the chain that ends with `last_row`.
-        final: place of its final observation in the block, or -1.
-        end_env_t: env step of the final observation.
-        infos_at: env step -> info, of the steps that had one.
-    """
-
-    __slots__ = ("_block", "_end_env_t", "_final", "_last_row", "_n_rows", "_rows", "infos_at")
-
-    def __init__(self, block: Block, last_row: int, n_rows: int, final: int, end_env_t: int, infos_at: InfosAt):
-        self._block = block
-        self._last_row = last_row
-        self._n_rows = n_rows
-        self._final = final
-        self._end_env_t = end_env_t
-        self.infos_at = infos_at
-        self._rows: slice | np.ndarray | None = None
-
-    def place(self) -> Place:
-        """Where the columns are."""
-        return Place(self._block, self._last_row, self._n_rows, self._final, self._end_env_t)
-
-    @property
-    def n_obs(self) -> int:
-        return self._n_rows + (self._final >= 0)
-
-    def observations(self) -> Any:
-        """[n_obs, ...], nested as in their space; a copy where a final observation is appended, else views."""
-        block = self._block
-        leaves = [self._column(array, self._n_rows) for array in block.obs]
-        if self._final >= 0:
-            last = slice(self._final, self._final + 1)
-            leaves = [np.concatenate([leaf, final[last]]) for leaf, final in zip(leaves, block.final_obs, strict=True)]
-        return block.layout.nest(leaves)
-
-    def env_ts(self) -> np.ndarray:
-        """int64 [n_obs]: env step of each observation."""
-        env_ts = self._column(self._block.env_t_R, self._n_rows).astype(np.int64)
-        return np.append(env_ts, self._end_env_t) if self._final >= 0 else env_ts
-
-    def infos(self) -> list[dict[str, Any]]:
-        if not self.infos_at:
-            return [{} for _ in range(self.n_obs)]
-        return [self.infos_at.get(env_t, {}) for env_t in self.env_ts().tolist()]
-
-    def waiting_infos(self) -> dict[int, dict[str, Any]]:
-        """Env step -> info, of steps in which the agent waited: it had an info but no observation."""
-        if not self.infos_at:
-            return {}
-        observed = set(self.env_ts().tolist())
-        return {env_t: info for env_t, info in self.infos_at.items() if env_t not in observed}
-
-    def rewards(self) -> np.ndarray:
-        return self._block.recorded_rewards(self._column(self._block.reward_R, self.n_obs - 1))
-
-    def actions(self) -> Any:
-        return self.extra(Columns.ACTIONS)
-
-    def extra_keys(self) -> tuple[str, ...]:
-        return self._block.output_keys()
-
-    def extra(self, key: str) -> Any:
-        return map_struct(lambda leaf: self._column(leaf, self.n_obs - 1), self._block.output(key))
-
-    def _column(self, array: np.ndarray, n: int) -> np.ndarray:
-        if self._rows is None:
-            rows, stride = _store.chain(self._block.prev_R, self._last_row, self._n_rows)
-            self._rows = slice(int(rows[0]), int(rows[-1]) + 1, stride) if stride else rows
-        return array[self._rows][:n]
 
 
 def _nested(leaves: dict[tuple[Any, ...], np.ndarray]) -> Any:

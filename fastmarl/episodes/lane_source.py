@@ -7,11 +7,67 @@ from weakref import ref
 import numpy as np
 
 from fastmarl.columns import Columns
-from fastmarl.record.block import Block, BlockSource, Place
+from fastmarl.native import _store
+from fastmarl.record.block import Block
 from fastmarl.spaces import map_struct
 
 ALIGNMENT = 16  # bytes
 KEPT_FORMS = 16
+
+
+class Place(NamedTuple):
+    """Where one lane's columns are in its block."""
+
+    block: Block
+    last_row: int  # of the chain of its rows
+    n_rows: int
+    final: int  # place of the final observation, or -1
+    end_env_t: int  # env step of the final observation
+
+
+class BlockColumns:
+    """The columns of one lane in one chunk, looked up in its block when asked for."""
+
+    __slots__ = ("_rows", "place")
+
+    def __init__(self, place: Place):
+        self.place = place
+        self._rows: slice | np.ndarray | None = None
+
+    @property
+    def n_obs(self) -> int:
+        return self.place.n_rows + (self.place.final >= 0)
+
+    def observations(self) -> Any:
+        """[n_obs, ...], nested as in their space; a copy where a final observation is appended, else views."""
+        block, _, n_rows, final, _ = self.place
+        leaves = [self._column(array, n_rows) for array in block.obs]
+        if final >= 0:
+            ends = [finals[final : final + 1] for finals in block.final_obs]
+            leaves = [np.concatenate(parts) for parts in zip(leaves, ends, strict=True)]
+        return block.layout.nest(leaves)
+
+    def env_ts(self) -> np.ndarray:
+        """int64 [n_obs]: env step of each observation."""
+        block, _, n_rows, final, end_env_t = self.place
+        env_ts = self._column(block.env_t_R, n_rows).astype(np.int64)
+        return np.append(env_ts, end_env_t) if final >= 0 else env_ts
+
+    def rewards(self) -> np.ndarray:
+        block = self.place.block
+        return block.recorded_rewards(self._column(block.reward_R, self.n_obs - 1))
+
+    def extra_keys(self) -> tuple[str, ...]:
+        return self.place.block.output_keys()
+
+    def extra(self, key: str) -> Any:
+        return map_struct(lambda leaf: self._column(leaf, self.n_obs - 1), self.place.block.output(key))
+
+    def _column(self, array: np.ndarray, n: int) -> np.ndarray:
+        if self._rows is None:
+            rows, stride = _store.chain(self.place.block.prev_R, self.place.last_row, self.place.n_rows)
+            self._rows = slice(int(rows[0]), int(rows[-1]) + 1, stride) if stride else rows
+        return array[self._rows][:n]
 
 
 class Form(NamedTuple):
@@ -27,11 +83,11 @@ _forms: tuple[Form, ...] = ()  # those that were used last
 
 
 class OwnColumns:
-    """Copies of a block source's columns, numbers in one piece of memory of their size. A source itself."""
+    """Copies of columns in a block, numbers in one piece of memory of their size."""
 
-    __slots__ = ("_form", "_infos_at", "_memory", "_objects", "n_obs")
+    __slots__ = ("_form", "_memory", "_objects", "n_obs")
 
-    def __init__(self, source: BlockSource):
+    def __init__(self, source: BlockColumns):
         leaves: list[np.ndarray] = []
 
         def place_of(leaf: np.ndarray) -> int:
@@ -44,7 +100,6 @@ class OwnColumns:
         outputs = {key: map_struct(place_of, source.extra(key)) for key in (Columns.ACTIONS, *source.extra_keys())}
         like = tuple((leaf.dtype, leaf.shape[1:]) for leaf in leaves)
         self._form = _shared(Form(observations, n_of_obs, outputs, like))
-        self._infos_at = source.infos_at
         self.n_obs = source.n_obs
         self._objects = {place: leaf.copy() for place, leaf in enumerate(leaves) if leaf.dtype == object}
         self._memory = np.empty(sum(map(self._room, range(len(leaves)))), np.uint8)
@@ -57,14 +112,8 @@ class OwnColumns:
     def env_ts(self) -> np.ndarray:
         return self._leaf(self._form.n_of_obs - 1)
 
-    def infos(self) -> list[dict[str, Any]]:
-        return [self._infos_at.get(env_t, {}) for env_t in self.env_ts().tolist()]
-
     def rewards(self) -> np.ndarray:
         return self._leaf(self._form.n_of_obs)
-
-    def actions(self) -> Any:
-        return self.extra(Columns.ACTIONS)
 
     def extra_keys(self) -> tuple[str, ...]:
         return tuple(name for name in self._form.outputs if name != Columns.ACTIONS)
@@ -101,24 +150,26 @@ class LaneSource:
     """The columns of one lane in one chunk, where a block has them, until `compact()` makes copies.
 
     Args:
-        block, args: see BlockSource.
+        place: of the lane's rows.
+        infos_at: env step -> info, of the steps that had one.
     """
 
-    __slots__ = ("__weakref__", "_columns")
+    __slots__ = ("__weakref__", "_columns", "_infos_at")
 
-    def __init__(self, block: Block, *args: Any):
-        self._columns: BlockSource | OwnColumns = BlockSource(block, *args)
-        block.readers.append(ref(self))
+    def __init__(self, place: Place, infos_at: dict[int, dict[str, Any]]):
+        self._columns: BlockColumns | OwnColumns = BlockColumns(place)
+        self._infos_at = infos_at
+        place.block.readers.append(ref(self))
 
     def place(self) -> Place | None:
         """Where the columns are in a block; None: they are in none any more."""
         columns = self._columns
-        return columns.place() if isinstance(columns, BlockSource) else None
+        return columns.place if isinstance(columns, BlockColumns) else None
 
     def compact(self) -> None:
         """Let the block go. Threads may read the columns meanwhile: what they get is the same."""
         columns = self._columns
-        if isinstance(columns, BlockSource):
+        if isinstance(columns, BlockColumns):
             self._columns = OwnColumns(columns)
 
     @property
@@ -132,10 +183,12 @@ class LaneSource:
         return self._columns.env_ts()
 
     def infos(self) -> list[dict[str, Any]]:
-        return self._columns.infos()
+        if not self._infos_at:
+            return [{} for _ in range(self.n_obs)]
+        return [self._infos_at.get(env_t, {}) for env_t in self.env_ts().tolist()]
 
     def actions(self) -> Any:
-        return self._columns.actions()
+        return self._columns.extra(Columns.ACTIONS)
 
     def rewards(self) -> np.ndarray:
         return self._columns.rewards()
