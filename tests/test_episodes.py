@@ -24,7 +24,7 @@ from support.histories import (
 )
 
 from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
-from fastmarl.episodes.multi_agent import ArraySource
+from fastmarl.episodes.sources import ArraySource
 from fastmarl.errors import EpisodeError
 
 

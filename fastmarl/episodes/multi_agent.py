@@ -9,8 +9,7 @@ import numpy as np
 
 from fastmarl.episodes.chunk import Chunk
 from fastmarl.episodes.getters import AgentID, Getters
-from fastmarl.episodes.single_agent import SingleAgentEpisode as SingleAgentEpisode
-from fastmarl.episodes.sources import ArraySource as ArraySource
+from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.episodes.sources import own
 from fastmarl.errors import EpisodeError
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
-from fastmarl.episodes.multi_agent import ArraySource
+from fastmarl.episodes.sources import ArraySource
 from fastmarl.spaces import map_struct
 
 AGENTS = ("ann", 1, "cy")
