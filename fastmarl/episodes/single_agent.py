@@ -11,7 +11,7 @@ from fastmarl.episodes.common import Episode
 from fastmarl.episodes.indices import Column, Indices, Timeline, look_up, select
 from fastmarl.episodes.sources import ArraySource, JoinedSource, Source
 from fastmarl.errors import EpisodeError
-from fastmarl.spaces import flatten_struct, map_struct
+from fastmarl.spaces import flatten_struct
 
 SAVED_COLUMNS = ("observations", "env_ts", "infos", "actions", "rewards")
 SAVED = (
@@ -227,9 +227,7 @@ class SingleAgentEpisode(Episode):
     def part(self, first: int, last: int, lookback: int) -> "SingleAgentEpisode":
         """Rows `first` to `last` of the observations (lookback included) and what is between them, as views."""
         between = slice(first, last)
-        extras = {key: self.source.extra(key) for key in self.source.extra_keys()}
-        n = self.source.n_obs
-        at_end = last == n - 1
+        at_end = last == self.source.n_obs - 1
         cut = SingleAgentEpisode(
             agent_id=self.agent_id,
             module_id=self.module_id,
@@ -242,7 +240,7 @@ class SingleAgentEpisode(Episode):
                 infos=select(self.column("infos"), slice(first, last + 1)),
                 actions=select(self.column("actions"), between),
                 rewards=select(self.column("rewards"), between),
-                extras=map_struct(lambda leaf: leaf[between], extras),
+                extras=select(self.column("extra_model_outputs"), between),
             ),
             lookback=lookback,
             t_started=self.t_started + first + lookback - self.lookback,
