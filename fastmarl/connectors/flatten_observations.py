@@ -32,8 +32,10 @@ class FlattenObservations(Connector):
                               f"drop that part in a connector before it")  # fmt: skip
         self._layout = RowLayout(input_observation_space)
         self._parts = parts
-        self._sizes = [gym.spaces.flatdim(part) for part in parts]
-        low, high = [np.concatenate(bounds) for bounds in zip(*map(_bounds, parts), strict=True)]
+        flat: list[Any] = [gym.spaces.flatten_space(part) for part in parts]
+        self._sizes = [box.shape[0] for box in flat]
+        low = np.concatenate([box.low.astype(np.float32) for box in flat])
+        high = np.concatenate([box.high.astype(np.float32) for box in flat])
         return gym.spaces.Box(low, high, dtype=np.float32)
 
     def __call__(self, obs: Any, rows: Rows) -> np.ndarray:
@@ -47,14 +49,6 @@ class FlattenObservations(Connector):
                 out[:] = values.reshape(len(rows), size)
             begin += size
         return flat
-
-
-def _bounds(part: gym.Space) -> tuple[np.ndarray, np.ndarray]:
-    """float32 [size] each: least and largest numbers of the flat part."""
-    if isinstance(part, gym.spaces.Box):
-        return part.low.ravel().astype(np.float32), part.high.ravel().astype(np.float32)
-    size = gym.spaces.flatdim(part)
-    return np.zeros(size, np.float32), np.ones(size, np.float32)
 
 
 def _one_hot(values: np.ndarray, part: Any, out: np.ndarray, rows: Rows) -> None:
