@@ -40,11 +40,11 @@ class BlockColumns:
 
     def observations(self) -> Any:
         """[n_obs, ...], nested as in their space; a copy where a final observation is appended, else views."""
-        block, _, n_rows, final, _ = self.place
-        leaves = [self._column(array, n_rows) for array in block.obs]
-        if final >= 0:
-            ends = [finals[final : final + 1] for finals in block.final_obs]
-            leaves = [np.concatenate(parts) for parts in zip(leaves, ends, strict=True)]
+        block = self.place.block
+        if self.place.final < 0:
+            leaves = [self._column(array, self.n_obs) for array in block.obs]
+        else:
+            leaves = [self._with_final(array, finals) for array, finals in zip(block.obs, block.final_obs, strict=True)]
         return block.layout.nest(leaves)
 
     def env_ts(self) -> np.ndarray:
@@ -64,10 +64,22 @@ class BlockColumns:
         return map_struct(lambda leaf: self._column(leaf, self.n_obs - 1), self.place.block.output(key))
 
     def _column(self, array: np.ndarray, n: int) -> np.ndarray:
+        return array[self._lane_rows()][:n]
+
+    def _with_final(self, array: np.ndarray, finals: np.ndarray) -> np.ndarray:
+        """The lane's rows of an array, and the final one behind them: copied once."""
+        rows, final = self._lane_rows(), finals[self.place.final : self.place.final + 1]
+        if isinstance(rows, slice):
+            return np.concatenate([array[rows], final])
+        column = array.take(np.append(rows, rows[-1]), 0)
+        column[-1:] = final
+        return column
+
+    def _lane_rows(self) -> slice | np.ndarray:
         if self._rows is None:
             rows, stride = _store.chain(self.place.block.prev_R, self.place.last_row, self.place.n_rows)
             self._rows = slice(int(rows[0]), int(rows[-1]) + 1, stride) if stride else rows
-        return array[self._rows][:n]
+        return self._rows
 
 
 class Form(NamedTuple):
