@@ -1,6 +1,7 @@
 """One agent's part of a chunk of an episode."""
 
 from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +21,7 @@ SAVED = (
 OF_OBSERVATIONS = ("observations", "infos")  # these columns have one item more than the others
 
 
+@dataclass(slots=True, weakref_slot=True, kw_only=True, eq=False, repr=False)
 class SingleAgentEpisode(Episode):
     """n transitions of one agent, in arrays: n + 1 observations; n actions, rewards and items of each extra output.
 
@@ -45,50 +47,19 @@ class SingleAgentEpisode(Episode):
             the same.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_columns",
-        "_custom_data",
-        "_id",
-        "action_space",
-        "agent_id",
-        "is_terminated",
-        "is_truncated",
-        "lookback",
-        "module_id",
-        "multi_agent_episode_id",
-        "observation_space",
-        "source",
-        "t_started",
-    )
-
-    def __init__(
-        self,
-        *,
-        agent_id: Hashable,
-        module_id: str | None,
-        multi_agent_episode_id: str | None,
-        observation_space: gym.Space[Any] | None,
-        action_space: gym.Space[Any] | None,
-        source: Source,
-        lookback: int,
-        t_started: int,
-        is_terminated: bool = False,
-        is_truncated: bool = False,
-    ):
-        self.agent_id = agent_id
-        self.module_id = module_id
-        self._id: str | None = None
-        self.multi_agent_episode_id = multi_agent_episode_id
-        self.observation_space = observation_space
-        self.action_space = action_space
-        self.source = source
-        self.lookback = lookback
-        self.t_started = t_started
-        self.is_terminated = is_terminated
-        self.is_truncated = is_truncated
-        self._columns: dict[tuple[Any, ...], Column] = {}
-        self._custom_data: dict[str, Any] | None = None
+    agent_id: Hashable
+    module_id: str | None
+    multi_agent_episode_id: str | None
+    observation_space: gym.Space[Any] | None
+    action_space: gym.Space[Any] | None
+    source: Source
+    lookback: int
+    t_started: int
+    is_terminated: bool = False
+    is_truncated: bool = False
+    _id: str | None = field(default=None, init=False)
+    _columns: dict[tuple[Any, ...], Column] = field(default_factory=dict, init=False)
+    _custom_data: dict[str, Any] | None = field(default=None, init=False)
 
     @property
     def id_(self) -> str:
@@ -228,12 +199,8 @@ class SingleAgentEpisode(Episode):
         """Rows `first` to `last` of the observations (lookback included) and what is between them, as views."""
         between = slice(first, last)
         at_end = last == self.source.n_obs - 1
-        cut = SingleAgentEpisode(
-            agent_id=self.agent_id,
-            module_id=self.module_id,
-            multi_agent_episode_id=self.multi_agent_episode_id,
-            observation_space=self.observation_space,
-            action_space=self.action_space,
+        cut = replace(
+            self,
             source=ArraySource(
                 observations=select(self.column("observations"), slice(first, last + 1)),
                 env_ts=self.env_ts()[first : last + 1],
