@@ -81,12 +81,13 @@ def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = 
             nothing does.
     """
     lengths = batch[Columns.SEQ_LENS]
-    last_values = np.zeros(len(lengths)) if value_fn is None else _array(value_fn(batch[Columns.FINAL_OBS]))
     ended = batch[Columns.TERMINATEDS][np.cumsum(lengths) - 1]
-    batch[Columns.RETURNS_TO_GO] = np.empty(int(lengths.sum()), np.float32)
+    last_values = np.zeros(len(lengths)) if value_fn is None else value_fn(batch[Columns.FINAL_OBS])
     last_values = _last_values(last_values, ended)
     _check_factor("gamma", gamma)
-    returns.discount(batch[Columns.REWARDS], last_values, lengths, float(gamma), batch[Columns.RETURNS_TO_GO])
+    found = np.empty(int(lengths.sum()), np.float32)
+    returns.discount(batch[Columns.REWARDS], last_values, lengths, float(gamma), found)
+    batch[Columns.RETURNS_TO_GO] = found
 
 
 def _gae(
