@@ -26,10 +26,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _measure(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[tuple[str, Row]]:
     """Section by section."""
-    import ray
-
     from fastmarl.bench.rllib.cases import CASES, QUICK, STANDARD, check_names
-    from fastmarl.bench.rllib.extras import measure_growth, measure_ppo, measure_transfer, measure_trip
+    from fastmarl.bench.rllib.extras import local_ray, measure_growth, measure_ppo, measure_transfer, measure_trip
     from fastmarl.bench.rllib.measure import measure_case
     from fastmarl.rllib.runner import MultiAgentEnvRunner
 
@@ -46,7 +44,7 @@ def _measure(args: argparse.Namespace, progress: Callable[[str], None]) -> Itera
     if "transfer" in names:
         yield from (("transfer", row) for row in measure_transfer(rounds=rounds, ours=ours))
     if args.ray:
-        with ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False):
+        with local_ray():
             yield from (("trip", row) for row in measure_trip(ours=ours))
             yield from (("ppo", row) for row in measure_ppo(iterations=min(3, rounds), ours=ours))
 

@@ -25,6 +25,9 @@ CALLED_STEPS = 4000  # in calls of fewer steps each, so many of these are made t
 TRANSFER_CASE = Case(env=ReadyEnv, agents=8, envs=8, steps=8 * 250)
 PPO_CASE = cartpole(agents=8, envs=8, steps=2000)
 
+local_ray = partial(ray.init, num_cpus=1, include_dashboard=False, log_to_driver=False)
+"""Ray in processes of its own, for as long as a `with` statement lasts."""
+
 
 def measure_growth(
     *,
