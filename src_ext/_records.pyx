@@ -1,13 +1,10 @@
 """What is known of running episodes beside their rows, and what happens to many of their agents at once."""
-cimport numpy as cnp
 import numpy as np
 from cpython.object cimport PyObject
 
 from typedefs cimport flag_t, lane_t, row_t
 
 from fastmarl.native._env_lanes cimport EnvLanes
-
-cnp.import_array()
 
 cdef extern from "Python.h":
     void PyObject_GC_UnTrack(PyObject* container) noexcept

@@ -30,7 +30,6 @@ cdef enum:
     # Entries: an agent's array is asked for this long before it is read. Hundreds of agents don't fit the nearest
     # caches, and waiting for each in turn took half of the time.
     AHEAD = 6
-    LINE = 64            # bytes
 
 cdef str ALL = "__all__"
 cdef str COMMON = "__common__"
@@ -368,10 +367,6 @@ cdef class Scatter:
                 continue                                          # an agent that was never seen
             env.infos.append((env.env_t, lane, private_copy(info, env_index, agent_id, env.env_t)))
         return 0
-
-    def forget_done_lanes(self):
-        """After an error in write_step(): drop what it had noted of the broken step."""
-        self.done_lanes = []
 
 
 cdef inline Py_ssize_t _lane_at(EnvLanes env, PyObject* key, Py_ssize_t* place) except -2:

@@ -9,5 +9,3 @@ cdef extern from "Python.h":
     PyObject* PyTuple_GET_ITEM(object p, Py_ssize_t i) noexcept
     Py_ssize_t PyTuple_GET_SIZE(object p) noexcept
     PyObject* PyList_GET_ITEM(object p, Py_ssize_t i) noexcept
-    int PyObject_RichCompareBool(object a, object b, int op) except -1
-    int Py_EQ
