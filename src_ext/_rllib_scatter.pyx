@@ -7,12 +7,11 @@ agents are done counts as terminated. Observations keep the dtype that the env g
 cimport numpy as cnp
 import numpy as np
 from copy import deepcopy
-from cpython.dict cimport PyDict_CheckExact
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject, PyObject_IsTrue
 
-from python_api cimport PyDict_Next, PyDict_Size
+from python_api cimport PyDict_Next
 from typedefs cimport TERMINATED, flag_t, lane_t
 
 from fastmarl.native._leaf_rows cimport LeafRows
@@ -244,17 +243,11 @@ cdef class RLlibScatter(Scatter):
         self.unseen = [lane for lane in self.closed if self.final_L[lane] < 0]
         return Scatter._close_lanes(self, env, env_index, all_done)
 
-    cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, object infos) except -1:
-        cdef PyObject *key
-        cdef PyObject *value
-        cdef Py_ssize_t pos = 0, place = 0, lane
-        while PyDict_Next(infos, &pos, &key, &value):
-            if PyDict_CheckExact(<object>value) and PyDict_Size(<object>value) == 0:
-                continue
-            agent_id, info = <object>key, <object>value           # else borrowed from the dict, while Python code runs
-            if not PyObject_IsTrue(info):
-                continue
-            lane = self._lane(env, agent_id, &place)
+    cdef int _info(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object info,
+                   Py_ssize_t* place) except -1:
+        cdef Py_ssize_t lane
+        if PyObject_IsTrue(info):
+            lane = self._lane(env, agent_id, place)
             if lane >= 0:
                 env.infos.append((env.env_t, lane, copied_dict(info, kept) if type(info) is dict else kept(info)))
         return 0

@@ -349,22 +349,26 @@ cdef class Scatter:
     cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, object infos) except -1:
         cdef PyObject *key
         cdef PyObject *value
-        cdef Py_ssize_t pos = 0, place = 0, lane
+        cdef Py_ssize_t pos = 0, place = 0
         while PyDict_Next(infos, &pos, &key, &value):
             fastmarl_prefetch(value)
         pos = 0
         while PyDict_Next(infos, &pos, &key, &value):
-            if type(<object>value) is dict and PyDict_Size(<object>value) == 0:
+            if <object>value is None or type(<object>value) is dict and PyDict_Size(<object>value) == 0:
                 continue
-            if <object>value is None:
-                continue
-            agent_id, info = <object>key, <object>value
-            if not isinstance(info, dict):
-                raise MultiAgentEnvError(env_index, agent_id, env.env_t,
-                                         f"expected a dict as info, got {type(info).__name__}")
-            lane = self._lane(env, agent_id, &place)
-            if lane < 0 and agent_id != COMMON:
-                continue                                          # an agent that was never seen
+            agent_id, info = <object>key, <object>value          # else borrowed from the dict, while Python code runs
+            self._info(env, env_index, agent_id, info, &place)
+        return 0
+
+    cdef int _info(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object info,
+                   Py_ssize_t* place) except -1:
+        """One that is neither None nor an empty dict."""
+        cdef Py_ssize_t lane
+        if not isinstance(info, dict):
+            raise MultiAgentEnvError(env_index, agent_id, env.env_t,
+                                     f"expected a dict as info, got {type(info).__name__}")
+        lane = self._lane(env, agent_id, place)
+        if lane >= 0 or agent_id == COMMON:                       # else an agent that was never seen
             env.infos.append((env.env_t, lane, private_copy(info, env_index, agent_id, env.env_t)))
         return 0
 

@@ -39,3 +39,5 @@ cdef class Scatter:
     cdef int _finalize(self, Py_ssize_t lane, object value) except -1
     cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1
     cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, object infos) except -1
+    cdef int _info(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object info,
+                   Py_ssize_t* place) except -1
