@@ -37,6 +37,7 @@ cdef class LeafRows:
         self.type_num = cnp.PyArray_TYPE(array)
         self.ndim = cnp.PyArray_NDIM(array) - 1
         self.is_object = self.type_num == cnp.NPY_OBJECT
+        self.rounds = self.type_num == cnp.NPY_FLOAT
         self.row_bytes = row_bytes(array)
         if not self.is_object:
             self.bytes_ = array.reshape(-1).view(np.uint8).reshape(len(array), self.row_bytes)
@@ -51,23 +52,19 @@ cdef class LeafRows:
 
     cdef bint copies(self, Py_ssize_t row, object value) except -1:
         """Whether this is an array that fits the leaf; if so, it is copied to `row`. Runs no Python code."""
-        if self.is_object or not cnp.PyArray_CheckExact(value):
+        if self.is_object or not cnp.PyArray_CheckExact(value) or not self._has_shape(<cnp.ndarray>value):
             return False
-        if self._fits(<cnp.ndarray>value):
+        cdef int type_num = cnp.PyArray_TYPE(<cnp.ndarray>value)
+        if type_num == self.type_num:
             if self.row_bytes:
                 memcpy(&self.bytes_[row, 0], cnp.PyArray_DATA(<cnp.ndarray>value), self.row_bytes)
-            return True
-        if (self.type_num == cnp.NPY_FLOAT and cnp.PyArray_TYPE(<cnp.ndarray>value) == cnp.NPY_DOUBLE
-                and self._has_shape(<cnp.ndarray>value)):
+        elif type_num == cnp.NPY_DOUBLE and self.rounds:
             if self.row_bytes:
                 _round(<const double*>cnp.PyArray_DATA(<cnp.ndarray>value), <float*>&self.bytes_[row, 0],
                        self.row_bytes // sizeof(float))
-            return True
-        return False
-
-    @cython.final
-    cdef bint _fits(self, cnp.ndarray value) noexcept:
-        return cnp.PyArray_TYPE(value) == self.type_num and self._has_shape(value)
+        else:
+            return False
+        return True
 
     @cython.final
     cdef bint _has_shape(self, cnp.ndarray value) noexcept:

@@ -117,12 +117,8 @@ cdef class ExactLeafRows(LeafRows):
 
     def __init__(self, array, path, sizes, on_unfit):
         LeafRows.__init__(self, array, path, sizes)
+        self.rounds = False
         self.on_unfit = on_unfit
-
-    cdef bint copies(self, Py_ssize_t row, object value) except -1:
-        if self.is_object or not cnp.PyArray_CheckExact(value) or not self._fits(<cnp.ndarray>value):
-            return False
-        return LeafRows.copies(self, row, value)
 
     cdef int write(self, Py_ssize_t row, object value) except -1:
         part = value

@@ -7,12 +7,12 @@ cdef class LeafRows:
     cdef tuple path
     cdef tuple sizes
     cdef bint is_object
+    cdef bint rounds                        # arrays of float64
     cdef int type_num
     cdef int ndim
     cdef size_t row_bytes
     cdef int write(self, Py_ssize_t row, object value) except -1
     cdef bint copies(self, Py_ssize_t row, object value) except -1
-    cdef bint _fits(self, cnp.ndarray value) noexcept
     cdef bint _has_shape(self, cnp.ndarray value) noexcept
     cdef object _follow(self, object value)
     cdef int _convert(self, Py_ssize_t row, object value) except -1
