@@ -161,22 +161,16 @@ cdef class RLlibScatter(Scatter):
     def __init__(self, table, grow, list modules, bint merge_flags):
         Scatter.__init__(self, table, grow, modules)
         self.merge_flags = merge_flags
-        self.kinds = [None] * len(modules)
-        self.closed = []
-        self.unseen = []
+        self.kinds, self.closed, self.unseen = [], [], []
 
     def bind_lanes(self):
         """Point at the table's (new) arrays."""
         Scatter.bind_lanes(self)
         self.env_L = self.table.env_L
 
-    def add_module(self):
-        """There is a module more, at the end of `modules`."""
-        self.kinds.append(None)
-
     def bind_kinds(self, Py_ssize_t module, RewardKinds kinds):
-        """Point at a module's (new) memory."""
-        self.kinds[module] = kinds
+        """Point at the (new) memory of a module, which may be one more."""
+        self.kinds[module:module + 1] = [kinds]
 
     def acting_modules(self, list acting_from):
         """Modules with rows from `acting_from[module]` on, in the order in which these begin in RLlib's batch."""

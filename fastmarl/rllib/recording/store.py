@@ -90,7 +90,6 @@ class RLlibStore(RowStore):
         """One more module."""
         module = len(self.rows)
         self.put_module(module, module_id, WHOLE)  # type: ignore[arg-type]
-        self.scatter.add_module()
         self.activate(module)
 
     def fit(self, module: int, observation: Any) -> None:
