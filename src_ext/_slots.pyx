@@ -4,7 +4,6 @@ As in `_scatter`, a key is first compared by identity with the one that is expec
 """
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.dict cimport PyDict_CheckExact
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_AsDouble, PyFloat_Check
 from cpython.long cimport PyLong_AsLong, PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject
@@ -19,6 +18,12 @@ cnp.import_array()
 
 cdef enum:
     REMEMBERED = 256     # orders of keys that were seen
+
+cdef enum:               # the dicts, in the order of `places_PK`
+    OBSERVATIONS = 0
+    REWARDS = 1
+    TERMINATEDS = 2
+    TRUNCATEDS = 3
 
 cdef object NUMPY_FALSE = np.False_
 cdef object NUMPY_TRUE = np.True_
@@ -60,76 +65,38 @@ cdef class ResultWriter:
         if not (isinstance(obs, dict) and isinstance(rewards, dict) and isinstance(terminateds, dict)
                 and isinstance(truncateds, dict)):
             raise MisfitError
-        self._observations(obs)
-        self._rewards(rewards)
-        self._flags(0, terminateds)
-        self._flags(1, truncateds)
+        self._write(OBSERVATIONS, obs)
+        self._write(REWARDS, rewards)
+        self._write(TERMINATEDS, terminateds)
+        self._write(TRUNCATEDS, truncateds)
 
-    cdef Py_ssize_t _begin(self, Py_ssize_t part, object mapping) except -1:
-        """The number of the dict's entries; what stands behind them is cleared."""
-        cdef Py_ssize_t i, n = PyDict_Size(mapping), before = self.places_PK[part, 0]
-        if n > len(self.keys):
+    cdef int _write(self, Py_ssize_t part, object mapping) except -1:
+        """Write one of the dicts; what stands behind its entries is cleared."""
+        cdef PyObject *key
+        cdef PyObject *value
+        cdef Py_ssize_t pos = 0, i, place = -1, n = PyDict_Size(mapping), n_places = len(self.keys)
+        if n > n_places:
             raise MisfitError
-        for i in range(n, before):
+        for i in range(n, self.places_PK[part, 0]):
             self.places_PK[part, 1 + i] = 0
-            if part >= 2:
-                self.flags_FK[part - 2, i] = 0
+            if part >= TERMINATEDS:
+                self.flags_FK[part - TERMINATEDS, i] = 0
         self.places_PK[part, 0] = <lane_t>n
-        return n
-
-    cdef Py_ssize_t _place(self, object key, Py_ssize_t expected, bint or_all) except -1:
-        cdef Py_ssize_t place = _place_of(self.keys, self.place_of, key, expected)
-        if place < 0 or (place == len(self.keys) - 1 and not or_all):
-            raise MisfitError
-        return place
-
-    cdef int _observations(self, object obs) except -1:
-        cdef PyObject *key
-        cdef PyObject *value
-        cdef Py_ssize_t pos = 0, i = 0, place = -1
-        self._begin(0, obs)
-        while PyDict_Next(obs, &pos, &key, &value):
-            agent_id, observation = <object>key, <object>value         # else borrowed from the dict
-            place = self._place(agent_id, place + 1, False)
-            self.places_PK[0, 1 + i] = <lane_t>place
-            i += 1
-            if not _copy(self.arrays[place], observation):
-                self.slow_writers[place](observation)
-        return 0
-
-    cdef int _rewards(self, object rewards) except -1:
-        cdef PyObject *key
-        cdef PyObject *value
-        cdef Py_ssize_t pos = 0, i = 0, place = -1
-        self._begin(1, rewards)
-        while PyDict_Next(rewards, &pos, &key, &value):
-            agent_id, reward = <object>key, <object>value
-            place = self._place(agent_id, place + 1, False)
-            self.places_PK[1, 1 + i] = <lane_t>place
-            if PyFloat_Check(reward):
-                self.reward_K[i] = PyFloat_AS_DOUBLE(reward)
-            elif PyLong_CheckExact(reward) or type(reward) in NUMBERS:
-                self.reward_K[i] = PyFloat_AsDouble(reward)
-            else:
+        if part < TERMINATEDS:
+            n_places -= 1                                              # "__all__" has flags only
+        i = 0
+        while PyDict_Next(mapping, &pos, &key, &value):
+            agent_id, entry = <object>key, <object>value               # else borrowed from the dict
+            place = _place_of(self.keys, self.place_of, agent_id, place + 1)
+            if not 0 <= place < n_places:
                 raise MisfitError
-            i += 1
-        return 0
-
-    cdef int _flags(self, Py_ssize_t part, object flags) except -1:
-        cdef PyObject *key
-        cdef PyObject *value
-        cdef Py_ssize_t pos = 0, i = 0, place = -1
-        self._begin(2 + part, flags)
-        while PyDict_Next(flags, &pos, &key, &value):
-            agent_id, flag = <object>key, <object>value
-            place = self._place(agent_id, place + 1, True)
-            self.places_PK[2 + part, 1 + i] = <lane_t>place
-            if flag is False or flag is NUMPY_FALSE:
-                self.flags_FK[part, i] = 0
-            elif flag is True or flag is NUMPY_TRUE:
-                self.flags_FK[part, i] = 1
-            else:
-                raise MisfitError
+            self.places_PK[part, 1 + i] = <lane_t>place
+            if part == REWARDS:
+                self.reward_K[i] = _number(entry)
+            elif part >= TERMINATEDS:
+                self.flags_FK[part - TERMINATEDS, i] = _flag(entry)
+            elif not _copy(self.arrays[place], entry):
+                self.slow_writers[place](entry)
             i += 1
         return 0
 
@@ -176,8 +143,8 @@ cdef class ResultReader:
 
     cdef tuple _look(self):
         cdef Py_ssize_t i
-        obs = {self.keys[place]: self.values[place] for place in self._order(0)}
-        paid = [self.keys[place] for place in self._order(1)]
+        obs = {self.keys[place]: self.values[place] for place in self._order(OBSERVATIONS)}
+        paid = [self.keys[place] for place in self._order(REWARDS)]
         flags = [{self.keys[place]: self.flags_FK[part, i] != 0 for i, place in enumerate(self._order(2 + part))}
                  for part in range(2)]
         return obs, paid, flags[0], flags[1]
@@ -211,12 +178,9 @@ cdef class ActionSlots:
 
     def write(self, dict actions):
         """Whether all actions have a place here. If not, nothing counts."""
-        cdef PyObject *key
-        cdef PyObject *value
-        cdef Py_ssize_t pos = 0, i = 0, place = -1
+        cdef Py_ssize_t i = 0, place = -1
         cdef int overflow = 0
-        while PyDict_Next(actions, &pos, &key, &value):
-            agent_id, action = <object>key, <object>value
+        for agent_id, action in actions.items():
             place = _place_of(self.agents, self.place_of, agent_id, place + 1)
             if place < 0:
                 return False
@@ -257,29 +221,38 @@ cdef Py_ssize_t _place_of(list keys, dict place_of, object key, Py_ssize_t expec
     return place if type(keys[place]) is type(key) else -1   # 1 and True are equal, but not the same id
 
 
+cdef double _number(object reward) except? -1.0:
+    if PyFloat_Check(reward):
+        return PyFloat_AS_DOUBLE(reward)
+    if PyLong_CheckExact(reward) or type(reward) in NUMBERS:
+        return PyFloat_AsDouble(reward)
+    raise MisfitError
+
+
+cdef int _flag(object flag) except -1:
+    if flag is False or flag is NUMPY_FALSE:
+        return 0
+    if flag is True or flag is NUMPY_TRUE:
+        return 1
+    raise MisfitError
+
+
 cdef bint _copy(object target, object value) except -1:
     """Copy an array of the same type and shape; False for anything else."""
-    cdef int axis
     cdef cnp.ndarray source, out
     if target is None or not cnp.PyArray_CheckExact(value):
         return False
     source, out = <cnp.ndarray>value, <cnp.ndarray>target
-    if (cnp.PyArray_TYPE(source) != cnp.PyArray_TYPE(out) or cnp.PyArray_NDIM(source) != cnp.PyArray_NDIM(out)
+    if (cnp.PyArray_TYPE(source) != cnp.PyArray_TYPE(out) or not cnp.PyArray_SAMESHAPE(source, out)
             or not cnp.PyArray_ISCARRAY_RO(source) or not cnp.PyArray_ISCARRAY(out)):  # native byte order, among others
         return False
-    for axis in range(cnp.PyArray_NDIM(source)):
-        if cnp.PyArray_DIMS(source)[axis] != cnp.PyArray_DIMS(out)[axis]:
-            return False
     memcpy(cnp.PyArray_DATA(out), cnp.PyArray_DATA(source), cnp.PyArray_NBYTES(source))
     return True
 
 
 def tells(infos):
     """Whether a dict of infos has one that is recorded, or is an error."""
-    cdef PyObject *key
-    cdef PyObject *value
-    cdef Py_ssize_t pos = 0
-    while PyDict_Next(infos, &pos, &key, &value):
-        if <object>value is not None and not (PyDict_CheckExact(<object>value) and PyDict_Size(<object>value) == 0):
+    for info in infos.values():
+        if info is not None and (type(info) is not dict or info):
             return True
     return False
