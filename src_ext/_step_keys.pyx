@@ -9,13 +9,7 @@ cdef str ALL = "__all__"
 
 cdef class StepKeys:
     """The agents that an env's last step named, to see quickly whether the next one names the same."""
-    cdef list obs
-    cdef list rewards
-    cdef list terminateds
-    cdef list truncateds
-
-    def __init__(self):
-        self.forget()
+    cdef list obs, rewards, terminateds, truncateds     # their keys; None: there was no step
 
     def forget(self):
         """Nothing is the same as nothing."""
@@ -79,13 +73,8 @@ def count_steps(tuple observed, Py_ssize_t n, dict module_of, dict agents, dict 
 
 def names_others(set known, *dicts):
     """Whether one of the dicts has a key that is not among the known agents, and not "__all__"."""
-    cdef PyObject *key
-    cdef PyObject *value
-    cdef Py_ssize_t pos
     for entries in dicts:
-        pos = 0
-        while PyDict_Next(entries, &pos, &key, &value):
-            agent_id = <object>key
+        for agent_id in entries:
             if agent_id not in known and agent_id != ALL:
                 return True
     return False
@@ -93,20 +82,10 @@ def names_others(set known, *dicts):
 
 def ended_unobserved(dict lane_of, obs, terminateds, truncateds):
     """Those of the agents in `lane_of` that end without an observation: a set."""
-    cdef set unseen = set()
-    for agent_id in lane_of:
-        if (PyDict_GetItemWithError(obs, agent_id) == NULL
-                and (_is_true(terminateds, agent_id) or _is_true(truncateds, agent_id))):
-            unseen.add(agent_id)
-    return unseen
-
-
-cdef bint _is_true(object flags, object agent_id) except -1:
-    cdef PyObject *found = PyDict_GetItemWithError(flags, agent_id)
-    if found == NULL:
-        return False
-    flag = <object>found
-    return PyObject_IsTrue(flag)
+    return {
+        agent_id for agent_id in lane_of
+        if agent_id not in obs and (terminateds.get(agent_id) or truncateds.get(agent_id))
+    }
 
 
 def places_in_set_order(list agents, obs, set unseen, bint own_order):
@@ -120,14 +99,8 @@ def places_in_set_order(list agents, obs, set unseen, bint own_order):
     Returns:
         int32 places; None for 0, 1, 2, ... up to the last observation.
     """
-    cdef PyObject *key
-    cdef PyObject *value
-    cdef Py_ssize_t pos = 0, i = 0, n = 0, n_obs = PyDict_Size(obs)
-    cdef dict place_of = {}
-    while PyDict_Next(obs, &pos, &key, &value):
-        agent_id = <object>key
-        place_of[agent_id] = i
-        i += 1
+    cdef Py_ssize_t n = 0
+    cdef dict place_of = {agent_id: place for place, agent_id in enumerate(obs)}
     stepped = [agent_id for agent_id in agents if agent_id in place_of or unseen and agent_id in unseen]
     places = np.empty(len(stepped), np.int32)
     cdef int[::1] out = places
@@ -137,4 +110,4 @@ def places_in_set_order(list agents, obs, set unseen, bint own_order):
             out[n] = place_of[agent_id]
             is_sorted = is_sorted and out[n] == n
             n += 1
-    return None if is_sorted and n == n_obs else places[:n]
+    return None if is_sorted and n == len(place_of) else places[:n]
