@@ -1,10 +1,8 @@
 """Finding a lane's rows in a block. Rows are written in the order of arrival; each knows the lane's row before."""
 cimport numpy as cnp
 import numpy as np
-from cpython.object cimport PyObject
 from libc.string cimport memcpy
 
-from python_api cimport PyDict_GetItemWithError, PyDict_Next
 from rows cimport row_bytes
 from typedefs cimport lane_t, row_t
 
@@ -101,20 +99,15 @@ def write_rows(dict columns, dict outputs, Py_ssize_t first, Py_ssize_t n):
         False if some output has no column, or one of another dtype or shape: nothing is wrong, but the slow way is
         needed for it; what was copied may be copied again.
     """
-    cdef PyObject *key
-    cdef PyObject *value
-    cdef PyObject *found
-    cdef Py_ssize_t pos = 0
     cdef size_t n_bytes
     cdef cnp.ndarray column, rows
     if len(columns) != len(outputs):
         return False
-    while PyDict_Next(outputs, &pos, &key, &value):
-        name, rows = <object>key, <cnp.ndarray?><object>value     # else borrowed, while Python code compares keys
-        found = PyDict_GetItemWithError(columns, name)
-        if found == NULL:
+    for name, value in outputs.items():
+        rows = <cnp.ndarray?>value
+        column = columns.get(name)
+        if column is None:
             return False
-        column = <cnp.ndarray?><object>found
         n_bytes = row_bytes(column)
         if (cnp.PyArray_TYPE(rows) != cnp.PyArray_TYPE(column) or not cnp.PyArray_ISCARRAY_RO(rows)
                 or cnp.PyArray_NDIM(rows) != cnp.PyArray_NDIM(column) or cnp.PyArray_DIM(rows, 0) != n
