@@ -87,15 +87,6 @@ def time_map(const lane_t[::1] env_ts, Py_ssize_t length, Py_ssize_t offset, lon
     return out
 
 
-def empty_infos(Py_ssize_t n):
-    """n dicts of their own."""
-    cdef list out = []
-    cdef Py_ssize_t _i
-    for _i in range(n):
-        out.append({})
-    return out
-
-
 cpdef object buffer_of(object data, object lookback, object finalized, object space, object space_struct):
     """An InfiniteLookbackBuffer."""
     buffer = _fresh(InfiniteLookbackBuffer)
@@ -127,23 +118,20 @@ def agent_episode_of(agent, columns, str episode_id, tuple spaces, tuple clock):
     rewards = odd.get("rewards")
     if rewards is None:
         rewards = view(columns.rewards, begin, end)
-    infos = empty_infos(n + 1) if infos is None else list(infos)
-    extras = {}
+    infos = [{} for _ in range(n + 1)] if infos is None else list(infos)
     if "extras" in odd:
-        actions = odd["actions"]
-        for name, column in odd["extras"].items():
-            extras[name] = buffer_of(column, lookback, True, None, None)
+        actions, extras = odd["actions"], odd["extras"]
     else:
-        actions, named = columns.nested_outputs(begin, end)
-        for name, column in named.items():
-            extras[name] = buffer_of(column, lookback, True, None, None)
+        actions, extras = columns.nested_outputs(begin, end)
     agent_episode.observations = buffer_of(observations, lookback, True, spaces[0], spaces[1])
     agent_episode._observation_space = spaces[0]
     agent_episode.infos = buffer_of(infos, lookback, False, None, None)
     agent_episode.actions = buffer_of(actions, lookback, True, spaces[2], spaces[3])
     agent_episode._action_space = spaces[2]
     agent_episode.rewards = buffer_of(rewards, lookback, True, _REWARDS_BOX_SPACE, _REWARDS_BOX_SPACE)
-    agent_episode.extra_model_outputs = extras
+    agent_episode.extra_model_outputs = {
+        name: buffer_of(column, lookback, True, None, None) for name, column in extras.items()
+    }
     agent_episode.is_terminated, agent_episode.is_truncated = flags
     agent_episode.t_started = t_started
     agent_episode.t = t_started + n - lookback
@@ -183,25 +171,18 @@ cdef object _last(object column):
     return tuple([_last(part) for part in column])
 
 
-ndarray = np.ndarray
-
-
 def is_slice(view, cnp.ndarray array, Py_ssize_t begin, Py_ssize_t end):
     """Whether `view` is array[begin:end]."""
     if not cnp.PyArray_CheckExact(view) or cnp.PyArray_NDIM(view) != cnp.PyArray_NDIM(array):
         return False
     cdef cnp.ndarray part = view
-    cdef int axis
-    if cnp.PyArray_TYPE(part) != cnp.PyArray_TYPE(array) or cnp.PyArray_DIM(part, 0) != end - begin:
+    if (cnp.PyArray_TYPE(part) != cnp.PyArray_TYPE(array) or cnp.PyArray_DIM(part, 0) != end - begin
+            or not cnp.PyArray_CompareLists(cnp.PyArray_DIMS(part) + 1, cnp.PyArray_DIMS(array) + 1,
+                                            cnp.PyArray_NDIM(array) - 1)):
         return False
-    for axis in range(1, cnp.PyArray_NDIM(array)):
-        if cnp.PyArray_DIM(part, axis) != cnp.PyArray_DIM(array, axis):
-            return False
     if cnp.PyArray_SIZE(part) == 0:                               # any place and any strides will do
         return True
-    if cnp.PyArray_DATA(part) != cnp.PyArray_BYTES(array) + begin * cnp.PyArray_STRIDE(array, 0):
+    if not cnp.PyArray_CompareLists(cnp.PyArray_STRIDES(part), cnp.PyArray_STRIDES(array), cnp.PyArray_NDIM(array)):
         return False
-    for axis in range(cnp.PyArray_NDIM(array)):
-        if cnp.PyArray_STRIDE(part, axis) != cnp.PyArray_STRIDE(array, axis):
-            return False
-    return cnp.PyArray_ISBYTESWAPPED(part) == cnp.PyArray_ISBYTESWAPPED(array)
+    return (cnp.PyArray_DATA(part) == cnp.PyArray_BYTES(array) + begin * cnp.PyArray_STRIDE(array, 0)
+            and cnp.PyArray_ISBYTESWAPPED(part) == cnp.PyArray_ISBYTESWAPPED(array))

@@ -7,6 +7,8 @@ from the episode; if anything else is not what it was, the episode travels as RL
 
 from typing import Any
 
+import numpy as np
+
 from fastmarl.native import _rllib_episodes as compiled
 from fastmarl.rllib.episodes.sample_block import AgentMeta, ChunkMeta, SampleBlock
 
@@ -61,12 +63,7 @@ def _map_length(agent: AgentMeta) -> int:
 
 def _is_unchanged_agent(agent_episode: Any, block: SampleBlock, chunk: ChunkMeta, agent: AgentMeta) -> bool:
     columns = block.modules[agent.module]
-    if (
-        agent.odd
-        or columns is None
-        or len(columns.obs) != 1
-        or type(agent_episode.observations.data) is not compiled.ndarray
-    ):
+    if agent.odd or columns is None or len(columns.obs) != 1 or type(agent_episode.observations.data) is not np.ndarray:
         return False
     begin, end = agent.steps
     observed = (agent.obs_begin, agent.obs_begin + end - begin + 1)
