@@ -4,6 +4,7 @@ Where episodes are short, thousands end in one call, and nobody may ever look at
 """
 cimport numpy as cnp
 import numpy as np
+from cpython.object cimport PyObject_GenericSetAttr
 
 from typedefs cimport row_t
 
@@ -11,9 +12,6 @@ from fastmarl.native._records cimport EpisodeRecord
 from fastmarl.native._env_lanes cimport EnvLanes
 
 cnp.import_array()
-
-cdef extern from "Python.h":
-    int PyObject_GenericSetAttr(object instance, object name, object value) except -1
 
 cdef enum:
     N_NUMBERS = 7

@@ -1,10 +1,11 @@
 """The live agents of one env, as compiled code finds them."""
 import numpy as np
+from cpython.dict cimport PyDict_Next, PyDict_Size
+from cpython.list cimport PyList_GET_ITEM
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from prefetch cimport fastmarl_prefetch
-from python_api cimport PyDict_Next, PyDict_Size, PyList_GET_ITEM
 from typedefs cimport lane_t
 
 cdef enum:

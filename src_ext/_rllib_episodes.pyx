@@ -1,6 +1,7 @@
 """RLlib's episode objects from the columns of blocks, many at once: slots are filled, no constructor runs."""
 cimport numpy as cnp
 import numpy as np
+from cpython.type cimport PyType_GenericNew
 from libc.string cimport memcpy
 
 from rows cimport row_bytes
@@ -10,10 +11,6 @@ from ray.rllib.env.single_agent_episode import _REWARDS_BOX_SPACE, SingleAgentEp
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
 cnp.import_array()
-
-cdef extern from "Python.h":
-    ctypedef struct PyTypeObject
-    object PyType_GenericNew(PyTypeObject* kind, object args, object kwargs)
 
 cdef enum:
     MOST_AXES = 32            # that view() makes room for; NumPy 2 allows more
@@ -142,9 +139,9 @@ def agent_episode_of(agent, columns, str episode_id, tuple spaces, tuple clock):
     return agent_episode
 
 
-cdef object _fresh(object kind):
+cdef object _fresh(type kind):
     """An instance that no constructor has seen."""
-    return PyType_GenericNew(<PyTypeObject*>kind, (), None)
+    return PyType_GenericNew(kind, (), None)
 
 
 cpdef object view(cnp.ndarray array, Py_ssize_t begin, Py_ssize_t end):

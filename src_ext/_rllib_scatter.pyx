@@ -7,11 +7,11 @@ agents are done counts as terminated. Observations keep the dtype that the env g
 cimport numpy as cnp
 import numpy as np
 from copy import deepcopy
+from cpython.dict cimport PyDict_Next
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject, PyObject_IsTrue
 
-from python_api cimport PyDict_Next
 from typedefs cimport TERMINATED, flag_t, lane_t
 
 from fastmarl.native._leaf_rows cimport LeafRows

@@ -3,17 +3,20 @@
 An observation is copied once, from the env's array to its place in the block. Envs nearly always name their
 agents in the same order with the same key objects, so a key is first compared by identity with the one at the
 same place in the step before; only a miss costs a dict look-up.
+
+Subclasses of dict (PettingZoo's envs return defaultdicts) are dicts to the functions of Python's C API.
 """
 cimport cython
 cimport numpy as cnp
 import numpy as np
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_Check
+from cpython.list cimport PyList_GET_ITEM
 from cpython.long cimport PyLong_AsLong
 from cpython.object cimport PyObject
 from libc.math cimport isfinite
 
 from prefetch cimport fastmarl_prefetch
-from python_api cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size, PyList_GET_ITEM
 from typedefs cimport TERMINATED, TRUNCATED, flag_t, lane_t, row_t
 
 from fastmarl.native._env_lanes cimport EnvLanes

@@ -4,14 +4,15 @@ As in `_scatter`, a key is first compared by identity with the one that is expec
 """
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_AsDouble, PyFloat_Check
+from cpython.list cimport PyList_GET_ITEM
 from cpython.long cimport PyLong_AsLong, PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject
 from libc.string cimport memcpy
 
 import numpy as np
 
-from python_api cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size, PyList_GET_ITEM
 from typedefs cimport flag_t, lane_t
 
 cnp.import_array()

@@ -1,8 +1,8 @@
 """Whom an env's step names: the same agents as the step before, others, and in which order RLlib has them."""
 import numpy as np
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size
+from cpython.list cimport PyList_GET_ITEM
 from cpython.object cimport PyObject, PyObject_IsTrue
-
-from python_api cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size, PyList_GET_ITEM
 
 cdef str ALL = "__all__"
 

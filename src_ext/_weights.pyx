@@ -5,13 +5,13 @@ Tensors are asked through functions of torch's stable C interface: a method call
 import ctypes
 
 import torch
+from cpython.dict cimport PyDict_Next, PyDict_Size
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
-
-from python_api cimport PyDict_Next, PyDict_Size, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 
 ctypedef int (*data_getter)(void *tensor, void **out) noexcept      # they return 0, or something else for an error
 ctypedef int (*number_getter)(void *tensor, int64_t *out) noexcept
