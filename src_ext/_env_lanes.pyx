@@ -67,10 +67,6 @@ cdef class EnvLanes:
         self.n_held = 0
         return 0
 
-    def set_order(self, order):
-        """Write these entries of the next observation dicts, in this order: int32 places, or None for all."""
-        self.order = order
-
     def acting(self):
         """The lanes of the agents in the env's last observation dict, in its order."""
         return [self.lanes[i] for i in range(self.n_acting)]

@@ -11,7 +11,7 @@ cdef class EnvLanes:
     cdef Py_ssize_t n_held                  # so many of these are owned; 0: they are borrowed
     cdef size_t[::1] keys, next_keys        # addresses of the id objects, which the lane table keeps alive
     cdef lane_t[::1] lanes, next_lanes
-    cdef lane_t[::1] order                  # places in the observation dict, in the order of writing; unset: as they are
+    cdef public lane_t[::1] order           # places in the next observation dicts to write, so ordered; None: all
     cpdef clear(self)
     cdef int _grow(self, Py_ssize_t capacity) except -1
     cdef Py_ssize_t see(self, object obs) except -1

@@ -79,7 +79,7 @@ class Recording:
         # One that ends unobserved counts as observed: RLlib repeats its last observation.
         unseen = ended_unobserved(env.lane_of, obs, terminateds, truncateds)
         record.observed = tuple(given)
-        env.set_order(places_in_set_order(record.order, obs, unseen, self._keeps_order))
+        env.order = places_in_set_order(record.order, obs, unseen, self._keeps_order)
         if all_joined and not unseen:
             record.keys.remember(obs, rewards, terminateds, truncateds)
         else:  # who ended at once may come back with the next observation, and join
