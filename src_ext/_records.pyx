@@ -97,21 +97,6 @@ def map_all(list records, list env_indices, object policy_mapping_fn, int only_m
         record.policy_mapping_fn, record.only_module = policy_mapping_fn, only_module
 
 
-def ids_of(list lanes, list agent_ids):
-    """The ids of the agents of these lanes."""
-    return tuple([agent_ids[lane] for lane in lanes])
-
-
-def live_lanes(list envs, env_indices):
-    """The lanes of these envs that have not ended."""
-    cdef EnvLanes env
-    cdef list lanes = []
-    for env_index in env_indices:
-        env = envs[env_index]
-        lanes += env.lane_of.values()
-    return lanes
-
-
 def next_chunks(list records, list envs, const lane_t[::1] lookback_E, const flag_t[::1] done_L):
     """The episodes go on in new chunks, with the lanes that live."""
     cdef EpisodeRecord record

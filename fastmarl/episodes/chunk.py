@@ -14,7 +14,6 @@ import numpy as np
 from fastmarl.episodes.lane_source import BlockColumns, LaneSource, Place
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.native._chunks import ChunkNotes
-from fastmarl.native._records import ids_of
 from fastmarl.native._scatter import Scatter, waiting_places
 from fastmarl.record.agent_spaces import Spaces
 from fastmarl.record.block import Block
@@ -182,7 +181,7 @@ class UnreadChunks(ChunkNotes):
             blocks, module_ids, acting_from: by module index.
         """
         self._columns = scatter.lanes_now(self.lanes)
-        self._agent_ids, self._spaces = ids_of(self.lanes, agent_ids), spaces
+        self._agent_ids, self._spaces = tuple(map(agent_ids.__getitem__, self.lanes)), spaces
         self._blocks, self._module_ids, self._acting_from = blocks, module_ids, list(acting_from)
 
     def n_rows(self, place: int) -> int:

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,6 @@ def open_all(
 def map_all(
     records: list[EpisodeRecord | None], env_indices: list[int], policy_mapping_fn: Any, only_module: int
 ) -> None: ...
-def ids_of(lanes: list[int], agent_ids: list[Hashable]) -> tuple[Hashable, ...]: ...
-def live_lanes(envs: list[EnvLanes], env_indices: Iterable[int]) -> list[int]: ...
 def next_chunks(
     records: list[EpisodeRecord], envs: list[EnvLanes], lookback_E: np.ndarray, done_L: np.ndarray
 ) -> None: ...
