@@ -6,7 +6,7 @@ made of them; then their numbers are used again.
 """
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -16,21 +16,6 @@ from fastmarl.native._env_lanes import EnvLanes
 from fastmarl.native._records import REMEMBERED, EpisodeRecord
 
 Flags = dict[Any, Any]  # as step() returns them
-ARRAYS = {  # name -> (dtype, value of a fresh lane)
-    "row_L": (np.int64, -1),  # last row in its module's block
-    "final_L": (np.int64, -1),  # place of its final observation, once it has ended
-    "count_L": (np.int32, 0),  # rows in the current chunk, lookback included
-    "end_env_t_L": (np.int32, 0),  # env step of that
-    "module_L": (np.int32, 0),
-    "env_L": (np.int32, 0),
-    "place_L": (np.int32, 0),  # place in the env's last observation dict, or in the groups' arrays of a batch
-    "done_L": (np.uint8, 0),  # bits: 1 terminated, 2 truncated
-    "lookback_L": (np.int32, 0),  # rows of count_L that precede the chunk
-    "t_started_L": (np.int64, 0),  # agent steps before the chunk
-    "return_L": (np.float64, 0),  # sum of the rewards of its completed steps
-    "steps_L": (np.int64, 0),  # completed steps
-    "actions_L": (np.int64, 0),  # actions in the current call
-}
 
 
 class LaneTable:
@@ -47,19 +32,20 @@ class LaneTable:
         on_new_agent: called with (env index, agent id) before an agent joins that is not in `spaces`.
     """
 
-    row_L: np.ndarray
-    final_L: np.ndarray
-    end_env_t_L: np.ndarray
-    env_L: np.ndarray
-    count_L: np.ndarray
-    module_L: np.ndarray
-    place_L: np.ndarray
-    done_L: np.ndarray
-    lookback_L: np.ndarray
-    t_started_L: np.ndarray
-    return_L: np.ndarray
-    steps_L: np.ndarray
-    actions_L: np.ndarray
+    # Of each array, by lane: dtype and value of a fresh lane.
+    row_L: Annotated[np.ndarray, np.int64, -1]  # last row in its module's block
+    final_L: Annotated[np.ndarray, np.int64, -1]  # place of its final observation, once it has ended
+    count_L: Annotated[np.ndarray, np.int32, 0]  # rows in the current chunk, lookback included
+    end_env_t_L: Annotated[np.ndarray, np.int32, 0]  # env step of that
+    module_L: Annotated[np.ndarray, np.int32, 0]
+    env_L: Annotated[np.ndarray, np.int32, 0]
+    place_L: Annotated[np.ndarray, np.int32, 0]  # place in the env's last observation dict, or in a group's arrays
+    done_L: Annotated[np.ndarray, np.uint8, 0]  # bits: 1 terminated, 2 truncated
+    lookback_L: Annotated[np.ndarray, np.int32, 0]  # rows of count_L that precede the chunk
+    t_started_L: Annotated[np.ndarray, np.int64, 0]  # agent steps before the chunk
+    return_L: Annotated[np.ndarray, np.float64, 0]  # sum of the rewards of its completed steps
+    steps_L: Annotated[np.ndarray, np.int64, 0]  # completed steps
+    actions_L: Annotated[np.ndarray, np.int64, 0]  # actions in the current call
 
     def __init__(
         self,
@@ -228,3 +214,6 @@ class LaneTable:
         option = 'post_death="accumulate" or "drop"' if "reward" in what else "respawn=True"
         problem = f"sent {what} after the agent had finished; drop it from step(), or set {option}"
         return FinishedAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
+
+
+ARRAYS = {name: array.__metadata__ for name, array in LaneTable.__annotations__.items()}
