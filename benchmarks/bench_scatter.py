@@ -54,7 +54,7 @@ def bench_action_dict(benchmark, table, agents, kind):
     scatter.write_reset(0, {f"agent_{i}": 0 for i in range(agents)}, {})
     dicts = ActionDicts(table, [module])
     if kind == "numbers":
-        module.set_numbers(0, np.zeros(agents, np.int64))
+        module.set_values(0, [0] * agents)
     else:
         module.set_arrays(0, np.zeros((agents, 2), np.float32))
     actions = benchmark(dicts.of, table.envs[0])

@@ -14,34 +14,22 @@ cnp.import_array()
 
 
 cdef class ModuleActions:
-    """One module's actions of the current tick, for its rows from `first_row` on, in one of three forms."""
+    """One module's actions of the current tick, for its rows from `first_row` on, in one of two forms."""
     cdef Py_ssize_t first_row
-    cdef const long long[::1] numbers       # of a Discrete space
     cdef cnp.ndarray arrays                 # [n, *shape] of an array space
-    cdef list values                        # ready Python values, for nested spaces
-
-    def __init__(self):
-        self.numbers = None
-
-    def set_numbers(self, Py_ssize_t first_row, const long long[::1] numbers):
-        """`numbers`: int64 [n], kept by reference until the next call."""
-        self.first_row, self.numbers, self.arrays, self.values = first_row, numbers, None, None
+    cdef list values                        # ready Python values, for other spaces
 
     def set_arrays(self, Py_ssize_t first_row, cnp.ndarray arrays):
         """`arrays`: [n, *shape], C-contiguous, kept by reference until the next call."""
-        self.first_row, self.numbers, self.arrays, self.values = first_row, None, arrays, None
+        self.first_row, self.arrays, self.values = first_row, arrays, None
 
     def set_values(self, Py_ssize_t first_row, list values):
         """`values`: n objects, handed over as they are."""
-        self.first_row, self.numbers, self.arrays, self.values = first_row, None, None, values
+        self.first_row, self.arrays, self.values = first_row, None, values
 
     cdef object action(self, Py_ssize_t row):
         cdef Py_ssize_t i = row - self.first_row
-        if self.numbers is not None:
-            return self.numbers[i]
-        if self.arrays is not None:
-            return _copied_row(self.arrays, i)
-        return self.values[i]
+        return self.values[i] if self.arrays is None else _copied_row(self.arrays, i)
 
 
 cdef class ActionDicts:

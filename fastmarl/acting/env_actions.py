@@ -87,7 +87,7 @@ class EnvActions(ModuleActions):
 
     def _set_rows(self, first: int, n: int, arrays: list[np.ndarray]) -> None:
         if isinstance(self._space, gym.spaces.Discrete):
-            self.set_numbers(first, arrays[0])
+            self.set_values(first, arrays[0].tolist())
         elif isinstance(self._space, (gym.spaces.Dict, gym.spaces.Tuple)):
             self.set_values(first, [self._nested_row(arrays, i) for i in range(n)])
         elif self._space.shape:
