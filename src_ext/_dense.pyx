@@ -10,7 +10,6 @@ cdef extern from "dense.h" nogil:
     const int ROWS
     const int PLAIN, AVX2, AVX512
     const int LINEAR, TANH, RELU, SILU, GELU, ELU
-    const int FLOATS, UINT8, INT8
     ctypedef struct dense_layer:
         float *weight                       # const in C; so are the biases
         float *bias
@@ -29,7 +28,7 @@ cdef extern from "dense.h" nogil:
         float *turned_obs
     int dense_best_variant()
     void dense_rows(const dense_net *net, const float *obs, Py_ssize_t n)
-    void dense_floats(const void *source, int kind, Py_ssize_t n, float scale, float *out)
+    void dense_floats(const void *source, bint is_signed, Py_ssize_t n, float scale, float *out)
     void dense_outputs(const dense_layer *layer, Py_ssize_t n, float *out, Py_ssize_t stride)
 
 ACTIVATIONS = {"linear": LINEAR, "tanh": TANH, "relu": RELU, "silu": SILU, "gelu": GELU, "elu": ELU}
@@ -158,7 +157,7 @@ cdef class DenseNet:
 
     cdef void _forward(
         self,
-        const char *obs,        # IN  [n, n_obs] of this kind
+        const char *obs,        # IN  [n, n_obs] of this dtype
         int kind,
         Py_ssize_t n,
         float *logits,          # OUT [n, n_logits]
@@ -169,10 +168,10 @@ cdef class DenseNet:
         cdef const float *floats
         while first < n:
             rows = min(<Py_ssize_t>ROWS, n - first)
-            if kind == FLOATS:
+            if kind == cnp.NPY_FLOAT32:
                 floats = <const float*>obs + first * size
             else:
-                dense_floats(obs + first * size, kind, rows * size, self._scale, self._as_floats)
+                dense_floats(obs + first * size, kind == cnp.NPY_INT8, rows * size, self._scale, self._as_floats)
                 floats = self._as_floats
             dense_rows(&self._net, floats, rows)
             dense_outputs(self._net.layers + self._logits, rows, logits + first * self._n_logits, self._n_logits)
@@ -202,12 +201,10 @@ cdef cnp.ndarray _floats(cnp.ndarray array, tuple shape):
 
 
 cdef int _kind(cnp.ndarray obs, Py_ssize_t size) except -1:
-    """What these observations are; an error if they are not what is expected."""
+    """NumPy's number of these observations' dtype; an error if they are not what is expected."""
     cdef int kind = cnp.PyArray_TYPE(obs)
-    if cnp.PyArray_ISCARRAY_RO(obs) and cnp.PyArray_SIZE(obs) == size:
-        if kind == cnp.NPY_FLOAT32:
-            return FLOATS
-        if kind == cnp.NPY_UINT8 or kind == cnp.NPY_INT8:
-            return UINT8 if kind == cnp.NPY_UINT8 else INT8
+    if (kind in (cnp.NPY_FLOAT32, cnp.NPY_UINT8, cnp.NPY_INT8) and cnp.PyArray_ISCARRAY_RO(obs)
+            and cnp.PyArray_SIZE(obs) == size):
+        return kind
     raise ValueError(f"expected float32, uint8 or int8, {size} numbers in all, C-contiguous, got {obs.dtype} "
                      f"{(<object>obs).shape}")

@@ -10,8 +10,7 @@
 #define FEW 4   /* rows or less are computed one by one */
 
 enum {LINEAR, TANH, RELU, SILU, GELU, ELU}; /* activations */
-enum {FLOATS, UINT8, INT8};                 /* what observations are */
-enum {PLAIN, AVX2, AVX512};           /* variants */
+enum {PLAIN, AVX2, AVX512};                 /* variants */
 
 typedef struct {
     const float *weight; /* [n_out, n_in]; of a norm [n_out], or NULL */
@@ -79,32 +78,24 @@ static int dense_best_variant(void) {
 #endif
 }
 
-/* Computes all layers' y of n <= ROWS rows. */
 static void dense_rows(const dense_net *net, const float *obs, Py_ssize_t n) {
+    switch (net->variant) {
 #ifdef HAS_VARIANTS
-    if (net->variant == AVX512) {
-        if (n <= FEW) few_rows_avx512(net, obs, n);
-        else many_rows_avx512(net, obs, n);
-        return;
-    }
-    if (net->variant == AVX2) {
-        if (n <= FEW) few_rows_avx2(net, obs, n);
-        else many_rows_avx2(net, obs, n);
-        return;
-    }
+    case AVX512: rows_avx512(net, obs, n); break;
+    case AVX2: rows_avx2(net, obs, n); break;
 #endif
-    if (n <= FEW) few_rows_plain(net, obs, n);
-    else many_rows_plain(net, obs, n);
+    default: rows_plain(net, obs, n);
+    }
 }
 
-/* n numbers of this kind, times `scale`. */
-static void dense_floats(const void *restrict from, int kind, Py_ssize_t n, float scale, float *restrict out) {
+/* n bytes, with a sign or without, times `scale`. */
+static void dense_floats(const void *restrict from, int is_signed, Py_ssize_t n, float scale, float *restrict out) {
     const unsigned char *bytes = from;
     const signed char *signed_bytes = from;
-    if (kind == UINT8)
-        for (Py_ssize_t i = 0; i < n; i++) out[i] = scale * (float)bytes[i];
-    else
+    if (is_signed)
         for (Py_ssize_t i = 0; i < n; i++) out[i] = scale * (float)signed_bytes[i];
+    else
+        for (Py_ssize_t i = 0; i < n; i++) out[i] = scale * (float)bytes[i];
 }
 
 /* Copies the first n rows of a layer's y to `out`, `stride` floats from row to row. */

@@ -221,6 +221,12 @@ static void VARIANT(many_rows)(const dense_net *net, const float *obs, Py_ssize_
     }
 }
 
+/* Computes all layers' y of n <= ROWS rows. */
+static void VARIANT(rows)(const dense_net *net, const float *obs, Py_ssize_t n) {
+    if (n <= FEW) VARIANT(few_rows)(net, obs, n);
+    else VARIANT(many_rows)(net, obs, n);
+}
+
 #undef OUTPUTS
 #undef PARTS
 #undef WHERE
