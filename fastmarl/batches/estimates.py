@@ -8,7 +8,7 @@ import numpy as np
 from fastmarl.batches.flat import Batch
 from fastmarl.columns import Columns
 from fastmarl.errors import BatchError
-from fastmarl.kernels import returns
+from fastmarl.kernels.returns import gae
 
 ValueFunction = Callable[[Any], Any]
 Array = Any  # a NumPy array or a tensor
@@ -85,8 +85,9 @@ def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = 
     last_values = np.zeros(len(lengths)) if value_fn is None else value_fn(batch[Columns.FINAL_OBS])
     last_values = _last_values(last_values, ended)
     _check_factor("gamma", gamma)
-    found = np.empty(int(lengths.sum()), np.float32)
-    returns.discount(batch[Columns.REWARDS], last_values, lengths, float(gamma), found)
+    rewards = batch[Columns.REWARDS]
+    found = np.empty(len(rewards), np.float32)
+    gae(rewards, np.zeros(len(rewards)), last_values, lengths, float(gamma), 1.0, found)
     batch[Columns.RETURNS_TO_GO] = found
 
 
@@ -104,7 +105,7 @@ def _gae(
     _check_factor("lambda_", lambda_)
     value_N = _checked(values, len(rewards))
     advantage_N = np.empty(len(rewards))
-    returns.gae(rewards, value_N, _last_values(last_values, ended), lengths, float(gamma), float(lambda_), advantage_N)
+    gae(rewards, value_N, _last_values(last_values, ended), lengths, float(gamma), float(lambda_), advantage_N)
     return advantage_N.astype(np.float32), (advantage_N + value_N).astype(np.float32)
 
 

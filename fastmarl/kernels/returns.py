@@ -1,4 +1,4 @@
-"""Advantages and discounted returns of trajectories that lie one after the other.
+"""Advantages of trajectories that lie one after the other.
 
 Schulman, Moritz, Levine, Jordan, Abbeel (2016), "High-Dimensional Continuous Control Using Generalized Advantage
 Estimation", equation 16.
@@ -23,7 +23,7 @@ def gae_numpy(reward_N, value_N, last_value_S, length_S, gamma, lambda_, advanta
 
 @njit(cache=True, nogil=True)
 def gae(reward_N, value_N, last_value_S, length_S, gamma, lambda_, advantage_N):
-    """Generalised advantage estimates; computed in float64.
+    """Generalised advantage estimates; computed in float64. With values of 0 and a `lambda_` of 1: discounted returns.
 
     Args:
         reward_N, value_N: float [n], of trajectory after trajectory: of each step, and of the observation acted upon.
@@ -42,32 +42,4 @@ def gae(reward_N, value_N, last_value_S, length_S, gamma, lambda_, advantage_N):
             advantage = delta + gamma * lambda_ * advantage
             advantage_N[i] = advantage
             next_value = value
-        begin += length_S[s]
-
-
-def discount_numpy(reward_N, last_value_S, length_S, gamma, return_N):
-    """Reference for discount(): the sums of the definition, each written out."""
-    end = 0
-    for last_value, length in zip(last_value_S, length_S.tolist(), strict=True):
-        steps = slice(end, end + length)
-        paid = np.append(reward_N[steps].astype(np.float64), last_value)
-        for i in range(length):
-            return_N[end + i] = (gamma ** np.arange(length + 1 - i)) @ paid[i:]
-        end += length
-
-
-@njit(cache=True, nogil=True)
-def discount(reward_N, last_value_S, length_S, gamma, return_N):
-    """Discounted sums of the rewards from each step on, and of the last value; computed in float64.
-
-    Args:
-        reward_N, last_value_S, length_S, gamma: see gae().
-        return_N: float [n], out.
-    """
-    begin = 0
-    for s in range(len(length_S)):
-        total = np.float64(last_value_S[s])
-        for i in range(begin + length_S[s] - 1, begin - 1, -1):
-            total = np.float64(reward_N[i]) + gamma * total
-            return_N[i] = total
         begin += length_S[s]
