@@ -33,9 +33,6 @@ class RowConnectors(Protocol):
     min_lookback_rows: int
 
     @property
-    def recorded_layout(self) -> RowLayout: ...
-
-    @property
     def raw_layout(self) -> RowLayout | None:
         """Of what envs send; None: it is what is recorded."""
 
