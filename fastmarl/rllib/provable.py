@@ -15,8 +15,6 @@ from ray.rllib.connectors.common import (
     NumpyToTensor,
 )
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
-from ray.rllib.env.env_runner import EnvRunner
-from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
 from ray.rllib.utils import force_list
 
@@ -94,8 +92,7 @@ def _of_pipeline(pipeline: Any, kind: Any, pieces: list[type]) -> Iterator[str]:
 
 def _of_subclass(runner: Any, own_class: type) -> Iterator[str]:
     for name in INTERNALS:
-        known = getattr(own_class, name, None) or getattr(RLlibEnvRunner, name, None) or getattr(EnvRunner, name)
-        own = getattr(type(runner), name)
+        known, own = getattr(own_class, name), getattr(type(runner), name)
         # Ray wraps the methods of remote runners.
         if name in vars(runner) or (own is not known and inspect.unwrap(own) is not inspect.unwrap(known)):
             yield f"{type(runner).__name__} overrides {name}()"
