@@ -5,26 +5,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from ray.rllib.callbacks.callbacks import RLlibCallback
-from ray.rllib.connectors import env_to_module, module_to_env
-from ray.rllib.connectors.common import (
-    AddObservationsFromEpisodesToBatch,
-    AddStatesFromEpisodesToBatch,
-    AddTimeDimToBatchAndZeroPad,
-    AgentToModuleMapping,
-    BatchIndividualItems,
-    NumpyToTensor,
-)
+from ray.rllib.connectors import common, env_to_module, module_to_env
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
 from ray.rllib.utils import force_list
 
 ENV_TO_MODULE = [
-    AddObservationsFromEpisodesToBatch,
-    AddTimeDimToBatchAndZeroPad,
-    AddStatesFromEpisodesToBatch,
-    AgentToModuleMapping,
-    BatchIndividualItems,
-    NumpyToTensor,
+    common.AddObservationsFromEpisodesToBatch,
+    common.AddTimeDimToBatchAndZeroPad,
+    common.AddStatesFromEpisodesToBatch,
+    common.AgentToModuleMapping,
+    common.BatchIndividualItems,
+    common.NumpyToTensor,
 ]
 MODULE_TO_ENV = [
     module_to_env.GetActions,
