@@ -13,35 +13,7 @@ from typing import Any
 
 import numpy as np
 from ray.rllib.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME
-from ray.rllib.utils.metrics import (
-    CONNECTOR_PIPELINE_TIMER,
-    CONNECTOR_TIMERS,
-    ENV_STEP_TIMER,
-    ENV_TO_MODULE_CONNECTOR,
-    ENV_TO_MODULE_SUM_EPISODES_LENGTH_IN,
-    ENV_TO_MODULE_SUM_EPISODES_LENGTH_OUT,
-    EPISODE_AGENT_RETURN_MEAN,
-    EPISODE_AGENT_STEPS,
-    EPISODE_DURATION_SEC_MEAN,
-    EPISODE_LEN_MAX,
-    EPISODE_LEN_MEAN,
-    EPISODE_LEN_MIN,
-    EPISODE_MODULE_RETURN_MEAN,
-    EPISODE_RETURN_MAX,
-    EPISODE_RETURN_MEAN,
-    EPISODE_RETURN_MIN,
-    MODULE_TO_ENV_CONNECTOR,
-    NUM_AGENT_STEPS_SAMPLED,
-    NUM_AGENT_STEPS_SAMPLED_LIFETIME,
-    NUM_ENV_STEPS_SAMPLED,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    NUM_EPISODES,
-    NUM_EPISODES_LIFETIME,
-    NUM_MODULE_STEPS_SAMPLED,
-    NUM_MODULE_STEPS_SAMPLED_LIFETIME,
-    RLMODULE_INFERENCE_TIMER,
-    TIMERS,
-)
+from ray.rllib.utils import metrics as keys
 from ray.rllib.utils.metrics.stats import EmaStats, LifetimeSumStats, MaxStats, MeanStats, MinStats, SumStats
 from ray.rllib.utils.metrics.utils import to_snake_case
 
@@ -50,7 +22,14 @@ from fastmarl.rllib.recording.counts import CallCounts, EpisodeNumbers
 
 Path = tuple[str, ...]
 LOST_REWARD = "unattributed_reward"
-COUNTERS = (NUM_ENV_STEPS_SAMPLED, NUM_EPISODES, NUM_AGENT_STEPS_SAMPLED, NUM_MODULE_STEPS_SAMPLED, LOST_REWARD)
+COUNTERS = (
+    keys.NUM_ENV_STEPS_SAMPLED,
+    keys.NUM_EPISODES,
+    keys.NUM_AGENT_STEPS_SAMPLED,
+    keys.NUM_MODULE_STEPS_SAMPLED,
+    LOST_REWARD,
+)
+_timer_name = functools.cache(to_snake_case)  # of a connector piece's class
 
 
 class RunnerMetrics:
@@ -79,25 +58,25 @@ class RunnerMetrics:
         self._log_lengths(counts)
         seconds, runner = counts.seconds, self._runner
         if counts.forwards:
-            self._log_time((RLMODULE_INFERENCE_TIMER,), seconds["forward"], counts.forwards)
-            self._log_connectors(MODULE_TO_ENV_CONNECTOR, runner._module_to_env, seconds["act"], counts.forwards)
+            self._log_time((keys.RLMODULE_INFERENCE_TIMER,), seconds["forward"], counts.forwards)
+            self._log_connectors(keys.MODULE_TO_ENV_CONNECTOR, runner._module_to_env, seconds["act"], counts.forwards)
         if counts.ticks:
-            self._log_time((ENV_STEP_TIMER,), seconds["env_step"], counts.ticks)
+            self._log_time((keys.ENV_STEP_TIMER,), seconds["env_step"], counts.ticks)
             runner._log_env_steps(metric=runner._metrics_num_try_env_step, num_steps=counts.ticks)
         self._log_counters(counts)
         if counts.ticks:
-            self._log_connectors(ENV_TO_MODULE_CONNECTOR, runner._env_to_module, seconds["connect"], counts.ticks)
+            self._log_connectors(keys.ENV_TO_MODULE_CONNECTOR, runner._env_to_module, seconds["connect"], counts.ticks)
         if counts.lost_reward is not None:
             self._stats((LOST_REWARD,), reduce="sum").push(counts.lost_reward)
         if counts.episodes:
-            add_ones(self._stats((NUM_EPISODES,), reduce="sum"), counts.episodes)
-            add_ones(self._stats((NUM_EPISODES_LIFETIME,), reduce="lifetime_sum"), counts.episodes)
+            add_ones(self._stats((keys.NUM_EPISODES,), reduce="sum"), counts.episodes)
+            add_ones(self._stats((keys.NUM_EPISODES_LIFETIME,), reduce="lifetime_sum"), counts.episodes)
 
     def _log_lengths(self, counts: CallCounts) -> None:
         """One value per pass of the env-to-module connectors; the one after a reset sees empty episodes."""
         lengths = [0] * counts.resets + counts.lengths
         if lengths:
-            for name in (ENV_TO_MODULE_SUM_EPISODES_LENGTH_IN, ENV_TO_MODULE_SUM_EPISODES_LENGTH_OUT):
+            for name in (keys.ENV_TO_MODULE_SUM_EPISODES_LENGTH_IN, keys.ENV_TO_MODULE_SUM_EPISODES_LENGTH_OUT):
                 push_all(self._stats((name,)), lengths)
 
     def _log_counters(self, counts: CallCounts) -> None:
@@ -106,13 +85,13 @@ class RunnerMetrics:
             add_ones(self._stats((NUM_ENV_STEP_FAILURES_LIFETIME,), reduce="lifetime_sum"), counts.step_failures)
         if counts.env_steps:
             runner._log_env_steps(metric=runner._metrics_num_env_steps_sampled, num_steps=counts.env_steps)
-            add_ones(self._stats((NUM_ENV_STEPS_SAMPLED,), reduce="sum"), counts.env_steps)
-            lifetime = self._stats((NUM_ENV_STEPS_SAMPLED_LIFETIME,), reduce="lifetime_sum", with_throughput=True)
+            add_ones(self._stats((keys.NUM_ENV_STEPS_SAMPLED,), reduce="sum"), counts.env_steps)
+            lifetime = self._stats((keys.NUM_ENV_STEPS_SAMPLED_LIFETIME,), reduce="lifetime_sum", with_throughput=True)
             add_ones(lifetime, counts.env_steps)
-        self._log_observations(NUM_AGENT_STEPS_SAMPLED, "sum", counts.agent_observations)
-        self._log_observations(NUM_AGENT_STEPS_SAMPLED_LIFETIME, "lifetime_sum", counts.agent_observations)
-        self._log_observations(NUM_MODULE_STEPS_SAMPLED, "sum", counts.module_observations)
-        self._log_observations(NUM_MODULE_STEPS_SAMPLED_LIFETIME, "lifetime_sum", counts.module_observations)
+        self._log_observations(keys.NUM_AGENT_STEPS_SAMPLED, "sum", counts.agent_observations)
+        self._log_observations(keys.NUM_AGENT_STEPS_SAMPLED_LIFETIME, "lifetime_sum", counts.agent_observations)
+        self._log_observations(keys.NUM_MODULE_STEPS_SAMPLED, "sum", counts.module_observations)
+        self._log_observations(keys.NUM_MODULE_STEPS_SAMPLED_LIFETIME, "lifetime_sum", counts.module_observations)
 
     def _log_observations(self, name: str, reduce: str, counts: dict[Any, int]) -> None:
         """Add to `name/<id>`. There may be hundreds of ids: they are looked up without a walk down the tree each."""
@@ -124,9 +103,9 @@ class RunnerMetrics:
 
     def _log_connectors(self, prefix: str, pipeline: Any, seconds: float, n: int) -> None:
         """The time of a stage stands for that of its pipeline; the pipeline's pieces have not run and took no time."""
-        self._log_time((prefix, CONNECTOR_PIPELINE_TIMER), seconds, n)
+        self._log_time((prefix, keys.CONNECTOR_PIPELINE_TIMER), seconds, n)
         for piece in pipeline.connectors:
-            self._log_time((prefix, TIMERS, CONNECTOR_TIMERS, _timer_name(type(piece).__name__)), 0.0, n)
+            self._log_time((prefix, keys.TIMERS, keys.CONNECTOR_TIMERS, _timer_name(type(piece).__name__)), 0.0, n)
 
     def _log_time(self, path: Path, seconds: float, n: int) -> None:
         """A total of `n` measurements of which we do not know the single ones."""
@@ -142,16 +121,16 @@ class RunnerMetrics:
         window = max(1, math.ceil(config.metrics_num_episodes_for_smoothing / (config.num_env_runners or 1)))
         lengths = [episode.length for episode in episodes]
         returns = [episode.episode_return for episode in episodes]
-        self._log_by_id(EPISODE_AGENT_RETURN_MEAN, (episode.agent_returns for episode in episodes), window)
-        self._log_by_id(EPISODE_AGENT_STEPS, (episode.agent_steps for episode in episodes), window)
-        self._log_window(EPISODE_DURATION_SEC_MEAN, "mean", [episode.duration_s for episode in episodes], window)
-        self._log_window(EPISODE_LEN_MEAN, "mean", lengths, window)
-        self._log_window(EPISODE_RETURN_MEAN, "mean", returns, window)
-        self._log_by_id(EPISODE_MODULE_RETURN_MEAN, (episode.module_returns for episode in episodes), window)
-        self._log_window(EPISODE_LEN_MIN, "min", lengths, window)
-        self._log_window(EPISODE_RETURN_MIN, "min", returns, window)
-        self._log_window(EPISODE_LEN_MAX, "max", lengths, window)
-        self._log_window(EPISODE_RETURN_MAX, "max", returns, window)
+        self._log_by_id(keys.EPISODE_AGENT_RETURN_MEAN, (episode.agent_returns for episode in episodes), window)
+        self._log_by_id(keys.EPISODE_AGENT_STEPS, (episode.agent_steps for episode in episodes), window)
+        self._log_window(keys.EPISODE_DURATION_SEC_MEAN, "mean", [episode.duration_s for episode in episodes], window)
+        self._log_window(keys.EPISODE_LEN_MEAN, "mean", lengths, window)
+        self._log_window(keys.EPISODE_RETURN_MEAN, "mean", returns, window)
+        self._log_by_id(keys.EPISODE_MODULE_RETURN_MEAN, (episode.module_returns for episode in episodes), window)
+        self._log_window(keys.EPISODE_LEN_MIN, "min", lengths, window)
+        self._log_window(keys.EPISODE_RETURN_MIN, "min", returns, window)
+        self._log_window(keys.EPISODE_LEN_MAX, "max", lengths, window)
+        self._log_window(keys.EPISODE_RETURN_MAX, "max", returns, window)
 
     def _log_by_id(self, name: str, numbers: Iterable[dict[str, Any]], window: int) -> None:
         """Log each id's numbers under `name/<id>`."""
@@ -184,11 +163,6 @@ class RunnerMetrics:
             if node is None:
                 return logger.log_time(path, **options)  # makes one and measures nothing
         return node
-
-
-@functools.cache
-def _timer_name(class_name: str) -> str:
-    return to_snake_case(class_name)
 
 
 def distinct_names(envs: list[Any]) -> dict[Hashable, str]:
