@@ -115,7 +115,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         try:
             self._calls.run("sample()", fast.sample, {"kept": self._kept, **arguments})
         finally:
-            self._bulk_metrics.log_call(fast.counts)
+            self._bulk_metrics.log_call(fast.core.counts)
         self._is_whole = True
 
     def _choose_path(self, resets: bool, explore: bool) -> None:
@@ -127,7 +127,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         if self._fast is None and not resets:
             return
         reasons = slow_path_reasons(self, MultiAgentEnvRunner)
-        changes = [] if self._fast is None else self._fast.changes()
+        changes = [] if self._fast is None else self._fast.core.changes()
         if not resets:
             reasons += changes
         if reasons and reasons != self.slow_path_reasons:
@@ -150,7 +150,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     def inference_backends(self) -> dict[str, str]:
         """What runs each module: "lean" (compiled code), or "torch" and the reason why. Empty before anything ran."""
         if self._fast is not None:
-            return self._fast.inference_backends
+            return self._fast.core.inference.backends
         if not self.slow_path_reasons or self.module is None:
             return {}
         return dict.fromkeys(self.module.keys(), "torch: RLlib's own loop samples")

@@ -31,17 +31,17 @@ class FastSampler:
         draws: see Core.
 
     Attributes:
-        counts: of the last call.
+        core: the parts that sampling works with; its counts are those of the last call.
     """
 
     def __init__(self, runner: Any, finished: list[list[ChunkNumbers]], draws: np.random.Generator | None):
         self._runner = runner
-        self._core = Core(runner, draws)
-        self._acting = Acting(self._core)
+        self.core = Core(runner, draws)
+        self._acting = Acting(self.core)
         spaces = _spaces_of(runner.env.envs)
-        self._builder = Builder(self._core.store, spaces, runner.episode_class, runner.fixes)
-        self._mapping = PolicyMapping(self._core, self._builder)
-        self._recording = Recording(self._core, self._mapping)
+        self._builder = Builder(self.core.store, spaces, runner.episode_class, runner.fixes)
+        self._mapping = PolicyMapping(self.core, self._builder)
+        self._recording = Recording(self.core, self._mapping)
         self._stepped_at = 0.0  # when the envs had stepped last
         self._autoreset = [False] * runner.num_envs  # envs whose episode is over: reset instead of stepped
         self._idle: set[int] = set()  # envs that have delivered their episodes of this call (59)
@@ -50,24 +50,9 @@ class FastSampler:
         self._finished: list[Chunk] = []
         self._finished_numbers = finished
 
-    @property
-    def counts(self) -> CallCounts:
-        return self._core.counts
-
-    @property
-    def inference_backends(self) -> dict[str, str]:
-        """What runs each module: "lean", or "torch" and the reason why."""
-        return self._core.inference.backends
-
-    # Between calls.
-
-    def changes(self) -> list[str]:
-        """What of the runner is no longer what this object was made for, a sentence part each."""
-        return self._core.changes()
-
     def hand_over(self, explore: bool) -> None:
         """Leave the running episodes to RLlib's own loop."""
-        hand_over(self._core, self._builder, self._autoreset, self._pieces, explore)
+        hand_over(self.core, self._builder, self._autoreset, self._pieces, explore)
 
     # Sampling.
 
@@ -85,24 +70,24 @@ class FastSampler:
         is, and this can't sample again."""
         runner = self._runner
         self._pieces = list(runner._env_to_module.connectors)
-        self._core.counts = CallCounts()
+        self.core.counts = CallCounts()
         self._env_ts = self._agent_ts = 0  # of the call; what is lost with a failed env does not count
         self._counts_env_steps = runner.config.count_steps_by == "env_steps"
         self._n_runners = runner.config.num_env_runners or 1
         self._env_ts_before = runner.num_env_steps_sampled_lifetime // self._n_runners
         try:
-            self._core.refresh()
-            self._core.store.begin_call(num_timesteps, of_agents=not self._counts_env_steps)
+            self.core.refresh()
+            self.core.store.begin_call(num_timesteps, of_agents=not self._counts_env_steps)
             if force_reset or num_episodes is not None or runner._needs_initial_reset:
                 self._reset_all(num_episodes)
             if num_episodes is not None:
                 runner._needs_initial_reset = True
-            self._core.store.use_weights(runner._weights_seq_no)
-            for record in self._core.running():
+            self.core.store.use_weights(runner._weights_seq_no)
+            for record in self.core.running():
                 record.started_at = time.perf_counter()
             while not self._reached(num_timesteps, num_episodes):
                 self._tick(explore, random_actions, num_episodes)
-            self._core.store.stamp(runner._weights_seq_no)
+            self.core.store.stamp(runner._weights_seq_no)
             running = self._end_chunks() if num_episodes is None else []
             self._builder.find_hanging()
             kept += self._builder.build([*self._finished, *running])
@@ -111,8 +96,8 @@ class FastSampler:
             self._keep_finished(kept)
             raise
         finally:
-            self._core.counts.lost_reward = self._core.table.unattributed_reward or None
-            self._core.table.unattributed_reward = 0.0
+            self.core.counts.lost_reward = self.core.table.unattributed_reward or None
+            self.core.table.unattributed_reward = 0.0
         self._end_call(running, cut=num_episodes is None)
 
     def _reached(self, num_timesteps: int | None, num_episodes: int | None) -> bool:
@@ -122,32 +107,28 @@ class FastSampler:
 
     def _tick(self, explore: bool, random_actions: bool, num_episodes: int | None) -> None:
         """Agents act, envs step, steps are recorded, episodes end."""
-        acting, counts = self._acting, self._core.counts
-        actions = acting.act_at_random() if random_actions else acting.act(explore, self._global_step())
-        if self._core.counts_actions:
-            self._agent_ts += self._core.count_actions(actions)
-        self._core.store.advance()
+        acting, counts = self._acting, self.core.counts
+        t = (self._env_ts_before + self._env_ts) * self._n_runners  # of all runners, as RLlib estimates it
+        actions = acting.act_at_random() if random_actions else acting.act(explore, t)
+        if self.core.counts_actions:
+            self._agent_ts += self.core.count_actions(actions)
+        self.core.store.advance()
         if done := self._step_envs(actions):
             self._end_episodes(done, num_episodes)
         counts.ticks += 1
         counts.lengths.append(self._under_way)
 
-    def _global_step(self) -> int:
-        """Env steps of all runners, as RLlib estimates them for exploration schedules."""
-        return (self._env_ts_before + self._env_ts) * self._n_runners
-
     # Envs.
 
     def _reset_all(self, num_episodes: int | None) -> None:
         """Drop all running episodes, and reset all envs."""
-        runner, core = self._runner, self._core
+        runner, core = self._runner, self.core
         seed = runner._seed if runner._needs_initial_reset else None
         observations, infos = runner._try_env_reset(seed=seed, options=None)
         core.counts.resets += 1
         self._forget_earlier_chunks()
-        for record in core.table.records:
-            if record is not None:
-                core.store.drop_episode(record.env_index)
+        for env_index in range(runner.num_envs):
+            core.store.drop_episode(env_index)
         core.store.renew()
         self._idle.clear()
         if num_episodes is not None and "59" in runner.fixes:
@@ -170,7 +151,7 @@ class FastSampler:
 
     def _step_envs(self, actions: list[dict]) -> list[int]:
         """Step all envs, or reset them, and record what they return. Returns the envs whose episodes are over."""
-        core, resets, began = self._core, self._autoreset, time.perf_counter()
+        core, resets, began = self.core, self._autoreset, time.perf_counter()
         results, over = step_envs(self._runner.env.envs, actions, resets, self._idle, self._restart)
         stepped = time.perf_counter()
         core.counts.seconds["env_step"] += stepped - began
@@ -185,7 +166,7 @@ class FastSampler:
         return done
 
     def _restart(self, env_index: int, error: Exception) -> None:
-        self._core.counts.step_failures += 1
+        self.core.counts.step_failures += 1
         self._runner.restart_env(env_index, error)
 
     def take_reset(self, env_index: int, record: RLlibRecord, was_reset: bool, result: tuple) -> tuple | None:
@@ -198,7 +179,7 @@ class FastSampler:
 
     def begin_anew(self, env_index: int) -> None:
         """The env failed and was made anew: its episode is dropped, the others go on."""
-        core, env = self._core, self._core.table.envs[env_index]
+        core, env = self.core, self.core.table.envs[env_index]
         record = core.record_of(env_index)
         core.count(record)
         lost = env.env_t - record.env_t_started
@@ -216,15 +197,15 @@ class FastSampler:
     # Episodes end.
 
     def _open_record(self, env_index: int) -> None:
-        self._core.store.open_record(env_index, self._runner.config.policy_mapping_fn)
+        self.core.store.open_record(env_index, self._runner.config.policy_mapping_fn)
 
     def _end_episodes(self, done: list[int], num_episodes: int | None) -> None:
         for env_index in done:
-            record = self._core.record_of(env_index)
+            record = self.core.record_of(env_index)
             self._finished.append(self._chunk(record))
             self._under_way -= self._finished[-1].length
-            self._core.counts.episodes += 1
-            self._core.store.close_record(env_index)
+            self.core.counts.episodes += 1
+            self.core.store.close_record(env_index)
             self._open_record(env_index)
             if num_episodes is not None and len(self._finished) >= num_episodes:
                 return
@@ -234,14 +215,14 @@ class FastSampler:
                 self._n_wanted = max(self._n_wanted - 1, 0)
 
     def _chunk(self, record: RLlibRecord) -> Chunk:
-        self._core.count(record)
-        env = self._core.table.envs[record.env_index]
+        self.core.count(record)
+        env = self.core.table.envs[record.env_index]
         record.infos = env.infos
         return Chunk(record, env.env_t)
 
     def _end_chunks(self) -> list[Chunk]:
         """Those of the running episodes."""
-        running, envs = self._core.running(), self._core.table.envs
+        running, envs = self.core.running(), self.core.table.envs
         for record in running:
             record.last_step_at = self._stepped_at
         return [self._chunk(record) for record in running if envs[record.env_index].env_t > record.env_t_started]
@@ -258,7 +239,7 @@ class FastSampler:
 
     def _end_call(self, chunks: list[Chunk], *, cut: bool) -> None:
         """Prepare the next call, after these chunks of running episodes."""
-        core = self._core
+        core = self.core
         for chunk in chunks:
             chunk.record.earlier.append(chunk.numbers)
         for record in core.running():
@@ -272,7 +253,7 @@ class FastSampler:
 
     def _cut(self, record: RLlibRecord) -> None:
         """RLlib makes the next chunk of an episode from its lookback window."""
-        core, builder, config = self._core, self._builder, self._runner.config
+        core, builder, config = self.core, self._builder, self._runner.config
         if record.awaits_reset:
             return
         window = Window(core.store, record, config.episode_lookback_horizon, builder.hanging)
@@ -285,7 +266,7 @@ class FastSampler:
 
     def _keep_finished(self, kept: list[Any]) -> None:
         """The call has failed: what had finished is returned by the next one."""
-        core = self._core
+        core = self.core
         core.inference.leave_modes()
         core.store.stamp(self._runner._weights_seq_no)
         self._builder.hanging.clear()
