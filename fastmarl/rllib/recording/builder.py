@@ -4,6 +4,7 @@ What is gathered shares no memory with the store. Observations, the most by far,
 at: until then their block stays leased.
 """
 
+from collections import defaultdict
 from collections.abc import Hashable
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ class Chunk:
 
     record: RLlibRecord
     env_t: int
+    infos: list[tuple[int, int, Any]]
+    """(env step, lane, info)"""
     is_running: bool = False
     """Whether it is looked at in its midst, and goes on."""
     numbers: ChunkNumbers = field(init=False)
@@ -115,8 +118,7 @@ class Builder:
         """The episode's chunk up to now, in lists, as RLlib's loop has it. Agents that have just acted seem to wait."""
         self.find_hanging()
         env = self._store.table.envs[record.env_index]
-        record.infos = env.infos
-        (episode,) = self.build([Chunk(record, env.env_t, is_running=True)])
+        (episode,) = self.build([Chunk(record, env.env_t, env.infos, is_running=True)])
         episode.agent_to_module_mapping_fn = mapping_fn
         episode._custom_data = record.custom_data
         turn_into_lists(episode)
@@ -224,12 +226,14 @@ class Builder:
             map_order=[*record.map_order, *(a for a in agents if a not in record.carried)] if record.map_order else [],
         )
         numbers = ChunkNumbers(chunk.length, clock[1] - clock[0], [])
-        infos = _infos_by_lane(record)
+        infos: defaultdict[int, dict[int, Any]] = defaultdict(dict)  # lane -> env step -> info
+        for env_t, lane, info in chunk.infos:
+            infos[lane][env_t] = info
         now = self._store.scatter.lanes_now(list(record.lane_of.values())).tolist()
         for (agent_id, lane), lane_now in zip(record.lane_of.items(), now, strict=True):
             extent = extents[lane]
             n_steps = extent.steps[1] - extent.steps[0]
-            agent = self._agent_meta(chunk, agent_id, lane, lane_now, extent, infos.get(lane) if infos else None)
+            agent = self._agent_meta(chunk, agent_id, lane, lane_now, extent, infos.get(lane))
             meta.agents.append(agent)
             if agent_id in record.carried or n_steps:
                 meta.agent_t_started[agent_id] = agent.t_started
@@ -321,14 +325,6 @@ def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, order: list[
     for agent_id, (_, times) in ended.items():
         times.data += [episode.SKIP_ENV_TS_TAG] * len(episode)
         episode.env_t_to_agent_t[agent_id] = times
-
-
-def _infos_by_lane(record: RLlibRecord) -> dict[int, dict[int, Any]]:
-    """Lane -> env step -> info."""
-    found: dict[int, dict[int, Any]] = {}
-    for env_t, lane, info in record.infos:
-        found.setdefault(lane, {})[env_t] = info
-    return found
 
 
 def _odd_rewards(

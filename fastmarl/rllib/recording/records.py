@@ -41,7 +41,6 @@ class RLlibRecord(EpisodeRecord):
         self.joined: list[Hashable] = []  # agents without a lane as yet
         self.map_order: list[Hashable] = []  # the agents carried over, in the order of RLlib's time maps
         self.carried: set[Hashable] = set()  # agents of the chunk before that go on in this one
-        self.infos: list[tuple[int, int, Any]] = []  # (env step, lane, info), set when the chunk ends
         self._agent_episode_ids: dict[Hashable, str] = {}
         self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated) as the env gave them
         self.unseen: set[int] = set()  # lanes that ended without an observation

@@ -217,8 +217,7 @@ class FastSampler:
     def _chunk(self, record: RLlibRecord) -> Chunk:
         self.core.count(record)
         env = self.core.table.envs[record.env_index]
-        record.infos = env.infos
-        return Chunk(record, env.env_t)
+        return Chunk(record, env.env_t, env.infos)
 
     def _end_chunks(self) -> list[Chunk]:
         """Those of the running episodes."""
