@@ -296,23 +296,17 @@ class Builder:
         self.hanging = set(live[table.row_L[live] < acting_from[table.module_L[live]]].tolist())
 
     def _hanging_outputs(self, lane: int) -> tuple[Any, dict[str, Any] | None, Any]:
-        block, row = self._last_row(lane)
+        """A waiting agent's action, what its module said beside it, and what it has been paid so far."""
+        module, row = int(self._store.table.module_L[lane]), int(self._store.table.row_L[lane])
+        block = self._store.blocks[module]
         outputs = dict(block.acted_with(row))
         seq_no = outputs.pop(Columns.WEIGHTS_SEQ_NO, None)
         actions, extras = nested_outputs(outputs, seq_no)
-        acted_before = row < self._store.first_action[self._store.table.module_L[lane]]
-        # Where there are none, RLlib has an empty dict after a cut, and None before.
-        return actions, extras or ({} if acted_before else None), self._hanging_reward(lane)
-
-    def _hanging_reward(self, lane: int) -> Any:
-        """What a waiting agent has been paid so far."""
-        block, row = self._last_row(lane)
+        acted_before = row < self._store.first_action[module]
         kind = int(block.kind_R[row])
-        return block.others[row][0] if kind == OTHER else as_object(float(block.reward_R[row]), kind)
-
-    def _last_row(self, lane: int) -> tuple[RLlibBlock, int]:
-        table = self._store.table
-        return self._store.blocks[table.module_L[lane]], int(table.row_L[lane])
+        reward = block.others[row][0] if kind == OTHER else as_object(float(block.reward_R[row]), kind)
+        # Where there are no other outputs, RLlib has an empty dict after a cut, and None before.
+        return actions, extras or ({} if acted_before else None), reward
 
 
 def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, order: list[Hashable]) -> None:
