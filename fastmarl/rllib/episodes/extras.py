@@ -66,15 +66,15 @@ def uniform(agent_episode: SingleAgentEpisode, other: SingleAgentEpisode) -> Sin
 
 def stand_in(key: str, like: Any) -> Any:
     """What a step without this output has: NaN or 0; for a recurrent state the one before, as no module changed it."""
-    return like if key == Columns.STATE_OUT else tree.map_structure(_blank, like)
+    return like if key == Columns.STATE_OUT else tree.map_structure(blank, like)
 
 
 def blank_column(key: str, like: Any, n: int, lookback: int, as_arrays: bool) -> InfiniteLookbackBuffer:
     """A column of n stand-ins for steps that came before the first output; recurrent states began with zeros."""
-    blank = tree.map_structure(np.zeros_like if key == Columns.STATE_OUT else _blank, like)
-    data: Any = [blank] * n
+    item = tree.map_structure(np.zeros_like if key == Columns.STATE_OUT else blank, like)
+    data: Any = [item] * n
     if as_arrays:
-        data = tree.map_structure(lambda leaf: np.repeat(np.asarray(leaf)[None], n, axis=0), blank)
+        data = tree.map_structure(lambda leaf: np.repeat(np.asarray(leaf)[None], n, axis=0), item)
     column = InfiniteLookbackBuffer(data)
     column.lookback = lookback
     return column
@@ -88,7 +88,7 @@ def same_rank(column: InfiniteLookbackBuffer, value: Any) -> Any:
     if rank is None or column_rank is None:
         return value
     _lower(column, rank)
-    return _summed(value, column_rank) if rank > column_rank else value
+    return summed(value, column_rank) if rank > column_rank else value
 
 
 def _lower(column: InfiniteLookbackBuffer, rank: int | None) -> None:
@@ -97,12 +97,12 @@ def _lower(column: InfiniteLookbackBuffer, rank: int | None) -> None:
     if rank is None or column_rank is None or column_rank <= rank:
         return
     if column.finalized:
-        column.data = _summed(column.data, rank + 1)
+        column.data = summed(column.data, rank + 1)
     else:
-        column.data = [_summed(item, rank) for item in column.data]
+        column.data = [summed(item, rank) for item in column.data]
 
 
-def _summed(value: Any, rank: int) -> Any:
+def summed(value: Any, rank: int) -> Any:
     """`value` in its own dtype, summed up to `rank` axes: log-probabilities of parts make that of the whole."""
     array = np.asarray(value)
     return array.sum(axis=tuple(range(rank, array.ndim)), dtype=array.dtype)
@@ -113,10 +113,10 @@ def _rank(value: Any) -> int | None:
     return None if isinstance(value, dict | tuple | list) else np.ndim(value)
 
 
-def _blank(value: Any) -> Any:
+def blank(value: Any) -> Any:
     """NaN for floats and 0 for others, with the dtype and shape of `value`."""
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
         return value
-    blank = np.full(array.shape, np.nan if array.dtype.kind in "fc" else 0, array.dtype)
-    return blank if isinstance(value, np.ndarray) else blank[()]
+    filled = np.full(array.shape, np.nan if array.dtype.kind in "fc" else 0, array.dtype)
+    return filled if isinstance(value, np.ndarray) else filled[()]

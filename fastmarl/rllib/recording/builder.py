@@ -22,6 +22,7 @@ from fastmarl.kernels.accumulate import sum_spans
 from fastmarl.native import _store
 from fastmarl.native._rllib_scatter import as_object
 from fastmarl.record.block import Key
+from fastmarl.rllib.episodes.extras import blank, summed
 from fastmarl.rllib.episodes.sample_block import (
     AgentMeta,
     ChunkMeta,
@@ -362,18 +363,7 @@ def _carried_on(values: list[Any]) -> list[Any]:
 def _mixed_column(values: list[Any]) -> np.ndarray:
     """As RLlib would batch them; where a step lacks the column: NaN, or 0 for ints."""
     present = [value for value in values if value is not None]
-    shape = min((np.shape(value) for value in present), key=len)
-    filled = []
-    for value in values:
-        if value is None:
-            value = _blank_like(present[0])
-        if np.shape(value) != shape:  # RLlib's deterministic log-probabilities have one for each part of the action
-            value = np.sum(value, axis=tuple(range(len(shape), np.ndim(value))), dtype=np.asarray(value).dtype)
-        filled.append(value)
-    return batch_of(filled)
-
-
-def _blank_like(value: Any) -> Any:
-    array = np.asarray(value)
-    blank = np.full(array.shape, np.nan if array.dtype.kind == "f" else 0, array.dtype)
-    return blank if isinstance(value, np.ndarray) else blank[()]
+    filled = [blank(present[0]) if value is None else value for value in values]
+    rank = min(map(np.ndim, present))
+    # RLlib's deterministic log-probabilities have one for each part of the action.
+    return batch_of([summed(value, rank) if np.ndim(value) > rank else value for value in filled])
