@@ -24,13 +24,12 @@ def completed(agent_episode: SingleAgentEpisode, extras: dict[str, Any] | None) 
     if not extras and not columns:
         return extras
     extras = dict(extras or {})
-    n_steps, lookback = agent_episode.actions.len_incl_lookback(), agent_episode.actions.lookback
     for key, column in columns.items():
         if key not in extras and column.len_incl_lookback():
             extras[key] = stand_in(key, column.get(-1))
     for key, value in extras.items():
-        if key not in columns and n_steps:
-            columns[key] = blank_column(key, value, n_steps, lookback, agent_episode.is_numpy)
+        if key not in columns and agent_episode.actions.len_incl_lookback():
+            columns[key] = blank_column(key, value, agent_episode)
         if key in columns:
             extras[key] = same_rank(columns[key], value)
     return extras
@@ -41,23 +40,17 @@ def uniform(agent_episode: SingleAgentEpisode, other: SingleAgentEpisode) -> Sin
     ours, theirs = agent_episode.extra_model_outputs, dict(other.extra_model_outputs)
     for key, column in theirs.items():
         if key not in ours and column.len_incl_lookback():
-            n_steps = agent_episode.actions.len_incl_lookback()
-            ours[key] = blank_column(
-                key, column.get(-1), n_steps, agent_episode.actions.lookback, agent_episode.is_numpy
-            )
+            ours[key] = blank_column(key, column.get(-1), agent_episode)
     for key, column in ours.items():
         if not len(other) or not column.len_incl_lookback():
             continue
         if key not in theirs:
-            n_steps, lookback = other.actions.len_incl_lookback(), other.actions.lookback
-            theirs[key] = blank_column(key, column.get(-1), n_steps, lookback, other.is_numpy)
+            theirs[key] = blank_column(key, column.get(-1), other)
         elif _rank(theirs[key].get(-1)) != _rank(column.get(-1)):
             theirs[key] = copy.copy(theirs[key])
             same_rank(theirs[key], same_rank(column, theirs[key].get(-1)))
             _lower(column, _rank(theirs[key].get(-1)))
-    if theirs.keys() == other.extra_model_outputs.keys() and all(
-        theirs[key] is column for key, column in other.extra_model_outputs.items()
-    ):
+    if all(column is other.extra_model_outputs.get(key) for key, column in theirs.items()):
         return other
     other = copy.copy(other)
     other.extra_model_outputs = theirs
@@ -69,14 +62,15 @@ def stand_in(key: str, like: Any) -> Any:
     return like if key == Columns.STATE_OUT else tree.map_structure(blank, like)
 
 
-def blank_column(key: str, like: Any, n: int, lookback: int, as_arrays: bool) -> InfiniteLookbackBuffer:
-    """A column of n stand-ins for steps that came before the first output; recurrent states began with zeros."""
+def blank_column(key: str, like: Any, agent_episode: SingleAgentEpisode) -> InfiniteLookbackBuffer:
+    """A column of stand-ins for steps that came before the first output; recurrent states began with zeros."""
+    n = agent_episode.actions.len_incl_lookback()
     item = tree.map_structure(np.zeros_like if key == Columns.STATE_OUT else blank, like)
     data: Any = [item] * n
-    if as_arrays:
+    if agent_episode.is_numpy:
         data = tree.map_structure(lambda leaf: np.repeat(np.asarray(leaf)[None], n, axis=0), item)
     column = InfiniteLookbackBuffer(data)
-    column.lookback = lookback
+    column.lookback = agent_episode.actions.lookback
     return column
 
 
