@@ -5,6 +5,7 @@ those of docs/differences.md, which tells what RLlib does in each case.
 """
 
 import copy
+import time
 from collections.abc import Collection, Hashable
 from functools import cache
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from fastmarl.rllib.episodes import chunks, shipping
 from fastmarl.rllib.episodes.in_the_making import is_set
 from fastmarl.rllib.episodes.sample_block import SampleBlock
 from fastmarl.rllib.episodes.slices import slice_of
-from fastmarl.rllib.episodes.steps import COMMON, Step, keep_common_info, private_info, private_infos, resume_clock
+from fastmarl.rllib.episodes.steps import COMMON, Step, keep_common_info, private_info, private_infos
 from fastmarl.rllib.episodes.times import prepare_for_replay
 
 EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # what an episode class can correct on request
@@ -80,7 +81,8 @@ class MultiAgentEpisode(RLlibEpisode):
 
     def resume_clock(self) -> None:
         """Say that sampling goes on with this chunk now; without it RLlib's clock starts with its first step (43)."""
-        resume_clock(self)
+        if self.env_t_started and self._last_step_time is None:
+            self._start_time = time.perf_counter()  # type: ignore[misc]  # it is a slot of RLlib's class
 
     def to_numpy(self) -> "MultiAgentEpisode":
         # RLlib's runner asks this of all finished episodes in each env step (11).

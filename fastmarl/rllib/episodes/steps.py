@@ -1,7 +1,5 @@
 """One env step of an RLlib episode: adapts arguments to RLlib, then repairs the recorded episode."""
 
-import copy
-import time
 from collections.abc import Hashable
 from typing import Any
 
@@ -9,6 +7,7 @@ import numpy as np
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from ray.rllib.utils.spaces.space_utils import unbatch
 
+from fastmarl.native._rllib_scatter import kept
 from fastmarl.rllib.episodes.extras import completed
 
 Episode = Any  # RLlib's MultiAgentEpisode and SingleAgentEpisode: their annotations are narrower than what they hold
@@ -26,15 +25,8 @@ def private_infos(infos: dict[Hashable, Any] | None) -> dict[Hashable, Any] | No
 def private_info(info: Any) -> Any:
     """A copy as deep as its values allow: a handle that can't be copied is kept."""
     if type(info) is dict:
-        return {key: value if type(value) in IMMUTABLE else _copied(value) for key, value in info.items()}
-    return _copied(info)
-
-
-def _copied(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # whatever an object of the env's may raise
-        return value
+        return {key: value if type(value) in IMMUTABLE else kept(value) for key, value in info.items()}
+    return kept(info)
 
 
 def turn_into_lists(episode: Episode) -> None:
@@ -203,12 +195,6 @@ class Step:
 def keep_common_info(episode: Episode, info: Any) -> None:
     """Note what the env says about this env step to nobody in particular."""
     episode.custom_data.setdefault(COMMON, {})[episode.env_t] = info
-
-
-def resume_clock(episode: Episode) -> None:
-    """Sampling goes on now, with a chunk that has no steps as yet: its duration counts from here."""
-    if episode.env_t_started and episode._last_step_time is None:
-        episode._start_time = time.perf_counter()
 
 
 def _add_to_last(agent_episode: AgentEpisode, reward: Any) -> None:
