@@ -97,21 +97,14 @@ def aligned_view(episode: Episode) -> Episode:
     """
     lookback = episode._len_lookback_buffers
     n = len(episode) + lookback + 1
-    if all(
-        (len(agent_episode) or not agent_episode.is_done) and len(times.data) == n and times.lookback == lookback
-        for agent_episode, times in (
-            (agent_episode, episode.env_t_to_agent_t[a]) for a, agent_episode in episode.agent_episodes.items()
-        )
-    ):
+    agent_episodes = {a: each for a, each in episode.agent_episodes.items() if len(each) or not each.is_done}
+    buffers = [episode.env_t_to_agent_t[agent] for agent in agent_episodes]
+    are_aligned = all(times.lookback == lookback and len(times.data) == n for times in buffers)
+    if are_aligned and len(agent_episodes) == len(episode.agent_episodes):
         return episode
     view = as_kind(type(episode), episode)
-    view.env_t_to_agent_t = {}
-    view.agent_episodes = {
-        a: agent_episode
-        for a, agent_episode in episode.agent_episodes.items()
-        if len(agent_episode) or not agent_episode.is_done
-    }
-    set_times(view, {agent: agent_times(episode, agent) for agent in view.agent_episodes})
+    view.agent_episodes, view.env_t_to_agent_t = agent_episodes, {}
+    set_times(view, {agent: agent_times(episode, agent) for agent in agent_episodes})
     return view
 
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 import tree  # type: ignore[import-untyped]
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
-from fastmarl.rllib.episodes.chunks import HANGING, agent_times, last_place
+from fastmarl.rllib.episodes.chunks import HANGING, agent_times, last_place, set_times
 from fastmarl.rllib.episodes.steps import SKIPPED, AgentEpisode, Episode
 
 
@@ -67,9 +67,7 @@ class _AgentSlice:
             return
         piece.agent_episodes[self._agent] = self._sliced()
         piece.agent_t_started[self._agent] = self._first
-        buffer = InfiniteLookbackBuffer(self._times)
-        buffer.lookback = piece._len_lookback_buffers
-        piece.env_t_to_agent_t[self._agent] = buffer
+        set_times(piece, {self._agent: self._times})
         if self._place < self._end and not self._ends():
             self._hang(piece)
 
@@ -81,11 +79,8 @@ class _AgentSlice:
         return self._agent_episode.is_done and self._last == self._agent_episode.t
 
     def _sliced(self) -> AgentEpisode:
-        agent_episode, begin, end = (
-            copy.copy(self._agent_episode),
-            self._row(self._first) - self._lookback,
-            self._row(self._last),
-        )
+        agent_episode = copy.copy(self._agent_episode)
+        begin, end = self._row(self._first) - self._lookback, self._row(self._last)
         agent_episode.t_started, agent_episode.t = self._first, self._last
         if not self._ends():
             agent_episode.is_terminated = agent_episode.is_truncated = False

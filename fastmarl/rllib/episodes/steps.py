@@ -33,11 +33,8 @@ def turn_into_lists(episode: Episode) -> None:
     """Have the agents' data in lists of single items again, as while an episode is recorded."""
     for agent_episode in episode.agent_episodes.values():
         if not len(agent_episode.rewards.data):
-            agent_episode.actions.data, agent_episode.actions.finalized, agent_episode.extra_model_outputs = (
-                [],
-                False,
-                {},
-            )
+            agent_episode.actions.data, agent_episode.actions.finalized = [], False
+            agent_episode.extra_model_outputs = {}
         for buffer in (
             agent_episode.observations,
             agent_episode.actions,
@@ -130,10 +127,8 @@ class Step:
     def _end_unobserved(self, agent: Hashable, agent_episode: AgentEpisode) -> None:
         """An agent that awaits its next observation may be ended without one: its last one stands in."""
         if agent_episode._last_added_observation is None:
-            agent_episode._last_added_observation, agent_episode._last_added_infos = (
-                agent_episode.get_observations(-1),
-                agent_episode.get_infos(-1),
-            )
+            agent_episode._last_added_observation = agent_episode.get_observations(-1)
+            agent_episode._last_added_infos = agent_episode.get_infos(-1)
         if self.truncateds.get(agent) or self.truncateds.get("__all__"):
             self.observations[agent] = agent_episode._last_added_observation
             self.infos[agent] = agent_episode._last_added_infos
