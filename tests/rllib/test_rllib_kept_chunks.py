@@ -49,7 +49,7 @@ def test_chunks_of_short_calls_do_not_hold_a_long_calls_memory():
     runner.stop()
     for (chunk,) in kept:
         (columns,) = chunk._origin[0].modules
-        assert not callable(columns._obs)  # which would hold the rows of all that its call had room for
+        assert not callable(columns.leaves)  # which would hold the rows of all that its call had room for
         assert sum(leaf.nbytes for leaf in columns.obs) < 10_000
         assert chunk.agent_episodes["a"].get_observations().shape == (11, 16)
 

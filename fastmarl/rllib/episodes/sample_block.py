@@ -18,51 +18,37 @@ from fastmarl.native import _rllib_episodes as compiled
 from fastmarl.native._rllib_episodes import view
 from fastmarl.record.block import Key, _nested
 
-new = object.__new__
 
-
+@dataclass(eq=False, repr=False)
 class ModuleColumns:
     """One module's columns, agent by agent; [n, ...] with one observation more per agent than steps.
 
-    Args:
+    Attributes:
         layout: of the observations.
-        obs: their leaves, or what gives them when they are first looked at.
+        leaves: those of the observations, or what gives them when they are first looked at.
         env_ts: int32, of the rows, which are observations without final ones.
     """
 
-    def __init__(
-        self,
-        layout: Any,
-        obs: list[np.ndarray] | Callable[[], list[np.ndarray]],
-        env_ts: np.ndarray,
-        rewards: np.ndarray,
-        outputs: dict[Key, np.ndarray],
-        seq_nos: np.ndarray,
-    ):
-        self.layout = layout
-        self._obs = obs
-        self.env_ts = env_ts
-        self.rewards = rewards
-        self.outputs = outputs
-        self.seq_nos = seq_nos
+    layout: Any
+    leaves: list[np.ndarray] | Callable[[], list[np.ndarray]]
+    env_ts: np.ndarray
+    rewards: np.ndarray
+    outputs: dict[Key, np.ndarray]
+    seq_nos: np.ndarray
 
-    def __reduce__(self) -> tuple:
-        return ModuleColumns, (self.layout, self.obs, self.env_ts, self.rewards, self.outputs, self.seq_nos)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "leaves": self.obs}
 
     @property
     def obs(self) -> list[np.ndarray]:
         """The observations' leaves."""
-        if callable(self._obs):
-            self._obs = self._obs()
-        return self._obs
-
-    @obs.setter
-    def obs(self, leaves: list[np.ndarray]) -> None:
-        self._obs = leaves
+        if callable(self.leaves):
+            self.leaves = self.leaves()
+        return self.leaves
 
     def nested_obs(self, begin: int, end: int) -> Any:
         """Observations begin .. end."""
-        if len(self.obs) == 1 and not self.layout.leaves[0].path:
+        if self.layout.is_array:
             return view(self.obs[0], begin, end)
         return self.layout.nest([view(leaf, begin, end) for leaf in self.obs])
 
@@ -116,10 +102,11 @@ class ChunkMeta:
     agents: list[AgentMeta] = field(default_factory=list)
 
 
+@dataclass(eq=False, repr=False)
 class SampleBlock:
     """All chunks of one call.
 
-    Args:
+    Attributes:
         modules: by module index; None for those without rows.
         chunks: in the order in which they are returned.
         spaces: per env, agent id -> (observation space, action space).
@@ -127,22 +114,14 @@ class SampleBlock:
         structs: remembers what is made of the spaces.
     """
 
-    def __init__(
-        self,
-        modules: list[ModuleColumns | None],
-        chunks: list[ChunkMeta],
-        spaces: list[tuple[dict, dict]],
-        episode_class: type,
-        structs: dict[tuple[int, Hashable], tuple],
-    ):
-        self.modules = modules
-        self.chunks = chunks
-        self._spaces = spaces
-        self._episode_class = episode_class
-        self._structs = structs
+    modules: list[ModuleColumns | None]
+    chunks: list[ChunkMeta]
+    spaces: list[tuple[dict, dict]]
+    episode_class: type
+    structs: dict[tuple[int, Hashable], tuple]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_structs": {}}
+        return {**self.__dict__, "structs": {}}
 
     def episodes(self) -> list[Any]:
         """All of them, in order."""
@@ -150,9 +129,25 @@ class SampleBlock:
 
     def episode(self, i: int) -> Any:
         """One chunk as RLlib's MultiAgentEpisode, but for what `late_attributes()` makes."""
-        episode: Any = new(self._episode_class)
+        chunk = self.chunks[i]
+        episode: Any = object.__new__(self.episode_class)
         episode._origin = (self, i)
-        self._fill(episode, self.chunks[i])
+        episode.id_ = chunk.id_
+        episode.agent_to_module_mapping_fn = chunk.mapping_fn
+        episode._agent_to_module_mapping = dict(chunk.mapping)
+        episode._len_lookback_buffers = chunk.lookback
+        episode.observation_space, episode.action_space = self.spaces[chunk.env_index]
+        episode.env_t_started, episode.env_t = chunk.env_t_started, chunk.env_t
+        episode.agent_t_started = defaultdict(int, chunk.agent_t_started)
+        episode._hanging_actions_end = {agent_id: action for agent_id, (action, _, _) in chunk.hanging.items()}
+        extras = {agent_id: extras and dict(extras) for agent_id, (_, extras, _) in chunk.hanging.items()}
+        episode._hanging_extra_model_outputs_end = defaultdict(dict, extras)
+        rewards = {agent_id: reward for agent_id, (_, _, reward) in chunk.hanging.items()}
+        episode._hanging_rewards_end = defaultdict(float, rewards)
+        episode._hanging_rewards_begin = defaultdict(float, chunk.paid_early)
+        episode.is_terminated, episode.is_truncated = chunk.flags
+        episode._custom_data = chunk.custom_data
+        episode._start_time, episode._last_step_time = chunk.clock
         return episode
 
     def late_attributes(self, i: int) -> dict[str, dict]:
@@ -175,31 +170,13 @@ class SampleBlock:
             maps[agent_id] = maps.pop(agent_id)
         return {"agent_episodes": agent_episodes, "env_t_to_agent_t": maps}
 
-    def _fill(self, episode: Any, chunk: ChunkMeta) -> None:
-        episode.id_ = chunk.id_
-        episode.agent_to_module_mapping_fn = chunk.mapping_fn
-        episode._agent_to_module_mapping = dict(chunk.mapping)
-        episode._len_lookback_buffers = chunk.lookback
-        episode.observation_space, episode.action_space = self._spaces[chunk.env_index]
-        episode.env_t_started, episode.env_t = chunk.env_t_started, chunk.env_t
-        episode.agent_t_started = defaultdict(int, chunk.agent_t_started)
-        episode._hanging_actions_end = {agent_id: action for agent_id, (action, _, _) in chunk.hanging.items()}
-        extras = {agent_id: extras and dict(extras) for agent_id, (_, extras, _) in chunk.hanging.items()}
-        episode._hanging_extra_model_outputs_end = defaultdict(dict, extras)
-        rewards = {agent_id: reward for agent_id, (_, _, reward) in chunk.hanging.items()}
-        episode._hanging_rewards_end = defaultdict(float, rewards)
-        episode._hanging_rewards_begin = defaultdict(float, chunk.paid_early)
-        episode.is_terminated, episode.is_truncated = chunk.flags
-        episode._custom_data = chunk.custom_data
-        episode._start_time, episode._last_step_time = chunk.clock
-
     def _agent_spaces(self, env_index: int, agent_id: Hashable) -> tuple:
         """(observation space, its struct, action space, its struct): RLlib's buffers hold both."""
-        found = self._structs.get((env_index, agent_id))
+        found = self.structs.get((env_index, agent_id))
         if found is None:
-            spaces = [part.get(agent_id) for part in self._spaces[env_index]]
+            spaces = [part.get(agent_id) for part in self.spaces[env_index]]
             found = tuple(made for space in spaces for made in (space, get_base_struct_from_space(space)))
-            self._structs[env_index, agent_id] = found
+            self.structs[env_index, agent_id] = found
         return found
 
 

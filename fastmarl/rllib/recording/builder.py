@@ -154,7 +154,7 @@ class Builder:
         is_much = len(rows) >= ENOUGH * block.n_rows_held  # else the episodes would hold a block that is mostly empty
         columns = ModuleColumns(
             layout=block.layout,
-            obs=obs if is_much else obs(),
+            leaves=obs if is_much else obs(),
             env_ts=block.env_t_R.take(rows),
             rewards=block.reward_R.take(acted_rows),
             outputs={key: column.take(acted_rows, axis=0) for key, column in block.outputs.items()},
@@ -178,7 +178,7 @@ class Builder:
                     total = sum(odd["rewards"][table.lookback_L[lane] :])
             extents[lane] = LaneExtent(columns, (row_begin, row_end), (begin, end), obs_begin, first_env_t, total, odd)
         if block.layout.whole:
-            columns.obs = []  # object arrays: the lanes have their own
+            columns.leaves = []  # object arrays: the lanes have their own
         return columns
 
     def _odd_columns(
