@@ -269,7 +269,7 @@ class Builder:
             agent_id,
             module,
             record.mapping[agent_id],
-            record.agent_episode_id(agent_id, self._store.new_id) if n_steps > lookback or chunk.is_running else None,
+            record.agent_episode_ids[agent_id] if n_steps > lookback or chunk.is_running else None,
             extent.rows,
             extent.steps,
             extent.obs_begin,

@@ -5,6 +5,7 @@ have it: agents of the reset in the order of the observation dict, later ones in
 the step named, and after a cut in the order in which the observations of the lookback window show them.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -28,20 +29,19 @@ class ChunkNumbers:
 class RLlibRecord(EpisodeRecord):
     """One env's running episode."""
 
-    def __init__(self, env_index: int, id_: str, started_at: float):
+    def __init__(self, env_index: int, id_: str, started_at: float, new_id: Callable[[], str]):
         super().__init__(env_index, id_, started_at)
         self.order: list[Hashable] = []  # agents of the chunk; those that ended before it and RLlib still knows, too
-        self.known: set[Hashable] = set()  # the same
         self.lane_of: dict[Hashable, int] = {}  # of the chunk
         self.mapping: dict[Hashable, str] = {}  # agent id -> module id
         self.ended_before: dict[Hashable, list[int]] = {}  # agents of `order` without a lane -> when they were observed
-        self.ended_agent_episodes: dict[
-            Hashable, tuple[Any, Any]
-        ] = {}  # what RLlib still has of them: episode, buffer of times
+        # What RLlib still has of them: episode, buffer of times.
+        self.ended_agent_episodes: dict[Hashable, tuple[Any, Any]] = {}
         self.joined: list[Hashable] = []  # agents without a lane as yet
         self.map_order: list[Hashable] = []  # the agents carried over, in the order of RLlib's time maps
         self.carried: set[Hashable] = set()  # agents of the chunk before that go on in this one
-        self._agent_episode_ids: dict[Hashable, str] = {}
+        # Ids of the agents' SingleAgentEpisodes, the same in all chunks.
+        self.agent_episode_ids: defaultdict[Hashable, str] = defaultdict(new_id)
         self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated) as the env gave them
         self.unseen: set[int] = set()  # lanes that ended without an observation
         self.earlier: list[ChunkNumbers] = []
@@ -54,12 +54,6 @@ class RLlibRecord(EpisodeRecord):
         self.keys = StepKeys()
         self.observed: tuple[Hashable, ...] = ()  # keys of the observation dict
         self.counted_to = 0  # env step; those after it, with these keys, have not been counted yet
-
-    def agent_episode_id(self, agent_id: Hashable, new_id: Callable[[], str]) -> str:
-        """The id of the agent's SingleAgentEpisode, the same in all chunks."""
-        if agent_id not in self._agent_episode_ids:
-            self._agent_episode_ids[agent_id] = new_id()
-        return self._agent_episode_ids[agent_id]
 
     def count_observations(self, env_t: int, agents: dict[Hashable, int], modules: dict[str, int]) -> None:
         """Add the steps up to `env_t` since the observed agents last changed."""
@@ -83,13 +77,11 @@ class RLlibRecord(EpisodeRecord):
         self.mapping = {agent_id: self.mapping[agent_id] for agent_id in known if agent_id not in dropped}
         self.module_of = {agent_id: self.module_of[agent_id] for agent_id in self.mapping if agent_id in self.module_of}
         self.order = order
-        self.known = set(order)
         self.lane_of = {agent_id: live[agent_id] for agent_id in order if agent_id in live}
         self.carried = set(self.lane_of)
         self.finished = {agent_id: -1 for agent_id in order if agent_id not in live}
-        self._agent_episode_ids = {
-            agent_id: id_ for agent_id, id_ in self._agent_episode_ids.items() if agent_id in order
-        }
+        for agent_id in self.agent_episode_ids.keys() - order:
+            del self.agent_episode_ids[agent_id]
         self.flags, self.unseen, self.paid_early = {}, set(), {}
         self.keys.forget()
         if len(self.earlier) > MOST_CHUNKS:

@@ -66,14 +66,13 @@ class RLlibStore(RowStore):
             n_finals=finals,
         )
 
-    def open_record(self, env_index: int, policy_mapping_fn: Any) -> RLlibRecord:
+    def open_record(self, env_index: int, policy_mapping_fn: Any) -> None:
         """The env's next episode, with the mapping function that it keeps."""
-        record = RLlibRecord(env_index, self._ids.new(), time.perf_counter())
+        record = RLlibRecord(env_index, self._ids.new(), time.perf_counter(), self._ids.new)
         record.policy_mapping_fn = policy_mapping_fn
         self.table.envs[env_index].clear()
         self.table.records[env_index] = record
         self.lookback_E[env_index] = 0
-        return record
 
     def close_record(self, env_index: int) -> None:
         """The env's episode is over; its lanes stay until renew()."""
@@ -81,10 +80,6 @@ class RLlibStore(RowStore):
         self.ended_lanes += record.ended
         record.ended = []
         self.table.records[env_index] = None
-
-    def new_id(self) -> str:
-        """An id for an agent's episode."""
-        return self._ids.new()
 
     def add_module(self, module_id: str) -> None:
         """One more module."""
@@ -102,10 +97,6 @@ class RLlibStore(RowStore):
         """Actions from now on are those of the weights with this number."""
         for block, first in zip(self.blocks, self.acting_from, strict=True):
             block.seq_no, block.unstamped_from = seq_no, first
-
-    def set_lookback(self, env_index: int, lookback: int) -> None:
-        """How many env steps the next chunk looks back upon."""
-        self.lookback_E[env_index] = lookback
 
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
         """With recurrent state, no later than an agent's last completed step: the learner needs that one's state."""

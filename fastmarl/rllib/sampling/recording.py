@@ -53,7 +53,6 @@ class Recording:
             raise UnknownModuleError(module_id, agent_id, module_ids)
         module = record.module_of[agent_id] = module_ids.index(module_id)
         record.order.append(agent_id)
-        record.known.add(agent_id)
         record.joined.append(agent_id)
         self._core.env_actions[module].add_agent(agent_id)
         self._core.store.fit(module, observation)
@@ -72,9 +71,9 @@ class Recording:
         self._core.count(record)
         given, all_joined = obs, True
         fewer = record.keys.fewer(obs, rewards, terminateds, truncateds)
-        if not fewer and names_others(record.known, obs, actions, rewards, terminateds, truncateds):
-            obs = self._let_join(record, set(record.known), actions, obs, rewards, terminateds, truncateds, infos)
-            all_joined = not names_others(record.known, given)
+        if not fewer and names_others(known := set(record.order), obs, actions, rewards, terminateds, truncateds):
+            obs = self._let_join(record, known, actions, obs, rewards, terminateds, truncateds, infos)
+            all_joined = not names_others(set(record.order), given)
         env = self._core.table.envs[record.env_index]
         # One that ends unobserved counts as observed: RLlib repeats its last observation.
         unseen = ended_unobserved(env.lane_of, obs, terminateds, truncateds)

@@ -257,7 +257,7 @@ class FastSampler:
             return
         window = Window(core.store, record, config.episode_lookback_horizon, builder.hanging)
         self._mapping.at_cut(record, window, config.episode_lookback_horizon)
-        core.store.set_lookback(record.env_index, window.lookback)
+        core.store.lookback_E[record.env_index] = window.lookback
         live = core.table.envs[record.env_index].lane_of
         record.map_order = [agent_id for agent_id in window.map_order if agent_id in live]
         record.ended_before = window.ended
