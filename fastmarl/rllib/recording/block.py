@@ -1,6 +1,7 @@
 """A module's rows with what equality with RLlib needs: kinds of rewards, and observations of any dtype."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,31 +57,22 @@ class RLlibBlock(Block):
         super()._bind(capacity)
 
     def _leaf_rows(self, arrays: list[np.ndarray]) -> list:
-        finals = bool(arrays) and arrays is getattr(self, "final_obs", None)
-        unfit = self._unfit_final if finals else self._unfit_row
+        take = partial(self._take_whole, "final_obs" if arrays is getattr(self, "final_obs", None) else "obs")
         return [
-            ExactLeafRows(array, leaf.path, leaf.sizes, unfit)
+            ExactLeafRows(array, leaf.path, leaf.sizes, take)
             for array, leaf in zip(arrays, self.layout.leaves, strict=True)
         ]
 
-    def _unfit_row(self, row: int, value: Any) -> None:
-        self._take_whole()
-        self.obs[0][row] = kept(value)
-
-    def _unfit_final(self, row: int, value: Any) -> None:
-        self._take_whole()
-        self.final_obs[0][row] = kept(value)
-
-    def _take_whole(self) -> None:
+    def _take_whole(self, name: str, row: int, value: Any) -> None:
         """An observation has another dtype or shape than those before: from now on each is kept as it is."""
-        if self.layout.whole:
-            return
-        rows = _one_by_one(self.layout, self.obs, self.rows.n)
-        finals = _one_by_one(self.layout, self.final_obs, self.rows.n_finals)
-        self.lay_out(WHOLE)
-        for array, values in ((self.obs[0], rows), (self.final_obs[0], finals)):
-            for i, value in enumerate(values):
-                array[i] = value
+        if not self.layout.whole:
+            rows = _one_by_one(self.layout, self.obs, self.rows.n)
+            finals = _one_by_one(self.layout, self.final_obs, self.rows.n_finals)
+            self.lay_out(WHOLE)
+            for array, values in ((self.obs[0], rows), (self.final_obs[0], finals)):
+                for i, each in enumerate(values):
+                    array[i] = each
+        getattr(self, name)[0][row] = kept(value)
 
     def lay_out(self, layout: ObservationLayout) -> None:
         """Have room for observations of another layout; those written so far are lost."""
@@ -120,7 +112,9 @@ class RLlibBlock(Block):
         if row < len(self.former):
             return self.former[row]
         values = {key: _item(column, row, self._boxed and not is_state(key)) for key, column in self.outputs.items()}
-        return {**values, Columns.WEIGHTS_SEQ_NO: int(self.seq_no_R[row])} if has_extras(values) else values
+        if any(name_of(key) != Columns.ACTIONS for key in values):  # RLlib records this only beside something else
+            values[Columns.WEIGHTS_SEQ_NO] = int(self.seq_no_R[row])
+        return values
 
     def take(self, source: Block, rows: np.ndarray) -> None:
         """Begin with copies of `rows` (int64, ascending) of another block of the same module."""
@@ -146,11 +140,6 @@ class RLlibBlock(Block):
 
 
 PYTHON_FLOAT, OTHER, INT = 1, 3, 16  # kinds of rewards, see _rllib_scatter
-
-
-def has_extras(outputs: dict[Key, Any]) -> bool:
-    """Whether there is more than actions: RLlib records the number of the weights only beside something else."""
-    return any(name_of(key) != Columns.ACTIONS for key in outputs)
 
 
 def _item(column: np.ndarray, row: int, boxed: bool = False) -> Any:
