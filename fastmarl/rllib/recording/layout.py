@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.spaces import Leaf
+from fastmarl.spaces import Leaf, map_struct
 
 
 class ObservationLayout:
@@ -17,10 +17,10 @@ class ObservationLayout:
         is_array: whether they are single arrays.
     """
 
-    def __init__(self, leaves: tuple[Leaf, ...], example: Any, whole: bool):
+    def __init__(self, leaves: tuple[Leaf, ...], example: Any):
         self.leaves = leaves
-        self.whole = whole
-        self.is_array = not whole and not leaves[0].path
+        self.whole = leaves[0].dtype == object
+        self.is_array = not self.whole and not leaves[0].path
         self._example = example
 
     @classmethod
@@ -28,11 +28,12 @@ class ObservationLayout:
         leaves: list[Leaf] = []
         if not _collect(observation, (), (), leaves) or not leaves:
             return WHOLE
-        return cls(tuple(leaves), _structure(observation), whole=False)
+        return cls(tuple(leaves), map_struct(lambda leaf: None, observation))
 
     def nest(self, arrays: list) -> Any:
         """The leaves' arrays as the observation nests them."""
-        return _nest(self._example, iter(arrays))
+        remaining = iter(arrays)
+        return map_struct(lambda leaf: next(remaining), self._example)
 
 
 def _collect(value: Any, path: tuple, sizes: tuple, leaves: list[Leaf]) -> bool:
@@ -50,16 +51,4 @@ def _collect(value: Any, path: tuple, sizes: tuple, leaves: list[Leaf]) -> bool:
     return True
 
 
-def _structure(value: Any) -> Any:
-    if type(value) is dict:
-        return {key: _structure(part) for key, part in value.items()}
-    return tuple(_structure(part) for part in value) if type(value) is tuple else None
-
-
-def _nest(example: Any, arrays: Any) -> Any:
-    if type(example) is dict:
-        return {key: _nest(part, arrays) for key, part in example.items()}
-    return tuple(_nest(part, arrays) for part in example) if type(example) is tuple else next(arrays)
-
-
-WHOLE = ObservationLayout((Leaf((), (), np.dtype(object), ()),), None, whole=True)
+WHOLE = ObservationLayout((Leaf((), (), np.dtype(object), ()),), None)
