@@ -21,7 +21,6 @@ class RLlibStore(RowStore):
     Args:
         module_ids: per module index.
         table: the lanes.
-        layouts: module id -> layout of its agents' observations, of those that are known yet.
         merge_flags: see RLlibScatter.
         n_agents: see RowStore.
 
@@ -32,18 +31,11 @@ class RLlibStore(RowStore):
     scatter: RLlibScatter
     blocks: list[RLlibBlock]  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        module_ids: list[str],
-        table: RLlibLanes,
-        layouts: dict[str, ObservationLayout],
-        merge_flags: bool,
-        n_agents: Sequence[int] = (),
-    ):
+    def __init__(self, module_ids: list[str], table: RLlibLanes, merge_flags: bool, n_agents: Sequence[int]):
         self._merge_flags = merge_flags
         self.stateful: set[int] = set()
-        chosen: list[Any] = [layouts.get(module_id, WHOLE) for module_id in module_ids]
-        super().__init__(chosen, module_ids, table, lookback=0, n_agents=n_agents)
+        layouts: list[Any] = [WHOLE] * len(module_ids)  # until there is an observation, see fit()
+        super().__init__(layouts, module_ids, table, lookback=0, n_agents=n_agents)
         self._ids = EpisodeIds()
         for module in range(len(module_ids)):
             self.activate(module)

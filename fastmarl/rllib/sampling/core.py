@@ -41,7 +41,7 @@ class Core:
         )
         n_agents = [len(getattr(env.unwrapped, "possible_agents", None) or ()) for env in runner.env.envs]
         merge_flags = "01" not in runner.fixes
-        self.store = RLlibStore(self.module_ids, self.table, {}, merge_flags, n_agents)
+        self.store = RLlibStore(self.module_ids, self.table, merge_flags, n_agents)
         self._unsquash = runner._module_to_env.connectors[-2]
         self._structs = get_base_struct_from_space(self._unsquash.input_action_space)
         self._options = self._action_options()
