@@ -10,10 +10,10 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
-from fastmarl.record.block import Block, Key
+from fastmarl.record.block import Block, Key, leaves_of
 from fastmarl.rllib.acting.inference import Batch
 from fastmarl.rllib.sampling.core import Core
-from fastmarl.spaces import flatten_struct, map_struct
+from fastmarl.spaces import map_struct
 
 ALIGNMENT = 16  # bytes
 
@@ -110,7 +110,8 @@ class Acting:
             chosen = [actions[table.env_L[lane]][table.agent_ids[lane]] for lane in lanes_R]
             if chosen:
                 block.boxes_scalars = isinstance(chosen[0], np.ndarray)
-                store.record(module, _flat_actions(chosen))
+                actions_of_module = leaves_of({Columns.ACTIONS: batch_of(chosen)})
+                store.record(module, {key: np.asarray(leaf) for key, leaf in actions_of_module.items()})
         return actions
 
     def _acting_agents(self, lanes: Any, record: Any) -> set[Hashable]:
@@ -119,11 +120,3 @@ class Acting:
             return set()
         observed = set(record.observed)
         return {agent_id for agent_id in record.order if agent_id in observed and agent_id in lanes.lane_of}
-
-
-def _flat_actions(actions: list[Any]) -> dict[Key, np.ndarray]:
-    """Single actions as columns."""
-    return {
-        ("actions", *path) if path else "actions": np.asarray(column)
-        for path, column in flatten_struct(batch_of(actions))
-    }
