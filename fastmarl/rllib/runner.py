@@ -101,22 +101,18 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             self._needs_initial_reset = True
             self._fast = None
         self._choose_path(self._needs_initial_reset or force_reset or num_episodes is not None, explore)
-        if self._fast is None:
-            self._is_whole = True
+        fast = self._fast
+        self._is_whole = fast is None  # RLlib's own loop leaves no parts behind
+        if fast is None:
             self._kept += super()._sample(**arguments)
         else:
-            self._sample_fast(self._fast, arguments)
+            try:
+                self._calls.run("sample()", fast.sample, {"kept": self._kept, **arguments})
+            finally:
+                self._bulk_metrics.log_call(fast.core.counts)
+        self._is_whole = True
         episodes, self._kept = self._kept, []
         return episodes
-
-    def _sample_fast(self, fast: FastSampler, arguments: dict[str, Any]) -> None:
-        """Add the episodes of a call to those that are kept; where it fails, those that had finished."""
-        self._is_whole = False
-        try:
-            self._calls.run("sample()", fast.sample, {"kept": self._kept, **arguments})
-        finally:
-            self._bulk_metrics.log_call(fast.core.counts)
-        self._is_whole = True
 
     def _choose_path(self, resets: bool, explore: bool) -> None:
         """Find out whether the fast way is provably equal.
