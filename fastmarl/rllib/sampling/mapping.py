@@ -10,6 +10,9 @@ from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.mapping_code import EpisodeTimes, reads_times_only
 from fastmarl.rllib.sampling.window import Window
 
+# Observations, actions, rewards, infos, terminateds, truncateds of an env's step.
+Step = tuple[dict, dict, dict, dict | None, dict, dict]
+
 
 class PolicyMapping:
     """Asks the mapping functions, in RLlib's order.
@@ -33,7 +36,7 @@ class PolicyMapping:
 
         self._map(record, obs, 0, replay)
 
-    def in_step(self, record: RLlibRecord, agent_ids: Iterable[Hashable], step: tuple) -> None:
+    def in_step(self, record: RLlibRecord, agent_ids: Iterable[Hashable], step: Step) -> None:
         """Agents that a step names for the first time, in the order of RLlib's set of them.
 
         Args:

@@ -7,11 +7,10 @@ from typing import Any
 from fastmarl.errors import UnknownModuleError
 from fastmarl.native._rllib_scatter import kept as own_copy
 from fastmarl.native._step_keys import ended_unobserved, names_others, places_in_set_order
+from fastmarl.record.flags import TERMINATED, TRUNCATED
 from fastmarl.rllib.recording.records import RLlibRecord
 from fastmarl.rllib.sampling.core import Core
-from fastmarl.rllib.sampling.mapping import PolicyMapping
-
-TERMINATED, TRUNCATED = 1, 2
+from fastmarl.rllib.sampling.mapping import PolicyMapping, Step
 
 
 class Recording:
@@ -72,7 +71,7 @@ class Recording:
         given, all_joined = obs, True
         fewer = record.keys.fewer(obs, rewards, terminateds, truncateds)
         if not fewer and names_others(known := set(record.order), obs, actions, rewards, terminateds, truncateds):
-            obs = self._let_join(record, known, actions, obs, rewards, terminateds, truncateds, infos)
+            obs = self._let_join(record, known, (obs, actions, rewards, infos, terminateds, truncateds))
             all_joined = not names_others(set(record.order), given)
         env = self._core.table.envs[record.env_index]
         # One that ends unobserved counts as observed: RLlib repeats its last observation.
@@ -85,18 +84,9 @@ class Recording:
             record.keys.forget()
         return obs
 
-    def _let_join(
-        self,
-        record: RLlibRecord,
-        known: set,
-        actions: dict,
-        obs: dict,
-        rewards: dict,
-        terminateds: dict,
-        truncateds: dict,
-        infos: dict | None,
-    ) -> dict:
+    def _let_join(self, record: RLlibRecord, known: set, step: Step) -> dict:
         """Map and add the agents that are named for the first time, in the order of RLlib's set of them."""
+        obs, actions, rewards, _, terminateds, truncateds = step
         all_done = terminateds.get("__all__") or truncateds.get("__all__")
         named = (
             set(obs.keys())
@@ -110,12 +100,12 @@ class Recording:
         if self._keeps_order:
             named = dict.fromkeys([*obs, *actions, *rewards, *terminateds, *truncateds])  # type: ignore[assignment]
         new = [agent_id for agent_id in named if agent_id not in known and agent_id != "__all__"]
-        self._mapping.in_step(record, new, (obs, actions, rewards, infos, terminateds, truncateds))
+        self._mapping.in_step(record, new, step)
         for agent_id in new:
             is_done = all_done or all_known_done or terminateds.get(agent_id) or truncateds.get(agent_id)
             if agent_id in obs and not is_done:
                 self._join(record, agent_id, obs[agent_id])
-        if all_known_done and known and "01" not in self._core.runner.fixes:
+        if all_known_done and known and self._merges_flags:
             return {agent_id: value for agent_id, value in obs.items() if agent_id in known}
         return obs
 
