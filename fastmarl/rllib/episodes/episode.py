@@ -86,8 +86,10 @@ class MultiAgentEpisode(RLlibEpisode):
 
     def to_numpy(self) -> "MultiAgentEpisode":
         # RLlib's runner asks this of all finished episodes in each env step (11).
-        if not all(_is_numpy(agent_episode) for agent_episode in self.agent_episodes.values()):
-            super().to_numpy()
+        for each in self.agent_episodes.values():
+            if not each.observations.finalized or (len(each) and not each.rewards.finalized):
+                super().to_numpy()
+                break
         return self
 
     # Chunks.
@@ -176,12 +178,7 @@ class MultiAgentEpisode(RLlibEpisode):
         with_steps = [agent_episode.is_numpy for agent_episode in self.agent_episodes.values() if len(agent_episode)]
         if len(set(with_steps)) > 1:
             raise RuntimeError(f"some agents' data in {self} are arrays, those of others are lists")
-        agent_episodes = self.agent_episodes.values()
-        return (
-            with_steps[0]
-            if with_steps
-            else any(agent_episode.observations.finalized for agent_episode in agent_episodes)
-        )
+        return any(with_steps or (each.observations.finalized for each in self.agent_episodes.values()))
 
     def get_truncateds(self) -> dict[Hashable, bool]:
         return {**super().get_truncateds(), "__all__": self.is_truncated}  # 12
@@ -204,31 +201,23 @@ class MultiAgentEpisode(RLlibEpisode):
                 key, indices, agent_ids, env_steps=env_steps, return_list=return_list, **options
             )
         wanted = set(force_list(agent_ids)) or self.agent_ids
-        agent_episodes = {
-            agent: agent_episode for agent, agent_episode in self.agent_episodes.items() if agent in wanted
-        }
+        columns = {agent: each.extra_model_outputs for agent, each in self.agent_episodes.items() if agent in wanted}
         if key is None:
-            found: dict[Hashable, dict] = {agent: {} for agent in agent_episodes}
-            for name in dict.fromkeys(
-                name for agent_episode in agent_episodes.values() for name in agent_episode.extra_model_outputs
-            ):
-                column = self.get_extra_model_outputs(
-                    name, indices, list(agent_episodes), env_steps=env_steps, **options
-                )
-                for agent, values in column.items():
+            found: dict[Hashable, dict] = {agent: {} for agent in columns}
+            for name in dict.fromkeys(name for of_agent in columns.values() for name in of_agent):
+                outputs = self.get_extra_model_outputs(name, indices, list(columns), env_steps=env_steps, **options)
+                for agent, values in outputs.items():
                     found[agent][name] = values
-            return {agent: columns for agent, columns in found.items() if columns}
-        having = [agent for agent, agent_episode in agent_episodes.items() if key in agent_episode.extra_model_outputs]
-        if agent_episodes and not having:
+            return {agent: values for agent, values in found.items() if values}
+        having = [agent for agent, of_agent in columns.items() if key in of_agent]
+        if columns and not having:
             raise KeyError(key)
         if env_steps:
             return super().get_extra_model_outputs(key, indices, having, **options) if having else {}
-        return {agent: self._extra_by_agent_steps(agent, key, indices, options) for agent in having}
-
-    def _extra_by_agent_steps(self, agent: Hashable, key: str, indices: Any, options: dict[str, Any]) -> Any:
-        hanging = (self._hanging_extra_model_outputs_end.get(agent) or {}).get(key)
-        column = self.agent_episodes[agent].extra_model_outputs[key]
-        return column.get(indices, _add_last_ts_value=hanging, **options)
+        hanging = {agent: (self._hanging_extra_model_outputs_end.get(agent) or {}).get(key) for agent in having}
+        return {
+            agent: columns[agent][key].get(indices, _add_last_ts_value=hanging[agent], **options) for agent in having
+        }
 
     def print(self) -> None:
         """Print in which env steps which agents were observed."""
@@ -311,10 +300,6 @@ class MultiAgentEpisode(RLlibEpisode):
         row = steps - self.agent_t_started[agent] + agent_episode.observations.lookback
         unanswered = hangs is not None and row == agent_episode.actions.len_incl_lookback() + hangs
         return skipped if unanswered else row
-
-
-def _is_numpy(agent_episode: Any) -> bool:
-    return agent_episode.observations.finalized and (agent_episode.rewards.finalized or not len(agent_episode))
 
 
 def episode_class(fixes: frozenset[str]) -> type[MultiAgentEpisode]:
