@@ -183,11 +183,7 @@ class SampleBlock:
 def nested_outputs(columns: dict[Key, Any], seq_nos: Any) -> tuple[Any, dict[str, Any]]:
     """(actions, other outputs as RLlib has them) from flat ones; `seq_nos` is recorded beside others only."""
     if any(type(key) is not str for key in columns):
-        parts: dict[str, dict[tuple, Any]] = {}
-        for key, column in columns.items():
-            name, path = (key, ()) if isinstance(key, str) else (key[0], key[1:])
-            parts.setdefault(name, {})[path] = column
-        columns = {name: _nested(part) for name, part in parts.items()}
+        columns = _nested({key if isinstance(key, tuple) else (key,): column for key, column in columns.items()})
     extras: dict[str, Any] = {}
     for name, column in columns.items():
         if name != "actions":
