@@ -52,13 +52,9 @@ def _has_unchanged_agents(episode: Any, block: SampleBlock, chunk: ChunkMeta) ->
     agents = [agent for agent in chunk.agents if agent.agent_episode_id is not None]
     return (
         list(episode.agent_episodes) == [agent.agent_id for agent in agents]
-        and all(len(episode.env_t_to_agent_t[agent.agent_id].data) == _map_length(agent) for agent in chunk.agents)
+        and all(len(episode.env_t_to_agent_t[agent.agent_id].data) == agent.time_map[0] for agent in chunk.agents)
         and all(_is_unchanged_agent(episode.agent_episodes[a.agent_id], block, chunk, a) for a in agents)
     )
-
-
-def _map_length(agent: AgentMeta) -> int:
-    return agent.time_map[0]
 
 
 def _is_unchanged_agent(agent_episode: Any, block: SampleBlock, chunk: ChunkMeta, agent: AgentMeta) -> bool:

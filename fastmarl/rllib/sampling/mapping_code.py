@@ -1,6 +1,7 @@
 """What a policy mapping function can read of the episode that it is given, by its bytecode."""
 
 import dis
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,13 +47,9 @@ def reads_times_only(function: MappingFn) -> bool:
     n_positional = code.co_argcount - hasattr(function, "__self__")
     names = code.co_varnames[code.co_argcount - n_positional :][:n_positional]
     if len(names) < 2:  # then it is in *args
-        return bool(code.co_flags & 0x04) and not any(_uses_of(code, code.co_varnames[_place_of_rest(code)]))
+        rest = code.co_argcount + code.co_kwonlyargcount  # place of this name
+        return bool(code.co_flags & inspect.CO_VARARGS) and not any(_uses_of(code, code.co_varnames[rest]))
     return all(_asks_for_times(following) for following in _uses_of(code, names[1]))
-
-
-def _place_of_rest(code: Any) -> int:
-    """Index of the name of *args among a function's variables."""
-    return code.co_argcount + code.co_kwonlyargcount
 
 
 def _uses_of(code: Any, name: str) -> Iterator[dis.Instruction | None]:
