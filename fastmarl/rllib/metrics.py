@@ -66,7 +66,7 @@ class RunnerMetrics:
         self._log_counters(counts)
         if counts.ticks:
             self._log_connectors(keys.ENV_TO_MODULE_CONNECTOR, runner._env_to_module, seconds["connect"], counts.ticks)
-        if counts.lost_reward is not None:
+        if counts.lost_reward:
             self._stats((LOST_REWARD,), reduce="sum").push(counts.lost_reward)
         if counts.episodes:
             add_ones(self._stats((keys.NUM_EPISODES,), reduce="sum"), counts.episodes)

@@ -21,7 +21,7 @@ class CallCounts:
     resets: int = 0  # of all envs at once, before the first tick
     ticks: int = 0  # steps of all envs at once
     forwards: int = 0  # ticks in which modules were asked
-    lost_reward: float | None = None  # sum of what was paid for no transition; None: nothing was
+    lost_reward: float = 0.0  # sum of what was paid for no transition
     lengths: list[int] = field(default_factory=list)  # per tick: sum of the lengths of the chunks under way after it
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Totals of the stages "connect", "forward", "act" and "env_step"."""

@@ -96,7 +96,7 @@ class FastSampler:
             self._keep_finished(kept)
             raise
         finally:
-            self.core.counts.lost_reward = self.core.table.unattributed_reward or None
+            self.core.counts.lost_reward = self.core.table.unattributed_reward
             self.core.table.unattributed_reward = 0.0
         self._end_call(running, cut=num_episodes is None)
 
