@@ -91,15 +91,15 @@ class ChunkMeta:
     lookback: int
     flags: tuple[Any, Any]
     mapping: dict[Hashable, str]
-    agent_t_started: dict[Hashable, int]
-    hanging: dict[Hashable, tuple[Any, dict[str, Any] | None, Any]]
-    """Agents that have acted and wait: action, other outputs, reward so far."""
     paid_early: dict[Hashable, Any]
     """What agents were paid before their first observation."""
     custom_data: dict
     clock: tuple[float, float]
     map_order: list[Hashable]
     agents: list[AgentMeta] = field(default_factory=list)
+    agent_t_started: dict[Hashable, int] = field(default_factory=dict)
+    hanging: dict[Hashable, tuple[Any, dict[str, Any] | None, Any]] = field(default_factory=dict)
+    """Agents that have acted and wait: action, other outputs, reward so far."""
 
 
 @dataclass(eq=False, repr=False)

@@ -209,7 +209,6 @@ class Builder:
     def _chunk_meta(self, chunk: Chunk, extents: dict[int, LaneExtent]) -> ChunkMeta:
         record = chunk.record
         clock = (record.started_at, record.last_step_at or perf_counter())
-        agents = list(record.lane_of)
         meta = ChunkMeta(
             id_=record.id_,
             env_index=record.env_index,
@@ -219,12 +218,10 @@ class Builder:
             lookback=record.lookback,
             flags=(record.is_terminated, record.is_truncated),
             mapping=record.mapping,
-            agent_t_started={},
-            hanging={},
             paid_early=record.paid_early,
             custom_data=deepcopy(record.custom_data) if record.custom_data else {},
             clock=clock,
-            map_order=[*record.map_order, *(a for a in agents if a not in record.carried)] if record.map_order else [],
+            map_order=record.map_order and [*record.map_order, *(a for a in record.lane_of if a not in record.carried)],
         )
         numbers = ChunkNumbers(chunk.length, clock[1] - clock[0], [])
         infos: defaultdict[int, dict[int, Any]] = defaultdict(dict)  # lane -> env step -> info
