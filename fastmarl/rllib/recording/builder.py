@@ -77,7 +77,7 @@ class Builder:
     Args:
         store: what was recorded.
         spaces: per env, agent id -> (observation space, action space).
-        episode_class: a kind of SampledEpisode.
+        episode_class: a kind of fastmarl.rllib.episodes.episode.MultiAgentEpisode.
         fixes: numbers of corrections.
 
     Attributes:
@@ -309,10 +309,7 @@ class Builder:
 
 def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, order: list[Hashable]) -> None:
     """Let agents be in their episode that ended before the chunk, as RLlib still has them."""
-    agent_episodes = {
-        **episode.agent_episodes,
-        **{agent_id: agent_episode for agent_id, (agent_episode, _) in ended.items()},
-    }
+    agent_episodes = episode.agent_episodes | {agent_id: each for agent_id, (each, _) in ended.items()}
     episode.agent_episodes = {agent_id: agent_episodes[agent_id] for agent_id in order}
     for agent_id, (_, times) in ended.items():
         times.data += [episode.SKIP_ENV_TS_TAG] * len(episode)
