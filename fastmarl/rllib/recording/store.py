@@ -16,10 +16,9 @@ from fastmarl.rllib.recording.records import RLlibLanes, RLlibRecord
 
 
 class RLlibStore(RowStore):
-    """Records the steps of all envs.
+    """Records the steps of all envs. It begins without modules, see add_module().
 
     Args:
-        module_ids: per module index.
         table: the lanes.
         merge_flags: see RLlibScatter.
         n_agents: see RowStore.
@@ -31,14 +30,11 @@ class RLlibStore(RowStore):
     scatter: RLlibScatter
     blocks: list[RLlibBlock]  # type: ignore[assignment]
 
-    def __init__(self, module_ids: list[str], table: RLlibLanes, merge_flags: bool, n_agents: Sequence[int]):
+    def __init__(self, table: RLlibLanes, merge_flags: bool, n_agents: Sequence[int]):
         self._merge_flags = merge_flags
         self.stateful: set[int] = set()
-        layouts: list[Any] = [WHOLE] * len(module_ids)  # until there is an observation, see fit()
-        super().__init__(layouts, module_ids, table, lookback=0, n_agents=n_agents)
+        super().__init__([], [], table, lookback=0, n_agents=n_agents)
         self._ids = EpisodeIds()
-        for module in range(len(module_ids)):
-            self.activate(module)
 
     def _make_scatter(self) -> RLlibScatter:
         return RLlibScatter(self.table, self._grow, self.rows, self._merge_flags)
@@ -74,7 +70,7 @@ class RLlibStore(RowStore):
         self.table.records[env_index] = None
 
     def add_module(self, module_id: str) -> None:
-        """One more module."""
+        """One more module, whose layout is known with its first observation."""
         module = len(self.rows)
         self.put_module(module, module_id, WHOLE)  # type: ignore[arg-type]
         self.activate(module)

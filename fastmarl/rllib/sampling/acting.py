@@ -30,7 +30,7 @@ class Acting:
 
     def act(self, explore: bool, t: int) -> list[dict]:
         """All modules answer to their agents' rows; what they say is recorded and made ready for the envs."""
-        core, ids, seconds = self._core, self._core.module_ids, self._core.counts.seconds
+        core, ids, seconds = self._core, self._core.store.module_ids, self._core.counts.seconds
         began = time.perf_counter()
         order = core.store.scatter.acting_modules(core.store.acting_from)
         if not order:
@@ -51,9 +51,9 @@ class Acting:
         """As RLlib's modules get it; the last bits of a matrix product depend on where its input lies, too."""
         core, store = self._core, self._core.store
         block, first, end = store.blocks[module], store.acting_from[module], store.rows[module].n
-        if core.inference.reads(core.module_ids[module], block.layout, end - first):
+        if core.inference.reads(store.module_ids[module], block.layout, end - first):
             return block.obs[0][first:end]
-        shares = core.inference.leaves_input_untouched(core.module_ids[module])
+        shares = core.inference.leaves_input_untouched(store.module_ids[module])
         if block.layout.is_array:
             obs: Any = self._tensor(block.obs[0], first, end, shares)
         elif block.layout.whole:
@@ -87,7 +87,7 @@ class Acting:
         core, store = self._core, self._core.store
         first, block, state = store.acting_from[module], store.blocks[module], core.states[module]
         if state is not None:
-            state.write(block.lane_R[first : store.rows[module].n], columns, core.module_ids[module])
+            state.write(block.lane_R[first : store.rows[module].n], columns, store.module_ids[module])
         core.env_actions[module].set(first, columns, partial(self._agents_of, block, first))
         block.boxes_scalars = state is not None
         store.record(module, columns)

@@ -23,7 +23,6 @@ class Core:
         draws: what random numbers are taken from that need not be RLlib's; None: all are.
 
     Attributes:
-        module_ids: module id by module index.
         counts: of the call under way.
         counts_actions: whether agents that act are counted, and not those that are observed (18).
     """
@@ -32,7 +31,6 @@ class Core:
         self.runner = runner
         self.counts = CallCounts()
         self.counts_actions = "18" in runner.fixes
-        self.module_ids: list[str] = list(runner.module.keys())
         self._module = runner.module
         self._rng = draws
         self.inference = ExactInference(runner.module, runner._device, self._rng)
@@ -41,13 +39,13 @@ class Core:
         )
         n_agents = [len(getattr(env.unwrapped, "possible_agents", None) or ()) for env in runner.env.envs]
         merge_flags = "01" not in runner.fixes
-        self.store = RLlibStore(self.module_ids, self.table, merge_flags, n_agents)
+        self.store = RLlibStore(self.table, merge_flags, n_agents)
         self._unsquash = runner._module_to_env.connectors[-2]
         self._structs = get_base_struct_from_space(self._unsquash.input_action_space)
         self._options = self._action_options()
-        self.env_actions = [self._make_env_actions(module_id) for module_id in self.module_ids]
-        self.action_dicts = ActionDicts(self.table, [actions.rows for actions in self.env_actions])
-        self.states = [self._lane_state(module_id) for module_id in self.module_ids]
+        self.env_actions: list[RLlibEnvActions] = []  # this and what follows by module index, see refresh()
+        self.action_dicts = ActionDicts(self.table, [])
+        self.states: list[LaneState | None] = []
 
     def changes(self) -> list[str]:
         """What of the runner is no longer what these parts were made for, a sentence part each."""
@@ -69,13 +67,20 @@ class Core:
             self._module = self.runner.module
             self.inference = ExactInference(self._module, self.runner._device, self._rng)
         self.inference.refresh()
-        for module_id in list(self.runner.module.keys()):
-            if module_id not in self.module_ids:
-                self.module_ids.append(module_id)
-                self.store.add_module(module_id)
-                self.env_actions.append(self._make_env_actions(module_id))
-                self.action_dicts.modules.append(self.env_actions[-1].rows)
-                self.states.append(self._lane_state(module_id))
+        for module_id, module in self.runner.module.items():
+            if module_id not in self.store.module_ids:
+                self._add_module(module_id, module)
+
+    def _add_module(self, module_id: str, module: Any) -> None:
+        actions = RLlibEnvActions(self._structs, **self._options, boxed=module.is_stateful())
+        self.env_actions.append(actions)
+        self.action_dicts.modules.append(actions.rows)
+        state = None
+        if module.is_stateful():
+            self.store.stateful.add(len(self.states))
+            state = LaneState(module.get_initial_state(), self.table, casting="unsafe")
+        self.states.append(state)
+        self.store.add_module(module_id)
 
     def record_of(self, env_index: int) -> RLlibRecord:
         """The env's running episode."""
@@ -102,16 +107,6 @@ class Core:
                 agents[agent_id] = agents.get(agent_id, 0) + 1
                 modules[module_id] = modules.get(module_id, 0) + 1
         return sum(map(len, actions))
-
-    def _make_env_actions(self, module_id: str) -> RLlibEnvActions:
-        return RLlibEnvActions(self._structs, **self._options, boxed=self.runner.module[module_id].is_stateful())
-
-    def _lane_state(self, module_id: str) -> LaneState | None:
-        module = self.runner.module[module_id]
-        if not module.is_stateful():
-            return None
-        self.store.stateful.add(self.module_ids.index(module_id))
-        return LaneState(module.get_initial_state(), self.table, casting="unsafe")
 
 
 def _already_mapped(agent_id: Hashable, env_index: int) -> int:

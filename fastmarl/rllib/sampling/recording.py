@@ -47,7 +47,7 @@ class Recording:
 
     def _join(self, record: RLlibRecord, agent_id: Hashable, observation: Any) -> None:
         """An agent is observed for the first time."""
-        module_id, module_ids = record.mapping[agent_id], self._core.module_ids
+        module_id, module_ids = record.mapping[agent_id], self._core.store.module_ids
         if module_id not in module_ids:
             raise UnknownModuleError(module_id, agent_id, module_ids)
         module = record.module_of[agent_id] = module_ids.index(module_id)
