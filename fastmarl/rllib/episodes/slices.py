@@ -33,17 +33,15 @@ def slice_of(episode: Episode, start: int, stop: int, lookback: int | None) -> E
         piece.is_terminated, piece.is_truncated = episode.is_terminated, episode.is_truncated
     for agent, agent_episode in episode.agent_episodes.items():
         if len(agent_episode) or not agent_episode.is_done:
-            _AgentSlice(episode, agent, agent_episode, start, stop, wanted).add_to(piece)
+            _AgentSlice(episode, agent, start, stop, wanted).add_to(piece)
     return piece
 
 
 class _AgentSlice:
     """One agent's share of a slice, by its own steps `first` to `last` (which count observations)."""
 
-    def __init__(
-        self, episode: Episode, agent: Hashable, agent_episode: AgentEpisode, start: int, stop: int, lookback: int
-    ):
-        self._episode, self._agent, self._agent_episode = episode, agent, agent_episode
+    def __init__(self, episode: Episode, agent: Hashable, start: int, stop: int, lookback: int):
+        self._episode, self._agent, self._agent_episode = episode, agent, episode.agent_episodes[agent]
         before = episode.env_t_to_agent_t[agent].lookback
         times = agent_times(episode, agent)
         self._end = before + stop
@@ -55,7 +53,7 @@ class _AgentSlice:
         begin = last_place(times, before + start)
         if begin is None:
             begin = next(i for i, step in enumerate(times) if step != SKIPPED)
-        self._first = max(times[begin], agent_episode.t_started)
+        self._first = max(times[begin], self._agent_episode.t_started)
         seen = [step for step in self._times if step != SKIPPED]
         self._is_seen = self._place >= before + start
         self._lookback = min(self._first - min(seen, default=self._first), self._row(self._first))
