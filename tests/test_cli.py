@@ -42,6 +42,12 @@ def names():
     fastmarl.register_env("broken", Broken)
 
 
+@pytest.fixture(autouse=True)
+def short_rounds(monkeypatch):
+    """Nobody looks at the speed."""
+    monkeypatch.setattr("fastmarl.cli.sample.SECONDS", 0.02)
+
+
 @pytest.mark.slow
 def test_sample_shows_what_was_sampled_and_draws_the_profile(tmp_path, capsys):
     picture = tmp_path / "profile.png"
