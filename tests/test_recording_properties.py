@@ -14,7 +14,7 @@ from support.runner import ReferenceRunner
 from support.worlds import Call, World, make_world, world_of
 
 GROUPS, WORLDS_PER_GROUP = 20, 100
-FEW = 40  # of them, unless more are asked for
+FEW = 25  # of them, unless more are asked for
 CASES = min(WORLDS_PER_GROUP, int(os.environ.get("FASTMARL_FUZZ_CASES", FEW)))
 SOME_WORLDS = range(100_000, 100_120)
 
