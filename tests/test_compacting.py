@@ -30,7 +30,7 @@ def test_a_compacted_chunk_answers_as_before(seed):
         for part in got.agent_episodes.values():
             part.validate()
             assert part.get_rewards().flags.writeable
-            assert part.source.place() is None
+            assert part.source.lane_rows() is None
 
 
 @pytest.mark.parametrize("seed", WORLDS)
@@ -129,7 +129,7 @@ def test_what_is_kept_costs_a_small_multiple_of_its_data(keep, options, most):
 @pytest.mark.parametrize("n_calls_held", [1, 2, 8])
 def test_whoever_drops_the_chunks_of_a_call_together_pays_for_no_copies(n_calls_held, monkeypatch):
     made = []
-    monkeypatch.setattr(lane_source, "OwnColumns", made.append)
+    monkeypatch.setattr(lane_source, "CopiedColumns", made.append)
     runner = make_runner(None, env_config={"n_agents": 2, "length": 7}, num_envs_per_env_runner=4)
     held = []
     for _ in range(30):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.rows import ListRows
 
-from fastmarl.episodes.lane_source import BlockColumns, Place
+from fastmarl.episodes.lane_source import BlockColumns, LaneRows
 from fastmarl.native import _build, _store
 from fastmarl.native._module_rows import ModuleRows
 from fastmarl.record.block import GROWTH, Block
@@ -106,7 +106,7 @@ def filled_block(pool, n=10):
 def test_views_of_a_block_keep_its_memory_and_their_death_gives_it_back():
     pool = MemoryRing()
     block = filled_block(pool)
-    source = BlockColumns(Place(block, 9, 10, -1, 9))
+    source = BlockColumns(LaneRows(block, 9, 10, -1, 9))
     tensor = torch.from_numpy(source.observations())
     del block, source
     gc.collect()
@@ -186,14 +186,14 @@ def test_write_rows_leaves_odd_cases_to_the_slow_way(columns, values):
 
 def test_columns_without_copies_where_the_rows_are_a_slice():
     block = filled_block(MemoryRing())
-    source = BlockColumns(Place(block, 9, 10, -1, 9))
+    source = BlockColumns(LaneRows(block, 9, 10, -1, 9))
     assert np.shares_memory(source.rewards(), block.reward_R)
     assert source.rewards().tolist() == list(range(9))
     assert np.shares_memory(source.observations(), block.obs[0])
     assert source.extra_keys() == ("state", "weights_seq_no")
     assert source.extra("state")["h"].shape == (9, 3)
     block.prev_R[9] = 7  # a step that the lane missed
-    gaps = BlockColumns(Place(block, 9, 9, -1, 9))
+    gaps = BlockColumns(LaneRows(block, 9, 9, -1, 9))
     assert gaps.rewards().tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
 
 

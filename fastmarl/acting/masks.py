@@ -35,7 +35,7 @@ class ActionMasks:
         self.on_record = key is not None and key == mask_key(recorded_space, action_space)
         self._found: tuple[np.ndarray | None, ...] = ()  # what the next legal() returns, if there is something
         leaves = RowLayout(obs_space).leaves
-        self._places = [i for i, leaf in enumerate(leaves) if key is not None and leaf.path[:1] == (key,)]
+        self._mask_indices = [i for i, leaf in enumerate(leaves) if key is not None and leaf.path[:1] == (key,)]
 
     def legal(self, block: Block, first: int, end: int) -> np.ndarray | None:
         """bool [end - first, choices] for the rows from `first` on; None where nothing is ruled out.
@@ -65,8 +65,8 @@ class ActionMasks:
         return legal
 
     def _from_observations(self, block: Block, first: int, end: int) -> np.ndarray:
-        parts = [block.raw_obs[i][first:end].reshape(end - first, -1) != 0 for i in self._places]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
+        masks = [block.raw_obs[i][first:end].reshape(end - first, -1) != 0 for i in self._mask_indices]
+        return masks[0] if len(masks) == 1 else np.concatenate(masks, 1)
 
     def _in_infos(self, block: Block, first: int, end: int) -> dict[int, Any]:
         """Row -> mask, of those infos that came with the rows' observations."""
@@ -100,6 +100,6 @@ class ActionMasks:
             begin += size
 
     def _error(self, block: Block, row: int, problem: str) -> ActionMaskError:
-        lane, place = int(block.lane_R[row]), f"obs[{self._key!r}]" if self._key else f"info[{MASK!r}]"
+        lane, where = int(block.lane_R[row]), f"obs[{self._key!r}]" if self._key else f"info[{MASK!r}]"
         agent_id, env_index = self._table.agent_ids[lane], int(self._table.env_L[lane])
-        return ActionMaskError(env_index, agent_id, int(block.env_t_R[row]), f"{place} {problem}")
+        return ActionMaskError(env_index, agent_id, int(block.env_t_R[row]), f"{where} {problem}")

@@ -52,7 +52,7 @@ class LaneState:
             values[lanes[is_first]] = initial
 
     def _make_room(self) -> None:
-        """Have a place for every lane there is."""
+        """Make room for every lane."""
         n_lanes = len(self._table.row_L)
         for i, values in enumerate(self._values):
             if len(values) < n_lanes:

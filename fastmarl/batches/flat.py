@@ -42,7 +42,7 @@ def columns(
 
 
 def _columns(trajectories: Trajectories, outputs: Collection[str] | None, next_obs: bool) -> Batch:
-    steps = trajectories.own_steps()
+    steps = trajectories.steps_after_lookback()
     batch: Batch = {name: trajectories.read(name, steps) for name in (*RECORDED, *trajectories.wanted_outputs(outputs))}
     batch |= trajectories.end_flags()
     batch[Columns.SEQ_LENS] = trajectories.length_S

@@ -92,7 +92,7 @@ class _Seats:
         self.seat_S = np.array([seat for _, _, seat, _ in found], np.int64)
         if found:
             self.trajectories = Trajectories(self.agent_episodes)
-            self.first_env_t_S = self.trajectories.env_ts(self.trajectories.own_S)
+            self.first_env_t_S = self.trajectories.env_ts(self.trajectories.first_S)
 
 
 def _members(episodes: Sequence[MultiAgentEpisode], groups: Groups | None, agents: Sequence[AgentID] | None) -> Members:
@@ -126,12 +126,12 @@ def _members_of_modules(episodes: Sequence[MultiAgentEpisode], agents: Sequence[
 
 def _columns(seats: _Seats, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: Collection[str] | None) -> Batch:
     trajectories, chunk_S, seat_S = seats.trajectories, seats.chunk_S, seats.seat_S
-    steps = trajectories.own_steps()
+    steps = trajectories.steps_after_lookback()
     chunk_N = np.repeat(chunk_S, trajectories.length_S)
     row_N = trajectories.env_ts(steps) - first_E[chunk_N]
     shape_EA = len(first_E), seats.n_seats
-    place_N = row_N, chunk_N, np.repeat(seat_S, trajectories.length_S)
-    spread = partial(_spread, (int(n_rows_E.max()), *shape_EA), place_N)
+    index_N = row_N, chunk_N, np.repeat(seat_S, trajectories.length_S)
+    spread = partial(_spread, (int(n_rows_E.max()), *shape_EA), index_N)
     batch: Batch = {
         name: map_struct(spread, trajectories.read(name, steps))
         for name in (*RECORDED, *trajectories.wanted_outputs(outputs))
@@ -147,10 +147,10 @@ def _columns(seats: _Seats, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: 
     return batch
 
 
-def _spread(shape: tuple[int, ...], place: tuple[np.ndarray, ...], leaf: np.ndarray) -> np.ndarray:
-    """Each row of an array at its place in one of zeros."""
+def _spread(shape: tuple[int, ...], index: tuple[np.ndarray, ...], leaf: np.ndarray) -> np.ndarray:
+    """Rows of an array, each at its index in an array of zeros."""
     out = np.zeros((*shape, *leaf.shape[1:]), leaf.dtype)
-    out[place] = leaf
+    out[index] = leaf
     return out
 
 

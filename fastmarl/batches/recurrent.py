@@ -86,11 +86,11 @@ class _Cuts:
 def _cut(trajectories: Trajectories, max_seq_len: int, burn_in: int) -> _Cuts:
     n_S = -(-trajectories.length_S // max_seq_len)
     trajectory_B = np.repeat(np.arange(len(n_S)), n_S)
-    place_B = np.arange(len(trajectory_B)) - np.repeat(np.cumsum(n_S) - n_S, n_S)
-    before_B = place_B * max_seq_len  # steps of the trajectory before the sequence, without lookback
+    index_B = np.arange(len(trajectory_B)) - np.repeat(np.cumsum(n_S) - n_S, n_S)
+    before_B = index_B * max_seq_len  # steps of the trajectory before the sequence, without lookback
     learned_B = np.minimum(max_seq_len, trajectories.length_S[trajectory_B] - before_B)
     burned_B = np.minimum(burn_in, trajectories.lookback_S[trajectory_B] + before_B)
-    first_B = trajectories.own_S[trajectory_B] + before_B - burned_B
+    first_B = trajectories.first_S[trajectory_B] + before_B - burned_B
     length_B = burned_B + learned_B
     t = np.arange(burn_in + max_seq_len)
     is_step_BT = t < length_B[:, None]
@@ -139,7 +139,7 @@ def _extra(trajectories: Trajectories, cuts: _Cuts, name: str, column: Any) -> A
     """A flat column, cut like the recorded ones."""
     n = int(trajectories.length_S.sum())
     before_S = np.cumsum(trajectories.length_S) - trajectories.length_S
-    row_BT = cuts.step_BT + (before_S - trajectories.own_S)[cuts.trajectory_B][:, None]
+    row_BT = cuts.step_BT + (before_S - trajectories.first_S)[cuts.trajectory_B][:, None]
     is_known_BT = cuts.is_step_BT & (row_BT >= before_S[cuts.trajectory_B][:, None])
 
     def cut(leaf: Any) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Steps of many trajectories as one long column, read straight from the blocks they lie in.
 
-Axes in names: S trajectory (an agent's part of a chunk), N step. A *step* is a transition: an observation, what the
+Axes in names: S trajectory (an agent episode), N step. A *step* is a transition: an observation, what the
 agent did upon it, and its reward.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.columns import Columns, Recorded
-from fastmarl.episodes.lane_source import LaneSource, Place
+from fastmarl.episodes.lane_source import LaneRows, LaneSource
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.episodes.sources import Source, blank_like, joined
@@ -34,9 +34,9 @@ NOT_OUTPUTS = frozenset((
 class BlockRun:
     """Consecutive trajectories that lie in one block."""
 
-    def __init__(self, places: list[Place]):
-        self._block = block = places[0].block
-        _, last_rows, n_rows, finals, end_env_ts = zip(*places, strict=True)
+    def __init__(self, lanes: list[LaneRows]):
+        self._block = block = lanes[0].block
+        _, last_rows, n_rows, finals, end_env_ts = zip(*lanes, strict=True)
         self._last_row_S, self._final_S, self._end_env_t_S = map(np.array, (last_rows, finals, end_env_ts))
         has_ended = self._final_S >= 0  # else nothing was done upon the last row
         last_S = np.where(has_ended, self._last_row_S, block.prev_R[self._last_row_S])
@@ -79,8 +79,8 @@ class SourceRun:
 
     def read(self, name: str, steps: np.ndarray) -> Any:
         source = self._source
-        own = {Columns.OBS: source.observations, Columns.ACTIONS: source.actions, Columns.REWARDS: source.rewards}
-        column = own[name]() if name in own else source.extra(name)
+        columns = {Columns.OBS: source.observations, Columns.ACTIONS: source.actions, Columns.REWARDS: source.rewards}
+        column = columns[name]() if name in columns else source.extra(name)
         return map_struct(lambda leaf: leaf.take(steps, 0), column)
 
     def env_ts(self, steps: np.ndarray) -> np.ndarray:
@@ -97,7 +97,7 @@ class Trajectories:
     """Agent episodes, one after the other; their lookbacks are steps like the others.
 
     Args:
-        agent_episodes: each with a step or more; what lies in one block together had better stand together.
+        agent_episodes: each with a step or more; those of one block should be adjacent.
 
     Attributes:
         begin_S: int64, position of each trajectory's first step, the lookback's.
@@ -119,22 +119,22 @@ class Trajectories:
         self._first_step_of_run = np.cumsum([0] + [run.n_steps for run in self._runs[:-1]])
 
     @property
-    def own_S(self) -> np.ndarray:
+    def first_S(self) -> np.ndarray:
         """int64: position of each trajectory's first step after the lookback."""
         return self.begin_S + self.lookback_S
 
     @property
     def last_S(self) -> np.ndarray:
         """int64: position of each trajectory's last step."""
-        return self.own_S + self.length_S - 1
+        return self.first_S + self.length_S - 1
 
-    def own_steps(self) -> np.ndarray:
-        """int64 [N]: positions of all steps but the lookbacks'."""
+    def steps_after_lookback(self) -> np.ndarray:
+        """int64 [N]: positions of all steps except the lookbacks'."""
         before_S = np.cumsum(self.length_S) - self.length_S
-        return np.arange(self.length_S.sum()) + np.repeat(self.own_S - before_S, self.length_S)
+        return np.arange(self.length_S.sum()) + np.repeat(self.first_S - before_S, self.length_S)
 
     def end_flags(self) -> dict[str, np.ndarray]:
-        """ "terminateds" and "truncateds", bool [N], of the own steps: at the last ones."""
+        """ "terminateds" and "truncateds", bool [N], of the steps after the lookbacks: True at the last ones."""
         flags = {name: np.zeros(int(self.length_S.sum()), bool) for name in self.ended_S}
         for name, ended_S in self.ended_S.items():
             flags[name][np.cumsum(self.length_S) - 1] = ended_S
@@ -260,23 +260,23 @@ def as_objects(items: Sequence[Hashable]) -> np.ndarray:
 
 
 def _runs(agent_episodes: Sequence[SingleAgentEpisode]) -> tuple[list[BlockRun | SourceRun], list[int]]:
-    """(runs, in order; the first part of each)."""
+    """(runs, in order; index of the first agent episode of each)."""
     runs: list[BlockRun | SourceRun] = []
     firsts: list[int] = []
-    places: list[Place] = []
+    of_run: list[LaneRows] = []
     for i, agent_episode in enumerate(agent_episodes):
-        place = agent_episode.source.place() if isinstance(agent_episode.source, LaneSource) else None
-        if places and (place is None or place.block is not places[0].block):
-            runs.append(BlockRun(places))
-            places = []
-        if not places:
+        lane_rows = agent_episode.source.lane_rows() if isinstance(agent_episode.source, LaneSource) else None
+        if of_run and (lane_rows is None or lane_rows.block is not of_run[0].block):
+            runs.append(BlockRun(of_run))
+            of_run = []
+        if not of_run:
             firsts.append(i)
-        if place is None:
+        if lane_rows is None:
             runs.append(SourceRun(agent_episode.source))
         else:
-            places.append(place)
-    if places:
-        runs.append(BlockRun(places))
+            of_run.append(lane_rows)
+    if of_run:
+        runs.append(BlockRun(of_run))
     return runs, firsts
 
 

@@ -61,7 +61,7 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
                 connectors[name].check_state(given)
 
     def set_state(self, state: State) -> None:
-        """Take (parts of) what `get_state()` or `merge_states()` returned.
+        """Take all or some of what `get_state()` or `merge_states()` returned.
 
         Raises:
             ConfigError: see check_state(). Nothing was changed.
@@ -94,11 +94,11 @@ class EnvToModule(Mapping[str, ModuleConnectors]):
 
 
 def named(connectors: Sequence[Connector]) -> dict[str, Connector]:
-    """Each by its name: its class and, beside others of that class, its place."""
+    """Connectors by name: the class, and the index too if several are of that class."""
     classes = [type(connector).__name__ for connector in connectors]
     return {
-        name if classes.count(name) == 1 else f"{name}_{place}": connector
-        for place, (name, connector) in enumerate(zip(classes, connectors, strict=True))
+        name if classes.count(name) == 1 else f"{name}_{index}": connector
+        for index, (name, connector) in enumerate(zip(classes, connectors, strict=True))
     }
 
 

@@ -84,7 +84,7 @@ class ModuleConnectors:
         ]
 
     def check_of_lanes(self, n: int, state: Any) -> None:
-        """Raises ConfigError if `state` is none that `of_lanes()` gives of n lanes."""
+        """Raises ConfigError unless `of_lanes()` of n lanes could have returned `state`."""
         what = f"what the connectors of module {self.module_id!r} keep by lane"
         if not isinstance(state, list) or len(state) != len(self.connectors):
             raise ConfigError(f"{what} must be a list of {len(self.connectors)} dicts, got {state!r:.200}")
@@ -143,15 +143,15 @@ class ModuleConnectors:
     def _run(self, first: int, end: int, leaves: list[np.ndarray], rows: Rows) -> list[np.ndarray]:
         """What connectors first .. end make of these leaves, one after the other."""
         obs = self._layouts[first].nest(leaves)
-        for place in range(first, end):
-            obs = self.connectors[place](obs, rows)
-            leaves = self._leaves(place, obs, len(rows))
+        for index in range(first, end):
+            obs = self.connectors[index](obs, rows)
+            leaves = self._leaves(index, obs, len(rows))
         return leaves
 
-    def _leaves(self, place: int, obs: Any, n: int) -> list[np.ndarray]:
+    def _leaves(self, index: int, obs: Any, n: int) -> list[np.ndarray]:
         """What a connector made, checked against the space that it promised."""
-        layout = self._layouts[place + 1]
-        name = type(self.connectors[place]).__name__
+        layout = self._layouts[index + 1]
+        name = type(self.connectors[index]).__name__
         try:
             leaves = layout.leaves_of(obs)
         except (KeyError, IndexError, TypeError) as error:
@@ -161,10 +161,10 @@ class ModuleConnectors:
             is_array = isinstance(values, np.ndarray)
             fits = is_array and (values.dtype == leaf.dtype or can_hold(leaf.dtype, values))
             if not fits or values.shape != (n, *leaf.shape):
-                part = "".join(f"[{key!r}]" for key in leaf.path)
+                path = "".join(f"[{key!r}]" for key in leaf.path)
                 got = described(values) if is_array else type(values).__name__
                 problem = (
-                    f"expected obs{part} of shape {(n, *leaf.shape)} and dtype {leaf.dtype}, as "
+                    f"expected obs{path} of shape {(n, *leaf.shape)} and dtype {leaf.dtype}, as "
                     f"recompute_output_observation_space() has it, got {got}"
                 )
                 raise ConnectorError(self.module_id, name, problem)

@@ -11,7 +11,7 @@ from weakref import ref
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.episodes.lane_source import BlockColumns, LaneSource, Place
+from fastmarl.episodes.lane_source import BlockColumns, LaneRows, LaneSource
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.native._chunks import ChunkNotes
 from fastmarl.native._scatter import Scatter, waiting_places
@@ -20,7 +20,7 @@ from fastmarl.record.block import Block
 from fastmarl.record.flags import TERMINATED, TRUNCATED
 
 ROW, COUNT, MODULE = 0, 1, 7  # columns of Scatter.lanes_now()
-Own = tuple[
+OwnData = tuple[
     Sequence[tuple[int, int, dict[str, Any]]], dict[str, Any], np.ndarray | None
 ]  # infos, custom data, env states
 
@@ -49,23 +49,23 @@ class ChunkLanes:
 
     def of_modules(self, wanted: Callable[[str], bool]) -> "ChunkLanes":
         """Those of agents of certain modules; the memory of other modules is not held."""
-        by_place = self.columns[:, MODULE].tolist()
-        modules = {module for module in set(by_place) if wanted(self.module_ids[module])}
-        places = [place for place, module in enumerate(by_place) if module in modules]
+        module_of_lane = self.columns[:, MODULE].tolist()
+        modules = {module for module in set(module_of_lane) if wanted(self.module_ids[module])}
+        indices = [index for index, module in enumerate(module_of_lane) if module in modules]
         return replace(
             self,
-            agent_ids=tuple(self.agent_ids[place] for place in places),
-            lanes=tuple(self.lanes[place] for place in places),
-            columns=self.columns[places],
+            agent_ids=tuple(self.agent_ids[index] for index in indices),
+            lanes=tuple(self.lanes[index] for index in indices),
+            columns=self.columns[indices],
             blocks={module: self.blocks[module] for module in modules},
         )
 
     def hanging_rewards(self, acting_from: list[int]) -> dict[Hashable, float]:
         """What agents that have acted and wait for an observation have been paid since."""
         paid = {}
-        for place in waiting_places(self.columns, acting_from):
-            row, module = self.columns[place, ROW], self.columns[place, MODULE]
-            paid[self.agent_ids[place]] = self.blocks[module].reward(row)
+        for index in waiting_places(self.columns, acting_from):
+            row, module = self.columns[index, ROW], self.columns[index, MODULE]
+            paid[self.agent_ids[index]] = self.blocks[module].reward(row)
         return paid
 
     def waiting_infos(self) -> dict[Hashable, dict[int, dict[str, Any]]]:
@@ -74,8 +74,8 @@ class ChunkLanes:
         for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
             row, count, _, _, final, end_env_t, _, module = columns
             if lane in self.infos:
-                place = Place(self.blocks[module], row, count, final, end_env_t)
-                observed = set(BlockColumns(place).env_ts().tolist())
+                lane_rows = LaneRows(self.blocks[module], row, count, final, end_env_t)
+                observed = set(BlockColumns(lane_rows).env_ts().tolist())
                 if infos := {env_t: info for env_t, info in self.infos[lane].items() if env_t not in observed}:
                     found[agent_id] = infos
         return found
@@ -98,7 +98,7 @@ class ChunkLanes:
                 multi_agent_episode_id=self.episode_id,
                 observation_space=observation_space if block.raw_layout is None else block.layout.space,
                 action_space=action_space,
-                source=LaneSource(Place(block, row, count, final, end_env_t), self.infos.get(lane, {})),
+                source=LaneSource(LaneRows(block, row, count, final, end_env_t), self.infos.get(lane, {})),
                 lookback=lookback,
                 t_started=t_started,
                 is_terminated=bool(done & TERMINATED),
@@ -184,18 +184,18 @@ class UnreadChunks(ChunkNotes):
         self._agent_ids, self._spaces = tuple(map(agent_ids.__getitem__, self.lanes)), spaces
         self._blocks, self._module_ids, self._acting_from = blocks, module_ids, list(acting_from)
 
-    def n_rows(self, place: int) -> int:
-        """Rows of all lanes of the chunk at this place."""
-        return int(self._columns[self._lanes_of(place), COUNT].sum())
+    def n_rows(self, index: int) -> int:
+        """Rows of all lanes of the chunk at this index."""
+        return int(self._columns[self._lanes_of(index), COUNT].sum())
 
-    def _lanes_of(self, place: int) -> slice:
-        return slice(int(self.numbers[place - 1, -1]) if place else 0, int(self.numbers[place, -1]))
+    def _lanes_of(self, index: int) -> slice:
+        return slice(int(self.numbers[index - 1, -1]) if index else 0, int(self.numbers[index, -1]))
 
-    def read(self, place: int, own: Own | None) -> Chunk:
-        """The chunk at this place, of which its episode holds `own` itself."""
-        own_infos, custom_data, env_states = own or ((), {}, None)
-        env_index, env_t_started, env_t, lookback, flags, reset_seed, _ = self.numbers[place].tolist()
-        at = self._lanes_of(place)
+    def read(self, index: int, own_data: OwnData | None) -> Chunk:
+        """The chunk at this index, with `own_data`, which its episode holds itself."""
+        own_infos, custom_data, env_states = own_data or ((), {}, None)
+        env_index, env_t_started, env_t, lookback, flags, reset_seed, _ = self.numbers[index].tolist()
+        at = self._lanes_of(index)
         infos: dict[int, dict[int, dict[str, Any]]] = {}
         for t, lane, info in own_infos:
             infos.setdefault(lane, {})[t] = info
@@ -205,12 +205,12 @@ class UnreadChunks(ChunkNotes):
             columns=self._columns[at].copy(),
             blocks=self._blocks,
             module_ids=self._module_ids,
-            episode_id=self.ids[place],
+            episode_id=self.ids[index],
             spaces=self._spaces[env_index],
             infos=infos,
         )
         return Chunk(
-            id_=self.ids[place],
+            id_=self.ids[index],
             env_t_started=env_t_started,
             env_t=env_t,
             lookback=lookback,
@@ -221,7 +221,7 @@ class UnreadChunks(ChunkNotes):
             custom_data=custom_data,
             agent_ids=lanes.agent_ids,
             env_states=env_states,
-            duration_s=self.durations_s[place],
+            duration_s=self.durations_s[index],
             reset_seed=None if reset_seed < 0 else reset_seed,
             lanes=lanes,
         )

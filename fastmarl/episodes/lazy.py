@@ -43,7 +43,7 @@ class LazyEpisode(Episode):
 
     __slots__ = ("__weakref__", "_chunk")
 
-    _chunk: Any  # a Chunk, or how to read it: (UnreadChunks, its place there, what it holds of its own)
+    _chunk: Any  # a Chunk, or how to read it: (UnreadChunks, its index there, the episode's own data)
     id_: str = _field("id_")
     env_t_started: int = _field("env_t_started")
     env_t: int = _field("env_t")
@@ -69,8 +69,8 @@ class LazyEpisode(Episode):
 
     def _read(self) -> Chunk:
         if type(self._chunk) is not Chunk:
-            chunks, place, own_data = self._chunk
-            self._chunk = chunks.read(place, own_data)
+            chunks, index, own_data = self._chunk
+            self._chunk = chunks.read(index, own_data)
         return self._chunk
 
     @property

@@ -161,8 +161,8 @@ class EpisodeLog:
         if self.store.connects:
             self.store.connect()
         if self._env_states:
-            for place, env_index in enumerate(env_indices, len(unread)):
-                unread.env_states[place] = self._states_of_chunk(self.store.table.record(env_index))
+            for index, env_index in enumerate(env_indices, len(unread)):
+                unread.env_states[index] = self._states_of_chunk(self.store.table.record(env_index))
 
     def _note_running(self, unread: UnreadChunks, env_indices: list[int]) -> None:
         table = self.store.table

@@ -94,8 +94,8 @@ class DenseLayers:
 
     def key(self) -> tuple:
         """Equal where nothing has changed but numbers in weights."""
-        layers = [(layer.source, place_of(layer.weight), place_of(layer.bias), *layer[3:]) for layer in self._layers]
-        return *layers, self.scale, self.logits, self.values, place_of(self.log_std), place_of(self.bound)
+        layers = [(layer.source, memory_of(layer.weight), memory_of(layer.bias), *layer[3:]) for layer in self._layers]
+        return *layers, self.scale, self.logits, self.values, memory_of(self.log_std), memory_of(self.bound)
 
     def compiled(self) -> DenseNet:
         """What runs them."""
@@ -176,8 +176,8 @@ def parts_of(*modules: nn.Module) -> list[nn.Module]:
     return found
 
 
-def place_of(weights: torch.Tensor | None) -> tuple | None:
-    """Where they lie, and how."""
+def memory_of(weights: torch.Tensor | None) -> tuple | None:
+    """Address, dtype, shape and strides, all that says where the numbers are."""
     return None if weights is None else (weights.data_ptr(), weights.dtype, weights.shape, weights.stride())
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from fastmarl.acting.backends.dense_layers import is_watched, place_of
+from fastmarl.acting.backends.dense_layers import is_watched, memory_of
 from fastmarl.acting.backends.graphs import Member, TickGraphs
 from fastmarl.acting.backends.lean import METHODS
 from fastmarl.modules import RLModule
@@ -15,7 +15,7 @@ SCALARS = (bool, int, float, str, type(None))
 
 
 class ModuleCapture:
-    """Whether one module takes part in launches, as a `member`; it is captured anew when it has changed.
+    """Whether one module takes part in launches, as a `member`; it is captured again when it has changed.
 
     Args:
         graphs: launches modules; None: none is.
@@ -44,7 +44,7 @@ class ModuleCapture:
 
     def renew(self, member: Member) -> None:
         """Look at the module again: its methods and layers, and where its weights are. What was changed in place is
-        seen without; layers and places of weights are also seen by `is_current()`."""
+        seen without; layers and the memory of weights are also seen by `is_current()`."""
         if self._graphs is None:
             return
         self._watch = WeightsWatch(self._module.modules())  # before the outline: another thread may move weights
@@ -105,8 +105,8 @@ def outline(module: torch.nn.Module) -> tuple:
         attributes = vars(part)
         parts.append(part)  # itself, lest another one comes to lie where it was
         parts += [value for name, value in attributes.items() if name != "training" and _says_how(value)]
-        parts += map(place_of, attributes["_parameters"].values())
-        parts += map(place_of, attributes["_buffers"].values())
+        parts += map(memory_of, attributes["_parameters"].values())
+        parts += map(memory_of, attributes["_buffers"].values())
     return tuple(parts)
 
 

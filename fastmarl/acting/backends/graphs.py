@@ -224,11 +224,11 @@ class Program:
 
     def _stage(self, columns: list[np.ndarray], inputs: dict[Member, list[np.ndarray]]) -> None:
         """Write the members' arrays, and repeat the last row up to the part's size: rows of padding are fit for it."""
-        places = iter(columns)
+        targets = iter(columns)
         for part in self.parts:
             arrays = inputs.get(part.member)
             for i in range(len(part.columns)):
-                column = next(places)
+                column = next(targets)
                 if arrays is not None:
                     column[: len(arrays[i])] = arrays[i]
                     column[len(arrays[i]) :] = arrays[i][-1]

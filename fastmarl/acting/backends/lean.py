@@ -71,7 +71,7 @@ class LeanModule(LeanNet):
             self._watch = None
             self._leave(reason)
             return
-        self._watch = WeightsWatch(_parts_of(self._module))  # before places are noted: another thread may move weights
+        self._watch = WeightsWatch(_parts_of(self._module))  # before addresses are read: others may move weights
         self._take(layers)
 
     def forward(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray | None] | None:

@@ -46,8 +46,8 @@ class StagedCopy:
         packing = Packing([(torch.from_numpy(array[:0]).dtype, array.shape) for array in arrays])
         if packing.n_bytes > len(self._outgoing):
             self._outgoing = host_buffer(2 * packing.n_bytes, self.device)
-        for place, array in zip(packing.arrays(self._outgoing), arrays, strict=True):
-            np.copyto(place, array)
+        for target, array in zip(packing.arrays(self._outgoing), arrays, strict=True):
+            np.copyto(target, array)
         return packing.views(self._outgoing[: packing.n_bytes].to(self.device, non_blocking=True))
 
     def to_host(self, tensors: dict[K, torch.Tensor]) -> dict[K, np.ndarray]:
@@ -76,20 +76,20 @@ class Packing:
 
     def __init__(self, columns: Sequence[Column]):
         self.n_bytes = 0
-        self._places: list[tuple[int, int, torch.dtype, tuple[int, ...]]] = []
+        self._spans: list[tuple[int, int, torch.dtype, tuple[int, ...]]] = []
         for dtype, shape in columns:
             end = self.n_bytes + dtype.itemsize * math.prod(shape)
-            self._places.append((self.n_bytes, end, dtype, shape))
+            self._spans.append((self.n_bytes, end, dtype, shape))
             self.n_bytes = -(-end // ALIGNMENT) * ALIGNMENT
 
     def views(self, buffer: torch.Tensor) -> list[torch.Tensor]:
         """The arrays in this buffer (uint8 [n_bytes or more]), as tensors of its memory."""
-        return [buffer[start:end].view(dtype).view(shape) for start, end, dtype, shape in self._places]
+        return [buffer[start:end].view(dtype).view(shape) for start, end, dtype, shape in self._spans]
 
     def arrays(self, buffer: torch.Tensor) -> list[np.ndarray]:
         """The same as NumPy's arrays, of a buffer on the host."""
         host = buffer.numpy()
-        return [np.ndarray(shape, _numpy_dtype(dtype), host, start) for start, _, dtype, shape in self._places]
+        return [np.ndarray(shape, _numpy_dtype(dtype), host, start) for start, _, dtype, shape in self._spans]
 
 
 def host_buffer(n_bytes: int, device: torch.device) -> torch.Tensor:
