@@ -334,7 +334,7 @@ def test_the_kinds_are_rllibs():
         (spaces.Box(0, 9, (2,), np.int64), "float dtype; for integer actions use Discrete"),
         (spaces.Dict(a=spaces.Discrete(2), b=spaces.Box(0, 9, (), np.uint8)), "float dtype"),
         (spaces.Text(3), "no action distribution for Text"),
-        (spaces.Dict(), "it has no parts"),
+        (spaces.Dict(), "it is empty"),
         (None, "no action distribution for None"),
     ],
 )

@@ -49,8 +49,8 @@ class EnvActions(ModuleActions):
         self._space = space
         self._layout = RowLayout(space)
         self._leaves = [
-            (_key(leaf), leaf.shape, _LeafActions(module_id, part, normalize, clip))
-            for leaf, part in zip(self._layout.leaves, leaf_spaces(space), strict=True)
+            (_key(leaf), leaf.shape, _LeafActions(module_id, leaf_space, normalize, clip))
+            for leaf, leaf_space in zip(self._layout.leaves, leaf_spaces(space), strict=True)
         ]
 
     def set(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:

@@ -1,4 +1,4 @@
-"""What an error in a module's forward pass is told with."""
+"""The context added to errors in a module's forward pass."""
 
 from typing import Any
 

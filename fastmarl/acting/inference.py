@@ -350,7 +350,7 @@ def _tensors(outputs: dict[str, Any]) -> dict[Key, torch.Tensor]:
 
 def _why_never_captured(has_objects: bool, options: InferenceOptions) -> str:
     if has_objects:
-        return "parts of its observations are no arrays"
+        return "some of its observations are not arrays"
     if options.compile is not None and options.compile.get("mode") in CAPTURING_MODES:
         return f"torch.compile captures it itself, with mode {options.compile['mode']!r}"
     return ""

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.columns import Columns
-from fastmarl.distributions import Distribution, choice_parts, n_logits_of
+from fastmarl.distributions import Distribution, choice_slices, n_logits_of
 from fastmarl.errors import ModuleOutputError
 from fastmarl.native._finite import first_unfit
 from fastmarl.record.block import Key, name_of
@@ -35,7 +35,7 @@ class OutputChecks:
         self._module_id = module_id
         self._space = action_space
         self.n_logits = n_logits_of(kinds[0], action_space), n_logits_of(kinds[1], action_space)
-        self._choices = choice_parts(kinds[0]), choice_parts(kinds[1])
+        self._choices = choice_slices(kinds[0]), choice_slices(kinds[1])
         self._table = table
 
     def check_logits(self, shape: tuple[int, ...] | None, explore: bool) -> None:
@@ -76,8 +76,8 @@ class OutputChecks:
         if legal is not None:
             logits = np.where(legal, logits, -np.inf)
         without = np.zeros(len(logits), np.bool_)
-        for part in self._choices[explore]:
-            without |= logits[:, part].max(1) == -np.inf
+        for choice in self._choices[explore]:
+            without |= logits[:, choice].max(1) == -np.inf
         return int(without.argmax()) if without.any() else -1
 
     def _blame(self, row: int, lanes: np.ndarray, what: str, values: np.ndarray, logits: np.ndarray | None) -> NoReturn:

@@ -53,7 +53,7 @@ class Policies:
 
     Attributes:
         by_index: None where one was removed.
-        env_actions: what the envs are told, by module index.
+        env_actions: the actions sent to the envs, by module index.
         may_differ: whether somebody else's code has run since `renew()`, which may have changed modules.
     """
 

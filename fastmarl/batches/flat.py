@@ -15,7 +15,7 @@ def columns(
 ) -> dict[str, Batch]:
     """Module id -> the steps of its agents, trajectory after trajectory, without lookbacks.
 
-    A trajectory is an agent's part of a chunk. Trajectories stand in order of the episodes, in each of them in order of
+    A trajectory is an agent episode. Trajectories stand in order of the episodes, in each of them in order of
     the agents' appearance. There are n steps of s trajectories:
 
     - "obs", "actions" [n, ...], nested as they are; "rewards" float64 [n].

@@ -1,4 +1,4 @@
-"""What a connector is, and what it is told of the rows it works on."""
+"""What a connector is, and what it knows of the rows it works on."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ class Rows:
     Attributes:
         lanes: int32 [n], the agent's lane: a number below `n_lanes` that is its own from its first observation in an
             episode to its last, and is then used again.
-        is_final: the rows are last observations, upon which nobody acts.
+        is_final: the rows are final observations.
         block: the record: `obs` (leaves), `outputs` and `reward_R`, by row.
     """
 
@@ -41,7 +41,7 @@ class Rows:
 
     @property
     def n_lanes(self) -> int:
-        """Size that arrays by lane need at present. It grows; after `make_env()` and `make_module()` it begins anew."""
+        """Size that arrays by lane need at present. It grows; `make_env()` and `make_module()` restart it."""
         return len(self._table.row_L)
 
     @property
@@ -96,7 +96,7 @@ class Connector:
 
     lane_arrays: tuple[str, ...] | None = None
     """Names of the attributes that hold what is kept by lane, each an array with one entry for a lane. With these,
-    running episodes go on in another runner; (): nothing is kept. None: it is not known, so all episodes begin anew
+    running episodes go on in another runner; (): nothing is kept. None: it is not known, so all episodes restart
     there."""
 
     def recompute_output_observation_space(
@@ -124,7 +124,7 @@ class Connector:
     def get_state(self) -> dict[str, Any]:
         """What a connector in another runner must know to do the same, as plain arrays and numbers; {}: nothing.
 
-        What is kept by lane is no part of it, see `lane_arrays`.
+        It does not include what is kept by lane, see `lane_arrays`.
         """
         return {}
 
@@ -143,6 +143,6 @@ class Connector:
 def are_boxes(space: gym.Space) -> list[bool]:
     """Of each leaf of an observation space, whether it is a Box and no action mask."""
     return [
-        isinstance(part, gym.spaces.Box) and not set(MASK_KEYS) & set(leaf.path)
-        for leaf, part in zip(RowLayout(space).leaves, leaf_spaces(space), strict=True)
+        isinstance(leaf_space, gym.spaces.Box) and not set(MASK_KEYS) & set(leaf.path)
+        for leaf, leaf_space in zip(RowLayout(space).leaves, leaf_spaces(space), strict=True)
     ]

@@ -16,7 +16,7 @@ NUMERIC = (gym.spaces.Box, gym.spaces.MultiBinary, *DISCRETE)
 class FlattenObservations(Connector):
     """Dict, Tuple and everything in them as one float32 vector, in the order of `gymnasium.spaces.flatten`.
 
-    Discrete and MultiDiscrete parts become one-hot, which an observation out of their range is an error for. An action
+    Discrete and MultiDiscrete leaves become one-hot; a value out of range is an error. An action
     mask becomes part of the vector, and is still applied.
     """
 
@@ -25,14 +25,14 @@ class FlattenObservations(Connector):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        parts: list[Any] = leaf_spaces(input_observation_space)
-        unfit = [part for part in parts if not isinstance(part, NUMERIC)]
+        spaces: list[Any] = leaf_spaces(input_observation_space)
+        unfit = [space for space in spaces if not isinstance(space, NUMERIC)]
         if unfit:
             raise ConfigError(f"FlattenObservations can't make numbers of {unfit[0]} in {input_observation_space}; "
-                              f"drop that part in a connector before it")  # fmt: skip
+                              f"drop that leaf in a connector before it")  # fmt: skip
         self._layout = RowLayout(input_observation_space)
-        self._parts = parts
-        flat: list[Any] = [gym.spaces.flatten_space(part) for part in parts]
+        self._leaf_spaces = spaces
+        flat: list[Any] = [gym.spaces.flatten_space(space) for space in spaces]
         self._sizes = [box.shape[0] for box in flat]
         low = np.concatenate([box.low.astype(np.float32) for box in flat])
         high = np.concatenate([box.high.astype(np.float32) for box in flat])
@@ -41,23 +41,23 @@ class FlattenObservations(Connector):
     def __call__(self, obs: Any, rows: Rows) -> np.ndarray:
         flat = np.empty((len(rows), sum(self._sizes)), np.float32)
         begin = 0
-        for values, part, size in zip(self._layout.leaves_of(obs), self._parts, self._sizes, strict=True):
+        for values, space, size in zip(self._layout.leaves_of(obs), self._leaf_spaces, self._sizes, strict=True):
             out = flat[:, begin : begin + size]
-            if isinstance(part, DISCRETE):
-                _one_hot(values, part, out, rows)
+            if isinstance(space, DISCRETE):
+                _one_hot(values, space, out, rows)
             else:
                 out[:] = values.reshape(len(rows), size)
             begin += size
         return flat
 
 
-def _one_hot(values: np.ndarray, part: Any, out: np.ndarray, rows: Rows) -> None:
+def _one_hot(values: np.ndarray, space: Any, out: np.ndarray, rows: Rows) -> None:
     """Write values [n, ...] of a Discrete or MultiDiscrete space to `out` [n, choices of all its numbers]."""
-    sizes = np.ravel(part.n if isinstance(part, gym.spaces.Discrete) else part.nvec).astype(np.int64)
-    choices = values.reshape(len(rows), len(sizes)).astype(np.int64) - np.ravel(part.start)
+    sizes = np.ravel(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec).astype(np.int64)
+    choices = values.reshape(len(rows), len(sizes)).astype(np.int64) - np.ravel(space.start)
     unfit = ((choices < 0) | (choices >= sizes)).any(1)
     if unfit.any():
         i = int(np.argmax(unfit))
-        raise rows.error(i, f"{values[i]} is not in {part}; return what the observation space promises")
+        raise rows.error(i, f"{values[i]} is not in {space}; return what the observation space promises")
     out[:] = 0
     out[np.arange(len(rows))[:, None], choices + np.cumsum(sizes) - sizes] = 1

@@ -18,8 +18,8 @@ class FrameStacking(Connector):
     """Shows the module the last `num_frames` observations of an agent side by side in the last axis, the oldest first.
 
     Boxes of shape [..., c] become [..., num_frames * c], single numbers [num_frames]; before an agent's first
-    observation there are zeros. Parts that are no Boxes, and action masks, are not stacked. Episodes hold single
-    frames: `stacked()` makes of them what the module saw.
+    observation there are zeros. Only Boxes that are no action masks are stacked. Episodes hold single
+    frames: `stacked()` turns them into what the module saw.
     """
 
     lane_arrays = ()
@@ -35,17 +35,17 @@ class FrameStacking(Connector):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        parts = leaf_spaces(input_observation_space)
+        leaves = leaf_spaces(input_observation_space)
         self._layout = RowLayout(input_observation_space)
         self._stacked = are_boxes(input_observation_space)
         if not any(self._stacked):
             raise ConfigError(f"FrameStacking finds no Box in {input_observation_space}; leave it out, or put "
                               f"FlattenObservations before it")  # fmt: skip
-        stacked_parts = [
-            _stacked_space(part, self.num_frames) if is_in else part
-            for part, is_in in zip(parts, self._stacked, strict=True)
+        spaces = [
+            _stacked_space(leaf, self.num_frames) if is_in else leaf
+            for leaf, is_in in zip(leaves, self._stacked, strict=True)
         ]
-        return with_leaf_spaces(input_observation_space, stacked_parts)
+        return with_leaf_spaces(input_observation_space, spaces)
 
     def __call__(self, obs: Any, rows: Rows) -> Any:
         frames = rows.with_former(self.num_frames)
@@ -59,7 +59,7 @@ def stacked(part: SingleAgentEpisode, num_frames: int, indices: Any = None) -> A
     """An agent's observations as a module behind `FrameStacking(num_frames)` sees them.
 
     Args:
-        part: an agent's part of an episode sampled with that connector, or a slice of one.
+        part: an agent episode sampled with that connector, or a slice of one.
         indices: which of the n + 1 observations after the lookback: None (all), a slice, a list or array of ints.
 
     Returns:
@@ -67,7 +67,7 @@ def stacked(part: SingleAgentEpisode, num_frames: int, indices: Any = None) -> A
         allows, else copies of what is asked for.
 
     Raises:
-        EpisodeError: the part does not reach back far enough, or has no observation space.
+        EpisodeError: it does not reach back far enough, or has no observation space.
     """
     n_before = min(num_frames - 1, part.t_started)
     if part.lookback < n_before:
@@ -87,10 +87,10 @@ def stacked(part: SingleAgentEpisode, num_frames: int, indices: Any = None) -> A
     ])  # fmt: skip
 
 
-def _stacked_space(part: Any, num_frames: int) -> gym.Space:
-    low, high = np.atleast_1d(part.low), np.atleast_1d(part.high)
+def _stacked_space(box: Any, num_frames: int) -> gym.Space:
+    low, high = np.atleast_1d(box.low), np.atleast_1d(box.high)
     repeats = (1,) * (low.ndim - 1) + (num_frames,)
-    return gym.spaces.Box(np.tile(low, repeats), np.tile(high, repeats), dtype=part.dtype)
+    return gym.spaces.Box(np.tile(low, repeats), np.tile(high, repeats), dtype=box.dtype)
 
 
 def _gather(recorded: np.ndarray, rows_NF: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from fastmarl.states import check_keys
 
 
 class Moments(NamedTuple):
-    """What is counted of one Box: all three are replaced at once, so that an interrupt leaves none behind another."""
+    """What is counted of one Box: all three are replaced at once, so an interrupt can't leave them inconsistent."""
 
     stats: RunningMoments
     base: RunningMoments
@@ -27,8 +27,8 @@ class Moments(NamedTuple):
 class MeanStdFilter(Connector):
     """Normalises observations by the mean and standard deviation of all that its module's agents have seen so far.
 
-    Every observation that an env sends is counted once, also the last ones upon which nobody acts, and is then
-    normalised by the statistics that include it. Box parts become float32, number by number; what is discrete, and
+    Every observation that an env sends is counted once, final observations too, and is then
+    normalised by the statistics that include it. Boxes become float32, number by number; what is discrete, and
     action masks, stay as they are. The agents of a module share its statistics, as they share its weights.
 
     Args:
@@ -59,7 +59,7 @@ class MeanStdFilter(Connector):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        layout, parts = RowLayout(input_observation_space), leaf_spaces(input_observation_space)
+        layout, spaces = RowLayout(input_observation_space), leaf_spaces(input_observation_space)
         self._layout = layout
         self._normalised = are_boxes(input_observation_space)
         boxes = [leaf for leaf, is_in in zip(layout.leaves, self._normalised, strict=True) if is_in]
@@ -71,20 +71,20 @@ class MeanStdFilter(Connector):
         return with_leaf_spaces(
             input_observation_space,
             [
-                gym.spaces.Box(-bound, bound, part.shape, np.float32) if is_in else part
-                for part, is_in in zip(parts, self._normalised, strict=True)
+                gym.spaces.Box(-bound, bound, space.shape, np.float32) if is_in else space
+                for space, is_in in zip(spaces, self._normalised, strict=True)
             ],
         )
 
     @property
     def stats(self) -> list[RunningMoments]:
-        """Of each Box part: what observations are normalised by."""
-        return [part.stats for part in self._moments]
+        """Of each Box: what observations are normalised by."""
+        return [moments.stats for moments in self._moments]
 
     @property
     def delta(self) -> list[RunningMoments]:
         """The same of what was counted here since a state was last taken that `merge_states()` had made, alone."""
-        return [part.delta for part in self._moments]
+        return [moments.delta for moments in self._moments]
 
     def __call__(self, obs: Any, rows: Rows) -> Any:
         boxes = count()
@@ -112,7 +112,7 @@ class MeanStdFilter(Connector):
 
     def get_state(self) -> dict[str, Any]:
         """ "stats", and the two that it is made of: "base", what runners have in common, and "delta", counted here."""
-        return {name: [getattr(part, name).get_state() for part in self._moments] for name in Moments._fields}
+        return {name: [getattr(moments, name).get_state() for moments in self._moments] for name in Moments._fields}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raises ConfigError if `state` is one of other observations, or none."""
@@ -143,11 +143,11 @@ class MeanStdFilter(Connector):
         for state in states:
             self.check_state(state)
         merged = []
-        for part in range(len(self.stats)):
-            base = max((state["base"][part] for state in states), key=lambda moments: moments["count"])
+        for box in range(len(self.stats)):
+            base = max((state["base"][box] for state in states), key=lambda moments: moments["count"])
             total = _moments_of(base)
             for state in states:
-                total.merge(_moments_of(state["delta"][part]))
+                total.merge(_moments_of(state["delta"][box]))
             merged.append(total.get_state())
         nothing = [RunningMoments(moments.mean.size).get_state() for moments in self.stats]
         return {"stats": merged, "base": merged, "delta": nothing}

@@ -1,4 +1,4 @@
-"""What an agent did and was paid before, beside what it observes."""
+"""An agent's previous actions and rewards, added to its observations."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from fastmarl.spaces.masks import choices_of
 class PrevActionsPrevRewards(Connector):
     """Makes of each observation a dict of it and the agent's previous actions and rewards, the oldest first.
 
-    The actions are the recorded ones (the policy's raw ones) as float32, Discrete and MultiDiscrete parts one-hot. The
+    The actions are the recorded ones (the policy's raw ones) as float32, Discrete and MultiDiscrete leaves one-hot. The
     rewards are the recorded ones as float32: each is the sum of what was paid between an action and the next
     observation. Where an agent has made fewer steps there are zeros. Put FlattenObservations behind it for nets that
     take vectors.
@@ -44,15 +44,15 @@ class PrevActionsPrevRewards(Connector):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        self._parts = [
+        self._leaves = [
             ((Columns.ACTIONS, *leaf.path) if leaf.path else Columns.ACTIONS, choices, size)
-            for leaf, part in zip(RowLayout(input_action_space).leaves, leaf_spaces(input_action_space), strict=True)
-            for choices, size in [_encoding(part)]
+            for leaf, space in zip(RowLayout(input_action_space).leaves, leaf_spaces(input_action_space), strict=True)
+            for choices, size in [_encoding(space)]
         ]
-        self._size = sum(size for _, _, size in self._parts)
+        self._size = sum(size for _, _, size in self._leaves)
         spaces: dict[str, gym.Space] = {self.ORIG_OBS_KEY: input_observation_space}
         if self.n_prev_actions:
-            one_hot = all(choices is not None for _, choices, _ in self._parts)
+            one_hot = all(choices is not None for _, choices, _ in self._leaves)
             low, high = (0.0, 1.0) if one_hot else (-np.inf, np.inf)
             spaces[self.PREV_ACTIONS_KEY] = gym.spaces.Box(low, high, (self.n_prev_actions * self._size,), np.float32)
         if self.n_prev_rewards:
@@ -74,20 +74,20 @@ class PrevActionsPrevRewards(Connector):
         n, n_prev = former.shape
         out = np.zeros((n, n_prev, self._size), np.float32)
         begin = 0
-        for key, choices, size in self._parts if block.outputs else ():  # without, nobody has acted before
-            values, part = block.outputs[key], out[:, :, begin : begin + size]
+        for key, choices, size in self._leaves if block.outputs else ():  # none: no agent has acted before
+            values, column = block.outputs[key], out[:, :, begin : begin + size]
             if choices is None:
-                stack_frames(values.reshape(len(values), 1, size), former, part[:, None])
+                stack_frames(values.reshape(len(values), 1, size), former, column[:, None])
             else:
-                one_hot_frames(values.reshape(len(values), len(choices)), former, choices, part)
+                one_hot_frames(values.reshape(len(values), len(choices)), former, choices, column)
             begin += size
         return out.reshape(n, n_prev * self._size)
 
 
-def _encoding(part: Any) -> tuple[np.ndarray | None, int]:
-    """(numbers of choices of each number that becomes one-hot, or None; how many numbers a part becomes)."""
-    if choices := choices_of(part):
+def _encoding(space: Any) -> tuple[np.ndarray | None, int]:
+    """(numbers of choices of each number that becomes one-hot, or None; how many numbers a leaf becomes)."""
+    if choices := choices_of(space):
         return np.array(choices, np.int64), sum(choices)
-    if isinstance(part, (gym.spaces.Box, gym.spaces.MultiBinary)):
-        return None, int(np.prod(part.shape))
-    raise ConfigError(f"PrevActionsPrevRewards can't make numbers of the action space {part}")
+    if isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):
+        return None, int(np.prod(space.shape))
+    raise ConfigError(f"PrevActionsPrevRewards can't make numbers of the action space {space}")

@@ -7,7 +7,7 @@ from logits to actions in few torch operations, without making an object.
 from fastmarl.distributions.base import Deterministic, Distribution, n_logits_of
 from fastmarl.distributions.continuous import DiagGaussian
 from fastmarl.distributions.discrete import Bernoulli, Categorical, MultiCategorical
-from fastmarl.distributions.nested import MultiDistribution, choice_parts, get_action_dist_cls
+from fastmarl.distributions.nested import MultiDistribution, choice_slices, get_action_dist_cls
 
 __all__ = [
     "Bernoulli",
@@ -17,7 +17,7 @@ __all__ = [
     "Distribution",
     "MultiCategorical",
     "MultiDistribution",
-    "choice_parts",
+    "choice_slices",
     "get_action_dist_cls",
     "n_logits_of",
 ]

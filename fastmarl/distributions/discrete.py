@@ -88,18 +88,18 @@ def _expectation(probs: Tensor, values: Tensor) -> Tensor:
 
 
 class MultiCategorical(Distribution):
-    """For MultiDiscrete(nvec): the logits of all parts in a row; actions int64 [B, *nvec.shape], from 0.
+    """For MultiDiscrete(nvec): the logits of all choices in a row; actions int64 [B, *nvec.shape], from 0.
 
     Class attributes, from `get_action_dist_cls`:
-        nvec: number of choices of each part, flat.
+        nvec: number of options of each choice, flat.
         shape: the space's shape.
     """
 
     nvec: ClassVar[tuple[int, ...]]
     shape: ClassVar[tuple[int, ...]]
 
-    def __init__(self, parts: Categorical):
-        self._parts = parts  # logits [B, parts, max(nvec)]
+    def __init__(self, choices: Categorical):
+        self._choices = choices  # logits [B, choices, max(nvec)]
 
     @staticmethod
     def required_input_dim(action_space: gym.Space) -> int:
@@ -111,9 +111,9 @@ class MultiCategorical(Distribution):
 
     @classmethod
     def sample_and_logp(cls, logits: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        n, parts = len(logits), len(cls.nvec)
-        actions, logp = Categorical.sample_and_logp(cls._padded(logits).reshape(n * parts, -1), generator)
-        return actions.reshape(n, *cls.shape), logp.reshape(n, parts).sum(-1)
+        n, n_choices = len(logits), len(cls.nvec)
+        actions, logp = Categorical.sample_and_logp(cls._padded(logits).reshape(n * n_choices, -1), generator)
+        return actions.reshape(n, *cls.shape), logp.reshape(n, n_choices).sum(-1)
 
     @classmethod
     def deterministic(cls, logits: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class MultiCategorical(Distribution):
 
     @classmethod
     def _padded(cls, logits: Tensor) -> Tensor:
-        """[B, sum(nvec)] -> [B, parts, max(nvec)]; -inf fills up shorter parts."""
+        """[B, sum(nvec)] -> [B, choices, max(nvec)]; shorter choices are padded with -inf."""
         widest = max(cls.nvec)
         if sum(cls.nvec) < widest * len(cls.nvec):
             logits = pad(logits, (0, 1), value=-math.inf)
@@ -129,24 +129,24 @@ class MultiCategorical(Distribution):
         return logits.reshape(*logits.shape[:-1], len(cls.nvec), widest)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        return shaped(self._parts.sample(generator), self.shape)
+        return shaped(self._choices.sample(generator), self.shape)
 
     def logp(self, value: Tensor) -> Tensor:
-        return self._parts.logp(flat(value, self.shape)).sum(-1)
+        return self._choices.logp(flat(value, self.shape)).sum(-1)
 
     def entropy(self) -> Tensor:
-        return self._parts.entropy().sum(-1)
+        return self._choices.entropy().sum(-1)
 
     def kl(self, other: "MultiCategorical") -> Tensor:
-        return self._parts.kl(other._parts).sum(-1)
+        return self._choices.kl(other._choices).sum(-1)
 
     def to_deterministic(self) -> Deterministic:
-        return Deterministic(shaped(self._parts.logits.argmax(-1), self.shape), event_dims=len(self.shape))
+        return Deterministic(shaped(self._choices.logits.argmax(-1), self.shape), event_dims=len(self.shape))
 
 
 @cache
 def _padded_columns(nvec: tuple[int, ...], device: torch.device) -> Tensor:
-    """For each part, its columns among all logits; then column sum(nvec) again and again."""
+    """For each choice, its columns among all logits, padded with column sum(nvec)."""
     columns, first = [], 0
     for n in nvec:
         columns += [first + i if i < n else sum(nvec) for i in range(max(nvec))]

@@ -20,22 +20,22 @@ from fastmarl.spaces.masks import choices_of
 
 
 class MultiDistribution(Distribution):
-    """For Dict and Tuple: independent parts, whose logits stand in a row in the space's order.
+    """For Dict and Tuple: independent components, whose logits are concatenated in the space's order.
 
-    Actions are nested like the space; log-probabilities, entropies and divergences are sums over the parts.
+    Actions are nested like the space; log-probabilities, entropies and divergences are sums over the components.
 
     Class attributes, from `get_action_dist_cls`:
         keys: of the Dict; None for a Tuple.
-        kinds: the parts' distributions.
-        input_dims: the parts' numbers of logits.
+        kinds: the components' distributions.
+        input_dims: the components' numbers of logits.
     """
 
     keys: ClassVar[tuple | None]
     kinds: ClassVar[tuple[type[Distribution], ...]]
     input_dims: ClassVar[tuple[int, ...]]
 
-    def __init__(self, parts: list[Distribution]):
-        self.parts = parts
+    def __init__(self, components: list[Distribution]):
+        self.components = components
 
     @staticmethod
     def required_input_dim(action_space: gym.Space) -> int:
@@ -43,16 +43,16 @@ class MultiDistribution(Distribution):
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> "MultiDistribution":
-        return cls([kind.from_logits(part) for kind, part in cls._split(logits)])
+        return cls([kind.from_logits(component) for kind, component in cls._split(logits)])
 
     @classmethod
     def sample_and_logp(cls, logits: Tensor, generator: torch.Generator | None = None) -> tuple[Any, Tensor]:
-        sampled = [kind.sample_and_logp(part, generator) for kind, part in cls._split(logits)]
+        sampled = [kind.sample_and_logp(component, generator) for kind, component in cls._split(logits)]
         return cls._nest([actions for actions, _ in sampled]), reduce(add, [logp for _, logp in sampled])
 
     @classmethod
     def deterministic(cls, logits: Tensor) -> Any:
-        return cls._nest([kind.deterministic(part) for kind, part in cls._split(logits)])
+        return cls._nest([kind.deterministic(component) for kind, component in cls._split(logits)])
 
     @classmethod
     def _split(cls, logits: Tensor) -> list[tuple[type[Distribution], Tensor]]:
@@ -63,32 +63,32 @@ class MultiDistribution(Distribution):
         return tuple(values) if cls.keys is None else dict(zip(cls.keys, values, strict=True))
 
     def sample(self, generator: torch.Generator | None = None) -> Any:
-        return self._nest([part.sample(generator) for part in self.parts])
+        return self._nest([component.sample(generator) for component in self.components])
 
     def rsample(self, generator: torch.Generator | None = None) -> Any:
-        return self._nest([part.rsample(generator) for part in self.parts])
+        return self._nest([component.rsample(generator) for component in self.components])
 
     def logp(self, value: Any) -> Tensor:
-        # Parts without numbers are not on record.
+        # Components without numbers are not recorded.
         if self.keys is None:
-            values = [*value, *[()] * (len(self.parts) - len(value))]
+            values = [*value, *[()] * (len(self.components) - len(value))]
         else:
-            values = [value.get(key, {}) if isinstance(part, Nothing) else value[key]
-                      for key, part in zip(self.keys, self.parts, strict=True)]  # fmt: skip
-        return reduce(add, [part.logp(x) for part, x in zip(self.parts, values, strict=True)])
+            values = [value.get(key, {}) if isinstance(component, Nothing) else value[key]
+                      for key, component in zip(self.keys, self.components, strict=True)]  # fmt: skip
+        return reduce(add, [component.logp(x) for component, x in zip(self.components, values, strict=True)])
 
     def entropy(self) -> Tensor:
-        return reduce(add, [part.entropy() for part in self.parts])
+        return reduce(add, [component.entropy() for component in self.components])
 
     def kl(self, other: "MultiDistribution") -> Tensor:
-        return reduce(add, [part.kl(its_part) for part, its_part in zip(self.parts, other.parts, strict=True)])
+        return reduce(add, [mine.kl(theirs) for mine, theirs in zip(self.components, other.components, strict=True)])
 
     def to_deterministic(self) -> "MultiDistribution":
-        return type(self)([part.to_deterministic() for part in self.parts])
+        return type(self)([component.to_deterministic() for component in self.components])
 
 
 class Nothing(Distribution):
-    """For a Dict or Tuple without parts, inside of others: always the same, with log-probability 0.
+    """For a Dict or Tuple without components, inside another: always the same, with log-probability 0.
 
     Class attribute `is_dict`: whether that is {}; else ().
     """
@@ -124,10 +124,10 @@ class Nothing(Distribution):
         return self
 
 
-def choice_parts(kind: type[Distribution], begin: int = 0, end: int | None = None) -> list[slice]:
-    """Where in a row from `begin` to `end` the logits of each choice among several stand.
+def choice_slices(kind: type[Distribution], begin: int = 0, end: int | None = None) -> list[slice]:
+    """Slices of the logits of each choice among several, in a row from `begin` to `end`.
 
-    Those of numbers are left out, and so are those of distributions of one's own: nobody knows what they mean.
+    Logits of numbers are left out, and those of custom distributions: their meaning is unknown.
     """
     bound, attributes = vars(kind).get("bound", (kind, ()))
     given = dict(attributes)
@@ -138,8 +138,8 @@ def choice_parts(kind: type[Distribution], begin: int = 0, end: int | None = Non
         kinds = (Categorical,) * len(sizes)
     else:
         return [slice(begin, end)] if bound is Categorical else []
-    parts = zip(kinds, pairwise(accumulate(sizes, initial=begin)), strict=True)
-    return [found for part, (first, last) in parts for found in choice_parts(part, first, last)]
+    components = zip(kinds, pairwise(accumulate(sizes, initial=begin)), strict=True)
+    return [found for component, (first, last) in components for found in choice_slices(component, first, last)]
 
 
 def get_action_dist_cls(action_space: gym.Space) -> type[Distribution]:
@@ -183,11 +183,11 @@ def _nothing(space: Any) -> type[Distribution]:
 
 def _multi(space: Any) -> type[Distribution]:
     keys = tuple(space.spaces) if isinstance(space, gym.spaces.Dict) else None
-    parts = space.spaces if keys is None else tuple(space.spaces.values())
-    if not parts:
-        raise ConfigError(f"no action distribution for {space!r}: it has no parts")
-    kinds = tuple(get_action_dist_cls(part) if leaf_spaces(part) else _nothing(part) for part in parts)
-    input_dims = tuple(kind.required_input_dim(part) for kind, part in zip(kinds, parts, strict=True))
+    entries = space.spaces if keys is None else tuple(space.spaces.values())
+    if not entries:
+        raise ConfigError(f"no action distribution for {space!r}: it is empty")
+    kinds = tuple(get_action_dist_cls(entry) if leaf_spaces(entry) else _nothing(entry) for entry in entries)
+    input_dims = tuple(kind.required_input_dim(entry) for kind, entry in zip(kinds, entries, strict=True))
     return bind(MultiDistribution, (("keys", keys), ("kinds", kinds), ("input_dims", input_dims)))
 
 

@@ -1,4 +1,4 @@
-"""A chunk of an episode: noted in integers, read when somebody first asks for it.
+"""A chunk of an episode: noted in integers, and read on first access.
 
 Its agent episodes are built when asked for: most are never looked at.
 """

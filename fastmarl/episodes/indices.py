@@ -176,17 +176,17 @@ def _filled(leaf: np.ndarray, missing: np.ndarray, fill: Any, keep_dtype: bool) 
 
 def _one_hot(values: Any, space: gym.Space[Any], with_start: bool) -> Any:
     if isinstance(space, gym.spaces.Dict):
-        return {key: _one_hot(values[key], part, with_start) for key, part in space.spaces.items()}
+        return {key: _one_hot(values[key], entry, with_start) for key, entry in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(_one_hot(value, part, with_start) for value, part in zip(values, space.spaces, strict=True))
+        return tuple(_one_hot(value, entry, with_start) for value, entry in zip(values, space.spaces, strict=True))
     if isinstance(space, gym.spaces.Discrete):
         return _hot(np.asarray(values), int(space.n), int(space.start) if with_start else 0)
     if isinstance(space, gym.spaces.MultiDiscrete):
         values = np.asarray(values)
         entries = values.reshape(*values.shape[: values.ndim - space.nvec.ndim], -1)
         starts = space.start.ravel().tolist() if with_start else [0] * space.nvec.size
-        parts = zip(space.nvec.ravel().tolist(), starts, strict=True)
-        return np.concatenate([_hot(entries[..., i], n, start) for i, (n, start) in enumerate(parts)], axis=-1)
+        sizes = zip(space.nvec.ravel().tolist(), starts, strict=True)
+        return np.concatenate([_hot(entries[..., i], n, start) for i, (n, start) in enumerate(sizes)], axis=-1)
     return values
 
 

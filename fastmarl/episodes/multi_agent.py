@@ -10,7 +10,7 @@ import numpy as np
 from fastmarl.episodes.chunk import Chunk
 from fastmarl.episodes.getters import AgentID, Getters
 from fastmarl.episodes.single_agent import SingleAgentEpisode
-from fastmarl.episodes.sources import own
+from fastmarl.episodes.sources import owned
 from fastmarl.errors import EpisodeError
 
 SAVED = (
@@ -208,7 +208,7 @@ class MultiAgentEpisode(Getters):
             known.append(agent)
             if last > first:
                 before = max(first - int(np.searchsorted(env_ts, begin - lookback)), 0)
-                agent_episodes[agent] = whole.part(first - before, last, before)
+                agent_episodes[agent] = whole.rows(first - before, last, before)
             if env_ts[last] < end and not (whole.is_done and last == len(env_ts) - 1):
                 waiting.append(agent)
         return agent_episodes, known, waiting
@@ -246,7 +246,7 @@ class MultiAgentEpisode(Getters):
         chunk.custom_data.update(next_.custom_data)
 
     def compact(self) -> None:
-        """Own exactly this chunk's data, so that nothing else is kept alive with it.
+        """Copy this chunk's data out of shared memory, so that nothing else is kept alive with it.
 
         A chunk as a runner returns it is a view of what its whole call has recorded. The runner compacts chunks by
         itself where few are kept of a call. Arrays that getters have returned stay what they are. Other threads may
@@ -257,7 +257,7 @@ class MultiAgentEpisode(Getters):
         chunk.lanes = None
         for agent_episode in agent_episodes.values():
             agent_episode.compact()
-        chunk.env_states = None if states is None else own(states)
+        chunk.env_states = None if states is None else owned(states)
 
     def finalize(self, drop_zero_len_single_agent_episodes: bool = False) -> "MultiAgentEpisode":
         """The old name of `to_numpy`; can also drop agents without a transition, which `sample()` never returns."""

@@ -32,7 +32,7 @@ def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> M
 
 
 def _of_compacted(chunk: Chunk, wanted: Callable[[str], bool]) -> list[Hashable]:
-    """A callback has compacted it: of agents without an episode nobody knows the module any more, so they stay."""
+    """A callback has compacted it: the modules of agents without an episode are unknown, so these agents stay."""
     module_of = {agent: str(agent_episode.module_id) for agent, agent_episode in (chunk.agent_episodes or {}).items()}
     modules = {module_id for module_id in set(module_of.values()) if wanted(module_id)}
     return [agent for agent in chunk.agent_ids if agent not in module_of or module_of[agent] in modules]

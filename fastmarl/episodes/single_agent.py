@@ -1,4 +1,4 @@
-"""One agent's part of a chunk of an episode."""
+"""One agent's episode within a chunk."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ class SingleAgentEpisode(Episode):
     neg_index_as_lookback: count negative indices back from index 0 instead, into the lookback.
     fill: value for what lies outside of the recorded range. Without it such an int (alone or in a list) raises
         IndexError, and a slice is shortened. A slice is filled on both sides, an output's item in its own shape.
-    one_hot_discrete: Discrete and MultiDiscrete parts become float32 one-hot vectors (all zeros where filled with 0).
+    one_hot_discrete: Discrete and MultiDiscrete leaves become float32 one-hot vectors (all zeros where filled with 0).
 
     Args:
         agent_id, module_id, multi_agent_episode_id: what this is part of.
@@ -138,7 +138,7 @@ class SingleAgentEpisode(Episode):
         neg_index_as_lookback: bool = False,
         fill: Any = None,
     ) -> Any:
-        """What the module gave out beside the action under `key`; None: a dict of all.
+        """The module's output named `key`; None: a dict of all.
 
         Raises:
             KeyError: there is no such output.
@@ -178,7 +178,7 @@ class SingleAgentEpisode(Episode):
         }
 
     def compact(self) -> None:
-        """Own exactly these columns, see `MultiAgentEpisode.compact()`."""
+        """Copy these columns, see `MultiAgentEpisode.compact()`."""
         self.source.compact()
         self._columns = {}
 
@@ -193,9 +193,9 @@ class SingleAgentEpisode(Episode):
             len_lookback_buffer: how much lookback to take along, as far as there is; None: as much as this chunk has.
         """
         start, stop, lookback = self._bounds(slice_, len_lookback_buffer)
-        return self.part(self.lookback + start - lookback, self.lookback + stop, lookback)
+        return self.rows(self.lookback + start - lookback, self.lookback + stop, lookback)
 
-    def part(self, first: int, last: int, lookback: int) -> "SingleAgentEpisode":
+    def rows(self, first: int, last: int, lookback: int) -> "SingleAgentEpisode":
         """Rows `first` to `last` of the observations (lookback included) and what is between them, as views."""
         between = slice(first, last)
         at_end = last == self.source.n_obs - 1
@@ -224,14 +224,14 @@ class SingleAgentEpisode(Episode):
             EpisodeError: `other` does not follow. Nothing was changed.
         """
         self.check_followed_by(other)
-        parts = self.source.parts if isinstance(self.source, JoinedSource) else [(self.source, 0)]
-        self.source = JoinedSource([*parts, (other.source, other.lookback)])
+        sources = self.source.sources if isinstance(self.source, JoinedSource) else [(self.source, 0)]
+        self.source = JoinedSource([*sources, (other.source, other.lookback)])
         self._columns = {}
         self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
         self.custom_data.update(other.custom_data)
 
     def check_followed_by(self, other: "SingleAgentEpisode") -> None:
-        """Raises EpisodeError if `other` isn't the next part of this trajectory."""
+        """Raises EpisodeError if `other` isn't the next chunk of this trajectory."""
         who = f"agent {self.agent_id!r}, episode {self.id_!r}"
         if self.id_ != other.id_:
             raise EpisodeError(f"{who}: can't be joined with another episode, {other.id_!r}")

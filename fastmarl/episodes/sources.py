@@ -86,26 +86,26 @@ class ArraySource:
         return self._extras[key]
 
     def compact(self) -> None:
-        self._observations, self._actions = map_struct(own, self._observations), map_struct(own, self._actions)
-        self._env_ts, self._rewards = own(self._env_ts), own(self._rewards)
-        self._extras = map_struct(own, self._extras)
+        self._observations, self._actions = map_struct(owned, self._observations), map_struct(owned, self._actions)
+        self._env_ts, self._rewards = owned(self._env_ts), owned(self._rewards)
+        self._extras = map_struct(owned, self._extras)
 
 
 class JoinedSource:
-    """Several sources, each but the first beginning with the last observation of the one before.
+    """Several sources; each begins with the last observation of the one before.
 
     Args:
-        parts: (source, number of its leading transitions, the lookback, to leave out).
+        sources: (source, length of its lookback, which is left out).
     """
 
-    __slots__ = ("parts",)
+    __slots__ = ("sources",)
 
-    def __init__(self, parts: list[tuple[Source, int]]):
-        self.parts = parts
+    def __init__(self, sources: list[tuple[Source, int]]):
+        self.sources = sources
 
     @property
     def n_obs(self) -> int:
-        return 1 + sum(source.n_obs - 1 - skip for source, skip in self.parts)
+        return 1 + sum(source.n_obs - 1 - skip for source, skip in self.sources)
 
     def observations(self) -> Any:
         return joined([_cut(source.observations(), rows) for source, rows in self._rows_of_observations()])
@@ -117,37 +117,37 @@ class JoinedSource:
         return [info for source, rows in self._rows_of_observations() for info in source.infos()[rows]]
 
     def actions(self) -> Any:
-        return joined([_cut(source.actions(), slice(skip, None)) for source, skip in self.parts])
+        return joined([_cut(source.actions(), slice(skip, None)) for source, skip in self.sources])
 
     def rewards(self) -> np.ndarray:
-        return np.concatenate([source.rewards()[skip:] for source, skip in self.parts])
+        return np.concatenate([source.rewards()[skip:] for source, skip in self.sources])
 
     def extra_keys(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(key for source, _ in self.parts for key in source.extra_keys()))
+        return tuple(dict.fromkeys(key for source, _ in self.sources for key in source.extra_keys()))
 
     def extra(self, key: str) -> Any:
-        """Blank in the parts that lack the key, as where a module gave it only at times."""
-        model = next((source.extra(key) for source, _ in self.parts if key in source.extra_keys()), None)
+        """Blank in the sources that lack the key."""
+        model = next((source.extra(key) for source, _ in self.sources if key in source.extra_keys()), None)
         if model is None:
             raise KeyError(key)
         return joined([
             _cut(source.extra(key), slice(skip, None)) if key in source.extra_keys()
             else blank_like(model, source.n_obs - 1 - skip, key)
-            for source, skip in self.parts
+            for source, skip in self.sources
         ])  # fmt: skip
 
     def compact(self) -> None:
-        for source, _ in self.parts:
+        for source, _ in self.sources:
             source.compact()
 
     def _rows_of_observations(self) -> list[tuple[Source, slice]]:
-        """(part, which of its observations): its last one is the first of the part that follows."""
-        *others, (last, skip) = self.parts
+        """(source, which of its observations): its last one is the first of the next source."""
+        *others, (last, skip) = self.sources
         return [*((source, slice(before, -1)) for source, before in others), (last, slice(skip, None))]
 
 
-def own(array: np.ndarray) -> np.ndarray:
-    """The array, or if it is a view, a copy."""
+def owned(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy if it is a view."""
     return array if array.base is None else array.copy()
 
 
@@ -166,5 +166,5 @@ def joined(structs: list[Any]) -> Any:
     if isinstance(first, dict):
         return {key: joined([struct[key] for struct in structs]) for key in first}
     if isinstance(first, (tuple, list)):
-        return tuple(joined(list(parts)) for parts in zip(*structs, strict=True))
+        return tuple(joined(list(items)) for items in zip(*structs, strict=True))
     return np.concatenate(structs)

@@ -36,7 +36,7 @@ class RLModule(torch.nn.Module):
     capturable = False
     """Whether the forward methods for acting may be recorded once and replayed on a GPU (a CUDA graph): they do the
     same operations at every call, whatever the numbers are, without waiting for the GPU, and read nothing that changes
-    but their batch, parameters and buffers; `t` is None for them. A class that overrides one must say so anew."""
+    but their batch, parameters and buffers; `t` is None for them. A class that overrides one must say so again."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class RLModule(torch.nn.Module):
         return self.get_exploration_action_dist_cls()
 
     def get_state(self) -> dict[str, Any]:
-        """Copies of all weights and buffers, by their names in `state_dict()`; bfloat16 comes as float32. What a part's
+        """Copies of all weights and buffers, by names as in `state_dict()`; bfloat16 comes as float32. What a layer's
         `get_extra_state()` returns is among them as it is; checkpoints hold it if it is made of what these can hold."""
         return {
             name: copy.deepcopy(value) if _is_extra(name) else _to_array(value)
@@ -129,8 +129,8 @@ class RLModule(torch.nn.Module):
         }
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise ConfigError if `state` is none for `set_state()`, without a change to anything: all parts of a state
-        are looked at before any is taken. A class with a `set_state()` of its own says by its own what fits it."""
+        """Raise ConfigError if `set_state()` can't take `state`, without a change to anything: all of a state
+        is checked before any is taken. A class with a `set_state()` of its own says by its own what fits it."""
         if type(self).set_state is RLModule.set_state:
             self._read(state)
 
@@ -139,7 +139,7 @@ class RLModule(torch.nn.Module):
 
         Raises:
             ConfigError: names, shapes or kinds of numbers are those of another net; nothing was changed. Nor was it
-                if a part's own `set_extra_state()` raises an error, which comes as it is.
+                if a layer's own `set_extra_state()` raises an error, which comes as it is.
         """
         given = self._read(state)
         before = self.get_state() if any(map(_is_extra, given)) else None
@@ -169,12 +169,12 @@ class RLModule(torch.nn.Module):
 
 
 def _is_extra(name: str) -> bool:
-    """Whether it is torch's name for what a part's `get_extra_state()` returns: anything."""
+    """Whether it is torch's name for what a layer's `get_extra_state()` returns: anything."""
     return isinstance(name, str) and name.split(".")[-1] == "_extra_state"
 
 
 def _as_own(own: Any, given: Any) -> Any:
-    """A copy of a part of an extra state; an array from a checkpoint is a tensor where the module itself has one."""
+    """A copy of an entry of an extra state; an array from a checkpoint is a tensor where the module itself has one."""
     if isinstance(own, torch.Tensor) and isinstance(given, np.ndarray):
         return _to_tensor("an extra state", given.copy())
     if type(given) is dict and isinstance(own, dict):

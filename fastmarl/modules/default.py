@@ -17,7 +17,7 @@ from fastmarl.modules.model_config import DefaultModelConfig, with_activation
 from fastmarl.spaces import flatten_struct, map_struct
 from fastmarl.spaces.masks import mask_key
 
-OBSERVATION_KEYS = ("observation", "observations", "obs")  # beside a mask; PettingZoo's, RLlib's, and the short one
+OBSERVATION_KEYS = ("observation", "observations", "obs")  # next to a mask; PettingZoo's, RLlib's, and the short one
 
 
 class DefaultRLModule(RLModule):
@@ -161,7 +161,7 @@ def _sequential(layers: list[nn.Module]) -> nn.Module:
 
 
 def _key_beside_mask(space: gym.Space, key: str | None) -> str | None:
-    """The key of the observation proper, if it is the only one beside the mask."""
+    """The key of the observation proper, if it is the only one except the mask."""
     if key is None or not isinstance(space, gym.spaces.Dict) or len(space.spaces) != 2:
         return None
     other = next(name for name in space.spaces if name != key)

@@ -25,16 +25,16 @@ def make_encoder(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Modul
         ConfigError: the default nets can't read this space, or `conv_filters` don't fit.
     """
     encoder, size = _encoder(space, config)
-    if config.conv_filters is not None and not any(isinstance(part, ImageEncoder) for part in encoder.modules()):
+    if config.conv_filters is not None and not any(isinstance(layer, ImageEncoder) for layer in encoder.modules()):
         raise ConfigError(f"conv_filters is given, but there is no Box of shape (height, width, channels) in {space}")
     return encoder, size
 
 
 def _encoder(space: Any, config: DefaultModelConfig) -> tuple[nn.Module, int]:
     if isinstance(space, gym.spaces.Dict):
-        return _parts_encoder(list(space.spaces.items()), config)
+        return _entries_encoder(list(space.spaces.items()), config)
     if isinstance(space, gym.spaces.Tuple):
-        return _parts_encoder(list(enumerate(space.spaces)), config)
+        return _entries_encoder(list(enumerate(space.spaces)), config)
     if isinstance(space, gym.spaces.Discrete):
         return OneHot([int(space.n)], [int(space.start)]), int(space.n)
     if isinstance(space, gym.spaces.MultiDiscrete):
@@ -46,10 +46,10 @@ def _encoder(space: Any, config: DefaultModelConfig) -> tuple[nn.Module, int]:
     raise ConfigError(f"the default nets can't read {space!r}; give a module_class of your own in its RLModuleSpec")
 
 
-def _parts_encoder(parts: list[tuple[Any, gym.Space]], config: DefaultModelConfig) -> tuple[nn.Module, int]:
-    parts = [(key, space) for key, space in parts if leaf_spaces(space)]  # an empty Dict says nothing
-    encoders = [_encoder(space, config) for _, space in parts]
-    return Parts([key for key, _ in parts], [encoder for encoder, _ in encoders]), sum(size for _, size in encoders)
+def _entries_encoder(entries: list[tuple[Any, gym.Space]], config: DefaultModelConfig) -> tuple[nn.Module, int]:
+    entries = [(key, space) for key, space in entries if leaf_spaces(space)]  # an empty Dict holds nothing
+    encoders = [_encoder(space, config) for _, space in entries]
+    return Entries([key for key, _ in entries], [encoder for encoder, _ in encoders]), sum(size for _, size in encoders)
 
 
 def _box_encoder(space: gym.spaces.Box, config: DefaultModelConfig) -> tuple[nn.Module, int]:
@@ -146,7 +146,7 @@ def _pair(size: Any) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
-class Parts(nn.Module):
+class Entries(nn.Module):
     """The entries of a dict or tuple, each through its own encoder, side by side."""
 
     def __init__(self, keys: list, encoders: list[nn.Module]):

@@ -32,7 +32,7 @@ class CompiledForwards:
             raise ConfigError(f"torch_compile_worker with torch.compile's options {options}: {error}") from error
 
     def is_replaced(self) -> bool:
-        """Whether somebody has put another method in a method's place: it is called as it is."""
+        """Whether a method was replaced by another: the module is then called as it is."""
         return any(name in vars(self._module) for name in FORWARDS)
 
     def forward_exploration(self, batch: dict[str, Any], t: int | None) -> Any:

@@ -1,7 +1,7 @@
 """Dense nets as plain data: from torch's layers to what compiled code runs in their place.
 
 A layer is taken only where it is certain what calling it computes: linear layers, layer normalisations and known
-activations of torch's own classes, in sequences, that nobody hooks into or has compiled.
+activations of torch's own classes, in sequences, neither hooked nor compiled.
 """
 
 from typing import Any, NamedTuple

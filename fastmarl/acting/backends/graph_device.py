@@ -16,7 +16,7 @@ class CudaGraphs:
 
     Args:
         device: a CUDA device, where the work is done.
-        generator: on it; what the work draws from. Each replay draws anew.
+        generator: on it; what the work draws from. Each replay draws again.
     """
 
     def __init__(self, device: torch.device, generator: torch.Generator):

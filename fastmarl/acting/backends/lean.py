@@ -2,7 +2,7 @@
 
 In small batches torch's calls take longer than its sums. A module is taken over only where it is certain what its
 forward methods compute: it is a `DefaultRLModule`, or one of a subclass that leaves these methods as they are, made of
-linear layers, layer normalisations and known activations that nobody hooks into. All others run as ever.
+linear layers, layer normalisations and known activations without hooks. All others run as ever.
 """
 
 import math
