@@ -288,7 +288,7 @@ class ModuleInference:
             outputs.update(self.lane_state.write(lanes, outputs, self.module_id))
 
     def leave_modes(self) -> None:
-        """After an interrupt: torch is in none of the modes any more that it may still be in. This can't act again."""
+        """After an interrupt: leave all of torch's modes that were entered. This can't act again."""
         self._inference_mode = None  # with it goes the guard by which it was entered
         if self._is_casting and self._autocast is not None and torch.is_autocast_enabled(self._autocast.device):
             self._autocast.__exit__(None, None, None)

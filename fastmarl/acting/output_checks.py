@@ -1,4 +1,4 @@
-"""What a module's outputs must be like, so that somebody can act upon them."""
+"""What a module's outputs must be like, so that agents can act on them."""
 
 from typing import NoReturn
 
@@ -51,7 +51,7 @@ class OutputChecks:
     def check_finite(
         self, arrays: dict[Key, np.ndarray], lanes: np.ndarray, legal: np.ndarray | None, *, explore: bool, chosen: bool
     ) -> None:
-        """Nobody can act upon NaN or infinity; -inf rules a choice out, but not all of them.
+        """NaN and infinity are no actions; -inf may rule out choices, but not all of them.
 
         Args:
             lanes: int32 [n], of the rows.

@@ -54,7 +54,7 @@ class Policies:
     Attributes:
         by_index: None where one was removed.
         env_actions: the actions sent to the envs, by module index.
-        may_differ: whether somebody else's code has run since `renew()`, which may have changed modules.
+        may_differ: whether other code has run since `renew()`, which may have changed modules.
     """
 
     def __init__(self, log: EpisodeLog, policies: list[Policy]):
@@ -154,7 +154,7 @@ class Policies:
             self.tidy()
 
     def tidy(self) -> None:
-        """Between calls: free what removed modules held that are not needed any more, and what idle ones hold."""
+        """Between calls: free what idle modules hold, and removed ones that are no longer needed."""
         running = self._running() if self._leaving else set()
         for index in list(self._leaving):
             if self.at(index).episodes.isdisjoint(running):

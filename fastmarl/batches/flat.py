@@ -15,8 +15,8 @@ def columns(
 ) -> dict[str, Batch]:
     """Module id -> the steps of its agents, trajectory after trajectory, without lookbacks.
 
-    A trajectory is an agent episode. Trajectories stand in order of the episodes, in each of them in order of
-    the agents' appearance. There are n steps of s trajectories:
+    A trajectory is an agent episode. Trajectories are in order of the episodes, and within each in order of the
+    agents' appearance. There are n steps of s trajectories:
 
     - "obs", "actions" [n, ...], nested as they are; "rewards" float64 [n].
     - "terminateds", "truncateds": bool [n], at the last step of trajectories that ended so. Neither: it was cut.

@@ -31,7 +31,7 @@ def aligned(
     """Group -> the steps of its agents by env step: T env steps of E chunks, with A seats for agents.
 
     Row t of a chunk is env step first_env_t + t. That is the chunk's first step, or an earlier one if an agent acted
-    upon it and waited: every transition of every chunk is in exactly one place, where its action was.
+    at it and waited: every transition of every chunk is in exactly one row, that of its action.
 
     - "active": bool [T, E, A], whether the agent acted at this step. Everything else is 0 where it did not: before it
       joined, while it waited, after it ended ("death masking", Yu et al. 2022, "The Surprising Effectiveness of PPO in

@@ -28,7 +28,7 @@ def sequences(
     """Module id -> the steps of its agents in b sequences of T = burn_in + max_seq_len steps, zero padded behind.
 
     Each trajectory is cut into sequences of `max_seq_len` of the agent's own steps, the last one shorter; those follow
-    each other in the order of `columns()`. In front of each stand up to `burn_in` steps of its own past, as far as the
+    each other in the order of `columns()`. Each begins with up to `burn_in` steps of its own past, as far as the
     chunk and its lookback reach: they warm up the recurrent state, and are not in the loss.
 
     - "obs", "actions", "rewards", "terminateds", "truncateds", each of `outputs`: [b, T, ...], as in `columns()`.

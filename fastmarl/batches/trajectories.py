@@ -1,7 +1,7 @@
 """Steps of many trajectories as one long column, read straight from the blocks they lie in.
 
-Axes in names: S trajectory (an agent episode), N step. A *step* is a transition: an observation, what the
-agent did upon it, and its reward.
+Axes in names: S trajectory (an agent episode), N step. A *step* is a transition: an observation, the agent's
+action on it, and its reward.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BlockRun:
         self._block = block = lanes[0].block
         _, last_rows, n_rows, finals, end_env_ts = zip(*lanes, strict=True)
         self._last_row_S, self._final_S, self._end_env_t_S = map(np.array, (last_rows, finals, end_env_ts))
-        has_ended = self._final_S >= 0  # else nothing was done upon the last row
+        has_ended = self._final_S >= 0  # else the agent has not acted on the last row
         last_S = np.where(has_ended, self._last_row_S, block.prev_R[self._last_row_S])
         self._row_N = _store.chains(block.prev_R, last_S, np.array(n_rows) - ~has_ended)
         self.n_steps = len(self._row_N)

@@ -53,7 +53,7 @@ class Rows:
         return table.t_started_L[lanes] + table.count_L[lanes] - table.lookback_L[lanes] == 1
 
     def former(self, n: int) -> np.ndarray:
-        """int64 [len, n]: the block's rows of the same agents that came before, in order; -1 where there is none.
+        """int64 [len, n]: the previous rows of the same agents in the block, in order; -1 where there is none.
 
         A connector that asks for n must have a `min_lookback_rows` of at least n - 1.
         """
@@ -129,7 +129,7 @@ class Connector:
         return {}
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Raise ConfigError if `state` is none for `set_state()`, without a change to anything: a runner looks at all
+        """Raise ConfigError if `set_state()` can't take `state`, without a change to anything: a runner checks all
         parts of a state before it takes any."""
 
     def set_state(self, state: dict[str, Any]) -> None:

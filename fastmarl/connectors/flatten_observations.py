@@ -16,8 +16,8 @@ NUMERIC = (gym.spaces.Box, gym.spaces.MultiBinary, *DISCRETE)
 class FlattenObservations(Connector):
     """Dict, Tuple and everything in them as one float32 vector, in the order of `gymnasium.spaces.flatten`.
 
-    Discrete and MultiDiscrete leaves become one-hot; a value out of range is an error. An action
-    mask becomes part of the vector, and is still applied.
+    Discrete and MultiDiscrete leaves become one-hot; a value out of range is an error. An action mask
+    becomes part of the vector, and is still applied.
     """
 
     lane_arrays = ()

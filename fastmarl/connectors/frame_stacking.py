@@ -18,8 +18,8 @@ class FrameStacking(Connector):
     """Shows the module the last `num_frames` observations of an agent side by side in the last axis, the oldest first.
 
     Boxes of shape [..., c] become [..., num_frames * c], single numbers [num_frames]; before an agent's first
-    observation there are zeros. Only Boxes that are no action masks are stacked. Episodes hold single
-    frames: `stacked()` turns them into what the module saw.
+    observation there are zeros. Only Boxes are stacked, action masks excepted. Episodes hold single frames:
+    `stacked()` turns them into what the module saw.
     """
 
     lane_arrays = ()

@@ -27,9 +27,9 @@ class Moments(NamedTuple):
 class MeanStdFilter(Connector):
     """Normalises observations by the mean and standard deviation of all that its module's agents have seen so far.
 
-    Every observation that an env sends is counted once, final observations too, and is then
-    normalised by the statistics that include it. Boxes become float32, number by number; what is discrete, and
-    action masks, stay as they are. The agents of a module share its statistics, as they share its weights.
+    Every observation that an env sends is counted once, final ones too, and is then normalised by the statistics
+    that include it. Boxes become float32, number by number; discrete leaves and action masks stay as they are. The
+    agents of a module share its statistics, as they share its weights.
 
     Args:
         de_mean_to_zero: subtract the mean.
@@ -129,7 +129,7 @@ class MeanStdFilter(Connector):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on with a state: where another runner stood, `delta` included, or with what `merge_states()` has made of
-        several, of which `delta` is nothing.
+        several, whose `delta` is empty.
 
         Raises:
             ConfigError: see check_state(). Nothing was changed.

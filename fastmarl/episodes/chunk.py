@@ -125,7 +125,7 @@ class Chunk:
         custom_data: anything a user keeps with the episode; the chunks that follow get it too.
         agent_ids: agents that are known to live in this chunk, also those without a transition in it.
         env_states: the env's global states at consecutive env steps, the last at `env_t`, [n, ...] with n above the
-            chunk's length: those of the lookback, and of earlier steps upon which a waiting agent acted, come first.
+            chunk's length: those of the lookback, and of earlier steps at which a waiting agent acted, come first.
             A list of such arrays: one after the other.
         duration_s: seconds since the episode's begin.
         respawned: agents whose trajectory has ended in this chunk, and that begin another at `env_t`.

@@ -173,7 +173,7 @@ class Getters(LazyEpisode):
     def _states_of(
         self, states: np.ndarray, agent_episodes: AgentEpisodes, known: list[Any], since: int, end: int
     ) -> np.ndarray:
-        """Of those kept: from env step `since` to `end`, and earlier ones upon which agents acted who then waited."""
+        """Of those kept: from env step `since` to `end`, and earlier ones at which agents acted that then waited."""
         first = self.env_t + 1 - len(states)
         acted_at = [int(agent_episode.env_ts()[agent_episode.lookback]) for agent_episode in agent_episodes.values()]
         for agent in known:

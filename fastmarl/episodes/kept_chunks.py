@@ -1,4 +1,4 @@
-"""The chunks of earlier calls that somebody still has, and what they cost."""
+"""The chunks of earlier calls that are still referenced, and what they cost."""
 
 from collections import deque
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Episodes whose data are read, and whose agent episodes are built, when somebody first asks for them."""
+"""Episodes whose data are read, and whose agent episodes are built, on first access."""
 
 import os
 from collections.abc import Callable, Hashable, Mapping

@@ -65,7 +65,7 @@ class EpisodeLog:
         return unread.ids[first:]
 
     def split_respawned(self) -> None:
-        """End chunks of which an agent has respawned in this step: a chunk holds one trajectory of an agent."""
+        """End chunks in which an agent has respawned in this step: a chunk holds one trajectory of an agent."""
         table = self.store.table
         for env_index in sorted(table.respawned):
             record = table.record(env_index)
@@ -121,7 +121,7 @@ class EpisodeLog:
     # The end of a call.
 
     def sum_up(self) -> CallSummary:
-        """What the call has recorded, in numbers; to be asked once."""
+        """What the call has recorded, in numbers. Call it once."""
         table = self.store.table
         summary = CallSummary(module_steps=self.store.add_up())
         summary.agent_steps = steps_by_agent(table.agent_ids, table.actions_L)
@@ -153,7 +153,7 @@ class EpisodeLog:
         self._n_finished = 0
 
     def _noted(self) -> list[MultiAgentEpisode]:
-        """The chunks noted since the last time; each is read when somebody asks for anything in it."""
+        """The chunks noted since the last time; each is read on first access."""
         return without_collection(self._unread.take_as, MultiAgentEpisode)
 
     def _before_notes(self, unread: UnreadChunks, env_indices: list[int]) -> None:

@@ -38,7 +38,7 @@ class MultiAgentEpisode(Getters):
         fields: the others of `Chunk`: `id_`, `env_t_started` and `env_t` must be given, others may be missing or None.
 
     Attributes:
-        chunk: the data. Those that a runner returns are read when somebody first asks for anything.
+        chunk: the data. Those of an episode from a runner are read on first access.
     """
 
     __slots__ = ()
@@ -217,7 +217,7 @@ class MultiAgentEpisode(Getters):
         """Add the chunk that follows; lookbacks of agents that are in both are left out.
 
         Raises:
-            EpisodeError: `other` does not follow, or an agent that finished here has come again there, or only one of
+            EpisodeError: `other` does not follow, or an agent that finished here has joined again there, or only one of
                 them has env states. Nothing changed.
         """
         if self.id_ != other.id_ or self.is_done or self.env_t != other.env_t_started:
@@ -246,10 +246,10 @@ class MultiAgentEpisode(Getters):
         chunk.custom_data.update(next_.custom_data)
 
     def compact(self) -> None:
-        """Copy this chunk's data out of shared memory, so that nothing else is kept alive with it.
+        """Copy this chunk's data out of its call's memory, so that nothing else is kept alive with it.
 
         A chunk as a runner returns it is a view of what its whole call has recorded. The runner compacts chunks by
-        itself where few are kept of a call. Arrays that getters have returned stay what they are. Other threads may
+        itself where few of a call are kept. Arrays that getters have returned stay what they are. Other threads may
         read the chunk meanwhile.
         """
         chunk, agent_episodes, states = self.chunk, self.agent_episodes, self.env_states
@@ -297,7 +297,7 @@ class MultiAgentEpisode(Getters):
         action_space: Mapping[Any, gym.Space[Any]] | None = None,
         agent_to_module_mapping_fn: Callable[[Any, "MultiAgentEpisode"], str] | None = None,
     ) -> "MultiAgentEpisode":
-        """The chunk of which `get_state` was called; the arrays are not copied.
+        """The chunk whose `get_state` was called; the arrays are not copied.
 
         Args:
             observation_space, action_space: by agent.

@@ -276,7 +276,7 @@ class SingleAgentEpisode(Episode):
         observation_space: gym.Space[Any] | None = None,
         action_space: gym.Space[Any] | None = None,
     ) -> "SingleAgentEpisode":
-        """The episode of which `get_state` was called; the arrays are not copied.
+        """The episode whose `get_state` was called; the arrays are not copied.
 
         Raises:
             EpisodeError: something is missing, or the columns' lengths don't fit.

@@ -43,8 +43,8 @@ class ModuleCapture:
         return f"cuda graph, {n} batch size{'' if n == 1 else 's'}"
 
     def renew(self, member: Member) -> None:
-        """Look at the module again: its methods and layers, and where its weights are. What was changed in place is
-        seen without; layers and the memory of weights are also seen by `is_current()`."""
+        """Look at the module again: its methods and layers, and where its weights are. Changes in place are
+        seen without it; layers and the memory of weights are also seen by `is_current()`."""
         if self._graphs is None:
             return
         self._watch = WeightsWatch(self._module.modules())  # before the outline: another thread may move weights
@@ -58,7 +58,7 @@ class ModuleCapture:
         self.in_use = not self.reason
 
     def is_current(self, member: Member) -> bool:
-        """Whether it takes part, as the module is now. To be asked before each launch."""
+        """Whether it takes part, as the module is now. Ask before each launch."""
         if self.in_use and (self._watch is None or not self._watch.holds()):
             self.renew(member)
         return self.in_use
@@ -103,7 +103,7 @@ def outline(module: torch.nn.Module) -> tuple:
     parts: list[Any] = []
     for part in module.modules():
         attributes = vars(part)
-        parts.append(part)  # itself, lest another one comes to lie where it was
+        parts.append(part)  # kept alive, so that no other layer gets its address
         parts += [value for name, value in attributes.items() if name != "training" and _says_how(value)]
         parts += map(memory_of, attributes["_parameters"].values())
         parts += map(memory_of, attributes["_buffers"].values())

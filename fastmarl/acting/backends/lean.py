@@ -1,8 +1,8 @@
 """Lean inference: which modules are plain dense nets, so that compiled code can stand in for torch.
 
-In small batches torch's calls take longer than its sums. A module is taken over only where it is certain what its
-forward methods compute: it is a `DefaultRLModule`, or one of a subclass that leaves these methods as they are, made of
-linear layers, layer normalisations and known activations without hooks. All others run as ever.
+In small batches torch's calls take longer than its arithmetic. A module is taken over only where it is certain what its
+forward methods compute: it is a `DefaultRLModule`, or of a subclass that keeps these methods, made of
+linear layers, layer normalisations and known activations without hooks. All others run in torch.
 """
 
 import math
@@ -60,7 +60,7 @@ class LeanModule(LeanNet):
     def renew(self) -> None:
         """Look at the module again: its layers, where its weights are, what hooks into it.
 
-        To be called before the module acts, where somebody may have changed it since: methods and hooks are seen only
+        To be called before the module acts, if it may have changed since: methods and hooks are seen only
         here, layers and where weights lie at every call of `forward()`, too.
         """
         try:
