@@ -13,7 +13,7 @@ from fastmarl.kernels.accumulate import (
 )
 from fastmarl.kernels.actions import clip_actions, clip_actions_numpy, scale_actions, scale_actions_numpy
 from fastmarl.kernels.array_steps import (
-    NO_PLACE,
+    NO_POSITION,
     append_rows,
     append_rows_numpy,
     begin_step,
@@ -228,7 +228,7 @@ def test_settle_step_matches_numpy(rng, kernel, agents, n_envs):
         done_L, final_L, reward_R = np.zeros(n_lanes, np.uint8), np.full(n_lanes, -1), np.full(n_lanes, 0.5)
         kept, ended = np.full((2, n), -7)
         n_kept, n_ended, bad = settle(*step, done_L, final_L, reward_R, 10, kept, ended)
-        assert bad == NO_PLACE
+        assert bad == NO_POSITION
         answers.append([done_L, final_L, reward_R, kept[:n_kept], ended[:n_ended]])
         assert (kept[n_kept:] == -7).all() and (ended[n_ended:] == -7).all()
     for expected, got in zip(*answers, strict=True):

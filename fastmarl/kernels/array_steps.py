@@ -1,12 +1,12 @@
 """One step of a batch of envs onto the lanes of their agents.
 
-Axes in names: P a place in a group's arrays, env * (number of agents) + agent; E env, L lane, R row.
+Axes in names: P a position in a group's arrays, env * (number of agents) + agent; E env, L lane, R row.
 """
 
 import numpy as np
 from numba import njit
 
-NO_PLACE = -1
+NO_POSITION = -1
 
 
 def begin_step_numpy(lane_P, reward_P, terminated_P, truncated_P, present_P):
@@ -60,8 +60,8 @@ def count_step(terminated_E, truncated_E, env_t_E, all_done_E, over):
 def find_absent_numpy(lane_P, reward_P, present_P, paid, observed):
     """Reference for find_absent()."""
     for out, is_found in ((paid, reward_P != 0), (observed, present_P)):
-        places = np.flatnonzero((lane_P < 0) & is_found)
-        out[: len(places)] = places
+        positions = np.flatnonzero((lane_P < 0) & is_found)
+        out[: len(positions)] = positions
     return int(((lane_P < 0) & (reward_P != 0)).sum()), int(((lane_P < 0) & present_P).sum())
 
 
@@ -72,7 +72,7 @@ def find_absent(lane_P, reward_P, present_P, paid, observed):
     Args:
         lane_P: int32, -1 where there is none.
         reward_P, present_P: float64 and bool, of this step.
-        paid, observed: int64 [P], written: their places.
+        paid, observed: int64 [P], written: their positions.
 
     Returns:
         (how many are paid, how many are observed).
@@ -95,24 +95,24 @@ def settle_step_numpy(
 ):  # fmt: skip
     """Reference for settle_step()."""
     env_P = np.repeat(np.arange(len(all_done_E)), len(lane_P) // max(1, len(all_done_E)))
-    places = np.flatnonzero(lane_P >= 0)
-    places = places[module_L[lane_P[places]] == module]
-    bad = places[~np.isfinite(reward_P[places])]
+    positions = np.flatnonzero(lane_P >= 0)
+    positions = positions[module_L[lane_P[positions]] == module]
+    bad = positions[~np.isfinite(reward_P[positions])]
     if len(bad):
         return 0, 0, bad[0]
-    lanes = lane_P[places]
+    lanes = lane_P[positions]
     has_row = row_L[lanes] >= 0
-    reward_R[row_L[lanes[has_row]]] += reward_P[places[has_row]]
-    done_L[lanes] |= terminated_P[places].astype(np.uint8) | (truncated_P[places].astype(np.uint8) << 1)
-    all_done = all_done_E[env_P[places]]
+    reward_R[row_L[lanes[has_row]]] += reward_P[positions[has_row]]
+    done_L[lanes] |= terminated_P[positions].astype(np.uint8) | (truncated_P[positions].astype(np.uint8) << 1)
+    all_done = all_done_E[env_P[positions]]
     done_L[lanes] = np.where(done_L[lanes] == 0, all_done, done_L[lanes])
     is_done = done_L[lanes] != 0
     n_ended = int(is_done.sum())
-    ended[:n_ended] = places[is_done]
+    ended[:n_ended] = positions[is_done]
     final_L[lanes[is_done]] = first_final + np.arange(n_ended)
-    stays = places[~is_done & present_P[places]]
+    stays = positions[~is_done & present_P[positions]]
     kept[: len(stays)] = stays
-    return len(stays), n_ended, NO_PLACE
+    return len(stays), n_ended, NO_POSITION
 
 
 @njit(cache=True, nogil=True)
@@ -129,11 +129,11 @@ def settle_step(
         all_done_E: uint8, 1 terminated, 2 truncated: flags of whole episodes, for who has none of its own.
         module_L, row_L, done_L, final_L: the lane table's; the last two are written.
         reward_R: float64, of the module's block; rewards are added to the lanes' last rows, if they have one.
-        first_final: place of the first final observation that is free.
-        kept, ended: int64 [P], written: places of those observed who act next, and of those whose lane ends.
+        first_final: position of the first final observation that is free.
+        kept, ended: int64 [P], written: positions of those observed who act next, and of those whose lane ends.
 
     Returns:
-        (how many kept, how many ended, the place of a reward that is not finite or NO_PLACE). With such a place,
+        (how many kept, how many ended, the position of a reward that is not finite or NO_POSITION). In that case,
         rewards before it were added.
     """
     agents = len(lane_P) // max(1, len(all_done_E))
@@ -159,19 +159,19 @@ def settle_step(
         elif present_P[p]:
             kept[n_kept] = p
             n_kept += 1
-    return n_kept, n_ended, NO_PLACE
+    return n_kept, n_ended, NO_POSITION
 
 
 def append_rows_numpy(
-    places, n, lane_P, agents, env_t_E, first, lane_R, prev_R, env_t_R, reward_R, row_L, count_L
+    positions, n, lane_P, agents, env_t_E, first, lane_R, prev_R, env_t_R, reward_R, row_L, count_L
 ):  # fmt: skip
     """Reference for append_rows()."""
-    places = places[:n]
-    lanes = lane_P[places]
+    positions = positions[:n]
+    lanes = lane_P[positions]
     rows = slice(first, first + n)
     lane_R[rows] = lanes
     prev_R[rows] = row_L[lanes]
-    env_t_R[rows] = env_t_E[places // agents]
+    env_t_R[rows] = env_t_E[positions // agents]
     reward_R[rows] = 0.0
     row_L[lanes] = np.arange(first, first + n)
     count_L[lanes] += 1
@@ -179,20 +179,20 @@ def append_rows_numpy(
 
 @njit(cache=True, nogil=True)
 def append_rows(
-    places, n, lane_P, agents, env_t_E, first, lane_R, prev_R, env_t_R, reward_R, row_L, count_L
+    positions, n, lane_P, agents, env_t_E, first, lane_R, prev_R, env_t_R, reward_R, row_L, count_L
 ):  # fmt: skip
-    """Give the lanes at these places one row more, from row `first` on.
+    """Give the lanes at these positions one row more, from row `first` on.
 
     Args:
-        places, n: int64 [>= n], each once, and how many there are.
+        positions, n: int64 [>= n], each once, and how many there are.
         lane_P, agents: int32, and the number of agents of the group.
         env_t_E: int32, the env step to record.
-        first: int, the row of the first place.
+        first: int, the row of the first position.
         lane_R, prev_R, env_t_R, reward_R: columns of the module's block, written.
         row_L, count_L: the lane table's, written.
     """
     for i in range(n):
-        p = places[i]
+        p = positions[i]
         lane, row = lane_P[p], first + i
         lane_R[row] = lane
         prev_R[row] = row_L[lane]
@@ -204,30 +204,30 @@ def append_rows(
 
 def end_lanes_numpy(ended, n, agents, present_P, lane_P, row_L, n_rows, first, prev_F, at_F, lanes, envs):
     """Reference for end_lanes()."""
-    places, finals = ended[:n], slice(first, first + n)
-    lanes[:n], envs[:n] = lane_P[places], places // agents
+    positions, finals = ended[:n], slice(first, first + n)
+    lanes[:n], envs[:n] = lane_P[positions], positions // agents
     prev_F[finals] = row_L[lanes[:n]]
-    at_F[finals] = np.where(present_P[places], n_rows, -1)
-    lane_P[places] = -1
+    at_F[finals] = np.where(present_P[positions], n_rows, -1)
+    lane_P[positions] = -1
 
 
 @njit(cache=True, nogil=True)
 def end_lanes(ended, n, agents, present_P, lane_P, row_L, n_rows, first, prev_F, at_F, lanes, envs):
-    """Close the lanes at these places with the finals first .. first + n.
+    """Close the lanes at these positions with the finals first .. first + n.
 
     Args:
-        ended: int64 [>= n], places.
+        ended: int64 [>= n], positions.
         n, agents, n_rows, first: ints: lanes that end; agents of the group; rows of the block; the first free final.
         present_P: bool, whether there is an observation now.
-        lane_P: int32; -1 afterwards, at these places.
+        lane_P: int32; -1 afterwards, at these positions.
         row_L: int64, the lanes' last rows.
         prev_F, at_F: int64, written: the lane's last row; n_rows, or -1 where there is no observation.
         lanes, envs: int32 and int64 [>= n], written: the lanes, and the envs they are in.
     """
     for i in range(n):
-        place = ended[i]
-        lane = lane_P[place]
-        lanes[i], envs[i] = lane, place // agents
+        position = ended[i]
+        lane = lane_P[position]
+        lanes[i], envs[i] = lane, position // agents
         prev_F[first + i] = row_L[lane]
-        at_F[first + i] = n_rows if present_P[place] else -1
-        lane_P[place] = -1
+        at_F[first + i] = n_rows if present_P[position] else -1
+        lane_P[position] = -1

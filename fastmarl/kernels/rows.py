@@ -1,6 +1,6 @@
 """Rows of arrays, moved as bytes: whatever their dtype and shape, one compiled function does.
 
-Axes in names: P a place in a group's arrays, env * (number of agents) + agent; L lane, R row, F final observation,
+Axes in names: P a position in a group's arrays, env * (number of agents) + agent; L lane, R row, F final observation,
 B byte.
 """
 
@@ -16,57 +16,57 @@ def as_bytes(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(np.uint8).reshape(len(array), row_bytes)
 
 
-def take_rows_numpy(source_PB, places, n, first, out_RB):
+def take_rows_numpy(source_PB, positions, n, first, out_RB):
     """Reference for take_rows()."""
-    out_RB[first : first + n] = source_PB[places[:n]]
+    out_RB[first : first + n] = source_PB[positions[:n]]
 
 
 @njit(cache=True, nogil=True)
-def take_rows(source_PB, places, n, first, out_RB):
-    """Copy the rows at some places to rows first .. first + n.
+def take_rows(source_PB, positions, n, first, out_RB):
+    """Copy the rows at some positions to rows first .. first + n.
 
     Args:
         source_PB: uint8 [P, B]; it may be out_RB[first:] itself.
-        places: int64 [>= n], ascending.
+        positions: int64 [>= n], ascending.
         n, first: ints.
         out_RB: uint8 [R, B], written.
     """
     for i in range(n):
-        place = places[i]
+        position = positions[i]
         for b in range(out_RB.shape[1]):
-            out_RB[first + i, b] = source_PB[place, b]
+            out_RB[first + i, b] = source_PB[position, b]
 
 
-def put_rows_numpy(values_NB, lane_R, first, place_L, first_place, out_PB):
+def put_rows_numpy(values_NB, lane_R, first, place_L, first_position, out_PB):
     """Reference for put_rows()."""
-    places = place_L[lane_R[first : first + len(values_NB)]] - first_place
-    is_here = (places >= 0) & (places < len(out_PB))
-    out_PB[places[is_here]] = values_NB[is_here]
+    positions = place_L[lane_R[first : first + len(values_NB)]] - first_position
+    is_here = (positions >= 0) & (positions < len(out_PB))
+    out_PB[positions[is_here]] = values_NB[is_here]
 
 
 @njit(cache=True, nogil=True)
-def put_rows(values_NB, lane_R, first, place_L, first_place, out_PB):
-    """Write what lanes have answered to their places in a group's arrays.
+def put_rows(values_NB, lane_R, first, place_L, first_position, out_PB):
+    """Write what lanes have answered to their positions in a group's arrays.
 
     Args:
         values_NB: uint8 [n, B], of rows first .. first + n; as many bytes a row as out_PB has.
         lane_R: int32, lane of each row.
         first: int.
-        place_L: int32, place of each lane among those of all groups.
-        first_place: int, the group's first; lanes of other groups are passed over.
-        out_PB: uint8 [P, B], written at the places of these lanes.
+        place_L: int32, position of each lane among those of all groups.
+        first_position: int, the group's first; lanes of other groups are passed over.
+        out_PB: uint8 [P, B], written at the positions of these lanes.
     """
     for i in range(len(values_NB)):
-        place = place_L[lane_R[first + i]] - first_place
-        if 0 <= place < len(out_PB):
+        position = place_L[lane_R[first + i]] - first_position
+        if 0 <= position < len(out_PB):
             for b in range(out_PB.shape[1]):
-                out_PB[place, b] = values_NB[i, b]
+                out_PB[position, b] = values_NB[i, b]
 
 
 def take_finals_numpy(source_PB, row_RB, ended, n, present_P, prev_F, first, out_FB):
     """Reference for take_finals()."""
-    for i, place in enumerate(ended[:n]):
-        out_FB[first + i] = source_PB[place] if present_P[place] else row_RB[prev_F[first + i]]
+    for i, position in enumerate(ended[:n]):
+        out_FB[first + i] = source_PB[position] if present_P[position] else row_RB[prev_F[first + i]]
 
 
 @njit(cache=True, nogil=True)
@@ -76,17 +76,17 @@ def take_finals(source_PB, row_RB, ended, n, present_P, prev_F, first, out_FB):
     Args:
         source_PB: uint8 [P, B], observed now.
         row_RB: uint8 [R, B], the block's rows.
-        ended: int64 [>= n], places of the lanes.
+        ended: int64 [>= n], positions of the lanes.
         n, first: ints; finals first .. first + n are written.
         present_P: bool, whether there is an observation now.
         prev_F: int64, the lane's last row, by final.
         out_FB: uint8 [F, B], written.
     """
     for i in range(n):
-        place, row = ended[i], prev_F[first + i]
-        if present_P[place]:
+        position, row = ended[i], prev_F[first + i]
+        if present_P[position]:
             for b in range(out_FB.shape[1]):
-                out_FB[first + i, b] = source_PB[place, b]
+                out_FB[first + i, b] = source_PB[position, b]
         else:
             for b in range(out_FB.shape[1]):
                 out_FB[first + i, b] = row_RB[row, b]

@@ -38,13 +38,13 @@ class RemoteEnv:
     """Stands for an env in a worker process: its agents and spaces, and a way to call its methods.
 
     Args:
-        worker, place: where it is.
+        worker, index: where it is.
         description: what the worker tells of it.
     """
 
-    def __init__(self, worker: WorkerProcess, place: int, description: EnvDescription):
+    def __init__(self, worker: WorkerProcess, index: int, description: EnvDescription):
         self._worker = worker
-        self._place = place
+        self._index = index
         self._description = description
         self._asked: tuple[Hashable, tuple[gym.Space, gym.Space]] | None = None  # the last agent, and its spaces
         self.possible_agents = description.possible_agents
@@ -67,7 +67,7 @@ class RemoteEnv:
         Raises:
             EnvWorkerError: the worker is gone. What the env itself raises comes through.
         """
-        return self._worker.call(self._place, name, args, kwargs)
+        return self._worker.call(self._index, name, args, kwargs)
 
     def reset(self, *, seed: int | None = None) -> tuple[dict, dict]:
         """Begin an episode that nobody records."""
@@ -98,5 +98,5 @@ class RemoteEnv:
         if agent_id in known:
             return known[agent_id]
         if self._asked is None or self._asked[0] != agent_id:
-            self._asked = agent_id, self._worker.spaces(self._place, agent_id)
+            self._asked = agent_id, self._worker.spaces(self._index, agent_id)
         return self._asked[1]

@@ -1,7 +1,7 @@
 """Steps of a batch of envs, in arrays, -> rows of the modules' blocks; and the rows' actions -> arrays for the batch.
 
 It does for `fastmarl.envs.arrays` what `_scatter` and `_actions` do for dicts by agent. Axes in names: E env of the
-batch, P place in a group's arrays (env * number of the group's agents + agent), R row, L lane.
+batch, P position in a group's arrays (env * number of the group's agents + agent), R row, L lane.
 """
 
 from collections import Counter
@@ -33,11 +33,11 @@ class ArrayScatter:
         env: the batch.
         store: where rows go to; its table has a lane for each agent that takes part.
         envs: the batch's, as the store numbers them.
-        first_place: the batch's places among those of all, see `ArrayGroup`.
+        first_position: the batch's positions among those of all, see `ArrayGroup`.
         alone: whether nothing else is written to the store between `arrays_for_step()` and `write_step()`.
     """
 
-    def __init__(self, env: ArrayEnv, store: RowStore, envs: range, first_place: int, *, alone: bool):
+    def __init__(self, env: ArrayEnv, store: RowStore, envs: range, first_position: int, *, alone: bool):
         self._envs = store.table.envs[envs.start : envs.stop : envs.step]
         self._alone = alone
         self._env_t_E = np.zeros(env.num_envs, np.int32)
@@ -47,8 +47,8 @@ class ArrayScatter:
         self._groups: dict[str, ArrayGroup] = {}
         for name, agents in env.groups.items():
             spaces = env.observation_spaces[agents[0]], env.action_spaces[agents[0]]
-            self._groups[name] = ArrayGroup(agents, *spaces, store, envs, first_place)
-            first_place += env.num_envs * len(agents)
+            self._groups[name] = ArrayGroup(agents, *spaces, store, envs, first_position)
+            first_position += env.num_envs * len(agents)
 
     def arrays_for_reset(self) -> StepArrays:
         """Everybody is present; observations are copied to their rows afterwards."""

@@ -22,11 +22,11 @@ class Batch:
     Args:
         env: the batch.
         env_indices: which of the runner's envs are in it.
-        first_place: see `ArrayScatter`.
+        first_position: see `ArrayScatter`.
         parts: see there.
     """
 
-    def __init__(self, env: ArrayEnv, env_indices: range, first_place: int, parts: VectorParts):
+    def __init__(self, env: ArrayEnv, env_indices: range, first_position: int, parts: VectorParts):
         self.env = env
         self.env_indices = env_indices
         self._seeds = parts.seeds
@@ -34,7 +34,7 @@ class Batch:
         self._is_alone = len(env_indices) == len(parts.seeds)
         spaces_of = {agent: (env.observation_spaces[agent], env.action_spaces[agent]) for agent in env.possible_agents}
         parts.agent_spaces.share(env_indices, spaces_of)
-        self._scatter = ArrayScatter(env, parts.store, env_indices, first_place, alone=self._is_alone)
+        self._scatter = ArrayScatter(env, parts.store, env_indices, first_position, alone=self._is_alone)
         self._env_states = parts.env_states
         self._resting: set[int] = set()
         self._to_begin: set[int] = set()  # resting ones that can't be stepped before they are reset
@@ -52,7 +52,7 @@ class Batch:
         """Reset these envs, and all that can't be stepped otherwise: some batches can begin all together alone.
 
         Args:
-            own: int64, their places in the batch.
+            own: int64, their positions in the batch.
         """
         if self._to_begin:
             env_indices, self._to_begin = sorted(self._to_begin.union(env_indices)), set()
@@ -90,7 +90,7 @@ class Batch:
                 self._scatter.resume(self.env_indices.index(env_index))
 
     def _own(self, env_indices: Sequence[int]) -> np.ndarray:
-        """int64: their places in the batch."""
+        """int64: their positions in the batch."""
         own = np.array(env_indices, np.int64)
         return own if self._is_alone else (own - self.env_indices.start) // self.env_indices.step
 
@@ -172,10 +172,10 @@ class ArrayVector(TakesTurns[Batch]):
     def __init__(self, envs: list[ArrayEnv], parts: VectorParts):
         self.envs = envs
         batches = []
-        first_place = 0
+        first_position = 0
         for part, env in enumerate(envs):
-            batches.append(Batch(env, range(part, len(parts.seeds), len(envs)), first_place, parts))
-            first_place += env.num_envs * len(env.possible_agents)
+            batches.append(Batch(env, range(part, len(parts.seeds), len(envs)), first_position, parts))
+            first_position += env.num_envs * len(env.possible_agents)
         super().__init__(batches)
         self._env_actions = parts.env_actions
         self._seconds = parts.seconds
@@ -186,19 +186,19 @@ class ArrayVector(TakesTurns[Batch]):
         """Reset these envs and write their first observations."""
         if not self._stepping:
             self._background.end()  # for the case that `forget()` was interrupted
-        for batch in self._parts:
+        for batch in self._splits:
             own = [env_index for env_index in env_indices if env_index in batch.env_indices]
             if own:
                 batch.reset(own)
 
     def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
         super().resume(env_indices, turns)
-        for batch in self._parts:
+        for batch in self._splits:
             batch.resume(env_indices)
 
     def rest(self, env_indices: Collection[int]) -> None:
         """These envs have no episode: see `Batch.rest()`."""
-        for batch in self._parts:
+        for batch in self._splits:
             batch.rest(env_indices)
 
     def _is_awake(self, part: Batch) -> bool:

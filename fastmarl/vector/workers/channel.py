@@ -7,7 +7,9 @@ import select
 import socket
 import struct
 
-HEADER = struct.Struct("<QII?")  # of a packet: its message's number, its place in that, bytes, whether it is the last
+HEADER = struct.Struct(
+    "<QII?"
+)  # of a packet: its message's number, its index in the message, bytes, whether it is the last
 MOST_AT_ONCE = 1 << 16  # bytes of a packet; the system takes no larger ones than its socket buffers, some 200 KB
 
 
@@ -17,7 +19,7 @@ class Channel:
     Packets rather than a stream: the system keeps them apart, and a message there and back takes 12 µs instead of 18.
 
     An interrupt (KeyboardInterrupt) at any line leaves it whole. What has come is lost at no time: it stays in the
-    buffer until it is filed, and filing it twice does no harm. A message that was sent in part is dropped on the other
+    buffer until it is filed, and filing it twice does no harm. A half-sent message is dropped on the other
     side when the next one comes. So numbers must ascend, and nobody may count messages instead of looking at these.
 
     Args:
@@ -32,13 +34,13 @@ class Channel:
         self.messages: dict[int, bytes] = {}
         self._timeout_s: float | None = None
         self._buffer = bytearray(HEADER.size + MOST_AT_ONCE)  # number 0: empty
-        self._parts: tuple[int, dict[int, bytes]] = 0, {}  # of the message of this number, by place
+        self._packets: tuple[int, dict[int, bytes]] = 0, {}  # of the message of this number, by index
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
         """The two ends of a new one."""
-        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return cls(own), cls(other)
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(one), cls(other)
 
     def set_timeout(self, seconds: float) -> None:
         """How long to wait for the other side. Until then: for ever."""
@@ -54,11 +56,11 @@ class Channel:
             number: above 0, and above those of all messages before.
             message: of any length.
         """
-        place, rest = 0, memoryview(message)
+        index, rest = 0, memoryview(message)
         while len(rest) > MOST_AT_ONCE:
-            self._send_packet(HEADER.pack(number, place, MOST_AT_ONCE, False) + rest[:MOST_AT_ONCE])
-            place, rest = place + 1, rest[MOST_AT_ONCE:]
-        self._send_packet(HEADER.pack(number, place, len(rest), True) + rest)
+            self._send_packet(HEADER.pack(number, index, MOST_AT_ONCE, False) + rest[:MOST_AT_ONCE])
+            index, rest = index + 1, rest[MOST_AT_ONCE:]
+        self._send_packet(HEADER.pack(number, index, len(rest), True) + rest)
 
     def _send_packet(self, packet: bytes) -> None:
         while True:
@@ -102,18 +104,18 @@ class Channel:
 
     def file(self) -> bool:
         """Take the packet out of the buffer; False if there is none."""
-        number, place, size, is_last = HEADER.unpack_from(self._buffer)
+        number, index, size, is_last = HEADER.unpack_from(self._buffer)
         if not number:
             return False
-        part = bytes(memoryview(self._buffer)[HEADER.size : HEADER.size + size])
-        if is_last and not place:
-            self.messages[number] = part
+        content = bytes(memoryview(self._buffer)[HEADER.size : HEADER.size + size])
+        if is_last and not index:
+            self.messages[number] = content
         else:
-            if self._parts[0] != number:
-                self._parts = number, {}
-            self._parts[1][place] = part
+            if self._packets[0] != number:
+                self._packets = number, {}
+            self._packets[1][index] = content
             if is_last:
-                self.messages[number] = b"".join(self._parts[1].values())
+                self.messages[number] = b"".join(self._packets[1].values())
         HEADER.pack_into(self._buffer, 0, 0, 0, 0, False)
         return True
 

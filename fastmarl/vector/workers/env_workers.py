@@ -68,9 +68,9 @@ class EnvWorkers:
             self._finalizer()
             raise
         self.envs = [
-            RemoteEnv(worker, place, description)
+            RemoteEnv(worker, index, description)
             for worker in self.workers
-            for place, description in enumerate(worker.descriptions)
+            for index, description in enumerate(worker.descriptions)
         ]
 
     def close(self) -> None:

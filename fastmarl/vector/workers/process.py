@@ -125,7 +125,7 @@ class WorkerProcess:
 
     @property
     def slots(self) -> list[EnvSlots]:
-        """By its envs' places."""
+        """By its envs' indices."""
         assert self._memory is not None, "its start is not finished"
         return self._memory.slots
 
@@ -194,22 +194,22 @@ class WorkerProcess:
         """The answer to this message."""
         return self.recv(self.send(message))
 
-    def call(self, place: int, name: str, args: tuple, kwargs: dict) -> Any:
-        """Call a method of the env at `place`, or get an attribute."""
-        return self.request(CALL + pickle.dumps((place, name, args, kwargs)))[0]
+    def call(self, index: int, name: str, args: tuple, kwargs: dict) -> Any:
+        """Call a method of the env at `index`, or get an attribute."""
+        return self.request(CALL + pickle.dumps((index, name, args, kwargs)))[0]
 
-    def spaces(self, place: int, agent_id: Hashable) -> Any:
+    def spaces(self, index: int, agent_id: Hashable) -> Any:
         """(observation space, action space) of one of the env's agents."""
-        return self.request(SPACES + pickle.dumps((place, agent_id)))
+        return self.request(SPACES + pickle.dumps((index, agent_id)))
 
-    def remake(self, place: int) -> None:
-        """Have the env at `place` made anew.
+    def remake(self, index: int) -> None:
+        """Have the env at `index` made anew.
 
         Raises:
             EnvCheckError: it has other agents or spaces. What its constructor raises comes through.
         """
-        new = self.request(REMAKE + pickle.dumps(place))
-        check_same(self.env_indices[place], self.descriptions[place], new)
+        new = self.request(REMAKE + pickle.dumps(index))
+        check_same(self.env_indices[index], self.descriptions[index], new)
 
     def begin_close(self) -> None:
         """Tell it to close its envs and to end."""
@@ -249,8 +249,8 @@ class WorkerProcess:
 
     def _lost(self, error: Exception) -> EnvWorkerError:
         """The error to raise after the channel's; the process is ended."""
-        place = -1 if self._memory is None else int(self._memory.at[0])
-        called = None if place < 0 else self.env_indices[place]
+        index = -1 if self._memory is None else int(self._memory.at[0])
+        called = None if index < 0 else self.env_indices[index]
         if isinstance(error, TimeoutError):
             option = f"step_timeout_s={self._options.step_timeout_s}"
             problem = f"did not answer within {option if self._memory else START_TIMEOUT_S} s and was ended"

@@ -16,47 +16,47 @@ class Unit:
 
     Args:
         worker: where they are.
-        places: of the envs in the worker.
+        indices: of the envs in the worker.
 
     Attributes:
-        envs: (place, env index) of each.
+        envs: (index, env index) of each.
         is_answered: whether there will be an answer; not if the worker was lost since.
         number: of the answer.
         sent_at: by `monotonic()`.
     """
 
-    def __init__(self, worker: WorkerProcess, places: list[int]):
+    def __init__(self, worker: WorkerProcess, indices: list[int]):
         self.worker = worker
-        self.envs = [(place, worker.env_indices[place]) for place in places]
+        self.envs = [(index, worker.env_indices[index]) for index in indices]
         self.is_answered = False
         self.number = 0
         self.sent_at = 0.0
-        self._usual_message = STEP + pickle.dumps((places, {}))
+        self._usual_message = STEP + pickle.dumps((indices, {}))
 
     def send(self, given: dict[int, dict], lost: set[int]) -> None:
         """Have the envs stepped.
 
         Args:
-            given: place -> actions, where they have no place in the shared memory.
-            lost: places of envs that are not to be stepped.
+            given: index -> actions, those that don't fit in the shared memory.
+            lost: indices of envs that are not to be stepped.
         """
         message = self._usual_message
         if given or lost:
-            message = STEP + pickle.dumps(([place for place, _ in self.envs if place not in lost], given))
+            message = STEP + pickle.dumps(([index for index, _ in self.envs if index not in lost], given))
         self.sent_at = monotonic()
         self.number = self.worker.send(message)
         self.is_answered = True
 
 
-def make_parts(workers: list[WorkerProcess], num_splits: int, *, each_alone: bool) -> list[tuple[Unit, ...]]:
+def make_splits(workers: list[WorkerProcess], num_splits: int, *, each_alone: bool) -> list[tuple[Unit, ...]]:
     """Split after split, and in each in the order of the envs: its units, as one part or as a part each."""
     parts: list[tuple[Unit, ...]] = []
     for split in range(num_splits):
         units = []
         for worker in workers:
-            places = [place for place, i in enumerate(worker.env_indices) if i % num_splits == split]
-            if places:
-                units.append(Unit(worker, places))
+            indices = [index for index, i in enumerate(worker.env_indices) if i % num_splits == split]
+            if indices:
+                units.append(Unit(worker, indices))
         parts += [(unit,) for unit in units] if each_alone else [tuple(units)]
     return parts
 

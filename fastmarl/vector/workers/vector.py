@@ -15,7 +15,7 @@ from fastmarl.vector.turns import TakesTurns
 from fastmarl.vector.wiring import AfterStep, VectorParts
 from fastmarl.vector.workers.env_workers import EnvWorkers
 from fastmarl.vector.workers.process import WorkerProcess, error_of
-from fastmarl.vector.workers.units import Unit, first_ready, make_parts
+from fastmarl.vector.workers.units import Unit, first_ready, make_splits
 from fastmarl.vector.workers.worker import RESET, Extra, Failure
 
 NOTHING = Extra()
@@ -32,7 +32,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
 
     def __init__(self, workers: EnvWorkers, parts: VectorParts):
         self._batch_size = parts.batch_size
-        super().__init__(make_parts(workers.workers, parts.num_splits, each_alone=parts.batch_size is not None))
+        super().__init__(make_splits(workers.workers, parts.num_splits, each_alone=parts.batch_size is not None))
         self.envs = workers.envs
         self._workers = workers.workers
         self._seeds = parts.seeds
@@ -56,39 +56,39 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
         self._resting -= wanted
         resets = []
         for worker in self._workers:
-            places = [place for place, i in enumerate(worker.env_indices) if i in wanted]
-            if places:
+            indices = [index for index, i in enumerate(worker.env_indices) if i in wanted]
+            if indices:
                 if not worker.is_started:  # it was being restarted when an interrupt came
                     worker.restart()
-                resets.append((worker, places, worker.send(self._resets(worker, places))))
-        for worker, places, number in resets:
-            self._finish_resets(worker, places, number)
+                resets.append((worker, indices, worker.send(self._resets(worker, indices))))
+        for worker, indices, number in resets:
+            self._finish_resets(worker, indices, number)
 
-    def _resets(self, worker: WorkerProcess, places: list[int]) -> bytes:
+    def _resets(self, worker: WorkerProcess, indices: list[int]) -> bytes:
         """The message, with seeds."""
-        resets = [(place, self._seeds.take(worker.env_indices[place])) for place in places]
+        resets = [(index, self._seeds.take(worker.env_indices[index])) for index in indices]
         return RESET + pickle.dumps(resets)
 
-    def _finish_resets(self, worker: WorkerProcess, places: list[int], number: int) -> None:
+    def _finish_resets(self, worker: WorkerProcess, indices: list[int], number: int) -> None:
         """Write what the envs of a worker bring that were told to reset; those that fail are made anew for it."""
         extras: dict[int, Extra] | None = None
-        while places:
-            place = places[0]
+        while indices:
+            index = indices[0]
             try:
                 if extras is None:
                     extras = worker.recv(number) or {}
-                extra = extras.get(place, NOTHING)
+                extra = extras.get(index, NOTHING)
                 if extra.failure is None:
-                    result = self._result(worker, place, extra, worker.slots[place].results.read_reset)
-                    write_reset(self._store, worker.env_indices[place], result, self._unchecked_resets)
-                    del places[0]
+                    result = self._result(worker, index, extra, worker.slots[index].results.read_reset)
+                    write_reset(self._store, worker.env_indices[index], result, self._unchecked_resets)
+                    del indices[0]
                 else:
-                    self._restart_env(worker, place, extra.failure)
-                    extras |= {place: NOTHING, **(worker.request(self._resets(worker, [place])) or {})}
+                    self._restart_env(worker, index, extra.failure)
+                    extras |= {index: NOTHING, **(worker.request(self._resets(worker, [index])) or {})}
             except EnvWorkerError as lost:
                 self._restart_worker(worker, lost)
-                self._lost -= {worker.env_indices[place] for place in places}
-                number, extras = worker.send(self._resets(worker, places)), None
+                self._lost -= {worker.env_indices[index] for index in indices}
+                number, extras = worker.send(self._resets(worker, indices)), None
 
     def rest(self, env_indices: Iterable[int]) -> None:
         """These envs have no episode, and are not stepped until they are reset."""
@@ -146,14 +146,14 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
         lost: set[int] = set()  # or resting
         n_resting = 0
         slots, lanes, actions_of = unit.worker.slots, self._lanes, self._actions.of
-        for place, env_index in unit.envs:
+        for index, env_index in unit.envs:
             if env_index in self._lost or env_index in self._resting:
-                lost.add(place)
+                lost.add(index)
                 n_resting += env_index in self._resting
                 continue
             actions = actions_of(lanes[env_index])
-            if not slots[place].actions.write(actions):
-                given[place] = actions
+            if not slots[index].actions.write(actions):
+                given[index] = actions
         if n_resting == len(unit.envs):
             unit.is_answered = False
         else:
@@ -161,7 +161,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
         return len(unit.envs) - n_resting
 
     def _answer(self, unit: Unit) -> dict[int, Extra]:
-        """What its envs have brought that is not in the memory, by place; nothing of envs that are lost."""
+        """What its envs have brought that is not in the memory, by index; nothing of envs that are lost."""
         if unit.is_answered:
             try:
                 return unit.worker.recv(unit.number) or {}
@@ -172,38 +172,38 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
     def _write_steps(self, unit: Unit, after_step: AfterStep, after_each: bool) -> None:
         """Record what the unit's envs have brought: all of it is in the memory."""
         slots, write = unit.worker.slots, self._store.scatter.write_step
-        for place, env_index in unit.envs:
-            all_done = write(env_index, *slots[place].results.read({}))
+        for index, env_index in unit.envs:
+            all_done = write(env_index, *slots[index].results.read({}))
             self.n_stepping -= 1
             if all_done or after_each:
                 after_step([env_index], [all_done])
 
     def _write_each(self, unit: Unit, extras: dict[int, Extra], after_step: AfterStep, after_each: bool) -> None:
         """The same, where there may be more to it."""
-        for place, env_index in unit.envs:
-            extra = extras.get(place, NOTHING)
+        for index, env_index in unit.envs:
+            extra = extras.get(index, NOTHING)
             if env_index in self._resting:
                 continue
             if env_index in self._lost:
                 self._end_episode(env_index, after_step)
             elif extra.failure is not None:
                 try:
-                    self._restart_env(unit.worker, place, extra.failure)
+                    self._restart_env(unit.worker, index, extra.failure)
                 except EnvWorkerError as lost:  # another of its envs has ended it
                     self._restart_worker(unit.worker, lost)
                 self._end_episode(env_index, after_step)
             else:
-                result = self._result(unit.worker, place, extra, unit.worker.slots[place].results.read)
+                result = self._result(unit.worker, index, extra, unit.worker.slots[index].results.read)
                 all_done = write_step(self._store, env_index, result, self._unchecked_steps)
                 self.n_stepping -= 1
                 if all_done or after_each:
                     after_step([env_index], [all_done])
 
-    def _result(self, worker: WorkerProcess, place: int, extra: Extra, read: Callable[[dict], tuple]) -> Any:
-        """What an env has returned, which is read from the memory if it has a place there; its state is recorded."""
+    def _result(self, worker: WorkerProcess, index: int, extra: Extra, read: Callable[[dict], tuple]) -> Any:
+        """What an env has returned, which is read from the memory if it fits there; its state is recorded."""
         if self._env_states:
-            state = worker.slots[place].results.state if extra.state is None else extra.state[0]
-            self._env_states[worker.env_indices[place]].add(state)
+            state = worker.slots[index].results.state if extra.state is None else extra.state[0]
+            self._env_states[worker.env_indices[index]].add(state)
         return read(extra.infos or {}) if extra.result is None else extra.result[0]
 
     # Failures.
@@ -214,7 +214,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
         self.n_stepping -= 1
         after_step([env_index], [all_done])
 
-    def _restart_env(self, worker: WorkerProcess, place: int, failure: Failure) -> None:
+    def _restart_env(self, worker: WorkerProcess, index: int, failure: Failure) -> None:
         """Have one env made anew.
 
         Raises:
@@ -224,11 +224,11 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
 
         def remake() -> None:
             try:
-                worker.remake(place)
+                worker.remake(index)
             except EnvWorkerError as error:
                 lost.append(error)
 
-        self._failures.restart([worker.env_indices[place]], error_of(failure), remake)
+        self._failures.restart([worker.env_indices[index]], error_of(failure), remake)
         if lost:
             raise lost[0]
 

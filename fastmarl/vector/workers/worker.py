@@ -174,8 +174,8 @@ class Worker:
         random.seed(int(rng.generate_state(1)[0]))
         np.random.seed(rng.generate_state(4))  # noqa: NPY002  (envs that use the global generator)
         try:
-            places = range(len(self._envs))
-            descriptions = [self._guarded("constructor", place, self._make, place) for place in places]
+            indices = range(len(self._envs))
+            descriptions = [self._guarded("constructor", index, self._make, index) for index in indices]
             channel.send(FIRST, DONE + pickle.dumps(descriptions))
             fd = channel.recv_file()
             self._memory = WorkerMemory(descriptions, fd)
@@ -200,92 +200,92 @@ class Worker:
                 answer = FAILED + pickle.dumps(error.failure)
             self._channel.send(number, answer)
 
-    def _make(self, place: int) -> EnvDescription:
-        context = self._plan.contexts[place]
+    def _make(self, index: int) -> EnvDescription:
+        context = self._plan.contexts[index]
         env = as_multi_agent_env(env_creator(self._plan.env)(context))
         if isinstance(env, ArrayEnv):
             raise ConfigError(f'gym_env_vectorize_mode="async" is for single envs, but {type(env).__name__} is a batch '
                               f'that steps by itself; leave it at "sync"')  # fmt: skip
         check_spaces(env, context.vector_index)
         description = describe(env, context.vector_index, records_state=self._plan.records_states)
-        self._envs[place] = env
+        self._envs[index] = env
         return description
 
     def _remake(self, message: bytes) -> EnvDescription:
-        """Make an env anew. If that fails, the place has none, and says so when it is used before the next try."""
-        place = pickle.loads(message)
-        old, self._envs[place] = self._envs[place], None
+        """Make an env anew. If that fails, the index has none, and says so when it is used before the next try."""
+        index = pickle.loads(message)
+        old, self._envs[index] = self._envs[index], None
         with contextlib.suppress(Exception):
             old.close()
-        return self._guarded("constructor", place, self._make, place)
+        return self._guarded("constructor", index, self._make, index)
 
     def _reset(self, message: bytes) -> dict[int, Extra] | None:
         """Reset some envs."""
         return self._each("reset()", self._reset_one, pickle.loads(message))
 
-    def _reset_one(self, place: int, seed: int | None) -> Extra | None:
-        result = self._envs[place].reset(seed=seed)
-        return self._extra(place, result, 2, self._memory.slots[place].results.write_reset)
+    def _reset_one(self, index: int, seed: int | None) -> Extra | None:
+        result = self._envs[index].reset(seed=seed)
+        return self._extra(index, result, 2, self._memory.slots[index].results.write_reset)
 
     def _step(self, message: bytes) -> dict[int, Extra] | None:
-        """Step some envs; the actions that have no place in the memory are given."""
-        places, given = pickle.loads(message)
+        """Step some envs; the actions that don't fit in the memory are given."""
+        indices, given = pickle.loads(message)
         slots = self._memory.slots
-        actions = ((place, given[place] if place in given else slots[place].actions.read()) for place in places)
+        actions = ((index, given[index] if index in given else slots[index].actions.read()) for index in indices)
         return self._each("step()", self._step_one, actions)
 
-    def _step_one(self, place: int, actions: dict) -> Extra | None:
-        result = self._envs[place].step(actions)
-        return self._extra(place, result, 5, self._memory.slots[place].results.write)
+    def _step_one(self, index: int, actions: dict) -> Extra | None:
+        result = self._envs[index].step(actions)
+        return self._extra(index, result, 5, self._memory.slots[index].results.write)
 
     def _each(
         self, call: str, function: Callable[[int, Any], Extra | None], given: Iterable[tuple[int, Any]]
     ) -> dict[int, Extra] | None:
-        """By place, what `function` returns, or how it failed."""
+        """By index, what `function` returns, or how it failed."""
         extras = {}
-        for place, argument in given:
+        for index, argument in given:
             try:
-                extra = self._guarded(call, place, function, place, argument)
+                extra = self._guarded(call, index, function, index, argument)
             except _EnvError as error:
                 extra = Extra(failure=error.failure)
             if extra is not None:
-                extras[place] = extra
+                extras[index] = extra
         return extras or None
 
-    def _extra(self, place: int, result: Any, size: int, write: Callable[[tuple], bool]) -> Extra | None:
-        """Write a result, which should be a tuple of this size, to the memory; returns what has no place there."""
+    def _extra(self, index: int, result: Any, size: int, write: Callable[[tuple], bool]) -> Extra | None:
+        """Write a result, which should be a tuple of this size, to the memory; returns what doesn't fit there."""
         fits = type(result) is tuple and len(result) == size and isinstance(result[-1], dict) and write(result)
         tells_infos = fits and tells(result[-1])
         state = None
         if self._plan.records_states:
-            told = self._envs[place].state()
-            state = None if self._memory.slots[place].results.write_state(told) else (told,)
+            told = self._envs[index].state()
+            state = None if self._memory.slots[index].results.write_state(told) else (told,)
         if fits and not tells_infos and state is None:
             return None
         return Extra(None if fits else (result,), result[-1] if tells_infos else None, state)
 
     def _call(self, message: bytes) -> tuple[Any]:
         """Call a method of an env, or get an attribute."""
-        place, name, args, kwargs = pickle.loads(message)
+        index, name, args, kwargs = pickle.loads(message)
 
         def called() -> Any:
-            value = getattr(self._envs[place], name)
+            value = getattr(self._envs[index], name)
             return value(*args, **kwargs) if callable(value) else value
 
-        return (self._guarded(f"{name}()", place, called),)
+        return (self._guarded(f"{name}()", index, called),)
 
     def _spaces(self, message: bytes) -> Any:
-        place, agent = pickle.loads(message)
-        return self._guarded("its spaces", place, env_spaces, self._envs[place], agent)
+        index, agent = pickle.loads(message)
+        return self._guarded("its spaces", index, env_spaces, self._envs[index], agent)
 
-    def _guarded(self, call: str, place: int, function: Callable[..., Any], *args: Any) -> Any:
+    def _guarded(self, call: str, index: int, function: Callable[..., Any], *args: Any) -> Any:
         """Whoever looks knows which env is being called, also if this process ends in it. Raises _EnvError."""
         if self._memory is not None:
-            self._memory.at[0] = place
+            self._memory.at[0] = index
         try:
             return function(*args)
         except Exception as error:
-            raise _EnvError(Failure.of(error, self._plan.first + place, call)) from error
+            raise _EnvError(Failure.of(error, self._plan.first + index, call)) from error
         finally:
             if self._memory is not None:
                 self._memory.at[0] = -1
@@ -297,22 +297,22 @@ class Worker:
         except Exception as error:
             if not isinstance(answer, dict):
                 raise _EnvError(Failure.of(error, self._plan.first, "pickling a value")) from error
-        for place, extra in answer.items():
+        for index, extra in answer.items():
             try:
                 pickle.dumps(extra)
             except Exception as error:
-                answer[place] = Extra(failure=Failure.of(error, self._plan.first + place, "pickling what came"))
+                answer[index] = Extra(failure=Failure.of(error, self._plan.first + index, "pickling what came"))
         return pickle.dumps(answer)
 
     def _close(self) -> Failure | None:
         """Close all envs; returns the first failure."""
         first = None
-        for place, env in enumerate(self._envs):
+        for index, env in enumerate(self._envs):
             if hasattr(env, "close"):
                 try:
                     env.close()
                 except Exception as error:
-                    first = first or Failure.of(error, self._plan.first + place, "close()")
+                    first = first or Failure.of(error, self._plan.first + index, "close()")
         return first
 
 
