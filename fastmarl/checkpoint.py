@@ -45,7 +45,7 @@ def save_state(path: str | os.PathLike[str], state: Any) -> None:
             tensors of a dtype that numpy lacks (bfloat16) as float32.
 
     Raises:
-        CheckpointError: a value that can't be saved; the message gives its place in the tree.
+        CheckpointError: a value that can't be saved; the message gives its path in the tree.
         OSError: the disk is full, read-only, ... In all cases a checkpoint that was there before is still whole.
     """
     arrays: list[np.ndarray] = []
@@ -83,7 +83,7 @@ def load_state(path: str | os.PathLike[str]) -> Any:
         raise _damaged(file, f"its content can't be understood ({error!r})") from error
 
 
-def _encode(value: Any, place: str, arrays: list[np.ndarray]) -> Any:
+def _encode(value: Any, path: str, arrays: list[np.ndarray]) -> Any:
     """`value` as JSON can hold it; arrays are appended to `arrays` and replaced by their number."""
     if isinstance(value, torch.Tensor):
         value = _tensor_to_array(value)
@@ -96,37 +96,37 @@ def _encode(value: Any, place: str, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$": "float", "value": repr(float(value))}
     if isinstance(value, np.ndarray):
-        return _encode_array(value, place, arrays)
+        return _encode_array(value, path, arrays)
     if isinstance(value, list):
-        return [_encode(item, f"{place}[{i}]", arrays) for i, item in enumerate(value)]
+        return [_encode(item, f"{path}[{i}]", arrays) for i, item in enumerate(value)]
     if isinstance(value, tuple):
-        return {"$": "tuple", "value": [_encode(item, f"{place}[{i}]", arrays) for i, item in enumerate(value)]}
+        return {"$": "tuple", "value": [_encode(item, f"{path}[{i}]", arrays) for i, item in enumerate(value)]}
     if isinstance(value, dict):
-        return _encode_dict(value, place, arrays)
+        return _encode_dict(value, path, arrays)
     raise CheckpointError(
-        f"{place} is a {type(value).__name__}, which a checkpoint can't hold; "
+        f"{path} is a {type(value).__name__}, which a checkpoint can't hold; "
         "use dicts, lists, strings, numbers, None, numpy arrays or tensors"
     )
 
 
-def _encode_dict(value: dict, place: str, arrays: list[np.ndarray]) -> dict:
+def _encode_dict(value: dict, path: str, arrays: list[np.ndarray]) -> dict:
     for key in value:
         if not isinstance(key, _KEY_TYPES):
             raise CheckpointError(
-                f"{place} has the key {key!r} of type {type(key).__name__}, which a checkpoint can't hold; "
+                f"{path} has the key {key!r} of type {type(key).__name__}, which a checkpoint can't hold; "
                 "use strings, numbers, None or tuples of them"
             )
     if "$" not in value and all(isinstance(key, str) for key in value):
-        return {key: _encode(item, f"{place}[{key!r}]", arrays) for key, item in value.items()}
-    where = f"a key of {place}"
-    pairs = [[_encode(k, where, arrays), _encode(v, f"{place}[{k!r}]", arrays)] for k, v in value.items()]
+        return {key: _encode(item, f"{path}[{key!r}]", arrays) for key, item in value.items()}
+    where = f"a key of {path}"
+    pairs = [[_encode(k, where, arrays), _encode(v, f"{path}[{k!r}]", arrays)] for k, v in value.items()]
     return {"$": "dict", "value": pairs}
 
 
-def _encode_array(array: np.ndarray, place: str, arrays: list[np.ndarray]) -> dict:
+def _encode_array(array: np.ndarray, path: str, arrays: list[np.ndarray]) -> dict:
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or array.dtype == np.longdouble:
         raise CheckpointError(
-            f"{place} is an array of dtype {array.dtype}, which a checkpoint can't hold; use a number dtype"
+            f"{path} is an array of dtype {array.dtype}, which a checkpoint can't hold; use a number dtype"
         )
     kind = "array"
     if array.dtype == np.complex128:  # safetensors lacks it
@@ -193,7 +193,7 @@ def _checked_content(file: Path, blob: bytes) -> dict:
 
 
 def _is_content(content: Any) -> bool:
-    """Whether it has its parts, and the file that it names is one beside it."""
+    """Whether it has its entries, and names a file in the same folder."""
     if not isinstance(content, dict) or set(content) != {"tree", "arrays", "arrays_sha256"}:
         return False
     return isinstance(content["arrays"], str) and re.fullmatch(_ARRAYS_FILE, content["arrays"]) is not None

@@ -52,7 +52,7 @@ OwnName = str | Recorded
 
 
 def own_name(own: Recorded, outputs: Collection[Any]) -> OwnName:
-    """The name under which the runner records its own beside a module's outputs of these names."""
+    """The name under which the runner records its own column next to a module's outputs of these names."""
     return own if own.value in outputs else own.value
 
 

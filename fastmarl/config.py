@@ -62,19 +62,19 @@ class EnvRunnerConfig:
     num_env_workers: int = 0
     """Worker processes of "async", each with neighbouring envs. 0: one for each core, but not more than envs."""
     worker_num_splits: int = 1
-    """Parts of the envs that take turns: while one is being stepped, actions are chosen for another (double buffering,
+    """Splits of the envs that take turns: while one is being stepped, actions are chosen for another (double buffering,
     with 2). Batches of envs are stepped in another thread meanwhile; with single ones, "sync" does the same one after
     the other, with equal results. See docs/parallel.md."""
     env_batch_size: int | None = None
     """In "async" mode, go on with the envs that are ready first, as soon as there are so many; for envs of unequal
-    speed. Which these are is not reproducible. None: wait for all (of a part)."""
+    speed. Which these are is not reproducible. None: wait for all (of a split)."""
     env_worker_start_method: str = "spawn"
     """How they are started: "spawn" (a fresh Python, which imports what makes the envs) or "fork" (at once, with all
     that this process has in memory; not if it has used CUDA, or has threads that hold locks)."""
     step_timeout_s: float = 300.0
     """Seconds that a worker may take to step, or reset, its envs once. Then it is ended, and the call has failed."""
     restart_failed_sub_environments: bool = False
-    """Whether an env that raises an error, or whose worker ends or takes too long, is made anew; else that is an error
+    """Whether an env that raises an error, or whose worker ends or takes too long, is rebuilt; else that is an error
     of `sample()`. See docs/parallel.md."""
     failed_episodes: str = "truncate"
     """The episode of a failed env: "truncate" at the last step that was made, or "discard"."""
@@ -102,7 +102,7 @@ class EnvRunnerConfig:
     them, or a function `(env, spaces, device)` that makes such and is called for each module; or a dict of these by
     module id."""
     reward_scale: float = 1.0
-    """Recorded rewards are those paid, multiplied by it; metrics tell the returns as paid."""
+    """Recorded rewards are those paid, multiplied by it; metrics report the returns as paid."""
     clip_rewards: bool | float | tuple[float, float] | None = None
     """Then, True: only their sign is recorded; a number c: they are clipped to -c .. c; a pair: to these bounds."""
     device: str = "cpu"
@@ -155,7 +155,7 @@ class EnvRunnerConfig:
     worker_index: int = 0
     """Runners of one seed and different worker_index draw from different streams."""
     incarnation: int = 0
-    """How often the runner of this worker_index was made anew after it was lost: with another number it draws from
+    """How often the runner of this worker_index was rebuilt after it was lost: with another number it draws from
     other streams, and begins no episode that was begun before."""
     num_env_runners: int = 1
     """How many runners sample for one learner; who makes a group of them says so. Modules that explore by a schedule
@@ -203,7 +203,7 @@ class EnvRunnerConfig:
             raise ConfigError('env_batch_size is for worker processes; set gym_env_vectorize_mode="async"')
         if self.worker_num_splits > self.num_envs_per_env_runner:
             raise ConfigError(f"worker_num_splits={self.worker_num_splits} is more than num_envs_per_env_runner="
-                              f"{self.num_envs_per_env_runner}: a part has an env at least")  # fmt: skip
+                              f"{self.num_envs_per_env_runner}: a split needs at least one env")  # fmt: skip
         for is_on, needed, names in (
             (self.gym_env_vectorize_mode == "async", 'gym_env_vectorize_mode="async"', OF_WORKERS),
             (self.restart_failed_sub_environments, "restart_failed_sub_environments=True", OF_RESTARTS),
@@ -221,7 +221,7 @@ class EnvRunnerConfig:
             raise ConfigError(f"policies_to_train must be module ids, a callable or None, got {chosen!r}")
         unknown = [module_id for module_id in chosen if module_id not in self.module_specs]
         if unknown:
-            raise ConfigError(f"policies_to_train has {unknown}, which are none of {sorted(self.module_specs)}")
+            raise ConfigError(f"policies_to_train has {unknown}, which are not among {sorted(self.module_specs)}")
 
     @property
     def module_specs(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def whole_number(what: str, value: Any) -> int:
     """The number as an int, from 0 to 2**63 - 1.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not.
     """
     try:
         number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
@@ -64,7 +64,7 @@ def column_of(what: str, values: Any, n: int, dtype: Any, shape: tuple[int, ...]
     """The array [n, *shape] of that dtype.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not.
     """
     wanted = np.dtype(dtype)
     if not isinstance(values, np.ndarray) or (values.dtype, values.shape) != (wanted, (n, *shape)):
@@ -107,7 +107,7 @@ def torch_state_for(device: torch.device, state: Any) -> torch.Tensor:
 
 
 def check_numpy_state(rng: np.random.Generator, state: Any) -> None:
-    """Raises ConfigError if `state` is none that `rng.bit_generator.state` could have."""
+    """Raises ConfigError if `rng.bit_generator` can't take `state`."""
     kind = type(rng.bit_generator)
     fresh: Any = kind(0)
     try:

@@ -131,7 +131,7 @@ class ScriptedEnv(MultiAgentEnv):
 
 
 class ReusingEnv(MultiAgentEnv):
-    """Another env whose arrays change behind your back, as those of envs with buffers of their own do.
+    """Another env whose arrays change behind your back, as those of envs with their own buffers do.
 
     Every array it ever returned, in observations and infos, is overwritten by each of its following calls, and so are
     the arrays in the actions that it got.

@@ -84,28 +84,28 @@ class BareEnvs:
 
     def _add(self, i: int, actions: dict | None) -> tuple:
         """Step an env, or reset it, and note how; returns what came."""
-        place = len(self._steps)
+        index = len(self._steps)
         self._steps.append((i, actions))
-        came = self._play(place)
-        self._schedule += _bare_calls(self._envs[i], actions, self._seed + place, came)
+        came = self._play(index)
+        self._schedule += _bare_calls(self._envs[i], actions, self._seed + index, came)
         return came
 
-    def _play(self, place: int) -> tuple:
-        """Make the step, or the reset, that stands there; returns what came."""
-        i, actions = self._steps[place]
+    def _play(self, index: int) -> tuple:
+        """Make the step or reset of this index; returns what came."""
+        i, actions = self._steps[index]
         env = self._envs[i]
-        return env.reset(seed=self._seed + place) if actions is None else env.step(actions)
+        return env.reset(seed=self._seed + index) if actions is None else env.step(actions)
 
     def _check_repeats(self) -> None:
         acting: dict[int, dict] = {}
-        for place, (i, actions) in enumerate(self._steps):
+        for index, (i, actions) in enumerate(self._steps):
             if actions is not None and list(acting[i]) != list(actions):
                 raise EnvCheckError(
                     f"{type(_without_adapter(self._envs[i])).__name__}: other agents act after the same reset(seed) "
                     "and the same actions, so it can't be stepped with ready-made ones; let its randomness come from "
                     "that seed alone"
                 )
-            acting[i] = _who_acts(self._play(place))
+            acting[i] = _who_acts(self._play(index))
 
 
 class BareBatch:
@@ -210,7 +210,7 @@ def _bare_calls(env: Any, actions: dict | None, seed: int, came: tuple) -> list[
     if actions is None:
         return [partial(env.env.reset, seed=seed), env.env.last]
     (action,) = actions.values()
-    n_ended = len(came[2]) - 1  # but for "__all__"
+    n_ended = len(came[2]) - 1  # without "__all__"
     turns_of_ended = [env.env.last, partial(env.env.step, None)] * n_ended
     return [partial(env.env.step, action), *turns_of_ended, *([] if _is_over(came) else [env.env.last])]
 

@@ -100,11 +100,11 @@ def sample_as_we_do(dist: Any, logits: torch.Tensor, generator: torch.Generator)
 @contextmanager
 def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
     """Dropout and the like are off while sampling; the module is left in the mode it was in."""
-    training = [part for part in module.modules() if part.training]
+    training = [submodule for submodule in module.modules() if submodule.training]
     if training:
         module.eval()
     try:
         yield
     finally:
-        for part in training:
-            part.training = True
+        for submodule in training:
+            submodule.training = True

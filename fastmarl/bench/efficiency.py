@@ -2,7 +2,7 @@
 
 The limit is a bare loop that steps the same environments with ready-made actions, plus the same modules' forward passes
 on ready batches, one for each that the runner makes, with actions and log-probabilities by torch.distributions. Neither
-records anything. It is told beside a stricter limit, which samples actions in few torch operations. Both are those of
+records anything. It comes with a stricter limit, which samples actions in few torch operations. Both are those of
 torch: where lean inference stands in for it (see lean.py), a runner may be quicker than its limit.
 """
 

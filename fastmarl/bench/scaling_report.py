@@ -17,7 +17,7 @@ TITLES = {
     "network": "units in each of two layers, 4 agents x 256 envs",
     "workers": "worker processes (0: none), simple_spread, 16 envs",
 }
-COLUMNS = {  # beside the size
+COLUMNS = {  # next to the size
     "agent_steps_per_second": ("agent steps/s", ",.0f"),
     "runner_us": ("µs per agent step", ".3f"),
     "limit_us": ("bare loop", ".3f"),
@@ -46,8 +46,8 @@ def draw(figures: Figures, path: Path) -> None:
     columns = min(2, len(series))
     lines = -(-len(series) // columns)
     with picture(path, 5 * columns, 3.4 * lines) as figure:
-        for place, (name, of_series) in enumerate(series, start=1):
-            _draw_series(figure.add_subplot(lines, columns, place), name, of_series)
+        for index, (name, of_series) in enumerate(series, start=1):
+            _draw_series(figure.add_subplot(lines, columns, index), name, of_series)
 
 
 def _by_name(figures: Figures) -> list[tuple[str, list[Row]]]:

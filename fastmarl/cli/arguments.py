@@ -90,7 +90,7 @@ markdown_file = partial(output_file, (".md",))
 
 
 def add_env_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
-    """What `runner_config` reads, but for --env."""
+    """What `runner_config` reads, except --env."""
     parser.add_argument("--config", type=json_object, default={}, metavar="JSON", help="env_config")
     parser.add_argument("--num-envs", type=positive, default=num_envs, help="default %(default)s")
     parser.add_argument("--hiddens", type=positive, nargs="+", default=[64, 64], help="layers (default 64 64)")

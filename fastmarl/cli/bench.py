@@ -23,7 +23,7 @@ class Benchmark:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     """Those of this benchmark alone."""
     measure: Callable[[argparse.Namespace, Callable[[str], None]], Iterator[tuple[str, Row]]]
-    """Yields a section and a row of it whenever one is measured; tells the function what is being measured. Raises a
+    """Yields a section and a row of it whenever one is measured; passes the function what is measured. Raises a
     ConfigError before that if the arguments don't fit."""
     tables: Callable[[Figures], list[Table]]
     draw: Callable[[Figures, Path], None]
@@ -65,8 +65,8 @@ class Benchmark:
 
     def _write(self, args: argparse.Namespace, figures: Figures) -> None:
         if args.markdown:
-            parts = [self.above, *(table.as_markdown() for table in self.tables(figures)), self.below(figures)]
-            args.markdown.write_text("\n\n".join(filter(None, parts)) + "\n")
+            sections = [self.above, *(table.as_markdown() for table in self.tables(figures)), self.below(figures)]
+            args.markdown.write_text("\n\n".join(filter(None, sections)) + "\n")
         if args.plot:
             self.draw(figures, args.plot)
 

@@ -18,7 +18,7 @@ from fastmarl.errors import ConfigError
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     pace = Pace()
     names = ", ".join(entry.name for entry in SAMPLERS)
-    parser.add_argument("--peers", nargs="+", metavar="NAME", help=f"beside fastmarl; default: all of {names}")
+    parser.add_argument("--peers", nargs="+", metavar="NAME", help=f"compared with fastmarl; default: all of {names}")
     parser.add_argument(
         "--python",
         action="append",

@@ -24,7 +24,7 @@ class MultiAgentEnv:
         state_space: of what `state()` returns. An env may have this method, without arguments: the global state as
             an array, for central critics; see `EnvRunnerConfig.record_env_state`.
         supports_checkpoint: whether `get_state()` and `set_state()` are there, by which a runner that is restored goes
-            on in the midst of an episode. An env without begins another one.
+            on in the middle of an episode. An env without begins another one.
     """
 
     possible_agents: list[Any] = []  # noqa: RUF012  (replaced by each env, never changed)

@@ -11,7 +11,7 @@ from fastmarl.envs.base import env_spaces
 from fastmarl.envs.resumable import supports_checkpoint
 from fastmarl.errors import EnvCheckError, MultiAgentEnvError, shown
 
-PARTS = {
+RETURNED = {
     "reset": ("observations", "infos"),
     "step": ("observations", "rewards", "terminateds", "truncateds", "infos"),
 }  # call -> what it returns
@@ -23,7 +23,7 @@ def check_spaces(env: Any, env_index: int) -> None:
 
     Raises:
         EnvCheckError: `possible_agents` is no list of different ids that may be used, an agent lacks a space, or the
-            env says that it tells its state, and can't.
+            env claims to support checkpoints, but can't.
     """
     try:
         supports_checkpoint(env)
@@ -80,13 +80,13 @@ def possible_agents_of(env: Any) -> list[Any]:
 
 def check_dicts(call: str, result: Any, env_index: int, env_t: int) -> None:
     """Raises MultiAgentEnvError if what reset() or step() returned is no tuple of as many dicts as it should be."""
-    parts = PARTS[call]
-    if not isinstance(result, tuple) or len(result) != len(parts):
-        problem = f"expected ({', '.join(parts)}) from {call}(), got {_what_came(call, result)}"
+    names = RETURNED[call]
+    if not isinstance(result, tuple) or len(result) != len(names):
+        problem = f"expected ({', '.join(names)}) from {call}(), got {_what_came(call, result)}"
         raise MultiAgentEnvError(env_index, None, env_t, problem)
-    for name, part in zip(parts, result, strict=True):
-        if not isinstance(part, dict):
-            problem = f"expected a dict by agent id as {name} from {call}(), got {type(part).__name__} {shown(part)}"
+    for name, value in zip(names, result, strict=True):
+        if not isinstance(value, dict):
+            problem = f"expected a dict by agent id as {name} from {call}(), got {type(value).__name__} {shown(value)}"
             raise MultiAgentEnvError(env_index, None, env_t, problem)
 
 

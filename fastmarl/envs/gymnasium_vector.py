@@ -49,8 +49,8 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
         pairs = zip(observation, action, strict=True) if self._is_joint else [(observation, action)]
         spaces: dict[Hashable, tuple[gym.Space, gym.Space]] = dict(enumerate(pairs))
         super().__init__(env.num_envs, *group_by_spaces(spaces))
-        place_of = {agent: (name, i) for name, agents in self.groups.items() for i, agent in enumerate(agents)}
-        self._places = [place_of[agent] for agent in spaces]
+        position_of = {agent: (name, i) for name, agents in self.groups.items() for i, agent in enumerate(agents)}
+        self._positions = [position_of[agent] for agent in spaces]
         self._leaves = [RowLayout(of_agent).leaves for of_agent, _ in spaces.values()]
         self._action_layouts = [RowLayout(of_agent) for _, of_agent in spaces.values()]
 
@@ -79,30 +79,30 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
         observations, infos = self.env.reset(seed=seed, options=None if mask.all() else {"reset_mask": mask})
         self._ended[mask] = False
         self._write_observations(observations, out, env_indices)
-        self._tell(infos, out)
+        self._add_infos(infos, out)
 
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
         begins = self._ended.copy() if self._resets_itself else np.zeros(self.num_envs, np.bool_)
         observations, rewards, terminated, truncated, infos = self.env.step(self._joint_action(actions))
         self._write_observations(observations, out, np.arange(self.num_envs))
-        for name, i in self._places:
+        for name, i in self._positions:
             out.groups[name].rewards[:, i] = rewards
             out.groups[name].present[begins, i] = True
         out.terminated[:] = terminated
         out.truncated[:] = truncated
         self._ended[:] = out.terminated | out.truncated
-        self._tell(infos, out)
+        self._add_infos(infos, out)
 
     def _joint_action(self, actions: dict[str, Any]) -> Any:
         by_agent = []
-        for (name, i), layout in zip(self._places, self._action_layouts, strict=True):
+        for (name, i), layout in zip(self._positions, self._action_layouts, strict=True):
             # Single envs and wrappers such as StickyAction keep what they get; ours are written to again.
             columns = [reduce(getitem, leaf.path, actions[name])[:, i].copy() for leaf in layout.leaves]
             by_agent.append(layout.nest(columns))
         return tuple(by_agent) if self._is_joint else by_agent[0]
 
     def _write_observations(self, observations: Any, out: StepArrays, envs: np.ndarray) -> None:
-        for agent, ((name, i), leaves) in enumerate(zip(self._places, self._leaves, strict=True)):
+        for agent, ((name, i), leaves) in enumerate(zip(self._positions, self._leaves, strict=True)):
             of_agent = observations[agent] if self._is_joint else observations
             for leaf in leaves:
                 target = reduce(getitem, leaf.path, out.groups[name].obs)
@@ -113,7 +113,7 @@ class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
                 else:
                     write_observations(target[:, i], source, envs, agent)
 
-    def _tell(self, infos: dict[str, Any], out: StepArrays) -> None:
+    def _add_infos(self, infos: dict[str, Any], out: StepArrays) -> None:
         for env_index in range(self.num_envs) if infos else ():
             if info := _info_of(infos, env_index):
                 out.infos.append((env_index, "__common__", info))

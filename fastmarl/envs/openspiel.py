@@ -143,7 +143,7 @@ class OpenSpielEnv(MultiAgentEnv):
         return player
 
     def _draw(self, outcomes: list[tuple[int, float]]) -> int:
-        """One of (outcome, probability > 0); they sum to 1, but for rounding."""
+        """One of (outcome, probability > 0); they sum to 1, up to rounding."""
         assert self._rng is not None
         left = self._rng.random()
         for outcome, probability in outcomes:

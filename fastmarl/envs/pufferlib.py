@@ -21,21 +21,21 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
     are an env, with the agents 0, 1, ...
 
     An env's episode is over when all its rows have their flags set. A row whose flag is set before has ended; when its
-    flag is False again it joins anew, which takes the config's `respawn=True`, and what it was paid in between is not
+    flag is False again it rejoins, which takes the config's `respawn=True`, and what it was paid in between is not
     recorded. Taken as envs of their own (`num_envs=env.num_agents`), as PufferLib does, such rows lose no step.
 
-    These envs begin anew in the step that ends an episode, and don't tell what was observed last: in the record, the
-    observation before that stands in for it. Nor can they begin anew one by one: where the episode of one env is
+    These envs start over in the step that ends an episode, and don't return the last observation: in the record, the
+    observation before that stands in for it. Nor can they start over one by one: where the episode of one env is
     dropped, nobody in it is observed until it is over. Only the first seed counts, for all.
 
     Args:
         env: C code keeps pointers to its buffers, so these stay its own, and each step is copied from them once.
         num_envs: how many envs the rows make up; None: each row is one.
-        autoreset_mode: NEXT_STEP for an env that tells the last observation together with the flags, and begins anew
+        autoreset_mode: NEXT_STEP for an env that returns the last observation together with the flags, and starts over
             in the step after that; nobody acts in it.
 
     Attributes:
-        infos: what the last step told: in PufferLib, statistics of all envs together. They are not recorded.
+        infos: what the last step returned: in PufferLib, statistics of all envs together. They are not recorded.
 
     Raises:
         EnvCheckError: rows and `num_envs` don't fit, the env is an emulated one, or `autoreset_mode` is another.
@@ -56,10 +56,10 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
             raise EnvCheckError(f"{type(env).__name__} has {n_rows} rows, which can't be divided among {num_envs} envs")
         self.env = env
         self.infos: list[dict] = []
-        self._tells_last = autoreset_mode is AutoresetMode.NEXT_STEP
+        self._has_last = autoreset_mode is AutoresetMode.NEXT_STEP
         self._shape = num_envs, n_rows // num_envs
-        self._away = np.zeros(self._shape, np.bool_)  # rows that have ended and not joined anew
-        self._over = np.zeros(num_envs, np.bool_)  # by the last step, in which they have begun anew
+        self._away = np.zeros(self._shape, np.bool_)  # rows that have ended and not joined again
+        self._over = np.zeros(num_envs, np.bool_)  # by the last step, in which they have started over
         self._waits = np.zeros(num_envs, np.bool_)  # for the end of an episode that was dropped
         self._rng = np.random.default_rng()
         observations, actions = env.single_observation_space, env.single_action_space
@@ -84,7 +84,7 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
             dropped, begin = env_indices[~over], env_indices[over]
             self._waits[dropped] = self._away[dropped] = True
             agents.present[dropped] = False
-            if self._tells_last:  # the next step begins them, and nobody is observed until then
+            if self._has_last:  # the next step begins them, and nobody is observed until then
                 agents.present[begin] = False
                 return
         self._away[begin] = False
@@ -110,12 +110,12 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
             self._end(flags, terminated, out)
 
     def _end(self, flags: np.ndarray, terminated: np.ndarray, out: StepArrays) -> None:
-        """Who has ended, who stays away and who joins anew, by the flags of a step, bool [E, A]."""
+        """Who has ended, who stays away and who joins again, by the flags of a step, bool [E, A]."""
         agents = out.groups[AGENTS]
         all_flagged = (flags | ~agents.present).all(1)
         agents.rewards[self._away] = 0.0  # for what is not recorded
         if self._waits.any():
-            flags = np.where(self._waits[:, None], ~all_flagged[:, None] | self._tells_last, flags)
+            flags = np.where(self._waits[:, None], ~all_flagged[:, None] | self._has_last, flags)
             self._waits &= ~all_flagged
         ends = flags & ~self._away
         np.logical_and(ends, terminated, out=agents.terminated)
@@ -123,7 +123,7 @@ class PufferLibEnv(EnvAdapter, ArrayEnv):
         self._over = all_flagged & ends.any(1)
         np.logical_and(self._over, agents.terminated.any(1), out=out.terminated)
         np.greater(self._over, out.terminated, out=out.truncated)
-        agents.present[flags & self._away if self._tells_last else flags] = False
+        agents.present[flags & self._away if self._has_last else flags] = False
         self._away = flags
 
     def _by_env(self, rows: Any) -> np.ndarray:

@@ -37,7 +37,7 @@ _OF_PETTINGZOO = {"pettingzoo", "mpe2", "magent2"}  # packages whose functions o
 
 
 def register_env(name: str, creator: Callable[[dict], Any]) -> None:
-    """Make `env=name` call `creator(env_config)`. A name may be registered anew.
+    """Make `env=name` call `creator(env_config)`. A name may be registered again.
 
     Raises:
         EnvCheckError: `creator` can't be called so, or is an env instead of what makes one.

@@ -1,4 +1,4 @@
-"""Envs that tell their whole state, so that an episode can go on elsewhere."""
+"""Envs that can save their whole state, so that an episode can go on elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def supports_checkpoint(env: Any) -> bool:
 
 
 class ResumableAdapter(EnvAdapter):
-    """What adapters have in common that keep nothing of an episode beside their env."""
+    """Base of adapters that keep nothing of an episode outside their env."""
 
     @property
     def supports_checkpoint(self) -> bool:

@@ -24,8 +24,8 @@ def suggestions(name: str, known: Iterable[str]) -> list[str]:
     """Names like this one, the likeliest first; those of the same package if there are any.
 
     Args:
-        name: what nobody knows.
-        known: names beside those of Gymnasium, PettingZoo, MPE2, MAgent2 and OpenSpiel that are installed here.
+        name: the unknown name.
+        known: names in addition to those of Gymnasium, PettingZoo, MPE2, MAgent2 and OpenSpiel that are installed here.
     """
     by_core: dict[str, list[str]] = {}
     for other in dict.fromkeys([*known, *_modules(), *reversed(gym.registry), *_games()]):
@@ -49,9 +49,9 @@ def _modules() -> list[str]:
     found = []
     for package, folders in HOMES.items():
         spec = find_spec(package)
-        for place in (spec and spec.submodule_search_locations) or ():
+        for location in (spec and spec.submodule_search_locations) or ():
             for folder in folders:
-                modules = pkgutil.iter_modules([str(Path(place, folder))])
+                modules = pkgutil.iter_modules([str(Path(location, folder))])
                 path = package if folder in ("", "environments") else f"{package}.{folder}"
                 found += [f"{path}.{module.name}" for module in modules if re.search(r"_v\d+$", module.name)]
     return found

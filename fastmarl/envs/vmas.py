@@ -25,7 +25,7 @@ class VmasEnv(ArrayEnv):
 
     Args:
         env: of `vmas.make_env` without a wrapper, on any device.
-        infos: whether to record what vmas tells of each agent at each step, as arrays; it takes about 2 µs per agent
+        infos: whether to record what vmas reports of each agent at each step, as arrays; it takes about 2 µs per agent
             step and number.
 
     Raises:
@@ -45,8 +45,8 @@ class VmasEnv(ArrayEnv):
             for agent, key in zip(env.agents, self._keys, strict=True)
         }
         super().__init__(env.num_envs, *group_by_spaces(spaces))
-        place_of = {agent: (name, i) for name, agents in self.groups.items() for i, agent in enumerate(agents)}
-        self._places = [place_of[name] for name in spaces]  # in vmas's order
+        position_of = {agent: (name, i) for name, agents in self.groups.items() for i, agent in enumerate(agents)}
+        self._positions = [position_of[name] for name in spaces]  # in vmas's order
         self._layouts = [RowLayout(obs) for obs, _ in spaces.values()]
 
     @staticmethod
@@ -71,15 +71,15 @@ class VmasEnv(ArrayEnv):
         self._write_observations(observations, out, env_indices)
 
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
-        joint_action = [self._tensor(actions[name][:, i]) for name, i in self._places]
+        joint_action = [self._tensor(actions[name][:, i]) for name, i in self._positions]
         observations, rewards, terminated, truncated, infos = self.env.step(joint_action)
         self._write_observations(observations, out, np.arange(self.num_envs))
-        for key, (name, i) in zip(self._keys, self._places, strict=True):
+        for key, (name, i) in zip(self._keys, self._positions, strict=True):
             out.groups[name].rewards[:, i] = _array(rewards[key])
         out.terminated[:] = _array(terminated)
         out.truncated[:] = _array(truncated)
         if self._infos:
-            self._tell(infos, out)
+            self._add_infos(infos, out)
 
     def render(self) -> Any:
         return self.env.render(mode="rgb_array")
@@ -91,13 +91,13 @@ class VmasEnv(ArrayEnv):
         return torch.from_numpy(actions.reshape(self.num_envs, -1)).to(self.env.device)
 
     def _write_observations(self, observations: Any, out: StepArrays, envs: np.ndarray) -> None:
-        agents = zip(self.env.agents, self._keys, self._places, self._layouts, strict=True)
+        agents = zip(self.env.agents, self._keys, self._positions, self._layouts, strict=True)
         for agent, key, (name, i), layout in agents:
             targets, sources = layout.leaves_of(out.groups[name].obs), layout.leaves_of(observations[key])
             for target, source in zip(targets, sources, strict=True):
                 write_observations(target[:, i], _array(source), envs, agent.name)
 
-    def _tell(self, infos: Any, out: StepArrays) -> None:
+    def _add_infos(self, infos: Any, out: StepArrays) -> None:
         for key, agent in zip(self._keys, self.env.agents, strict=True):
             columns = {name: _array(values) for name, values in infos[key].items()}
             for env_index in range(self.num_envs):

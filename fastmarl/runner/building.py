@@ -28,7 +28,7 @@ def make_env_to_module(config: EnvRunnerConfig, envs: Envs) -> EnvToModule:
     """
     given = config.env_to_module_connector
     if isinstance(given, Mapping) and (unknown := given.keys() - config.module_specs.keys()):
-        raise ConfigError(f"env_to_module_connector names {sorted(unknown)}, which are none of the modules "
+        raise ConfigError(f"env_to_module_connector names {sorted(unknown)}, which are not among the modules "
                           f"{sorted(config.module_specs)}")  # fmt: skip
     made = {module_id: make_connectors(config, envs, module_id) for module_id in config.module_specs}
     return EnvToModule({module_id: connectors for module_id, connectors in made.items() if connectors is not None})
@@ -92,7 +92,7 @@ def check_module_options(config: EnvRunnerConfig) -> None:
     """Raises ConfigError for specs of modules that there are not, and options that none is made with."""
     specs, several = config.module_specs, config.rl_module_spec
     if isinstance(several, MultiRLModuleSpec) and (unknown := several.rl_module_specs.keys() - specs.keys()):
-        raise ConfigError(f"rl_module_spec has {sorted(unknown)}, which are none of the policies {sorted(specs)}")
+        raise ConfigError(f"rl_module_spec has {sorted(unknown)}, which are not among the policies {sorted(specs)}")
     if config.model_config and not any(_wants_model_config(given_spec(config, module_id)) for module_id in specs):
         raise ConfigError(f"model_config={config.model_config!r:.200} has no effect: all modules are given, or have "
                           f"one of their own")  # fmt: skip
@@ -140,7 +140,7 @@ def spaces_of(module: RLModule) -> Spaces:
 
 
 def warn_of_objects(module_id: str, layout: RowLayout) -> None:
-    """Tell which parts of a module's observations are no arrays."""
+    """Warn of leaves of a module's observations that are not arrays."""
     paths = [list(leaf.path) for leaf in layout.leaves if leaf.dtype == object]
     if paths:
         warnings.warn(

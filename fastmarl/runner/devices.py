@@ -43,7 +43,7 @@ def _check_cuda(config: EnvRunnerConfig, device: torch.device) -> None:
 
 
 def _share(config: EnvRunnerConfig) -> int:
-    """The index of this runner's (first) GPU. Whoever shows each runner only its own GPUs, as Ray does, has chosen."""
+    """The index of this runner's (first) GPU. If a runner sees only its own GPUs, as under Ray, it is the first."""
     num_gpus, visible = config.num_gpus_per_env_runner, torch.cuda.device_count()
     if visible <= math.ceil(num_gpus):
         return 0

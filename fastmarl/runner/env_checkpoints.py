@@ -1,4 +1,4 @@
-"""The envs' own states, by which they go on in the midst of episodes."""
+"""The envs' own states, from which they go on in the middle of an episode."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -30,7 +30,7 @@ def states_of_envs(envs: Envs, env_indices: Sequence[int]) -> dict[int, Any]:
 
 
 def check_envs(envs: Envs, states: Any) -> None:
-    """Raises ConfigError if these are none for `put_states_of_envs()`."""
+    """Raises ConfigError if `put_states_of_envs()` can't take these."""
     n = len(envs.all)
     if not isinstance(states, dict) or not all(type(index) is int and 0 <= index < n for index in states):
         raise ConfigError(f"the states of envs must be a dict by numbers below {n}, got {states!r:.200}")

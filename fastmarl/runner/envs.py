@@ -23,7 +23,7 @@ from fastmarl.vector.workers.env_workers import EnvWorkers
 from fastmarl.vector.workers.process import WorkerOptions
 from fastmarl.vector.workers.vector import ProcessVector
 
-SAME_IN_PARTS = ("groups", "observation_spaces", "action_spaces")
+SAME_IN_SPLITS = ("groups", "observation_spaces", "action_spaces")
 
 
 class Envs:
@@ -77,23 +77,23 @@ class Envs:
         self._to_close.append(self.all[-1])
         return self.all[-1]
 
-    def _split(self, config: EnvRunnerConfig, n_parts: int) -> None:
-        """Smaller batches in the place of the one: only when it is made one knows that it is a batch."""
+    def _split(self, config: EnvRunnerConfig, n_splits: int) -> None:
+        """Replace the batch by smaller ones. Only once it is made is it known to be a batch."""
         whole, self.all = self.all[0], []
         if not whole.may_take_turns:
             name = type(whole).__name__
             raise ConfigError(f"worker_num_splits is not for {name}: its batches share random generators")
         self.close()
-        for first in range(n_parts):
-            size = len(self.contexts[first::n_parts])
-            part = self._add(_context(config, first, size))
-            _check_size(part, size)
-            if any(getattr(whole, name) != getattr(part, name) for name in SAME_IN_PARTS):
-                raise EnvCheckError(f"{type(part).__name__} has other agents or spaces in a batch of {size} envs than "
-                                    f"in one of {whole.num_envs}: {part.observation_spaces!r:.200}")  # fmt: skip
+        for first in range(n_splits):
+            size = len(self.contexts[first::n_splits])
+            split = self._add(_context(config, first, size))
+            _check_size(split, size)
+            if any(getattr(whole, name) != getattr(split, name) for name in SAME_IN_SPLITS):
+                raise EnvCheckError(f"{type(split).__name__} has other agents or spaces in a batch of {size} envs than "
+                                    f"in one of {whole.num_envs}: {split.observation_spaces!r:.200}")  # fmt: skip
 
     def remake(self, env_index: int) -> None:
-        """Make one of the envs anew, in its place; the old one is closed, if it can be.
+        """Replace one of the envs by a new one. The old one is closed if it can be.
 
         Raises:
             EnvCheckError: the new one has other agents or spaces. What its constructor raises comes through.
@@ -117,7 +117,7 @@ class Envs:
                                     f"{self.spaces(env_index, agent)} instead of {before[agent]}")  # fmt: skip
 
     def remake_missing(self) -> None:
-        """Make those anew of which the last `remake()` was interrupted, or failed."""
+        """Rebuild the envs whose last `remake()` was interrupted or failed."""
         for env_index, env in enumerate(self._to_close):
             if env is None:
                 self.remake(env_index)
@@ -163,7 +163,7 @@ def _context(config: EnvRunnerConfig, vector_index: int, num_envs: int) -> EnvCo
 
 def _check_size(batch: ArrayEnv, num_envs: int) -> None:
     if batch.num_envs != num_envs:
-        raise ConfigError(f"a batch of {num_envs} envs is wanted (num_envs_per_env_runner in worker_num_splits parts), "
+        raise ConfigError(f"a batch of {num_envs} envs is wanted (num_envs_per_env_runner by worker_num_splits), "
                           f"but {type(batch).__name__} has {batch.num_envs}; let what makes it make as many as "
                           f"env_config.num_envs says")  # fmt: skip
 
@@ -185,7 +185,7 @@ def make_vector(
 ) -> InProcessVector | ArrayVector | ProcessVector:
     """What steps these envs: single ones, batches of them, or those in worker processes.
 
-    `remake` makes the env of an index anew, in its place in `envs`.
+    `remake` replaces the env of an index in `envs` by a new one.
     """
     if not isinstance(envs, list):
         return ProcessVector(envs, parts)

@@ -73,9 +73,9 @@ class Evaluation:
             if getattr(connector, "update_stats", False)
         ]
         listeners = self._sampling.listeners
-        told = listeners.by_event
+        by_event = listeners.by_event
         try:
-            listeners.by_event = dict.fromkeys(told, ())
+            listeners.by_event = dict.fromkeys(by_event, ())
             for connector in learning:
                 connector.update_stats = False
             generator.manual_seed(resources.streams.of_evaluation())
@@ -89,15 +89,15 @@ class Evaluation:
             for connector in learning:
                 connector.update_stats = True
             env_to_module.set_state(known)
-            listeners.by_event = told
+            listeners.by_event = by_event
             counts.seconds.clear()
             counts.seconds.update(seconds)
 
 
 def _in_order(chunks: list[MultiAgentEpisode], goal: Goal, n_envs: int) -> list[MultiAgentEpisode]:
     """Those of finished episodes, by the episodes' numbers: each env ends its own in the order in which they begin."""
-    ended, places = [0] * n_envs, {}
+    ended, numbers = [0] * n_envs, {}
     for id_, env_index in goal.finished_ids.items():
-        places[id_] = env_index + n_envs * ended[env_index]
+        numbers[id_] = env_index + n_envs * ended[env_index]
         ended[env_index] += 1
-    return sorted((chunk for chunk in chunks if chunk.id_ in places), key=lambda chunk: places[chunk.id_])
+    return sorted((chunk for chunk in chunks if chunk.id_ in numbers), key=lambda chunk: numbers[chunk.id_])

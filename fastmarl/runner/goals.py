@@ -74,7 +74,7 @@ class Goal:
         return self.num_timesteps is None
 
     def begin(self, env_indices: Iterable[int]) -> list[int]:
-        """Those of these envs that begin an episode now, the first ones first; the others have done their part."""
+        """Those of these envs that begin an episode now, the first ones first; the others have none left."""
         if not self.counts_episodes:
             return list(env_indices)
         if not self.left_of_envs:

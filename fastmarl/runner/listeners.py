@@ -1,4 +1,4 @@
-"""Who is told of what happens: a runner's callbacks."""
+"""A runner's callbacks, which hear of what happens."""
 
 import warnings
 from collections.abc import Collection, Sequence
@@ -35,7 +35,7 @@ class Listeners:
             listener(env_runner=self._runner, metrics_logger=self._runner.metrics, **arguments)
 
     def remember(self, samples: Sequence[MultiAgentEpisode], running: Collection[str]) -> None:
-        """Keep the chunks of episodes that are running, if anybody is told of an episode's end."""
+        """Keep the chunks of episodes that are running, if any callback listens for an episode's end."""
         if self.by_event["on_episode_end"]:
             for chunk in samples:
                 if not chunk.is_done:

@@ -76,7 +76,7 @@ class MetricsLogger:
         return [(list(path), value) for path, value in self._lifetime.items()]
 
     def check_state(self, state: Any) -> None:
-        """Raises ConfigError if `state` is none for `set_state()`."""
+        """Raises ConfigError if `set_state()` can't take `state`."""
         for item in state if isinstance(state, (list, tuple)) else [state]:
             is_pair = isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], (list, tuple))
             if not is_pair or not isinstance(item[1], (int, float)):
@@ -148,7 +148,7 @@ class RunnerMetrics:
         self._episodes.extend(summary.episodes)
 
     def get_state(self) -> dict[str, Any]:
-        """The counters of the runner's whole life, but for env steps."""
+        """The counters of the runner's whole life, except env steps."""
         return {
             "num_episodes": self.lifetime.episodes,
             "num_agent_steps": dict(self.lifetime.agent_steps),
@@ -157,7 +157,7 @@ class RunnerMetrics:
         }
 
     def check_state(self, state: Any) -> None:
-        """Raises ConfigError if `state` is none for `set_state()`."""
+        """Raises ConfigError if `set_state()` can't take `state`."""
         check_keys("lifetime_counters", state, ("num_episodes", "num_agent_steps", "num_module_steps", "custom"))
         whole_number("num_episodes", state["num_episodes"])
         for name in ("num_agent_steps", "num_module_steps"):
@@ -174,7 +174,7 @@ class RunnerMetrics:
         self.logger.set_state(state["custom"])
 
     def report(self, weights_seq_no: int, module_ids: Iterable[str]) -> dict[str, Any]:
-        """Everything since the last report (means over the last episodes), and begin anew.
+        """Everything since the last report (means over the last episodes), and start over.
 
         `module_ids` are those of today's modules, which are counted also where they have not acted.
         Times are in seconds; `stage_time_ms` and `mean_..._ms` in milliseconds per tick (one step of all envs).
@@ -227,8 +227,8 @@ class RunnerMetrics:
         stages = {stage: seconds[stage] for stage in ("connect", "forward", "record", "reset")}
         stepping = seconds["vector"] - seconds["after_step"]
         timed = {stage: seconds[f"timed_{stage}"] for stage in ("env", "scatter", "send")}
-        for stage, part in timed.items():
-            stages[stage] = stepping * part / (sum(timed.values()) or 1.0)
+        for stage, spent in timed.items():
+            stages[stage] = stepping * spent / (sum(timed.values()) or 1.0)
         stages["bookkeeping"] = max(0.0, seconds["sample"] - sum(stages.values()))
         return stages
 

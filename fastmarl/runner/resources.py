@@ -70,7 +70,7 @@ class Resources:
         self.has_envs = True
 
     def new_modules(self) -> MultiRLModule:
-        """All modules anew, with fresh weights unless they are given as instances."""
+        """New modules, with fresh weights unless they are given as instances."""
         with self.streams.torch_seeded():
             module = make_modules(self.config, self.envs, self.env_to_module)
         module.to(self.transfer.device)

@@ -28,7 +28,7 @@ from fastmarl.vector.wiring import VectorParts
 
 
 class Rollout:
-    """Envs and modules at work. It is made anew with other envs or modules, and after a call that failed.
+    """Envs and modules at work. It is rebuilt with other envs or modules, and after a call that failed.
 
     Attributes:
         log, store, table: of the episodes, their rows, and their agents.
@@ -145,7 +145,7 @@ class Rollout:
         if self.table.respawned:
             self.log.split_respawned()
         self._counts.seconds["vector"] += perf_counter() - begun
-        if ended := self.to_reset - resting:  # of those that rest, another part may be under way
+        if ended := self.to_reset - resting:  # another split of the resting envs may be under way
             self.reset(goal.begin(sorted(ended)))
 
     def _act(self, goal: Goal, explore: bool) -> None:
@@ -220,7 +220,7 @@ class Rollout:
 
     def drop_begun(self, env_indices: set[int]) -> None:
         """Drop the running episodes of which a step was made, or that are outdated, and those of other envs than these,
-        which take no part in the call that begins."""
+        which are not in the call that begins."""
         for env_index, lanes in enumerate(self.table.envs):
             if self.table.records[env_index] is None:
                 continue

@@ -14,7 +14,7 @@ from fastmarl.spaces import Index, Leaf
 from fastmarl.states import check_keys, column_of, whole_number
 
 COLUMNS = {"agent": np.int64, "env_t": np.int32, "reward": np.float64}  # of all rows
-PARTS = (*COLUMNS, "obs", "raw_obs", "n_acted", "weights_seq_no", "outputs", "recurrent", "connectors")
+KEYS = (*COLUMNS, "obs", "raw_obs", "n_acted", "weights_seq_no", "outputs", "recurrent", "connectors")
 
 
 def rows_state(policy: Policy, block: Block, n_acted: int, lanes: np.ndarray, numbers: np.ndarray) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def rows_state(policy: Policy, block: Block, n_acted: int, lanes: np.ndarray, nu
     number_R = numbers[block.lane_R[: block.rows.n]]
     rows = np.flatnonzero(number_R >= 0)
     acted = rows[rows < n_acted]
-    own = lanes[np.unique(number_R[rows])]
+    used = lanes[np.unique(number_R[rows])]
     return {
         "agent": number_R[rows].astype(np.int64),
         "env_t": block.env_t_R[rows],
@@ -41,13 +41,13 @@ def rows_state(policy: Policy, block: Block, n_acted: int, lanes: np.ndarray, nu
         "n_acted": len(acted),
         "weights_seq_no": block.seq_no_R[acted],
         "outputs": [[_plain_key(key), column[acted]] for key, column in block.outputs.items()],
-        "recurrent": [] if recurrent is None else recurrent.of(own),
-        "connectors": policy.connectors.of_lanes(own),
+        "recurrent": [] if recurrent is None else recurrent.of(used),
+        "connectors": policy.connectors.of_lanes(used),
     }
 
 
 class ModuleRowsState:
-    """What `rows_state()` has given, looked at as a whole.
+    """What `rows_state()` has given, checked as a whole.
 
     Args:
         policy: the module's, with which it is to go on.
@@ -66,7 +66,7 @@ class ModuleRowsState:
     def __init__(self, policy: Policy, state: Any, n_agents: int):
         self._policy = policy
         self._what = what = f"the rows of module {policy.module_id!r}"
-        check_keys(what, state, PARTS)
+        check_keys(what, state, KEYS)
         n = _n_rows(what, state["agent"])
         self._columns = {name: column_of(f"{what}: {name}", state[name], n, dtype) for name, dtype in COLUMNS.items()}
         agent_R = self._columns["agent"]
@@ -113,14 +113,14 @@ class ModuleRowsState:
         block.lookback_R = np.ones(n, np.bool_)
         block.lookback_R[self.last_rows] = False
         block.rows.n = block.n_connected = n
-        own = lanes[self.agents]
-        table.row_L[own] = self.last_rows
-        table.count_L[own] = np.bincount(agent_R, minlength=len(lanes))[self.agents]
-        table.lookback_L[own] = table.count_L[own] - 1
+        used = lanes[self.agents]
+        table.row_L[used] = self.last_rows
+        table.count_L[used] = np.bincount(agent_R, minlength=len(lanes))[self.agents]
+        table.lookback_L[used] = table.count_L[used] - 1
         recurrent = self._policy.inference.lane_state
         if recurrent is not None:
-            recurrent.put(own, self._recurrent)
-        self._policy.connectors.put_of_lanes(own, len(table.row_L), self._connectors)
+            recurrent.put(used, self._recurrent)
+        self._policy.connectors.put_of_lanes(used, len(table.row_L), self._connectors)
 
     def _leaves(self, name: str, given: Any, leaves: Sequence[Leaf | np.ndarray], n: int) -> list[np.ndarray]:
         what = f"{self._what}: {name}"
@@ -155,20 +155,20 @@ def _plain_key(key: Key) -> Any:
     """An output's key without types of our own: what saves states knows no other integers than int."""
     if isinstance(key, str):
         return key
-    return [["own", part.value] if isinstance(part, Recorded) else [isinstance(part, Index), part] for part in key]
+    return [["own", entry.value] if isinstance(entry, Recorded) else [isinstance(entry, Index), entry] for entry in key]
 
 
 def _key(what: str, plain: Any) -> Key:
     if isinstance(plain, str):
         return plain
-    parts = []
+    entries = []
     for pair in _checked_list(what, plain):
-        kind, part = _checked_list(what, pair, 2)
+        kind, entry = _checked_list(what, pair, 2)
         try:
-            hash(part)
-            parts.append(Recorded(part) if kind == "own" else Index(part) if kind else part)
+            hash(entry)
+            entries.append(Recorded(entry) if kind == "own" else Index(entry) if kind else entry)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"{what} have a key with the part {part!r:.200}: {error}") from error
-    if not parts:
+            raise ConfigError(f"{what} have a key with the entry {entry!r:.200}: {error}") from error
+    if not entries:
         raise ConfigError(f"{what} have an empty key")
-    return tuple(parts)
+    return tuple(entries)

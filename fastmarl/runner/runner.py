@@ -171,11 +171,11 @@ class MultiAgentEnvRunner:
     def evaluate(
         self, num_episodes: int, *, seeds: Sequence[int] | None = None, explore: bool = False
     ) -> list[MultiAgentEpisode]:
-        """Whole episodes to tell how good the modules are.
+        """Sample whole episodes to evaluate the modules.
 
         Episode k of n is made by env k % num_envs, so that env i makes n // num_envs of them, and one more if
         i < n % num_envs; none is chosen by its length. What connectors know is used and stays as it is; counters,
-        metrics but for failures, and random streams stay, too, and callbacks are not called. Running episodes are
+        metrics other than failures, and random streams stay, too, and callbacks are not called. Running episodes are
         dropped, and the next `sample()` begins others.
 
         Args:
@@ -199,7 +199,7 @@ class MultiAgentEnvRunner:
     # Envs and modules.
 
     def make_env(self) -> None:
-        """Close the envs and create them anew; running episodes are dropped. Should it fail, it must be called again
+        """Close the envs and create them again; running episodes are dropped. Should it fail, it must be called again
         before the next `sample()`."""
         self.assert_healthy()
         self._calls.run("make_env()", self._sampling.make_env, {})
@@ -226,7 +226,7 @@ class MultiAgentEnvRunner:
             new_agent_to_module_mapping_fn: the `policy_mapping_fn` of episodes that begin from now on.
             new_should_module_be_updated: `policies_to_train` from now on.
             env_to_module_connector: the module's connectors, as in the option of that name; None: what the option has
-                for it. What connectors have learned is theirs: give a snapshot those of the original with
+                for it. Connectors keep what they have learned: give a snapshot those of the original with
                 `runner.env_to_module.set_state({module_id: runner.env_to_module.get_state()[original]})`.
             override: take the place of a module of that id, as if it had been removed first.
 
@@ -304,7 +304,7 @@ class MultiAgentEnvRunner:
         return self._state.get(components, not_components)
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Raises ConfigError if `state` is none for `set_state()`; changes nothing."""
+        """Raises ConfigError if `set_state()` can't take `state`; changes nothing."""
         self._state.check(state)
 
     def set_state(self, state: dict[str, Any]) -> None:

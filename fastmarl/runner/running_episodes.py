@@ -1,6 +1,6 @@
 """The running episodes of a runner as plain data, and back: they go on elsewhere as if nothing had been.
 
-An agent is named by its number: its place among all agents of all these episodes, one episode's after the other's.
+An agent is named by its number: its index among all agents of all these episodes, one episode's after the other's.
 """
 
 import time
@@ -27,7 +27,7 @@ MOST_STEPS = 2**31 - 2
 
 
 def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[int]) -> dict[str, Any]:
-    """The running episodes of these envs, at the end of a call; parts of it may be the store's own."""
+    """The running episodes of these envs, at the end of a call; arrays in it may be the store's."""
     store, table = log.store, log.store.table
     lanes = np.array([lane for env_index in env_indices for lane in table.record(env_index).lanes], np.int32)
     numbers = np.full(len(table.row_L), -1, np.int64)
@@ -48,7 +48,7 @@ def episodes_state(log: EpisodeLog, policies: Policies, env_indices: Sequence[in
 def _episode_state(log: EpisodeLog, env_index: int) -> dict[str, Any]:
     table, ids = log.store.table, log.store.module_ids
     record, env = table.record(env_index), table.envs[env_index]
-    places = {lane: place for place, lane in enumerate(record.lanes)} | {-1: -1}
+    indices = {lane: index for index, lane in enumerate(record.lanes)} | {-1: -1}
     return {
         "id_": record.id_,
         "env_index": env_index,
@@ -57,13 +57,13 @@ def _episode_state(log: EpisodeLog, env_index: int) -> dict[str, Any]:
         "duration_s": time.perf_counter() - record.started_at,
         "reset_seed": None if record.reset_seed < 0 else record.reset_seed,
         "agent_ids": [table.agent_ids[lane] for lane in record.lanes],
-        "acting": [places[lane] for lane in env.acting()],
+        "acting": [indices[lane] for lane in env.acting()],
         "finished": list(record.finished),
         **{name: dict(getattr(record, name)) for name in BY_AGENT},
         "module_of": {agent: ids[module] for agent, module in record.module_of.items()},
         "module_returns": {ids[module]: total for module, total in record.module_returns.items()},
         "custom_data": record.custom_data,
-        "infos": [[env_t, places[lane], info] for env_t, lane, info in env.infos],
+        "infos": [[env_t, indices[lane], info] for env_t, lane, info in env.infos],
         "env_states": log.kept_states(env_index),
     }
 
@@ -121,13 +121,13 @@ class EpisodesState:
             store.acting_from[module] = rows.n_acted
         log.open_episodes(self.env_indices)
         self._policies.begin_episodes(self.env_indices, mapping_fn)
-        for episode, own in self._by_episode(lanes):
-            self._put_episode(episode, own.tolist())
+        for episode, of_episode in self._by_episode(lanes):
+            self._put_episode(episode, of_episode.tolist())
         store.begin_actions()
         self._policies.end_evaluation()  # modules that were woken are in that mode
 
     def _by_episode(self, values: np.ndarray) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-        """Each episode with its agents' part of an array."""
+        """Each episode with its agents' entries of an array."""
         return zip(self._episodes, np.split(values, self._ends)[:-1], strict=True)
 
     def _put_episode(self, episode: dict[str, Any], lanes: list[int]) -> None:
@@ -146,8 +146,8 @@ class EpisodesState:
         record.module_of.update({agent: self._modules[id_] for agent, id_ in episode["module_of"].items()})
         record.module_returns.update({self._modules[id_]: total for id_, total in episode["module_returns"].items()})
         record.custom_data = episode["custom_data"]
-        infos = [(env_t, lanes[place] if place >= 0 else -1, info) for env_t, place, info in episode["infos"]]
-        acting = [lanes[place] for place in episode["acting"]]
+        infos = [(env_t, lanes[index] if index >= 0 else -1, info) for env_t, index, info in episode["infos"]]
+        acting = [lanes[index] for index in episode["acting"]]
         table.place_L[acting] = np.arange(len(acting))
         env.resume(episode["env_t"], table.agent_ids, lanes, acting, infos)
         for agent_id in episode["agent_ids"]:
@@ -185,10 +185,10 @@ class EpisodesState:
         for name in ("agent_ids", "finished", "acting"):
             _check_ids(name, episode[name])
         n_agents = len(episode["agent_ids"])
-        for place in episode["acting"]:
-            _check_place("acting", place, n_agents)
+        for index in episode["acting"]:
+            _check_index("acting", index, n_agents)
         if min(episode["acting"], default=0) < 0:
-            raise ConfigError(f"acting must be places of agents, got {episode['acting']}")
+            raise ConfigError(f"acting must be indices of agents, got {episode['acting']}")
         _check_infos(episode["infos"], n_agents)
         return dict(episode)
 
@@ -203,8 +203,8 @@ class EpisodesState:
             waits[rows.agents] = rows.last_rows >= rows.n_acted
         if (module_of < 0).any():
             raise ConfigError("an agent of a running episode has no rows")
-        for episode, own in self._by_episode(waits):
-            waiting = np.flatnonzero(own).tolist()
+        for episode, of_episode in self._by_episode(waits):
+            waiting = np.flatnonzero(of_episode).tolist()
             if sorted(episode["acting"]) != ([] if in_arrays else waiting):
                 raise ConfigError(f"the agents that act next in env {episode['env_index']} must be those whose last "
                                   f"rows wait for it, {waiting}, got {episode['acting']}")  # fmt: skip
@@ -228,9 +228,9 @@ def _check_ids(name: str, values: Any) -> None:
         raise ConfigError(f"{name} of an episode must be a list of different ids, got {values!r:.200}")
 
 
-def _check_place(name: str, value: Any, n: int) -> None:
+def _check_index(name: str, value: Any, n: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < n:
-        raise ConfigError(f"{name} of an episode must be places among its {n} agents, got {value!r:.200}")
+        raise ConfigError(f"{name} of an episode must be indices of its {n} agents, got {value!r:.200}")
 
 
 def _check_infos(infos: Any, n_agents: int) -> None:
@@ -238,6 +238,6 @@ def _check_infos(infos: Any, n_agents: int) -> None:
         raise ConfigError(f"infos of an episode must be a list, got {type(infos).__name__}")
     for entry in infos:
         if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[2], dict):
-            raise ConfigError(f"infos of an episode must be [env step, place of the agent, dict], got {entry!r:.200}")
+            raise ConfigError(f"infos of an episode must be [env step, index of the agent, dict], got {entry!r:.200}")
         whole_number("the env step of an info", entry[0])
-        _check_place("infos", entry[1], n_agents)
+        _check_index("infos", entry[1], n_agents)

@@ -30,7 +30,7 @@ class Sampling:
         self.is_whole = True
 
     def make_env(self) -> None:
-        """Close the envs and create them anew."""
+        """Close the envs and create them again."""
         self.is_whole = False
         self.resources.make_envs()
         self.rollout = Rollout(self.resources, self.listeners)
@@ -38,7 +38,7 @@ class Sampling:
         self.announce_envs()
 
     def make_module(self) -> None:
-        """Create the modules anew."""
+        """Create the modules again."""
         module = self.resources.new_modules()
         self.is_whole = False
         self.resources.module = module
@@ -49,8 +49,8 @@ class Sampling:
         contexts = self.resources.envs.contexts
         self.listeners.call("on_environment_created", env=self.rollout.env, env_context=contexts[0])
 
-    def begin_anew(self) -> None:
-        """The last call did not come to its end: make the rollout anew.
+    def rebuild_rollout(self) -> None:
+        """The last call did not finish: rebuild the rollout.
 
         Envs, modules, what connectors know, random streams and counters stay; all envs will be reset.
         """
@@ -62,7 +62,7 @@ class Sampling:
         self.rollout = Rollout(self.resources, self.listeners)
 
     def begin_call(self) -> None:
-        """Note that a call is under way; make the rollout anew if the last one did not come to its end.
+        """Note that a call is under way; rebuild the rollout if the last one did not finish.
 
         Raises:
             RunnerStoppedError: there are no envs.
@@ -71,7 +71,7 @@ class Sampling:
             raise RunnerStoppedError("make_env() failed, and the envs are closed; call it again")
         was_whole, self.is_whole = self.is_whole, False
         if not was_whole:
-            self.begin_anew()
+            self.rebuild_rollout()
 
     def sample(
         self,
@@ -120,6 +120,6 @@ class Sampling:
         self._rescued += rollout.rescued(self._rescued)
         for env_index in range(self.resources.num_envs):
             rollout.store.take_back(env_index, whole_chunk=False)
-        goal.env_steps -= rollout.env.n_stepping  # nobody will hear of them
+        goal.env_steps -= rollout.env.n_stepping  # their results are discarded
         self.resources.counts.add_call(goal, rollout.log.sum_up())
         rollout.env.forget()

@@ -28,7 +28,7 @@ class RunnerState:
 
     Args:
         sampling: has them.
-        calls: tell whether a call is under way.
+        calls: says whether a call is under way.
     """
 
     def __init__(self, sampling: Sampling, calls: CallGuard):
@@ -60,7 +60,7 @@ class RunnerState:
         return {name: value for name, value in state.items() if name in chosen}
 
     def check(self, state: dict[str, Any]) -> None:
-        """Raises ConfigError if `state` is none for `set()`; changes nothing."""
+        """Raises ConfigError if `set()` can't take `state`; changes nothing."""
         check_mapping("a runner's state", state)
         unknown = [name for name in state if name not in STATE_COMPONENTS]
         if unknown:
@@ -76,8 +76,8 @@ class RunnerState:
             "random_state": self._check_random_state,
             "running_episodes": self._checked_episodes,
         }
-        for name, part in state.items():
-            checks[name](part)
+        for name, value in state.items():
+            checks[name](value)
 
     def set(self, state: dict[str, Any]) -> None:
         """As `MultiAgentEnvRunner.set_state()`."""
@@ -142,11 +142,11 @@ class RunnerState:
         check_keys("it", state, STATE_COMPONENTS)
         modules, connectors = state["rl_module"], state["env_to_module_connector"]
         check_mapping("the state of modules", modules)
-        saved, own = set(modules), set(self._resources.module)
-        if saved != own:
+        saved, present = set(modules), set(self._resources.module)
+        if saved != present:
             raise ConfigError(
                 f"the runner has the modules {list(self._resources.module)}; it also has "
-                f"{sorted(saved - own, key=str)}, and {sorted(own - saved)} are missing; add_module() and "
+                f"{sorted(saved - present, key=str)}, and {sorted(present - saved)} are missing; add_module() and "
                 f"remove_module() first"
             )
         in_file, here = _outline(connectors), _outline(self._resources.env_to_module.get_state())
@@ -157,8 +157,8 @@ class RunnerState:
 
     def _running_episodes(self) -> dict[str, Any]:
         sampling, resources, rollout = self._sampling, self._resources, self._sampling.rollout
-        tells = all(connectors.tells_lanes for connectors in resources.env_to_module.values())
-        if self._calls.running is not None or not sampling.is_whole or not tells:
+        all_have_lanes = all(connectors.tells_lanes for connectors in resources.env_to_module.values())
+        if self._calls.running is not None or not sampling.is_whole or not all_have_lanes:
             return {}
         known = [env_index for env_index, number in enumerate(resources.seeds.numbers) if number]
         states = states_of_envs(resources.envs, known)
@@ -186,10 +186,10 @@ class RunnerState:
         if not isinstance(state["turns"], list):
             raise ConfigError(f"the turns of running episodes must be a list, got {state['turns']!r:.200}")
         for number in state["turns"]:
-            whole_number("the number of a part of the envs", number)
+            whole_number("the number of a split of the envs", number)
         envs, rollout = self._resources.envs, self._sampling.rollout
-        saved, own = whole_number("num_envs of running episodes", state["num_envs"]), self._resources.num_envs
-        if saved > own or (saved != own and envs.is_batch):
+        saved, n_envs = whole_number("num_envs of running episodes", state["num_envs"]), self._resources.num_envs
+        if saved > n_envs or (saved != n_envs and envs.is_batch):
             return None
         check_envs(envs, state["envs"])
         found = EpisodesState(state, rollout.log, rollout.policies, in_arrays=envs.is_batch)
@@ -203,10 +203,10 @@ class RunnerState:
         if self._checked_episodes(state) is None:
             return
         sampling, resources = self._sampling, self._resources
-        sampling.is_whole = False  # unless this comes to its end, the next call begins anew
-        sampling.begin_anew()
-        own = {name: part if name == "envs" else deepcopy(part) for name, part in state.items()}
-        found = self._checked_episodes(own)  # with the new rollout: modules may have other numbers there
+        sampling.is_whole = False  # unless this comes to its end, the next call rebuilds the rollout
+        sampling.rebuild_rollout()
+        copied = {name: value if name == "envs" else deepcopy(value) for name, value in state.items()}
+        found = self._checked_episodes(copied)  # with the new rollout: modules may have other numbers there
         assert found is not None
         put_states_of_envs(resources.envs, state["envs"])
         rollout = sampling.rollout

@@ -51,17 +51,17 @@ class RowLayout:
         return _nest(self.space, iter(arrays))
 
     def leaves_of(self, value: Any) -> list:
-        """The reverse of `nest()`. Raises KeyError, IndexError or TypeError where a part is missing."""
+        """The reverse of `nest()`. Raises KeyError, IndexError or TypeError where a leaf is missing."""
         return [reduce(getitem, leaf.path, value) for leaf in self.leaves]
 
 
 def _leaves(space: gym.Space, path: Path, sizes: tuple[int, ...]):
     if isinstance(space, gym.spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from _leaves(part, (*path, key), (*sizes, len(space.spaces)))
+        for key, child in space.spaces.items():
+            yield from _leaves(child, (*path, key), (*sizes, len(space.spaces)))
     elif isinstance(space, gym.spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from _leaves(part, (*path, Index(index)), (*sizes, len(space.spaces)))
+        for index, child in enumerate(space.spaces):
+            yield from _leaves(child, (*path, Index(index)), (*sizes, len(space.spaces)))
     elif isinstance(space, (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)):
         assert space.shape is not None and space.dtype is not None
         yield Leaf(path, sizes, np.dtype(space.dtype).newbyteorder("="), tuple(space.shape))
@@ -73,30 +73,30 @@ def _leaves(space: gym.Space, path: Path, sizes: tuple[int, ...]):
 
 def _nest(space: gym.Space, arrays) -> Any:
     if isinstance(space, gym.spaces.Dict):
-        return {key: _nest(part, arrays) for key, part in space.spaces.items()}
+        return {key: _nest(child, arrays) for key, child in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(_nest(part, arrays) for part in space.spaces)
+        return tuple(_nest(child, arrays) for child in space.spaces)
     return next(arrays)
 
 
 def leaf_spaces(space: gym.Space) -> list[gym.Space]:
     """The spaces of the leaves, in the order of `RowLayout.leaves`."""
     if isinstance(space, gym.spaces.Dict):
-        return [leaf for part in space.spaces.values() for leaf in leaf_spaces(part)]
+        return [leaf for child in space.spaces.values() for leaf in leaf_spaces(child)]
     if isinstance(space, gym.spaces.Tuple):
-        return [leaf for part in space.spaces for leaf in leaf_spaces(part)]
+        return [leaf for child in space.spaces for leaf in leaf_spaces(child)]
     return [space]
 
 
-def with_leaf_spaces(space: gym.Space, parts: Iterable[gym.Space]) -> gym.Space:
+def with_leaf_spaces(space: gym.Space, leaves: Iterable[gym.Space]) -> gym.Space:
     """The same nesting with other leaves, given in the order of `leaf_spaces()`."""
-    remaining = iter(parts)
+    remaining = iter(leaves)
 
-    def rebuilt(part: gym.Space) -> gym.Space:
-        if isinstance(part, gym.spaces.Dict):
-            return gym.spaces.Dict(OrderedDict((key, rebuilt(each)) for key, each in part.spaces.items()))
-        if isinstance(part, gym.spaces.Tuple):
-            return gym.spaces.Tuple([rebuilt(each) for each in part.spaces])
+    def rebuilt(child: gym.Space) -> gym.Space:
+        if isinstance(child, gym.spaces.Dict):
+            return gym.spaces.Dict(OrderedDict((key, rebuilt(each)) for key, each in child.spaces.items()))
+        if isinstance(child, gym.spaces.Tuple):
+            return gym.spaces.Tuple([rebuilt(each) for each in child.spaces])
         return next(remaining)
 
     return rebuilt(space)

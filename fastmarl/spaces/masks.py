@@ -52,7 +52,7 @@ def mask_key(obs_space: gym.Space, action_space: gym.Space) -> str | None:
 
 
 def masks_in(observation: Any, info: Any) -> dict[str, Any]:
-    """Place -> mask, the one that counts first."""
+    """Where it was found -> mask, the one that counts first."""
     found = {}
     if isinstance(observation, Mapping):
         found = {f"observation[{key!r}]": observation[key] for key in MASK_KEYS if key in observation}

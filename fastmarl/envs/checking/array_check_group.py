@@ -76,13 +76,13 @@ class PlayedGroup:
         return self.actions.nest(leaves)
 
     def without_choice(self) -> Iterator[tuple[int, int]]:
-        """(env index, agent's place) of those that must act and may not do anything."""
+        """(env index, agent's position) of those that must act and may not do anything."""
         if self._mask_key is not None:
             none = np.any([~part.any(axis=-1) for part in parts_of(self._mask, self._choices)], axis=0)
             yield from ((e, i) for e, i in np.argwhere(self.acting & none).tolist())
 
     def said(self, arrays: GroupArrays, e: int, *, rewards: bool) -> Iterator[bytes]:
-        """What env e told of agents that had not ended before, after the step or reset was taken note of."""
+        """What env e reported of agents that had not ended before, after the step or reset was taken note of."""
         counts = ~self._ended_before[e]
         yield arrays.present[e][counts].tobytes()
         for leaf in self.layout.leaves_of(arrays.obs):
@@ -98,7 +98,7 @@ class PlayedGroup:
         return any((leaf[envs].view(np.uint8) != UNWRITTEN).any() for leaf in leaves if leaf.size)
 
     def misfits(self, obs: Any, seen: np.ndarray) -> Iterator[tuple[int, int, Misfit]]:
-        """(env index, agent's place, what is wrong) of the observations at these places, bool [E, A]."""
+        """(env index, agent's position, what is wrong) of the observations at these positions, bool [E, A]."""
         for leaf, space, array in zip(self.layout.leaves, self._leaf_spaces, self.layout.leaves_of(obs), strict=True):
             unwritten, fits = _parts(_is_unwritten(array)), _parts(_fits(space, array), np.all)
             for e, i in np.argwhere(seen & (unwritten | ~fits)).tolist():

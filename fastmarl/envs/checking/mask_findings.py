@@ -15,7 +15,7 @@ MASK_KIND = "mask"
 
 
 class MaskFindings:
-    """Looks at the masks of whoever is observed.
+    """Looks at the masks of observed agents.
 
     Args:
         findings: where problems and notes go to.
@@ -33,10 +33,10 @@ class MaskFindings:
         if unread and not masks:
             self._note(f"info[{unread[0]!r}] is not looked at; call it {MASK!r}, or put it into the observation", agent)
         if masks and not sizes:
-            place = next(iter(masks))
-            self._note(f"{place} is not looked at: no mask fits the action space {action_space!r:.200}", agent, place)
+            where = next(iter(masks))
+            self._note(f"{where} is not looked at: no mask fits the action space {action_space!r:.200}", agent, where)
             return
-        rows = {place: row for place, mask in masks.items() if self._fits(agent, place, row := mask_row(mask), sizes)}
+        rows = {where: row for where, mask in masks.items() if self._fits(agent, where, row := mask_row(mask), sizes)}
         if rows:
             first, *others = rows
             for other in others:
@@ -48,19 +48,19 @@ class MaskFindings:
             self._note(f"info[{MASK!r}] is there in some env steps and not in others, where all actions are legal",
                        agent, "gaps")  # fmt: skip
 
-    def _fits(self, agent: Any, place: str, row: np.ndarray, sizes: list[int]) -> bool:
+    def _fits(self, agent: Any, where: str, row: np.ndarray, sizes: list[int]) -> bool:
         """Whether a mask can be read. One in an observation is compared with its space elsewhere."""
         problem = size_problem(row.size, sizes)
         if problem is None and row.dtype.kind not in "fiub":
             problem = f"holds {row.tolist()[0]!r:.200}, expected numbers or bools"
-        if problem and place.startswith("info"):
-            self._findings.problem(MASK_KIND, f"{place} {problem}", agent, place)
+        if problem and where.startswith("info"):
+            self._findings.problem(MASK_KIND, f"{where} {problem}", agent, where)
         if problem:
             return False
-        odd = row[(row != 0) & (row != 1)]
-        if odd.size:
-            self._note(f"{place} holds {odd[0]}; 0 rules a choice out, and whatever else allows it", agent, place)
+        irregular = row[(row != 0) & (row != 1)]
+        if irregular.size:
+            self._note(f"{where} holds {irregular[0]}; 0 rules a choice out, and whatever else allows it", agent, where)
         return True
 
-    def _note(self, text: str, agent: Any, place: Any = None) -> None:
-        self._findings.note(MASK_KIND, text, agent, place)
+    def _note(self, text: str, agent: Any, where: Any = None) -> None:
+        self._findings.note(MASK_KIND, text, agent, where)

@@ -12,7 +12,7 @@ import numpy as np
 from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.mask_findings import MASK_KIND, MaskFindings
 from fastmarl.envs.checking.replay import look_for_differences
-from fastmarl.envs.checking.report import Findings, place_of
+from fastmarl.envs.checking.report import Findings, location_of
 from fastmarl.envs.checking.values import arrays_in, misfits, random_action, reward_problem, same
 from fastmarl.envs.form import check_dicts, flag_problems, possible_agents_of
 from fastmarl.errors import ConfigError, EnvCheckError, MultiAgentEnvError
@@ -170,7 +170,7 @@ class Play:
         try:
             result = getattr(self._env, call)(*args, **kwargs)
         except Exception as error:
-            self._findings.problem("raised", f"{call}() raised {error!r} in {place_of(error)}")
+            self._findings.problem("raised", f"{call}() raised {error!r} in {location_of(error)}")
             raise UnplayableError from error
         try:
             check_dicts(call, result, 0, self._env_t)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fastmarl.envs.checking.report import Findings
 from fastmarl.envs.checking.values import arrays_in, same
-from fastmarl.envs.form import PARTS
+from fastmarl.envs.form import RETURNED
 from fastmarl.spaces.masks import MASK_KEYS
 
 
@@ -65,8 +65,8 @@ def _first_difference(
 
 
 def _differing(before: tuple[dict, ...], now: tuple[dict, ...]) -> tuple[str, Any] | None:
-    """The first part that differs, and its agent."""
-    for name, one, other in zip(PARTS["step"], before, now, strict=False):
+    """The first returned value that differs, and its agent."""
+    for name, one, other in zip(RETURNED["step"], before, now, strict=False):
         if not same(one, other):
             agents = [agent for agent in one | other if not same(one.get(agent), other.get(agent))]
             return name, agents[0] if agents else None
@@ -80,7 +80,7 @@ def _spoil(observations: dict, restored: ExitStack) -> None:
     """
     for value in observations.values():
         if isinstance(value, Mapping):
-            value = {key: part for key, part in value.items() if key not in MASK_KEYS}
+            value = {key: entry for key, entry in value.items() if key not in MASK_KEYS}
         for array in arrays_in(value):
             if array.flags.writeable and array.dtype != object:
                 restored.callback(np.copyto, array, array.copy())  # the last first: one may be overwritten twice

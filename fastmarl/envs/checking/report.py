@@ -33,11 +33,11 @@ class Finding:
 
 
 class Findings:
-    """Of each (kind, agent, place) the first, and how often it came.
+    """Of each (kind, agent, where) the first, and how often it came.
 
     Attributes:
-        episode, env_t: where the env is now; whoever plays it keeps them up to date.
-        problems, notes: those of `Report`, by (kind, agent, place).
+        episode, env_t: where the env is now; the player keeps them up to date.
+        problems, notes: those of `Report`, by (kind, agent, where).
     """
 
     def __init__(self) -> None:
@@ -46,14 +46,14 @@ class Findings:
         self.problems: dict[tuple, Finding] = {}
         self.notes: dict[tuple, Finding] = {}
 
-    def problem(self, kind: str, text: str, agent: Any = None, place: Any = None) -> None:
-        self._add(self.problems, kind, text, agent, place)
+    def problem(self, kind: str, text: str, agent: Any = None, where: Any = None) -> None:
+        self._add(self.problems, kind, text, agent, where)
 
-    def note(self, kind: str, text: str, agent: Any = None, place: Any = None) -> None:
-        self._add(self.notes, kind, text, agent, place)
+    def note(self, kind: str, text: str, agent: Any = None, where: Any = None) -> None:
+        self._add(self.notes, kind, text, agent, where)
 
-    def _add(self, findings: dict[tuple, Finding], kind: str, text: str, agent: Any, place: Any) -> None:
-        key = (kind, agent, place)
+    def _add(self, findings: dict[tuple, Finding], kind: str, text: str, agent: Any, where: Any) -> None:
+        key = (kind, agent, where)
         first = findings.get(key) or Finding(kind, text, self.episode, self.env_t, agent, times=0)
         findings[key] = replace(first, times=first.times + 1)
 
@@ -107,7 +107,7 @@ def _count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def place_of(error: Exception) -> str:
+def location_of(error: Exception) -> str:
     """File and line where an exception was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{last.filename}:{last.lineno}"
