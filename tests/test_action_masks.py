@@ -8,7 +8,10 @@ import pytest
 import torch
 
 import fastmarl
+from fastmarl.batches import columns, sequences
+from fastmarl.connectors import FlattenObservations, PrevActionsPrevRewards
 from fastmarl.errors import ActionMaskError, ConfigError
+from fastmarl.spaces import map_struct
 
 N = 5
 SPACES = {
@@ -109,6 +112,47 @@ def test_only_legal_actions(space, place, options):
 @pytest.mark.parametrize("place", PLACES)
 def test_default_nets_know_the_masks(place):
     runner_of(module=None, space="discrete", place=place).sample(num_timesteps=200)
+
+
+WAYS = {
+    "beside others": ("action_mask", []),
+    "in the info": ("info", []),
+    "flattened": ("avail_actions", [FlattenObservations()]),
+    "beside previous actions": ("action_mask", [PrevActionsPrevRewards()]),
+    "in the info, with previous actions": ("info", [PrevActionsPrevRewards()]),
+}
+
+
+@pytest.mark.parametrize("use_lstm", [False, True], ids=["plain", "lstm"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("space", SPACES)
+def test_default_nets_mask_in_training_what_was_masked_in_sampling(space, way, use_lstm):
+    place, connectors = WAYS[way]
+    config = fastmarl.EnvRunnerConfig(
+        env=MaskedEnv,
+        env_config={"space": space, "place": place},
+        env_to_module_connector=connectors,
+        model_config={"use_lstm": use_lstm, "fcnet_hiddens": [8], "lstm_cell_size": 4},
+        seed=0,
+    )
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    episodes = runner.sample(num_timesteps=60)
+    if use_lstm:
+        batch = sequences(episodes, max_seq_len=5)["default_policy"]
+        on_record = batch["loss_mask"]
+    else:
+        batch = columns(episodes)["default_policy"]
+        on_record = np.full(len(batch["actions"]), True)
+    batch = {
+        name: batch[name] for name in ("obs", "state_in", "action_mask", "actions", "action_logp") if name in batch
+    }
+    assert ("action_mask" in batch) == (way != "beside others")
+    batch = map_struct(torch.as_tensor, batch)
+    module = runner.module["default_policy"]
+    with torch.no_grad():
+        logits = module.forward_train(batch)["action_dist_inputs"]
+    logp = module.get_train_action_dist_cls().from_logits(logits).logp(batch["actions"])
+    assert np.allclose(logp[on_record], batch["action_logp"][on_record], atol=1e-5)
 
 
 @pytest.mark.parametrize("place", PLACES)

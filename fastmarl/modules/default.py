@@ -25,8 +25,9 @@ class DefaultRLModule(RLModule):
 
     Boxes are flattened, uint8 images (height, width, channels) of at least 16 x 16 pixels go through convolutions,
     uint8 with an upper bound of 255 is scaled to 0 .. 1, integers of discrete spaces are one-hot, and what Dict and
-    Tuple hold is put side by side. A Dict of "action_mask" or "avail_actions" and "observation" ("observations", "obs")
-    masks the actions of a Discrete or MultiDiscrete space: where the mask is 0 the logit is the least finite number.
+    Tuple hold is put side by side. "action_mask" or "avail_actions" in a Dict, and the column "action_mask" of a batch,
+    mask the actions of a Discrete or MultiDiscrete space: where the mask is 0 the logit is the least finite number. If
+    such a Dict has only one other entry, "observation" ("observations", "obs"), the nets read that alone.
 
     Outputs: "action_dist_inputs" [B, k], "vf_preds" float32 [B] (unless `inference_only`), with an LSTM "state_out";
     then, the first two are [B, T, k] and [B, T].
@@ -46,9 +47,9 @@ class DefaultRLModule(RLModule):
         n_logits = self.action_dist_cls.required_input_dim(self.action_space)
         self._mask_key = mask_key(self.observation_space, self.action_space)
         self._observation_key = _key_beside_mask(self.observation_space, self._mask_key)
-        self.masks_actions = self._observation_key is not None
+        self.masks_actions = self._mask_key is not None
         seen: Any = self.observation_space
-        if self.masks_actions:
+        if self._observation_key is not None:
             seen = seen[self._observation_key]
         self._cell_size = config.lstm_cell_size if config.use_lstm else 0
         self.trunk, size = _make_trunk(seen, config)
@@ -75,9 +76,12 @@ class DefaultRLModule(RLModule):
         return self._cell_size > 0
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        obs, mask = batch[Columns.OBS], None
+        # A batch for training has a column of masks where the observations on record have none.
+        obs, mask = batch[Columns.OBS], batch.get(Columns.ACTION_MASK)
+        if self._mask_key is not None:
+            mask = obs[self._mask_key]
         if self._observation_key is not None:
-            obs, mask = obs[self._observation_key], obs[self._mask_key]
+            obs = obs[self._observation_key]
         outputs: dict[str, Any] = {}
         if self._cell_size:
             features, vf_features, outputs[Columns.STATE_OUT] = self._remember(obs, batch[Columns.STATE_IN])

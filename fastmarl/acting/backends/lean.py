@@ -113,7 +113,7 @@ def _layers_of(module: Any, obs: Leaf) -> DenseLayers:
     for name, method in METHODS.items():
         if name in own or getattr(kind, name) is not method:
             raise NotDenseError(f"{kind.__name__} has a {name}() of its own")
-    if module._observation_key is not None:
+    if module.masks_actions:
         raise NotDenseError("it masks actions itself")
     layers = DenseLayers(math.prod(obs.shape))
     is_flat = obs.dtype == np.float32 and len(obs.shape) == 1
