@@ -1,5 +1,7 @@
 """What modules say and nobody can act upon: NaN, infinity, too many logits or too few; and what they raise."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -304,3 +306,35 @@ def test_a_recurrent_module_needs_an_initial_state():
     runner = make_runner(Discrete(5), Forgetful)
     with pytest.raises(ConfigError, match=r"'default_policy' reads batch\['state_in'\] .* get_initial_state\(\) that"):
         runner.sample(num_timesteps=3)
+
+
+# The time axis of modules with memory.
+
+
+class Remembering(RLModule):
+    """Counts its steps; without the time axis in the output that "flat" names."""
+
+    def setup(self):
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+    def get_initial_state(self):
+        return {"n": np.zeros(1, np.float32)}
+
+    def _forward(self, batch, **kwargs):
+        b, t = batch["obs"].shape[:2]
+        outputs = {"action_dist_inputs": self.scale * torch.zeros(b, t, 5), "vf_preds": torch.zeros(b, t)}
+        flat = self.model_config["flat"]
+        outputs |= {flat: outputs[flat][:, 0]} if flat else {}
+        return {**outputs, "state_out": {"n": batch["state_in"]["n"] + t}}
+
+
+@pytest.mark.parametrize(("flat", "shape"), [("action_dist_inputs", "(2, 5)"), ("vf_preds", "(2,)")])
+def test_an_output_without_the_time_axis_is_an_error(flat, shape):
+    runner = make_runner(Discrete(5), Remembering, {"flat": flat})
+    expected = f"expected output {flat!r} of shape [B, T, ...] with T=1, got shape {shape}; a module with memory"
+    with pytest.raises(ModuleOutputError, match=re.escape(expected)):
+        runner.sample(num_timesteps=3)
+
+
+def test_with_the_time_axis_it_is_none():
+    assert make_runner(Discrete(5), Remembering, {"flat": None}).sample(num_timesteps=3)

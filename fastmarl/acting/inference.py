@@ -1,6 +1,7 @@
 """What the agents of one module do: rows of observations -> torch, or lean inference -> actions and outputs."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -308,9 +309,19 @@ class ModuleInference:
         if self.lane_state is None:
             return dict(outputs)
         return {
-            name: value if name == Columns.STATE_OUT else map_struct(lambda leaf: leaf.squeeze(1), value)
+            name: value if name == Columns.STATE_OUT else map_struct(partial(self._without_time, name), value)
             for name, value in outputs.items()
         }
+
+    def _without_time(self, name: str, leaf: Any) -> Any:
+        shape = tuple(getattr(leaf, "shape", ()))
+        if len(shape) < 2 or shape[1] != 1:
+            problem = (
+                f"expected output {name!r} of shape [B, T, ...] with T=1, got shape {shape}; a module with memory "
+                f"returns all but 'state_out' with the time axis T"
+            )
+            raise ModuleOutputError(self.module_id, problem)
+        return leaf.squeeze(1)
 
     def _logits_of(self, outputs: dict[str, Any]) -> torch.Tensor:
         logits = outputs.get(LOGITS)
