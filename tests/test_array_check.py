@@ -256,7 +256,7 @@ def test_nothing_is_found_in_the_bundled_ones(name):
         (
             ReplacesObservations,
             {"replaced"},
-            r"reset\(\) put float64 \[3, 2\] in .*obs\['observation'\], .*\[3, 2, 2\]",
+            r"reset\(\) replaced .*obs\['observation'\], .*\[3, 2, 2\], by float64 \[3, 2\]",
         ),
         (KeepsArrays, {"kept"}, r"obs\['observation'\] or a view of it is kept"),
         (KeepsAllArrays, {"kept"}, "out.terminated or a view of it is kept"),

@@ -68,7 +68,7 @@ def test_a_spec_for_several_modules_is_one_for_each():
     for chunk in runner.sample(num_timesteps=8):
         assert (chunk.agent_episodes["agent_1"].get_actions() == 2).all()
     assert isinstance(make_runner(policies={"p": RLModuleSpec(), "q": None}, **options).module["q"], Third)
-    with pytest.raises(ConfigError, match=r"rl_module_spec has \['q'\], which are none of the policies \['p', 'r'\]"):
+    with pytest.raises(ConfigError, match=r"rl_module_spec has \['q'\], which are not among the policies \['p', 'r'\]"):
         make_runner(policies=["p", "r"], **options)
 
 

@@ -133,8 +133,8 @@ def settle_step(
         kept, ended: int64 [P], written: positions of those observed who act next, and of those whose lane ends.
 
     Returns:
-        (how many kept, how many ended, the position of a reward that is not finite or NO_POSITION). In that case,
-        rewards before it were added.
+        (how many kept, how many ended, the position of a reward that is not finite or NO_POSITION). Where there is
+        such a reward, those before it were added.
     """
     agents = len(lane_P) // max(1, len(all_done_E))
     n_kept = n_ended = 0

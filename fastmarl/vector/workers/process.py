@@ -125,7 +125,7 @@ class WorkerProcess:
 
     @property
     def slots(self) -> list[EnvSlots]:
-        """By its envs' indices."""
+        """Those of its envs, by index."""
         assert self._memory is not None, "its start is not finished"
         return self._memory.slots
 

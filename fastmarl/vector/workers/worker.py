@@ -212,7 +212,7 @@ class Worker:
         return description
 
     def _remake(self, message: bytes) -> EnvDescription:
-        """Make an env anew. If that fails, the index has none, and says so when it is used before the next try."""
+        """Make an env anew. If that fails, there is none at its index until the next try: using it says so."""
         index = pickle.loads(message)
         old, self._envs[index] = self._envs[index], None
         with contextlib.suppress(Exception):
