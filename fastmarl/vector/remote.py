@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import gymnasium as gym
-
-if TYPE_CHECKING:
-    from fastmarl.vector.workers.process import WorkerProcess
 
 
 @dataclass
@@ -34,6 +31,17 @@ class EnvDescription:
     supports_checkpoint: bool
 
 
+class Worker(Protocol):
+    """What a RemoteEnv asks of the worker process that its env is in."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def call(self, index: int, name: str, args: tuple, kwargs: dict[str, Any]) -> Any: ...
+
+    def spaces(self, index: int, agent_id: Hashable) -> tuple[gym.Space, gym.Space]: ...
+
+
 class RemoteEnv:
     """Stands for an env in a worker process: its agents and spaces, and a way to call its methods.
 
@@ -42,7 +50,7 @@ class RemoteEnv:
         description: what the worker tells of it.
     """
 
-    def __init__(self, worker: WorkerProcess, index: int, description: EnvDescription):
+    def __init__(self, worker: Worker, index: int, description: EnvDescription):
         self._worker = worker
         self._index = index
         self._description = description
