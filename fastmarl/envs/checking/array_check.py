@@ -82,7 +82,7 @@ class BatchPlay:
                     f"all who are present")  # fmt: skip
             self._findings.problem("seed", text)
         elif len(everybody) > 1 and self._replay_differs(everybody[::2], everybody[1::2]):
-            text = ("came otherwise when other envs of the batch acted otherwise, with resets at other times; give "
+            text = ("changed when the other envs of the batch took other actions; give "
                     "each env its own generator, and let reset() touch the state of env_indices alone")  # fmt: skip
             self._findings.note("neighbours", text)
 

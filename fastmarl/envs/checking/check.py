@@ -31,6 +31,10 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
         seed: of the first reset() and of the actions. Actions obey the masks in observations and infos.
         post_death, respawn: as in `EnvRunnerConfig`: what agents may get after they have finished.
 
+    Returns:
+        What was found; problems are not raised. In a test: `assert report.ok, report`. `ok` is False if there are
+        `problems`; `notes` say what is allowed but often not meant.
+
     Raises:
         EnvCheckError: this is no multi-agent environment at all. What its constructor raises comes through, too.
     """
