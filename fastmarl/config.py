@@ -51,7 +51,7 @@ class EnvRunnerConfig:
 
     env: Any
     """A class, a callable `(env_config) -> env`, or a name: registered with `register_env`, or such as
-    `"mpe2.simple_spread_v3"`."""
+    `"mpe2.simple_spread_v3"` or `"my_module:MyEnv"`."""
     env_config: Mapping[str, Any] = field(default_factory=dict)
     """Passed to `env`, as a dict with the attributes `worker_index`, `vector_index`, `num_workers` (`num_env_runners`)
     and `remote` (whether the env is in a worker process)."""

@@ -332,6 +332,28 @@ def test_classes_callables_and_registered_names_get_the_config():
     assert env_creator("counting")({"x": 1}) == {"x": 1}, "a name may be registered anew"
 
 
+def test_module_and_class_name_an_env():
+    assert env_creator("fastmarl.testing:CountingEnv") is CountingEnv
+    assert portable("fastmarl.testing:CountingEnv") == "fastmarl.testing:CountingEnv"
+    config = fastmarl.EnvRunnerConfig(env="fastmarl.bench.efficiency_table:ReadyDicts")
+    assert fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=1)[0].env_steps() == 1
+
+
+def test_module_and_function_name_what_gets_options(monkeypatch):
+    module_named(monkeypatch, "my_envs", parallel_env=parallel_env)
+    assert env_creator("my_envs:parallel_env")({"x": 1}) == {"x": 1}
+
+
+@pytest.mark.parametrize("id_", ["OfTwo-v0", "OfTwo"])
+def test_a_module_registers_gymnasiums_ids_when_it_is_imported(monkeypatch, tmp_path, id_):
+    source = f"import gymnasium\ngymnasium.register({id_!r}, 'gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
+    (tmp_path / "registering.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "registering", raising=False)
+    assert env_creator(f"registering:{id_}")({}).possible_agents == [0]
+    del gym.registry[id_]
+
+
 @pytest.mark.needs("magent2", "mpe2", "pettingzoo")
 @pytest.mark.parametrize(
     ("name", "module"),
@@ -348,7 +370,13 @@ def test_modules_make_parallel_envs(monkeypatch, name, module):
 
 
 UNKNOWN = {  # name -> message
-    "countign": "no environment 'countign': it is not registered; .*did you mean 'counting'",
+    "countign": "no environment 'countign': it is not registered in this process; .*did you mean 'counting'",
+    "warehouse": r"see fastmarl.register_env\(\), or give my_module:MyEnv, as on the command line$",
+    "fastmarl.testing:CountingEnvs": r"no 'CountingEnvs'; did you mean 'fastmarl.testing:CountingEnv'",
+    "no_such_package:Env": "the package 'no_such_package' is not installed",
+    "fastmarl.no_such_module:Env": "No module named 'fastmarl.no_such_module'",
+    "fastmarl.testing:No-v0": "Environment `No` doesn't exist",
+    ":CountingEnv": "'' is no name of a module",
     "mpe2.simple_spred_v3": "no module mpe2.simple_spred_v3; did you mean 'mpe2.simple_spread_v3'",
     "magent2.batle_v4": "did you mean 'magent2.battle_v4'",
     "mpe2.simple_spread": r"which has none; .*; did you mean 'mpe2.simple_spread_v3'\?",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
@@ -59,6 +60,7 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
             - a registered one;
             - that of such a module, as "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or
               "magent2.battle_v4";
+            - "package.module:Name", with a class or callable of that module;
             - an id of Gymnasium's registry, which `gym.make` makes with `**env_config`: "CartPole-v1", whose one agent
               is 0; or, with the module that registers it, "lbforaging:Foraging-8x8-2p-3f-v3";
             - "openspiel." and a game, such as "openspiel.kuhn_poker", with its parameters as `env_config`;
@@ -73,9 +75,11 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
     if isinstance(env, str):
         if env in _registered:
             return _registered[env]
+        if ":" in env:
+            return _named_in_module(env)
         if env.startswith("fastmarl."):
             return _bundled(env)
-        return _from_gymnasium(env) if ":" in env or env in gym.registry else _from_module(env)
+        return _from_gymnasium(env, env) if env in gym.registry else _from_module(env)
     if isinstance(env, ModuleType):
         return _with_options(_maker_in(env, env.__name__), env.__name__)
     if _takes_options(env):
@@ -152,7 +156,8 @@ def _takes_one_argument(creator: Callable) -> bool:
 def _from_module(name: str) -> Callable[[dict], Any]:
     package, _, rest = name.partition(".")
     if not rest:
-        raise _unknown(name, "it is not registered; see fastmarl.register_env()")
+        raise _unknown(name, "it is not registered in this process; see fastmarl.register_env(), or give "
+                             "my_module:MyEnv, as on the command line")  # fmt: skip
     if package == "openspiel":
         return _with_options(partial(OpenSpielEnv.load, rest), name)
     if not _is_installed(package):
@@ -211,17 +216,30 @@ def _pufferlib_envs(name: str) -> Callable[[dict], Any]:
     return create
 
 
-def _from_gymnasium(name: str) -> Callable[[dict], Any]:
-    """Without Gymnasium's checker, which knows environments of one agent."""
-    path, _, id_ = name.rpartition(":")
+def _named_in_module(name: str) -> Callable[[dict], Any]:
+    """What "package.module:Name" means: an id that the module registers with Gymnasium, or something in it."""
+    path, _, attribute = name.rpartition(":")
     package = path.partition(".")[0]
-    if package and not _is_installed(package):
+    if not all(part.isidentifier() for part in path.split(".")):
+        raise _unknown(name, f"{path!r} is no name of a module")
+    if path not in sys.modules and not _is_installed(package):
         raise _unknown(name, f"the package {package!r} is not installed; {how_to_install(package)}")
     try:
-        if path:
-            import_module(path)
+        module = import_module(path)
+    except ImportError as error:
+        raise _unknown(name, str(error)) from error
+    if attribute in gym.registry or not attribute.isidentifier():
+        return _from_gymnasium(name, attribute)
+    if not hasattr(module, attribute):
+        raise _unknown(name, f"the module {path} has no {attribute!r}", [f"{path}:{found}" for found in vars(module)])
+    return env_creator(getattr(module, attribute))
+
+
+def _from_gymnasium(name: str, id_: str) -> Callable[[dict], Any]:
+    """Without Gymnasium's checker, which knows environments of one agent."""
+    try:
         gym.spec(id_)
-    except (ImportError, gym.error.Error) as error:
+    except gym.error.Error as error:
         raise _unknown(name, str(error)) from error
 
     def make(**options: Any) -> Any:
