@@ -138,7 +138,7 @@ def test_each_problem_is_named_and_nothing_else(name):
     env, kind, agent, env_t, text = PROBLEMS[name]
     report = check_env(env, steps=2 * LENGTH, respawn=name == "late reward")  # that agent is also observed again
     (finding,) = report.problems
-    assert not report.ok
+    assert not report.ok and not report, "`assert check_env(MyEnv)` in a test fails"
     assert (finding.kind, finding.agent_id, finding.env_t) == (kind, agent, env_t)
     assert re.search(text, finding.text), finding.text
 
@@ -364,7 +364,7 @@ def test_rewards_of_every_numeric_form_are_fine(reward):
 
 def test_late_rewards_are_fine_if_runners_are_told():
     env = PROBLEMS["late reward"][0]
-    assert check_env(env, respawn=True, post_death="drop").ok
+    assert check_env(env, respawn=True, post_death="drop")
 
 
 def test_what_was_overwritten_is_put_back():

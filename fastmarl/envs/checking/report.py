@@ -60,7 +60,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Report:
-    """What `check_env` found; `str()` of it is for the terminal.
+    """What `check_env` found; true if there are no problems. `str()` of it is for the terminal.
 
     Attributes:
         env: the name of its class.
@@ -83,6 +83,9 @@ class Report:
     def ok(self) -> bool:
         """No problems; there may be notes."""
         return not self.problems
+
+    def __bool__(self) -> bool:
+        return self.ok
 
     def __str__(self) -> str:
         lines = [
