@@ -61,6 +61,7 @@ def test_sample_shows_what_was_sampled_and_draws_the_profile(tmp_path, capsys):
         "agent steps",
         "800",
         "efficiency",
+        "... with our drawing of actions in the loop",
         "scatter",
         "bookkeeping",
         "share",

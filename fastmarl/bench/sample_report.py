@@ -28,7 +28,7 @@ def summary_table(title: str, figures: dict[str, Any]) -> Table:
             (f"median of {len(efficiency['rounds'])} rounds, agent steps/s: fastmarl", ours),
             ("... a bare loop in turn with it", bare),
             ("efficiency (relative speed)", f"{efficiency['efficiency']:.3f}"),
-            ("... with our sampling of actions in the loop", f"{efficiency['own_efficiency']:.3f}"),
+            ("... with our drawing of actions in the loop", f"{efficiency['own_efficiency']:.3f}"),
         ]
     rows += [(f"inference of {module_id}", backend) for module_id, backend in figures["inference_backends"].items()]
     return Table(title, (), rows)
