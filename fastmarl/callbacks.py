@@ -5,10 +5,13 @@ An event that nobody overrides has no listeners, so the sampling loop neither ca
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fastmarl.errors import ConfigError
+from fastmarl.hints import did_you_mean, similar
+from fastmarl.signatures import misfit
 
 EVENTS = (
     "on_environment_created",
@@ -111,17 +114,19 @@ def listeners(callbacks_class: Any, functions: Mapping[str, Any]) -> dict[str, t
         given. Classes need not derive from `Callbacks`; RLlib's `RLlibCallback` and its subclasses work.
 
     Raises:
-        ConfigError: an unknown event name, or something that can't be called.
+        ConfigError: an unknown event name, also that of a method; or something that can't be called as events are.
     """
     objects = [_instantiate(cls) for cls in _as_list(callbacks_class)]
-    unknown = sorted(set(functions) - set(EVENTS))
-    if unknown:
-        raise ConfigError(f"unknown callback event {unknown[0]!r}; the events are {', '.join(EVENTS)}")
-    return {
-        event: tuple(getattr(obj, event) for obj in objects if _overrides(obj, event))
-        + tuple(_checked(event, function) for function in _as_list(functions.get(event)))
+    for obj in objects:
+        _check_methods(obj)
+    for event in functions:
+        if event not in EVENTS:
+            raise _unknown(event)
+    found = {
+        event: [getattr(obj, event) for obj in objects if _overrides(obj, event)] + [*_as_list(functions.get(event))]
         for event in EVENTS
     }
+    return {event: tuple(_checked(event, function) for function in found[event]) for event in EVENTS}
 
 
 def _as_list(value: Any) -> Iterable[Any]:
@@ -139,9 +144,27 @@ def _instantiate(callbacks_class: Any) -> Any:
     return callbacks_class()
 
 
+def _check_methods(obj: Any) -> None:
+    """Raises ConfigError for a method that is named like an event and is none, nor one of RLlib's other events."""
+    known = {*EVENTS, *(name for cls in type(obj).__mro__ if _is_rllib_base(cls) for name in vars(cls))}
+    for name in dir(obj):
+        if name.startswith("on_") and name not in known and callable(inspect.getattr_static(obj, name, None)):
+            raise _unknown(name, f" of {type(obj).__name__}")
+
+
+def _unknown(event: str, of: str = "") -> ConfigError:
+    hint = did_you_mean(similar(event, EVENTS)[:1])
+    return ConfigError(f"unknown callback event {event!r}{of}; the events are {', '.join(EVENTS)}{hint}")
+
+
 def _checked(event: str, function: Any) -> Listener:
     if not callable(function):
         raise ConfigError(f"callbacks_{event} must be a callable or a list of callables, got {function!r}")
+    _, *arguments, _ = inspect.signature(getattr(Callbacks, event)).parameters  # without self and kwargs
+    if reason := misfit(function, **dict.fromkeys(arguments)):
+        name = getattr(function, "__qualname__", repr(function))
+        raise ConfigError(f"{event} is called with the keywords {', '.join(arguments)}, which {name} does not take: "
+                          f"{reason}; name arguments that you use, and end the signature with **kwargs")  # fmt: skip
     return function
 
 
@@ -151,5 +174,9 @@ def _overrides(obj: Any, event: str) -> bool:
         return True
     for cls in type(obj).__mro__:
         if event in vars(cls):
-            return cls is not Callbacks and (cls.__module__, cls.__qualname__) != _RLLIB_BASE
+            return cls is not Callbacks and not _is_rllib_base(cls)
     return False
+
+
+def _is_rllib_base(cls: type) -> bool:
+    return (cls.__module__, cls.__qualname__) == _RLLIB_BASE

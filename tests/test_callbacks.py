@@ -24,11 +24,14 @@ class Recorder(Callbacks):
 
 def rllib_classes():
     """Stand-ins with the module and class names that RLlib's own classes have."""
-    base = type("RLlibCallback", (), {event: lambda self, **kwargs: None for event in EVENTS})
+    events = [*EVENTS, "on_train_result"]
+    base = type("RLlibCallback", (), {event: lambda self, **kwargs: None for event in events})
     base.__module__ = "ray.rllib.callbacks.callbacks"
     tracker = type("MemoryTrackingCallbacks", (base,), {"on_episode_end": lambda self, **kwargs: "rllib"})
     tracker.__module__ = base.__module__
-    mine = type("Mine", (base,), {"on_sample_end": lambda self, **kwargs: "mine"})
+    mine = type(
+        "Mine", (base,), {event: lambda self, **kwargs: "mine" for event in ("on_sample_end", "on_train_result")}
+    )
     return base, tracker, mine
 
 
@@ -113,6 +116,53 @@ def test_an_instance_instead_of_a_class_is_refused():
 def test_an_unknown_event_is_refused_by_name():
     with pytest.raises(ConfigError, match="'on_episode_finish'; the events are on_environment_created, "):
         listeners(None, {"on_episode_finish": max})
+
+
+def test_a_misspelt_method_is_refused():
+    class Typo(Callbacks):
+        def on_epsiode_end(self, **kwargs):
+            raise AssertionError
+
+    message = "unknown callback event 'on_epsiode_end' of Typo; the events are .*; did you mean 'on_episode_end'"
+    with pytest.raises(ConfigError, match=message):
+        listeners(Typo, {})
+
+
+def test_attributes_that_are_no_methods_may_have_any_name():
+    class Counts(Recorder):
+        on_the_way = 0
+
+    assert heard(listeners(Counts, {})) == {"on_episode_end"}
+
+
+class Few(Callbacks):
+    def on_episode_end(self, *, episode):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("callbacks_class", "functions", "text"),
+    [
+        (Few, {}, "which Few.on_episode_end does not take: got an unexpected keyword argument '.*'"),
+        (None, {"on_episode_end": lambda episodes, **kwargs: None}, "missing a required argument: 'episodes'"),
+        (
+            None,
+            {"on_sample_end": lambda samples: None},
+            "with the keywords env_runner, metrics_logger, samples, which .* 'env_runner'",
+        ),
+    ],
+)
+def test_a_signature_that_events_do_not_fit_is_refused(callbacks_class, functions, text):
+    with pytest.raises(ConfigError, match=f"{text}; name arguments that you use, and end the signature with ..kwargs"):
+        listeners(callbacks_class, functions)
+
+
+def test_a_decorator_may_take_more_than_what_it_wraps():
+    @functools.wraps(len)
+    def on_sample_end(*args, **kwargs):
+        return len(kwargs["samples"])
+
+    assert heard(listeners(None, {"on_sample_end": on_sample_end})) == {"on_sample_end"}
 
 
 @pytest.mark.parametrize("bad", ["print", [max, 3], types.SimpleNamespace()])

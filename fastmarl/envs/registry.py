@@ -21,6 +21,8 @@ from fastmarl.envs.packages import how_to_install
 from fastmarl.envs.pufferlib import PufferLibEnv
 from fastmarl.envs.suggestions import HOMES, suggestions
 from fastmarl.errors import EnvCheckError
+from fastmarl.hints import did_you_mean
+from fastmarl.signatures import misfit
 
 _registered: dict[str, Callable[[dict], Any]] = {}
 _HOMES = {  # where a package keeps its envs, if not at its top
@@ -104,7 +106,7 @@ def _check_is_creator(creator: Any, what: str) -> None:
     if not callable(creator):
         raise EnvCheckError(f"{what} must be a class, a callable (env_config) -> env, or a registered name, "
                             f"got {creator!r:.200}")  # fmt: skip
-    if not _takes_one_argument(creator):
+    if misfit(creator, {}):
         name = getattr(creator, "__name__", repr(creator))
         raise EnvCheckError(f"{what} is called with env_config as its one argument, but {name} does not take it; give "
                             f"a callable such as lambda env_config: {name}(**env_config)")  # fmt: skip
@@ -139,18 +141,6 @@ def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False
 def _is_of_arguments(error: TypeError) -> bool:
     """Whether a call didn't fit a signature."""
     return "unexpected keyword argument" in str(error) or ("missing" in str(error) and "argument" in str(error))
-
-
-def _takes_one_argument(creator: Callable) -> bool:
-    try:
-        signature = inspect.signature(creator)
-    except (TypeError, ValueError):  # some callables of extensions have none
-        return True
-    try:
-        signature.bind({})
-    except TypeError:
-        return False
-    return True
 
 
 def _from_module(name: str) -> Callable[[dict], Any]:
@@ -270,5 +260,4 @@ def _modules_beside(path: str) -> list[str]:
 
 def _unknown(name: str, reason: str, names: list[str] | None = None) -> EnvCheckError:
     close = suggestions(name, [*_registered, *_BUNDLED, *(names or [])])
-    hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return EnvCheckError(f"no environment {name!r}: {reason}{hint}")
+    return EnvCheckError(f"no environment {name!r}: {reason}{did_you_mean(close)}")
