@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import wraps
 from numbers import Integral, Real
 from typing import Any
 
 from fastmarl.errors import ConfigError
+from fastmarl.hints import did_you_mean, similar
+from fastmarl.signatures import misfit
 
 DEFAULT_MODULE_ID = "default_policy"
 CHOICES = {
@@ -46,7 +49,8 @@ OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dyn
 class EnvRunnerConfig:
     """Options of a `MultiAgentEnvRunner`.
 
-    A misspelt option is a TypeError, a bad value a ConfigError that names option, value and what is allowed.
+    A misspelt option is a TypeError with the names that may have been meant; a bad value a ConfigError that names
+    option, value and what is allowed.
     """
 
     env: Any
@@ -185,8 +189,7 @@ class EnvRunnerConfig:
         clips = "None, True, False, a number above 0 or a pair (low, high)"
         self._check("clip_rewards", self.clip_rewards is None or _is_clip(self.clip_rewards), clips)
         self._check("step_timeout_s", _is_number(seconds) and seconds >= 1e-3, "a number of seconds of at least 0.001")
-        if self.policy_mapping_fn is None and len(self.module_specs) != 1:
-            raise ConfigError(f"policy_mapping_fn is needed to choose among the policies {sorted(self.module_specs)}")
+        self._check_mapping_fn()
         self._check_policies_to_train()
         for name in (*AT_LEAST, "env_batch_size", "seed"):
             if (value := getattr(self, name)) is not None:
@@ -212,6 +215,17 @@ class EnvRunnerConfig:
             for name in () if is_on else names:
                 if (value := getattr(self, name)) != getattr(EnvRunnerConfig, name):
                     raise ConfigError(f"{name}={value!r} has no effect without {needed}")
+
+    def _check_mapping_fn(self) -> None:
+        mapping_fn = self.policy_mapping_fn
+        if mapping_fn is None:
+            if len(self.module_specs) != 1:
+                among = sorted(self.module_specs)
+                raise ConfigError(f"policy_mapping_fn is needed to choose among the policies {among}")
+            return
+        self._check("policy_mapping_fn", callable(mapping_fn), "callable")
+        if reason := misfit(mapping_fn, "agent_id", None):
+            raise ConfigError(f"policy_mapping_fn is called as f(agent_id, episode): {reason}")
 
     def _check_policies_to_train(self) -> None:
         chosen = self.policies_to_train
@@ -250,6 +264,22 @@ class EnvRunnerConfig:
         if self.policy_mapping_fn is None:
             return next(iter(self.module_specs))
         return self.policy_mapping_fn(agent_id, episode)
+
+
+_init = EnvRunnerConfig.__init__
+
+
+@wraps(_init)
+def _init_with_hints(self: EnvRunnerConfig, **options: Any) -> None:
+    """The same, but for an option that there is not it says which may have been meant."""
+    known = [option.name for option in fields(EnvRunnerConfig)]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"EnvRunnerConfig has no option {name!r}{did_you_mean(similar(name, known))}")
+    _init(self, **options)
+
+
+EnvRunnerConfig.__init__ = _init_with_hints  # type: ignore[method-assign]
 
 
 def is_integer(value: Any) -> bool:

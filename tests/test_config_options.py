@@ -1,5 +1,10 @@
 """Options that another one leaves without effect are errors; integers of NumPy are integers; what envs are told."""
 
+import copy
+import dataclasses
+import inspect
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +58,43 @@ def test_more_parts_than_envs_are_an_error(mode):
     with pytest.raises(ConfigError, match="worker_num_splits=3 is more than num_envs_per_env_runner=2"):
         fastmarl.EnvRunnerConfig(**options, worker_num_splits=3)
     fastmarl.EnvRunnerConfig(**options, worker_num_splits=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("num_envs", "; did you mean 'num_envs_per_env_runner'?"),
+        ("batch_mod", "; did you mean 'batch_mode'?"),
+        ("discount", ""),
+    ],
+)
+def test_an_unknown_option_is_corrected(name, meant):
+    with pytest.raises(TypeError) as error:
+        fastmarl.EnvRunnerConfig(env=Env, **{name: 3})
+    assert str(error.value) == f"EnvRunnerConfig has no option {name!r}{meant}"
+    config = fastmarl.EnvRunnerConfig(env=Env)
+    with pytest.raises(TypeError, match=f"has no option {name!r}"):
+        dataclasses.replace(config, **{name: 3})
+    assert dataclasses.replace(config, seed=3).seed == 3
+    assert list(inspect.signature(fastmarl.EnvRunnerConfig).parameters) == [f.name for f in dataclasses.fields(config)]
+    assert pickle.loads(pickle.dumps(config)) == copy.copy(config) == config
+
+
+@pytest.mark.parametrize(
+    ("mapping", "text"),
+    [
+        ({"agent_0": "p"}, "policy_mapping_fn must be callable, got {'agent_0': 'p'}"),
+        (lambda agent_id: "p", r"policy_mapping_fn is called as f\(agent_id, episode\): too many positional arguments"),
+        (lambda agent_id, worker, episode: "p", "f.agent_id, episode.: missing a required argument: 'episode'"),
+    ],
+)
+def test_a_mapping_that_can_not_be_called_as_it_will_be_is_refused(mapping, text):
+    with pytest.raises(ConfigError, match=text):
+        fastmarl.EnvRunnerConfig(env=Env, policies=["p"], policy_mapping_fn=mapping)
+    runner = make_runner(policies=["p"])
+    with pytest.raises(ConfigError, match=text):
+        runner.set_policy_mapping_fn(mapping)
+    fastmarl.EnvRunnerConfig(env=Env, policies=["p"], policy_mapping_fn=lambda agent_id, *args, **kwargs: "p")
 
 
 class Third(RLModule):
