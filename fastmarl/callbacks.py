@@ -9,9 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fastmarl.errors import ConfigError
-from fastmarl.hints import did_you_mean, similar
-from fastmarl.signatures import misfit
+from fastmarl.errors import ConfigError, did_you_mean, misfit, similar
 
 EVENTS = (
     "on_environment_created",

@@ -2,14 +2,11 @@
 
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, field, fields
-from functools import wraps
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
-from fastmarl.errors import ConfigError
-from fastmarl.hints import did_you_mean, similar
-from fastmarl.signatures import misfit
+from fastmarl.errors import ConfigError, misfit
 
 DEFAULT_MODULE_ID = "default_policy"
 CHOICES = {
@@ -49,8 +46,7 @@ OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dyn
 class EnvRunnerConfig:
     """Options of a `MultiAgentEnvRunner`.
 
-    A misspelt option is a TypeError with the names that may have been meant; a bad value a ConfigError that names
-    option, value and what is allowed.
+    A misspelt option is a TypeError, a bad value a ConfigError that names option, value and what is allowed.
     """
 
     env: Any
@@ -264,22 +260,6 @@ class EnvRunnerConfig:
         if self.policy_mapping_fn is None:
             return next(iter(self.module_specs))
         return self.policy_mapping_fn(agent_id, episode)
-
-
-_init = EnvRunnerConfig.__init__
-
-
-@wraps(_init)
-def _init_with_hints(self: EnvRunnerConfig, **options: Any) -> None:
-    """The same, but for an option that there is not it says which may have been meant."""
-    known = [option.name for option in fields(EnvRunnerConfig)]
-    for name in options:
-        if name not in known:
-            raise TypeError(f"EnvRunnerConfig has no option {name!r}{did_you_mean(similar(name, known))}")
-    _init(self, **options)
-
-
-EnvRunnerConfig.__init__ = _init_with_hints  # type: ignore[method-assign]
 
 
 def is_integer(value: Any) -> bool:

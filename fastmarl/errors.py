@@ -1,9 +1,14 @@
-"""Everything this package raises on purpose.
+"""Everything this package raises on purpose, and helpers for its texts.
 
 The arguments of each constructor are its `args`, so every exception survives pickling.
 """
 
+import difflib
+import inspect
 import sys
+from collections.abc import Callable, Iterable
+
+MOST_HINTS = 3  # names that somebody may have meant
 
 
 def shown(value: object) -> str:
@@ -217,3 +222,31 @@ class EpisodeError(FastmarlError, ValueError):
 
 class BatchError(FastmarlError, ValueError):
     """Episodes, columns and options don't fit into one batch."""
+
+
+def similar(name: str, known: Iterable[str]) -> list[str]:
+    """Those that begin with `name`; if there are none, those that are spelt like it, the likeliest first."""
+    known = list(known)
+    return [other for other in known if other.startswith(name)][:MOST_HINTS] or difflib.get_close_matches(
+        name, known, n=MOST_HINTS
+    )
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """The end of a message, with these names; empty if there are none."""
+    alternatives = " or ".join(map(repr, names))
+    return f"; did you mean {alternatives}?" if alternatives else ""
+
+
+def misfit(function: Callable, *args: object, **kwargs: object) -> str:
+    """Why `function(*args, **kwargs)` can't be called, in Python's words; "" if it can, or doesn't say."""
+    try:
+        # Decorators may take more than what they wrap.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # some callables of extensions have none
+        return ""
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return ""

@@ -286,7 +286,7 @@ def test_a_broken_batch_is_found_out(broken, problems, text):
             "changed when the other envs of the batch took other actions and were reset",
         ),
         (ResetsNeighbours, "neighbours", "let reset.. touch the state of env_indices alone"),
-        (WritesOtherRows, "other rows", "nobody reads them"),
+        (WritesOtherRows, "other rows", "they are ignored"),
         (NeverEnds, "endless", "no episode came to an end"),
         (LeavesNobody, "nobody left", ""),
     ],

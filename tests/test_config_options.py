@@ -1,10 +1,5 @@
 """Options that another one leaves without effect are errors; integers of NumPy are integers; what envs are told."""
 
-import copy
-import dataclasses
-import inspect
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -58,26 +53,6 @@ def test_more_parts_than_envs_are_an_error(mode):
     with pytest.raises(ConfigError, match="worker_num_splits=3 is more than num_envs_per_env_runner=2"):
         fastmarl.EnvRunnerConfig(**options, worker_num_splits=3)
     fastmarl.EnvRunnerConfig(**options, worker_num_splits=2)
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("num_envs", "; did you mean 'num_envs_per_env_runner'?"),
-        ("batch_mod", "; did you mean 'batch_mode'?"),
-        ("discount", ""),
-    ],
-)
-def test_an_unknown_option_is_corrected(name, meant):
-    with pytest.raises(TypeError) as error:
-        fastmarl.EnvRunnerConfig(env=Env, **{name: 3})
-    assert str(error.value) == f"EnvRunnerConfig has no option {name!r}{meant}"
-    config = fastmarl.EnvRunnerConfig(env=Env)
-    with pytest.raises(TypeError, match=f"has no option {name!r}"):
-        dataclasses.replace(config, **{name: 3})
-    assert dataclasses.replace(config, seed=3).seed == 3
-    assert list(inspect.signature(fastmarl.EnvRunnerConfig).parameters) == [f.name for f in dataclasses.fields(config)]
-    assert pickle.loads(pickle.dumps(config)) == copy.copy(config) == config
 
 
 @pytest.mark.parametrize(

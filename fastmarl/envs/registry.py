@@ -20,9 +20,7 @@ from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.envs.packages import how_to_install
 from fastmarl.envs.pufferlib import PufferLibEnv
 from fastmarl.envs.suggestions import HOMES, suggestions
-from fastmarl.errors import EnvCheckError
-from fastmarl.hints import did_you_mean
-from fastmarl.signatures import misfit
+from fastmarl.errors import EnvCheckError, did_you_mean, misfit
 
 _registered: dict[str, Callable[[dict], Any]] = {}
 _HOMES = {  # where a package keeps its envs, if not at its top

@@ -14,7 +14,7 @@ from fastmarl.envs.arrays import ArrayEnv, GroupArrays, StepArrays
 from fastmarl.envs.checking.array_check_group import UNWRITTEN, PlayedGroup
 from fastmarl.envs.checking.mask_findings import MASK_KIND
 from fastmarl.envs.checking.play import IDLE_STEPS, REPLAYED_STEPS, UnplayableError
-from fastmarl.envs.checking.report import Findings, place_of
+from fastmarl.envs.checking.report import Findings, location_of
 from fastmarl.errors import ConfigError
 from fastmarl.spaces.masks import RULES_OUT_ALL
 
@@ -133,7 +133,7 @@ class BatchPlay:
             for name, group in self._groups.items():
                 self._look_at_observations(group, out.groups[name], out.groups[name].present & is_reset[:, None])
                 if group.is_written(out.groups[name].obs, ~is_reset):
-                    text = "reset() wrote observations of envs that it was not to reset; nobody reads them"
+                    text = "reset() wrote observations of envs that it was not to reset; they are ignored"
                     self._findings.note("other rows", text, None, name)
             self._look_at_infos(out)
         said, references = self._said(out, rewards=False), self._references(out)
@@ -178,62 +178,62 @@ class BatchPlay:
 
     def _call(self, call: str, out: StepArrays, *args: Any, **kwargs: Any) -> None:
         """Call reset() or step(), which has to write into the arrays that it got."""
-        before = dict(self._places(out))
+        before = dict(self._named_arrays(out))
         try:
             getattr(self._env, call)(*args, **kwargs)
         except Exception as error:
             self._findings.env_t = int(self._t_E.max())
-            self._findings.problem("raised", f"{call}() raised {error!r} in {place_of(error)}")
+            self._findings.problem("raised", f"{call}() raised {error!r} in {location_of(error)}")
             raise UnplayableError from error
-        replaced = [(place, before[place], now) for place, now in self._places(out) if now is not before[place]]
-        for place, array, now in replaced:
-            text = (f"{call}() put {_form(now)} in the place of {place}, which is {_form(array)}; write into the array "
+        replaced = [(name, before[name], now) for name, now in self._named_arrays(out) if now is not before[name]]
+        for name, array, now in replaced:
+            text = (f"{call}() replaced {name}, {_form(array)}, by {_form(now)}; write into the array "
                     f"that is there, as by array[...] = values")  # fmt: skip
-            self._findings.problem("replaced", text, None, place)
+            self._findings.problem("replaced", text, None, name)
         if replaced:
             raise UnplayableError
 
-    def _places(self, out: StepArrays) -> Iterator[tuple[str, Any]]:
-        """(where it stands, array)."""
+    def _named_arrays(self, out: StepArrays) -> Iterator[tuple[str, Any]]:
+        """(name, array)."""
         yield "out.terminated", out.terminated
         yield "out.truncated", out.truncated
         for name, group in self._groups.items():
             arrays = out.groups[name]
             for column in ("rewards", "terminated", "truncated", "present"):
                 yield f"out.groups[{name!r}].{column}", getattr(arrays, column)
-            for leaf, part in zip(group.layout.leaves, group.layout.leaves_of(arrays.obs), strict=True):
+            for leaf, values in zip(group.layout.leaves, group.layout.leaves_of(arrays.obs), strict=True):
                 keys = "".join(f"[{key!r}]" for key in leaf.path)
-                yield f"out.groups[{name!r}].obs{keys}", part
+                yield f"out.groups[{name!r}].obs{keys}", values
 
     def _said(self, out: StepArrays, *, rewards: bool) -> list[bytes]:
-        """What each env told of the agents that had not ended before."""
-        told = []
+        """What each env reported of the agents that had not ended before."""
+        said = []
         for e in range(self._env.num_envs):
-            parts = [out.terminated[e].tobytes(), out.truncated[e].tobytes()] if rewards else []
+            pieces = [out.terminated[e].tobytes(), out.truncated[e].tobytes()] if rewards else []
             for name, group in self._groups.items():
-                parts += group.said(out.groups[name], e, rewards=rewards)
-            told.append(b"".join(parts))
-        return told
+                pieces += group.said(out.groups[name], e, rewards=rewards)
+            said.append(b"".join(pieces))
+        return said
 
     def _references(self, out: StepArrays) -> dict[str, weakref.ref]:
-        return {place: weakref.ref(array) for place, array in self._places(out)}
+        return {name: weakref.ref(array) for name, array in self._named_arrays(out)}
 
     def _look_for_kept(self, references: dict[str, weakref.ref]) -> None:
         """Nobody should have the arrays of a call that is over."""
         if self._keeps or all(reference() is None for reference in references.values()):
             return
         gc.collect()
-        for place, reference in references.items():
+        for name, reference in references.items():
             if reference() is not None:
-                text = f"{place} or a view of it is kept after the call, when its memory is used for other things"
-                self._findings.problem("kept", text, None, place)
+                text = f"{name} or a view of it is kept after the call, when its memory is used for other things"
+                self._findings.problem("kept", text, None, name)
                 self._keeps = True
 
     # What is looked at.
 
-    def _problem(self, kind: str, e: int, text: str, agent: Any = None, place: Any = None) -> None:
+    def _problem(self, kind: str, e: int, text: str, agent: Any = None, where: Any = None) -> None:
         self._findings.episode, self._findings.env_t = int(self._episode_E[e]), int(self._t_E[e])
-        self._findings.problem(kind, f"env {e}: {text}", agent, place)
+        self._findings.problem(kind, f"env {e}: {text}", agent, where)
 
     def _look_at_masks(self) -> None:
         for group in self._groups.values():
@@ -252,7 +252,7 @@ class BatchPlay:
             self._problem("reward", e, f"expected a finite reward, got {arrays.rewards[e, i]}", group.agents[i])
         if not self._late_rewards:
             for e, i in np.argwhere(group.ended & (arrays.rewards != 0)).tolist():
-                text = (f"was paid {arrays.rewards[e, i]} after it had ended; leave its place alone, or set "
+                text = (f"was paid {arrays.rewards[e, i]} after it had ended; leave its entries alone, or set "
                         f'post_death="accumulate" or "drop"')  # fmt: skip
                 self._problem("after the end", e, text, group.agents[i], "rewards")
         if not self._respawn:
