@@ -99,8 +99,9 @@ def runner_config(args: argparse.Namespace, **options: Any) -> Any:
     """The EnvRunnerConfig that the arguments ask for."""
     from fastmarl.config import EnvRunnerConfig
 
+    search_current_folder(args.env)
     return EnvRunnerConfig(
-        env=env_named(args.env),
+        env=args.env,
         env_config=args.config,
         num_envs_per_env_runner=args.num_envs,
         model_config={"fcnet_hiddens": args.hiddens},
@@ -110,8 +111,7 @@ def runner_config(args: argparse.Namespace, **options: Any) -> Any:
     )
 
 
-def env_named(name: str) -> str:
-    """The same name; as with `python -m`, the module in "package.module:Name" may lie in the current folder, too."""
-    if ":" in name:
-        sys.path.insert(0, os.getcwd())  # workers look there, too
-    return name
+def search_current_folder(env_name: str) -> None:
+    """As with `python -m`, the module of "package.module:Name" may lie in the current folder, for workers, too."""
+    if ":" in env_name:
+        sys.path.insert(0, os.getcwd())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fastmarl.cli.arguments import ENV_HELP, env_named, json_object
+from fastmarl.cli.arguments import ENV_HELP, json_object, search_current_folder
 from fastmarl.cli.terminal import Terminal
 
 
@@ -20,6 +20,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Show the report."""
     from fastmarl.envs.checking.check import check_env
 
-    report = check_env(env_named(args.env), args.config)
+    search_current_folder(args.env)
+    report = check_env(args.env, args.config)
     terminal.show(str(report))
     return 0 if report.ok else 1
