@@ -20,6 +20,8 @@ INSTALL := $(UV_INSTALL) --python $(BIN)/python
 # One thread for each worker: NumPy and torch otherwise start as many as there are cores, in every process.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup
 BUILD_EXT := $(BIN)/python setup.py --quiet build_ext --inplace
+# Many processes import the same packages, which are to be compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 export PYGAME_HIDE_SUPPORT_PROMPT := 1
 export NO_MKDOCS_2_WARNING := 1
 

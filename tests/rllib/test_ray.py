@@ -66,41 +66,53 @@ def assert_same_weights(one, other):
     tree.map_structure(np.testing.assert_array_equal, learned(one), learned(other))
 
 
-def test_remote_runners_learn_the_same_as_rllibs(build):
-    theirs = build(make_config(runner_class=RLlibEnvRunner))
-    for _ in range(3):
-        theirs.train()
-    ours = build(make_config())  # only now: both learners draw from this process's generators
-    for _ in range(3):
-        ours.train()
-    assert_same_weights(ours, theirs)
-    assert ours.env_runner_group.foreach_env_runner(lambda runner: runner.is_accelerated, local_env_runner=False) == [
-        True,
-        True,
-    ]
+@pytest.fixture(scope="module")
+def trained(local_ray):
+    """RLlib's weights after three iterations with two remote runners, and an algorithm with ours after as many."""
+    theirs = make_config(runner_class=RLlibEnvRunner).build_algo()
+    try:
+        for _ in range(3):
+            theirs.train()
+        weights = learned(theirs)
+    finally:
+        theirs.stop()
+    config = make_config(runner_class=MultiAgentEnvRunner.options(fixes={"46"}))
+    config.fault_tolerance(restart_failed_env_runners=True, delay_between_env_runner_restarts_s=0.1)
+    ours = config.build_algo()  # only now: both learners draw from this process's generators
+    try:
+        for _ in range(3):
+            ours.train()
+        yield weights, ours
+    finally:
+        ours.stop()
 
 
-def test_options_reach_remote_runners(build):
-    algorithm = build(make_config(runner_class=MultiAgentEnvRunner.options(fixes={"01"}), num_env_runners=1))
-    algorithm.train()
-    [fixes] = algorithm.env_runner_group.foreach_env_runner(lambda runner: runner.fixes, local_env_runner=False)
-    assert "01" in fixes
+def of_remote_runners(algorithm, function):
+    return algorithm.env_runner_group.foreach_env_runner(function, local_env_runner=False)
 
 
-def test_a_killed_runner_comes_back(build):
-    config = make_config().fault_tolerance(restart_failed_env_runners=True, delay_between_env_runner_restarts_s=0.1)
-    algorithm = build(config)
-    algorithm.train()
+def test_remote_runners_learn_the_same_as_rllibs(trained):
+    weights, ours = trained
+    tree.map_structure(np.testing.assert_array_equal, learned(ours), weights)
+
+
+def test_remote_runners_are_accelerated_and_have_their_options(trained):
+    _, ours = trained
+    assert of_remote_runners(ours, lambda runner: (runner.is_accelerated, runner.fixes)) == [(True, {"46"})] * 2
+
+
+def test_a_killed_runner_comes_back(trained):
+    _, algorithm = trained
     group = algorithm.env_runner_group
-    pids = group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False)
-    for actor_id in group.healthy_env_runner_ids():  # sampling is under way when the signal comes
-        group.foreach_env_runner_async(lambda runner: runner.sample(num_timesteps=10**7), remote_worker_ids=[actor_id])
-        break
+    pids = of_remote_runners(algorithm, lambda runner: os.getpid())
+    first = group.healthy_env_runner_ids()[0]  # it samples when the signal comes
+    group.foreach_env_runner_async(lambda runner: runner.sample(num_timesteps=10**7), remote_worker_ids=[first])
     os.kill(pids[0], signal.SIGKILL)
     deadline = time.monotonic() + RESTART_TIMEOUT_S
     while (result := algorithm.train()) and group.num_healthy_remote_env_runners() < 2:
         assert time.monotonic() < deadline
     assert result["env_runners"]["num_env_steps_sampled"] > 0
+    assert of_remote_runners(algorithm, lambda runner: runner.is_accelerated is not False) == [True, True]
 
 
 def test_restored_algorithm_goes_on_equally(build, tmp_path):
@@ -118,14 +130,14 @@ def test_restored_algorithm_goes_on_equally(build, tmp_path):
 
 
 def test_tuner(tmp_path):
-    config = make_config(num_env_runners=0).training(lr=tune.grid_search([1e-3, 1e-2]))
+    config = make_config(num_env_runners=0).training(lr=tune.uniform(1e-3, 1e-2))
     tuner = tune.Tuner(
         "PPO",
         param_space=config,
         run_config=tune.RunConfig(stop={"training_iteration": 2}, storage_path=str(tmp_path), verbose=0),
     )
     results = tuner.fit()
-    assert len(results) == 2
+    assert len(results) == 1
     assert not results.errors
     assert all(result.metrics["env_runners"]["num_env_steps_sampled_lifetime"] >= 800 for result in results)
 
