@@ -30,6 +30,8 @@ class Window:
         self._store = store
         self._record = record
         self._env_t = store.table.envs[record.env_index].env_t
+        # Of a module with recurrent state there may be one row more, which RLlib's map does not show (47).
+        self._first_env_t = record.env_t_started - record.lookback
         self.lookback = horizon
         for lane in record.lane_of.values():
             if lane in hanging:
@@ -76,7 +78,7 @@ class Window:
         first = int(block.env_t_R[row])
         for _ in range(table.count_L[lane] - 1):
             row = int(block.prev_R[row])
-            if block.env_t_R[row] < since:
+            if block.env_t_R[row] < max(since, self._first_env_t):
                 break
             first = int(block.env_t_R[row])
         return first
@@ -87,6 +89,7 @@ class Window:
         block = self._store.blocks[table.module_L[lane]]
         rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
         env_ts = block.env_t_R[rows]
+        env_ts = env_ts[env_ts >= self._first_env_t]
         if table.final_L[lane] < 0:
             return env_ts.tolist()
         # The extra entry for an agent that ended unobserved moves its earlier ones back by one.
