@@ -2,13 +2,14 @@
 
 import inspect
 from collections.abc import Iterator
+from types import CodeType
 from typing import Any
 
-from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors import common, env_to_module, module_to_env
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
-from ray.rllib.utils import force_list
+
+from fastmarl.rllib.sampling.episode_events import EVENTS, listeners
 
 ENV_TO_MODULE = [
     common.AddObservationsFromEpisodesToBatch,
@@ -27,7 +28,8 @@ MODULE_TO_ENV = [
     module_to_env.NormalizeAndClipActions,
     module_to_env.ListifyDataForVectorEnv,
 ]
-EPISODE_EVENTS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
+# What only RLlib's own loop has.
+LOOP_STATE = {"_cached_to_module", "_done_episodes_for_metrics", "_ongoing_episodes", "_shared_data"}
 INTERNALS = (
     "_sample",
     "_reset_envs",
@@ -91,9 +93,15 @@ def _of_subclass(runner: Any, own_class: type) -> Iterator[str]:
 
 
 def _of_callbacks(runner: Any) -> Iterator[str]:
-    for event in EPISODE_EVENTS:
-        for listener in runner._callbacks:
-            if getattr(type(listener), event) is not getattr(RLlibCallback, event) or event in vars(listener):
-                yield f"the callback {type(listener).__name__}.{event}() is given the running episode"
-        if force_list(getattr(runner.config, f"callbacks_{event}")):
-            yield f"the callback given as {event} is given the running episode"
+    for event in EVENTS:
+        for listener in listeners(runner, event):
+            for name in sorted(_names_in(inspect.unwrap(listener)) & LOOP_STATE):
+                yield f"the callback {getattr(listener, '__qualname__', listener)}() reads the runner's {name}"
+
+
+def _names_in(function: Any) -> set[str]:
+    """Names of attributes that a function's code and that of functions in it read."""
+    code = getattr(function, "__code__", function)
+    if not isinstance(code, CodeType):
+        return set()
+    return {*code.co_names, *(name for inner in code.co_consts for name in _names_in(inner))}

@@ -74,6 +74,17 @@ class RLlibBlock(Block):
                     array[i] = each
         getattr(self, name)[0][row] = kept(value)
 
+    def overwrite(self, row: int, observation: Any) -> None:
+        """Let this be the observation of a row."""
+        for leaf, array in zip(self.layout.leaves, self.obs, strict=True):
+            part = observation
+            for step in leaf.path:
+                part = part[step]
+            if not self.layout.whole and (np.asarray(part).dtype, np.shape(part)) != (array.dtype, array.shape[1:]):
+                self._take_whole("obs", row, observation)
+                return
+            array[row] = part
+
     def lay_out(self, layout: ObservationLayout) -> None:
         """Have room for observations of another layout; those written so far are lost."""
         self.layout = layout

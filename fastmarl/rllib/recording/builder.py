@@ -23,6 +23,7 @@ from fastmarl.native import _store
 from fastmarl.native._rllib_scatter import as_object
 from fastmarl.record.block import Key
 from fastmarl.rllib.episodes.extras import blank, summed
+from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.episodes.sample_block import (
     AgentMeta,
     ChunkMeta,
@@ -31,7 +32,7 @@ from fastmarl.rllib.episodes.sample_block import (
     nested_outputs,
 )
 from fastmarl.rllib.episodes.steps import turn_into_lists
-from fastmarl.rllib.recording.block import INT, OTHER, RLlibBlock, is_state
+from fastmarl.rllib.recording.block import INT, OTHER, PYTHON_FLOAT, RLlibBlock, is_state
 from fastmarl.rllib.recording.column_memory import ColumnMemory
 from fastmarl.rllib.recording.records import ChunkNumbers, RLlibRecord
 from fastmarl.rllib.recording.store import RLlibStore
@@ -51,6 +52,8 @@ class Chunk:
     """(env step, lane, info)"""
     is_running: bool = False
     """Whether it is looked at in its midst, and goes on."""
+    view: EpisodeInView | None = None
+    """What callbacks were given of it."""
     numbers: ChunkNumbers = field(init=False)
 
     @property
@@ -118,13 +121,16 @@ class Builder:
     def running_episode(self, record: RLlibRecord, mapping_fn: Any) -> Any:
         """The episode's chunk up to now, in lists, as RLlib's loop has it. Agents that have just acted seem to wait."""
         self.find_hanging()
+        self._store.stamp_all()
         env = self._store.table.envs[record.env_index]
         (episode,) = self.build([Chunk(record, env.env_t, env.infos, is_running=True)])
         episode.agent_to_module_mapping_fn = mapping_fn
         episode._custom_data = record.custom_data
         turn_into_lists(episode)
+        for agent_id, lane in record.lane_of.items():
+            episode.agent_episodes[agent_id].rewards.data = self.rewards(lane)
         if record.ended_agent_episodes:
-            _put_back(deepcopy(record.ended_agent_episodes), episode, record.order)
+            _put_back(deepcopy(record.ended_agent_episodes), episode, record)
         return episode
 
     def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
@@ -236,7 +242,7 @@ class Builder:
             if agent_id in record.carried or n_steps:
                 meta.agent_t_started[agent_id] = agent.t_started
             if lane in self.hanging:
-                meta.hanging[agent_id] = self._hanging_outputs(lane)
+                meta.hanging[agent_id] = self.hanging_outputs(lane)
             if agent.agent_episode_id is not None:
                 numbers.agents.append((agent_id, agent.module_id, n_steps - agent.lookback, extent.total))
         chunk.numbers = numbers
@@ -293,7 +299,18 @@ class Builder:
         live = table.live_lanes(range(len(table.envs)))
         self.hanging = set(live[table.row_L[live] < acting_from[table.module_L[live]]].tolist())
 
-    def _hanging_outputs(self, lane: int) -> tuple[Any, dict[str, Any] | None, Any]:
+    def rewards(self, lane: int) -> list[Any]:
+        """Those of a lane's completed steps in this chunk and its lookback, as RLlib's loop has them."""
+        table = self._store.table
+        block, end_env_t = self._store.blocks[table.module_L[lane]], int(table.end_env_t_L[lane])
+        rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
+        acted = rows if table.final_L[lane] >= 0 else rows[:-1]
+        rewards, kinds = block.reward_R[acted], block.kind_R[acted]
+        if (kinds <= PYTHON_FLOAT).all():
+            return rewards.tolist()
+        return _reward_objects(block, rows, rewards, kinds, end_env_t)
+
+    def hanging_outputs(self, lane: int) -> tuple[Any, dict[str, Any] | None, Any]:
         """A waiting agent's action, what its module said beside it, and what it has been paid so far."""
         module, row = int(self._store.table.module_L[lane]), int(self._store.table.row_L[lane])
         block = self._store.blocks[module]
@@ -307,13 +324,16 @@ class Builder:
         return actions, extras or ({} if acted_before else None), reward
 
 
-def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, order: list[Hashable]) -> None:
+def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, record: RLlibRecord) -> None:
     """Let agents be in their episode that ended before the chunk, as RLlib still has them."""
     agent_episodes = episode.agent_episodes | {agent_id: each for agent_id, (each, _) in ended.items()}
-    episode.agent_episodes = {agent_id: agent_episodes[agent_id] for agent_id in order}
+    episode.agent_episodes = {agent_id: agent_episodes[agent_id] for agent_id in record.order}
     for agent_id, (_, times) in ended.items():
         times.data += [episode.SKIP_ENV_TS_TAG] * len(episode)
         episode.env_t_to_agent_t[agent_id] = times
+    maps = episode.env_t_to_agent_t
+    for agent_id in [*record.map_order_of_all, *(a for a in list(maps) if a not in record.map_order_of_all)]:
+        maps[agent_id] = maps.pop(agent_id)
 
 
 def _odd_rewards(
@@ -322,6 +342,13 @@ def _odd_rewards(
     """Rewards as NumPy makes an array of the env's own objects."""
     if (kinds == FLOAT32).all():
         return rewards.astype(np.float32)
+    return batch_of(_reward_objects(block, rows, rewards, kinds, end_env_t))
+
+
+def _reward_objects(
+    block: RLlibBlock, rows: np.ndarray, rewards: np.ndarray, kinds: np.ndarray, end_env_t: int
+) -> list[Any]:
+    """Rewards as RLlib adds them up, of the types that the env gave them."""
     env_ts = block.env_t_R[rows].tolist()
     following = [*env_ts[1:], end_env_t]
     objects: list[Any] = []
@@ -336,7 +363,7 @@ def _odd_rewards(
             objects.append(reward)
         else:
             objects.append(as_object(reward, kind))
-    return batch_of(objects)
+    return objects
 
 
 def _mixed_outputs(steps: list[dict[Key, Any]]) -> tuple[Any, dict[str, Any]]:

@@ -25,6 +25,15 @@ class ChunkNumbers:
     duration_s: float
     agents: list[tuple[Hashable, str, int, Any]]  # agent id, module id, steps, return
 
+    @classmethod
+    def of(cls, episode: Any) -> "ChunkNumbers":
+        """Those of an episode of RLlib's."""
+        agents = [
+            (agent_episode.agent_id, agent_episode.module_id, len(agent_episode), agent_episode.get_return())
+            for agent_episode in episode.agent_episodes.values()
+        ]
+        return cls(len(episode), episode.get_duration_s(), agents)
+
 
 class RLlibRecord(EpisodeRecord):
     """One env's running episode."""
@@ -39,6 +48,7 @@ class RLlibRecord(EpisodeRecord):
         self.ended_agent_episodes: dict[Hashable, tuple[Any, Any]] = {}
         self.joined: list[Hashable] = []  # agents without a lane as yet
         self.map_order: list[Hashable] = []  # the agents carried over, in the order of RLlib's time maps
+        self.map_order_of_all: list[Hashable] = []  # with those that had ended before
         self.carried: set[Hashable] = set()  # agents of the chunk before that go on in this one
         # Ids of the agents' SingleAgentEpisodes, the same in all chunks.
         self.agent_episode_ids: defaultdict[Hashable, str] = defaultdict(new_id)

@@ -33,6 +33,7 @@ class RLlibStore(RowStore):
     def __init__(self, table: RLlibLanes, merge_flags: bool, n_agents: Sequence[int]):
         self._merge_flags = merge_flags
         self.stateful: set[int] = set()
+        self._seq_no = 0
         super().__init__([], [], table, lookback=0, n_agents=n_agents)
         self._ids = EpisodeIds()
 
@@ -83,8 +84,13 @@ class RLlibStore(RowStore):
 
     def use_weights(self, seq_no: int) -> None:
         """Actions from now on are those of the weights with this number."""
+        self._seq_no = seq_no
         for block, first in zip(self.blocks, self.acting_from, strict=True):
             block.seq_no, block.unstamped_from = seq_no, first
+
+    def stamp_all(self) -> None:
+        """stamp() in the midst of a call, so that all recorded actions can be looked at."""
+        self.stamp(self._seq_no)
 
     def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
         """With recurrent state, no later than an agent's last completed step: the learner needs that one's state."""

@@ -54,8 +54,12 @@ class PolicyMapping:
 
         self._map(record, agent_ids, self._core.table.envs[record.env_index].env_t + 1, replay)
 
-    def at_cut(self, record: RLlibRecord, window: Window, horizon: int) -> None:
-        """RLlib asks again for all agents of the next chunk, and does not use the answers."""
+    def at_cut(self, record: RLlibRecord, window: Window, horizon: int, is_shown: bool) -> None:
+        """RLlib asks again for all agents of the next chunk, and does not use the answers.
+
+        Args:
+            is_shown: whether callbacks may look at the next chunk.
+        """
         env_t = self._core.table.envs[record.env_index].env_t
 
         def cut(function: MappingFn) -> Any:
@@ -63,7 +67,7 @@ class PolicyMapping:
 
         self._ask(record, window.order, env_t, env_t, cut, {})
         ended = {}
-        if window.ended and not self._reads_times_only(record.policy_mapping_fn):
+        if window.ended and (is_shown or not self._reads_times_only(record.policy_mapping_fn)):
             after = cut(lambda agent_id, episode: record.mapping.get(agent_id, ""))
             ended = {
                 agent_id: (after.agent_episodes[agent_id], after.env_t_to_agent_t[agent_id])

@@ -16,6 +16,7 @@ from fastmarl.rllib.recording.counts import CallCounts
 from fastmarl.rllib.recording.records import ChunkNumbers, RLlibRecord
 from fastmarl.rllib.sampling.acting import Acting
 from fastmarl.rllib.sampling.core import Core
+from fastmarl.rllib.sampling.episode_events import END, START, STEP, EpisodeEvents
 from fastmarl.rllib.sampling.hand_over import hand_over
 from fastmarl.rllib.sampling.mapping import PolicyMapping
 from fastmarl.rllib.sampling.recording import Recording
@@ -42,6 +43,9 @@ class FastSampler:
         self._builder = Builder(self.core.store, spaces, runner.episode_class, runner.fixes)
         self._mapping = PolicyMapping(self.core, self._builder)
         self._recording = Recording(self.core, self._mapping)
+        self._events = EpisodeEvents(self.core, self._builder)
+        self._resets: dict[int, tuple] = {}  # envs that gave an episode's first observations in this tick -> these
+        self._as_steps: dict[int, tuple] = {}  # and whose reset is recorded as a step -> that
         self._stepped_at = 0.0  # when the envs had stepped last
         self._autoreset = [False] * runner.num_envs  # envs whose episode is over: reset instead of stepped
         self._idle: set[int] = set()  # envs that have delivered their episodes of this call (59)
@@ -52,7 +56,7 @@ class FastSampler:
 
     def hand_over(self, explore: bool) -> None:
         """Leave the running episodes to RLlib's own loop."""
-        hand_over(self.core, self._builder, self._autoreset, self._pieces, explore)
+        hand_over(self.core, self._events, self._autoreset, self._pieces, explore)
 
     # Sampling.
 
@@ -77,6 +81,7 @@ class FastSampler:
         self._env_ts_before = runner.num_env_steps_sampled_lifetime // self._n_runners
         try:
             self.core.refresh()
+            self._events.refresh()
             self.core.store.begin_call(num_timesteps, of_agents=not self._counts_env_steps)
             if force_reset or num_episodes is not None or runner._needs_initial_reset:
                 self._reset_all(num_episodes)
@@ -90,7 +95,8 @@ class FastSampler:
             self.core.store.stamp(runner._weights_seq_no)
             running = self._end_chunks() if num_episodes is None else []
             self._builder.find_hanging()
-            kept += self._builder.build([*self._finished, *running])
+            successors = self._events.cut(runner.config.episode_lookback_horizon) if num_episodes is None else {}
+            kept += self._episodes([*self._finished, *running])
             self._count_finished()
         except BaseException:
             self._keep_finished(kept)
@@ -98,7 +104,8 @@ class FastSampler:
         finally:
             self.core.counts.lost_reward = self.core.table.unattributed_reward
             self.core.table.unattributed_reward = 0.0
-        self._end_call(running, cut=num_episodes is None)
+        self._end_call(running, kept[len(kept) - len(running) :], cut=num_episodes is None)
+        self._events.go_on(successors)
 
     def _reached(self, num_timesteps: int | None, num_episodes: int | None) -> bool:
         if num_timesteps is None:
@@ -113,7 +120,10 @@ class FastSampler:
         if self.core.counts_actions:
             self._agent_ts += self.core.count_actions(actions)
         self.core.store.advance()
-        if done := self._step_envs(actions):
+        done = self._step_envs(actions)
+        if self._events.listened:
+            self._call_back(done, num_episodes)
+        elif done:
             self._end_episodes(done, num_episodes)
         counts.ticks += 1
         counts.lengths.append(self._under_way)
@@ -123,27 +133,33 @@ class FastSampler:
     def _reset_all(self, num_episodes: int | None) -> None:
         """Drop all running episodes, and reset all envs."""
         runner, core = self._runner, self.core
-        seed = runner._seed if runner._needs_initial_reset else None
-        observations, infos = runner._try_env_reset(seed=seed, options=None)
-        core.counts.resets += 1
         self._forget_earlier_chunks()
         for env_index in range(runner.num_envs):
             core.store.drop_episode(env_index)
         core.store.renew()
+        for env_index in range(runner.num_envs):
+            self._open_record(env_index)
+        seed = runner._seed if runner._needs_initial_reset else None
+        observations, infos = runner._try_env_reset(seed=seed, options=None)
+        core.counts.resets += 1
         self._idle.clear()
         if num_episodes is not None and "59" in runner.fixes:
             self._idle.update(range(num_episodes, runner.num_envs))
             self._n_wanted = max(num_episodes - runner.num_envs, 0)
         for env_index, (obs, info) in enumerate(zip(observations, infos, strict=True)):
-            self._open_record(env_index)
             if env_index not in self._idle:
                 self._recording.begin_episode(env_index, obs, info)
+                self._events.add_reset(env_index, obs, info)
         self._autoreset = [False] * len(observations)
         self._under_way = 0
         runner._needs_initial_reset = False
+        for env_index in range(runner.num_envs):
+            if env_index not in self._idle:
+                self._events.fire(START, env_index)
 
     def _forget_earlier_chunks(self) -> None:
         """RLlib does, at every reset of all envs: the metrics of ended episodes are then those of their last chunk."""
+        self._runner._ongoing_episodes_for_metrics.clear()
         for chunks in self._finished_numbers:
             del chunks[:-1]
         for chunk in self._finished:
@@ -156,9 +172,18 @@ class FastSampler:
         stepped = time.perf_counter()
         core.counts.seconds["env_step"] += stepped - began
         self._stepped_at = stepped
+        self._resets.clear()
+        self._as_steps.clear()
+        acted = self._events.acted(actions)
         done, n_steps, n_observed = record_steps(
             self, self._recording, core.store.scatter, core.table.records, actions, results, over, resets, stepped
         )
+        for env_index, (obs, infos) in self._resets.items():
+            self._events.add_reset(env_index, obs, infos)
+        for env_index, of_env in acted.items():
+            step = self._as_steps.get(env_index, results[env_index])
+            if step and env_index not in self._resets:
+                self._events.add_step(env_index, of_env, step)
         core.counts.env_steps += n_steps
         self._env_ts += n_steps
         self._under_way += n_steps
@@ -172,7 +197,9 @@ class FastSampler:
     def take_reset(self, env_index: int, record: RLlibRecord, was_reset: bool, result: tuple) -> tuple | None:
         """An env was reset, or an episode awaits that: (None: recorded; otherwise what is to be recorded as a step)."""
         if not record.awaits_reset:  # RLlib had ended the episode before its env did, and begun another: it goes on
-            return _as_step(self._runner.env.envs[env_index], *result)
+            self._as_steps[env_index] = step = _as_step(self._runner.env.envs[env_index], *result)
+            return step
+        self._resets[env_index] = result[0], result[-1]
         if was_reset or result[0]:  # else RLlib began an episode on its own, which waits for its first observation
             self._recording.begin_episode(env_index, result[0], result[-1])
         return None
@@ -191,15 +218,29 @@ class FastSampler:
             self._forget_earlier_chunks()
         core.store.drop_episode(env_index)
         self._open_record(env_index)
-        self._recording.begin_episode(env_index, *self._runner.reset_env(env_index))
+        self._resets[env_index] = reset = self._runner.reset_env(env_index)
+        self._recording.begin_episode(env_index, *reset)
         self._autoreset[env_index] = False
 
     # Episodes end.
 
     def _open_record(self, env_index: int) -> None:
         self.core.store.open_record(env_index, self._runner.config.policy_mapping_fn)
+        self._events.begin(env_index)
 
-    def _end_episodes(self, done: list[int], num_episodes: int | None) -> None:
+    def _call_back(self, done: list[int], num_episodes: int | None) -> None:
+        """Callbacks are told of the tick env by env, as RLlib does it, and episodes end."""
+        for env_index in range(self._runner.num_envs):
+            if env_index in self._idle:
+                continue
+            self._events.fire(START if env_index in self._resets else STEP, env_index)
+            if env_index in done:
+                self._events.fire(END, env_index)
+                if self._end_episodes([env_index], num_episodes):
+                    return
+
+    def _end_episodes(self, done: list[int], num_episodes: int | None) -> bool:
+        """Returns whether there are enough."""
         for env_index in done:
             record = self.core.record_of(env_index)
             self._finished.append(self._chunk(record))
@@ -208,16 +249,35 @@ class FastSampler:
             self.core.store.close_record(env_index)
             self._open_record(env_index)
             if num_episodes is not None and len(self._finished) >= num_episodes:
-                return
+                return True
             if num_episodes is not None and "59" in self._runner.fixes:
                 if not self._n_wanted:
                     self._idle.add(env_index)
                 self._n_wanted = max(self._n_wanted - 1, 0)
+        return False
 
     def _chunk(self, record: RLlibRecord) -> Chunk:
         self.core.count(record)
         env = self.core.table.envs[record.env_index]
-        return Chunk(record, env.env_t, env.infos)
+        return Chunk(record, env.env_t, env.infos, view=self._events.view_of(record.env_index))
+
+    def _episodes(self, chunks: list[Chunk]) -> list[Any]:
+        """Those of chunks that are over; callbacks know them already."""
+        to_build = [chunk for chunk in chunks if chunk.view is None or not chunk.view.is_whole]
+        built = iter(self._builder.build(to_build))
+        episodes = []
+        for chunk in chunks:
+            if chunk.view is None:
+                episode = next(built)
+            elif chunk.view.is_whole:
+                episode = chunk.view.episode
+                self._runner._prune_zero_len_sa_episodes(episode)
+                episode.to_numpy()
+                chunk.numbers = ChunkNumbers.of(episode)
+            else:
+                episode = chunk.view.become(next(built))
+            episodes.append(episode)
+        return episodes
 
     def _end_chunks(self) -> list[Chunk]:
         """Those of the running episodes."""
@@ -236,11 +296,12 @@ class FastSampler:
             if id(earlier) not in known:
                 self._finished_numbers.append(earlier)
 
-    def _end_call(self, chunks: list[Chunk], *, cut: bool) -> None:
+    def _end_call(self, chunks: list[Chunk], episodes: list[Any], *, cut: bool) -> None:
         """Prepare the next call, after these chunks of running episodes."""
         core = self.core
-        for chunk in chunks:
+        for chunk, episode in zip(chunks, episodes, strict=True):
             chunk.record.earlier.append(chunk.numbers)
+            self._events.keep_chunk(chunk.record, episode)
         for record in core.running():
             if cut:
                 self._cut(record)
@@ -256,10 +317,11 @@ class FastSampler:
         if record.awaits_reset:
             return
         window = Window(core.store, record, config.episode_lookback_horizon, builder.hanging)
-        self._mapping.at_cut(record, window, config.episode_lookback_horizon)
+        self._mapping.at_cut(record, window, config.episode_lookback_horizon, bool(self._events.listened))
         core.store.lookback_E[record.env_index] = window.lookback
         live = core.table.envs[record.env_index].lane_of
         record.map_order = [agent_id for agent_id in window.map_order if agent_id in live]
+        record.map_order_of_all = window.map_order
         record.ended_before = window.ended
         record.go_on(window.order, window.dropped, live)
 
@@ -271,7 +333,7 @@ class FastSampler:
         self._builder.hanging.clear()
         built = {(episode.id_, episode.env_t) for episode in kept}
         chunks = [chunk for chunk in self._finished if (chunk.record.id_, chunk.env_t) not in built]
-        kept += self._builder.build(chunks)
+        kept += self._episodes(chunks)
         self._count_finished()
 
 

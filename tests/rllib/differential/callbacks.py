@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from rllib.differential import tape
 
@@ -70,10 +71,111 @@ def note_step(*, episode: Any, env_index: int, **kwargs: Any) -> None:
     tape.note("callback", "step", env_index, _outline(episode))
 
 
+def _numbers(episode: Any) -> tuple:
+    """What users mostly ask."""
+    return (
+        (len(episode), episode.env_t, episode.env_t_started, episode.is_done, episode.is_terminated),
+        tape.freeze(episode.get_return()),
+        tuple((repr(agent), episode.module_for(agent)) for agent in episode.agent_ids),
+        tape.freeze(episode.get_infos(-1)) if len(episode) else None,
+        tape.freeze(episode.custom_data),
+        episode.get_duration_s() >= 0,
+    )
+
+
+def _answer(getter: Any, **options: Any) -> Any:
+    """What a getter says; RLlib's raise for some chunks (54, 57)."""
+    try:
+        return tape.freeze(getter(**options))
+    except (IndexError, KeyError) as error:
+        return type(error).__name__
+
+
+def _everything(episode: Any) -> tuple:
+    """All data of a running episode, as lists."""
+    getters = (episode.get_observations, episode.get_infos, episode.get_actions, episode.get_rewards)
+    return (
+        _numbers(episode),
+        tuple(_answer(getter) for getter in getters),
+        tuple(_answer(getter, env_steps=False) for getter in getters),
+        tuple(
+            (repr(agent), each.module_id, len(each), each.is_done, tape.freeze(each.get_observations(-1)))
+            for agent, each in episode.agent_episodes.items()
+        ),
+        tape.freeze({agent: list(each.extra_model_outputs) for agent, each in episode.agent_episodes.items()}),
+        tape.freeze(episode.get_return(include_hanging_rewards=True)),
+        tuple(map(repr, episode.get_agents_to_act())),
+        (episode.is_reset, len(episode.agent_episodes), tuple(map(repr, episode.get_agents_that_stepped()))),
+    )
+
+
+class Numbers(RLlibCallback):
+    """Asks for little, at every event."""
+
+    def on_episode_created(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        episode.custom_data["returns"] = []
+        tape.note("callback", "created", env_index, tape.freeze(episode.get_return()))
+
+    def on_episode_start(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        tape.note("callback", "start", env_index, _numbers(episode))
+
+    def on_episode_step(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        episode.custom_data["returns"].append(episode.get_return())
+        tape.note("callback", "step", env_index, *_numbers(episode))
+
+    def on_episode_end(self, *, episode: Any, prev_episode_chunks: Any, env_index: int, **kwargs: Any) -> None:
+        tape.note("callback", "end", env_index, _numbers(episode), [each.custom_data for each in prev_episode_chunks])
+
+
+class Everything(RLlibCallback):
+    """Reads all there is, at every event."""
+
+    def on_episode_start(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        tape.note("callback", "start", env_index, _everything(episode))
+
+    def on_episode_step(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        tape.note("callback", "step", env_index, _everything(episode))
+
+    def on_episode_end(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        tape.note("callback", "end", env_index, _everything(episode))
+
+
+class EverythingAtEnd(RLlibCallback):
+    """Reads all there is of an episode that is over."""
+
+    def on_episode_end(self, *, episode: Any, prev_episode_chunks: Any, env_index: int, **kwargs: Any) -> None:
+        chunks = tuple((len(chunk), tape.freeze(chunk.get_rewards())) for chunk in prev_episode_chunks)
+        tape.note("callback", "end", env_index, _everything(episode), chunks)
+
+
+class Writer(Numbers):
+    """Writes into the episode now and then: into infos, rewards, the newest observations, and what is its own."""
+
+    def on_episode_step(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        super().on_episode_step(episode=episode, env_index=env_index, **kwargs)
+        for info in episode.get_infos(-1).values():
+            info["seen"] = episode.env_t
+        if episode.env_t % 5 != 3:
+            return
+        for agent_episode in episode.agent_episodes.values():
+            agent_episode.custom_data["steps"] = len(agent_episode)
+            if len(agent_episode):
+                agent_episode.rewards.data[-1] += 0.25
+            newest = agent_episode.observations.data[-1]
+            if isinstance(newest, np.ndarray) and newest.dtype == np.float32:
+                agent_episode.observations.data[-1] = newest * np.float32(0.5)
+
+
 CALLBACKS: dict[str, dict[str, Any]] = {
     "none": {},
     "all": {"callbacks_class": AllCalls},
     "sample": {"callbacks_class": SamplesOnly},
     "ends": {"callbacks_class": EndsOnly},
+    "numbers": {"callbacks_class": Numbers},
+    "everything": {"callbacks_class": Everything},
+    "everything at end": {"callbacks_class": EverythingAtEnd},
+    "writer": {"callbacks_class": Writer},
     "functions": {"callbacks_class": [EndsOnly, AllCalls], "on_episode_end": [_end], "on_episode_start": _end},
 }
+READERS = tuple(kind for kind in CALLBACKS if kind not in ("none", "writer"))
+"""Those that write nothing into what the envs said."""

@@ -181,18 +181,21 @@ def _options() -> dict[str, Case]:
         "one module": case(world(4, **WAITING), modules={"p0": "default"}, mapping="name"),
         "a module for nobody": case(world(4, **WAITING), modules={f"p{i}": "default" for i in range(3)}),
         "five modules": case(world(9, **DEATHS), modules={f"p{i}": "default" for i in range(5)}, mapping="name"),
-        "callbacks": case(wild, callbacks="all", expects_fast=False),
+        "callbacks": case(wild, callbacks="all"),
         "callback at the end of sample()": case(wild, callbacks="sample"),
-        "callbacks at ends": case(wild, callbacks="ends", expects_fast=False),
-        "callback functions": case(wild, (*CALLS, *EPISODES), callbacks="functions", expects_fast=False),
+        "callbacks at ends": case(wild, callbacks="ends"),
+        **{
+            f"{kind} in callbacks, {name}": case(rules, (*CALLS, *EPISODES), callbacks=kind, num_envs=2)
+            for kind in ("numbers", "everything", "everything at end", "writer")
+            for name, rules in {"wild": wild, "waiting": world(4, infos="some", **WAITING)}.items()
+        },
+        "callback functions": case(wild, (*CALLS, *EPISODES), callbacks="functions"),
         "arrays reused": case(world(4, reuses_arrays=True, **WAITING)),
         "actions grabbed, own copy": case(one_space(action="box", grabs_actions=True)),
     }
     for i, rules in enumerate(({"failing_steps": (9, 30)}, {"failing_steps": (1,)}, {"failing_resets": (2, 3)})):
         cases[f"failures {i}"] = case(world(4, **WAITING, **rules), num_envs=1, restarts=True)
-        cases[f"failures {i}, callbacks"] = case(
-            world(4, **rules), num_envs=1, restarts=True, callbacks="all", expects_fast=False
-        )
+        cases[f"failures {i}, callbacks"] = case(world(4, **rules), num_envs=1, restarts=True, callbacks="all")
     failing = world(4, failing_steps=(9,))
     cases["failure without restart"] = case(failing, num_envs=1, raises="RuntimeError")
     return cases
@@ -224,10 +227,10 @@ def _changes() -> dict[str, Case]:
         unseen = "callback" in what or "function" in what
         for name, rules in {"late": late, "waiting": waiting, **({} if unseen else {"deaths": deaths})}.items():
             calls = (*plain, Change(what), *plain, METRICS)
-            goes_on = what == "function removed"  # nothing is changed
+            goes_on = "callback" in what or "function" in what
             cases[f"{what}, {name}"] = case(rules, calls, num_envs=3, expects_fast=goes_on)
         calls = (*plain, Change(what), *plain, reset, METRICS, *EPISODES)
-        stays = what in ("function removed", "actions clipped")
+        stays = goes_on or what == "actions clipped"
         cases[f"{what}, then reset"] = case(one_space(action="box", **WAITING), calls, expects_fast=stays)
         calls = (*plain, Change(what), *plain, METRICS)
         recurrent = both("memory")
@@ -269,7 +272,7 @@ def _modules() -> dict[str, Case]:
         cases[f"module {kind}, boxes"] = case(boxes, modules=both(kind))
         cases[f"module {kind}, no exploration"] = case(rules, modules=both(kind), explore=False)
         cases[f"module {kind} and default"] = case(rules, modules={"p0": "default", "p1": kind})
-        cases[f"module {kind}, callbacks"] = case(rules, modules=both(kind), callbacks="all", expects_fast=False)
+        cases[f"module {kind}, callbacks"] = case(rules, modules=both(kind), callbacks="all")
     for name, options in {"": {}, ", waiting": WAITING, ", turns": TURNS, ", wild": WILD}.items():
         cases[f"lstm{name}"] = case(world(4, **options), model_config=LSTM)
     at_random = [
@@ -278,6 +281,10 @@ def _modules() -> dict[str, Case]:
     calls = (*at_random, METRICS, Sample(num_timesteps=7, force_reset=True), Sample(num_timesteps=7), METRICS)
     cases["lstm, random at first"] = case(world(3, **TURNS), calls, model_config=LSTM)
     cases["module memory, random at first"] = case(world(3, **TURNS), calls, modules=both("memory"))
+    singly = [*[Sample(num_timesteps=1)] * 8, METRICS]
+    cases["module memory, single steps"] = case(
+        world(4, max_steps=14, **WAITING), singly, modules=both("memory"), lookback=3, num_envs=2
+    )
     cases["lstm, boxes"] = case(one_space("f32", "box", **WAITING), EPISODES, model_config=LSTM)
     cases["lstm and own module"] = case(rules, modules={"p0": "default", "p1": "any"}, model_config=LSTM)
     cases["lstm, no exploration"] = case(rules, model_config=LSTM, explore=False)

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 from rllib.differential import spaces
+from rllib.differential.callbacks import READERS
 from rllib.differential.cases import COLLIDING, MIXED, STRINGS
 from rllib.differential.configs import LSTM, SMALL, Setup
 from rllib.differential.mappings import BY_EPISODE
@@ -24,7 +25,7 @@ def random_case(seed: int) -> Case:
     return Case(
         setup=setup,
         calls=tuple(_calls(rng, setup)),
-        expects_fast=not setup.connectors and setup.to_numpy and setup.callbacks in ("none", "sample"),
+        expects_fast=not setup.connectors and setup.to_numpy,
         worker_index=rng.choice((None, 1, 1, 2) if setup.num_env_runners else (None, 0)),
     )
 
@@ -103,7 +104,7 @@ def _setup(rng: random.Random, rules: Rules, modules: dict[str, str]) -> Setup:
         model_config=LSTM if not nested and rng.random() < 0.2 else SMALL,
         mapping=rng.choice(("group", "name", *BY_EPISODE)) if same else "group",
         connectors=(rng.choice(("mean_std", "flatten")),) if plain and rng.random() < 0.2 else (),
-        callbacks=rng.choice(("none",) * 8 + ("sample", "ends", "all", "functions")),
+        callbacks=rng.choice(("none",) * 8 + READERS),
         num_envs=1 if rules.failing_steps else rng.choice((1, 1, 2, 3, 5)),  # 03
         num_env_runners=rng.choice((0, 0, 2)),
         fragment=rng.randint(1, 9),

@@ -1,0 +1,155 @@
+"""A running episode as RLlib's callbacks are given it."""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
+
+from fastmarl.errors import FastmarlError
+from fastmarl.rllib.episodes.episode import MultiAgentEpisode
+from fastmarl.rllib.episodes.in_the_making import is_set
+
+
+class EpisodeInView:
+    """Makes the episode of a record as late as it can.
+
+    What most callbacks ask for is answered from the record. When something else is asked for, or when something is
+    assigned, the episode is made whole: in lists, as RLlib's loop has it. From then on it is to be recorded as RLlib's
+    loop does, since what a callback has written is to stay there.
+
+    Args:
+        outline: of fastmarl's class, with the slots that don't change; the others are empty.
+        numbers: answers from the record.
+        make: makes the whole episode as it is now.
+
+    Attributes:
+        episode: what callbacks are given.
+        is_whole: whether it was made whole.
+    """
+
+    def __init__(self, outline: Any, numbers: Any, make: Callable[[], Any]):
+        self._kind: type[MultiAgentEpisode] = type(outline)
+        outline.__class__ = _in_view(self._kind)
+        outline._origin = (self, 0)
+        self.episode = outline
+        self.numbers = numbers
+        self.is_whole = False
+        self._make = make
+        self._is_open = False
+
+    @classmethod
+    def of_whole(cls, episode: Any) -> "EpisodeInView":
+        """Of one that was made whole in an earlier chunk."""
+        view = object.__new__(cls)
+        view.episode, view.is_whole, view._is_open = episode, True, False
+        return view
+
+    def __enter__(self) -> Any:
+        """The episode can be read until the end of the `with` statement."""
+        self._is_open = True
+        return self.episode
+
+    def __exit__(self, *exception: object) -> None:
+        self._is_open = False
+
+    def late_attributes(self, _: int) -> dict[str, Any]:
+        """All slots, as they are now."""
+        if not self._is_open:
+            raise FastmarlError(
+                "a running episode can be read in a callback's call only; keep what you need in its custom_data, or "
+                "read the episodes that sample() returns"
+            )
+        made = self._make()
+        made.agent_episodes  # noqa: B018
+        self.become(made)
+        del self.episode._origin
+        return {}
+
+    def become(self, made: Any) -> Any:
+        """The callbacks' object, which from now on has the content of `made`, an episode of the same kind."""
+        episode = self.episode
+        self.is_whole = True
+        episode.__class__ = self._kind
+        for name in RLlibEpisode.__slots__:
+            if name != "_custom_data" and is_set(made, name):
+                setattr(episode, name, getattr(made, name))
+        episode._origin = getattr(made, "_origin", None)
+        return episode
+
+
+class _InView:
+    """What an episode in view answers without being made whole; it is RLlib's in all else.
+
+    Somebody may keep one of these methods, and call it when the episode is whole.
+    """
+
+    __slots__ = ()
+    _origin: Any
+
+    @property
+    def env_t(self) -> int:
+        """Env steps up to now."""
+        return self._origin[0].numbers.env_t
+
+    @property
+    def is_terminated(self) -> Any:
+        """As the env gave it."""
+        return self._origin[0].numbers.flags[0]
+
+    @property
+    def is_truncated(self) -> Any:
+        """As the env gave it."""
+        return self._origin[0].numbers.flags[1]
+
+    @property
+    def agent_ids(self) -> set[Hashable]:
+        """The agents that have been observed."""
+        return set(self._origin[0].numbers.agents)
+
+    def get_return(self, include_hanging_rewards: bool = False) -> Any:
+        """See RLlib's method."""
+        if isinstance(self, _InView) and not include_hanging_rewards:
+            known = self._origin[0].numbers.episode_return()
+            if known is not None:
+                return known
+        return _whole(self).get_return(include_hanging_rewards)
+
+    def get_duration_s(self) -> float:
+        """Seconds."""
+        return self._origin[0].numbers.duration_s() if isinstance(self, _InView) else _whole(self).get_duration_s()
+
+    def get_infos(self, indices: Any = None, agent_ids: Any = None, **options: Any) -> Any:
+        """See RLlib's method."""
+        is_newest = type(indices) is int and indices == -1 and agent_ids is None and not options
+        if isinstance(self, _InView) and is_newest:
+            infos = self._origin[0].numbers.last_infos()
+            if infos is not None:
+                return infos
+        return _whole(self).get_infos(indices, agent_ids, **options)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(self, "_origin") and name in RLlibEpisode.__slots__:
+            _whole(self)
+        object.__setattr__(self, name, value)
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        return _whole(self).__deepcopy__(memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _whole(self).__reduce_ex__(protocol)
+
+
+def _whole(episode: Any) -> Any:
+    """The episode made whole, if it was not: it is of RLlib's plain kind then, also where a method was taken before."""
+    episode.agent_episodes  # noqa: B018
+    return episode
+
+
+_kinds: dict[type, type] = {}
+
+
+def _in_view(kind: type) -> type:
+    """The kind whose episodes are in view."""
+    if kind not in _kinds:
+        _kinds[kind] = type(kind.__name__, (_InView, kind), {"__slots__": (), "__module__": kind.__module__})
+    return _kinds[kind]

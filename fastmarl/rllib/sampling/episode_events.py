@@ -1,0 +1,246 @@
+"""RLlib's callbacks of episodes: called when RLlib's loop calls them, with an episode that is made when it is read."""
+
+from collections.abc import Hashable
+from copy import deepcopy
+from time import perf_counter
+from typing import Any
+
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.utils import force_list
+
+from fastmarl.rllib.episodes.in_view import EpisodeInView
+from fastmarl.rllib.recording.builder import Builder
+from fastmarl.rllib.recording.records import RLlibRecord
+from fastmarl.rllib.sampling.core import Core
+from fastmarl.rllib.sampling.earlier_chunks import EarlierChunk
+
+CREATED, START, STEP, END = EVENTS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
+
+
+def listeners(runner: Any, event: str) -> list[Any]:
+    """What the config of a runner has called upon an event: methods of callback objects, and functions."""
+    methods = [
+        getattr(each, event)
+        for each in runner._callbacks
+        if getattr(type(each), event) is not getattr(RLlibCallback, event) or event in vars(each)
+    ]
+    return [*methods, *force_list(getattr(runner.config, f"callbacks_{event}"))]
+
+
+class RecordNumbers:
+    """What callbacks mostly ask of a running episode, without making it.
+
+    Args:
+        core: the parts to work with.
+        builder: reads rewards.
+        record: of the episode.
+    """
+
+    def __init__(self, core: Core, builder: Builder, record: RLlibRecord):
+        self._table, self._store, self._builder = core.table, core.store, builder
+        self._record = record
+
+    @property
+    def env_t(self) -> int:
+        """Env steps up to now."""
+        return self._table.envs[self._record.env_index].env_t
+
+    @property
+    def flags(self) -> tuple[Any, Any]:
+        """Whether it is terminated, and truncated."""
+        return self._record.is_terminated, self._record.is_truncated
+
+    @property
+    def agents(self) -> list[Hashable]:
+        """Those of RLlib's chunk, in its order."""
+        return self._record.order
+
+    def episode_return(self) -> Any:
+        """Sum of the sums of the agents' rewards in this chunk; None: only the whole episode knows."""
+        record = self._record
+        if record.ended_before:
+            return None
+        lookback_L = self._table.lookback_L
+        lanes = [record.lane_of[agent_id] for agent_id in record.order]
+        return sum(sum(self._builder.rewards(lane)[lookback_L[lane] :]) for lane in lanes)
+
+    def duration_s(self) -> float:
+        """Seconds since the chunk began."""
+        return perf_counter() - self._record.started_at if self.env_t > self._record.env_t_started else 0.0
+
+    def last_infos(self) -> dict[Hashable, Any] | None:
+        """Infos of the agents observed in the last env step; None: only the whole episode knows."""
+        record, table = self._record, self._table
+        if record.ended_before or record.unseen:
+            return None
+        env = table.envs[record.env_index]
+        at_last = {lane: info for env_t, lane, info in _newest(env.infos, env.env_t)}
+        found = {}
+        for agent_id in record.order:
+            lane = record.lane_of[agent_id]
+            ended = table.final_L[lane] >= 0
+            newest = self._store.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]]
+            if (table.end_env_t_L[lane] if ended else newest) == env.env_t:
+                info = at_last.get(lane)
+                if info is None:
+                    info = {}  # recorded, as somebody may write into it
+                    env.infos.append((env.env_t, lane, info))
+                found[agent_id] = info
+        return found
+
+
+def _newest(infos: list[tuple[int, int, Any]], env_t: int) -> list[tuple[int, int, Any]]:
+    """Those of the last env step."""
+    first = len(infos)
+    while first and infos[first - 1][0] == env_t:
+        first -= 1
+    return infos[first:]
+
+
+class EpisodeEvents:
+    """Calls the callbacks of episodes.
+
+    Args:
+        core: the parts to work with.
+        builder: makes the episodes that are asked for more than numbers.
+
+    Attributes:
+        listened: events that callbacks listen to.
+    """
+
+    def __init__(self, core: Core, builder: Builder):
+        self._core = core
+        self._builder = builder
+        self._views: list[EpisodeInView | None] = [None] * core.runner.num_envs
+        self.listened: frozenset[str] = frozenset()
+
+    def refresh(self) -> None:
+        """Before a call: see which callbacks there are now."""
+        self.listened = frozenset(event for event in EVENTS if listeners(self._core.runner, event))
+
+    def view_of(self, env_index: int) -> EpisodeInView | None:
+        """What callbacks were given of the env's running episode, if anything."""
+        return self._views[env_index]
+
+    def begin(self, env_index: int) -> None:
+        """A record was opened."""
+        self._views[env_index] = None
+        self.fire(CREATED, env_index)
+
+    def cut(self, horizon: int) -> dict[int, Any]:
+        """By env, the next chunk of each running episode that is whole."""
+        successors = {}
+        for env_index, view in enumerate(self._views):
+            if view is not None and view.is_whole:
+                record = self._core.record_of(env_index)
+                episode, mapping = view.episode, record.mapping
+                # The mapping function is asked elsewhere; what it answers at a cut is not used.
+                episode.agent_to_module_mapping_fn = lambda agent_id, _, known=mapping: known.get(agent_id, "")
+                successors[env_index] = episode.cut(horizon)
+                for each in (episode, successors[env_index]):
+                    each.agent_to_module_mapping_fn = record.policy_mapping_fn
+        return successors
+
+    def go_on(self, successors: dict[int, Any]) -> None:
+        """All running episodes go on in new chunks, these for some."""
+        views, self._views = self._views, [None] * len(self._views)
+        for record in self._core.running():
+            env_index = record.env_index
+            if views[env_index] is not None:
+                record.custom_data = deepcopy(record.custom_data)  # the chunk keeps its own
+            if env_index in successors:
+                episode = successors[env_index]
+                episode._agent_to_module_mapping, episode._custom_data = record.mapping, record.custom_data
+                self._views[env_index] = EpisodeInView.of_whole(episode)
+
+    def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
+        """Callbacks at the end of an episode are shown its earlier chunks."""
+        if END in self.listened:
+            self._core.runner._ongoing_episodes_for_metrics[record.id_].append(episode)
+
+    def complete_earlier_chunks(self, record: RLlibRecord) -> None:
+        """Let the runner have all chunks of a running episode that were returned, if only in numbers."""
+        chunks = self._core.runner._ongoing_episodes_for_metrics
+        if n_missing := len(record.earlier) - len(chunks.get(record.id_, ())):
+            chunks[record.id_][:0] = [EarlierChunk(numbers) for numbers in record.earlier[:n_missing]]
+
+    def fire(self, event: str, env_index: int) -> None:
+        """Call those who listen."""
+        if event not in self.listened:
+            return
+        runner, record = self._core.runner, self._core.record_of(env_index)
+        view = self._view(record)
+        if event == END:
+            self.complete_earlier_chunks(record)
+        with view as episode:
+            runner._make_on_episode_callback(event, env_index, {env_index: episode})
+        runner._ongoing_episodes_for_metrics.pop(record.id_ if event == END else None, None)
+        if view.is_whole:
+            self._write_back(view, record)
+
+    def whole_episode(self, record: RLlibRecord) -> Any:
+        """The running episode as RLlib's loop has it."""
+        view = self._view(record)
+        with view as episode:
+            episode.agent_episodes  # noqa: B018
+        return episode
+
+    def _view(self, record: RLlibRecord) -> EpisodeInView:
+        view = self._views[record.env_index]
+        if view is None:
+
+            def make() -> Any:
+                make = self._builder.empty_episode if record.awaits_reset else self._builder.running_episode
+                episode = make(record, record.policy_mapping_fn)
+                episode._agent_to_module_mapping = record.mapping
+                episode._last_step_time = perf_counter() if len(episode) else None
+                return episode
+
+            env_t = self._core.table.envs[record.env_index].env_t
+            outline = self._builder.outline(record, record.env_t_started, env_t)
+            numbers = RecordNumbers(self._core, self._builder, record)
+            view = self._views[record.env_index] = EpisodeInView(outline, numbers, make)
+        return view
+
+    # Whole episodes are recorded as RLlib's loop does.
+
+    def acted(self, actions: list[dict]) -> dict[int, dict[Hashable, tuple[Any, Any, Any]]]:
+        """Of each env whose episode is whole, what its agents have done: action, other outputs, reward so far."""
+        if any(view is not None and view.is_whole for view in self._views):
+            self._core.store.stamp_all()
+        return {
+            env_index: {
+                agent_id: self._builder.hanging_outputs(self._core.table.envs[env_index].lane_of[agent_id])
+                for agent_id in actions[env_index]
+            }
+            for env_index, view in enumerate(self._views)
+            if view is not None and view.is_whole
+        }
+
+    def add_reset(self, env_index: int, obs: dict, infos: dict | None) -> None:
+        """An env was reset."""
+        view = self._views[env_index]
+        if view is not None and view.is_whole:
+            view.episode.add_env_reset(observations=deepcopy(obs), infos=infos)
+
+    def add_step(self, env_index: int, acted: dict[Hashable, tuple[Any, Any, Any]], step: tuple) -> None:
+        """An env has stepped. RLlib's vector env copies the observations, too."""
+        view = self._views[env_index]
+        assert view is not None
+        obs, rewards, terminateds, truncateds, infos = step
+        view.episode.add_env_step(
+            deepcopy(obs),
+            {agent_id: action for agent_id, (action, _, _) in acted.items()},
+            rewards,
+            infos,
+            terminateds=terminateds,
+            truncateds=truncateds,
+            extra_model_outputs={agent_id: extras for agent_id, (_, extras, _) in acted.items() if extras},
+        )
+
+    def _write_back(self, view: EpisodeInView, record: RLlibRecord) -> None:
+        """Modules are to see what callbacks have made of the newest observations."""
+        table = self._core.table
+        for agent_id, lane in table.envs[record.env_index].lane_of.items():
+            observations = view.episode.agent_episodes[agent_id].observations
+            self._core.store.blocks[table.module_L[lane]].overwrite(table.row_L[lane], observations.data[-1])
