@@ -8,6 +8,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 from fastmarl.errors import FastmarlError
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode
 from fastmarl.rllib.episodes.in_the_making import is_set
+from fastmarl.rllib.episodes.lists import ListedColumn
 
 
 class EpisodeInView:
@@ -20,20 +21,22 @@ class EpisodeInView:
     Args:
         outline: of fastmarl's class, with the slots that don't change; the others are empty.
         numbers: answers from the record.
-        make: makes the whole episode as it is now.
+        make: given the record, and a list for `arrays`, makes the whole episode as it is now.
 
     Attributes:
         episode: what callbacks are given.
         is_whole: whether it was made whole.
+        arrays: then, the columns that have become lists.
     """
 
-    def __init__(self, outline: Any, numbers: Any, make: Callable[[], Any]):
+    def __init__(self, outline: Any, numbers: Any, make: Callable[[Any, list[ListedColumn]], Any]):
         self._kind: type[MultiAgentEpisode] = type(outline)
         outline.__class__ = _in_view(self._kind)
         outline._origin = (self, 0)
         self.episode = outline
         self.numbers = numbers
         self.is_whole = False
+        self.arrays: list[ListedColumn] = []
         self._make = make
         self._is_open = False
 
@@ -41,7 +44,7 @@ class EpisodeInView:
     def of_whole(cls, episode: Any) -> "EpisodeInView":
         """Of one that was made whole in an earlier chunk."""
         view = object.__new__(cls)
-        view.episode, view.is_whole, view._is_open = episode, True, False
+        view.episode, view.arrays, view.is_whole, view._is_open = episode, [], True, False
         return view
 
     def __enter__(self) -> Any:
@@ -59,11 +62,19 @@ class EpisodeInView:
                 "a running episode can be read in a callback's call only; keep what you need in its custom_data, or "
                 "read the episodes that sample() returns"
             )
-        made = self._make()
+        made = self._make(self.numbers.record, self.arrays)
         made.agent_episodes  # noqa: B018
         self.become(made)
         del self.episode._origin
         return {}
+
+    def to_numpy(self) -> Any:
+        """The episode, which is over, with arrays in the place of lists."""
+        for column in self.arrays:
+            column.put_back()
+        for agent_episode in self.episode.agent_episodes.values():
+            agent_episode.to_numpy()
+        return self.episode
 
     def become(self, made: Any) -> Any:
         """The callbacks' object, which from now on has the content of `made`, an episode of the same kind."""

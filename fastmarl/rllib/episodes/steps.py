@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
-from ray.rllib.utils.spaces.space_utils import unbatch
 
 from fastmarl.native._rllib_scatter import kept
 from fastmarl.rllib.episodes.extras import completed
@@ -27,22 +26,6 @@ def private_info(info: Any) -> Any:
     if type(info) is dict:
         return {key: value if type(value) in IMMUTABLE else kept(value) for key, value in info.items()}
     return kept(info)
-
-
-def turn_into_lists(episode: Episode) -> None:
-    """Have the agents' data in lists of single items again, as while an episode is recorded."""
-    for agent_episode in episode.agent_episodes.values():
-        if not len(agent_episode.rewards.data):
-            agent_episode.actions.data, agent_episode.actions.finalized = [], False
-            agent_episode.extra_model_outputs = {}
-        for buffer in (
-            agent_episode.observations,
-            agent_episode.actions,
-            agent_episode.rewards,
-            *agent_episode.extra_model_outputs.values(),
-        ):
-            if buffer.finalized:
-                buffer.data, buffer.finalized = unbatch(buffer.data), False
 
 
 class Step:

@@ -118,6 +118,12 @@ class RLlibBlock(Block):
         """Whether its outputs hold recurrent states."""
         return any(map(is_state, self.outputs))
 
+    def type_of_scalars(self, name: str) -> type:
+        """What stands for a number in an output's rows: a NumPy scalar, or an array of shape ()."""
+        if name == Columns.WEIGHTS_SEQ_NO:
+            return int
+        return np.ndarray if self._boxed and name != Columns.STATE_OUT else np.generic
+
     def acted_with(self, row: int) -> Outputs:
         """What the module answered to a row, leaf by leaf, and the number of its weights."""
         if row < len(self.former):

@@ -24,6 +24,7 @@ from fastmarl.native._rllib_scatter import as_object
 from fastmarl.record.block import Key
 from fastmarl.rllib.episodes.extras import blank, summed
 from fastmarl.rllib.episodes.in_view import EpisodeInView
+from fastmarl.rllib.episodes.lists import ListedColumn, items_of
 from fastmarl.rllib.episodes.sample_block import (
     AgentMeta,
     ChunkMeta,
@@ -31,7 +32,6 @@ from fastmarl.rllib.episodes.sample_block import (
     SampleBlock,
     nested_outputs,
 )
-from fastmarl.rllib.episodes.steps import turn_into_lists
 from fastmarl.rllib.recording.block import INT, OTHER, PYTHON_FLOAT, RLlibBlock, is_state
 from fastmarl.rllib.recording.column_memory import ColumnMemory
 from fastmarl.rllib.recording.records import ChunkNumbers, RLlibRecord
@@ -118,20 +118,54 @@ class Builder:
             agent_to_module_mapping_fn=mapping_fn,
         )
 
-    def running_episode(self, record: RLlibRecord, mapping_fn: Any) -> Any:
-        """The episode's chunk up to now, in lists, as RLlib's loop has it. Agents that have just acted seem to wait."""
+    def running_episode(self, record: RLlibRecord, mapping_fn: Any, arrays: "list[ListedColumn] | None" = None) -> Any:
+        """The episode's chunk up to now, in lists, as RLlib's loop has it. Agents that have just acted seem to wait.
+
+        Args:
+            record: of the episode.
+            mapping_fn: what the episode has for one.
+            arrays: takes the columns that can become arrays again without being put together.
+        """
         self.find_hanging()
         self._store.stamp_all()
         env = self._store.table.envs[record.env_index]
         (episode,) = self.build([Chunk(record, env.env_t, env.infos, is_running=True)])
         episode.agent_to_module_mapping_fn = mapping_fn
         episode._custom_data = record.custom_data
-        turn_into_lists(episode)
+        are_plain = [not (block.kind_R[: block.rows.n] > PYTHON_FLOAT).any() for block in self._store.blocks]
         for agent_id, lane in record.lane_of.items():
-            episode.agent_episodes[agent_id].rewards.data = self.rewards(lane)
+            is_plain = are_plain[self._store.table.module_L[lane]]
+            self._turn_into_lists(episode.agent_episodes[agent_id], lane, arrays, is_plain)
         if record.ended_agent_episodes:
             _put_back(deepcopy(record.ended_agent_episodes), episode, record)
         return episode
+
+    def _turn_into_lists(
+        self, agent_episode: Any, lane: int, arrays: "list[ListedColumn] | None", is_plain: bool
+    ) -> None:
+        """Have an agent's data in lists of single items, as they were recorded; `is_plain`: its rewards are floats."""
+        table = self._store.table
+        block = self._store.blocks[table.module_L[lane]]
+        observations, rewards = agent_episode.observations, agent_episode.rewards
+        if block.layout.whole:
+            rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
+            observations.data = list(block.obs[0][rows])
+            if (final := table.final_L[lane]) >= 0:
+                observations.data.append(block.final_obs[0][final])
+            observations.finalized = False
+        else:
+            _list_column(observations, block.layout.items(observations.data), arrays)
+        if len(rewards.data):
+            if is_plain:
+                _list_column(rewards, rewards.data.tolist(), arrays)
+            else:
+                _list_column(rewards, self.rewards(lane), None)
+            for name, buffer in (("actions", agent_episode.actions), *agent_episode.extra_model_outputs.items()):
+                _list_column(buffer, items_of(buffer.data, block.type_of_scalars(name)), arrays)
+        else:
+            for buffer in (agent_episode.actions, rewards):
+                buffer.data, buffer.finalized = [], False
+            agent_episode.extra_model_outputs = {}
 
     def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
         """What of the episode is known without looking at its steps; the rest is for EpisodeInTheMaking to fill in."""
@@ -322,6 +356,13 @@ class Builder:
         reward = block.others[row][0] if kind == OTHER else as_object(float(block.reward_R[row]), kind)
         # Where there are no other outputs, RLlib has an empty dict after a cut, and None before.
         return actions, extras or ({} if acted_before else None), reward
+
+
+def _list_column(buffer: Any, items: list[Any], arrays: list[ListedColumn] | None) -> None:
+    """Have these items in a buffer of RLlib's; remember its array."""
+    if arrays is not None and isinstance(buffer.data, np.ndarray):
+        arrays.append(ListedColumn(buffer, buffer.data, tuple(items)))
+    buffer.data, buffer.finalized = items, False
 
 
 def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, record: RLlibRecord) -> None:

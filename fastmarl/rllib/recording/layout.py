@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from fastmarl.rllib.episodes.lists import items_of
 from fastmarl.spaces import Leaf, map_struct
 
 
@@ -17,23 +18,27 @@ class ObservationLayout:
         is_array: whether they are single arrays.
     """
 
-    def __init__(self, leaves: tuple[Leaf, ...], example: Any):
+    def __init__(self, leaves: tuple[Leaf, ...], types: Any):
         self.leaves = leaves
         self.whole = leaves[0].dtype == object
         self.is_array = not self.whole and not leaves[0].path
-        self._example = example
+        self._types = types
 
     @classmethod
     def of(cls, observation: Any) -> "ObservationLayout":
         leaves: list[Leaf] = []
         if not _collect(observation, (), (), leaves) or not leaves:
             return WHOLE
-        return cls(tuple(leaves), map_struct(lambda leaf: None, observation))
+        return cls(tuple(leaves), map_struct(type, observation))
 
     def nest(self, arrays: list) -> Any:
         """The leaves' arrays as the observation nests them."""
         remaining = iter(arrays)
-        return map_struct(lambda leaf: next(remaining), self._example)
+        return map_struct(lambda leaf: next(remaining), self._types)
+
+    def items(self, observations: Any) -> list[Any]:
+        """Observations one by one, from a nest of arrays; numbers are of the types that the env returned first."""
+        return items_of(observations, self._types)
 
 
 def _collect(value: Any, path: tuple, sizes: tuple, leaves: list[Leaf]) -> bool:

@@ -9,6 +9,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils import force_list
 
 from fastmarl.rllib.episodes.in_view import EpisodeInView
+from fastmarl.rllib.episodes.lists import ListedColumn
 from fastmarl.rllib.recording.builder import Builder
 from fastmarl.rllib.recording.records import RLlibRecord
 from fastmarl.rllib.sampling.core import Core
@@ -38,26 +39,26 @@ class RecordNumbers:
 
     def __init__(self, core: Core, builder: Builder, record: RLlibRecord):
         self._table, self._store, self._builder = core.table, core.store, builder
-        self._record = record
+        self.record = record
 
     @property
     def env_t(self) -> int:
         """Env steps up to now."""
-        return self._table.envs[self._record.env_index].env_t
+        return self._table.envs[self.record.env_index].env_t
 
     @property
     def flags(self) -> tuple[Any, Any]:
         """Whether it is terminated, and truncated."""
-        return self._record.is_terminated, self._record.is_truncated
+        return self.record.is_terminated, self.record.is_truncated
 
     @property
     def agents(self) -> list[Hashable]:
         """Those of RLlib's chunk, in its order."""
-        return self._record.order
+        return self.record.order
 
     def episode_return(self) -> Any:
         """Sum of the sums of the agents' rewards in this chunk; None: only the whole episode knows."""
-        record = self._record
+        record = self.record
         if record.ended_before:
             return None
         lookback_L = self._table.lookback_L
@@ -66,11 +67,11 @@ class RecordNumbers:
 
     def duration_s(self) -> float:
         """Seconds since the chunk began."""
-        return perf_counter() - self._record.started_at if self.env_t > self._record.env_t_started else 0.0
+        return perf_counter() - self.record.started_at if self.env_t > self.record.env_t_started else 0.0
 
     def last_infos(self) -> dict[Hashable, Any] | None:
         """Infos of the agents observed in the last env step; None: only the whole episode knows."""
-        record, table = self._record, self._table
+        record, table = self.record, self._table
         if record.ended_before or record.unseen:
             return None
         env = table.envs[record.env_index]
@@ -106,6 +107,7 @@ class EpisodeEvents:
 
     Attributes:
         listened: events that callbacks listen to.
+        is_on: whether there are any, or episodes that former ones have seen whole.
     """
 
     def __init__(self, core: Core, builder: Builder):
@@ -113,10 +115,12 @@ class EpisodeEvents:
         self._builder = builder
         self._views: list[EpisodeInView | None] = [None] * core.runner.num_envs
         self.listened: frozenset[str] = frozenset()
+        self.is_on = False
 
     def refresh(self) -> None:
         """Before a call: see which callbacks there are now."""
         self.listened = frozenset(event for event in EVENTS if listeners(self._core.runner, event))
+        self.is_on = bool(self.listened) or any(view is not None and view.is_whole for view in self._views)
 
     def view_of(self, env_index: int) -> EpisodeInView | None:
         """What callbacks were given of the env's running episode, if anything."""
@@ -188,19 +192,21 @@ class EpisodeEvents:
     def _view(self, record: RLlibRecord) -> EpisodeInView:
         view = self._views[record.env_index]
         if view is None:
-
-            def make() -> Any:
-                make = self._builder.empty_episode if record.awaits_reset else self._builder.running_episode
-                episode = make(record, record.policy_mapping_fn)
-                episode._agent_to_module_mapping = record.mapping
-                episode._last_step_time = perf_counter() if len(episode) else None
-                return episode
-
             env_t = self._core.table.envs[record.env_index].env_t
             outline = self._builder.outline(record, record.env_t_started, env_t)
-            numbers = RecordNumbers(self._core, self._builder, record)
-            view = self._views[record.env_index] = EpisodeInView(outline, numbers, make)
+            view = EpisodeInView(outline, RecordNumbers(self._core, self._builder, record), self._whole)
+            self._views[record.env_index] = view
         return view
+
+    def _whole(self, record: RLlibRecord, arrays: list[ListedColumn]) -> Any:
+        """The episode as RLlib's loop has it now."""
+        if record.awaits_reset:
+            episode = self._builder.empty_episode(record, record.policy_mapping_fn)
+        else:
+            episode = self._builder.running_episode(record, record.policy_mapping_fn, arrays)
+        episode._agent_to_module_mapping = record.mapping
+        episode._last_step_time = perf_counter() if len(episode) else None
+        return episode
 
     # Whole episodes are recorded as RLlib's loop does.
 

@@ -174,12 +174,13 @@ class FastSampler:
         self._stepped_at = stepped
         self._resets.clear()
         self._as_steps.clear()
-        acted = self._events.acted(actions)
+        acted = self._events.acted(actions) if self._events.is_on else {}
         done, n_steps, n_observed = record_steps(
             self, self._recording, core.store.scatter, core.table.records, actions, results, over, resets, stepped
         )
-        for env_index, (obs, infos) in self._resets.items():
-            self._events.add_reset(env_index, obs, infos)
+        if self._events.is_on:
+            for env_index, (obs, infos) in self._resets.items():
+                self._events.add_reset(env_index, obs, infos)
         for env_index, of_env in acted.items():
             step = self._as_steps.get(env_index, results[env_index])
             if step and env_index not in self._resets:
@@ -272,7 +273,7 @@ class FastSampler:
             elif chunk.view.is_whole:
                 episode = chunk.view.episode
                 self._runner._prune_zero_len_sa_episodes(episode)
-                episode.to_numpy()
+                chunk.view.to_numpy()
                 chunk.numbers = ChunkNumbers.of(episode)
             else:
                 episode = chunk.view.become(next(built))

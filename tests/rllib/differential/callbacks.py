@@ -102,8 +102,10 @@ def _everything(episode: Any) -> tuple:
             (repr(agent), each.module_id, len(each), each.is_done, tape.freeze(each.get_observations(-1)))
             for agent, each in episode.agent_episodes.items()
         ),
-        tape.freeze({agent: list(each.extra_model_outputs) for agent, each in episode.agent_episodes.items()}),
-        tape.freeze(episode.get_return(include_hanging_rewards=True)),
+        # Sorted: where modules with different outputs act together, all have RLlib's order of the first (Comparison).
+        tape.freeze({agent: sorted(each.extra_model_outputs) for agent, each in episode.agent_episodes.items()}),
+        # Rounded: in which order hanging rewards are added changes the last bits (Comparison).
+        round(float(np.sum(episode.get_return(include_hanging_rewards=True))), 3),
         tuple(map(repr, episode.get_agents_to_act())),
         (episode.is_reset, len(episode.agent_episodes), tuple(map(repr, episode.get_agents_that_stepped()))),
     )
