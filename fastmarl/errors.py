@@ -48,6 +48,10 @@ class NotBuiltError(FastmarlError, ImportError):
         )
 
 
+class RunningEpisodeError(FastmarlError, RuntimeError):
+    """A callback of an RLlib runner did with its running episode what can't be done."""
+
+
 class MultiAgentEnvError(FastmarlError, RuntimeError):
     """An environment broke the multi-agent protocol.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 
-from fastmarl.errors import FastmarlError
+from fastmarl.errors import RunningEpisodeError
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode
 from fastmarl.rllib.episodes.in_the_making import is_set
 from fastmarl.rllib.episodes.lists import ListedColumn
@@ -41,10 +41,10 @@ class EpisodeInView:
         self._is_open = False
 
     @classmethod
-    def of_whole(cls, episode: Any) -> "EpisodeInView":
+    def of_whole(cls, episode: Any, numbers: Any) -> "EpisodeInView":
         """Of one that was made whole in an earlier chunk."""
         view = object.__new__(cls)
-        view.episode, view.arrays, view.is_whole, view._is_open = episode, [], True, False
+        view.episode, view.numbers, view.arrays, view.is_whole, view._is_open = episode, numbers, [], True, False
         return view
 
     def __enter__(self) -> Any:
@@ -58,7 +58,7 @@ class EpisodeInView:
     def late_attributes(self, _: int) -> dict[str, Any]:
         """All slots, as they are now."""
         if not self._is_open:
-            raise FastmarlError(
+            raise RunningEpisodeError(
                 "a running episode can be read in a callback's call only; keep what you need in its custom_data, or "
                 "read the episodes that sample() returns"
             )

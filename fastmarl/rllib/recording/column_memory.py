@@ -7,6 +7,8 @@ import numpy as np
 from fastmarl.native import _rllib_episodes as compiled
 from fastmarl.record.memory import LeasedArray, MemoryRing
 
+SMALL = 1 << 16  # bytes; so much is had anew at once
+
 
 class ColumnMemory:
     """Gathers into arrays whose memory is used again when no view of them is left."""
@@ -42,6 +44,8 @@ class ColumnMemory:
     def _arrays(self, wanted: list[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
         """Uninitialized, of these shapes and dtypes; those of objects get memory of their own."""
         n_bytes = [0 if dtype.hasobject else math.prod(shape) * dtype.itemsize for shape, dtype in wanted]
+        if sum(n_bytes) < SMALL:
+            return [np.empty(shape, dtype) for shape, dtype in wanted]
         memory, lease = self._ring.lend(sum(n_bytes))
         arrays = []
         for i, (shape, dtype) in enumerate(wanted):

@@ -8,6 +8,7 @@ from typing import Any
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils import force_list
 
+from fastmarl.errors import RunningEpisodeError
 from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.episodes.lists import ListedColumn
 from fastmarl.rllib.recording.builder import Builder
@@ -155,7 +156,8 @@ class EpisodeEvents:
             if env_index in successors:
                 episode = successors[env_index]
                 episode._agent_to_module_mapping, episode._custom_data = record.mapping, record.custom_data
-                self._views[env_index] = EpisodeInView.of_whole(episode)
+                numbers = RecordNumbers(self._core, self._builder, record)
+                self._views[env_index] = EpisodeInView.of_whole(episode, numbers)
 
     def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
         """Callbacks at the end of an episode are shown its earlier chunks."""
@@ -180,6 +182,11 @@ class EpisodeEvents:
             runner._make_on_episode_callback(event, env_index, {env_index: episode})
         runner._ongoing_episodes_for_metrics.pop(record.id_ if event == END else None, None)
         if view.is_whole:
+            if event != END and view.episode.is_done and not any(view.numbers.flags):
+                raise RunningEpisodeError(
+                    f"{event} ended the episode of env {env_index} (is_terminated or is_truncated), which its env goes "
+                    "on with; let the env end it"
+                )
             self._write_back(view, record)
 
     def whole_episode(self, record: RLlibRecord) -> Any:

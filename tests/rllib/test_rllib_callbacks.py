@@ -1,0 +1,153 @@
+"""Callbacks of episodes on the fast path: what they may do, and what is refused. For equality, see test_equality.py."""
+
+import copy
+import pickle
+
+import pytest
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
+
+from fastmarl.errors import RunnerBusyError, RunningEpisodeError
+from fastmarl.rllib import MultiAgentEnvRunner
+
+# Every runner registers its envs under this one name.
+pytestmark = pytest.mark.filterwarnings("ignore:.*Overriding environment rllib-multi-agent-env")
+
+
+def make_runner(*, runner_class=MultiAgentEnvRunner, num_envs=2, **callbacks):
+    config = (
+        PPOConfig()
+        .environment(MultiAgentCartPole, env_config={"num_agents": 2})
+        .multi_agent(policies=["p0"], policy_mapping_fn=lambda agent_id, episode, **kwargs: "p0")
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=num_envs)
+        .callbacks(**callbacks)
+        .debugging(seed=1)
+    )
+    return runner_class(config=config)
+
+
+def test_an_episode_that_is_not_read_is_not_made():
+    seen = []
+
+    def note(*, episode, **kwargs):
+        episode.custom_data["n"] = episode.custom_data.get("n", 0) + 1
+        seen.append((len(episode), episode.get_return(), episode.get_infos(-1), type(episode)))
+
+    runner = make_runner(on_episode_step=note)
+    runner.sample(num_timesteps=2)
+    builder = runner._fast._builder
+    made = []
+    builder.running_episode = lambda *arguments: made.append(arguments)
+    episodes = runner.sample(num_timesteps=40)
+    assert len(seen) >= 42 and not made
+    assert all(issubclass(kind, MultiAgentEpisode) for *_, kind in seen)
+    assert all(type(episode) is MultiAgentEnvRunner.episode_class for episode in episodes)
+    assert sum(episode.custom_data["n"] for episode in episodes if episode.env_t_started == 0) > 0
+
+
+@pytest.mark.parametrize("event", ["on_episode_start", "on_episode_step", "on_episode_end"])
+def test_sample_returns_the_very_episodes_that_callbacks_were_given(event):
+    given = []
+    runner = make_runner(**{event: lambda *, episode, **kwargs: given.append(episode)})
+    returned = runner.sample(num_timesteps=100)
+    assert {*map(id, given)} <= {*map(id, returned)}
+    assert all(len(agent.get_rewards()) == len(agent) for episode in given for agent in episode.agent_episodes.values())
+
+
+def test_the_end_is_shown_earlier_chunks():
+    chunks = []
+    runner = make_runner(on_episode_end=lambda *, prev_episode_chunks, **kwargs: chunks.extend(prev_episode_chunks))
+    returned = [episode for _ in range(30) for episode in runner.sample(num_timesteps=8)]
+    assert chunks
+    assert {*map(id, chunks)} <= {*map(id, returned)}
+    assert set(runner._ongoing_episodes_for_metrics) <= {episode.id_ for episode in returned[-2:]}
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda episode: pickle.loads(pickle.dumps(episode))])
+def test_a_running_episode_can_be_copied(copied):
+    copies = []
+
+    def keep(*, episode, **kwargs):
+        if len(episode) == 5:
+            episode.agent_to_module_mapping_fn = None  # a lambda does not pickle
+            copies.append(copied(episode))
+
+    make_runner(on_episode_step=keep, num_envs=1).sample(num_timesteps=6)
+    (episode,) = copies
+    assert len(episode) == 5 and all(len(agent) == 5 for agent in episode.agent_episodes.values())
+
+
+def test_a_method_that_was_kept_answers_when_the_episode_is_whole():
+    answers = []
+
+    def ask(*, episode, **kwargs):
+        get_return, get_infos = episode.get_return, episode.get_infos
+        before = get_return(), get_infos(-1)
+        episode.get_rewards()
+        answers.append(before == (get_return(), get_infos(-1)))
+
+    make_runner(on_episode_step=ask).sample(num_timesteps=20)
+    assert len(answers) >= 20 and all(answers)
+
+
+def test_reading_a_running_episode_outside_of_a_callback_is_an_error():
+    kept = []
+    runner = make_runner(on_episode_start=lambda *, episode, **kwargs: kept.append(episode))
+    runner.config.callbacks_on_episode_step = lambda **kwargs: kept[1].get_rewards()  # another env's
+    with pytest.raises(RunningEpisodeError, match="in a callback's call only"):
+        runner.sample(num_timesteps=4)
+
+
+def test_a_callback_cannot_end_an_episode():
+    def end(*, episode, **kwargs):
+        episode.is_truncated = True
+
+    with pytest.raises(RunningEpisodeError, match=r"env 0.*let the env end it"):
+        make_runner(on_episode_step=end).sample(num_timesteps=4)
+
+
+def test_an_error_in_a_callback_loses_no_finished_episode():
+    calls = []
+
+    def fail(*, episode, **kwargs):
+        calls.append(episode.id_)
+        if len(calls) == 3:
+            raise ValueError("mine")
+
+    runner = make_runner(on_episode_end=fail)
+    with pytest.raises(ValueError, match="mine"):
+        runner.sample(num_timesteps=1000)
+    assert [episode.id_ for episode in runner.sample(num_timesteps=1)][:2] == calls[:2]
+
+
+def test_a_callback_cannot_sample():
+    runner = make_runner(on_episode_step=lambda *, env_runner, **kwargs: env_runner.sample(num_timesteps=1))
+    with pytest.raises(RunnerBusyError):
+        runner.sample(num_timesteps=4)
+
+
+class ReadsTheLoop(RLlibCallback):
+    def on_episode_step(self, *, env_runner, env_index, **kwargs):
+        assert len(env_runner._ongoing_episodes[env_index])
+
+
+def test_who_reads_what_only_rllibs_loop_has_gets_rllibs_loop():
+    runner = make_runner(callbacks_class=ReadsTheLoop)
+    runner.sample(num_timesteps=4)
+    assert runner.slow_path_reasons == [
+        "the callback ReadsTheLoop.on_episode_step() reads the runner's _ongoing_episodes"
+    ]
+
+
+def test_arguments_are_rllibs():
+    def names_in(runner_class):
+        seen = []
+        events = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
+        notes = {event: lambda event=event, **kwargs: seen.append((event, [*kwargs])) for event in events}
+        make_runner(runner_class=runner_class, **notes).sample(num_timesteps=60)
+        return seen
+
+    assert names_in(MultiAgentEnvRunner) == names_in(RLlibEnvRunner)
