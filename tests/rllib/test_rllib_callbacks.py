@@ -38,9 +38,8 @@ def test_an_episode_that_is_not_read_is_not_made():
 
     runner = make_runner(on_episode_step=note)
     runner.sample(num_timesteps=2)
-    builder = runner._fast._builder
     made = []
-    builder.running_episode = lambda *arguments: made.append(arguments)
+    runner._fast._events._episodes.whole = lambda *arguments: made.append(arguments)
     episodes = runner.sample(num_timesteps=40)
     assert len(seen) >= 42 and not made
     assert all(issubclass(kind, MultiAgentEpisode) for *_, kind in seen)

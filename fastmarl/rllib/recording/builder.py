@@ -24,7 +24,6 @@ from fastmarl.native._rllib_scatter import as_object
 from fastmarl.record.block import Key
 from fastmarl.rllib.episodes.extras import blank, summed
 from fastmarl.rllib.episodes.in_view import EpisodeInView
-from fastmarl.rllib.episodes.lists import ListedColumn, items_of
 from fastmarl.rllib.episodes.sample_block import (
     AgentMeta,
     ChunkMeta,
@@ -32,12 +31,12 @@ from fastmarl.rllib.episodes.sample_block import (
     SampleBlock,
     nested_outputs,
 )
-from fastmarl.rllib.recording.block import INT, OTHER, PYTHON_FLOAT, RLlibBlock, is_state
+from fastmarl.rllib.recording.block import OTHER, RLlibBlock, is_state
 from fastmarl.rllib.recording.column_memory import ColumnMemory
 from fastmarl.rllib.recording.records import ChunkNumbers, RLlibRecord
+from fastmarl.rllib.recording.rewards import reward_array
 from fastmarl.rllib.recording.store import RLlibStore
 
-FLOAT32 = 2
 FLOAT64_KINDS = np.zeros(256, bool)  # kinds of rewards of which NumPy makes float64
 FLOAT64_KINDS[[0, 1, 4]] = True
 
@@ -108,75 +107,6 @@ class Builder:
         metas = [self._chunk_meta(chunk, extents) for chunk in chunks]
         return SampleBlock(modules, metas, self._spaces, self._episode_class, self._structs).episodes()
 
-    def empty_episode(self, record: RLlibRecord, mapping_fn: Any) -> Any:
-        """The episode before its first observations."""
-        observation_space, action_space = self._spaces[record.env_index]
-        return self._episode_class(
-            record.id_,
-            observation_space=observation_space,
-            action_space=action_space,
-            agent_to_module_mapping_fn=mapping_fn,
-        )
-
-    def running_episode(self, record: RLlibRecord, mapping_fn: Any, arrays: "list[ListedColumn] | None" = None) -> Any:
-        """The episode's chunk up to now, in lists, as RLlib's loop has it. Agents that have just acted seem to wait.
-
-        Args:
-            record: of the episode.
-            mapping_fn: what the episode has for one.
-            arrays: takes the columns that can become arrays again without being put together.
-        """
-        self.find_hanging()
-        self._store.stamp_all()
-        env = self._store.table.envs[record.env_index]
-        (episode,) = self.build([Chunk(record, env.env_t, env.infos, is_running=True)])
-        episode.agent_to_module_mapping_fn = mapping_fn
-        episode._custom_data = record.custom_data
-        are_plain = [not (block.kind_R[: block.rows.n] > PYTHON_FLOAT).any() for block in self._store.blocks]
-        for agent_id, lane in record.lane_of.items():
-            is_plain = are_plain[self._store.table.module_L[lane]]
-            self._turn_into_lists(episode.agent_episodes[agent_id], lane, arrays, is_plain)
-        if record.ended_agent_episodes:
-            _put_back(deepcopy(record.ended_agent_episodes), episode, record)
-        return episode
-
-    def _turn_into_lists(
-        self, agent_episode: Any, lane: int, arrays: "list[ListedColumn] | None", is_plain: bool
-    ) -> None:
-        """Have an agent's data in lists of single items, as they were recorded; `is_plain`: its rewards are floats."""
-        table = self._store.table
-        block = self._store.blocks[table.module_L[lane]]
-        observations, rewards = agent_episode.observations, agent_episode.rewards
-        if block.layout.whole:
-            rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
-            observations.data = list(block.obs[0][rows])
-            if (final := table.final_L[lane]) >= 0:
-                observations.data.append(block.final_obs[0][final])
-            observations.finalized = False
-        else:
-            _list_column(observations, block.layout.items(observations.data), arrays)
-        if len(rewards.data):
-            if is_plain:
-                _list_column(rewards, rewards.data.tolist(), arrays)
-            else:
-                _list_column(rewards, self.rewards(lane), None)
-            for name, buffer in (("actions", agent_episode.actions), *agent_episode.extra_model_outputs.items()):
-                _list_column(buffer, items_of(buffer.data, block.type_of_scalars(name)), arrays)
-        else:
-            for buffer in (agent_episode.actions, rewards):
-                buffer.data, buffer.finalized = [], False
-            agent_episode.extra_model_outputs = {}
-
-    def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
-        """What of the episode is known without looking at its steps; the rest is for EpisodeInTheMaking to fill in."""
-        episode: Any = object.__new__(self._episode_class)
-        episode.id_, episode.env_t_started, episode.env_t = record.id_, env_t_started, env_t
-        episode.observation_space, episode.action_space = self._spaces[record.env_index]
-        episode.agent_to_module_mapping_fn = record.policy_mapping_fn
-        episode._agent_to_module_mapping = record.mapping
-        episode._custom_data = record.custom_data
-        return episode
-
     # Columns.
 
     def _gather(self, block: RLlibBlock, lanes: np.ndarray, extents: dict[int, LaneExtent]) -> ModuleColumns:
@@ -238,7 +168,7 @@ class Builder:
             odd["observations"] = batch_of(list(columns.obs[0][obs_begin : obs_begin + end - begin + 1]))
         if not FLOAT64_KINDS[kinds].all():
             end_env_t = int(self._store.table.end_env_t_L[lane])
-            odd["rewards"] = _odd_rewards(block, rows, columns.rewards[begin:end], kinds, end_env_t)
+            odd["rewards"] = reward_array(block, rows, columns.rewards[begin:end], kinds, end_env_t)
         if end > begin and rows[0] < len(block.former):
             outputs = [block.acted_with(row) for row in rows[: end - begin].tolist()]
             odd["actions"], odd["extras"] = _mixed_outputs(outputs)
@@ -333,17 +263,6 @@ class Builder:
         live = table.live_lanes(range(len(table.envs)))
         self.hanging = set(live[table.row_L[live] < acting_from[table.module_L[live]]].tolist())
 
-    def rewards(self, lane: int) -> list[Any]:
-        """Those of a lane's completed steps in this chunk and its lookback, as RLlib's loop has them."""
-        table = self._store.table
-        block, end_env_t = self._store.blocks[table.module_L[lane]], int(table.end_env_t_L[lane])
-        rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
-        acted = rows if table.final_L[lane] >= 0 else rows[:-1]
-        rewards, kinds = block.reward_R[acted], block.kind_R[acted]
-        if (kinds <= PYTHON_FLOAT).all():
-            return rewards.tolist()
-        return _reward_objects(block, rows, rewards, kinds, end_env_t)
-
     def hanging_outputs(self, lane: int) -> tuple[Any, dict[str, Any] | None, Any]:
         """A waiting agent's action, what its module said beside it, and what it has been paid so far."""
         module, row = int(self._store.table.module_L[lane]), int(self._store.table.row_L[lane])
@@ -356,55 +275,6 @@ class Builder:
         reward = block.others[row][0] if kind == OTHER else as_object(float(block.reward_R[row]), kind)
         # Where there are no other outputs, RLlib has an empty dict after a cut, and None before.
         return actions, extras or ({} if acted_before else None), reward
-
-
-def _list_column(buffer: Any, items: list[Any], arrays: list[ListedColumn] | None) -> None:
-    """Have these items in a buffer of RLlib's; remember its array."""
-    if arrays is not None and isinstance(buffer.data, np.ndarray):
-        arrays.append(ListedColumn(buffer, buffer.data, tuple(items)))
-    buffer.data, buffer.finalized = items, False
-
-
-def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, record: RLlibRecord) -> None:
-    """Let agents be in their episode that ended before the chunk, as RLlib still has them."""
-    agent_episodes = episode.agent_episodes | {agent_id: each for agent_id, (each, _) in ended.items()}
-    episode.agent_episodes = {agent_id: agent_episodes[agent_id] for agent_id in record.order}
-    for agent_id, (_, times) in ended.items():
-        times.data += [episode.SKIP_ENV_TS_TAG] * len(episode)
-        episode.env_t_to_agent_t[agent_id] = times
-    maps = episode.env_t_to_agent_t
-    for agent_id in [*record.map_order_of_all, *(a for a in list(maps) if a not in record.map_order_of_all)]:
-        maps[agent_id] = maps.pop(agent_id)
-
-
-def _odd_rewards(
-    block: RLlibBlock, rows: np.ndarray, rewards: np.ndarray, kinds: np.ndarray, end_env_t: int
-) -> np.ndarray:
-    """Rewards as NumPy makes an array of the env's own objects."""
-    if (kinds == FLOAT32).all():
-        return rewards.astype(np.float32)
-    return batch_of(_reward_objects(block, rows, rewards, kinds, end_env_t))
-
-
-def _reward_objects(
-    block: RLlibBlock, rows: np.ndarray, rewards: np.ndarray, kinds: np.ndarray, end_env_t: int
-) -> list[Any]:
-    """Rewards as RLlib adds them up, of the types that the env gave them."""
-    env_ts = block.env_t_R[rows].tolist()
-    following = [*env_ts[1:], end_env_t]
-    objects: list[Any] = []
-    for row, reward, kind, since, until in zip(
-        rows.tolist(), rewards.tolist(), kinds.tolist(), env_ts, following, strict=False
-    ):
-        terms = until - since  # env steps in which it may have been paid; zeros are Python floats
-        if kind == OTHER:
-            value, n = block.others[row]
-            objects.append(value if n == terms else value + 0.0)
-        elif kind >= INT and kind - INT + 1 < terms:
-            objects.append(reward)
-        else:
-            objects.append(as_object(reward, kind))
-    return objects
 
 
 def _mixed_outputs(steps: list[dict[Key, Any]]) -> tuple[Any, dict[str, Any]]:

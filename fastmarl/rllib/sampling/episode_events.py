@@ -13,6 +13,8 @@ from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.episodes.lists import ListedColumn
 from fastmarl.rllib.recording.builder import Builder
 from fastmarl.rllib.recording.records import RLlibRecord
+from fastmarl.rllib.recording.rewards import rewards_of
+from fastmarl.rllib.recording.running_episodes import RunningEpisodes
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.earlier_chunks import EarlierChunk
 
@@ -34,12 +36,11 @@ class RecordNumbers:
 
     Args:
         core: the parts to work with.
-        builder: reads rewards.
         record: of the episode.
     """
 
-    def __init__(self, core: Core, builder: Builder, record: RLlibRecord):
-        self._table, self._store, self._builder = core.table, core.store, builder
+    def __init__(self, core: Core, record: RLlibRecord):
+        self._table, self._store = core.table, core.store
         self.record = record
 
     @property
@@ -64,7 +65,7 @@ class RecordNumbers:
             return None
         lookback_L = self._table.lookback_L
         lanes = [record.lane_of[agent_id] for agent_id in record.order]
-        return sum(sum(self._builder.rewards(lane)[lookback_L[lane] :]) for lane in lanes)
+        return sum(sum(rewards_of(self._store, lane)[lookback_L[lane] :]) for lane in lanes)
 
     def duration_s(self) -> float:
         """Seconds since the chunk began."""
@@ -104,16 +105,18 @@ class EpisodeEvents:
 
     Args:
         core: the parts to work with.
-        builder: makes the episodes that are asked for more than numbers.
+        builder: knows what agents have just done.
+        episodes: makes those that are asked for more than numbers.
 
     Attributes:
         listened: events that callbacks listen to.
         is_on: whether there are any, or episodes that former ones have seen whole.
     """
 
-    def __init__(self, core: Core, builder: Builder):
+    def __init__(self, core: Core, builder: Builder, episodes: RunningEpisodes):
         self._core = core
         self._builder = builder
+        self._episodes = episodes
         self._views: list[EpisodeInView | None] = [None] * core.runner.num_envs
         self.listened: frozenset[str] = frozenset()
         self.is_on = False
@@ -156,7 +159,7 @@ class EpisodeEvents:
             if env_index in successors:
                 episode = successors[env_index]
                 episode._agent_to_module_mapping, episode._custom_data = record.mapping, record.custom_data
-                numbers = RecordNumbers(self._core, self._builder, record)
+                numbers = RecordNumbers(self._core, record)
                 self._views[env_index] = EpisodeInView.of_whole(episode, numbers)
 
     def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
@@ -200,17 +203,17 @@ class EpisodeEvents:
         view = self._views[record.env_index]
         if view is None:
             env_t = self._core.table.envs[record.env_index].env_t
-            outline = self._builder.outline(record, record.env_t_started, env_t)
-            view = EpisodeInView(outline, RecordNumbers(self._core, self._builder, record), self._whole)
+            outline = self._episodes.outline(record, record.env_t_started, env_t)
+            view = EpisodeInView(outline, RecordNumbers(self._core, record), self._whole)
             self._views[record.env_index] = view
         return view
 
     def _whole(self, record: RLlibRecord, arrays: list[ListedColumn]) -> Any:
         """The episode as RLlib's loop has it now."""
         if record.awaits_reset:
-            episode = self._builder.empty_episode(record, record.policy_mapping_fn)
+            episode = self._episodes.empty(record, record.policy_mapping_fn)
         else:
-            episode = self._builder.running_episode(record, record.policy_mapping_fn, arrays)
+            episode = self._episodes.whole(record, record.policy_mapping_fn, arrays)
         episode._agent_to_module_mapping = record.mapping
         episode._last_step_time = perf_counter() if len(episode) else None
         return episode

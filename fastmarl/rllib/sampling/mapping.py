@@ -4,8 +4,8 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from fastmarl.rllib.episodes.in_the_making import EpisodeInTheMaking, MappingFn
-from fastmarl.rllib.recording.builder import Builder
 from fastmarl.rllib.recording.records import RLlibRecord
+from fastmarl.rllib.recording.running_episodes import RunningEpisodes
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.mapping_code import EpisodeTimes, reads_times_only
 from fastmarl.rllib.sampling.window import Window
@@ -19,19 +19,19 @@ class PolicyMapping:
 
     Args:
         core: the parts to work with.
-        builder: makes the episodes that functions are given which may read anything of them.
+        episodes: makes those that functions are given which may read anything of them.
     """
 
-    def __init__(self, core: Core, builder: Builder):
+    def __init__(self, core: Core, episodes: RunningEpisodes):
         self._core = core
-        self._builder = builder
+        self._episodes = episodes
         self._known: tuple[MappingFn, bool] | None = None
 
     def at_reset(self, record: RLlibRecord, obs: dict, infos: dict) -> None:
         """The agents of an env's first observations."""
 
         def replay(function: MappingFn) -> None:
-            episode = self._builder.empty_episode(record, function)
+            episode = self._episodes.empty(record, function)
             episode.add_env_reset(observations=obs, infos=infos)
 
         self._map(record, obs, 0, replay)
@@ -45,7 +45,7 @@ class PolicyMapping:
 
         def replay(function: MappingFn) -> None:
             obs, acting, rewards, infos, terminateds, truncateds = step
-            episode = self._builder.running_episode(record, function)
+            episode = self._episodes.whole(record, function)
             acted = {agent_id: _acted(episode, agent_id) for agent_id in acting}
             actions = {agent_id: action for agent_id, (action, _) in acted.items()}
             outputs = {agent_id: extras for agent_id, (_, extras) in acted.items() if extras}
@@ -63,7 +63,7 @@ class PolicyMapping:
         env_t = self._core.table.envs[record.env_index].env_t
 
         def cut(function: MappingFn) -> Any:
-            return self._builder.running_episode(record, function).cut(horizon)
+            return self._episodes.whole(record, function).cut(horizon)
 
         self._ask(record, window.order, env_t, env_t, cut, {})
         ended = {}
@@ -98,7 +98,7 @@ class PolicyMapping:
             for agent_id in agent_ids:
                 answers[agent_id] = function(agent_id, times)
             return
-        making = EpisodeInTheMaking(self._builder.outline(record, env_t_started, env_t), record.mapping, replay)
+        making = EpisodeInTheMaking(self._episodes.outline(record, env_t_started, env_t), record.mapping, replay)
         try:
             for agent_id in agent_ids:
                 if agent_id not in answers:

@@ -14,6 +14,7 @@ from fastmarl.native._rllib_steps import record_steps, step_envs
 from fastmarl.rllib.recording.builder import Builder, Chunk
 from fastmarl.rllib.recording.counts import CallCounts
 from fastmarl.rllib.recording.records import ChunkNumbers, RLlibRecord
+from fastmarl.rllib.recording.running_episodes import RunningEpisodes
 from fastmarl.rllib.sampling.acting import Acting
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import END, START, STEP, EpisodeEvents
@@ -41,9 +42,10 @@ class FastSampler:
         self._acting = Acting(self.core)
         spaces = _spaces_of(runner.env.envs)
         self._builder = Builder(self.core.store, spaces, runner.episode_class, runner.fixes)
-        self._mapping = PolicyMapping(self.core, self._builder)
+        episodes = RunningEpisodes(self.core.store, self._builder, spaces, runner.episode_class)
+        self._mapping = PolicyMapping(self.core, episodes)
         self._recording = Recording(self.core, self._mapping)
-        self._events = EpisodeEvents(self.core, self._builder)
+        self._events = EpisodeEvents(self.core, self._builder, episodes)
         self._resets: dict[int, tuple] = {}  # envs that gave an episode's first observations in this tick -> these
         self._as_steps: dict[int, tuple] = {}  # and whose reset is recorded as a step -> that
         self._stepped_at = 0.0  # when the envs had stepped last
