@@ -82,6 +82,19 @@ test-versions: build build/versions/oldest/.made build/versions/newest/.made ## 
 			--numprocesses $(TEST_WORKERS) --dist loadgroup $(PYTEST_ARGS) || status=1; \
 	done; exit $$status
 
+# Other versions of Ray lie in folders of their own, before those that are installed. Where the fast path was tested, all
+# of the drop-in's equality is; elsewhere it has to be RLlib's own class.
+FAST_RAYS := 2.58.0 2.58.1 2.59.0
+OTHER_RAYS := 2.50.1 2.51.2 2.52.1 2.53.0 2.54.1 2.55.1 2.56.1 2.57.1
+
+test-rays: $(VENV)/.test build $(patsubst %,build/rays/%/.made,$(FAST_RAYS) $(OTHER_RAYS)) ## the drop-in with other versions of Ray
+	status=0; for ray in $(FAST_RAYS) $(OTHER_RAYS); do \
+		case " $(FAST_RAYS) " in *" $$ray "*) tests="test_equality test_equality_fuzz test_ray_versions";; *) tests=test_ray_versions;; esac; \
+		echo "== Ray $$ray: $$tests"; \
+		PYTHONPATH=build/rays/$$ray:. OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet -W default --numprocesses $(TEST_WORKERS) \
+			--dist loadgroup $$(printf "tests/rllib/%s.py " $$tests) $(PYTEST_ARGS) || status=1; \
+	done; exit $$status
+
 # PufferLib leaves a link in the folder that it is imported in.
 test-peers: build build/test-peers/pufferlib/.made ## adapters with EnvPool and the compiled envs of PufferLib, which are built for it
 	cd build/test-peers && PYTHONPATH=$(CURDIR):pufferlib OMP_NUM_THREADS=1 bin/python -m pytest -W default \
@@ -151,7 +164,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -197,6 +210,12 @@ build/versions/%/.made: tests/versions/%.txt tests/versions/common.txt constrain
 	$(@D)/bin/python $(PIP_INSTALL) --constraint $(@D)/constraints.txt -r $<
 	$(@D)/bin/python $(PIP_INSTALL) --constraint $(@D)/constraints.txt \
 		--no-deps multigrid vmas gym gym-notices
+	touch $@
+
+build/rays/%/.made: $(VENV)/.made
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $(@D) ray==$*
+	gymnasium=$$(sed -n 's/^Requires-Dist: \(gymnasium==[0-9.]*\);.*"rllib"$$/\1/p' $(@D)/ray-$*.dist-info/METADATA) \
+		&& $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $(@D) $$gymnasium
 	touch $@
 
 build/test-peers/.made: tests/peers/requirements.txt constraints.txt

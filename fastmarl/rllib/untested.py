@@ -1,0 +1,37 @@
+"""What stands in for fastmarl's runner with versions of Ray that it was not tested with: RLlib's own class."""
+
+import logging
+from typing import Any, ClassVar, Literal
+
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+
+from fastmarl.errors import ConfigError
+from fastmarl.rllib.fixes import parse_fixes
+from fastmarl.rllib.versions import untested_ray
+
+logger = logging.getLogger(__name__)
+
+
+class MultiAgentEnvRunner(RLlibEnvRunner):
+    """RLlib's class, which says so. Attributes as those of fastmarl.rllib.runner.MultiAgentEnvRunner."""
+
+    fixes: ClassVar[frozenset[str]] = frozenset()
+    sampler: ClassVar[str] = "exact"
+    is_accelerated: ClassVar[bool] = False
+    inference_backends: ClassVar[dict[str, str]] = {}
+
+    @classmethod
+    def options(cls, *, fixes: Any = (), sampler: Literal["exact", "fast"] = "exact") -> type["MultiAgentEnvRunner"]:
+        """This class: there is nothing to choose.
+
+        Raises:
+            ConfigError: corrections are asked for.
+        """
+        if parse_fixes(fixes):
+            raise ConfigError(f"fixes can't be switched on: {untested_ray()}")
+        return cls
+
+    def __init__(self, config: Any, **kwargs: Any):
+        self.slow_path_reasons = [str(untested_ray())]
+        logger.warning("RLlib's own class samples, which is slow: %s.", *self.slow_path_reasons)
+        super().__init__(config=config, **kwargs)
