@@ -17,13 +17,14 @@ from fastmarl.rllib import MultiAgentEnvRunner
 pytestmark = pytest.mark.filterwarnings("ignore:.*Overriding environment rllib-multi-agent-env")
 
 
-def make_runner(*, runner_class=MultiAgentEnvRunner, num_envs=2, **callbacks):
+def make_runner(*, runner_class=MultiAgentEnvRunner, num_envs=2, env=MultiAgentCartPole, **callbacks):
     config = (
         PPOConfig()
-        .environment(MultiAgentCartPole, env_config={"num_agents": 2})
+        .environment(env, env_config={"num_agents": 2})
         .multi_agent(policies=["p0"], policy_mapping_fn=lambda agent_id, episode, **kwargs: "p0")
         .env_runners(num_env_runners=0, num_envs_per_env_runner=num_envs)
         .callbacks(**callbacks)
+        .fault_tolerance(restart_failed_sub_environments=env is not MultiAgentCartPole)
         .debugging(seed=1)
     )
     return runner_class(config=config)
@@ -63,6 +64,32 @@ def test_the_end_is_shown_earlier_chunks():
     assert chunks
     assert {*map(id, chunks)} <= {*map(id, returned)}
     assert set(runner._ongoing_episodes_for_metrics) <= {episode.id_ for episode in returned[-2:]}
+
+
+class Fragile(MultiAgentCartPole):
+    """Fails now and then."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self._n_steps = 0
+
+    def step(self, action_dict):
+        self._n_steps += 1
+        if self._n_steps % 12 == 0:
+            raise ValueError("broken")
+        return super().step(action_dict)
+
+
+def test_chunks_of_failed_episodes_are_not_kept():
+    runner = make_runner(
+        env=Fragile,
+        on_episode_end=lambda **kwargs: None,
+        on_episode_start=lambda *, episode, **kwargs: episode.get_rewards(),
+    )
+    for _ in range(20):
+        runner.sample(num_timesteps=6)
+    running = {record.id_ for record in runner._fast.core.running()}
+    assert set(runner._ongoing_episodes_for_metrics) <= running
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda episode: pickle.loads(pickle.dumps(episode))])

@@ -216,6 +216,7 @@ class FastSampler:
         self._under_way -= lost
         if self._runner.num_envs > 1:
             self._env_ts -= lost
+            self._runner._ongoing_episodes_for_metrics.pop(record.id_, None)
         else:  # as RLlib, which begins to count anew
             self._env_ts = self._agent_ts = 0
             self._forget_earlier_chunks()

@@ -146,7 +146,7 @@ class EverythingAtEnd(RLlibCallback):
     """Reads all there is of an episode that is over."""
 
     def on_episode_end(self, *, episode: Any, prev_episode_chunks: Any, env_index: int, **kwargs: Any) -> None:
-        chunks = tuple((len(chunk), tape.freeze(chunk.get_rewards())) for chunk in prev_episode_chunks)
+        chunks = tuple((len(chunk), _answer(chunk.get_rewards)) for chunk in prev_episode_chunks)
         tape.note("callback", "end", env_index, _everything(episode), chunks)
 
 

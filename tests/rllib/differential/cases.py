@@ -246,6 +246,8 @@ def _spaces() -> dict[str, Case]:
     for kind in spaces.OBSERVATIONS:
         rules = one_space(kind, **WAITING)
         cases[f"obs {kind}, own module"] = case(rules, modules=both("any"))
+        if kind in spaces.OF_NUMBERS:
+            cases[f"obs {kind}, read in callbacks"] = case(rules, modules=both("any"), callbacks="everything at end")
         cases[f"obs {kind}, noting module"] = case(rules, modules=both("noting"))
         if kind in spaces.FLAT:
             cases[f"obs {kind}"] = case(rules)
@@ -258,6 +260,7 @@ def _spaces() -> dict[str, Case]:
         fails = {"dict": "RuntimeError", "tuple": "ValueError"}.get(kind)  # shapes of log probabilities
         cases[f"action {kind}, no exploration"] = case(rules, explore=False, raises=fails)
         cases[f"action {kind}, clipped"] = case(rules, normalize=False, clip=True)
+        cases[f"action {kind}, read in callbacks"] = case(rules, callbacks="everything at end")
         cases[f"action {kind}, as is"] = case(rules, normalize=False)
     kinds = {"obs_kinds": {"p0": "f32", "p1": "f64"}, "action_kinds": {"p0": "box", "p1": "multidiscrete"}}
     cases["spaces by group"] = case(world(5, **kinds, **WILD))

@@ -31,6 +31,8 @@ FLAT = ("f32", "f64", "says32gives64", "changing", "strided", "readonly")
 """Kinds that RLlib's default modules take as they are."""
 TO_FLATTEN = ("discrete", "multidiscrete", "multibinary", "dict", "tuple")
 """Kinds that they take through RLlib's FlattenObservations."""
+OF_NUMBERS = ("scalar", "discrete", "nested", "changing")
+"""Kinds that are no arrays of one dtype with axes."""
 
 ACTIONS: dict[str, Callable[[], gymnasium.Space]] = {
     "discrete": lambda: Discrete(3),
