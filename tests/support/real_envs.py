@@ -74,7 +74,7 @@ KINDS = {
     "vmas": (vmas_balance, {}),
     "lbforaging": ("lbforaging:Foraging-8x8-2p-3f-v3", {}),
     "rware": ("rware:rware-tiny-2ag-v2", {"max_steps": 100}),
-    "multigrid": ("multigrid.envs:MultiGrid-Empty-8x8-v0", {"agents": 2}),
+    "multigrid": ("multigrid.envs:MultiGrid-Empty-8x8-v0", {"agents": 2, "max_steps": 50}),
     "rps": ("pettingzoo.classic.rps_v2", {}),
 }
 
@@ -83,7 +83,8 @@ if tuple(map(int, gym.__version__.split(".")[:2])) >= (1, 2):  # gymnasium-robot
     options = {"scenario": "Ant", "agent_conf": "2x4", "max_episode_steps": 60}
     KINDS["mamujoco"] = ("gymnasium_robotics.mamujoco_v1", options)
 
-FEWER_STEPS = {"gather": 40, "pistonball": 200, "cooperative_pong": 200, "vmas": 300}  # these take long
+# These take long.
+FEWER_STEPS = {"gather": 40, "pistonball": 150, "cooperative_pong": 150, "vmas": 300, "multigrid": 150}
 
 
 def steps_of(kind, steps):
