@@ -19,9 +19,9 @@ class EpisodeInView:
     loop does, since what a callback has written is to stay there.
 
     Args:
-        outline: of fastmarl's class, with the slots that don't change; the others are empty.
+        episode: of fastmarl's class, with the slots that don't change; the others are empty.
         numbers: answers from the record.
-        make: given the record, and a list for `arrays`, makes the whole episode as it is now.
+        make: given the record, and a list for `arrays`, makes the whole episode as it is now; None: it is whole.
 
     Attributes:
         episode: what callbacks are given.
@@ -29,23 +29,17 @@ class EpisodeInView:
         arrays: then, the columns that have become lists.
     """
 
-    def __init__(self, outline: Any, numbers: Any, make: Callable[[Any, list[ListedColumn]], Any]):
-        self._kind: type[MultiAgentEpisode] = type(outline)
-        outline.__class__ = _in_view(self._kind)
-        outline._origin = (self, 0)
-        self.episode = outline
+    def __init__(self, episode: Any, numbers: Any, make: Callable[[Any, list[ListedColumn]], Any] | None):
+        self._kind: type[MultiAgentEpisode] = type(episode)
+        self.episode = episode
         self.numbers = numbers
-        self.is_whole = False
+        self.is_whole = make is None
         self.arrays: list[ListedColumn] = []
         self._make = make
         self._is_open = False
-
-    @classmethod
-    def of_whole(cls, episode: Any, numbers: Any) -> "EpisodeInView":
-        """Of one that was made whole in an earlier chunk."""
-        view = object.__new__(cls)
-        view.episode, view.numbers, view.arrays, view.is_whole, view._is_open = episode, numbers, [], True, False
-        return view
+        if not self.is_whole:
+            episode.__class__ = _in_view(self._kind)
+            episode._origin = (self, 0)
 
     def __enter__(self) -> Any:
         """The episode can be read until the end of the `with` statement."""
@@ -62,6 +56,7 @@ class EpisodeInView:
                 "a running episode can be read in a callback's call only; keep what you need in its custom_data, or "
                 "read the episodes that sample() returns"
             )
+        assert self._make is not None
         made = self._make(self.numbers.record, self.arrays)
         made.agent_episodes  # noqa: B018
         self.become(made)

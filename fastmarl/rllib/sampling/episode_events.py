@@ -159,8 +159,7 @@ class EpisodeEvents:
             if env_index in successors:
                 episode = successors[env_index]
                 episode._agent_to_module_mapping, episode._custom_data = record.mapping, record.custom_data
-                numbers = RecordNumbers(self._core, record)
-                self._views[env_index] = EpisodeInView.of_whole(episode, numbers)
+                self._views[env_index] = EpisodeInView(episode, RecordNumbers(self._core, record), None)
 
     def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
         """Callbacks at the end of an episode are shown its earlier chunks."""
@@ -183,7 +182,8 @@ class EpisodeEvents:
             self.complete_earlier_chunks(record)
         with view as episode:
             runner._make_on_episode_callback(event, env_index, {env_index: episode})
-        runner._ongoing_episodes_for_metrics.pop(record.id_ if event == END else None, None)
+        if event == END:
+            runner._ongoing_episodes_for_metrics.pop(record.id_, None)
         if view.is_whole:
             if event != END and view.episode.is_done and not any(view.numbers.flags):
                 raise RunningEpisodeError(
