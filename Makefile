@@ -13,7 +13,9 @@ PEERS_FOLDER ?= build/peers
 PEERS_ARGS ?=
 
 BIN := $(VENV)/bin
-# torch comes by pip, whose settings say where its CPU build lies; the rest by uv, in a tenth of pip's time.
+# torch comes by pip, whose settings say where its CPU build lies; the rest by uv, in a tenth of pip's time. uv takes another
+# index than PyPI from UV_DEFAULT_INDEX, and knows the machine's own certificates.
+export UV_SYSTEM_CERTS := true
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 UV_INSTALL := $(BIN)/uv pip install --quiet --constraint constraints.txt
 INSTALL := $(UV_INSTALL) --python $(BIN)/python
