@@ -77,6 +77,7 @@ class RunningEpisodes:
             observations.finalized = False
         else:
             _list_column(observations, block.layout.items(observations.data), arrays)
+        agent_episode._last_added_observation = observations.data[-1]  # stands in where an agent ends unobserved
         if len(rewards.data):
             if is_plain:
                 _list_column(rewards, rewards.data.tolist(), arrays)
