@@ -1,5 +1,6 @@
 """Callbacks that write down when they are called and what they see."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,16 @@ def _answer(getter: Any, **options: Any) -> Any:
         return type(error).__name__
 
 
+def _hanging(episode: Any) -> tuple[dict, dict]:
+    """What agents were paid that belongs to no completed step of this chunk."""
+    return episode._hanging_rewards_begin, episode._hanging_rewards_end
+
+
+def _outputs(agent_episode: Any) -> dict[str, Any]:
+    """What a module has said beside its actions, with its lookback, by name."""
+    return {name: agent_episode.extra_model_outputs[name].data for name in sorted(agent_episode.extra_model_outputs)}
+
+
 def _everything(episode: Any) -> tuple:
     """All data of a running episode, as lists."""
     getters = (episode.get_observations, episode.get_infos, episode.get_actions, episode.get_rewards)
@@ -102,10 +113,12 @@ def _everything(episode: Any) -> tuple:
             (repr(agent), each.module_id, len(each), each.is_done, tape.freeze(each.get_observations(-1)))
             for agent, each in episode.agent_episodes.items()
         ),
-        # Sorted: where modules with different outputs act together, all have RLlib's order of the first (Comparison).
-        tape.freeze({agent: sorted(each.extra_model_outputs) for agent, each in episode.agent_episodes.items()}),
-        # Rounded: in which order hanging rewards are added changes the last bits (Comparison).
+        # Sorted: columns come in the order of a module's own outputs, in RLlib in that of the first module of a batch
+        # (docs/differences.md).
+        tape.freeze({agent: _outputs(each) for agent, each in episode.agent_episodes.items()}),
+        # In which order hanging rewards are added changes the last bits of the sum, but not what is added.
         round(float(np.sum(episode.get_return(include_hanging_rewards=True))), 3),
+        math.fsum(float(np.sum(reward)) for rewards in _hanging(episode) for reward in rewards.values()),
         tuple(map(repr, episode.get_agents_to_act())),
         (episode.is_reset, len(episode.agent_episodes), tuple(map(repr, episode.get_agents_that_stepped()))),
     )
