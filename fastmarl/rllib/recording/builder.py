@@ -9,7 +9,6 @@ from collections.abc import Hashable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
 from time import perf_counter
 from typing import Any
 
@@ -21,8 +20,6 @@ from fastmarl.episodes.kept_chunks import ENOUGH
 from fastmarl.kernels.accumulate import sum_spans
 from fastmarl.native import _store
 from fastmarl.native._rllib_scatter import as_object
-from fastmarl.record.block import Key
-from fastmarl.rllib.episodes.extras import blank, summed
 from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.episodes.sample_block import (
     AgentMeta,
@@ -31,8 +28,9 @@ from fastmarl.rllib.episodes.sample_block import (
     SampleBlock,
     nested_outputs,
 )
-from fastmarl.rllib.recording.block import OTHER, RLlibBlock, is_state
+from fastmarl.rllib.recording.block import OTHER, RLlibBlock
 from fastmarl.rllib.recording.column_memory import ColumnMemory
+from fastmarl.rllib.recording.mixed_outputs import mixed_outputs
 from fastmarl.rllib.recording.records import ChunkNumbers, RLlibRecord
 from fastmarl.rllib.recording.rewards import reward_array
 from fastmarl.rllib.recording.store import RLlibStore
@@ -171,7 +169,7 @@ class Builder:
             odd["rewards"] = reward_array(block, rows, columns.rewards[begin:end], kinds, end_env_t)
         if end > begin and rows[0] < len(block.former):
             outputs = [block.acted_with(row) for row in rows[: end - begin].tolist()]
-            odd["actions"], odd["extras"] = _mixed_outputs(outputs)
+            odd["actions"], odd["extras"] = mixed_outputs(outputs)
         return odd or None
 
     # What else is known.
@@ -179,6 +177,7 @@ class Builder:
     def _chunk_meta(self, chunk: Chunk, extents: dict[int, LaneExtent]) -> ChunkMeta:
         record = chunk.record
         clock = (record.started_at, record.last_step_at or perf_counter())
+        carried = [agent_id for agent_id in record.map_order if agent_id in record.carried]
         meta = ChunkMeta(
             id_=record.id_,
             env_index=record.env_index,
@@ -191,7 +190,7 @@ class Builder:
             paid_early=record.paid_early,
             custom_data=deepcopy(record.custom_data) if record.custom_data else {},
             clock=clock,
-            map_order=record.map_order and [*record.map_order, *(a for a in record.lane_of if a not in record.carried)],
+            map_order=carried and [*carried, *(a for a in record.lane_of if a not in record.carried)],
         )
         numbers = ChunkNumbers(chunk.length, clock[1] - clock[0], [])
         infos: defaultdict[int, dict[int, Any]] = defaultdict(dict)  # lane -> env step -> info
@@ -275,27 +274,3 @@ class Builder:
         reward = block.others[row][0] if kind == OTHER else as_object(float(block.reward_R[row]), kind)
         # Where there are no other outputs, RLlib has an empty dict after a cut, and None before.
         return actions, extras or ({} if acted_before else None), reward
-
-
-def _mixed_outputs(steps: list[dict[Key, Any]]) -> tuple[Any, dict[str, Any]]:
-    """Columns of steps that were not all made in the same mode (exploring or not, at random)."""
-    keys = dict.fromkeys(key for step in steps for key in step)
-    columns = {}
-    for key in keys:
-        values = [step.get(key) for step in steps]
-        columns[key] = _mixed_column(_carried_on(values) if is_state(key) else values)
-    return nested_outputs(columns, columns.pop(Columns.WEIGHTS_SEQ_NO, np.zeros(len(steps), np.int64)))
-
-
-def _carried_on(values: list[Any]) -> list[Any]:
-    """A recurrent state stays what it was in steps that the module did not make."""
-    return list(accumulate(values, lambda before, value: before if value is None else value))
-
-
-def _mixed_column(values: list[Any]) -> np.ndarray:
-    """As RLlib would batch them; where a step lacks the column: NaN, or 0 for ints."""
-    present = [value for value in values if value is not None]
-    filled = [blank(present[0]) if value is None else value for value in values]
-    rank = min(map(np.ndim, present))
-    # RLlib's deterministic log-probabilities have one for each part of the action.
-    return batch_of([summed(value, rank) if np.ndim(value) > rank else value for value in filled])

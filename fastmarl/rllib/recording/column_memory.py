@@ -7,7 +7,7 @@ import numpy as np
 from fastmarl.native import _rllib_episodes as compiled
 from fastmarl.record.memory import LeasedArray, MemoryRing
 
-SMALL = 1 << 16  # bytes; so much is had anew at once
+SMALL = 1 << 16  # bytes: up to here, new memory costs no more than used memory
 
 
 class ColumnMemory:

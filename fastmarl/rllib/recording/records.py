@@ -47,8 +47,7 @@ class RLlibRecord(EpisodeRecord):
         # What RLlib still has of them: episode, buffer of times.
         self.ended_agent_episodes: dict[Hashable, tuple[Any, Any]] = {}
         self.joined: list[Hashable] = []  # agents without a lane as yet
-        self.map_order: list[Hashable] = []  # the agents carried over, in the order of RLlib's time maps
-        self.map_order_of_all: list[Hashable] = []  # with those that had ended before
+        self.map_order: list[Hashable] = []  # agents of the lookback window, in the order of RLlib's time maps
         self.carried: set[Hashable] = set()  # agents of the chunk before that go on in this one
         # Ids of the agents' SingleAgentEpisodes, the same in all chunks.
         self.agent_episode_ids: defaultdict[Hashable, str] = defaultdict(new_id)

@@ -10,6 +10,7 @@ from fastmarl.native import _store
 from fastmarl.rllib.episodes.lists import ListedColumn, items_of
 from fastmarl.rllib.recording.block import PYTHON_FLOAT
 from fastmarl.rllib.recording.builder import Builder, Chunk
+from fastmarl.rllib.recording.mixed_outputs import mixed_items
 from fastmarl.rllib.recording.records import RLlibRecord
 from fastmarl.rllib.recording.rewards import rewards_of
 from fastmarl.rllib.recording.store import RLlibStore
@@ -68,9 +69,9 @@ class RunningEpisodes:
         """Have an agent's data in lists of single items, as they were recorded; `is_plain`: its rewards are floats."""
         table = self._store.table
         block = self._store.blocks[table.module_L[lane]]
+        rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
         observations, rewards = agent_episode.observations, agent_episode.rewards
         if block.layout.whole:
-            rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
             observations.data = list(block.obs[0][rows])
             if (final := table.final_L[lane]) >= 0:
                 observations.data.append(block.final_obs[0][final])
@@ -83,8 +84,15 @@ class RunningEpisodes:
                 _list_column(rewards, rewards.data.tolist(), arrays)
             else:
                 _list_column(rewards, rewards_of(self._store, lane), None)
-            for name, buffer in (("actions", agent_episode.actions), *agent_episode.extra_model_outputs.items()):
-                _list_column(buffer, items_of(buffer.data, block.type_of_scalars(name)), arrays)
+            buffers = {"actions": agent_episode.actions, **agent_episode.extra_model_outputs}
+            if rows[0] < len(block.former):
+                outputs = [block.acted_with(row) for row in rows[: len(rewards.data)].tolist()]
+                actions, extras = mixed_items(outputs)
+                for name, items in {"actions": actions, **extras}.items():
+                    _list_column(buffers[name], items, None)
+            else:
+                for name, buffer in buffers.items():
+                    _list_column(buffer, items_of(buffer.data, block.type_of_scalars(name)), arrays)
         else:
             for buffer in (agent_episode.actions, rewards):
                 buffer.data, buffer.finalized = [], False
@@ -116,5 +124,5 @@ def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, record: RLli
         times.data += [episode.SKIP_ENV_TS_TAG] * len(episode)
         episode.env_t_to_agent_t[agent_id] = times
     maps = episode.env_t_to_agent_t
-    for agent_id in [*record.map_order_of_all, *(a for a in list(maps) if a not in record.map_order_of_all)]:
+    for agent_id in [*record.map_order, *(a for a in list(maps) if a not in record.map_order)]:
         maps[agent_id] = maps.pop(agent_id)

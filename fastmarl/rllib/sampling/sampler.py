@@ -324,8 +324,7 @@ class FastSampler:
         self._mapping.at_cut(record, window, config.episode_lookback_horizon, bool(self._events.listened))
         core.store.lookback_E[record.env_index] = window.lookback
         live = core.table.envs[record.env_index].lane_of
-        record.map_order = [agent_id for agent_id in window.map_order if agent_id in live]
-        record.map_order_of_all = window.map_order
+        record.map_order = window.map_order
         record.ended_before = window.ended
         record.go_on(window.order, window.dropped, live)
 
