@@ -149,6 +149,19 @@ def test_19_and_20_counters():
     assert all(stats.peek() == 0 for stats in metrics["num_agent_steps_sampled"].values())
 
 
+def test_62_a_call_of_no_steps_returns_nothing_and_loses_nothing():
+    runner, other = make_runner(length=50), make_runner(length=50)
+    first, other_first = runner.sample(num_timesteps=8), other.sample(num_timesteps=8)
+    assert runner.sample(num_timesteps=0) == []
+    second, other_second = runner.sample(num_timesteps=8), other.sample(num_timesteps=8)
+    assert runner.is_accelerated
+    assert [chunk.env_t_started for chunk in second] == [chunk.env_t for chunk in first] == [4, 4]
+    assert [chunk.id_ for chunk in second] == [chunk.id_ for chunk in first]
+    for chunk, want in zip([*first, *second], [*other_first, *other_second], strict=True):
+        for agent_id, part in chunk.agent_episodes.items():
+            np.testing.assert_array_equal(part.get_observations(), want.agent_episodes[agent_id].get_observations())
+
+
 def test_26_and_41_no_returned_episode_is_kept():
     import gc
     import weakref
