@@ -69,10 +69,9 @@ class RunningEpisodes:
         """Have an agent's data in lists of single items, as they were recorded; `is_plain`: its rewards are floats."""
         table = self._store.table
         block = self._store.blocks[table.module_L[lane]]
-        rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
         observations, rewards = agent_episode.observations, agent_episode.rewards
         if block.layout.whole:
-            observations.data = list(block.obs[0][rows])
+            observations.data = list(block.obs[0][self._rows_of(lane)])
             if (final := table.final_L[lane]) >= 0:
                 observations.data.append(block.final_obs[0][final])
             observations.finalized = False
@@ -84,19 +83,31 @@ class RunningEpisodes:
                 _list_column(rewards, rewards.data.tolist(), arrays)
             else:
                 _list_column(rewards, rewards_of(self._store, lane), None)
-            buffers = {"actions": agent_episode.actions, **agent_episode.extra_model_outputs}
-            if rows[0] < len(block.former):
-                outputs = [block.acted_with(row) for row in rows[: len(rewards.data)].tolist()]
-                actions, extras = mixed_items(outputs)
-                for name, items in {"actions": actions, **extras}.items():
-                    _list_column(buffers[name], items, None)
-            else:
-                for name, buffer in buffers.items():
-                    _list_column(buffer, items_of(buffer.data, block.type_of_scalars(name)), arrays)
+            self._list_outputs(agent_episode, lane, arrays)
         else:
             for buffer in (agent_episode.actions, rewards):
                 buffer.data, buffer.finalized = [], False
             agent_episode.extra_model_outputs = {}
+
+    def _list_outputs(self, agent_episode: Any, lane: int, arrays: list[ListedColumn] | None) -> None:
+        """The same of an agent's actions and what its module said beside them."""
+        block = self._store.blocks[self._store.table.module_L[lane]]
+        buffers = {"actions": agent_episode.actions, **agent_episode.extra_model_outputs}
+        if block.former and (rows := self._rows_of(lane))[0] < len(block.former):
+            steps = [block.acted_with(row) for row in rows[: len(agent_episode.rewards.data)].tolist()]
+            actions, extras = mixed_items(steps)
+            for name, items in {"actions": actions, **extras}.items():
+                _list_column(buffers[name], items, None)
+        else:
+            for name, buffer in buffers.items():
+                _list_column(buffer, items_of(buffer.data, block.type_of_scalars(name)), arrays)
+
+    def _rows_of(self, lane: int) -> np.ndarray:
+        """Rows of a lane in its module's block, int64 [observations]."""
+        table = self._store.table
+        block = self._store.blocks[table.module_L[lane]]
+        rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
+        return rows
 
     def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
         """What of the episode is known without looking at its steps; the rest is for EpisodeInTheMaking to fill in."""
