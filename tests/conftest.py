@@ -42,10 +42,18 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-@pytest.fixture
-def rng(request):
-    """A generator whose seed a failing test reports; FASTMARL_SEED runs it again. In CI each test has its own seed."""
-    of_test = zlib.crc32(request.node.nodeid.encode()) if os.environ.get("CI") else random.randrange(2**32)
+@pytest.fixture(autouse=True)
+def random_seed(request):
+    """Of torch's and `rng`'s draws. A failing test reports it; FASTMARL_SEED sets it. In CI each test has its own."""
+    of_test = (
+        zlib.crc32(request.node.nodeid.encode()) if os.environ.get("CI") else random.SystemRandom().getrandbits(32)
+    )
     seed = int(os.environ.get("FASTMARL_SEED", of_test))
     request.node.add_report_section("setup", "seed", f"FASTMARL_SEED={seed}")
-    return np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    return seed
+
+
+@pytest.fixture
+def rng(random_seed):
+    return np.random.default_rng(random_seed)
