@@ -45,9 +45,8 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def random_seed(request):
     """Of torch's and `rng`'s draws. A failing test reports it; FASTMARL_SEED sets it. In CI each test has its own."""
-    of_test = (
-        zlib.crc32(request.node.nodeid.encode()) if os.environ.get("CI") else random.SystemRandom().getrandbits(32)
-    )
+    name = request.node.nodeid.encode()
+    of_test = zlib.crc32(name) if os.environ.get("CI") else random.SystemRandom().getrandbits(32)
     seed = int(os.environ.get("FASTMARL_SEED", of_test))
     request.node.add_report_section("setup", "seed", f"FASTMARL_SEED={seed}")
     torch.manual_seed(seed)
