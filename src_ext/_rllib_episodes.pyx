@@ -101,7 +101,7 @@ def agent_episode_of(agent, columns, str episode_id, tuple spaces, tuple clock):
         spaces: (observation space, its struct, action space, its struct).
         clock: (start time, time of the last step).
     """
-    agent_id, _, module_id, id_, _, steps, obs_begin, lookback, t_started, flags, _, infos, odd = agent
+    agent_id, _, module_id, id_, _, steps, obs_begin, lookback, t_started, flags, _, infos, odd, _ = agent
     cdef Py_ssize_t begin = steps[0], end = steps[1], n = end - begin
     agent_episode = _fresh(SingleAgentEpisode)
     agent_episode.id_ = id_

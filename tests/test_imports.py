@@ -22,7 +22,7 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["acting"],
     ["vector", "rllib.episodes"],
     ["vector.arrays", "vector.workers", "rllib.recording"],
-    ["runner", "rllib.acting"],
+    ["runner", "rllib.acting", "rllib.connecting"],
     ["rllib.sampling"],
     ["rllib"],
     ["__init__"],

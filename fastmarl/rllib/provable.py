@@ -5,20 +5,13 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-from ray.rllib.connectors import common, env_to_module, module_to_env
+from ray.rllib.connectors import env_to_module, module_to_env
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
 
+from fastmarl.rllib.connecting import pieces as connecting
 from fastmarl.rllib.sampling.episode_events import EVENTS, listeners
 
-ENV_TO_MODULE = [
-    common.AddObservationsFromEpisodesToBatch,
-    common.AddTimeDimToBatchAndZeroPad,
-    common.AddStatesFromEpisodesToBatch,
-    common.AgentToModuleMapping,
-    common.BatchIndividualItems,
-    common.NumpyToTensor,
-]
 MODULE_TO_ENV = [
     module_to_env.GetActions,
     module_to_env.TensorToNumpy,
@@ -69,19 +62,23 @@ def _of_parts(runner: Any) -> Iterator[str]:
         yield "there is no module"
     elif not isinstance(runner.module, MultiRLModule):
         yield f"the module is {type(runner.module).__name__}"
-    yield from _of_pipeline(runner._env_to_module, env_to_module.EnvToModulePipeline, ENV_TO_MODULE)
-    yield from _of_pipeline(runner._module_to_env, module_to_env.ModuleToEnvPipeline, MODULE_TO_ENV)
+    if type(runner._env_to_module) is not env_to_module.EnvToModulePipeline:
+        yield f"the connector pipeline is {type(runner._env_to_module).__name__}"
+    else:
+        yield from connecting.problems(runner._env_to_module.connectors)
+    yield from _of_module_to_env(runner._module_to_env)
 
 
-def _of_pipeline(pipeline: Any, kind: Any, pieces: list[type]) -> Iterator[str]:
-    if type(pipeline) is not kind:
+def _of_module_to_env(pipeline: Any) -> Iterator[str]:
+    if type(pipeline) is not module_to_env.ModuleToEnvPipeline:
         yield f"the connector pipeline is {type(pipeline).__name__}"
         return
     found = [type(piece) for piece in pipeline.connectors]
-    if foreign := [piece.__name__ for piece in found if piece not in pieces]:
+    if foreign := [piece.__name__ for piece in found if piece not in MODULE_TO_ENV]:
         yield f"the connector pieces {', '.join(foreign)} need running episodes"
-    elif found != pieces:
-        yield f"{kind.__name__} has other pieces than RLlib's default: {[piece.__name__ for piece in found]}"
+    elif found != MODULE_TO_ENV:
+        names = [piece.__name__ for piece in found]
+        yield f"the module-to-env connector pipeline has other pieces than RLlib's default: {names}"
 
 
 def _of_subclass(runner: Any, own_class: type) -> Iterator[str]:

@@ -21,7 +21,7 @@ class EpisodeInView:
     Args:
         episode: of fastmarl's class, with the slots that don't change; the others are empty.
         numbers: answers from the record.
-        make: given the record, and a list for `arrays`, makes the whole episode as it is now; None: it is whole.
+        make: given `numbers`, and a list for `arrays`, makes the whole episode as it is now; None: it is whole.
 
     Attributes:
         episode: what callbacks are given.
@@ -49,6 +49,12 @@ class EpisodeInView:
     def __exit__(self, *exception: object) -> None:
         self._is_open = False
 
+    def whole(self) -> Any:
+        """The episode, made whole."""
+        with self as episode:
+            episode.agent_episodes  # noqa: B018
+        return episode
+
     def late_attributes(self, _: int) -> dict[str, Any]:
         """All slots, as they are now."""
         if not self._is_open:
@@ -57,7 +63,7 @@ class EpisodeInView:
                 "read the episodes that sample() returns"
             )
         assert self._make is not None
-        made = self._make(self.numbers.record, self.arrays)
+        made = self._make(self.numbers, self.arrays)
         made.agent_episodes  # noqa: B018
         self.become(made)
         del self.episode._origin

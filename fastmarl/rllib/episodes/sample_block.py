@@ -77,6 +77,8 @@ class AgentMeta(NamedTuple):
     infos: list | None
     odd: dict[str, Any] | None
     """Columns that are no slices: "observations", "rewards", "actions", "extras"."""
+    space: Any
+    """The observation space that a connector has given the agent's episode; None: the env's."""
 
 
 @dataclass(slots=True)
@@ -118,7 +120,7 @@ class SampleBlock:
     chunks: list[ChunkMeta]
     spaces: list[tuple[dict, dict]]
     episode_class: type
-    structs: dict[tuple[int, Hashable], tuple]
+    structs: dict[tuple[int, Hashable, int], tuple]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "structs": {}}
@@ -162,7 +164,7 @@ class SampleBlock:
             time_map = compiled.time_map(view(columns.env_ts, begin, end), *agent.time_map)
             maps[agent.agent_id] = compiled.buffer_of(time_map, chunk.lookback, False, None, None)
             if agent.agent_episode_id is not None:
-                spaces = self._agent_spaces(chunk.env_index, agent.agent_id)
+                spaces = self._agent_spaces(chunk.env_index, agent)
                 agent_episodes[agent.agent_id] = compiled.agent_episode_of(
                     agent, columns, chunk.id_, spaces, chunk.clock
                 )
@@ -170,13 +172,15 @@ class SampleBlock:
             maps[agent_id] = maps.pop(agent_id)
         return {"agent_episodes": agent_episodes, "env_t_to_agent_t": maps}
 
-    def _agent_spaces(self, env_index: int, agent_id: Hashable) -> tuple:
+    def _agent_spaces(self, env_index: int, agent: AgentMeta) -> tuple:
         """(observation space, its struct, action space, its struct): RLlib's buffers hold both."""
-        found = self.structs.get((env_index, agent_id))
+        key = env_index, agent.agent_id, id(agent.space)  # what is found keeps the space, and so its id
+        found = self.structs.get(key)
         if found is None:
-            spaces = [part.get(agent_id) for part in self.spaces[env_index]]
+            observations, actions = (part.get(agent.agent_id) for part in self.spaces[env_index])
+            spaces = observations if agent.space is None else agent.space, actions
             found = tuple(made for space in spaces for made in (space, get_base_struct_from_space(space)))
-            self.structs[env_index, agent_id] = found
+            self.structs[key] = found
         return found
 
 

@@ -19,12 +19,15 @@ Outputs = dict[Key, Any]  # of one row
 class RLlibBlock(Block):
     """Rows of one module.
 
+    With a `raw_layout`, what envs write (`raw_obs`) is not what is recorded: see record_newest().
+
     Attributes:
         former: per row carried over that acted with other outputs than this block's (another mode of sampling), what
             it acted with; rows from `len(former)` on have theirs in `outputs`.
     """
 
     layout: ObservationLayout  # type: ignore[assignment]
+    raw_layout: ObservationLayout | None  # type: ignore[assignment]
     former: list[Outputs]
 
     def __init__(
@@ -33,6 +36,7 @@ class RLlibBlock(Block):
         ring: MemoryRing,
         rows: Any,
         on_change: Callable[["RLlibBlock"], None],
+        raw_layout: ObservationLayout | None = None,
         **room: int,
     ):
         self.others: dict[int, tuple[Any, int]] = {}
@@ -41,8 +45,9 @@ class RLlibBlock(Block):
         self.unstamped_from = 0  # ... upon rows from here on
         self.boxes_scalars = False  # whether what is recorded next has arrays of shape () where others have scalars
         self._boxed = False  # the same of what `outputs` hold
+        self._has_record = False  # whether there are observations on record
         self._on_change = on_change
-        super().__init__(layout, ring, rows, **room)  # type: ignore[arg-type]
+        super().__init__(layout, ring, rows, raw_layout, **room)  # type: ignore[arg-type]
 
     kind_R: np.ndarray
 
@@ -56,40 +61,117 @@ class RLlibBlock(Block):
         self._on_change(self)  # first: rewards of a row are added to both, and the rows say how many there are
         super()._bind(capacity)
 
+    @property
+    def env_layout(self) -> ObservationLayout:
+        """Of the observations as the envs send them."""
+        return self.layout if self.raw_layout is None else self.raw_layout
+
     def _leaf_rows(self, arrays: list[np.ndarray]) -> list:
-        take = partial(self._take_whole, "final_obs" if arrays is getattr(self, "final_obs", None) else "obs")
+        take = partial(
+            self._take_whole, "raw_final_obs" if arrays is getattr(self, "raw_final_obs", None) else "raw_obs"
+        )
         return [
             ExactLeafRows(array, leaf.path, leaf.sizes, take)
-            for array, leaf in zip(arrays, self.layout.leaves, strict=True)
+            for array, leaf in zip(arrays, self.env_layout.leaves, strict=True)
         ]
 
     def _take_whole(self, name: str, row: int, value: Any) -> None:
         """An observation has another dtype or shape than those before: from now on each is kept as it is."""
-        if not self.layout.whole:
-            rows = _one_by_one(self.layout, self.obs, self.rows.n)
-            finals = _one_by_one(self.layout, self.final_obs, self.rows.n_finals)
+        if not self.env_layout.whole:
+            rows = _one_by_one(self.env_layout, self.raw_obs, self.rows.n)
+            finals = _one_by_one(self.env_layout, self.raw_final_obs, self.rows.n_finals)
             self.lay_out(WHOLE)
-            for array, values in ((self.obs[0], rows), (self.final_obs[0], finals)):
+            for array, values in ((self.raw_obs[0], rows), (self.raw_final_obs[0], finals)):
                 for i, each in enumerate(values):
                     array[i] = each
         getattr(self, name)[0][row] = kept(value)
 
     def overwrite(self, row: int, observation: Any) -> None:
-        """Let this be the observation of a row."""
-        for leaf, array in zip(self.layout.leaves, self.obs, strict=True):
+        """Let this be the observation of a row, as the env sent it, or as it is recorded if it is that already."""
+        if self.raw_layout is not None and row < self.n_connected:
+            layout = ObservationLayout.of(observation)
+            self.record_newest(np.array([row]), NONE, layout, layout.columns([observation]))
+            return
+        self._overwrite_raw("raw_obs", row, observation)
+
+    def overwrite_final(self, final: int, observation: Any) -> None:
+        """Let this be a final observation as the env sent it."""
+        self._overwrite_raw("raw_final_obs", final, observation)
+
+    def _overwrite_raw(self, name: str, place: int, observation: Any) -> None:
+        for leaf, array in zip(self.env_layout.leaves, getattr(self, name), strict=True):
             part = observation
             for step in leaf.path:
                 part = part[step]
-            if not self.layout.whole and (np.asarray(part).dtype, np.shape(part)) != (array.dtype, array.shape[1:]):
-                self._take_whole("obs", row, observation)
+            if not self.env_layout.whole and (np.asarray(part).dtype, np.shape(part)) != (array.dtype, array.shape[1:]):
+                self._take_whole(name, place, observation)
                 return
-            array[row] = part
+            array[place] = part
 
     def lay_out(self, layout: ObservationLayout) -> None:
-        """Have room for observations of another layout; those written so far are lost."""
-        self.layout = layout
+        """Have room for observations of another layout, as envs send them; those written so far are lost."""
+        if self.raw_layout is None:
+            self.layout = layout
+        else:
+            self.raw_layout = layout
         self._bind(self.rows.capacity)
         self._bind_finals(self.rows.final_capacity)
+
+    def record_newest(
+        self, rows: np.ndarray, finals: np.ndarray, layout: ObservationLayout, leaves: list[np.ndarray]
+    ) -> None:
+        """Let these be the observations on record of rows and final observations that have come.
+
+        Args:
+            rows, finals: int64, their places.
+            layout, leaves: the observations, [len(rows) + len(finals), ...] each.
+        """
+        if not layout.same(self.layout):
+            if not self._has_record:
+                self._record_as(layout)
+            elif not self.layout.whole:
+                self._record_whole()
+        self._has_record = True
+        if self.layout.whole and not layout.whole:
+            leaves = self.layout.columns(layout.items(layout.nest(leaves)))
+        for array, final_array, leaf in zip(self.obs, self.final_obs, leaves, strict=True):
+            array[rows] = leaf[: len(rows)]
+            if len(finals):
+                final_array[finals] = leaf[len(rows) :]
+
+    def raw_newest(self, row: int, final: int) -> Any:
+        """A copy of a lane's newest observation as the env has sent it.
+
+        Args:
+            row, final: the places of its newest row, and of its final observation or -1.
+        """
+        leaves, place = (self.raw_obs, row) if final < 0 else (self.raw_final_obs, final)
+        parts = [leaf[place : place + 1].copy() for leaf in leaves]
+        return self.env_layout.items(parts[0] if self.env_layout.whole else self.env_layout.nest(parts))[0]
+
+    def awaits_connectors(self, row: int, final: int) -> bool:
+        """Whether a lane's newest observation is not on record yet; see raw_newest()."""
+        if self.raw_layout is None:
+            return False
+        return row >= self.n_connected if final < 0 else final >= self.n_finals_connected
+
+    def _record_as(self, layout: ObservationLayout) -> None:
+        """Record observations of this layout. There are none on record."""
+        self.layout = layout
+        self._on_change(self)
+        self.obs = self._leaves("obs", layout, self.rows.capacity, 0)  # type: ignore[arg-type]
+        self.final_obs = self._leaves("final", layout, self.rows.final_capacity, 0)  # type: ignore[arg-type]
+
+    def _record_whole(self) -> None:
+        """Another layout has come: from now on each observation on record is kept as it is."""
+        layout, n_recorded = self.layout, (self.n_connected, self.n_finals_connected)
+        former = [
+            layout.items(layout.nest([leaf[:n] for leaf in leaves]))
+            for leaves, n in zip((self.obs, self.final_obs), n_recorded, strict=True)
+        ]
+        self._record_as(WHOLE)
+        for (array,), n, values in zip((self.obs, self.final_obs), n_recorded, former, strict=True):
+            array[:n] = WHOLE.columns(values)[0]
 
     def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
         """Store what the module answered to rows first .. first + n."""
@@ -141,6 +223,7 @@ class RLlibBlock(Block):
         if n_former:
             self.former = [source.acted_with(row) for row in rows.tolist()]
         self._boxed = source._boxed
+        self._has_record = n > 0
         super().take(source, rows)
         if n_former:
             self.outputs = {}
@@ -156,6 +239,7 @@ class RLlibBlock(Block):
         del self.former[acting_from:]
 
 
+NONE = np.zeros(0, np.int64)
 PYTHON_FLOAT, OTHER, INT = 1, 3, 16  # kinds of rewards, see _rllib_scatter
 
 

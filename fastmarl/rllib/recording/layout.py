@@ -1,9 +1,11 @@
 """How observations lie in rows: as the env's own arrays are, not as their space says."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from fastmarl.native._rllib_scatter import kept
 from fastmarl.rllib.episodes.lists import items_of
 from fastmarl.spaces import Leaf, map_struct
 
@@ -16,6 +18,8 @@ class ObservationLayout:
     Attributes:
         whole: whether observations are no nest of arrays: one leaf then takes each as it is.
         is_array: whether they are single arrays.
+        begins_otherwise: makes of an agent's first observation in an episode, as `items()` has it, what it was; None:
+            it is that already.
     """
 
     def __init__(self, leaves: tuple[Leaf, ...], types: Any):
@@ -23,6 +27,7 @@ class ObservationLayout:
         self.whole = leaves[0].dtype == object
         self.is_array = not self.whole and not leaves[0].path
         self._types = types
+        self.begins_otherwise: Callable[[Any], Any] | None = None
 
     @classmethod
     def of(cls, observation: Any) -> "ObservationLayout":
@@ -31,6 +36,22 @@ class ObservationLayout:
             return WHOLE
         return cls(tuple(leaves), map_struct(type, observation))
 
+    @classmethod
+    def common(cls, observations: list[Any]) -> "ObservationLayout":
+        """Of several observations; WHOLE if they differ."""
+        first, *others = [cls.of(observation) for observation in observations]
+        return first if all(first.same(other) for other in others) else WHOLE
+
+    def same(self, other: "ObservationLayout") -> bool:
+        """Whether observations of the other layout lie as those of this one."""
+        return self is other or (self.leaves == other.leaves and self._types == other._types)
+
+    def columns(self, observations: list[Any]) -> list[np.ndarray]:
+        """The leaves of observations of this layout, [n, ...] each; what is kept whole is copied."""
+        if self.whole:
+            return [_objects([kept(observation) for observation in observations])]
+        return [np.stack([_at(leaf.path, each) for each in observations], dtype=leaf.dtype) for leaf in self.leaves]
+
     def nest(self, arrays: list) -> Any:
         """The leaves' arrays as the observation nests them."""
         remaining = iter(arrays)
@@ -38,7 +59,21 @@ class ObservationLayout:
 
     def items(self, observations: Any) -> list[Any]:
         """Observations one by one, from a nest of arrays; numbers are of the types that the env returned first."""
-        return items_of(observations, self._types)
+        return list(observations) if self.whole else items_of(observations, self._types)
+
+
+def _at(path: tuple, observation: Any) -> Any:
+    for step in path:
+        observation = observation[step]
+    return observation
+
+
+def _objects(values: list[Any]) -> np.ndarray:
+    """An array of objects, which may be arrays."""
+    array = np.empty(len(values), object)
+    for i, value in enumerate(values):
+        array[i] = value
+    return array
 
 
 def _collect(value: Any, path: tuple, sizes: tuple, leaves: list[Leaf]) -> bool:

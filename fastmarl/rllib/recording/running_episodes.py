@@ -41,24 +41,30 @@ class RunningEpisodes:
             agent_to_module_mapping_fn=mapping_fn,
         )
 
-    def whole(self, record: RLlibRecord, mapping_fn: Any, arrays: list[ListedColumn] | None = None) -> Any:
-        """The episode's chunk up to now, in lists, as RLlib's loop has it. Agents that have just acted seem to wait.
+    def chunk_of(self, record: RLlibRecord) -> Chunk:
+        """The chunk of a running episode up to now."""
+        env = self._store.table.envs[record.env_index]
+        return Chunk(record, env.env_t, env.infos, is_running=True)
+
+    def whole(self, chunk: Chunk, mapping_fn: Any, arrays: list[ListedColumn] | None = None) -> Any:
+        """An episode's chunk in lists, as RLlib's loop has it. Agents that have just acted seem to wait.
 
         Args:
-            record: of the episode.
+            chunk: as it is at present.
             mapping_fn: what the episode has for one.
             arrays: takes the columns that can become arrays again without being put together.
         """
+        record = chunk.record
         self._builder.find_hanging()
         self._store.stamp_all()
-        env = self._store.table.envs[record.env_index]
-        (episode,) = self._builder.build([Chunk(record, env.env_t, env.infos, is_running=True)])
+        (episode,) = self._builder.build([chunk])
         episode.agent_to_module_mapping_fn = mapping_fn
         episode._custom_data = record.custom_data
         are_plain = [not (block.kind_R[: block.rows.n] > PYTHON_FLOAT).any() for block in self._store.blocks]
         for agent_id, lane in record.lane_of.items():
             is_plain = are_plain[self._store.table.module_L[lane]]
-            self._turn_into_lists(episode.agent_episodes[agent_id], lane, arrays, is_plain)
+            if agent_id in episode.agent_episodes:  # one without a step is no more when its episode has ended
+                self._turn_into_lists(episode.agent_episodes[agent_id], lane, arrays, is_plain)
         if record.ended_agent_episodes:
             _put_back(deepcopy(record.ended_agent_episodes), episode, record)
         return episode
@@ -70,14 +76,14 @@ class RunningEpisodes:
         table = self._store.table
         block = self._store.blocks[table.module_L[lane]]
         observations, rewards = agent_episode.observations, agent_episode.rewards
-        if block.layout.whole:
-            observations.data = list(block.obs[0][self._rows_of(lane)])
-            if (final := table.final_L[lane]) >= 0:
-                observations.data.append(block.final_obs[0][final])
-            observations.finalized = False
-        else:
-            _list_column(observations, block.layout.items(observations.data), arrays)
-        agent_episode._last_added_observation = observations.data[-1]  # stands in where an agent ends unobserved
+        items = self._observations_of(lane, observations.data)
+        # What the env has sent last stands in where an agent ends unobserved.
+        newest = int(table.row_L[lane]), int(table.final_L[lane])
+        raw = items[-1] if block.raw_layout is None else block.raw_newest(*newest)
+        if block.awaits_connectors(*newest):
+            items[-1] = raw
+        agent_episode._last_added_observation = raw
+        _list_column(observations, items, None if block.layout.whole else arrays)
         if len(rewards.data):
             if is_plain:
                 _list_column(rewards, rewards.data.tolist(), arrays)
@@ -88,6 +94,21 @@ class RunningEpisodes:
             for buffer in (agent_episode.actions, rewards):
                 buffer.data, buffer.finalized = [], False
             agent_episode.extra_model_outputs = {}
+
+    def _observations_of(self, lane: int, gathered: Any) -> list[Any]:
+        """An agent's observations on record, one by one."""
+        table, rows = self._store.table, self._rows_of(lane)
+        block, final = self._store.blocks[table.module_L[lane]], table.final_L[lane]
+        layout = block.layout
+        if layout.whole:
+            items = list(block.obs[0][rows])
+            if final >= 0:
+                items.append(block.final_obs[0][final])
+        else:
+            items = layout.items(gathered)
+            if layout.begins_otherwise is not None and table.t_started_L[lane] == table.lookback_L[lane]:
+                items[0] = layout.begins_otherwise(items[0])
+        return items
 
     def _list_outputs(self, agent_episode: Any, lane: int, arrays: list[ListedColumn] | None) -> None:
         """The same of an agent's actions and what its module said beside them."""

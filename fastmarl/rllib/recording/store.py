@@ -22,17 +22,22 @@ class RLlibStore(RowStore):
         table: the lanes.
         merge_flags: see RLlibScatter.
         n_agents: see RowStore.
+        rewrites: whether connectors make other observations of those that envs send.
 
     Attributes:
         stateful: indices of modules with recurrent state.
+        spaces: lane -> observation space that connectors have given an agent's episode in this chunk.
     """
 
     scatter: RLlibScatter
     blocks: list[RLlibBlock]  # type: ignore[assignment]
 
-    def __init__(self, table: RLlibLanes, merge_flags: bool, n_agents: Sequence[int]):
+    def __init__(self, table: RLlibLanes, merge_flags: bool, n_agents: Sequence[int], *, rewrites: bool = False):
         self._merge_flags = merge_flags
+        self._rewrites = rewrites
+        self._raw_layouts: dict[int, ObservationLayout] = {}
         self.stateful: set[int] = set()
+        self.spaces: dict[int, Any] = {}
         self._seq_no = 0
         super().__init__([], [], table, lookback=0, n_agents=n_agents)
         self._ids = EpisodeIds()
@@ -43,6 +48,8 @@ class RLlibStore(RowStore):
     def _make_block(self, module: int, written: int, n_lanes: int) -> RLlibBlock:
         def bind(block: RLlibBlock) -> None:
             self._layouts[module] = block.layout  # type: ignore[call-overload]
+            if block.raw_layout is not None:
+                self._raw_layouts[module] = block.raw_layout
             self.scatter.bind_kinds(module, block.kinds)
 
         rows, finals = self._room(module, written, n_lanes)
@@ -51,6 +58,7 @@ class RLlibStore(RowStore):
             self._rings[module],
             self.rows[module],
             bind,
+            self._raw_layouts.get(module, WHOLE) if self._rewrites else None,
             n_rows=rows,
             n_finals=finals,
         )
@@ -79,7 +87,7 @@ class RLlibStore(RowStore):
     def fit(self, module: int, observation: Any) -> None:
         """Lay out a module's rows for its first observation, if it has none yet."""
         block = self.blocks[module]
-        if block.layout is WHOLE and not block.rows.n and not block.rows.n_finals:
+        if block.env_layout is WHOLE and not block.rows.n and not block.rows.n_finals:
             block.lay_out(ObservationLayout.of(observation))
 
     def use_weights(self, seq_no: int) -> None:
@@ -120,6 +128,7 @@ class RLlibStore(RowStore):
     def renew(self) -> None:
         """Prepare the next call: the running episodes go on in new chunks, of new blocks."""
         self.renew_blocks()
+        self.spaces.clear()
         running: list[Any] = self.running()
         for record in running:
             self.ended_lanes += record.ended

@@ -51,11 +51,14 @@ class Acting:
         """As RLlib's modules get it; the last bits of a matrix product depend on where its input lies, too."""
         core, store = self._core, self._core.store
         block, first, end = store.blocks[module], store.acting_from[module], store.rows[module].n
-        if core.inference.reads(store.module_ids[module], block.layout, end - first):
+        frames = core.connectors.frames
+        if frames is None and core.inference.reads(store.module_ids[module], block.layout, end - first):
             return block.obs[0][first:end]
         shares = core.inference.leaves_input_untouched(store.module_ids[module])
-        if block.layout.is_array:
-            obs: Any = self._tensor(block.obs[0], first, end, shares)
+        if frames is not None:
+            obs: Any = map_struct(self._own_tensor, frames.of(module))
+        elif block.layout.is_array:
+            obs = self._tensor(block.obs[0], first, end, shares)
         elif block.layout.whole:
             obs = map_struct(self._own_tensor, batch_of(list(block.obs[0][first:end])))
         else:

@@ -10,6 +10,8 @@ from fastmarl.acting.recurrent_state import LaneState
 from fastmarl.native._actions import ActionDicts
 from fastmarl.rllib.acting.env_actions import RLlibEnvActions
 from fastmarl.rllib.acting.inference import ExactInference
+from fastmarl.rllib.connecting.pieces import are_rewriting, own_pieces
+from fastmarl.rllib.connecting.pipeline import Connectors
 from fastmarl.rllib.recording.counts import CallCounts
 from fastmarl.rllib.recording.records import RLlibLanes, RLlibRecord
 from fastmarl.rllib.recording.store import RLlibStore
@@ -25,6 +27,8 @@ class Core:
     Attributes:
         counts: of the call under way.
         counts_actions: whether agents that act are counted, and not those that are observed (18).
+        spaces: per env ({agent id: observation space}, {agent id: action space}), as RLlib's episodes have them.
+        connectors: what rewrites observations on their way to the modules.
     """
 
     def __init__(self, runner: Any, draws: np.random.Generator | None):
@@ -39,7 +43,10 @@ class Core:
         )
         n_agents = [len(getattr(env.unwrapped, "possible_agents", None) or ()) for env in runner.env.envs]
         merge_flags = "01" not in runner.fixes
-        self.store = RLlibStore(self.table, merge_flags, n_agents)
+        self.spaces = _spaces_of(runner.env.envs)
+        pieces = own_pieces(runner._env_to_module.connectors)
+        self.store = RLlibStore(self.table, merge_flags, n_agents, rewrites=are_rewriting(pieces))
+        self.connectors = Connectors(pieces, self.store, self.spaces)
         self._unsquash = runner._module_to_env.connectors[-2]
         self._structs = get_base_struct_from_space(self._unsquash.input_action_space)
         self._options = self._action_options()
@@ -49,10 +56,14 @@ class Core:
 
     def changes(self) -> list[str]:
         """What of the runner is no longer what these parts were made for, a sentence part each."""
+        changes = []
         unsquash = self.runner._module_to_env.connectors[-2]
-        if unsquash is self._unsquash and self._action_options() == self._options:
-            return []
-        return ["actions are scaled or clipped in another way than before"]
+        if unsquash is not self._unsquash or self._action_options() != self._options:
+            changes.append("actions are scaled or clipped in another way than before")
+        pieces = own_pieces(self.runner._env_to_module.connectors)
+        if [*map(id, pieces)] != [*map(id, self.connectors.pieces)]:
+            changes.append("there are other connector pieces than before")
+        return changes
 
     def _action_options(self) -> dict[str, bool]:
         return {
@@ -111,3 +122,26 @@ class Core:
 
 def _already_mapped(agent_id: Hashable, env_index: int) -> int:
     raise AssertionError(f"agent {agent_id!r} of env {env_index} has joined without a module")
+
+
+def _spaces_of(envs: list[Any]) -> list[tuple[dict, dict]]:
+    """Per env ({agent id: observation space}, {agent id: action space}) as RLlib's episodes have them.
+
+    Equal spaces become one object: episodes are then sent with one of each, and not with one for each agent and env.
+    """
+    known: list[Any] = []
+
+    def one_of_its_kind(space: Any) -> Any:
+        for other in known:
+            if type(other) is type(space) and other == space:
+                return other
+        known.append(space)
+        return space
+
+    found = []
+    for env in envs:
+        inner, agents = env.unwrapped, env.unwrapped.possible_agents
+        observations = {agent_id: one_of_its_kind(inner.get_observation_space(agent_id)) for agent_id in agents}
+        actions = {agent_id: one_of_its_kind(inner.get_action_space(agent_id)) for agent_id in agents}
+        found.append((observations, actions))
+    return found

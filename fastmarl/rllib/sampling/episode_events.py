@@ -11,7 +11,7 @@ from ray.rllib.utils import force_list
 from fastmarl.errors import RunningEpisodeError
 from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.episodes.lists import ListedColumn
-from fastmarl.rllib.recording.builder import Builder
+from fastmarl.rllib.recording.builder import Builder, Chunk
 from fastmarl.rllib.recording.records import RLlibRecord
 from fastmarl.rllib.recording.rewards import rewards_of
 from fastmarl.rllib.recording.running_episodes import RunningEpisodes
@@ -37,16 +37,20 @@ class RecordNumbers:
     Args:
         core: the parts to work with.
         record: of the episode.
+
+    Attributes:
+        ended: the episode's last chunk, once it has ended.
     """
 
     def __init__(self, core: Core, record: RLlibRecord):
         self._table, self._store = core.table, core.store
         self.record = record
+        self.ended: Chunk | None = None
 
     @property
     def env_t(self) -> int:
         """Env steps up to now."""
-        return self._table.envs[self.record.env_index].env_t
+        return self._table.envs[self.record.env_index].env_t if self.ended is None else self.ended.env_t
 
     @property
     def flags(self) -> tuple[Any, Any]:
@@ -177,7 +181,7 @@ class EpisodeEvents:
         if event not in self.listened:
             return
         runner, record = self._core.runner, self._core.record_of(env_index)
-        view = self._view(record)
+        view = self.view_of_running(record)
         if event == END:
             self.complete_earlier_chunks(record)
         with view as episode:
@@ -194,12 +198,18 @@ class EpisodeEvents:
 
     def whole_episode(self, record: RLlibRecord) -> Any:
         """The running episode as RLlib's loop has it."""
-        view = self._view(record)
-        with view as episode:
-            episode.agent_episodes  # noqa: B018
-        return episode
+        return self.view_of_running(record).whole()
 
-    def _view(self, record: RLlibRecord) -> EpisodeInView:
+    def view_of_ended(self, chunk: Chunk) -> EpisodeInView:
+        """What callbacks and connectors are given of an episode that has ended."""
+        if chunk.view is None:
+            outline = self._episodes.outline(chunk.record, chunk.record.env_t_started, chunk.env_t)
+            chunk.view = EpisodeInView(outline, RecordNumbers(self._core, chunk.record), self._whole)
+        chunk.view.numbers.ended = chunk
+        return chunk.view
+
+    def view_of_running(self, record: RLlibRecord) -> EpisodeInView:
+        """What callbacks and connectors are given of a running episode."""
         view = self._views[record.env_index]
         if view is None:
             env_t = self._core.table.envs[record.env_index].env_t
@@ -208,12 +218,14 @@ class EpisodeEvents:
             self._views[record.env_index] = view
         return view
 
-    def _whole(self, record: RLlibRecord, arrays: list[ListedColumn]) -> Any:
+    def _whole(self, numbers: RecordNumbers, arrays: list[ListedColumn]) -> Any:
         """The episode as RLlib's loop has it now."""
+        record, self.is_on = numbers.record, True
         if record.awaits_reset:
             episode = self._episodes.empty(record, record.policy_mapping_fn)
         else:
-            episode = self._episodes.whole(record, record.policy_mapping_fn, arrays)
+            chunk = numbers.ended or self._episodes.chunk_of(record)
+            episode = self._episodes.whole(chunk, record.policy_mapping_fn, arrays)
         episode._agent_to_module_mapping = record.mapping
         episode._last_step_time = perf_counter() if len(episode) else None
         return episode
@@ -255,8 +267,11 @@ class EpisodeEvents:
         )
 
     def _write_back(self, view: EpisodeInView, record: RLlibRecord) -> None:
-        """Modules are to see what callbacks have made of the newest observations."""
-        table = self._core.table
-        for agent_id, lane in table.envs[record.env_index].lane_of.items():
-            observations = view.episode.agent_episodes[agent_id].observations
-            self._core.store.blocks[table.module_L[lane]].overwrite(table.row_L[lane], observations.data[-1])
+        """Modules and connectors are to see what callbacks have made of the newest observations."""
+        table, live = self._core.table, self._core.table.envs[record.env_index].lane_of
+        for agent_id, lane in record.lane_of.items():
+            block, final = self._core.store.blocks[table.module_L[lane]], int(table.final_L[lane])
+            if agent_id in live:
+                block.overwrite(table.row_L[lane], view.episode.agent_episodes[agent_id].observations.data[-1])
+            elif block.raw_layout is not None and final >= block.n_finals_connected:
+                block.overwrite_final(final, view.episode.agent_episodes[agent_id].observations.data[-1])

@@ -3,7 +3,11 @@
 from typing import Any
 
 import numpy as np
+import tree
+from ray.rllib.core.columns import Columns
 
+from fastmarl.rllib.connecting.frames import StackedFrames
+from fastmarl.rllib.connecting.pieces import after_rewriting
 from fastmarl.rllib.recording.records import ChunkNumbers
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
@@ -16,7 +20,7 @@ def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], pieces: 
         events: has the running episodes as callbacks know them.
         autoreset: per env, whether it is to be reset instead of stepped.
         pieces: of the env-to-module connector pipeline in the last call; what they make of the last observations is
-            what the modules act upon next.
+            what the modules act upon next. Those that rewrite them have done so.
     """
     runner = core.runner
     runner._ongoing_episodes = [events.whole_episode(record) for record in core.running()]
@@ -27,7 +31,7 @@ def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], pieces: 
     runner.env._autoreset_envs = np.array(autoreset, np.bool_)
     runner._shared_data = {}
     batch: Any = {}
-    for piece in pieces:
+    for piece in after_rewriting(pieces):
         batch = piece(
             rl_module=runner.module,
             batch=batch,
@@ -35,7 +39,22 @@ def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], pieces: 
             explore=explore,
             shared_data=runner._shared_data,
         )
+        frames = core.connectors.frames
+        if frames is not None and piece is frames.piece:
+            batch[Columns.OBS].update(_as_before(core, frames))
     runner._cached_to_module = batch
+
+
+def _as_before(core: Core, frames: StackedFrames) -> dict[tuple, list[Any]]:
+    """The stacks that were made before the cut, when the episodes reached back further, as RLlib's batch has them."""
+    table, store, stacks = core.table, core.store, dict[tuple, list[Any]]()
+    id_of = [record.id_ for record in core.running()]
+    for module, module_id in enumerate(store.module_ids):
+        lanes = store.blocks[module].lane_R[store.acting_from[module] : store.rows[module].n].tolist()
+        for place, lane in enumerate(lanes):
+            key = id_of[table.env_L[lane]], table.agent_ids[lane], module_id
+            stacks[key] = [tree.map_structure(lambda leaf, i=place: leaf[i], frames.of(module))]
+    return stacks
 
 
 def take_back(runner: Any, finished: list[list[ChunkNumbers]]) -> None:

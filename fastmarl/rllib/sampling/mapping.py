@@ -45,7 +45,7 @@ class PolicyMapping:
 
         def replay(function: MappingFn) -> None:
             obs, acting, rewards, infos, terminateds, truncateds = step
-            episode = self._episodes.whole(record, function)
+            episode = self._episodes.whole(self._episodes.chunk_of(record), function)
             acted = {agent_id: _acted(episode, agent_id) for agent_id in acting}
             actions = {agent_id: action for agent_id, (action, _) in acted.items()}
             outputs = {agent_id: extras for agent_id, (_, extras) in acted.items() if extras}
@@ -63,7 +63,7 @@ class PolicyMapping:
         env_t = self._core.table.envs[record.env_index].env_t
 
         def cut(function: MappingFn) -> Any:
-            return self._episodes.whole(record, function).cut(horizon)
+            return self._episodes.whole(self._episodes.chunk_of(record), function).cut(horizon)
 
         self._ask(record, window.order, env_t, env_t, cut, {})
         ended = {}

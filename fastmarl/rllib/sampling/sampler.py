@@ -20,6 +20,7 @@ from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import END, START, STEP, EpisodeEvents
 from fastmarl.rllib.sampling.hand_over import hand_over
 from fastmarl.rllib.sampling.mapping import PolicyMapping
+from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.recording import Recording
 from fastmarl.rllib.sampling.window import Window
 
@@ -40,12 +41,15 @@ class FastSampler:
         self._runner = runner
         self.core = Core(runner, draws)
         self._acting = Acting(self.core)
-        spaces = _spaces_of(runner.env.envs)
+        spaces, self._connectors = self.core.spaces, self.core.connectors
         self._builder = Builder(self.core.store, spaces, runner.episode_class, runner.fixes)
         episodes = RunningEpisodes(self.core.store, self._builder, spaces, runner.episode_class)
         self._mapping = PolicyMapping(self.core, episodes)
         self._recording = Recording(self.core, self._mapping)
         self._events = EpisodeEvents(self.core, self._builder, episodes)
+        self._in_python = PiecesInPython(self.core, self._events)
+        self._connectors.in_python, self._connectors.on_rewritten = self._in_python.run, self._in_python.show
+        self._connectors.whole_parts = self._in_python.whole_parts
         self._resets: dict[int, tuple] = {}  # envs that gave an episode's first observations in this tick -> these
         self._as_steps: dict[int, tuple] = {}  # and whose reset is recorded as a step -> that
         self._stepped_at = 0.0  # when the envs had stepped last
@@ -84,6 +88,7 @@ class FastSampler:
         try:
             self.core.refresh()
             self._events.refresh()
+            self._in_python.explore = explore
             self.core.store.begin_call(num_timesteps, of_agents=not self._counts_env_steps)
             if force_reset or num_episodes is not None or runner._needs_initial_reset:
                 self._reset_all(num_episodes)
@@ -122,13 +127,27 @@ class FastSampler:
         if self.core.counts_actions:
             self._agent_ts += self.core.count_actions(actions)
         self.core.store.advance()
-        done = self._step_envs(actions)
+        done, n_finished = self._step_envs(actions), len(self._finished)
         if self._events.listened:
             self._call_back(done, num_episodes)
         elif done:
             self._end_episodes(done, num_episodes)
+        self._connect(n_finished)
         counts.ticks += 1
         counts.lengths.append(self._under_way)
+
+    def _connect(self, n_finished: int) -> None:
+        """Have connectors rewrite what was observed; `n_finished` episodes had ended before that."""
+        if not self._connectors.pieces:
+            return
+        began = time.perf_counter()
+        self._in_python.ended = ended = self._finished[n_finished:]
+        try:
+            self._connectors.run([chunk.record.env_index for chunk in ended])
+        except BaseException:
+            del self._finished[n_finished:]  # whose last observations nobody knows
+            raise
+        self.core.counts.seconds["connect"] += time.perf_counter() - began
 
     # Envs.
 
@@ -155,6 +174,7 @@ class FastSampler:
         self._autoreset = [False] * len(observations)
         self._under_way = 0
         runner._needs_initial_reset = False
+        self._connect(len(self._finished))
         for env_index in range(runner.num_envs):
             if env_index not in self._idle:
                 self._events.fire(START, env_index)
@@ -345,26 +365,3 @@ def _as_step(env: Any, obs: dict, infos: dict) -> tuple:
     agents = env.unwrapped.possible_agents
     flags = {**dict.fromkeys(agents, False), "__all__": False}
     return obs, dict.fromkeys(agents, 0.0), flags, dict(flags), infos
-
-
-def _spaces_of(envs: list[Any]) -> list[tuple[dict, dict]]:
-    """Per env ({agent id: observation space}, {agent id: action space}) as RLlib's episodes have them.
-
-    Equal spaces become one object: episodes are then sent with one of each, and not with one for each agent and env.
-    """
-    known: list[Any] = []
-
-    def one_of_its_kind(space: Any) -> Any:
-        for other in known:
-            if type(other) is type(space) and other == space:
-                return other
-        known.append(space)
-        return space
-
-    found = []
-    for env in envs:
-        inner, agents = env.unwrapped, env.unwrapped.possible_agents
-        observations = {agent_id: one_of_its_kind(inner.get_observation_space(agent_id)) for agent_id in agents}
-        actions = {agent_id: one_of_its_kind(inner.get_action_space(agent_id)) for agent_id in agents}
-        found.append((observations, actions))
-    return found

@@ -252,7 +252,7 @@ def _spaces() -> dict[str, Case]:
         if kind in spaces.FLAT:
             cases[f"obs {kind}"] = case(rules)
         if kind in spaces.TO_FLATTEN:
-            cases[f"obs {kind}, flattened"] = case(rules, connectors=("flatten",), expects_fast=False)
+            cases[f"obs {kind}, flattened"] = case(rules, connectors=("flatten",))
     cases["obs pixels"] = case(one_space("pixels"), model_config=CONV)
     for kind in spaces.ACTIONS:
         rules = one_space("f32", kind, **WAITING, **DEATHS)
@@ -295,13 +295,57 @@ def _modules() -> dict[str, Case]:
 
 
 def _connectors() -> dict[str, Case]:
-    """RLlib's own connectors: the slow way."""
+    """RLlib's own connectors, and such as users write."""
     cases = {}
-    for names in (("mean_std",), ("frozen_mean_std",), ("previous", "flatten"), ("frames",), ("flatten", "mean_std")):
+    worlds = {"": {}, ", waiting": WAITING, ", late deaths": {**LATE, **DEATHS}, ", wild": WILD}
+    chains: tuple[tuple[str, ...], ...] = (
+        ("mean_std",), ("frozen_mean_std",), ("previous", "flatten"), ("frames",), ("flatten", "mean_std"),
+        ("own",), ("own, longer",), ("own, joint", "mean_std"), ("mean_std", "own, curious"),
+        ("own, as a piece", "previous", "flatten"), ("own, joint", "frames"),
+    )  # fmt: skip
+    for names in chains:
         obs, kind = ("frame", "any") if "frames" in names else ("f32", "default")
-        for label, rules in (("", {}), (", waiting", WAITING), (", late deaths", {**LATE, **DEATHS})):
-            setup = {"connectors": names, "lookback": 4, "modules": both(kind), "expects_fast": False}
+        for label, rules in worlds.items():
+            setup = {"connectors": names, "lookback": 4, "modules": both(kind)}
             cases[f"{' '.join(names)}{label}"] = case(one_space(obs, agents=4, **rules), **setup)
+    return {**cases, **_connectors_in_context()}
+
+
+def _connectors_in_context() -> dict[str, Case]:
+    """With callbacks, recurrent modules, other observations, ways to call sample(), failures."""
+    cases = {}
+    rules, wild = one_space(agents=4, infos="some", **WAITING), one_space(agents=5, **WILD)
+    for names in (("mean_std",), ("previous", "flatten"), ("own",), ("flatten", "own, curious")):
+        label = " ".join(names)
+        for callbacks in ("all", "numbers", "everything", "everything at end", "writer"):
+            cases[f"{label}, {callbacks} in callbacks"] = case(wild, connectors=names, callbacks=callbacks, lookback=3)
+        cases[f"{label}, recurrent"] = case(rules, connectors=names, modules=both("memory"), num_envs=3)
+        cases[f"{label}, LSTM"] = case(wild, connectors=names, model_config=LSTM)
+        cases[f"{label}, episodes"] = case(wild, EPISODES, connectors=names, num_envs=3)
+        cases[f"{label}, lookback 0"] = case(one_space(agents=4, **DEATHS), connectors=names, lookback=0)
+        cases[f"{label}, failures"] = case(
+            one_space(agents=4, failing_steps=(9, 30)), connectors=names, num_envs=1, restarts=True
+        )
+        cases[f"{label}, mapping by all there is"] = case(wild, connectors=names, mapping="all there is")
+    for kind in ("f64", "changing", "strided", "readonly", "says32gives64"):
+        for name in ("mean_std", "own", "flatten"):
+            cases[f"{name}, obs {kind}"] = case(one_space(kind, **WAITING), connectors=(name,))
+    for kind in ("float32", "int", "all"):
+        rewards = tuple(REWARDS) if kind == "all" else (kind,)
+        together = one_space(agents=4, rewards=rewards, infos="some")
+        cases[f"previous, rewards {kind}"] = case(together, connectors=("previous", "flatten"), callbacks="everything")
+    random = [Sample(num_timesteps=7, random_actions=True, force_reset=i == 0) for i in range(3)]
+    for names in (("mean_std",), ("previous", "flatten"), ("own, longer",)):
+        cases[f"{' '.join(names)}, random, then module"] = case(
+            rules, [*random, METRICS, Sample(num_timesteps=9, force_reset=True), METRICS], connectors=names
+        )
+    plain: tuple[Call, ...] = (Sample(num_timesteps=7), METRICS, Sample(num_timesteps=7))
+    for names in (("mean_std",), ("frames",), ("own",)):
+        for what in ("connector added", "function added"):
+            obs, kind = ("frame", "any") if "frames" in names else ("f32", "default")
+            given = {"connectors": names, "modules": both(kind), "lookback": 4, "expects_fast": "function" in what}
+            world_of = one_space(obs, agents=4, max_steps=15, **LATE, **WAITING)
+            cases[f"{names[0]}, then {what}"] = case(world_of, (*plain, Change(what), *plain, METRICS), **given)
     return cases
 
 

@@ -13,7 +13,7 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from rllib.differential import modules
+from rllib.differential import modules, pieces
 from rllib.differential.callbacks import CALLBACKS
 from rllib.differential.mappings import mapping_fn
 from rllib.differential.worlds import Rules, World
@@ -24,6 +24,11 @@ CONNECTORS: dict[str, Callable[[], Any]] = {
     "frozen_mean_std": lambda: MeanStdFilter(multi_agent=True, update_stats=False),
     "previous": lambda: PrevActionsPrevRewards(multi_agent=True, n_prev_actions=2, n_prev_rewards=1),
     "frames": lambda: FrameStacking(num_frames=3, multi_agent=True),
+    "own": pieces.Scaled,
+    "own, longer": pieces.WithReward,
+    "own, joint": pieces.Joint,
+    "own, curious": pieces.Curious,
+    "own, as a piece": pieces.Plain,
 }
 MODULES: dict[str, type] = {
     "any": modules.AnySpaces,

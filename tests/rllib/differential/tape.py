@@ -1,4 +1,5 @@
-"""What happened during a run, in order: what envs were told, mapping functions asked, modules fed, callbacks called.
+"""What happened during a run, in order: what envs were told, mapping functions asked, modules fed, callbacks called,
+what connector pieces saw.
 
 Envs, modules and callbacks are built by RLlib from their classes, so all of them write to the one tape of this module.
 """
@@ -19,7 +20,7 @@ _counts: Counter[tuple] = Counter()
 def start() -> Tape:
     """An empty tape, which takes all notes from now on."""
     global _tape
-    _tape = {"env": [], "mapping": [], "forward": [], "callback": []}
+    _tape = {"env": [], "mapping": [], "forward": [], "callback": [], "pieces": []}
     _counts.clear()
     return _tape
 

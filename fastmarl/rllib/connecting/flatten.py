@@ -1,0 +1,66 @@
+"""FlattenObservations by columns."""
+
+from collections.abc import Hashable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tree
+from gymnasium.spaces import Dict, Discrete, MultiDiscrete
+
+from fastmarl.rllib.connecting.columns import Change, ColumnConnector
+from fastmarl.rllib.connecting.newest import Newest
+from fastmarl.rllib.recording.layout import ObservationLayout
+
+
+class FlattenedColumns(ColumnConnector):
+    """See RLlib's FlattenObservations: parts in a row, whole numbers as one-hot vectors, all of it float32."""
+
+    def rewrite_module(self, newest: Newest) -> Change | None:
+        if newest.layout.whole:
+            return None
+        agents = dict.fromkeys(newest.agents())
+        parts = [self._parts(agent_id, newest) for agent_id in agents]
+        if any(each is None or each != parts[0] for each in parts):
+            return None
+        n = len(newest)
+        flat = [_flat(newest.leaves[i], space, n) for i, space in parts[0] or ()]
+        if not flat or any(part is None for part in flat):
+            return None
+        row = np.concatenate([part for part in flat if part is not None], axis=1)
+        return partial(newest.rewrite, ObservationLayout.of(row[0]), [row])
+
+    def _parts(self, agent_id: Hashable, newest: Newest) -> list[tuple[int, Any]] | None:
+        """An agent's leaves in the order of RLlib's rows, each with its space; None if it is left as it is."""
+        piece, space = self.piece, self.piece.input_observation_space
+        structs = piece._input_obs_base_struct
+        if piece._multi_agent:
+            if piece._agent_ids is not None and agent_id not in piece._agent_ids:
+                return None
+            if agent_id not in structs:
+                return None
+            space, structs = space[agent_id], structs[agent_id]
+        places = newest.layout.nest(list(range(len(newest.leaves))))
+        if isinstance(space, Dict) and piece._keys_to_remove:
+            places = {key: place for key, place in places.items() if key not in piece._keys_to_remove}
+        # RLlib pairs the two by their order alone, in which dicts are sorted.
+        return list(zip(tree.flatten(places), tree.flatten(structs), strict=False))
+
+
+def _flat(leaf: np.ndarray, space: Any, n: int) -> np.ndarray | None:
+    """float32 [n, ...] of a leaf [n, ...]; None if RLlib would raise, or do otherwise."""
+    if isinstance(space, Discrete):
+        return _one_hot(leaf, int(space.n)) if leaf.shape == (n,) else None
+    if isinstance(space, MultiDiscrete):
+        if space.nvec.ndim != 1 or leaf.shape != (n, len(space.nvec)):
+            return None
+        parts = [_one_hot(leaf[:, i], int(size)) for i, size in enumerate(space.nvec)]
+        return None if any(part is None for part in parts) else np.concatenate(parts, axis=1)  # type: ignore[arg-type]
+    return leaf.reshape(n, -1).astype(np.float32)
+
+
+def _one_hot(numbers: np.ndarray, depth: int) -> np.ndarray | None:
+    """float32 [n, depth] of whole numbers below `depth`."""
+    if numbers.dtype.kind not in "iu" or (numbers < 0).any() or (numbers >= depth).any():
+        return None
+    return (numbers[:, None] == np.arange(depth)).astype(np.float32)

@@ -1,0 +1,75 @@
+"""Connector pieces that run themselves, upon whole episodes: the user's own, and RLlib's where columns won't do."""
+
+from collections.abc import Hashable
+from typing import Any
+
+from fastmarl.rllib.connecting.newest import Newest
+from fastmarl.rllib.recording.builder import Chunk
+from fastmarl.rllib.sampling.core import Core
+from fastmarl.rllib.sampling.episode_events import EpisodeEvents
+
+
+class PiecesInPython:
+    """Shows pieces the episodes as RLlib's loop has them, and takes over the newest observations that they put there.
+
+    Args:
+        core: the parts to work with.
+        events: knows the episodes.
+
+    Attributes:
+        explore: as the call of sample() says.
+        ended: the chunks of episodes that have ended in this step.
+    """
+
+    def __init__(self, core: Core, events: EpisodeEvents):
+        self._core = core
+        self._events = events
+        self.explore = True
+        self.ended: list[Chunk] = []
+
+    def run(self, piece: Any, newest: list[Newest], has_ended: bool) -> None:
+        """Have a piece rewrite what has come.
+
+        Args:
+            has_ended: whether that is of the episodes that have ended, and not of those that go on.
+        """
+        events, runner = self._events, self._core.runner
+        if has_ended:
+            views = {chunk.record.env_index: events.view_of_ended(chunk) for chunk in self.ended}
+        else:
+            views = {record.env_index: events.view_of_running(record) for record in self._core.running()}
+        were_whole = {env_index for env_index, view in views.items() if view.is_whole}
+        episodes = {env_index: view.whole() for env_index, view in views.items()}
+        for each in newest:
+            for (env_index, agent_id), item in zip(each.who_is_where(), each.items(), strict=True):
+                if env_index not in were_whole:
+                    episodes[env_index].agent_episodes[agent_id].observations.data[-1] = item
+        piece(
+            rl_module=runner.module,
+            batch={},
+            episodes=[*episodes.values()],
+            explore=self.explore,
+            shared_data=runner._shared_data,
+        )
+        for each in newest:
+            parts = [episodes[env_index].agent_episodes[agent_id] for env_index, agent_id in each.who_is_where()]
+            each.rewrite_items([part.observations.data[-1] for part in parts])
+
+    def whole_parts(self, has_ended: bool) -> dict[tuple[int, Hashable], Any]:
+        """Agents' episodes of those that are whole, by (env index, agent id)."""
+        views = {record.env_index: self._events.view_of(record.env_index) for record in self._core.running()}
+        if has_ended:
+            views = {chunk.record.env_index: chunk.view for chunk in self.ended}
+        return {
+            (env_index, agent_id): part
+            for env_index, view in views.items()
+            if view is not None and view.is_whole
+            for agent_id, part in view.episode.agent_episodes.items()
+        }
+
+    def show(self, newest: Newest, space: Any, has_ended: bool) -> None:
+        """Put what a piece has done by columns into the episodes that are whole."""
+        if whole := self.whole_parts(has_ended):
+            for who, item in zip(newest.who_is_where(), newest.items(), strict=True):
+                if who in whole:
+                    whole[who].observations.data[-1], whole[who].observation_space = item, space
