@@ -12,33 +12,60 @@ from fastmarl.rllib.connecting.columns import Change, ColumnConnector
 from fastmarl.rllib.connecting.newest import Newest
 from fastmarl.rllib.recording.layout import ObservationLayout
 
+Parts = list[tuple[int, Any]]
+"""(which leaf, its space)"""
+
 
 class FlattenedColumns(ColumnConnector):
     """See RLlib's FlattenObservations: parts in a row, whole numbers as one-hot vectors, all of it float32."""
 
+    def __init__(self, piece: Any):
+        super().__init__(piece)
+        self._known: dict[tuple[ObservationLayout, Hashable], Parts] = {}
+        self._kinds: list[Parts] = []  # that are not equal
+        self._layouts: dict[int, ObservationLayout] = {}  # by the length of rows
+
     def rewrite_module(self, newest: Newest) -> Change | None:
-        if newest.layout.whole:
-            return None
-        agents = dict.fromkeys(newest.agents())
-        parts = [self._parts(agent_id, newest) for agent_id in agents]
-        if any(each is None or each != parts[0] for each in parts):
-            return None
-        n = len(newest)
-        flat = [_flat(newest.leaves[i], space, n) for i, space in parts[0] or ()]
+        parts = self._common_parts(newest)
+        flat = [_flat(newest.leaves[i], space, len(newest)) for i, space in parts]
         if not flat or any(part is None for part in flat):
             return None
-        row = np.concatenate([part for part in flat if part is not None], axis=1)
-        return partial(newest.rewrite, ObservationLayout.of(row[0]), [row])
+        row = np.concatenate(flat, axis=1) if len(flat) > 1 else flat[0]  # type: ignore[arg-type]
+        assert row is not None
+        layout = self._layouts.setdefault(row.shape[1], ObservationLayout.of(row[0]))
+        return partial(newest.rewrite, layout, [row])
 
-    def _parts(self, agent_id: Hashable, newest: Newest) -> list[tuple[int, Any]] | None:
-        """An agent's leaves in the order of RLlib's rows, each with its space; None if it is left as it is."""
+    def _common_parts(self, newest: Newest) -> Parts:
+        """Those of all these agents; none if they are not the same for all."""
+        if newest.layout.whole:
+            return []
+        parts: Parts | None = None
+        for agent_id in dict.fromkeys(newest.agents):
+            of_agent = self._known.get((newest.layout, agent_id))
+            if of_agent is None:
+                of_agent = self._known[newest.layout, agent_id] = self._one_of_its_kind(self._parts(agent_id, newest))
+            if parts is not None and of_agent is not parts:
+                return []
+            parts = of_agent
+        return parts or []
+
+    def _one_of_its_kind(self, parts: Parts) -> Parts:
+        """Equal ones become one object, which is soon compared."""
+        for other in self._kinds:
+            if other == parts:
+                return other
+        self._kinds.append(parts)
+        return parts
+
+    def _parts(self, agent_id: Hashable, newest: Newest) -> Parts:
+        """An agent's leaves in the order of RLlib's rows, each with its space; none if it is left as it is."""
         piece, space = self.piece, self.piece.input_observation_space
         structs = piece._input_obs_base_struct
         if piece._multi_agent:
             if piece._agent_ids is not None and agent_id not in piece._agent_ids:
-                return None
+                return []
             if agent_id not in structs:
-                return None
+                return []
             space, structs = space[agent_id], structs[agent_id]
         places = newest.layout.nest(list(range(len(newest.leaves))))
         if isinstance(space, Dict) and piece._keys_to_remove:

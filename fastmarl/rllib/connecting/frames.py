@@ -27,7 +27,7 @@ class StackedFrames:
         self.piece = piece
         self._spaces = spaces
         self._stacks: dict[int, Any] = {}  # by module index
-        self._alike: dict[tuple, bool] = {}  # who was observed, as what -> whether that is as their spaces say
+        self._forms: dict[tuple[int, Hashable], tuple[Any, Any] | None] = {}
 
     def stack(self, newest: Newest, whole: dict[tuple[int, Hashable], Any]) -> None:
         """Make the stacks that end with these rows, upon which their module acts next.
@@ -40,7 +40,7 @@ class StackedFrames:
         if not whole and self._are_alike(newest):
             self._stacks[newest.module] = self._by_columns(newest, rows)
         elif len(rows):
-            who = newest.who_is_where()[: len(rows)]
+            who = newest.who[: len(rows)]
             self._stacks[newest.module] = batch_of(
                 [self._one(newest.block, *each) for each in zip(rows.tolist(), who, map(whole.get, who), strict=True)]
             )
@@ -53,14 +53,15 @@ class StackedFrames:
         layout = newest.block.layout
         if not layout.is_array or len(layout.leaves[0].shape) != FRAME_AXES:
             return False
-        (leaf,), key = layout.leaves, (*newest.who, layout.leaves)
-        if key not in self._alike:
-            spaces = [self._spaces[i].get(agent_id) for i, agent_id in newest.who_is_where()]
-            alike = all(
-                space is not None and (space.dtype, space.shape) == (leaf.dtype, leaf.shape) for space in spaces
-            )
-            self._alike = {key: alike}
-        return self._alike[key]
+        form = layout.leaves[0].dtype, layout.leaves[0].shape
+        return all(self._form_of(who) == form for who in newest.who)
+
+    def _form_of(self, who: tuple[int, Hashable]) -> tuple[Any, Any] | None:
+        """(dtype, shape) of an agent's space."""
+        if who not in self._forms:
+            space = self._spaces[who[0]].get(who[1])
+            self._forms[who] = None if space is None else (space.dtype, space.shape)
+        return self._forms[who]
 
     def _by_columns(self, newest: Newest, rows: np.ndarray) -> np.ndarray:
         frames, (n, n_frames) = newest.block.obs[0], rows.shape

@@ -36,12 +36,12 @@ class FilteredColumns(ColumnConnector):
 
     def _places_of(self, newest: list[Newest]) -> dict[Hashable, "Places"]:
         """Several agents of one id are those of several envs, whose order is that of the pushes."""
-        key = tuple(each.who for each in newest)
+        key = tuple(tuple(each.who) for each in newest)
         found = self._places.get(key)
         if found is None:
-            who = sorted((*who, i, k) for i, each in enumerate(newest) for k, who in enumerate(each.who_is_where()))
+            who = [(who, i, k) for i, each in enumerate(newest) for k, who in enumerate(each.who)]
             single = dict[Hashable, list[tuple[int, int]]]()
-            for _, agent_id, i, k in who:
+            for (_, agent_id), i, k in sorted(who, key=lambda one: one[0][0]):
                 single.setdefault(agent_id, []).append((i, k))
             found = {agent_id: _in_runs(own) for agent_id, own in single.items()}
             self._places = {key: found}

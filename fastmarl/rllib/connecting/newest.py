@@ -56,31 +56,29 @@ class Newest:
 
     def parted(self, env_indices: list[int]) -> tuple["Newest", "Newest"]:
         """Those of these envs, and those of the others; as the envs have sent them."""
-        chosen = np.isin(self.env_indices(), env_indices)
+        chosen = np.isin(self.env_indices, env_indices)
         rows, finals = chosen[: len(self.rows)], chosen[len(self.rows) :]
         return (
             Newest(self.module, self.block, self._table, self.rows[rows], self.finals[finals]),
             Newest(self.module, self.block, self._table, self.rows[~rows], self.finals[~finals]),
         )
 
+    @cached_property
     def agents(self) -> list[Hashable]:
         """Agent ids, [n]."""
         agent_ids = self._table.agent_ids
         return [agent_ids[lane] for lane in self.lanes.tolist()]
 
+    @cached_property
     def env_indices(self) -> np.ndarray:
         """int32 [n]."""
         env_indices: np.ndarray = self._table.env_L[self.lanes]
         return env_indices
 
-    def who_is_where(self) -> list[tuple[int, Hashable]]:
-        """(env index, agent id), [n]."""
-        return list(zip(self.env_indices().tolist(), self.agents(), strict=True))
-
     @cached_property
-    def who(self) -> tuple:
-        """Equal for the same agents of the same envs in the same order."""
-        return self.env_indices().tobytes(), *self.agents()
+    def who(self) -> list[tuple[int, Hashable]]:
+        """(env index, agent id), [n]."""
+        return list(zip(self.env_indices.tolist(), self.agents, strict=True))
 
     def rewrite(self, layout: ObservationLayout, leaves: list[np.ndarray]) -> None:
         """A connector has made these of them."""

@@ -30,7 +30,8 @@ class ColumnsWithPrevious(ColumnConnector):
     def __init__(self, piece: Any, action_spaces: list[dict[Hashable, Any]]):
         super().__init__(piece)
         self._action_spaces = action_spaces
-        self._n_choices: dict[Any, int] = {}  # who was observed -> how many actions they have, or 0
+        self._n_choices: dict[tuple[int, Hashable], int] = {}  # 0: other actions than discrete ones
+        self._layouts: dict[ObservationLayout, ObservationLayout] = {}  # before -> after
 
     def rewrite_module(self, newest: Newest) -> Change | None:
         piece, block = self.piece, newest.block
@@ -71,19 +72,20 @@ class ColumnsWithPrevious(ColumnConnector):
 
     def _n_choices_of(self, newest: Newest) -> int:
         """Of all these agents' discrete actions; 0 if they have others."""
-        n_choices = self._n_choices.get(newest.who)
-        if n_choices is None:
-            env_indices, agents = newest.env_indices().tolist(), newest.agents()
-            spaces = [self._action_spaces[i].get(agent_id) for i, agent_id in zip(env_indices, agents, strict=True)]
-            numbers = {int(space.n) if isinstance(space, Discrete) else 0 for space in spaces}
-            n_choices = numbers.pop() if len(numbers) == 1 else 0
-            self._n_choices = {newest.who: n_choices}
-        return n_choices
+        numbers = {self._n_choices.get(who, -1) for who in newest.who}
+        if -1 in numbers:
+            for env_index, agent_id in newest.who:
+                space = self._action_spaces[env_index].get(agent_id)
+                self._n_choices[env_index, agent_id] = int(space.n) if isinstance(space, Discrete) else 0
+            numbers = {self._n_choices[who] for who in newest.who}
+        return numbers.pop() if len(numbers) == 1 else 0
 
     def _put_beside(self, newest: Newest, actions: np.ndarray, rewards: np.ndarray) -> None:
-        observed = newest.layout.items(newest.layout.nest(newest.leaves))[0]
-        layout = ObservationLayout.of(self._together(observed, actions[0], rewards[0]))
-        layout.begins_otherwise = self._begin
+        layout = self._layouts.get(newest.layout)
+        if layout is None or layout.leaves[-2].shape != actions.shape[1:]:
+            layout = ObservationLayout.of(self._together(newest.items()[0], actions[0], rewards[0]))
+            layout.begins_otherwise = self._begin
+            self._layouts[newest.layout] = layout
         newest.rewrite(layout, [*newest.leaves, actions, rewards])
 
     def _together(self, observed: Any, actions: Any, rewards: Any) -> dict[str, Any]:

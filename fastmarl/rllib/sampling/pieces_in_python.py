@@ -41,7 +41,7 @@ class PiecesInPython:
         were_whole = {env_index for env_index, view in views.items() if view.is_whole}
         episodes = {env_index: view.whole() for env_index, view in views.items()}
         for each in newest:
-            for (env_index, agent_id), item in zip(each.who_is_where(), each.items(), strict=True):
+            for (env_index, agent_id), item in zip(each.who, each.items(), strict=True):
                 if env_index not in were_whole:
                     episodes[env_index].agent_episodes[agent_id].observations.data[-1] = item
         piece(
@@ -52,7 +52,7 @@ class PiecesInPython:
             shared_data=runner._shared_data,
         )
         for each in newest:
-            parts = [episodes[env_index].agent_episodes[agent_id] for env_index, agent_id in each.who_is_where()]
+            parts = [episodes[env_index].agent_episodes[agent_id] for env_index, agent_id in each.who]
             each.rewrite_items([part.observations.data[-1] for part in parts])
 
     def whole_parts(self, has_ended: bool) -> dict[tuple[int, Hashable], Any]:
@@ -70,6 +70,6 @@ class PiecesInPython:
     def show(self, newest: Newest, space: Any, has_ended: bool) -> None:
         """Put what a piece has done by columns into the episodes that are whole."""
         if whole := self.whole_parts(has_ended):
-            for who, item in zip(newest.who_is_where(), newest.items(), strict=True):
+            for who, item in zip(newest.who, newest.items(), strict=True):
                 if who in whole:
                     whole[who].observations.data[-1], whole[who].observation_space = item, space
