@@ -6,6 +6,7 @@ from typing import Any
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 
 from fastmarl.errors import RunningEpisodeError
+from fastmarl.rllib.episodes import agent_in_view
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode
 from fastmarl.rllib.episodes.in_the_making import is_set
 from fastmarl.rllib.episodes.lists import ListedColumn
@@ -27,6 +28,8 @@ class EpisodeInView:
         episode: what callbacks are given.
         is_whole: whether it was made whole.
         arrays: then, the columns that have become lists.
+        agents: the agents' episodes in view that were asked for.
+        space: an observation space that was given to the episode, if one was.
     """
 
     def __init__(self, episode: Any, numbers: Any, make: Callable[[Any, list[ListedColumn]], Any] | None):
@@ -35,6 +38,8 @@ class EpisodeInView:
         self.numbers = numbers
         self.is_whole = make is None
         self.arrays: list[ListedColumn] = []
+        self.agents: dict[Hashable, Any] = {}
+        self.space: Any = None
         self._make = make
         self._is_open = False
         if not self.is_whole:
@@ -52,21 +57,35 @@ class EpisodeInView:
     def whole(self) -> Any:
         """The episode, made whole."""
         with self as episode:
-            episode.agent_episodes  # noqa: B018
+            self.make_whole()
         return episode
 
-    def late_attributes(self, _: int) -> dict[str, Any]:
-        """All slots, as they are now."""
+    def check_open(self) -> None:
+        """Raise RunningEpisodeError outside of the call that the episode was given to."""
         if not self._is_open:
             raise RunningEpisodeError(
                 "a running episode can be read in a callback's call only; keep what you need in its custom_data, or "
                 "read the episodes that sample() returns"
             )
+
+    def make_whole(self) -> None:
+        """Have the episode whole, as it is now."""
+        if self.is_whole:
+            return
+        self.check_open()
         assert self._make is not None
         made = self._make(self.numbers, self.arrays)
-        made.agent_episodes  # noqa: B018
+        parts = made.agent_episodes
+        for agent_id, part in self.agents.items():
+            if agent_id in parts:
+                agent_in_view.become(part, parts[agent_id])
+                parts[agent_id] = part
         self.become(made)
         del self.episode._origin
+
+    def late_attributes(self, _: int) -> dict[str, Any]:
+        """None: all slots are there when this has returned."""
+        self.make_whole()
         return {}
 
     def to_numpy(self) -> Any:
@@ -85,6 +104,8 @@ class EpisodeInView:
         for name in RLlibEpisode.__slots__:
             if name != "_custom_data" and is_set(made, name):
                 setattr(episode, name, getattr(made, name))
+        if self.space is not None:
+            episode.observation_space = self.space
         episode._origin = getattr(made, "_origin", None)
         return episode
 
@@ -114,6 +135,12 @@ class _InView:
         return self._origin[0].numbers.flags[1]
 
     @property
+    def agent_episodes(self) -> Any:
+        """By agent id, the agents' episodes."""
+        agents = self._origin[0].numbers.agents_in_view(self._origin[0])
+        return _whole(self).agent_episodes if agents is None else agents
+
+    @property
     def agent_ids(self) -> set[Hashable]:
         """The agents that have been observed."""
         return set(self._origin[0].numbers.agents)
@@ -130,6 +157,23 @@ class _InView:
         """Seconds."""
         return self._origin[0].numbers.duration_s() if isinstance(self, _InView) else _whole(self).get_duration_s()
 
+    def get_agents_that_stepped(self) -> set[Hashable]:
+        """See RLlib's method."""
+        if isinstance(self, _InView):
+            stepped = self._origin[0].numbers.stepped()
+            if stepped is not None:
+                return set(dict.fromkeys(stepped).keys())
+        return _whole(self).get_agents_that_stepped()
+
+    def get_observations(self, indices: Any = None, agent_ids: Any = None, **options: Any) -> Any:
+        """See RLlib's method."""
+        is_newest = type(indices) is int and indices == -1 and agent_ids is None and not options
+        if isinstance(self, _InView) and is_newest:
+            newest = self._origin[0].numbers.newest_observations()
+            if newest is not None:
+                return newest
+        return _whole(self).get_observations(indices, agent_ids, **options)
+
     def get_infos(self, indices: Any = None, agent_ids: Any = None, **options: Any) -> Any:
         """See RLlib's method."""
         is_newest = type(indices) is int and indices == -1 and agent_ids is None and not options
@@ -141,7 +185,10 @@ class _InView:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self, "_origin") and name in RLlibEpisode.__slots__:
-            _whole(self)
+            if name == "observation_space" and self._origin[0].numbers.gives_same(value):
+                self._origin[0].space = value
+            else:
+                _whole(self)
         object.__setattr__(self, name, value)
 
     def __deepcopy__(self, memo: dict) -> Any:
@@ -151,9 +198,35 @@ class _InView:
         return _whole(self).__reduce_ex__(protocol)
 
 
+class AgentsInView(dict[Hashable, Any]):
+    """The agents' episodes of one in view, which is made whole if somebody takes an agent away or adds one."""
+
+    def __init__(self, view: EpisodeInView, agents: dict[Hashable, Any]):
+        super().__init__(agents)
+        self._view = view
+
+    def _of_whole(self) -> dict[Hashable, Any]:
+        self._view.make_whole()
+        return self._view.episode.agent_episodes
+
+    def __setitem__(self, key: Hashable, value: Any) -> None:
+        self._of_whole()[key] = value
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: Hashable) -> None:
+        del self._of_whole()[key]
+        super().__delitem__(key)
+
+    def pop(self, key: Hashable, *default: Any) -> Any:
+        """See dict."""
+        self._of_whole().pop(key, *default)
+        return super().pop(key, *default)
+
+
 def _whole(episode: Any) -> Any:
     """The episode made whole, if it was not: it is of RLlib's plain kind then, also where a method was taken before."""
-    episode.agent_episodes  # noqa: B018
+    if isinstance(episode, _InView):
+        episode._origin[0].make_whole()
     return episode
 
 

@@ -13,10 +13,10 @@ from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.episodes.lists import ListedColumn
 from fastmarl.rllib.recording.builder import Builder, Chunk
 from fastmarl.rllib.recording.records import RLlibRecord
-from fastmarl.rllib.recording.rewards import rewards_of
 from fastmarl.rllib.recording.running_episodes import RunningEpisodes
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.earlier_chunks import EarlierChunk
+from fastmarl.rllib.sampling.record_numbers import RecordNumbers
 
 CREATED, START, STEP, END = EVENTS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
 
@@ -31,79 +31,6 @@ def listeners(runner: Any, event: str) -> list[Any]:
     return [*methods, *force_list(getattr(runner.config, f"callbacks_{event}"))]
 
 
-class RecordNumbers:
-    """What callbacks mostly ask of a running episode, without making it.
-
-    Args:
-        core: the parts to work with.
-        record: of the episode.
-
-    Attributes:
-        ended: the episode's last chunk, once it has ended.
-    """
-
-    def __init__(self, core: Core, record: RLlibRecord):
-        self._table, self._store = core.table, core.store
-        self.record = record
-        self.ended: Chunk | None = None
-
-    @property
-    def env_t(self) -> int:
-        """Env steps up to now."""
-        return self._table.envs[self.record.env_index].env_t if self.ended is None else self.ended.env_t
-
-    @property
-    def flags(self) -> tuple[Any, Any]:
-        """Whether it is terminated, and truncated."""
-        return self.record.is_terminated, self.record.is_truncated
-
-    @property
-    def agents(self) -> list[Hashable]:
-        """Those of RLlib's chunk, in its order."""
-        return self.record.order
-
-    def episode_return(self) -> Any:
-        """Sum of the sums of the agents' rewards in this chunk; None: only the whole episode knows."""
-        record = self.record
-        if record.ended_before:
-            return None
-        lookback_L = self._table.lookback_L
-        lanes = [record.lane_of[agent_id] for agent_id in record.order]
-        return sum(sum(rewards_of(self._store, lane)[lookback_L[lane] :]) for lane in lanes)
-
-    def duration_s(self) -> float:
-        """Seconds since the chunk began."""
-        return perf_counter() - self.record.started_at if self.env_t > self.record.env_t_started else 0.0
-
-    def last_infos(self) -> dict[Hashable, Any] | None:
-        """Infos of the agents observed in the last env step; None: only the whole episode knows."""
-        record, table = self.record, self._table
-        if record.ended_before or record.unseen:
-            return None
-        env = table.envs[record.env_index]
-        at_last = {lane: info for env_t, lane, info in _newest(env.infos, env.env_t)}
-        found = {}
-        for agent_id in record.order:
-            lane = record.lane_of[agent_id]
-            ended = table.final_L[lane] >= 0
-            newest = self._store.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]]
-            if (table.end_env_t_L[lane] if ended else newest) == env.env_t:
-                info = at_last.get(lane)
-                if info is None:
-                    info = {}  # recorded, as somebody may write into it
-                    env.infos.append((env.env_t, lane, info))
-                found[agent_id] = info
-        return found
-
-
-def _newest(infos: list[tuple[int, int, Any]], env_t: int) -> list[tuple[int, int, Any]]:
-    """Those of the last env step."""
-    first = len(infos)
-    while first and infos[first - 1][0] == env_t:
-        first -= 1
-    return infos[first:]
-
-
 class EpisodeEvents:
     """Calls the callbacks of episodes.
 
@@ -114,6 +41,7 @@ class EpisodeEvents:
 
     Attributes:
         listened: events that callbacks listen to.
+        passing: lane -> its newest observation, while these go through a connector that runs itself.
         is_on: whether there are any, or episodes that former ones have seen whole.
     """
 
@@ -123,6 +51,7 @@ class EpisodeEvents:
         self._episodes = episodes
         self._views: list[EpisodeInView | None] = [None] * core.runner.num_envs
         self.listened: frozenset[str] = frozenset()
+        self.passing: dict[int, Any] = {}
         self.is_on = False
 
     def refresh(self) -> None:
@@ -163,7 +92,7 @@ class EpisodeEvents:
             if env_index in successors:
                 episode = successors[env_index]
                 episode._agent_to_module_mapping, episode._custom_data = record.mapping, record.custom_data
-                self._views[env_index] = EpisodeInView(episode, RecordNumbers(self._core, record), None)
+                self._views[env_index] = EpisodeInView(episode, RecordNumbers(self._core, record, self.passing), None)
 
     def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
         """Callbacks at the end of an episode are shown its earlier chunks."""
@@ -204,7 +133,7 @@ class EpisodeEvents:
         """What callbacks and connectors are given of an episode that has ended."""
         if chunk.view is None:
             outline = self._episodes.outline(chunk.record, chunk.record.env_t_started, chunk.env_t)
-            chunk.view = EpisodeInView(outline, RecordNumbers(self._core, chunk.record), self._whole)
+            chunk.view = EpisodeInView(outline, RecordNumbers(self._core, chunk.record, self.passing), self._whole)
         chunk.view.numbers.ended = chunk
         return chunk.view
 
@@ -214,7 +143,7 @@ class EpisodeEvents:
         if view is None:
             env_t = self._core.table.envs[record.env_index].env_t
             outline = self._episodes.outline(record, record.env_t_started, env_t)
-            view = EpisodeInView(outline, RecordNumbers(self._core, record), self._whole)
+            view = EpisodeInView(outline, RecordNumbers(self._core, record, self.passing), self._whole)
             self._views[record.env_index] = view
         return view
 
@@ -228,6 +157,9 @@ class EpisodeEvents:
             episode = self._episodes.whole(chunk, record.policy_mapping_fn, arrays)
         episode._agent_to_module_mapping = record.mapping
         episode._last_step_time = perf_counter() if len(episode) else None
+        for agent_id, lane in record.lane_of.items():
+            if lane in self.passing and agent_id in episode.agent_episodes:
+                episode.agent_episodes[agent_id].observations.data[-1] = self.passing[lane]
         return episode
 
     # Whole episodes are recorded as RLlib's loop does.

@@ -1,6 +1,7 @@
 """Connector pieces that run themselves, upon whole episodes: the user's own, and RLlib's where columns won't do."""
 
 from collections.abc import Hashable
+from contextlib import ExitStack
 from typing import Any
 
 from fastmarl.rllib.connecting.newest import Newest
@@ -38,22 +39,27 @@ class PiecesInPython:
             views = {chunk.record.env_index: events.view_of_ended(chunk) for chunk in self.ended}
         else:
             views = {record.env_index: events.view_of_running(record) for record in self._core.running()}
-        were_whole = {env_index for env_index, view in views.items() if view.is_whole}
-        episodes = {env_index: view.whole() for env_index, view in views.items()}
-        for each in newest:
-            for (env_index, agent_id), item in zip(each.who, each.items(), strict=True):
-                if env_index not in were_whole:
-                    episodes[env_index].agent_episodes[agent_id].observations.data[-1] = item
-        piece(
-            rl_module=runner.module,
-            batch={},
-            episodes=[*episodes.values()],
-            explore=self.explore,
-            shared_data=runner._shared_data,
-        )
-        for each in newest:
-            parts = [episodes[env_index].agent_episodes[agent_id] for env_index, agent_id in each.who]
-            each.rewrite_items([part.observations.data[-1] for part in parts])
+        passing = events.passing
+        passing |= {lane: item for each in newest for lane, item in zip(each.lanes.tolist(), each.items(), strict=True)}
+        try:
+            with ExitStack() as stack:
+                piece(
+                    rl_module=runner.module,
+                    batch={},
+                    episodes=[stack.enter_context(view) for view in views.values()],
+                    explore=self.explore,
+                    shared_data=runner._shared_data,
+                )
+            for each in newest:
+                items = []
+                for lane, (env_index, agent_id) in zip(each.lanes.tolist(), each.who, strict=True):
+                    if views[env_index].is_whole:
+                        items.append(views[env_index].episode.agent_episodes[agent_id].observations.data[-1])
+                    else:
+                        items.append(passing[lane])
+                each.rewrite_items(items)
+        finally:
+            passing.clear()
 
     def whole_parts(self, has_ended: bool) -> dict[tuple[int, Hashable], Any]:
         """Agents' episodes of those that are whole, by (env index, agent id)."""

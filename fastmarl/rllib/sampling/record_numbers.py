@@ -1,0 +1,173 @@
+"""What callbacks and connectors mostly ask of a running episode, answered from its record."""
+
+from collections.abc import Hashable, Mapping
+from time import perf_counter
+from typing import Any
+
+from fastmarl.rllib.episodes.agent_in_view import agent_in_view
+from fastmarl.rllib.episodes.in_view import AgentsInView, EpisodeInView
+from fastmarl.rllib.recording.builder import Chunk
+from fastmarl.rllib.recording.records import RLlibRecord
+from fastmarl.rllib.recording.rewards import rewards_of
+from fastmarl.rllib.sampling.agent_answers import AgentAnswers
+from fastmarl.rllib.sampling.core import Core
+
+
+class RecordNumbers:
+    """What callbacks mostly ask of a running episode, without making it.
+
+    Args:
+        core: the parts to work with.
+        record: of the episode.
+        passing: lane -> its newest observation, while that goes through a connector.
+
+    Attributes:
+        ended: the episode's last chunk, once it has ended.
+    """
+
+    def __init__(self, core: Core, record: RLlibRecord, passing: dict[int, Any]):
+        self._table, self._store = core.table, core.store
+        self._observation_spaces, self._action_spaces = core.spaces[record.env_index]
+        self._known_same = core.given_spaces
+        self._passing = passing
+        self.record = record
+        self.ended: Chunk | None = None
+
+    @property
+    def env_t(self) -> int:
+        """Env steps up to now."""
+        return self._table.envs[self.record.env_index].env_t if self.ended is None else self.ended.env_t
+
+    @property
+    def flags(self) -> tuple[Any, Any]:
+        """Whether it is terminated, and truncated."""
+        return self.record.is_terminated, self.record.is_truncated
+
+    @property
+    def agents(self) -> list[Hashable]:
+        """Those of RLlib's chunk, in its order."""
+        return self.record.order
+
+    def episode_return(self) -> Any:
+        """Sum of the sums of the agents' rewards in this chunk; None: only the whole episode knows."""
+        record = self.record
+        if record.ended_before:
+            return None
+        lookback_L = self._table.lookback_L
+        lanes = [record.lane_of[agent_id] for agent_id in record.order]
+        return sum(sum(rewards_of(self._store, lane)[lookback_L[lane] :]) for lane in lanes)
+
+    def duration_s(self) -> float:
+        """Seconds since the chunk began."""
+        return perf_counter() - self.record.started_at if self.env_t > self.record.env_t_started else 0.0
+
+    def last_infos(self) -> dict[Hashable, Any] | None:
+        """Infos of the agents observed in the last env step; None: only the whole episode knows."""
+        stepped = self.stepped()
+        if stepped is None:
+            return None
+        at_last = {lane: info for env_t, lane, info in _newest(self._infos, self.env_t)}
+        return {agent_id: self._info_of(self.record.lane_of[agent_id], at_last) for agent_id in stepped}
+
+    def info_of(self, lane: int) -> Any:
+        """The last info of an agent that was observed in the last env step; None: only the whole episode knows."""
+        if self.record.unseen or self._observed_at(lane) != self.env_t:
+            return None
+        return self._info_of(lane, {each: info for env_t, each, info in _newest(self._infos, self.env_t)})
+
+    def _info_of(self, lane: int, at_last: dict[int, Any]) -> Any:
+        info = at_last.get(lane)
+        if info is None:
+            info = {}  # recorded, as somebody may write into it
+            self._infos.append((self.env_t, lane, info))
+        return info
+
+    @property
+    def _infos(self) -> list[tuple[int, int, Any]]:
+        infos: list[tuple[int, int, Any]]
+        infos = self._table.envs[self.record.env_index].infos if self.ended is None else self.ended.infos
+        return infos
+
+    def stepped(self) -> list[Hashable] | None:
+        """The agents observed in the last env step, in RLlib's order; None: only the whole episode knows."""
+        record = self.record
+        if record.ended_before or record.unseen:
+            return None
+        env_t = self.env_t
+        stepped = [agent_id for agent_id in record.order if self._observed_at(record.lane_of[agent_id]) == env_t]
+        return [agent_id for agent_id in stepped if self._is_there(record.lane_of[agent_id])]
+
+    def _observed_at(self, lane: int) -> int:
+        """The env step of a lane's last observation."""
+        table = self._table
+        if table.final_L[lane] >= 0:
+            return int(table.end_env_t_L[lane])
+        return int(self._store.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]])
+
+    def _is_there(self, lane: int) -> bool:
+        """Whether its agent has an episode: RLlib takes those without a step away when the episode has ended."""
+        return self.ended is None or self.n_steps(lane) > 0
+
+    def n_steps(self, lane: int) -> int:
+        """Completed steps in this chunk."""
+        table = self._table
+        return int(table.count_L[lane] - 1 + (table.final_L[lane] >= 0) - table.lookback_L[lane])
+
+    # The same for callbacks and connectors that look at single agents.
+
+    def agents_in_view(self, view: EpisodeInView) -> AgentsInView | None:
+        """The agents' episodes, not made yet; None: only the whole episode has them all."""
+        record = self.record
+        if record.ended_before or record.ended_agent_episodes:
+            return None
+        agents = {}
+        for agent_id in record.order:
+            lane = record.lane_of[agent_id]
+            if self._is_there(lane):
+                agents[agent_id] = view.agents.get(agent_id) or self._agent_in_view(view, agent_id, lane)
+        view.agents = agents
+        return AgentsInView(view, agents)
+
+    def _agent_in_view(self, view: EpisodeInView, agent_id: Hashable, lane: int) -> Any:
+        record = self.record
+        return agent_in_view(
+            AgentAnswers(self._store, self, view, agent_id, lane),
+            id_=record.agent_episode_ids[agent_id],
+            agent_id=agent_id,
+            module_id=record.mapping[agent_id],
+            multi_agent_episode_id=record.id_,
+            _action_space=self._action_spaces.get(agent_id),
+        )
+
+    def newest_observations(self) -> dict[Hashable, Any] | None:
+        """Those that go through a connector at present, by agent id; None: only the whole episode knows."""
+        stepped, lane_of = self.stepped(), self.record.lane_of
+        if stepped is None or any(lane_of[agent_id] not in self._passing for agent_id in stepped):
+            return None
+        return {agent_id: self._passing[lane_of[agent_id]] for agent_id in stepped}
+
+    @property
+    def passing(self) -> dict[int, Any]:
+        """Lane -> its newest observation, while that goes through a connector."""
+        return self._passing
+
+    def space_of(self, agent_id: Hashable) -> Any:
+        """The env's observation space for an agent."""
+        return self._observation_spaces.get(agent_id)
+
+    def gives_same(self, spaces: Any) -> bool:
+        """Whether agents that come would have the same observation spaces with these."""
+        env_index, known_same = self.record.env_index, self._known_same
+        if known_same.get(env_index) is not spaces:
+            if not isinstance(spaces, Mapping) or dict(spaces) != self._observation_spaces:
+                return False
+            known_same[env_index] = spaces
+        return True
+
+
+def _newest(infos: list[tuple[int, int, Any]], env_t: int) -> list[tuple[int, int, Any]]:
+    """Those of the last env step."""
+    first = len(infos)
+    while first and infos[first - 1][0] == env_t:
+        first -= 1
+    return infos[first:]
