@@ -105,8 +105,11 @@ class _AgentInView(SingleAgentEpisode):
 
     def get_rewards(self, indices: Any = None, **options: Any) -> Any:
         """See RLlib's method."""
-        rewards = _answers(self).rewards() if _is_all_or_last(indices, options) and _answers(self).is_running else None
-        return self._chosen(rewards, indices) if rewards else _whole(self).get_rewards(indices, **options)
+        if _is_all_or_last(indices, options) and _answers(self).is_running:
+            rewards = _answers(self).rewards() if indices is None else _answers(self).last_reward()
+            if rewards:
+                return self._chosen(rewards, indices)
+        return _whole(self).get_rewards(indices, **options)
 
     def get_actions(self, indices: Any = None, **options: Any) -> Any:
         """See RLlib's method."""

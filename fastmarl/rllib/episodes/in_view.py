@@ -38,7 +38,7 @@ class EpisodeInView:
         self.numbers = numbers
         self.is_whole = make is None
         self.arrays: list[ListedColumn] = []
-        self.agents: dict[Hashable, Any] = {}
+        self.agents = AgentsInView(self, {})
         self.space: Any = None
         self._make = make
         self._is_open = False

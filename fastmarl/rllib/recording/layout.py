@@ -39,8 +39,14 @@ class ObservationLayout:
     @classmethod
     def common(cls, observations: list[Any]) -> "ObservationLayout":
         """Of several observations; WHOLE if they differ."""
-        first, *others = [cls.of(observation) for observation in observations]
-        return first if all(first.same(other) for other in others) else WHOLE
+        first = cls.of(observations[0])
+        return first if all(map(first.fits, observations)) else WHOLE
+
+    def fits(self, observation: Any) -> bool:
+        """Whether an observation lies so."""
+        if self.is_array and type(observation) is np.ndarray:
+            return (observation.dtype, observation.shape) == (self.leaves[0].dtype, self.leaves[0].shape)
+        return self.same(ObservationLayout.of(observation))
 
     def same(self, other: "ObservationLayout") -> bool:
         """Whether observations of the other layout lie as those of this one."""

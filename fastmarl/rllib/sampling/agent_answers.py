@@ -11,6 +11,7 @@ from fastmarl.rllib.episodes.agent_in_view import become
 from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.episodes.lists import items_of
 from fastmarl.rllib.episodes.sample_block import nested_outputs
+from fastmarl.rllib.recording.block import PYTHON_FLOAT
 from fastmarl.rllib.recording.rewards import rewards_of
 from fastmarl.rllib.recording.store import RLlibStore
 
@@ -108,6 +109,16 @@ class AgentAnswers:
     def rewards(self) -> list[Any]:
         """Of completed steps, those of the lookback first."""
         return rewards_of(self._store, self._lane)
+
+    def last_reward(self) -> list[Any]:
+        """That of the last completed step, if there is one."""
+        table = self._table
+        block, row = self._store.blocks[table.module_L[self._lane]], int(table.row_L[self._lane])
+        if table.final_L[self._lane] < 0:
+            row = int(block.prev_R[row])
+        if row >= 0 and block.kind_R[row] <= PYTHON_FLOAT:
+            return [float(block.reward_R[row])]
+        return self.rewards()[-1:]
 
     def actions(self) -> list[Any] | None:
         """The same of actions; None: only the whole episode has them."""

@@ -32,6 +32,7 @@ class RecordNumbers:
         self._passing = passing
         self.record = record
         self.ended: Chunk | None = None
+        self._viewed: tuple[Chunk | None, int] | None = None  # of how many agents, when they were put together last
 
     @property
     def env_t(self) -> int:
@@ -120,13 +121,16 @@ class RecordNumbers:
         record = self.record
         if record.ended_before or record.ended_agent_episodes:
             return None
+        if self._viewed == (self.ended, len(record.order)):
+            return view.agents
         agents = {}
         for agent_id in record.order:
             lane = record.lane_of[agent_id]
             if self._is_there(lane):
-                agents[agent_id] = view.agents.get(agent_id) or self._agent_in_view(view, agent_id, lane)
-        view.agents = agents
-        return AgentsInView(view, agents)
+                known = view.agents.get(agent_id)
+                agents[agent_id] = self._agent_in_view(view, agent_id, lane) if known is None else known
+        view.agents, self._viewed = AgentsInView(view, agents), (self.ended, len(record.order))
+        return view.agents
 
     def _agent_in_view(self, view: EpisodeInView, agent_id: Hashable, lane: int) -> Any:
         record = self.record

@@ -25,7 +25,7 @@ def random_case(seed: int) -> Case:
     return Case(
         setup=setup,
         calls=tuple(_calls(rng, setup)),
-        expects_fast=not setup.connectors and setup.to_numpy,
+        expects_fast=setup.to_numpy,
         worker_index=rng.choice((None, 1, 1, 2) if setup.num_env_runners else (None, 0)),
     )
 
@@ -103,7 +103,7 @@ def _setup(rng: random.Random, rules: Rules, modules: dict[str, str]) -> Setup:
         modules=modules,
         model_config=LSTM if not nested and rng.random() < 0.2 else SMALL,
         mapping=rng.choice(("group", "name", *BY_EPISODE)) if same else "group",
-        connectors=(rng.choice(("mean_std", "flatten")),) if plain and rng.random() < 0.2 else (),
+        connectors=_connectors(rng) if plain and rng.random() < 0.4 else (),
         callbacks=rng.choice(("none",) * 8 + READERS),
         num_envs=1 if rules.failing_steps else rng.choice((1, 1, 2, 3, 5)),  # 03
         num_env_runners=rng.choice((0, 0, 2)),
@@ -121,6 +121,17 @@ def _setup(rng: random.Random, rules: Rules, modules: dict[str, str]) -> Setup:
         to_numpy=not lists_kept,
         window=rng.choice((1, 3, 100)),
     )
+
+
+def _connectors(rng: random.Random) -> tuple[str, ...]:
+    """Some in any order; what makes observations of another form comes once, and what it is made flat again by."""
+    names = rng.sample(("mean_std", "frozen_mean_std", "own", "own, joint", "own, curious", "own, as a piece"), 3)
+    names = names[: rng.choice((0, 1, 1, 2, 3))]
+    longer = rng.choice(((), (), ("flatten",), ("own, longer",), ("previous", "flatten")))
+    place = rng.randint(0, len(names))
+    if longer[:1] in (("own, longer",), ("previous",)):
+        place = len(names)  # the others are made for observations of the env's shape
+    return (*names[:place], *longer, *names[place:])
 
 
 def _calls(rng: random.Random, setup: Setup) -> list[Call]:
