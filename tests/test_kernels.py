@@ -35,6 +35,7 @@ from fastmarl.kernels.frames import (
     stack_frames,
     stack_frames_numpy,
 )
+from fastmarl.kernels.mean_std import push_rows, push_rows_numpy
 from fastmarl.kernels.moments import update_moments, update_moments_numpy
 from fastmarl.kernels.normalize import count_and_normalize, count_and_normalize_numpy
 from fastmarl.kernels.remap import rows_to_lanes, rows_to_lanes_numpy
@@ -109,6 +110,28 @@ def test_rows_to_lanes_matches_numpy(rng, kernel, n, dtype):
     kernel(values_NK, lanes_N, got)
     np.testing.assert_array_equal(got, expected)
     assert (got == -7).all(axis=1).sum() == 40 - n  # lanes that are not in the batch were left alone
+
+
+@versions(push_rows)
+@pytest.mark.parametrize("n", [0, 1, 60])
+@pytest.mark.parametrize("n_pushes", [0, 1, 7])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "scaling", [(True, True, True, 1.5), (False, True, True, 0.0), (True, False, True, 0.0), (True, True, False, 2.0)]
+)
+def test_push_rows_matches_numpy(rng, kernel, n, n_pushes, dtype, scaling):
+    values, chosen = rng.normal(2, 3, (70, 3)).astype(dtype), rng.permutation(70)[:n]
+    values[:9, 0] = np.nan  # which stays, and spoils its own column alone
+    start = [*rng.normal(2, 3, (2, 3)), *rng.random((2, 3))]
+    want, got = [each.copy() for each in start], [each.copy() for each in start]
+    want_out, got_out = np.full((2, 70, 3), -7, dtype)
+    want_n = push_rows_numpy(values, chosen, n_pushes, *want, want_out, scaling)
+    assert kernel(values, chosen, n_pushes, *got, got_out, scaling) == want_n == n_pushes + n * scaling[0]
+    for expected, array in zip([*want, want_out], [*got, got_out], strict=True):
+        np.testing.assert_array_equal(array, expected)
+    nothing = [each.copy() for each in start]
+    kernel(values, chosen, n_pushes, *nothing, got_out[:0], scaling)
+    np.testing.assert_array_equal(nothing, got)
 
 
 @versions(update_moments)

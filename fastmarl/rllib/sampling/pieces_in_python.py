@@ -1,13 +1,19 @@
 """Connector pieces that run themselves, upon whole episodes: the user's own, and RLlib's where columns won't do."""
 
+import logging
+from collections import defaultdict
 from collections.abc import Hashable
 from contextlib import ExitStack
+from time import perf_counter
 from typing import Any
 
 from fastmarl.rllib.connecting.newest import Newest
+from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.recording.builder import Chunk
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
+
+logger = logging.getLogger(__name__)
 
 
 class PiecesInPython:
@@ -27,6 +33,8 @@ class PiecesInPython:
         self._events = events
         self.explore = True
         self.ended: list[Chunk] = []
+        self._seconds: dict[str, float] = defaultdict(float)  # by names of pieces, in this call of sample()
+        self._told: set[str] = set()
 
     def run(self, piece: Any, newest: list[Newest], has_ended: bool) -> None:
         """Have a piece rewrite what has come.
@@ -34,7 +42,7 @@ class PiecesInPython:
         Args:
             has_ended: whether that is of the episodes that have ended, and not of those that go on.
         """
-        events, runner = self._events, self._core.runner
+        events, began = self._events, perf_counter()
         if has_ended:
             views = {chunk.record.env_index: events.view_of_ended(chunk) for chunk in self.ended}
         else:
@@ -42,14 +50,7 @@ class PiecesInPython:
         passing = events.passing
         passing |= {lane: item for each in newest for lane, item in zip(each.lanes.tolist(), each.items(), strict=True)}
         try:
-            with ExitStack() as stack:
-                piece(
-                    rl_module=runner.module,
-                    batch={},
-                    episodes=[stack.enter_context(view) for view in views.values()],
-                    explore=self.explore,
-                    shared_data=runner._shared_data,
-                )
+            self._call(piece, list(views.values()))
             for each in newest:
                 items = []
                 for lane, (env_index, agent_id) in zip(each.lanes.tolist(), each.who, strict=True):
@@ -60,6 +61,27 @@ class PiecesInPython:
                 each.rewrite_items(items)
         finally:
             passing.clear()
+            self._seconds[type(piece).__name__] += perf_counter() - began
+
+    def _call(self, piece: Any, views: list[EpisodeInView]) -> None:
+        runner = self._core.runner
+        with ExitStack() as stack:
+            piece(
+                rl_module=runner.module,
+                batch={},
+                episodes=[stack.enter_context(view) for view in views],
+                explore=self.explore,
+                shared_data=runner._shared_data,
+            )
+
+    def tell(self, seconds: float) -> None:
+        """Say once of each piece that it runs in Python, and what that costs; a call took so many seconds."""
+        for name, own in self._seconds.items():
+            if name not in self._told:
+                self._told.add(name)
+                share = f"{100 * own / seconds:.0f} %"
+                logger.warning("The connector piece %s runs in Python: %s of the time of this sample().", name, share)
+        self._seconds.clear()
 
     def whole_parts(self, has_ended: bool) -> dict[tuple[int, Hashable], Any]:
         """Agents' episodes of those that are whole, by (env index, agent id)."""

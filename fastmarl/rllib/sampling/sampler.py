@@ -56,6 +56,7 @@ class FastSampler:
         self._autoreset = [False] * runner.num_envs  # envs whose episode is over: reset instead of stepped
         self._idle: set[int] = set()  # envs that have delivered their episodes of this call (59)
         self._n_wanted = 0  # episodes that are still to begin in this call (59)
+        self._all_anew = False  # whether all envs were made anew in this tick
         self._under_way = 0  # env steps in the chunks of running episodes
         self._finished: list[Chunk] = []
         self._finished_numbers = finished
@@ -78,7 +79,7 @@ class FastSampler:
     ) -> None:
         """What RLlib's `_sample()` does; what it returns is added to `kept`. Should that fail, only what had finished
         is, and this can't sample again."""
-        runner = self._runner
+        runner, began = self._runner, time.perf_counter()
         self._pieces = list(runner._env_to_module.connectors)
         self.core.counts = CallCounts()
         self._env_ts = self._agent_ts = 0  # of the call; what is lost with a failed env does not count
@@ -111,6 +112,7 @@ class FastSampler:
         finally:
             self.core.counts.lost_reward = self.core.table.unattributed_reward
             self.core.table.unattributed_reward = 0.0
+        self._in_python.tell(time.perf_counter() - began)
         self._end_call(running, kept[len(kept) - len(running) :], cut=num_episodes is None)
         self._events.go_on(successors)
 
@@ -127,12 +129,16 @@ class FastSampler:
         if self.core.counts_actions:
             self._agent_ts += self.core.count_actions(actions)
         self.core.store.advance()
+        self._all_anew = False
         done, n_finished = self._step_envs(actions), len(self._finished)
+        if self._all_anew:  # connectors come before callbacks where all envs are reset
+            self._connect(n_finished)
         if self._events.listened:
             self._call_back(done, num_episodes)
         elif done:
             self._end_episodes(done, num_episodes)
-        self._connect(n_finished)
+        if not self._all_anew:
+            self._connect(n_finished)
         counts.ticks += 1
         counts.lengths.append(self._under_way)
 
@@ -239,6 +245,7 @@ class FastSampler:
             self._runner._ongoing_episodes_for_metrics.pop(record.id_, None)
         else:  # as RLlib, which begins to count anew
             self._env_ts = self._agent_ts = 0
+            self._all_anew = True
             self._forget_earlier_chunks()
         core.store.drop_episode(env_index)
         self._open_record(env_index)

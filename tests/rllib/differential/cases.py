@@ -324,12 +324,20 @@ def _connectors_in_context() -> dict[str, Case]:
         cases[f"{label}, episodes"] = case(wild, EPISODES, connectors=names, num_envs=3)
         cases[f"{label}, lookback 0"] = case(one_space(agents=4, **DEATHS), connectors=names, lookback=0)
         cases[f"{label}, failures"] = case(
-            one_space(agents=4, failing_steps=(9, 30)), connectors=names, num_envs=1, restarts=True
+            one_space(agents=4, failing_steps=(9, 30)),
+            connectors=names,
+            num_envs=1,
+            restarts=True,
+            callbacks="everything",
         )
         cases[f"{label}, mapping by all there is"] = case(wild, connectors=names, mapping="all there is")
     for kind in ("f64", "changing", "strided", "readonly", "says32gives64"):
         for name in ("mean_std", "own", "flatten"):
             cases[f"{name}, obs {kind}"] = case(one_space(kind, **WAITING), connectors=(name,))
+    for name in ("std", "mean", "frozen_mean_std"):
+        cases[f"{name}, episodes"] = case(wild, EPISODES, connectors=(name, "mean_std"), num_envs=3)
+    some = one_space("frame", agents=4, **WAITING)
+    cases["flatten some"] = case(some, connectors=("flatten some",), modules=both("any"))
     for kind in ("float32", "int", "all"):
         rewards = tuple(REWARDS) if kind == "all" else (kind,)
         together = one_space(agents=4, rewards=rewards, infos="some")

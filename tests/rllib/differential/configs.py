@@ -20,8 +20,11 @@ from rllib.differential.worlds import Rules, World
 
 CONNECTORS: dict[str, Callable[[], Any]] = {
     "flatten": lambda: FlattenObservations(multi_agent=True),
+    "flatten some": lambda: FlattenObservations(multi_agent=True, agent_ids=[0, 2]),
     "mean_std": lambda: MeanStdFilter(multi_agent=True),
     "frozen_mean_std": lambda: MeanStdFilter(multi_agent=True, update_stats=False),
+    "std": lambda: MeanStdFilter(multi_agent=True, de_mean_to_zero=False),
+    "mean": lambda: MeanStdFilter(multi_agent=True, de_std_to_one=False, clip_by_value=0.5),
     "previous": lambda: PrevActionsPrevRewards(multi_agent=True, n_prev_actions=2, n_prev_rewards=1),
     "frames": lambda: FrameStacking(num_frames=3, multi_agent=True),
     "own": pieces.Scaled,
