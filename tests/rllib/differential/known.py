@@ -6,7 +6,7 @@ corrected episodes. That these equal RLlib's, defects aside, has tests of its ow
 
 from collections.abc import Iterator
 
-from rllib.differential.runs import Case, Run, differences, play
+from rllib.differential.runs import Playable, Run, differences, play
 
 from fastmarl.rllib import MultiAgentEnvRunner
 
@@ -18,7 +18,7 @@ class CorrectedLoop(MultiAgentEnvRunner):
         self.slow_path_reasons = ["asked for"]
 
 
-def unexpected(case: Case, want: Run, got: Run) -> list[str]:
+def unexpected(case: Playable, want: Run, got: Run) -> list[str]:
     """Differences between RLlib's run and ours that nothing explains."""
     lines = _unexplained(case, want, got)
     if want.error is not None:  # RLlib's may come a step earlier: we make episodes at the end of a call
@@ -30,14 +30,12 @@ def unexpected(case: Case, want: Run, got: Run) -> list[str]:
     return [line for line in _unexplained(case, corrected, got) if not line.startswith("tape of mapping")]
 
 
-def _unexplained(case: Case, want: Run, got: Run) -> Iterator[str]:
+def _unexplained(case: Playable, want: Run, got: Run) -> Iterator[str]:
     return (line for line in differences(want, got) if not _is_explained(case, line))
 
 
-def _is_explained(case: Case, line: str) -> bool:
+def _is_explained(case: Playable, line: str) -> bool:
     """20: episodes that RLlib drops are not counted; `witness.py` counts. Errors of envs say what can be done."""
     if "['num_episodes" in line:
-        return case.setup.batch_mode == "complete_episodes" or any(
-            getattr(call, "num_episodes", None) is not None for call in case.calls
-        )
+        return case.drops_episodes or any(getattr(call, "num_episodes", None) is not None for call in case.calls)
     return line.startswith("error[1]") and "would make it anew" in line

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 import tree
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from rllib.differential import tape
 from rllib.differential.callbacks import EndsOnly, note_step
@@ -126,6 +127,24 @@ CHANGES = {
 Call = Sample | GetMetrics | SetState | Make | Remap | Change
 
 
+class Playable(Protocol):
+    """What `play()` needs to know of a case."""
+
+    @property
+    def calls(self) -> tuple[Any, ...]: ...
+    @property
+    def worker_index(self) -> int | None: ...
+    @property
+    def mixes_columns(self) -> bool:
+        """Whether modules with different outputs act together."""
+
+    @property
+    def drops_episodes(self) -> bool:
+        """Whether sample() is asked for whole episodes where nothing else is said."""
+
+    def make_config(self) -> AlgorithmConfig: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """What to compare. `worker_index` is that of the runner; `raises` names the error that ends the last call."""
@@ -135,6 +154,17 @@ class Case:
     expects_fast: bool
     worker_index: int | None = 1
     raises: str | None = None
+
+    def make_config(self) -> AlgorithmConfig:
+        return make_config(self.setup)
+
+    @property
+    def mixes_columns(self) -> bool:
+        return len({*self.setup.modules.values()}) > 1
+
+    @property
+    def drops_episodes(self) -> bool:
+        return self.setup.batch_mode == "complete_episodes"
 
 
 @dataclass
@@ -156,15 +186,15 @@ class Run:
         return [episode for part in self.returned if isinstance(part, list) for episode in part]
 
 
-def play(case: Case, runner_class: type = RLlibEnvRunner) -> Run:
+def play(case: Playable, runner_class: type = RLlibEnvRunner) -> Run:
     """Build everything from scratch under fixed seeds, make the calls, stop at the first error."""
-    run = Run(mixes_columns=len({*case.setup.modules.values()}) > 1)
+    run = Run(mixes_columns=case.mixes_columns)
     with _fixed_seeds(), warnings.catch_warnings():
         # Every runner registers its envs under this one name.
         warnings.filterwarnings("ignore", ".*Overriding environment rllib-multi-agent-env")
         run.notes = tape.start()
         try:
-            runner = runner_class(config=make_config(case.setup), worker_index=case.worker_index)
+            runner = runner_class(config=case.make_config(), worker_index=case.worker_index)
             _play(case, runner, run)
         except Exception as error:
             run.error = error
@@ -173,7 +203,7 @@ def play(case: Case, runner_class: type = RLlibEnvRunner) -> Run:
     return run
 
 
-def _play(case: Case, runner: Any, run: Run) -> None:
+def _play(case: Playable, runner: Any, run: Run) -> None:
     try:
         run.returned.append(runner.get_spaces())
         for call in case.calls:

@@ -1,0 +1,41 @@
+"""Configs that are typical of public projects: equal to RLlib's class, and accelerated."""
+
+from collections import Counter
+
+import pytest
+from rllib.differential.known import unexpected
+from rllib.differential.runs import play
+from rllib.typical.configs import CONFIGS
+
+from fastmarl.rllib import MultiAgentEnvRunner
+
+MOST_LINES = 20
+MOST_SLOW = 2
+SHARES = {"plain": 13, "callbacks": 8, "flattened": 2, "mapping": 1}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_equal(name: str) -> None:
+    config = CONFIGS[name]
+    want, got = play(config), play(config, MultiAgentEnvRunner)
+    if want.error or got.error:
+        raise AssertionError(f"RLlib: {want.error!r}, fastmarl: {got.error!r}") from (want.error or got.error)
+    lines = unexpected(config, want, got)
+    if config.draws_policies:  # whoever asks for agents that are not there draws once more
+        lines = [line for line in lines if "module_for(" not in line and "mapping function[" not in line]
+    assert not lines, "\n".join(lines[:MOST_LINES])
+    assert any(episode.is_done for episode in want.episodes), "no episode has ended"
+    assert any(not episode.is_done for episode in want.episodes) or config.drops_episodes, "no episode goes on"
+    assert [*got.slow_path_reasons] == ([config.slow_path_reason] if config.slow_path_reason else [])
+    assert got.is_accelerated == (config.slow_path_reason is None)
+
+
+def test_shares_are_those_of_the_projects() -> None:
+    assert Counter(config.kind for config in CONFIGS.values()) == SHARES
+    assert all(config.source for config in CONFIGS.values())
+
+
+def test_nearly_all_are_accelerated() -> None:
+    """`test_equal` proves the reasons that are written down."""
+    slow = [name for name, config in CONFIGS.items() if config.slow_path_reason]
+    assert len(slow) <= MOST_SLOW, slow
