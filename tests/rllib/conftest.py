@@ -1,10 +1,7 @@
-import inspect
-import sys
-from types import SimpleNamespace
-
 import pytest
 import ray
 from ray.rllib.connectors import connector_v2
+from support.light_stack import LIGHT_INSPECT
 
 
 @pytest.fixture(scope="session")
@@ -17,12 +14,6 @@ def local_ray():
 
 @pytest.fixture(scope="session", autouse=True)
 def connectors_look_at_one_frame():
-    """Each of RLlib's connectors looks up its caller by `inspect.stack()`, which reads the source of every frame. Under
-    pytest, whose stack is deep, that was two thirds of the time of these tests."""
-
-    def stack():
-        return [SimpleNamespace(frame=sys._getframe(1)), SimpleNamespace(frame=sys._getframe(2))]
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connector_v2, "inspect", SimpleNamespace(stack=stack, getargvalues=inspect.getargvalues))
+        patch.setattr(connector_v2, "inspect", LIGHT_INSPECT)
         yield
