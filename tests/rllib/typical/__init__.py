@@ -5,10 +5,11 @@ callbacks of episodes (half of them at starts or steps, too), 2 flattened observ
 that reads the running episode. The list has the same shares.
 
 Each config is written from scratch: it does what its source does, in envs, callbacks and modules of the same shape,
-with small networks. `source` names a public repository and a file in it; most of these files were read, of some only
-what they are for. Where it begins with "after", the shape is reconstructed: from a description, an issue, or an
-excerpt without its repository's name. Options of sampling (envs per runner, batch mode, unit of counting) are spread
-over the configs, so that each occurs.
+with small networks. `source` names a public repository and a file in it that was read. Where it begins with "after" or
+"reconstructed", the shape is in part our own: from a description, an issue, an excerpt without its repository's name,
+or a file of which something is left out. So these need not be the 24 projects of the shares above. Envs are smaller
+ones of the same kind. Options of sampling (envs per runner, batch mode, unit of counting) are ours, spread so that each
+occurs.
 
 The list is frozen: it grows by reproductions of further projects alone, and no config is ever taken out or made easier.
 """

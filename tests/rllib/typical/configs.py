@@ -121,13 +121,13 @@ def each_its_own_policy() -> PPOConfig:
     return base(known_envs.CartPoles, ["p0", "p1"], by_number, num_envs_per_env_runner=4)
 
 
-@typical("plain", "doesburg11/PredPreyGrass: predpreygrass/rllib/v1_moore/train_rllib_ppo_multiagentent.py")
+@typical("plain", "after doesburg11/PredPreyGrass: predpreygrass/rllib/v1_moore, less its callback")
 def policies_by_species() -> PPOConfig:
     """An ecosystem: agents are born and starve, policies belong to species, which names tell."""
     return base(envs.Meadow, SPECIES, by_role)
 
 
-@typical("plain", "ben-ogden/rllib-trading-arena: training/multi_agent_trainer.py", calls=LONGER)
+@typical("plain", "after the env in ben-ogden/rllib-trading-arena: training/multi_agent_trainer.py", calls=LONGER)
 def traders() -> PPOConfig:
     """A market: bounded Box actions of several dimensions, one shared info, steps counted by agents."""
     config = base(envs.Market, TRADERS, by_role)
@@ -154,7 +154,11 @@ def league() -> PPOConfig:
     return with_modules(config, main=Masked, v1=Masked, v2=Masked).callbacks(callbacks.Matches)
 
 
-@typical("plain", "ray-project/ray: rllib/examples/multi_agent/self_play_with_open_spiel.py", mixes_columns=True)
+@typical(
+    "plain",
+    "after ray-project/ray: rllib/examples/multi_agent/self_play_with_open_spiel.py, less its callback",
+    mixes_columns=True,
+)
 def self_play() -> PPOConfig:
     """A board game: sides change by the hash of the episode's id, the opponent does not learn."""
     config = base(TicTacToe, ["main", "random"], mappings.by_id(), to_train=["main"])
@@ -294,7 +298,7 @@ def flattened_numbers() -> PPOConfig:
     return config.rl_module(model_config=LSTM)
 
 
-@typical("flattened", "after an excerpt of a fork of ini/multigrid: scripts/train.py; and ray-project/ray#59849")
+@typical("flattened", "after an excerpt of a project like ini/multigrid: scripts/train.py; and ray-project/ray#59849")
 def flattened_dicts() -> PPOConfig:
     """A grid world: Dict observations of several agents, flattened by RLlib's connector, a policy each."""
     return base(
@@ -305,7 +309,9 @@ def flattened_dicts() -> PPOConfig:
     )
 
 
-@typical("mapping", "after the description of a project that balances by who is there")
+@typical(
+    "mapping", "reconstructed: of the project no more is known than that its mapping function reads the running episode"
+)
 def mapped_by_crowd() -> PPOConfig:
     """Traffic: the mapping function looks at the agents of the running episode."""
     return base(envs.Crossing, ["light", "car1", "car2"], mappings.by_crowd)
