@@ -26,8 +26,7 @@ def agent_times(episode: Episode, agent: Hashable) -> Times:
     n = len(episode) + lookback + 1
     if "14" not in getattr(episode, "fixes", ()):
         # Agents that joined in this chunk are counted from the begin of the episode, unless that has been put right.
-        joined = all(step == SKIPPED for step in times[: lookback + 1])
-        if started > lookback and joined and len(times) >= n + started - lookback:
+        if started > lookback and _joined(times, lookback) and len(times) >= n + started - lookback:
             times = times[started - lookback :]
         elif started < lookback:
             lacking = lookback - started
@@ -37,6 +36,28 @@ def agent_times(episode: Episode, agent: Hashable) -> Times:
         last = last_place(times, len(times) - 1)
         del times[last - 1 if last is not None and last > 0 else -1]
     return times[:n] + [SKIPPED] * (n - len(times))
+
+
+def last_observed(episode: Episode) -> list[Hashable]:
+    """The agents that are observed in the last env step: those for whom `get_observations(-1)` has an entry."""
+    n, started, observed = len(episode), episode.env_t_started, []
+    for agent, agent_episode in episode.agent_episodes.items():
+        buffer = episode.env_t_to_agent_t[agent]
+        times = buffer.data
+        excess = len(times) - n - buffer.lookback - 1
+        if excess and not (0 < excess == started - buffer.lookback and _joined(times, buffer.lookback)):
+            times = agent_times(episode, agent)
+        if times[-1] == SKIPPED or (agent_episode.is_done and not len(agent_episode)):  # see `aligned_view`
+            continue
+        rows = agent_episode.observations.data
+        if type(rows) is not list or rows[-1] is not None:
+            observed.append(agent)
+    return observed
+
+
+def _joined(times: Times, lookback: int) -> bool:
+    """Whether the agent joined in this chunk."""
+    return all(step == SKIPPED for step in times[: lookback + 1])
 
 
 def last_place(times: Times, end: int) -> int | None:

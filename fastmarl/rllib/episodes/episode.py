@@ -20,6 +20,7 @@ from fastmarl.rllib.episodes.sample_block import SampleBlock
 from fastmarl.rllib.episodes.slices import slice_of
 from fastmarl.rllib.episodes.steps import COMMON, Step, keep_common_info, private_info, private_infos
 from fastmarl.rllib.episodes.times import prepare_for_replay
+from fastmarl.rllib.episodes.validation import is_consistent
 
 EPISODE_FIXES = frozenset(("01", "14", "21", "45"))  # what an episode class can correct on request
 OF_OBSERVATIONS = ("observations", "infos")  # what also the last env step has
@@ -78,6 +79,11 @@ class MultiAgentEpisode(RLlibEpisode):
             extra_model_outputs=step.extras,
         )
         step.finish()  # 01, 14, 21, 32, 44, 45
+
+    def validate(self) -> None:
+        for each in self.agent_episodes.values():
+            if not is_consistent(each):
+                each.validate()
 
     def resume_clock(self) -> None:
         """Say that sampling goes on with this chunk now; without it RLlib's clock starts with its first step (43)."""
@@ -179,6 +185,13 @@ class MultiAgentEpisode(RLlibEpisode):
         if len(set(with_steps)) > 1:
             raise RuntimeError(f"some agents' data in {self} are arrays, those of others are lists")
         return any(with_steps or (each.observations.finalized for each in self.agent_episodes.values()))
+
+    def get_agents_that_stepped(self) -> set[Hashable]:
+        # Each piece of a pipeline asks this of each episode in each env step: no observation is looked up for it.
+        return set(chunks.last_observed(self))
+
+    def get_agents_to_act(self) -> set[Hashable]:
+        return {agent for agent in chunks.last_observed(self) if not self.agent_episodes[agent].is_done}
 
     def get_truncateds(self) -> dict[Hashable, bool]:
         return {**super().get_truncateds(), "__all__": self.is_truncated}  # 12

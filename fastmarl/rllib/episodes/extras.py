@@ -14,6 +14,9 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
+# Types of outputs that have no axes, or none that are compared.
+WITHOUT_AXES = frozenset((int, float, bool, np.bool_, np.float32, np.float64, np.int32, np.int64, dict, tuple, list))
+
 
 def completed(agent_episode: SingleAgentEpisode, extras: dict[str, Any] | None) -> dict[str, Any] | None:
     """An agent's outputs of a step with the same keys and ranks as those of `agent_episode`; may complete these, too.
@@ -24,6 +27,8 @@ def completed(agent_episode: SingleAgentEpisode, extras: dict[str, Any] | None) 
     if not extras and not columns:
         return extras
     extras = dict(extras or {})
+    if _is_alike(columns, extras):  # as in nearly all steps
+        return extras
     for key, column in columns.items():
         if key not in extras and column.len_incl_lookback():
             extras[key] = stand_in(key, column.get(-1))
@@ -33,6 +38,22 @@ def completed(agent_episode: SingleAgentEpisode, extras: dict[str, Any] | None) 
         if key in columns:
             extras[key] = same_rank(columns[key], value)
     return extras
+
+
+def _is_alike(columns: dict[str, InfiniteLookbackBuffer], extras: dict[str, Any]) -> bool:
+    """Whether these outputs can be appended to these columns as they are. It may say no where they could."""
+    if len(columns) != len(extras):
+        return False
+    for key, value in extras.items():
+        items = columns[key].data if key in columns else None
+        if type(items) is not list or not items:
+            return False
+        item, kind = items[-1], type(value)
+        if kind is not type(item) or (kind is np.ndarray and value.ndim != item.ndim):
+            return False
+        if kind is not np.ndarray and kind not in WITHOUT_AXES:
+            return False
+    return True
 
 
 def uniform(agent_episode: SingleAgentEpisode, other: SingleAgentEpisode) -> SingleAgentEpisode:

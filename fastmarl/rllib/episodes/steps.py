@@ -46,8 +46,12 @@ class Step:
         self.infos = private_infos(infos) or {}
         self.terminateds, self.truncateds = terminateds or {}, truncateds or {}
         self.extras = dict(extra_model_outputs or {})
-        self._ended_before = {agent for agent, agent_episode in episode.agent_episodes.items() if agent_episode.is_done}
-        self._mapped_before = set(episode.env_t_to_agent_t)
+        self._ended_before: set[Hashable] = set()  # for those corrections only that need it, as is the next
+        self._mapped_before: set[Hashable] = set()
+        if "01" in fixes or "45" in fixes:
+            self._ended_before = {agent for agent, each in episode.agent_episodes.items() if each.is_done}
+        if "14" in fixes:
+            self._mapped_before = set(episode.env_t_to_agent_t)
         self._unobserved: list[Hashable] = []
         self._observed_again: list[Hashable] = []
 
