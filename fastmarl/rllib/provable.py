@@ -10,6 +10,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
 
 from fastmarl.rllib.connecting import pieces as connecting
+from fastmarl.rllib.reasons import Reason
 from fastmarl.rllib.sampling.episode_events import EVENTS, listeners
 
 MODULE_TO_ENV = [
@@ -37,8 +38,8 @@ INTERNALS = (
 )
 
 
-def slow_path_reasons(runner: Any, own_class: type) -> list[str]:
-    """Why this runner can't sample the fast way, a sentence part each; none if it can.
+def slow_path_reasons(runner: Any, own_class: type) -> list[Reason]:
+    """Why this runner can't sample the fast way; none if it can.
 
     Args:
         runner: a runner with env, module and connectors.
@@ -47,53 +48,56 @@ def slow_path_reasons(runner: Any, own_class: type) -> list[str]:
     return [*_of_config(runner), *_of_parts(runner), *_of_subclass(runner, own_class), *_of_callbacks(runner)]
 
 
-def _of_config(runner: Any) -> Iterator[str]:
+def _of_config(runner: Any) -> Iterator[Reason]:
     config = runner.config
     if config.framework_str != "torch":
-        yield f"the framework is {config.framework_str!r}"
+        yield Reason("framework", f"the framework is {config.framework_str!r}")
     if not runner.episodes_to_numpy:
-        yield "episodes_to_numpy is off"
+        yield Reason("episodes_to_numpy", "episodes_to_numpy is off")
 
 
-def _of_parts(runner: Any) -> Iterator[str]:
+def _of_parts(runner: Any) -> Iterator[Reason]:
     if type(runner.env) is not SyncVectorMultiAgentEnv or "step" in vars(runner.env):
-        yield f"the vector env is {type(runner.env).__name__}"
+        yield Reason("vector_env", f"the vector env is {type(runner.env).__name__}")
     if runner.module is None:
-        yield "there is no module"
+        yield Reason("module", "there is no module")
     elif not isinstance(runner.module, MultiRLModule):
-        yield f"the module is {type(runner.module).__name__}"
+        yield Reason("module", f"the module is {type(runner.module).__name__}")
     if type(runner._env_to_module) is not env_to_module.EnvToModulePipeline:
-        yield f"the connector pipeline is {type(runner._env_to_module).__name__}"
+        yield Reason("connector_pipeline", f"the connector pipeline is {type(runner._env_to_module).__name__}")
     else:
-        yield from connecting.problems(runner._env_to_module.connectors)
+        for code, text in connecting.problems(runner._env_to_module.connectors):
+            yield Reason(code, text)
     yield from _of_module_to_env(runner._module_to_env)
 
 
-def _of_module_to_env(pipeline: Any) -> Iterator[str]:
+def _of_module_to_env(pipeline: Any) -> Iterator[Reason]:
     if type(pipeline) is not module_to_env.ModuleToEnvPipeline:
-        yield f"the connector pipeline is {type(pipeline).__name__}"
+        yield Reason("connector_pipeline", f"the connector pipeline is {type(pipeline).__name__}")
         return
     found = [type(piece) for piece in pipeline.connectors]
     if foreign := [piece.__name__ for piece in found if piece not in MODULE_TO_ENV]:
-        yield f"the connector pieces {', '.join(foreign)} need running episodes"
+        yield Reason("module_to_env_piece", f"the connector pieces {', '.join(foreign)} need running episodes")
     elif found != MODULE_TO_ENV:
         names = [piece.__name__ for piece in found]
-        yield f"the module-to-env connector pipeline has other pieces than RLlib's default: {names}"
+        text = f"the module-to-env connector pipeline has other pieces than RLlib's default: {names}"
+        yield Reason("connector_pipeline", text)
 
 
-def _of_subclass(runner: Any, own_class: type) -> Iterator[str]:
+def _of_subclass(runner: Any, own_class: type) -> Iterator[Reason]:
     for name in INTERNALS:
         known, own = getattr(own_class, name), getattr(type(runner), name)
         # Ray wraps the methods of remote runners.
         if name in vars(runner) or (own is not known and inspect.unwrap(own) is not inspect.unwrap(known)):
-            yield f"{type(runner).__name__} overrides {name}()"
+            yield Reason("overridden_internal", f"{type(runner).__name__} overrides {name}()")
 
 
-def _of_callbacks(runner: Any) -> Iterator[str]:
+def _of_callbacks(runner: Any) -> Iterator[Reason]:
     for event in EVENTS:
         for listener in listeners(runner, event):
             for name in sorted(_names_in(inspect.unwrap(listener)) & LOOP_STATE):
-                yield f"the callback {getattr(listener, '__qualname__', listener)}() reads the runner's {name}"
+                text = f"the callback {getattr(listener, '__qualname__', listener)}() reads the runner's {name}"
+                yield Reason("callback_reads_runner", text)
 
 
 def _names_in(function: Any) -> set[str]:

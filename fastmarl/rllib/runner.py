@@ -19,7 +19,9 @@ from fastmarl.rllib.episodes.episode import MultiAgentEpisode, episode_class
 from fastmarl.rllib.fixes import FIXES, parse_fixes
 from fastmarl.rllib.metrics import RunnerMetrics, distinct_names
 from fastmarl.rllib.provable import slow_path_reasons
+from fastmarl.rllib.reasons import Reason
 from fastmarl.rllib.recording.records import ChunkNumbers, summed_up
+from fastmarl.rllib.runner_counts import RunnerCounts
 from fastmarl.rllib.sampling.hand_over import take_back
 from fastmarl.rllib.sampling.sampler import FastSampler
 from fastmarl.rllib.seeding import env_seeds, seed_action_spaces
@@ -39,7 +41,6 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     Attributes:
         fixes: numbers of the corrections that are on; see docs/differences.md.
         sampler: "exact" or "fast".
-        slow_path_reasons: what in the config needs RLlib's own loop; empty if fastmarl samples.
     """
 
     fixes: ClassVar[frozenset[str]] = frozenset()
@@ -62,13 +63,14 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._is_whole = True  # whether the last call of `_sample()` has come to its end
         self._kept: list[Any] = []  # episodes that were built, and not returned: something has failed
         self._finished_numbers: list[list[ChunkNumbers]] = []  # of episodes ended since the last get_metrics()
-        self.slow_path_reasons: list[str] = []
+        self._reasons: list[Reason] = []
         self._was_seeded = False
         self._vector_index = VectorIndex()
         super().__init__(config=config, **kwargs)
         self._draws = np.random.default_rng(self._seed) if self.sampler == "fast" else None
         has_names = "46" in self.fixes and self.env is not None
         self._bulk_metrics = RunnerMetrics(self, distinct_names(self.env.envs) if has_names else None)
+        self._runner_counts = RunnerCounts(self.worker_index or 0)
 
     # Sampling.
 
@@ -125,10 +127,10 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         reasons = slow_path_reasons(self, MultiAgentEnvRunner)
         changes = [] if self._fast is None else self._fast.core.changes()
         if not resets:
-            reasons += changes
-        if reasons and reasons != self.slow_path_reasons:
-            logger.warning("RLlib's own loop samples, which is slow: %s.", "; ".join(reasons))
-        self.slow_path_reasons = reasons
+            reasons += [Reason("changed_while_running", change) for change in changes]
+        if reasons and reasons != self._reasons:
+            logger.warning("RLlib's own loop samples, which is slow: %s.", "; ".join(each.text for each in reasons))
+        self._reasons = reasons
         if reasons and self._fast is not None and not resets:
             self._fast.hand_over(explore)
         if reasons or changes:
@@ -138,16 +140,26 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             self._fast = FastSampler(self, self._finished_numbers, self._draws)
 
     @property
+    def slow_path_reasons(self) -> list[str]:
+        """What in the config needs RLlib's own loop, a sentence part each; empty if fastmarl samples."""
+        return [reason.text for reason in self._reasons]
+
+    @property
+    def slow_path_codes(self) -> list[str]:
+        """The codes of these reasons, each once; docs/rllib.md lists them."""
+        return [*dict.fromkeys(reason.code for reason in self._reasons)]
+
+    @property
     def is_accelerated(self) -> bool | None:
         """Whether fastmarl samples; None before the first call of sample()."""
-        return None if self._fast is None and not self.slow_path_reasons else self._fast is not None
+        return None if self._fast is None and not self._reasons else self._fast is not None
 
     @property
     def inference_backends(self) -> dict[str, str]:
         """What runs each module: "lean" (compiled code), or "torch" and the reason why. Empty before anything ran."""
         if self._fast is not None:
             return self._fast.core.inference.backends
-        if not self.slow_path_reasons or self.module is None:
+        if not self._reasons or self.module is None:
             return {}
         return dict.fromkeys(self.module.keys(), "torch: RLlib's own loop samples")
 
@@ -157,6 +169,8 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._bulk_metrics.log_episodes([summed_up(chunks, name_of) for chunks in self._finished_numbers])
         self._finished_numbers.clear()
         self._bulk_metrics.keep_counters_alive()
+        if self.is_accelerated is not None:
+            self._runner_counts.log(self.metrics, self.is_accelerated, set(self.slow_path_codes))
         return super().get_metrics()
 
     def _new_episode(self, env_index: int, episodes: list | None = None) -> None:

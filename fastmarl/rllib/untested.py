@@ -18,6 +18,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     fixes: ClassVar[frozenset[str]] = frozenset()
     sampler: ClassVar[str] = "exact"
     is_accelerated: ClassVar[bool] = False
+    slow_path_codes: ClassVar[list[str]] = ["untested_ray"]
     inference_backends: ClassVar[dict[str, str]] = {}
 
     @classmethod
@@ -35,3 +36,9 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self.slow_path_reasons = [str(untested_ray())]
         logger.warning("RLlib's own class samples, which is slow: %s.", *self.slow_path_reasons)
         super().__init__(config=config, **kwargs)
+
+    def get_metrics(self) -> Any:
+        """See RLlib's method. How many runners there are is not said: that takes internals that may have changed."""
+        self.metrics.log_value("num_accelerated_env_runners", 0, reduce="max")
+        self.metrics.log_value(("num_slow_path_env_runners", *self.slow_path_codes), 1, reduce="max")
+        return super().get_metrics()

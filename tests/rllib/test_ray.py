@@ -148,6 +148,31 @@ def test_evaluation_runners(build):
     )
     result = build(config).train()
     assert result["evaluation"]["env_runners"]["num_episodes"] >= 3
+    assert result["evaluation"]["env_runners"]["num_accelerated_env_runners"] == 1
+    assert result["env_runners"]["num_accelerated_env_runners"] == 1
+
+
+def test_results_tell_how_many_runners_are_accelerated(build, tmp_path):
+    class OneInTwoFallsBack(MultiAgentEnvRunner):
+        """The second remote runner has a vector env of its own. The class is in no module that those could import."""
+
+        def make_env(self):
+            super().make_env()
+            if self.worker_index == 2:
+                self.env.__class__ = type("OwnVectorEnv", (type(self.env),), {})
+
+    config = make_config(
+        runner_class=OneInTwoFallsBack, rollout_fragment_length=25
+    )  # four reports by each for a result
+    algorithm = build(config)
+    for _ in range(2):
+        told = algorithm.train()["env_runners"]
+        assert told["num_accelerated_env_runners"] == 1
+        assert told["num_slow_path_env_runners"] == {"vector_env": 1}
+    restored = build(config.copy(copy_frozen=False))
+    restored.restore(algorithm.save(str(tmp_path)).checkpoint.path)
+    told = restored.train()["env_runners"]
+    assert (told["num_accelerated_env_runners"], told["num_slow_path_env_runners"]) == (1, {"vector_env": 1})
 
 
 @pytest.mark.parametrize("kind", [APPOConfig, IMPALAConfig])

@@ -45,22 +45,26 @@ def are_rewriting(pieces: list[Any]) -> bool:
     return any(type(piece) is not FrameStacking for piece in pieces)
 
 
-def problems(pieces: list[Any]) -> Iterator[str]:
-    """Why a pipeline's pieces need RLlib's own loop, a sentence part each; none if they don't."""
+def problems(pieces: list[Any]) -> Iterator[tuple[str, str]]:
+    """Why a pipeline's pieces need RLlib's own loop: (code, sentence part); none if they don't."""
     own = own_pieces(pieces)
     if [type(piece) for piece in pieces[-len(DEFAULT_PIECES) :]] != DEFAULT_PIECES:
         names = [type(piece).__name__ for piece in pieces]
-        yield f"the env-to-module connector pipeline does not end with RLlib's default pieces: {names}"
+        text = f"the env-to-module connector pipeline does not end with RLlib's default pieces: {names}"
+        yield "connector_pipeline", text
         return
     for i, piece in enumerate(own):
         name = type(piece).__name__
         if type(piece) is FrameStacking:
             if i < len(own) - 1:
-                yield f"the connector piece {name} is followed by {type(own[i + 1]).__name__}"
+                yield "connector_piece", f"the connector piece {name} is followed by {type(own[i + 1]).__name__}"
         elif type(piece) not in REWRITERS and not _only_rewrites(piece):
-            yield f"the connector piece {name} does more than put observations in the place of others"
+            yield (
+                "connector_piece",
+                f"the connector piece {name} does more than put observations in the place of others",
+            )
         if getattr(piece, "_as_learner_connector", False):
-            yield f"the connector piece {name} is one for learners"
+            yield "connector_piece", f"the connector piece {name} is one for learners"
 
 
 def _only_rewrites(piece: Any) -> bool:

@@ -13,6 +13,7 @@ What is stored otherwise than by RLlib must answer alike, see `questions.py`:
 - counters that are NaN (19): ours are RLlib's that were told of 0 steps;
 - timers in the wrong place (27): they must be those of the pipeline that is also timed in its place, and nothing else;
 - lost rewards (60), which RLlib does not tell: `witness.py` adds them up;
+- whether and why a runner falls back, which only ours reports: two keys, and the codes that docs/rllib.md lists;
 - the order of names in a report of metrics, which is that in which they were logged first. RLlib logs step by step, we
   once a call: an episode that ends or an env that fails in the first step of a run comes before what is usually logged
   earlier, and agents of several envs, or in an order that changes from step to step, come in another order. An
@@ -33,6 +34,9 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils.metrics.stats import StatsBase
 from rllib.differential import questions
+
+from fastmarl.rllib.reasons import CODES
+from fastmarl.rllib.runner_counts import RUNNER_COUNTS, SLOW_PATH, RunnerCount
 
 Lines = Iterator[str]
 
@@ -178,7 +182,9 @@ class Comparison:
         if strays and PIPELINE in want:
             yield from self._strays(want[PIPELINE], strays, path)
         theirs = {name: part for name, part in want.items() if name not in strays}
+        theirs = _without_runner_counts(theirs)  # those of our own runners that stand in for RLlib's
         ours = {name: part for name, part in got.items() if name in want or name != LOST_REWARD}
+        ours = _without_runner_counts(ours)
         yield from self._dicts(theirs, _ordered_like(theirs, ours), path)
 
     def _strays(self, in_place: dict, strays: dict, path: str) -> Lines:
@@ -238,6 +244,18 @@ class Comparison:
         # By repr, as nan is nan and 0.0 is not -0.0.
         if type(want) is not type(got) or repr(want) != repr(got):
             yield f"{path}: {_short(want)} / {_short(got)}"
+
+
+def _without_runner_counts(report: dict) -> dict:
+    """Without which way the runner samples, if that is told as documented."""
+    return {name: part for name, part in report.items() if not _is_runner_count(name, part)}
+
+
+def _is_runner_count(name: str, part: Any) -> bool:
+    if name not in RUNNER_COUNTS:
+        return False
+    codes, counts = (part.keys(), part.values()) if name == SLOW_PATH else ((), [part])
+    return CODES.keys() >= set(codes) and all(type(one) is RunnerCount and one.peek() in (0, 1) for one in counts)
 
 
 def _without_remnants(name: str, want: Any, got: Any) -> tuple[dict, dict]:

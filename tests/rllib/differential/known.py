@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from rllib.differential.runs import Playable, Run, differences, play
 
 from fastmarl.rllib import MultiAgentEnvRunner
+from fastmarl.rllib.reasons import Reason
 
 
 class CorrectedLoop(MultiAgentEnvRunner):
     """RLlib's own loop, recording into our episodes."""
 
     def _choose_path(self, resets: bool, explore: bool) -> None:
-        self.slow_path_reasons = ["asked for"]
+        self._reasons = [Reason("framework", "asked for")]
 
 
 def unexpected(case: Playable, want: Run, got: Run) -> list[str]:

@@ -1,0 +1,39 @@
+"""Reasons to leave the sampling to RLlib's own loop: a stable code for each kind, and the way out."""
+
+from typing import NamedTuple
+
+
+class Reason(NamedTuple):
+    """Why a runner falls back.
+
+    Attributes:
+        code: of CODES.
+        text: a sentence part that names the thing.
+    """
+
+    code: str
+    text: str
+
+
+CODES = {  # code -> what to change
+    "framework": 'use torch: config.framework("torch")',
+    "episodes_to_numpy": "leave config.env_runners(episodes_to_numpy=True) as it is; a reader that wants lists can "
+    "make them of the episodes that sample() returns",
+    "vector_env": 'use RLlib\'s own, which steps the envs in turn: config.env_runners(gym_env_vectorize_mode="sync"), '
+    "and no runner that replaces `env`",
+    "module": "give the runner envs and a torch MultiRLModule: "
+    "config.rl_module(rl_module_spec=MultiRLModuleSpec(...)), or none for RLlib's default",
+    "connector_pipeline": "keep RLlib's default pieces at their places: "
+    "config.env_runners(add_default_connectors_to_env_to_module_pipeline=True, "
+    "add_default_connectors_to_module_to_env_pipeline=True), and no pipeline class of your own",
+    "connector_piece": "let the piece only put observations in the place of others, and return `batch` untouched: "
+    "derive it from SingleAgentObservationPreprocessor or MultiAgentObservationPreprocessor, or do it in the env",
+    "module_to_env_piece": "do it in the module's forward methods or in the env; RLlib's own pieces must stay as "
+    "they are",
+    "overridden_internal": "override methods that are part of the API (sample(), get_metrics(), ...), or use callbacks",
+    "callback_reads_runner": "read the `episode` that the callback is given, or use on_sample_end(samples=...), which "
+    "is given all episodes; a callback can keep its own notes in episode.custom_data",
+    "changed_while_running": "nothing, if it may wait: the next reset of all envs ends it; or call "
+    "sample(force_reset=True)",
+    "untested_ray": "install a version of Ray that fastmarl was tested with",
+}
