@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import fastmarl
-from fastmarl.cli import check_env, info, sample
+from fastmarl.cli import check_env, info, rllib_check, sample
 from fastmarl.cli.arguments import Parser
 from fastmarl.cli.bench_efficiency import EFFICIENCY
 from fastmarl.cli.bench_peers import PEERS
@@ -24,7 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        The exit code: 0; 1 for an error that was reported; 130 after Ctrl-C, when what was measured has been shown.
+        The exit code: 0; 1 for an error that was reported; 130 after Ctrl-C, when what was measured has been shown. The
+        checks have codes of their own.
 
     Raises:
         SystemExit: wrong arguments (2), or --help and --version (0).
@@ -56,5 +57,6 @@ def _parser() -> Parser:
     for bench in (EFFICIENCY, RLLIB, SCALING, PEERS):
         bench.add_parser(benchmarks)
     check_env.add_parser(commands)
+    rllib_check.add_parser(commands)
     info.add_parser(commands)
     return parser

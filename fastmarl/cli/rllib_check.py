@@ -1,0 +1,91 @@
+"""`fastmarl rllib-check`."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from fastmarl.bench.records import RecordFile
+from fastmarl.cli.arguments import json_file, search_current_folder
+from fastmarl.cli.terminal import Terminal
+from fastmarl.envs.packages import NEEDED, how_to_install
+from fastmarl.errors import ConfigError, FastmarlError, did_you_mean
+
+BAD_INPUT = 2
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "rllib-check",
+        help="say whether fastmarl.rllib's runner samples with an RLlib config, or what to change; exit code 0 if so, "
+        "1 if not, 2 for a config that can't be checked",
+    )
+    parser.add_argument("config", metavar="MODULE:CONFIG", help="an AlgorithmConfig, or a function without arguments "
+                        "that returns one, such as my_package.my_module:config")  # fmt: skip
+    parser.add_argument("--json", type=json_file, metavar="FILE", help="add a record of this check; one JSON object a "
+                        "line")  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, terminal: Terminal) -> int:
+    """Show the report."""
+    try:
+        from fastmarl.rllib.check import check_config  # first: else it would be the user's module that misses Ray
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in NEEDED:
+            raise
+        print(f"fastmarl: this needs {package}: {how_to_install(package)}", file=sys.stderr)
+        return BAD_INPUT
+    try:
+        file = RecordFile(args.json, "rllib-check")
+        config = _config_at(args.config)
+        with terminal.status(f"building an env runner of {args.config} ..."):
+            report = check_config(config)
+    except FastmarlError as error:
+        print(f"fastmarl: {args.config}: {error}", file=sys.stderr)
+        return BAD_INPUT
+    terminal.show(str(report))
+    file.write({"config": args.config, **report.as_dict()}, is_final=True)
+    return 0 if report.is_accelerated else 1
+
+
+def _config_at(name: str) -> Any:
+    """What stands at "package.module:name", or what that function returns.
+
+    Raises:
+        ConfigError: there is nothing of that kind.
+    """
+    path, _, attribute = name.partition(":")
+    if not path or not attribute:
+        raise ConfigError("expected MODULE:CONFIG, such as my_package.my_module:config")
+    search_current_folder(name)
+    try:
+        found = import_module(path)
+    except Exception as error:
+        raise ConfigError(f"importing {path} failed: {_in_one_line(error)}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"{path} has no {attribute}{did_you_mean(get_close_matches(part, dir(found), 1))}")
+        found = getattr(found, part)
+    return _called(found, attribute) if inspect.isroutine(found) else found
+
+
+def _called(function: Any, name: str) -> Any:
+    """What a function returns that is called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise ConfigError(f"{name} must be callable without arguments: {error}") from error
+    try:
+        return function()
+    except Exception as error:
+        raise ConfigError(f"{name}() failed: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split()):.300}"

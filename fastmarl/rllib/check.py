@@ -1,0 +1,108 @@
+"""Says of an AlgorithmConfig whether fastmarl would sample, and if not, what to change."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+import fastmarl.rllib
+from fastmarl.errors import ConfigError, shown
+from fastmarl.rllib.reasons import CODES, Reason
+from fastmarl.rllib.versions import untested_ray
+
+HOW_TO_SET = "config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigReport:
+    """What `check_config()` has found.
+
+    Attributes:
+        is_accelerated: whether fastmarl samples with fastmarl's runner.
+        reasons: why not.
+        is_set: whether the config's `env_runner_cls` is fastmarl's, or a subclass.
+    """
+
+    is_accelerated: bool
+    reasons: tuple[Reason, ...]
+    is_set: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Values for JSON."""
+        reasons = [{"code": code, "reason": text, "what_to_change": CODES[code]} for code, text in self.reasons]
+        return {"is_accelerated": self.is_accelerated, "is_set": self.is_set, "reasons": reasons}
+
+    def __str__(self) -> str:
+        lines = ["accelerated: fastmarl samples with this config"]
+        if not self.is_accelerated:
+            lines = ["not accelerated: RLlib's own loop samples with this config"]
+        for code, text in self.reasons:
+            lines += [f"- {text} [{code}]", f"  {CODES[code]}"]
+        if not self.is_set:
+            lines.append(f"env_runner_cls is not fastmarl's; it was checked as if it were. Set it: {HOW_TO_SET}")
+        return "\n".join(lines)
+
+
+def check_config(config: Any) -> ConfigReport:
+    """Build one env runner of a config in this process, as a worker has it, and find out whether it is accelerated.
+
+    Args:
+        config: an AlgorithmConfig, which is left as it is. Its envs and module are made once; they are stepped by
+            RLlib's check of envs alone, unless the config disables that.
+
+    Raises:
+        ConfigError: it is none, is not for several agents, or its env runner can't be built.
+    """
+    if not isinstance(config, AlgorithmConfig):
+        raise ConfigError(f"expected an AlgorithmConfig, got {shown(config)}")
+    checked = config.copy(copy_frozen=False)
+    ours, found = fastmarl.rllib.MultiAgentEnvRunner, checked.env_runner_cls
+    is_set = isinstance(found, type) and issubclass(found, ours)
+    if not is_set:
+        checked.env_runners(env_runner_cls=ours)
+    with _quiet():
+        runner = _built(checked)
+        try:
+            reasons = _reasons(runner)
+        finally:
+            runner.stop()
+    return ConfigReport(is_accelerated=not reasons, reasons=tuple(reasons), is_set=is_set)
+
+
+def _built(config: AlgorithmConfig) -> Any:
+    """A runner that has envs, as remote ones have."""
+    if not config.is_multi_agent:
+        raise ConfigError("the config is for one agent: give it policies, config.multi_agent(policies=...)")
+    config.env_runners(num_env_runners=0)
+    try:
+        config.validate()
+        config.freeze()
+        return config.env_runner_cls(config=config, worker_index=0)
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(f"the config's env runner can't be built: {type(error).__name__}: {text:.300}") from error
+
+
+def _reasons(runner: Any) -> list[Reason]:
+    if (text := untested_ray()) is not None:
+        return [Reason("untested_ray", text)]
+    from fastmarl.rllib.provable import slow_path_reasons
+    from fastmarl.rllib.runner import MultiAgentEnvRunner
+
+    return slow_path_reasons(runner, MultiAgentEnvRunner)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Ray and Gymnasium say while a runner is built."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.disable(disabled)
