@@ -72,6 +72,21 @@ class RunnerMetrics:
             add_ones(self._stats((keys.NUM_EPISODES,), reduce="sum"), counts.episodes)
             add_ones(self._stats((keys.NUM_EPISODES_LIFETIME,), reduce="lifetime_sum"), counts.episodes)
 
+    def log_step(self, observed: Iterable[Hashable], episode: Any) -> None:
+        """Log one env step of RLlib's own loop, as its `_increase_sampled_metrics()` does: each number as it is found
+        in the logger, where RLlib's takes a dozen calls."""
+        add_ones(self._stats((keys.NUM_ENV_STEPS_SAMPLED,), reduce="sum"), 1)
+        add_ones(self._stats((keys.NUM_ENV_STEPS_SAMPLED_LIFETIME,), reduce="lifetime_sum", with_throughput=True), 1)
+        if episode.is_done:
+            add_ones(self._stats((keys.NUM_EPISODES,), reduce="sum"), 1)
+            add_ones(self._stats((keys.NUM_EPISODES_LIFETIME,), reduce="lifetime_sum"), 1)
+        for agent_id in observed:
+            name, module_id = str(agent_id), episode.module_for(agent_id)
+            add_ones(self._stats((keys.NUM_AGENT_STEPS_SAMPLED, name), reduce="sum"), 1)
+            add_ones(self._stats((keys.NUM_AGENT_STEPS_SAMPLED_LIFETIME, name), reduce="lifetime_sum"), 1)
+            add_ones(self._stats((keys.NUM_MODULE_STEPS_SAMPLED, module_id), reduce="sum"), 1)
+            add_ones(self._stats((keys.NUM_MODULE_STEPS_SAMPLED_LIFETIME, module_id), reduce="lifetime_sum"), 1)
+
     def _log_lengths(self, counts: CallCounts) -> None:
         """One value per pass of the env-to-module connectors; the one after a reset sees empty episodes."""
         lengths = [0] * counts.resets + counts.lengths

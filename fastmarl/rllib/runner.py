@@ -184,6 +184,13 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         )
         self._make_on_episode_callback("on_episode_created", env_index, episodes)
 
+    def _increase_sampled_metrics(self, num_steps: int, next_obs: dict, episode: Any) -> int:
+        """For RLlib's own loop: the numbers of an env step."""
+        if num_steps != 1:
+            return super()._increase_sampled_metrics(num_steps, next_obs, episode)
+        self._bulk_metrics.log_step(next_obs, episode)
+        return num_steps
+
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
         """See RLlib's method; without a module there are no weights in it."""
         if self.module is None:

@@ -132,6 +132,18 @@ def log_in_bulk(runner: Any, call: Call) -> Any:
     return None if call.episodes is None else runner.metrics.reduce()
 
 
+def log_singly(runner: Any, call: Call) -> Any:
+    """Log as RLlib does, but the steps by RunnerMetrics, one by one."""
+    bulk = RunnerMetrics(runner)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            RLlibEnvRunner,
+            "_increase_sampled_metrics",
+            lambda _, n, observed, episode: bulk.log_step(observed, episode),
+        )
+        return log_as_rllib(runner, call)
+
+
 def count(counts: CallCounts, observed: Any, module_for: Callable[[Any], str], is_done: bool) -> None:
     """Add one env's step."""
     counts.env_steps += 1
@@ -212,6 +224,18 @@ def test_reports_are_equal(history: list[Call], num_env_runners: int, smoothing:
             assert readings(without(want, STRAY)) == readings(got)
             assert sorted(keys_in_order(without(want, STRAY))) == sorted(keys_in_order(got))
     assert theirs.inc == ours.inc
+
+
+@given(history=histories)
+@settings(max_examples=40)
+def test_reports_are_equal_step_by_step(history: list[Call]) -> None:
+    theirs, ours = make_runner(), make_runner()
+    for call in [*history, Call(episodes=())]:
+        want, got = log_as_rllib(theirs, call), log_singly(ours, call)
+        assert readings(theirs.metrics.stats) == readings(ours.metrics.stats)
+        if want is not None:
+            assert readings(want) == readings(got)
+            assert keys_in_order(want) == keys_in_order(got)
 
 
 @given(together=st.lists(st.tuples(calls, calls, calls), min_size=1, max_size=4), n=st.integers(1, 3))
