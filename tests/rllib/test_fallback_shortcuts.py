@@ -10,6 +10,7 @@ from rllib.differential.cases import CALLS, DEATHS, LATE, TURNS, WAITING, WILD, 
 from rllib.differential.known import CorrectedLoop
 from rllib.differential.runs import play
 
+from fastmarl.rllib.episodes.extras import completed
 from fastmarl.rllib.episodes.validation import is_consistent
 
 
@@ -76,3 +77,12 @@ def test_columns_go_together_where_rllib_says_so(name: str) -> None:
 def test_arrays_and_new_episodes_are_left_to_rllib() -> None:
     assert not is_consistent(make_agent_episode().to_numpy())
     assert not is_consistent(SingleAgentEpisode())
+
+
+def test_outputs_of_more_axes_are_seen() -> None:
+    episode = SingleAgentEpisode()
+    episode.add_env_reset(np.zeros(2))
+    episode.add_env_step(np.ones(2), 1, 0.5, {}, extra_model_outputs={"logp": np.ones(2)})
+    alike = np.full(2, 3.0)
+    assert completed(episode, {"logp": alike})["logp"] is alike
+    np.testing.assert_array_equal(completed(episode, {"logp": np.ones((2, 3))})["logp"], [3.0, 3.0])
