@@ -84,9 +84,8 @@ def test_a_piece_that_does_more_than_rewrite_needs_rllibs_loop(piece):
 
     default = make_runner()._env_to_module.connectors
     assert not [*problems(default)]
-    assert [*problems([piece(), *default])] == [
-        f"the connector piece {piece.__name__} does more than put observations in the place of others"
-    ]
+    text = f"the connector piece {piece.__name__} does more than put observations in the place of others"
+    assert [*problems([piece(), *default])] == [("connector_piece", text)]
 
 
 @pytest.mark.parametrize("piece", [Plain, Scaled, lambda: FlattenObservations(multi_agent=True)])
