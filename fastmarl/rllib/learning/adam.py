@@ -1,0 +1,89 @@
+"""Adam's step for all parameters of an optimizer, with torch's bits and a fifth of its passes over memory."""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from fastmarl.native import _adam
+
+FLAGS = ("amsgrad", "maximize", "capturable", "differentiable", "fused", "foreach", "weight_decay")
+
+
+def step(optimizer: torch.optim.Optimizer) -> None:
+    """As `optimizer.step()`, in fewer operations where that is torch's Adam on the CPU with its defaults."""
+    if _is_plain(optimizer) and all(_has_state(optimizer, group) for group in optimizer.param_groups) and is_exact():
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                _step(optimizer, group)
+    else:
+        optimizer.step()
+
+
+def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
+    hooks = (
+        *(optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks),
+        *(torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks),
+    )
+    return type(optimizer) is torch.optim.Adam and "step" not in vars(optimizer) and not any(hooks)
+
+
+def _has_state(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
+    """Whether all of a group's parameters were stepped before, as they will be now."""
+    if any(group.get(flag) for flag in FLAGS) or isinstance(group["lr"], torch.Tensor):
+        return False
+    for parameter in group["params"]:
+        state, gradient = optimizer.state.get(parameter), parameter.grad
+        if not state or gradient is None:
+            return False
+        if not all(map(_is_dense, (parameter, gradient, state["exp_avg"], state["exp_avg_sq"]))):
+            return False
+    return len({float(optimizer.state[parameter]["step"]) for parameter in group["params"]}) <= 1
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.dtype == torch.float32 and tensor.is_cpu and tensor.layout == torch.strided and tensor.is_contiguous()
+    )
+
+
+def _step(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
+    parameters = group["params"]
+    if not parameters:
+        return
+    (beta1, beta2), lr, eps = group["betas"], group["lr"], group["eps"]
+    states = [optimizer.state[parameter] for parameter in parameters]
+    torch._foreach_add_([state["step"] for state in states], 1)
+    n_steps = states[0]["step"].item()
+    for parameter, state in zip(parameters, states, strict=True):
+        moments = parameter.grad.data_ptr(), state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr()
+        _adam.update_moments(*moments, parameter.numel(), beta1, beta2)
+    # torch's square root is not always the nearest number, so it is torch that has to take it.
+    roots = torch._foreach_sqrt([state["exp_avg_sq"] for state in states])
+    correction, size = (1 - beta2**n_steps) ** 0.5, lr / (1 - beta1**n_steps)
+    for parameter, state, root in zip(parameters, states, roots, strict=True):
+        places = parameter.data_ptr(), state["exp_avg"].data_ptr(), root.data_ptr()
+        _adam.update_parameters(*places, parameter.numel(), correction, eps, -size)
+        torch.autograd.graph.increment_version(parameter)
+
+
+@cache
+def is_exact() -> bool:
+    """Whether this torch on this machine rounds as `_adam` does; tried once, on numbers of many sizes."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        for n in (*range(1, 40), 100, 1023, 5000):
+            ours, theirs = (torch.nn.Parameter(torch.linspace(-2, 2, n)) for _ in range(2))
+            optimizers = [torch.optim.Adam([parameter], lr=0.1) for parameter in (ours, theirs)]
+            for k in range(4):
+                gradient = torch.randn(n, generator=generator) * 10.0 ** (k - 2)
+                ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+                optimizers[1].step()
+                if k:
+                    _step(optimizers[0], optimizers[0].param_groups[0])
+                else:
+                    optimizers[0].step()
+                if not torch.equal(ours, theirs):
+                    return False
+    return True

@@ -1,0 +1,76 @@
+"""Adam's arithmetic around its square root, in two passes over memory instead of nine.
+
+Where torch multiplies and adds in one rounding, so does this (`fmaf`); whether its operations are just these is asked by
+`fastmarl.rllib.learning.adam` before it relies on it.
+"""
+
+cdef extern from *:
+    """
+    #include <math.h>
+    #include <stddef.h>
+
+    #define MOMENTS(NAME) \\
+        static void NAME(const float *restrict g, float *restrict m, float *restrict v, size_t n, float rate1, \\
+                         float beta2, float rate2) { \\
+            for (size_t i = 0; i < n; i++) { \\
+                m[i] = fmaf(rate1, g[i] - m[i], m[i]); \\
+                v[i] = fmaf(rate2 * g[i], g[i], v[i] * beta2); \\
+            } \\
+        }
+    #define PARAMETERS(NAME) \\
+        static void NAME(float *restrict p, const float *restrict m, const float *restrict root, size_t n, \\
+                         float correction, float eps, float step) { \\
+            for (size_t i = 0; i < n; i++) p[i] = p[i] + step * m[i] / (root[i] / correction + eps); \\
+        }
+
+    MOMENTS(moments_plain)
+    PARAMETERS(parameters_plain)
+
+    #if defined(__x86_64__) && defined(__GNUC__)
+    #define WIDE __attribute__((target("avx2,fma")))
+    WIDE MOMENTS(moments_wide)
+    WIDE PARAMETERS(parameters_wide)
+    static int is_wide(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+    #else
+    #define moments_wide moments_plain
+    #define parameters_wide parameters_plain
+    static int is_wide(void) { return 0; }
+    #endif
+    """
+    void moments_plain(const float *g, float *m, float *v, size_t n, float rate1, float beta2, float rate2) nogil
+    void moments_wide(const float *g, float *m, float *v, size_t n, float rate1, float beta2, float rate2) nogil
+    void parameters_plain(float *p, const float *m, const float *root, size_t n, float correction, float eps,
+                          float step) nogil
+    void parameters_wide(float *p, const float *m, const float *root, size_t n, float correction, float eps,
+                         float step) nogil
+    int is_wide()
+
+cdef bint WIDE = is_wide()
+
+
+def update_moments(size_t gradient, size_t mean, size_t square, size_t n, double beta1, double beta2):
+    """Move the running mean of a gradient, and that of its square, in place.
+
+    Args:
+        gradient, mean, square: addresses of float32 [n], which don't overlap.
+    """
+    cdef float rate1 = <float>(1 - beta1), rate2 = <float>(1 - beta2), keep = <float>beta2
+    with nogil:
+        if WIDE:
+            moments_wide(<const float*>gradient, <float*>mean, <float*>square, n, rate1, keep, rate2)
+        else:
+            moments_plain(<const float*>gradient, <float*>mean, <float*>square, n, rate1, keep, rate2)
+
+
+def update_parameters(size_t parameter, size_t mean, size_t root, size_t n, double correction, double eps, double step):
+    """Add `step * mean / (root / correction + eps)` to a parameter, in place.
+
+    Args:
+        parameter, mean, root: addresses of float32 [n], which don't overlap; `root` is that of the mean square.
+    """
+    cdef float divisor = <float>correction, least = <float>eps, factor = <float>step
+    with nogil:
+        if WIDE:
+            parameters_wide(<float*>parameter, <const float*>mean, <const float*>root, n, divisor, least, factor)
+        else:
+            parameters_plain(<float*>parameter, <const float*>mean, <const float*>root, n, divisor, least, factor)
