@@ -3,6 +3,7 @@
 import logging
 from typing import Any, ClassVar, Literal
 
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 
 from fastmarl.errors import ConfigError
@@ -42,3 +43,11 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self.metrics.log_value("num_accelerated_env_runners", 0, reduce="max")
         self.metrics.log_value(("num_slow_path_env_runners", *self.slow_path_codes), 1, reduce="max")
         return super().get_metrics()
+
+
+class PPOTorchLearner(RLlibLearner):
+    """RLlib's class, which says so."""
+
+    def build(self) -> None:
+        logger.warning("RLlib's own class learns, which is slow: %s.", untested_ray())
+        super().build()

@@ -33,6 +33,8 @@ def _has_state(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
     """Whether all of a group's parameters were stepped before, as they will be now."""
     if any(group.get(flag) for flag in FLAGS) or isinstance(group["lr"], torch.Tensor):
         return False
+    if not 0.5 < group["betas"][0] < 1:  # torch's lerp() has another formula elsewhere
+        return False
     for parameter in group["params"]:
         state, gradient = optimizer.state.get(parameter), parameter.grad
         if not state or gradient is None:
@@ -43,9 +45,7 @@ def _has_state(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.dtype == torch.float32 and tensor.is_cpu and tensor.layout == torch.strided and tensor.is_contiguous()
-    )
+    return tensor.dtype == torch.float32 and tensor.is_cpu and tensor.layout == torch.strided and tensor.is_contiguous()
 
 
 def _step(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def _step(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
 def is_exact() -> bool:
     """Whether this torch on this machine rounds as `_adam` does; tried once, on numbers of many sizes."""
     generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with torch.enable_grad():
         for n in (*range(1, 40), 100, 1023, 5000):
             ours, theirs = (torch.nn.Parameter(torch.linspace(-2, 2, n)) for _ in range(2))
             optimizers = [torch.optim.Adam([parameter], lr=0.1) for parameter in (ours, theirs)]

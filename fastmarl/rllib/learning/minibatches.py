@@ -1,7 +1,6 @@
 """RLlib's minibatches without a SampleBatch for each: slices of the train batch's columns."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
@@ -45,7 +44,9 @@ def are_plain(batch: MultiAgentBatch) -> bool:
     )
 
 
-def minibatches(batch: MultiAgentBatch, *, size: int, n_epochs: int, n_total: int, shuffles: bool) -> Iterator[Minibatch]:
+def minibatches(
+    batch: MultiAgentBatch, *, size: int, n_epochs: int, n_total: int, shuffles: bool
+) -> Iterator[Minibatch]:
     """RLlib's minibatches of a batch that `are_plain()`: each module goes through its rows again and again.
 
     Args:
@@ -72,7 +73,7 @@ def minibatches(batch: MultiAgentBatch, *, size: int, n_epochs: int, n_total: in
             if n_wanted > 0:
                 parts.append([column[begin : begin + n_wanted] for column in module_batch.values()])
             begins[module_id] = begin + n_wanted
-            # In memory of their own, as RLlib has them: the last bits of a matrix product depend on where its input lies.
+            # In memory of their own, as RLlib has them: where inputs lie decides on the last bits of a matrix product.
             joined = map(torch.cat, zip(*parts, strict=True))
             rows[module_id] = Rows(zip(module_batch, joined, strict=True))
         yield Minibatch(rows, len(batch))

@@ -9,7 +9,8 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 
 def are_default(module: Any) -> bool:
     """Whether all modules are RLlib's default ones for PPO."""
-    return type(module) is MultiRLModule and all(type(module[name]) is DefaultPPOTorchRLModule for name in module.keys())
+    names = list(module.keys()) if type(module) is MultiRLModule else []
+    return bool(names) and all(type(module[name]) is DefaultPPOTorchRLModule for name in names)
 
 
 def forward_train(module: Any, batch: dict[str, Any]) -> dict[str, Any]:

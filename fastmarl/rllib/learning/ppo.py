@@ -104,7 +104,9 @@ class PPOTorchLearner(RLlibLearner):
 
     def _is_plain(self, *names: str) -> bool:
         """Whether these methods are RLlib's."""
-        return all(getattr(type(self), name) is getattr(RLlibLearner, name) and name not in vars(self) for name in names)
+        return all(
+            getattr(type(self), name) is getattr(RLlibLearner, name) and name not in vars(self) for name in names
+        )
 
 
 def _are_finite(gradients: list[Any]) -> bool:
