@@ -240,6 +240,16 @@ def test_states_go_from_one_to_the_other(sampled):
     assert_same_state(theirs, ours)
 
 
+def test_an_update_that_failed_leaves_nothing_unheard(sampled):
+    (episodes, *_), (learner, _) = sampled({}), learner_of(PPOTorchLearner, {})
+    learner.apply_gradients = lambda gradients: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        update(learner, episodes)
+    del learner.apply_gradients
+    found = learner.update(episodes=copy.deepcopy(episodes), num_epochs=1, minibatch_size=None)
+    assert "policy_loss" in found["p0"]
+
+
 # Adam.
 
 

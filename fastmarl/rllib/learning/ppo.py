@@ -8,9 +8,9 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as 
 from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
 from fastmarl.rllib.learning import adam
+from fastmarl.rllib.learning.loss import unheard_loss
 from fastmarl.rllib.learning.minibatches import are_plain, minibatches
 from fastmarl.rllib.learning.modules import are_default, forward_train
-from fastmarl.rllib.learning.unheard import Unheard
 
 
 class PPOTorchLearner(RLlibLearner):
@@ -29,10 +29,11 @@ class PPOTorchLearner(RLlibLearner):
     # Minibatches.
 
     def _create_iterator_if_necessary(self, **arguments: Any) -> Iterable:
+        self._is_last = True
         iterator = super()._create_iterator_if_necessary(**arguments)
-        if type(iterator) is not MiniBatchCyclicIterator:
+        if type(iterator) is not MiniBatchCyclicIterator or not self._reads_columns_only():
             return iterator
-        if not self._reads_columns_only() or not are_plain(iterator._batch):
+        if not are_plain(iterator._batch):
             return self._noting_the_last(iterator)
         return self._noting_the_last(
             minibatches(
@@ -68,17 +69,15 @@ class PPOTorchLearner(RLlibLearner):
     def _uncompiled_update(self, batch: dict, **kwargs: Any) -> Any:
         if self.config.num_learners > 1:
             return super()._uncompiled_update(batch, **kwargs)
-        with Unheard(self, self._is_last or not self._logs_what_last_only()):
+        fwd_out = forward_train(self.module, batch)
+        if self._is_last or not self._reads_columns_only():
             self._compute_off_policyness(batch)
-            fwd_out = forward_train(self.module, batch)
             loss_per_module = self.compute_losses(fwd_out=fwd_out, batch=batch)
+        else:  # the metrics of the next minibatch will take the place of this one's
+            loss_per_module = {name: unheard_loss(self, name, batch[name], fwd_out[name]) for name in fwd_out}
         gradients = self.compute_gradients(loss_per_module)
         self.apply_gradients(self.postprocess_gradients(gradients))
         return fwd_out, loss_per_module, {}
-
-    def _logs_what_last_only(self) -> bool:
-        """Whether a minibatch's metrics take the place of those of the one before."""
-        return self._is_plain("compute_losses", "compute_loss_for_module", "_compute_off_policyness")
 
     def compute_gradients(self, loss_per_module: dict, **kwargs: Any) -> Any:
         """See RLlib's method."""
@@ -111,6 +110,6 @@ class PPOTorchLearner(RLlibLearner):
 
 def _are_finite(gradients: list[Any]) -> bool:
     """Whether all numbers are finite, if that is easily seen: a sum is finite only if all its terms are."""
-    if any(gradient is None for gradient in gradients):
+    if not all(type(each) is torch.Tensor and each.dtype == torch.float32 and each.is_cpu for each in gradients):
         return False
     return bool(torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum()))
