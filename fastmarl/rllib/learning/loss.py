@@ -1,6 +1,6 @@
 """PPO's loss of a minibatch whose metrics nobody reads.
 
-Schulman et al. (2017), "Proximal Policy Optimization Algorithms", as RLlib's PPOTorchLearner has it: the same operations
+Schulman et al. (2017), "Proximal Policy Optimization Algorithms", as in RLlib's PPOTorchLearner: the same operations
 in the same order, so that the gradient's bits are the same, without those that only metrics need.
 """
 
