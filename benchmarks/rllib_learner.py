@@ -68,7 +68,7 @@ def main():
                 seconds[name].append(time.process_time() - began)
     theirs = statistics.median(seconds["RLlib"])
     for name, each in seconds.items():
-        print(f"{name:18} {statistics.median(each):6.2f} s  {theirs / statistics.median(each):5.2f}x")  # noqa: T201
+        print(f"{name:18} {statistics.median(each):6.2f} s  {theirs / statistics.median(each):5.2f}x")
 
 
 if __name__ == "__main__":
