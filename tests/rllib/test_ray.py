@@ -112,7 +112,12 @@ def test_a_killed_runner_comes_back(trained):
     while (result := algorithm.train()) and group.num_healthy_remote_env_runners() < 2:
         assert time.monotonic() < deadline
     assert result["env_runners"]["num_env_steps_sampled"] > 0
-    assert of_remote_runners(algorithm, lambda runner: runner.is_accelerated is not False) == [True, True]
+    algorithm.train()
+    assert of_remote_runners(algorithm, lambda runner: runner.is_accelerated) == [True, True]
+    for state in of_remote_runners(algorithm, lambda runner: runner.get_state(components="rl_module")["rl_module"]):
+        for module_id, weights in learned(algorithm).items():
+            for name, values in state[module_id].items():
+                np.testing.assert_array_equal(values, weights[name])
 
 
 def test_restored_algorithm_goes_on_equally(build, tmp_path):
@@ -142,9 +147,14 @@ def test_tuner(tmp_path):
     assert all(result.metrics["env_runners"]["num_env_steps_sampled_lifetime"] >= 800 for result in results)
 
 
-def test_evaluation_runners(build):
+@pytest.mark.parametrize("in_parallel", [False, True])
+def test_evaluation_runners(build, in_parallel):
     config = make_config(num_env_runners=0).evaluation(
-        evaluation_num_env_runners=1, evaluation_interval=1, evaluation_duration=3, evaluation_duration_unit="episodes"
+        evaluation_num_env_runners=1,
+        evaluation_interval=1,
+        evaluation_duration=3,
+        evaluation_duration_unit="episodes",
+        evaluation_parallel_to_training=in_parallel,
     )
     result = build(config).train()
     assert result["evaluation"]["env_runners"]["num_episodes"] >= 3
@@ -169,8 +179,10 @@ def test_results_tell_how_many_runners_are_accelerated(build, tmp_path):
         told = algorithm.train()["env_runners"]
         assert told["num_accelerated_env_runners"] == 1
         assert told["num_slow_path_env_runners"] == {"vector_env": 1}
+    path = algorithm.save(str(tmp_path)).checkpoint.path
+    algorithm.stop()  # its runners leave room for others
     restored = build(config.copy(copy_frozen=False))
-    restored.restore(algorithm.save(str(tmp_path)).checkpoint.path)
+    restored.restore(path)
     told = restored.train()["env_runners"]
     assert (told["num_accelerated_env_runners"], told["num_slow_path_env_runners"]) == (1, {"vector_env": 1})
 
