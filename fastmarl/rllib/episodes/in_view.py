@@ -84,7 +84,7 @@ class EpisodeInView:
         del self.episode._origin
 
     def late_attributes(self, _: int) -> dict[str, Any]:
-        """None: all slots are there when this has returned."""
+        """Nothing: all slots are there when this has returned."""
         self.make_whole()
         return {}
 
