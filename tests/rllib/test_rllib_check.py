@@ -1,6 +1,7 @@
 """`fastmarl rllib-check`: whether a config is accelerated, and if not, why and what to change."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +88,10 @@ def test_bad_input_is_one_line(name: str, message: str, capsys: Any) -> None:
 def test_a_module_in_the_current_folder_is_found(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from rllib.configs_to_check import not_set as config\n")
     command = [sys.executable, "-m", "fastmarl", "rllib-check", "mine:config"]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    answer = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith("accelerated: ")
 
