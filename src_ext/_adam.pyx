@@ -1,7 +1,7 @@
 """Adam's arithmetic around its square root, in two passes over memory instead of nine.
 
-Where torch multiplies and adds in one rounding, so does this (`fmaf`); whether its operations are just these is asked by
-`fastmarl.rllib.learning.adam` before it relies on it.
+Where torch multiplies and adds in one rounding, so does this (`fmaf`); whether its operations are just these is asked
+by `fastmarl.rllib.learning.adam` before it relies on it.
 """
 
 cdef extern from *:
