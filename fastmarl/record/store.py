@@ -213,6 +213,13 @@ class RowStore:
         """The episodes under way, in env order."""
         return [record for record in self.table.records if record is not None]
 
+    def rows_of(self, lane: int) -> np.ndarray:
+        """A lane's rows in its module's block, in order, int64 [rows]: those of its chunk and of the lookback."""
+        table = self.table
+        block = self.blocks[table.module_L[lane]]
+        rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
+        return rows
+
     def drop_episode(self, env_index: int) -> None:
         """Forget the running episode, if there is one."""
         record = self.table.records[env_index]
@@ -297,7 +304,7 @@ class RowStore:
         kept_from = {-1: since}
         for lane in record.lanes:
             block = self.blocks[table.module_L[lane]]
-            rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
+            rows = self.rows_of(lane)
             kept_from[lane] = min(since, int(block.env_t_R[rows[0]]))
         return [info for info in env.infos if info[0] >= kept_from.get(info[1], env.env_t + 1)]
 

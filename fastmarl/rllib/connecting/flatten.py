@@ -32,8 +32,9 @@ class FlattenedColumns(ColumnConnector):
             return None
         row = np.concatenate(flat, axis=1) if len(flat) > 1 else flat[0]  # type: ignore[arg-type]
         assert row is not None
-        layout = self._layouts.setdefault(row.shape[1], ObservationLayout.of(row[0]))
-        return partial(newest.rewrite, layout, [row])
+        if row.shape[1] not in self._layouts:
+            self._layouts[row.shape[1]] = ObservationLayout.of(row[0])
+        return partial(newest.rewrite, self._layouts[row.shape[1]], [row])
 
     def _common_parts(self, newest: Newest) -> Parts:
         """Those of all these agents; none if they are not the same for all."""

@@ -46,6 +46,8 @@ class Newest:
     @cached_property
     def leaves(self) -> list[np.ndarray]:
         """See the class."""
+        if not len(self.finals):
+            return [leaf[self.rows] for leaf in self.block.raw_obs]
         return [
             np.concatenate([leaf[self.rows], final_leaf[self.finals]])
             for leaf, final_leaf in zip(self.block.raw_obs, self.block.raw_final_obs, strict=True)

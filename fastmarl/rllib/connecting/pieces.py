@@ -1,4 +1,4 @@
-"""Which env-to-module connector pieces need not run in RLlib's own loop, and what stands in for them."""
+"""Which env-to-module connector pieces need not run in RLlib's own loop."""
 
 import dis
 from collections.abc import Iterator

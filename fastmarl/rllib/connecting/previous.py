@@ -11,10 +11,9 @@ from fastmarl.columns import Columns
 from fastmarl.kernels.frames import former_rows, one_hot_frames
 from fastmarl.rllib.connecting.columns import Change, ColumnConnector
 from fastmarl.rllib.connecting.newest import Newest
-from fastmarl.rllib.recording.block import PYTHON_FLOAT, RLlibBlock
+from fastmarl.rllib.recording.block import RLlibBlock
+from fastmarl.rllib.recording.builder import FLOAT64_KINDS
 from fastmarl.rllib.recording.layout import ObservationLayout
-
-FLOAT64 = 4  # a kind of rewards, see _rllib_scatter
 
 
 class ColumnsWithPrevious(ColumnConnector):
@@ -38,10 +37,8 @@ class ColumnsWithPrevious(ColumnConnector):
         if newest.layout.whole or block.former or not piece.n_prev_actions or not piece.n_prev_rewards:
             return None
         rows = self._rows(newest, max(piece.n_prev_actions, piece.n_prev_rewards))
-        known = rows[rows >= 0]
-        kinds = block.kind_R[known]
-        if not ((kinds <= PYTHON_FLOAT) | (kinds == FLOAT64)).all():
-            return None  # NumPy makes other numbers of them
+        if not FLOAT64_KINDS[block.kind_R[rows[rows >= 0]]].all():
+            return None
         actions = self._one_hot(newest, rows[:, len(rows[0]) - piece.n_prev_actions :])
         if actions is None:
             return None

@@ -13,7 +13,7 @@ def agent_in_view(answers: Any, **known: Any) -> SingleAgentEpisode:
     """An agent's episode that is not made yet.
 
     Args:
-        answers: what of it is known from the record; its `whole()` makes it, or returns it if that was done.
+        answers: what of it is known from the record; its `whole()` has it made.
         known: slots that don't change.
     """
     episode: SingleAgentEpisode = object.__new__(_AgentInView)
@@ -92,13 +92,13 @@ class _AgentInView(SingleAgentEpisode):
 
     def get_observations(self, indices: Any = None, **options: Any) -> Any:
         """See RLlib's method."""
-        if indices == -1 and not options and _answers(self).has_newest:
+        if is_last(indices) and not options and _answers(self).has_newest:
             return _answers(self).newest
         return _whole(self).get_observations(indices, **options)
 
     def set_observations(self, *, new_data: Any, at_indices: Any = None, **options: Any) -> None:
         """See RLlib's method."""
-        if type(at_indices) is int and at_indices == -1 and not options and _answers(self).has_newest:
+        if is_last(at_indices) and not options and _answers(self).has_newest:
             _answers(self).newest = new_data
         else:
             _whole(self).set_observations(new_data=new_data, at_indices=at_indices, **options)
@@ -121,7 +121,7 @@ class _AgentInView(SingleAgentEpisode):
 
     def get_infos(self, indices: Any = None, **options: Any) -> Any:
         """See RLlib's method."""
-        if type(indices) is int and indices == -1 and not options and _answers(self).is_running:
+        if is_last(indices) and not options and _answers(self).is_running:
             info = _answers(self).newest_info()
             if info is not None:
                 return info
@@ -135,7 +135,12 @@ class _AgentInView(SingleAgentEpisode):
 
 
 def _is_all_or_last(indices: Any, options: dict[str, Any]) -> bool:
-    return not options and (indices is None or (type(indices) is int and indices == -1))
+    return not options and (indices is None or is_last(indices))
+
+
+def is_last(indices: Any) -> bool:
+    """Whether a getter's `indices` are those of the newest value."""
+    return type(indices) is int and indices == -1
 
 
 def _answers(episode: Any) -> Any:

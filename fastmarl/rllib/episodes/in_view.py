@@ -7,6 +7,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 
 from fastmarl.errors import RunningEpisodeError
 from fastmarl.rllib.episodes import agent_in_view
+from fastmarl.rllib.episodes.agent_in_view import is_last
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode
 from fastmarl.rllib.episodes.in_the_making import is_set
 from fastmarl.rllib.episodes.lists import ListedColumn
@@ -21,8 +22,8 @@ class EpisodeInView:
 
     Args:
         episode: of fastmarl's class, with the slots that don't change; the others are empty.
-        numbers: answers from the record.
-        make: given `numbers`, and a list for `arrays`, makes the whole episode as it is now; None: it is whole.
+        answers: those from the record, a RecordAnswers.
+        make: given `answers`, and a list for `arrays`, makes the whole episode as it is now; None: it is whole.
 
     Attributes:
         episode: what callbacks are given.
@@ -32,10 +33,10 @@ class EpisodeInView:
         space: an observation space that was given to the episode, if one was.
     """
 
-    def __init__(self, episode: Any, numbers: Any, make: Callable[[Any, list[ListedColumn]], Any] | None):
+    def __init__(self, episode: Any, answers: Any, make: Callable[[Any, list[ListedColumn]], Any] | None):
         self._kind: type[MultiAgentEpisode] = type(episode)
         self.episode = episode
-        self.numbers = numbers
+        self.answers = answers
         self.is_whole = make is None
         self.arrays: list[ListedColumn] = []
         self.agents = AgentsInView(self, {})
@@ -74,7 +75,7 @@ class EpisodeInView:
             return
         self.check_open()
         assert self._make is not None
-        made = self._make(self.numbers, self.arrays)
+        made = self._make(self.answers, self.arrays)
         parts = made.agent_episodes
         for agent_id, part in self.agents.items():
             if agent_id in parts:
@@ -122,70 +123,62 @@ class _InView:
     @property
     def env_t(self) -> int:
         """Env steps up to now."""
-        return self._origin[0].numbers.env_t
+        return self._origin[0].answers.env_t
 
     @property
     def is_terminated(self) -> Any:
         """As the env gave it."""
-        return self._origin[0].numbers.flags[0]
+        return self._origin[0].answers.flags[0]
 
     @property
     def is_truncated(self) -> Any:
         """As the env gave it."""
-        return self._origin[0].numbers.flags[1]
+        return self._origin[0].answers.flags[1]
 
     @property
     def agent_episodes(self) -> Any:
         """By agent id, the agents' episodes."""
-        agents = self._origin[0].numbers.agents_in_view(self._origin[0])
+        agents = self._origin[0].answers.agents_in_view(self._origin[0])
         return _whole(self).agent_episodes if agents is None else agents
 
     @property
     def agent_ids(self) -> set[Hashable]:
         """The agents that have been observed."""
-        return set(self._origin[0].numbers.agents)
+        return set(self._origin[0].answers.agents)
 
     def get_return(self, include_hanging_rewards: bool = False) -> Any:
         """See RLlib's method."""
         if isinstance(self, _InView) and not include_hanging_rewards:
-            known = self._origin[0].numbers.episode_return()
+            known = self._origin[0].answers.episode_return()
             if known is not None:
                 return known
         return _whole(self).get_return(include_hanging_rewards)
 
     def get_duration_s(self) -> float:
         """Seconds."""
-        return self._origin[0].numbers.duration_s() if isinstance(self, _InView) else _whole(self).get_duration_s()
+        return self._origin[0].answers.duration_s() if isinstance(self, _InView) else _whole(self).get_duration_s()
 
     def get_agents_that_stepped(self) -> set[Hashable]:
         """See RLlib's method."""
         if isinstance(self, _InView):
-            stepped = self._origin[0].numbers.stepped()
+            stepped = self._origin[0].answers.stepped()
             if stepped is not None:
                 return set(dict.fromkeys(stepped).keys())
         return _whole(self).get_agents_that_stepped()
 
     def get_observations(self, indices: Any = None, agent_ids: Any = None, **options: Any) -> Any:
         """See RLlib's method."""
-        is_newest = type(indices) is int and indices == -1 and agent_ids is None and not options
-        if isinstance(self, _InView) and is_newest:
-            newest = self._origin[0].numbers.newest_observations()
-            if newest is not None:
-                return newest
-        return _whole(self).get_observations(indices, agent_ids, **options)
+        newest = _of_newest(self, "newest_observations", indices, agent_ids, options)
+        return _whole(self).get_observations(indices, agent_ids, **options) if newest is None else newest
 
     def get_infos(self, indices: Any = None, agent_ids: Any = None, **options: Any) -> Any:
         """See RLlib's method."""
-        is_newest = type(indices) is int and indices == -1 and agent_ids is None and not options
-        if isinstance(self, _InView) and is_newest:
-            infos = self._origin[0].numbers.last_infos()
-            if infos is not None:
-                return infos
-        return _whole(self).get_infos(indices, agent_ids, **options)
+        newest = _of_newest(self, "last_infos", indices, agent_ids, options)
+        return _whole(self).get_infos(indices, agent_ids, **options) if newest is None else newest
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self, "_origin") and name in RLlibEpisode.__slots__:
-            if name == "observation_space" and self._origin[0].numbers.gives_same(value):
+            if name == "observation_space" and self._origin[0].answers.gives_same(value):
                 self._origin[0].space = value
             else:
                 _whole(self)
@@ -198,6 +191,13 @@ class _InView:
         return _whole(self).__reduce_ex__(protocol)
 
 
+def _of_newest(episode: Any, name: str, indices: Any, agent_ids: Any, options: dict[str, Any]) -> Any:
+    """What the record answers to a getter that is asked for all agents' newest; None: only the whole episode knows."""
+    if not isinstance(episode, _InView) or not is_last(indices) or agent_ids is not None or options:
+        return None
+    return getattr(episode._origin[0].answers, name)()
+
+
 class AgentsInView(dict[Hashable, Any]):
     """The agents' episodes of one in view, which is made whole if somebody takes an agent away or adds one."""
 
@@ -205,22 +205,44 @@ class AgentsInView(dict[Hashable, Any]):
         super().__init__(agents)
         self._view = view
 
-    def _of_whole(self) -> dict[Hashable, Any]:
+    def _changed(self, method: str, *arguments: Any) -> Any:
+        """What `method` of the whole episode's dict returns; this one has the same agents then."""
         self._view.make_whole()
-        return self._view.episode.agent_episodes
+        agents = self._view.episode.agent_episodes
+        answer = getattr(agents, method)(*arguments)
+        super().clear()
+        super().update(agents)
+        return answer
 
     def __setitem__(self, key: Hashable, value: Any) -> None:
-        self._of_whole()[key] = value
-        super().__setitem__(key, value)
+        self._changed("__setitem__", key, value)
 
     def __delitem__(self, key: Hashable) -> None:
-        del self._of_whole()[key]
-        super().__delitem__(key)
+        self._changed("__delitem__", key)
 
     def pop(self, key: Hashable, *default: Any) -> Any:
         """See dict."""
-        self._of_whole().pop(key, *default)
-        return super().pop(key, *default)
+        return self._changed("pop", key, *default)
+
+    def popitem(self) -> Any:
+        """See dict."""
+        return self._changed("popitem")
+
+    def setdefault(self, key: Hashable, default: Any = None) -> Any:
+        """See dict."""
+        return self._changed("setdefault", key, default)
+
+    def update(self, *others: Any, **named: Any) -> None:
+        """See dict."""
+        self._changed("update", dict(*others, **named))
+
+    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]
+        self._changed("update", other)
+        return self
+
+    def clear(self) -> None:
+        """See dict."""
+        self._changed("clear")
 
 
 def _whole(episode: Any) -> Any:

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 import torch
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
-Columns = dict[str, torch.Tensor]
-
 
 class Rows(dict[str, torch.Tensor]):
     """Columns of so many rows, which `len()` tells as it does of a SampleBatch."""

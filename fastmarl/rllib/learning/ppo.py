@@ -29,7 +29,7 @@ class PPOTorchLearner(RLlibLearner):
     # Minibatches.
 
     def _create_iterator_if_necessary(self, **arguments: Any) -> Iterable:
-        self._is_last = True
+        self._is_last = True  # also if the update before has failed
         iterator = super()._create_iterator_if_necessary(**arguments)
         if type(iterator) is not MiniBatchCyclicIterator or not self._reads_columns_only():
             return iterator
@@ -70,7 +70,7 @@ class PPOTorchLearner(RLlibLearner):
         if self.config.num_learners > 1:
             return super()._uncompiled_update(batch, **kwargs)
         fwd_out = forward_train(self.module, batch)
-        if self._is_last or not self._reads_columns_only():
+        if self._is_last:
             self._compute_off_policyness(batch)
             loss_per_module = self.compute_losses(fwd_out=fwd_out, batch=batch)
         else:  # the metrics of the next minibatch will take the place of this one's

@@ -99,10 +99,7 @@ class RLlibBlock(Block):
         self._overwrite_raw("raw_final_obs", final, observation)
 
     def _overwrite_raw(self, name: str, place: int, observation: Any) -> None:
-        for leaf, array in zip(self.env_layout.leaves, getattr(self, name), strict=True):
-            part = observation
-            for step in leaf.path:
-                part = part[step]
+        for part, array in zip(self.env_layout.leaves_of(observation), getattr(self, name), strict=True):
             if not self.env_layout.whole and (np.asarray(part).dtype, np.shape(part)) != (array.dtype, array.shape[1:]):
                 self._take_whole(name, place, observation)
                 return

@@ -1,6 +1,8 @@
 """How observations lie in rows: as the env's own arrays are, not as their space says."""
 
 from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -56,7 +58,12 @@ class ObservationLayout:
         """The leaves of observations of this layout, [n, ...] each; what is kept whole is copied."""
         if self.whole:
             return [_objects([kept(observation) for observation in observations])]
-        return [np.stack([_at(leaf.path, each) for each in observations], dtype=leaf.dtype) for leaf in self.leaves]
+        columns = zip(*map(self.leaves_of, observations), strict=True)
+        return [np.stack(column, dtype=leaf.dtype) for leaf, column in zip(self.leaves, columns, strict=True)]
+
+    def leaves_of(self, observation: Any) -> list[Any]:
+        """The reverse of `nest()`."""
+        return [reduce(getitem, leaf.path, observation) for leaf in self.leaves]
 
     def nest(self, arrays: list) -> Any:
         """The leaves' arrays as the observation nests them."""
@@ -66,12 +73,6 @@ class ObservationLayout:
     def items(self, observations: Any) -> list[Any]:
         """Observations one by one, from a nest of arrays; numbers are of the types that the env returned first."""
         return list(observations) if self.whole else items_of(observations, self._types)
-
-
-def _at(path: tuple, observation: Any) -> Any:
-    for step in path:
-        observation = observation[step]
-    return observation
 
 
 def _objects(values: list[Any]) -> np.ndarray:

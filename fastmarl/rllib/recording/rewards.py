@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
-from fastmarl.native import _store
 from fastmarl.native._rllib_scatter import as_object
 from fastmarl.rllib.recording.block import INT, OTHER, PYTHON_FLOAT, RLlibBlock
 from fastmarl.rllib.recording.store import RLlibStore
@@ -17,7 +16,7 @@ def rewards_of(store: RLlibStore, lane: int) -> list[Any]:
     """Those of a lane's completed steps in this chunk and its lookback, as RLlib's loop has them."""
     table = store.table
     block, end_env_t = store.blocks[table.module_L[lane]], int(table.end_env_t_L[lane])
-    rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
+    rows = store.rows_of(lane)
     acted = rows if table.final_L[lane] >= 0 else rows[:-1]
     rewards, kinds = block.reward_R[acted], block.kind_R[acted]
     if (kinds <= PYTHON_FLOAT).all():

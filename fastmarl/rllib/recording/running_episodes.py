@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.native import _store
 from fastmarl.rllib.episodes.lists import ListedColumn, items_of
 from fastmarl.rllib.recording.block import PYTHON_FLOAT
 from fastmarl.rllib.recording.builder import Builder, Chunk
@@ -97,7 +96,7 @@ class RunningEpisodes:
 
     def _observations_of(self, lane: int, gathered: Any) -> list[Any]:
         """An agent's observations on record, one by one."""
-        table, rows = self._store.table, self._rows_of(lane)
+        table, rows = self._store.table, self._store.rows_of(lane)
         block, final = self._store.blocks[table.module_L[lane]], table.final_L[lane]
         layout = block.layout
         if layout.whole:
@@ -114,7 +113,7 @@ class RunningEpisodes:
         """The same of an agent's actions and what its module said beside them."""
         block = self._store.blocks[self._store.table.module_L[lane]]
         buffers = {"actions": agent_episode.actions, **agent_episode.extra_model_outputs}
-        if block.former and (rows := self._rows_of(lane))[0] < len(block.former):
+        if block.former and (rows := self._store.rows_of(lane))[0] < len(block.former):
             steps = [block.acted_with(row) for row in rows[: len(agent_episode.rewards.data)].tolist()]
             actions, extras = mixed_items(steps)
             for name, items in {"actions": actions, **extras}.items():
@@ -122,13 +121,6 @@ class RunningEpisodes:
         else:
             for name, buffer in buffers.items():
                 _list_column(buffer, items_of(buffer.data, block.type_of_scalars(name)), arrays)
-
-    def _rows_of(self, lane: int) -> np.ndarray:
-        """Rows of a lane in its module's block, int64 [observations]."""
-        table = self._store.table
-        block = self._store.blocks[table.module_L[lane]]
-        rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
-        return rows
 
     def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
         """What of the episode is known without looking at its steps; the rest is for EpisodeInTheMaking to fill in."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.native import _store
 from fastmarl.native._rllib_scatter import RLlibScatter
 from fastmarl.record.episode_ids import EpisodeIds
 from fastmarl.record.store import RowStore
@@ -115,7 +114,7 @@ class RLlibStore(RowStore):
 
     def _has_states(self, block: RLlibBlock, lane: int) -> bool:
         """Whether a completed step of this chunk was one of its module: what is done at random has no state."""
-        rows, _ = _store.chain(block.prev_R, int(self.table.row_L[lane]), int(self.table.count_L[lane]))
+        rows = self.rows_of(lane)
         return any(
             any(map(is_state, block.former[row])) if row < len(block.former) else block.has_states
             for row in rows[:-1].tolist()

@@ -1,12 +1,9 @@
 """What callbacks and connectors mostly ask of one agent of a running episode, answered from the lane's rows."""
 
 from collections.abc import Hashable
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from fastmarl.errors import RunningEpisodeError
-from fastmarl.native import _store
 from fastmarl.rllib.episodes.agent_in_view import become
 from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.episodes.lists import items_of
@@ -15,20 +12,25 @@ from fastmarl.rllib.recording.block import PYTHON_FLOAT
 from fastmarl.rllib.recording.rewards import rewards_of
 from fastmarl.rllib.recording.store import RLlibStore
 
+if TYPE_CHECKING:
+    from fastmarl.rllib.sampling.record_answers import RecordAnswers
+
 
 class AgentAnswers:
     """Answers for an agent's episode in view.
 
     Args:
         store: what was recorded.
-        numbers: the RecordNumbers of the episode.
+        record_answers: those for the whole episode.
         view: of the episode.
         agent_id, lane: whose.
     """
 
-    def __init__(self, store: RLlibStore, numbers: Any, view: EpisodeInView, agent_id: Hashable, lane: int):
+    def __init__(
+        self, store: RLlibStore, record_answers: "RecordAnswers", view: EpisodeInView, agent_id: Hashable, lane: int
+    ):
         self._store, self._table = store, store.table
-        self._numbers = numbers
+        self._record_answers = record_answers
         self._view = view
         self._agent_id = agent_id
         self._lane = lane
@@ -59,8 +61,7 @@ class AgentAnswers:
     @property
     def n_steps(self) -> int:
         """Completed steps in this chunk."""
-        n_steps: int = self._numbers.n_steps(self._lane)
-        return n_steps
+        return self._record_answers.n_steps(self._lane)
 
     @property
     def t_started(self) -> int:
@@ -75,14 +76,14 @@ class AgentAnswers:
     @property
     def flags(self) -> tuple[Any, Any]:
         """Whether it is terminated, and truncated."""
-        record = self._numbers.record
-        flags: tuple[Any, Any] = record.flags.get(self._lane, (record.is_terminated, record.is_truncated))
-        return flags
+        record = self._record_answers.record
+        return record.flags.get(self._lane, (record.is_terminated, record.is_truncated))
 
     @property
     def observation_space(self) -> Any:
         """The env's, or what a connector has given."""
-        return self._store.spaces.get(self._lane) or self._numbers.space_of(self._agent_id)
+        space = self._store.spaces.get(self._lane)
+        return self._record_answers.space_of(self._agent_id) if space is None else space
 
     @observation_space.setter
     def observation_space(self, space: Any) -> None:
@@ -91,20 +92,20 @@ class AgentAnswers:
     @property
     def has_newest(self) -> bool:
         """Whether its newest observation goes through a connector at present."""
-        return self.is_running and self._lane in self._numbers.passing
+        return self.is_running and self._lane in self._record_answers.passing
 
     @property
     def newest(self) -> Any:
         """That observation."""
-        return self._numbers.passing[self._lane]
+        return self._record_answers.passing[self._lane]
 
     @newest.setter
     def newest(self, observation: Any) -> None:
-        self._numbers.passing[self._lane] = observation
+        self._record_answers.passing[self._lane] = observation
 
     def newest_info(self) -> Any:
         """The last info; None: only the whole episode knows."""
-        return self._numbers.info_of(self._lane)
+        return self._record_answers.info_of(self._lane)
 
     def rewards(self) -> list[Any]:
         """Of completed steps, those of the lookback first."""
@@ -122,16 +123,11 @@ class AgentAnswers:
 
     def actions(self) -> list[Any] | None:
         """The same of actions; None: only the whole episode has them."""
-        block, rows = self._store.blocks[self._table.module_L[self._lane]], self._rows()
+        block, rows = self._store.blocks[self._table.module_L[self._lane]], self._store.rows_of(self._lane)
+        if self._table.final_L[self._lane] < 0:
+            rows = rows[:-1]  # which has led to none yet
         if block.former or not len(rows):
             return None
         columns = {key: column[rows] for key, column in block.outputs.items()}
         actions, _ = nested_outputs(columns, None)
         return None if actions is None else items_of(actions, block.type_of_scalars("actions"))
-
-    def _rows(self) -> np.ndarray:
-        """Rows of completed steps, int64."""
-        table = self._table
-        block = self._store.blocks[table.module_L[self._lane]]
-        rows, _ = _store.chain(block.prev_R, int(table.row_L[self._lane]), int(table.count_L[self._lane]))
-        return rows if table.final_L[self._lane] >= 0 else rows[:-1]

@@ -16,7 +16,7 @@ from fastmarl.rllib.recording.records import RLlibRecord
 from fastmarl.rllib.recording.running_episodes import RunningEpisodes
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.earlier_chunks import EarlierChunk
-from fastmarl.rllib.sampling.record_numbers import RecordNumbers
+from fastmarl.rllib.sampling.record_answers import RecordAnswers
 
 CREATED, START, STEP, END = EVENTS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
 
@@ -92,7 +92,7 @@ class EpisodeEvents:
             if env_index in successors:
                 episode = successors[env_index]
                 episode._agent_to_module_mapping, episode._custom_data = record.mapping, record.custom_data
-                self._views[env_index] = EpisodeInView(episode, RecordNumbers(self._core, record, self.passing), None)
+                self._views[env_index] = EpisodeInView(episode, RecordAnswers(self._core, record, self.passing), None)
 
     def keep_chunk(self, record: RLlibRecord, episode: Any) -> None:
         """Callbacks at the end of an episode are shown its earlier chunks."""
@@ -118,7 +118,7 @@ class EpisodeEvents:
         if event == END:
             runner._ongoing_episodes_for_metrics.pop(record.id_, None)
         if view.is_whole:
-            if event != END and view.episode.is_done and not any(view.numbers.flags):
+            if event != END and view.episode.is_done and not any(view.answers.flags):
                 raise RunningEpisodeError(
                     f"{event} ended the episode of env {env_index} (is_terminated or is_truncated), which its env goes "
                     "on with; let the env end it"
@@ -133,8 +133,8 @@ class EpisodeEvents:
         """What callbacks and connectors are given of an episode that has ended."""
         if chunk.view is None:
             outline = self._episodes.outline(chunk.record, chunk.record.env_t_started, chunk.env_t)
-            chunk.view = EpisodeInView(outline, RecordNumbers(self._core, chunk.record, self.passing), self._whole)
-        chunk.view.numbers.ended = chunk
+            chunk.view = EpisodeInView(outline, RecordAnswers(self._core, chunk.record, self.passing), self._whole)
+        chunk.view.answers.ended = chunk
         return chunk.view
 
     def view_of_running(self, record: RLlibRecord) -> EpisodeInView:
@@ -143,17 +143,17 @@ class EpisodeEvents:
         if view is None:
             env_t = self._core.table.envs[record.env_index].env_t
             outline = self._episodes.outline(record, record.env_t_started, env_t)
-            view = EpisodeInView(outline, RecordNumbers(self._core, record, self.passing), self._whole)
+            view = EpisodeInView(outline, RecordAnswers(self._core, record, self.passing), self._whole)
             self._views[record.env_index] = view
         return view
 
-    def _whole(self, numbers: RecordNumbers, arrays: list[ListedColumn]) -> Any:
+    def _whole(self, answers: RecordAnswers, arrays: list[ListedColumn]) -> Any:
         """The episode as RLlib's loop has it now."""
-        record, self.is_on = numbers.record, True
+        record, self.is_on = answers.record, True
         if record.awaits_reset:
             episode = self._episodes.empty(record, record.policy_mapping_fn)
         else:
-            chunk = numbers.ended or self._episodes.chunk_of(record)
+            chunk = answers.ended or self._episodes.chunk_of(record)
             episode = self._episodes.whole(chunk, record.policy_mapping_fn, arrays)
         episode._agent_to_module_mapping = record.mapping
         episode._last_step_time = perf_counter() if len(episode) else None

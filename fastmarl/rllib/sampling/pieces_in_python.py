@@ -36,7 +36,7 @@ class PiecesInPython:
         self._seconds: dict[str, float] = defaultdict(float)  # by names of pieces, in this call of sample()
         self._told: set[str] = set()
 
-    def run(self, piece: Any, newest: list[Newest], has_ended: bool) -> None:
+    def run(self, piece: Any, newest: list[Newest], *, has_ended: bool) -> None:
         """Have a piece rewrite what has come.
 
         Args:
@@ -83,7 +83,7 @@ class PiecesInPython:
                 logger.warning("The connector piece %s runs in Python: %s of the time of this sample().", name, share)
         self._seconds.clear()
 
-    def whole_parts(self, has_ended: bool) -> dict[tuple[int, Hashable], Any]:
+    def whole_parts(self, *, has_ended: bool) -> dict[tuple[int, Hashable], Any]:
         """Agents' episodes of those that are whole, by (env index, agent id)."""
         views = {record.env_index: self._events.view_of(record.env_index) for record in self._core.running()}
         if has_ended:
@@ -94,10 +94,3 @@ class PiecesInPython:
             if view is not None and view.is_whole
             for agent_id, part in view.episode.agent_episodes.items()
         }
-
-    def show(self, newest: Newest, space: Any, has_ended: bool) -> None:
-        """Put what a piece has done by columns into the episodes that are whole."""
-        if whole := self.whole_parts(has_ended):
-            for who, item in zip(newest.who, newest.items(), strict=True):
-                if who in whole:
-                    whole[who].observations.data[-1], whole[who].observation_space = item, space

@@ -48,8 +48,6 @@ class FastSampler:
         self._recording = Recording(self.core, self._mapping)
         self._events = EpisodeEvents(self.core, self._builder, episodes)
         self._in_python = PiecesInPython(self.core, self._events)
-        self._connectors.in_python, self._connectors.on_rewritten = self._in_python.run, self._in_python.show
-        self._connectors.whole_parts = self._in_python.whole_parts
         self._resets: dict[int, tuple] = {}  # envs that gave an episode's first observations in this tick -> these
         self._as_steps: dict[int, tuple] = {}  # and whose reset is recorded as a step -> that
         self._stepped_at = 0.0  # when the envs had stepped last
@@ -149,7 +147,7 @@ class FastSampler:
         began = time.perf_counter()
         self._in_python.ended = ended = self._finished[n_finished:]
         try:
-            self._connectors.run([chunk.record.env_index for chunk in ended])
+            self._connectors.run([chunk.record.env_index for chunk in ended], self._in_python)
         except BaseException:
             del self._finished[n_finished:]  # whose last observations nobody knows
             raise

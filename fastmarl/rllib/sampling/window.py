@@ -2,7 +2,6 @@
 
 from collections.abc import Hashable
 
-from fastmarl.native import _store
 from fastmarl.rllib.recording.records import RLlibRecord
 from fastmarl.rllib.recording.store import RLlibStore
 
@@ -87,7 +86,7 @@ class Window:
         """Env steps of the lane's observations in the chunk, as RLlib's map has them counted from its end."""
         table = self._store.table
         block = self._store.blocks[table.module_L[lane]]
-        rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
+        rows = self._store.rows_of(lane)
         env_ts = block.env_t_R[rows]
         env_ts = env_ts[env_ts >= self._first_env_t]
         if table.final_L[lane] < 0:

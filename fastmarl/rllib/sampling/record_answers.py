@@ -13,8 +13,8 @@ from fastmarl.rllib.sampling.agent_answers import AgentAnswers
 from fastmarl.rllib.sampling.core import Core
 
 
-class RecordNumbers:
-    """What callbacks mostly ask of a running episode, without making it.
+class RecordAnswers:
+    """Answers for an episode in view.
 
     Args:
         core: the parts to work with.
@@ -22,6 +22,7 @@ class RecordNumbers:
         passing: lane -> its newest observation, while that goes through a connector.
 
     Attributes:
+        record, passing: these.
         ended: the episode's last chunk, once it has ended.
     """
 
@@ -29,7 +30,7 @@ class RecordNumbers:
         self._table, self._store = core.table, core.store
         self._observation_spaces, self._action_spaces = core.spaces[record.env_index]
         self._known_same = core.given_spaces
-        self._passing = passing
+        self.passing = passing
         self.record = record
         self.ended: Chunk | None = None
         self._viewed: tuple[Chunk | None, int] | None = None  # of how many agents, when they were put together last
@@ -146,14 +147,9 @@ class RecordNumbers:
     def newest_observations(self) -> dict[Hashable, Any] | None:
         """Those that go through a connector at present, by agent id; None: only the whole episode knows."""
         stepped, lane_of = self.stepped(), self.record.lane_of
-        if stepped is None or any(lane_of[agent_id] not in self._passing for agent_id in stepped):
+        if stepped is None or any(lane_of[agent_id] not in self.passing for agent_id in stepped):
             return None
-        return {agent_id: self._passing[lane_of[agent_id]] for agent_id in stepped}
-
-    @property
-    def passing(self) -> dict[int, Any]:
-        """Lane -> its newest observation, while that goes through a connector."""
-        return self._passing
+        return {agent_id: self.passing[lane_of[agent_id]] for agent_id in stepped}
 
     def space_of(self, agent_id: Hashable) -> Any:
         """The env's observation space for an agent."""
