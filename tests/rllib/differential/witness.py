@@ -301,8 +301,8 @@ class Witness:
         for name, column in columns.items():
             yield from _unequal(f".{name}.lookback", lookback, column.lookback)
             yield from _unequal(f"len({name})", len(part) + (name == "infos"), len(column))
-        yield from _unequal(" observations", one.n + 1 - first, len(part) + 1 + lookback)
-        if {*self._case.setup.connectors} <= {"flatten"}:  # the others record what only RLlib's run can tell
+        yield from _unequal("'s number of observations", one.n + 1 - first, part.observations.len_incl_lookback())
+        if {*self._case.setup.connectors} <= {"flatten", "frames"}:  # the others record what only RLlib's run can tell
             for i, obs in enumerate(one.obs[first:]):
                 yield from _unlike(f".observations {i}", obs, _row(part.observations, i))
         for i, info in enumerate(one.infos[first:]):
