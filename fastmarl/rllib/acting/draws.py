@@ -16,7 +16,7 @@ from ray.rllib.core.distribution.torch.torch_distribution import (
 from torch import Generator, Tensor
 
 from fastmarl.native._draws import ActionDraws, ChoiceDraws, GaussianDraws
-from fastmarl.rllib.acting.draws_cpu import CategoricalRows, GaussianRows
+from fastmarl.rllib.acting.draws_cpu import CategoricalRows, GaussianRows, MultiCategoricalRows
 from fastmarl.rllib.acting.draws_torch import (
     CategoricalSampler,
     GaussianSampler,
@@ -27,7 +27,7 @@ from fastmarl.rllib.acting.draws_torch import (
 
 CHECKED_SHAPES = ((1, 2), (2, 4), (5, 6), (40, 2), (41, 3), (33, 36), (70, 14))  # logits to try on: rows, columns
 CHECK_SEED = 1
-ON_CPU: dict[type, type[Sampler]] = {TorchCategorical: CategoricalRows, TorchDiagGaussian: GaussianRows}
+N_OTHERS = 5  # logits in a row before those of the part that is tried on
 
 
 def draws_of(dist_cls: type[Distribution], rng: np.random.Generator | None) -> ActionDraws | None:
@@ -47,24 +47,21 @@ def draws_of(dist_cls: type[Distribution], rng: np.random.Generator | None) -> A
 
 def sampler_of(dist_cls: type[Distribution], device: torch.device) -> Sampler | None:
     """The sampler that equals this class of RLlib's on this device, None if there is none."""
-    if not equals_torch(device):
-        return None
-    if device.type == "cpu" and dist_cls in ON_CPU:
-        return ON_CPU[dist_cls]()
-    return _sampler_of(dist_cls)
+    return _sampler_of(dist_cls, device.type == "cpu") if equals_torch(device) else None
 
 
-def _sampler_of(dist_cls: type[Distribution]) -> Sampler | None:
+def _sampler_of(dist_cls: type[Distribution], on_cpu: bool) -> Sampler | None:
     if dist_cls is TorchCategorical:
-        return CategoricalSampler()
+        return CategoricalRows() if on_cpu else CategoricalSampler()
     if dist_cls is TorchDiagGaussian:
-        return GaussianSampler()
+        return GaussianRows() if on_cpu else GaussianSampler()
     base, known = partial_of(dist_cls)
     if base is TorchMultiCategorical:
-        return MultiCategoricalSampler([int(n) for n in known["input_lens"]])
+        n_choices = [int(n) for n in known["input_lens"]]
+        return MultiCategoricalRows(n_choices) if on_cpu else MultiCategoricalSampler(n_choices)
     if base is TorchMultiDistribution:
         struct = known["child_distribution_cls_struct"]
-        parts = [_sampler_of(part) for part in tree.flatten(struct)]
+        parts = [_sampler_of(part, on_cpu) for part in tree.flatten(struct)]
         if all(parts):
             sizes = [int(n) for n in tree.flatten(known["input_lens"])]
             return StructSampler([part for part in parts if part], sizes, struct)
@@ -94,14 +91,16 @@ def equals_torch(device: torch.device) -> bool:
 def _is_equal(sampler: Sampler, draw: Any, shape: tuple[int, int], device: torch.device) -> bool:
     ours, theirs = (torch.Generator(device).manual_seed(CHECK_SEED) for _ in range(2))
     logits = torch.randn(shape, generator=ours, device=device)
+    part = torch.cat((logits[:, :1].expand(-1, N_OTHERS), logits), -1)[:, N_OTHERS:]  # the same, as one of several
     theirs.set_state(ours.get_state())
-    (action,), logp = sampler.explore(logits, ours)
-    want, want_logp = draw(logits, theirs)
-    return (
-        torch.equal(torch.as_tensor(action).to(want.dtype), want)
-        and torch.equal(torch.as_tensor(logp), want_logp)
-        and torch.equal(ours.get_state(), theirs.get_state())
-    )
+    for values in (logits, part):
+        (action,), logp = sampler.explore(values.contiguous(), ours)
+        want, want_logp = draw(values, theirs)
+        if not torch.equal(torch.as_tensor(action).to(want.dtype), want):
+            return False
+        if not torch.equal(torch.as_tensor(logp), want_logp) or not torch.equal(ours.get_state(), theirs.get_state()):
+            return False
+    return True
 
 
 def draw_categorical(logits: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,8 @@ between is arithmetic with one right result, and is done by compiled loops on th
 """
 
 from abc import abstractmethod
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,25 @@ import torch
 from torch import Generator, Tensor
 
 from fastmarl.native._rllib_sampling import first_to_ring, move, subtract_highest, subtract_sums, sum_rows
-from fastmarl.rllib.acting.draws_torch import LOG_SQRT_2PI, CategoricalSampler, GaussianSampler, Sampler
+from fastmarl.rllib.acting.draws_torch import (
+    LOG_SQRT_2PI,
+    CategoricalSampler,
+    GaussianSampler,
+    MultiCategoricalSampler,
+    Sampler,
+)
 
 MOST_SIZES = 256  # batch sizes to keep memory for
 SUMMED_IN_ORDER = 3  # torch adds so many numbers one after the other, and more of them in several sums at once
 
 
 class RowSampler(Sampler):
-    """Draws actions without parts, from logits on the CPU."""
+    """Draws actions that are one array, from logits on the CPU."""
 
-    def __init__(self) -> None:
-        self._memory = lru_cache(MOST_SIZES)(new_memory)  # by batch size
+    @cached_property
+    def _memory(self) -> Callable[..., tuple[list[Tensor], list[np.ndarray]]]:
+        """See `new_memory`; kept by batch size."""
+        return lru_cache(MOST_SIZES)(new_memory)
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
         logits_NK = (logits.detach() if logits.requires_grad else logits).numpy()
@@ -81,6 +90,23 @@ class GaussianRows(RowSampler, GaussianSampler):
         action_NK = np.empty((n, k), np.float32)
         move(logits_NK, std_NK, log_std_NK, noise_NK, LOG_SQRT_2PI, action_NK, term_NK)
         return action_NK, terms.sum(-1).numpy()
+
+
+class MultiCategoricalRows(RowSampler, MultiCategoricalSampler):
+    """As TorchMultiCategorical."""
+
+    def __init__(self, sizes: list[int]):
+        super().__init__(sizes)
+        self._rows = CategoricalRows()
+
+    def draw(
+        self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """int32 [n, number of places] and float32 [n]."""
+        parts = [part.contiguous() for part in logits.split(self._sizes, -1)]
+        drawn = [self._rows.draw(part, part.numpy(), generator) for part in parts]
+        logp = torch.stack([torch.from_numpy(part_logp_N) for _, part_logp_N in drawn]).sum(0)
+        return np.stack([action_N for action_N, _ in drawn], -1), logp.numpy()
 
 
 def new_memory(n: int, *widths: int) -> tuple[list[Tensor], list[np.ndarray]]:

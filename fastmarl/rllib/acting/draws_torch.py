@@ -82,10 +82,10 @@ class MultiCategoricalSampler(Sampler):
 
     def __init__(self, sizes: list[int]):
         self._sizes = sizes
-        self._one = CategoricalSampler()
 
-    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Tensor], Tensor]:
-        drawn = [self._one.explore(part, generator) for part in logits.split(self._sizes, -1)]
+    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
+        one = CategoricalSampler()
+        drawn = [one.explore(part, generator) for part in logits.split(self._sizes, -1)]
         return [torch.stack([action for (action,), _ in drawn], -1)], torch.stack([logp for _, logp in drawn]).sum(0)
 
     def exploit(self, logits: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -97,7 +97,7 @@ class StructSampler(Sampler):
     """As TorchMultiDistribution.
 
     Args:
-        parts: samplers of the parts, in the order of `tree.flatten`.
+        parts: samplers of the parts, in the order of `tree.flatten`; all give tensors, or all give arrays.
         sizes: number of each part's logits.
         struct: an action, for its nesting.
     """
@@ -109,11 +109,10 @@ class StructSampler(Sampler):
         self._parts = parts
         self._sizes = sizes
 
-    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Tensor], Tensor]:
+    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
         drawn = [
-            part.explore(values, generator)
+            part.explore(values.contiguous(), generator)
             for part, values in zip(self._parts, logits.split(self._sizes, -1), strict=True)
         ]
         logp = sum(part_logp for _, part_logp in drawn)  # from 0 on, as RLlib adds: 0 + -0.0 is 0.0
-        assert isinstance(logp, Tensor)
         return [drawn[place][0][0] for place in self._order], logp
