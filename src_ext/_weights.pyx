@@ -67,6 +67,7 @@ cdef class WeightsWatch:
 
     Args:
         parts: torch modules. What they have is held, so that its place isn't taken by something else.
+        children_only: parameters and buffers don't matter.
     """
     cdef list _owned            # what `_held` points to
     cdef Py_ssize_t _n_held, _n_places
@@ -74,10 +75,10 @@ cdef class WeightsWatch:
     cdef place *_places
     cdef bint _is_known         # whether the tensors could be asked
 
-    def __cinit__(self, parts):
+    def __cinit__(self, parts, *, bint children_only=False):
         self._owned = []
         for part in parts:
-            for name in ("_modules", "_parameters", "_buffers"):
+            for name in ("_modules",) if children_only else ("_modules", "_parameters", "_buffers"):
                 names = vars(part)[name]
                 if names:
                     self._owned.append((names, tuple(names.values())))

@@ -210,16 +210,131 @@ def test_modules_with_critics(space: str, rng: np.random.Generator) -> None:
     assert module["p0"].training
 
 
+IMAGES = Box(-1, 1, (8, 8, 1), np.float32)
+FILTERS = {"conv_filters": [[4, 3, 2], [4, 3, 2]]}
+RECURRENT_CONFIGS: dict[str, dict[str, Any]] = {
+    "shared": {"vf_share_layers": True},
+    "own_critic": {"vf_share_layers": False},
+    "large": {"lstm_cell_size": 200, "fcnet_activation": "relu"},
+    "clipped": {"log_std_clip_param": 0.05},
+    "images": {"obs_space": IMAGES, "vf_share_layers": False, **FILTERS},
+}
+
+
+@pytest.mark.parametrize("config", RECURRENT_CONFIGS)
 @pytest.mark.parametrize("space", ["discrete", "box", "multi_discrete"])
-def test_recurrent_modules(space: str, rng: np.random.Generator) -> None:
-    module = build(ACTION_SPACES[space], use_lstm=True, lstm_cell_size=7)
+def test_recurrent_modules(space: str, config: str, rng: np.random.Generator) -> None:
+    module = build(ACTION_SPACES[space], **{"use_lstm": True, "lstm_cell_size": 7, **RECURRENT_CONFIGS[config]})
+    assert is_quick(ExactInference(module, None))
+    assert_equal_always(module, rng)
+
+
+def test_recurrent_modules_without_onednn(rng: np.random.Generator) -> None:
+    module = build(Discrete(4), use_lstm=True, lstm_cell_size=16)
+    torch.backends.mkldnn.set_flags(_enabled=False)
+    try:
+        assert_equal_always(module, rng)
+    finally:
+        torch.backends.mkldnn.set_flags(_enabled=True)
+    assert_equal_always(module, rng)
+
+
+def lstm_of(module: MultiRLModule) -> nn.LSTM:
+    return module["p0"].encoder.encoder.lstm  # type: ignore[no-any-return]
+
+
+def replace_parameter(lstm: nn.LSTM) -> None:
+    lstm.weight_hh_l0 = nn.Parameter(torch.randn_like(lstm.weight_hh_l0))
+
+
+def move_parameter(lstm: nn.LSTM) -> None:
+    lstm.weight_ih_l0.data = torch.randn_like(lstm.weight_ih_l0)
+
+
+@torch.no_grad()
+def write_one_number(lstm: nn.LSTM) -> None:
+    lstm.weight_hh_l0[3, 4] += 1
+
+
+def write_past_versions(lstm: nn.LSTM) -> None:
+    lstm.weight_ih_l0.data.mul_(0.5)
+
+
+def write_by_numpy(lstm: nn.LSTM) -> None:
+    lstm.weight_hh_l0.detach().numpy()[...] += 0.25
+
+
+def write_biases(lstm: nn.LSTM) -> None:
+    lstm.bias_hh_l0.data.add_(1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [replace_parameter, move_parameter, write_one_number, write_past_versions, write_by_numpy, write_biases, shake],
+)
+def test_changed_weights_of_recurrent_modules(change: Any) -> None:
+    """Between two forward passes of one call of sample()."""
+    module = build(Discrete(4), use_lstm=True, lstm_cell_size=16)
+    inference = ExactInference(module, None)
+    for seed in range(2):
+        assert_equal(module, inference, [3, 5], seed, explore=True)
+        change(lstm_of(module))
+    assert_equal(module, inference, [3, 5], 2, explore=True)
+    assert is_quick(inference)
+
+
+def test_recurrent_module_made_in_inference_mode(rng: np.random.Generator) -> None:
+    """Its weights have no version counters."""
+    with torch.inference_mode():
+        module = build(Discrete(4), use_lstm=True, lstm_cell_size=16)
+    assert_equal_always(module, rng)
+
+
+@pytest.mark.parametrize("wrong", ["obs", "state"])
+def test_wrong_sizes_for_recurrent_modules(wrong: str) -> None:
+    """RLlib's error; oneDNN itself looks at no sizes."""
+    module = build(Discrete(4), use_lstm=True, lstm_cell_size=16)
+    module["p0"].encoder.encoder.tokenizer = None
+    batch = batches_of(module, [3, 2])["p0"]
+    if wrong == "state":
+        batch[Columns.OBS] = torch.randn(3, 1, lstm_of(module).input_size)
+        batch[Columns.STATE_IN]["c"] = batch[Columns.STATE_IN]["c"][..., 1:]
+    with pytest.raises(RuntimeError, match="Expected") as theirs_error:
+        module["p0"].forward_exploration(batch)
+    with pytest.raises(RuntimeError, match=re.escape(str(theirs_error.value))):
+        ExactInference(module, None).answer({"p0": batch}, explore=True, t=0)
+
+
+def test_recurrent_modules_with_other_layers(rng: np.random.Generator) -> None:
+    module = build(Discrete(4), use_lstm=True, lstm_cell_size=16, n_modules=1)
+    encoder = module["p0"].encoder.encoder
+    encoder.lstm.register_forward_hook(lambda layer, inputs, outputs: (outputs[0] * 2, outputs[1]))
+    assert not is_quick(ExactInference(module, None))
+    assert_equal_always(module, rng)
+    encoder.lstm = nn.LSTM(encoder.lstm.input_size, 16, bias=False, batch_first=True)
     assert not is_quick(ExactInference(module, None))
     assert_equal_always(module, rng)
 
 
-def test_images(rng: np.random.Generator) -> None:
-    filters = [[4, 3, 2], [4, 3, 2]]
-    module = build(Discrete(3), obs_space=Box(-1, 1, (8, 8, 1), np.float32), conv_filters=filters)
+CNN_CONFIGS: dict[str, dict[str, Any]] = {
+    "same_padding": FILTERS,
+    "valid_padding": {"conv_filters": [[4, 3, 2, "valid"], [3, [2, 1], [1, 2], "valid"]]},
+    "elu_with_head": {**FILTERS, "conv_activation": "elu", "head_fcnet_hiddens": [8]},
+    "no_bias": {**FILTERS, "conv_bias_initializer": None},
+    "own_critic": {**FILTERS, "vf_share_layers": False, "inference_only": False},
+}
+
+
+@pytest.mark.parametrize("config", CNN_CONFIGS)
+def test_images(config: str, rng: np.random.Generator) -> None:
+    module = build(Discrete(3), obs_space=IMAGES, **CNN_CONFIGS[config])
+    assert is_quick(ExactInference(module, None))
+    assert_equal_always(module, rng)
+
+
+def test_images_with_hooks(rng: np.random.Generator) -> None:
+    module = build(Discrete(3), obs_space=IMAGES, **FILTERS)
+    module["p0"].encoder.encoder.net[0].cnn[1].register_forward_hook(lambda layer, inputs, outputs: outputs * 2)
     assert not is_quick(ExactInference(module, None))
     assert_equal_always(module, rng)
 

@@ -24,7 +24,8 @@ from fastmarl.record.block import Key, leaves_of
 from fastmarl.rllib.acting.draws import draws_of, sampler_of
 from fastmarl.rllib.acting.draws_cpu import RowSampler
 from fastmarl.rllib.acting.draws_torch import Sampler
-from fastmarl.rllib.acting.layers import Function, actor_function, parts_run
+from fastmarl.rllib.acting.evaluation_switch import EvaluationSwitch, switch_of
+from fastmarl.rllib.acting.layers import Actor, actor_function, parts_run
 from fastmarl.rllib.acting.lean import LeanActor
 from fastmarl.rllib.recording.block import is_state
 from fastmarl.rllib.recording.layout import ObservationLayout
@@ -79,8 +80,11 @@ class ExactInference:
             for name in WHOLE_FORWARDS
         )
         self._watched = {}  # until all is known
-        watched = {module_id: (part, WeightsWatch(parts_run(part))) for module_id, part in module.items()}
         functions = {module_id: actor_function(part) for module_id, part in module.items()}
+        switches = {
+            module_id: switch_of(part) if functions[module_id] is None else None for module_id, part in module.items()
+        }
+        watched = {module_id: (part, _watch(part, switches[module_id])) for module_id, part in module.items()}
         # Entering a mode takes a tenth of the time of a small net, so it is done once for all modules where it can be,
         # and not at all for those that torch has no part in.
         all_quick = not self._runs_whole and None not in functions.values() and self._rng is None
@@ -92,7 +96,7 @@ class ExactInference:
             if self._rng is not None and not self._runs_whole:
                 lean = LeanActor(part, self._device, former[module_id].lean if module_id in former else None)
             self._parts[module_id] = ModulePart(
-                module_id, part, functions[module_id], self._device, mode, lean, self._rng
+                module_id, part, functions[module_id], switches[module_id], self._device, mode, lean, self._rng
             )
         self._watched = watched
 
@@ -159,6 +163,7 @@ class ModulePart:
 
     Args:
         actor: see `actor_function`.
+        switch: see `switch_of`.
         device: where its parameters are.
         mode: to enter where no gradients are needed; a null context if whoever calls has done so.
         lean: what may stand in for `actor`.
@@ -172,7 +177,8 @@ class ModulePart:
         self,
         module_id: str,
         module: RLModule,
-        actor: Function | None,
+        actor: Actor | None,
+        switch: EvaluationSwitch | None,
         device: torch.device,
         mode: AbstractContextManager,
         lean: LeanActor | None,
@@ -185,6 +191,7 @@ class ModulePart:
         self._actor = actor
         self.is_quick = actor is not None
         self._is_stateful = module.is_stateful()
+        self._switch = switch
         self._transfer = None if device.type == "cpu" else StagedCopy(device)
         self._mode: Any = mode
         self._sampler: Callable[[type], Sampler | None] = cache(partial(sampler_of, device=device))
@@ -211,9 +218,13 @@ class ModulePart:
             batch = {OBS: torch.from_numpy(batch.astype(np.float32))}  # looked at anew since `reads` was asked
         if self._actor is not None:
             with self._mode:
-                return {LOGITS: self._actor(batch[OBS])}
+                return self._actor(batch)
+        module = self.module
         try:
-            return self.module.forward_exploration(batch, t=t) if explore else self.module.forward_inference(batch)
+            if self._switch is None:
+                return module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
+            with self._switch:
+                return module._forward_exploration(batch, t=t) if explore else module._forward_inference(batch)
         except Exception as error:
             note_failure(error, self._id, batch, explore=explore, has_memory=self._is_stateful)
             raise
@@ -317,6 +328,13 @@ def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.n
         return draws.sample(logits)
     actions = draws.likeliest(logits)
     return actions, np.zeros_like(actions)
+
+
+def _watch(module: RLModule, switch: EvaluationSwitch | None) -> WeightsWatch:
+    """On what running it by its layers' functions, or switching its modes, relies on."""
+    if switch is None:
+        return WeightsWatch(parts_run(module))
+    return WeightsWatch(module.modules(), children_only=True)
 
 
 def _own(leaf: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead, TorchMLPHead
 
 from fastmarl.acting.backends.dense_layers import LEAN, DenseLayers, LeanNet, NotDenseError, weights_of
@@ -41,10 +42,12 @@ class LeanActor(LeanNet):
         if device.type != "cpu":
             raise NotDenseError(f"the device is {device}")
         encoder, head = plain_actor(module)
-        first: Any = encoder[0]
+        if type(encoder) is not TorchMLPEncoder:
+            raise NotDenseError(f"its encoder is a {type(encoder).__name__}")
+        first: Any = encoder.net.mlp[0]
         self._n_obs = first.in_features
         layers = DenseLayers(self._n_obs)
-        layers.logits = layers.add([*head.net.mlp], layers.add([*encoder]))
+        layers.logits = layers.add([*head.net.mlp], layers.add([*encoder.net.mlp]))
         if type(head) is TorchFreeLogStdMLPHead:
             layers.log_std = weights_of(head, "log_std", (layers.n_out(layers.logits),))
         if head.clip_log_std:

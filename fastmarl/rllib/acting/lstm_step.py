@@ -1,0 +1,97 @@
+"""One step of torch's LSTM, with its weights kept in the order in which oneDNN multiplies.
+
+torch brings the weights into that order in every call. For a few rows this takes longer than the step, for one row
+ten times as long. The step itself is torch's own, so results have the same bits.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+N_PROBED = 64  # numbers of each matrix that are looked at before each step
+TRIED_ROWS = (1, 2, 7, 33)
+LSTM_MODE = 2  # in torch's numbering of recurrent layers: RNN with ReLU, with tanh, LSTM, GRU
+
+
+class LSTMStep:
+    """What `layer` computes of sequences of length 1 in evaluation mode.
+
+    Args:
+        layer: of one level, with biases; its parameters have to stay where they are. Numbers that change in them are
+            seen in the next call, if torch's version counters tell, or if one of `N_PROBED` in each matrix is another.
+    """
+
+    def __init__(self, layer: nn.LSTM):
+        self._layer = layer
+        self._weights: list[Any] = layer._flat_weights
+        self._packed: list[Tensor] = []
+        self._mark: tuple = ()
+        self._packs = _can_pack(layer) and is_exact(layer.input_size, layer.hidden_size)
+        if self._packs:
+            flat = [weights.detach().view(-1) for weights in self._weights[:2]]
+            self._probes = [each[:: max(1, len(each) // N_PROBED)].numpy() for each in flat]
+
+    def __call__(self, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs [n, 1, k] and the states after them, each [1, n, k].
+
+        Args:
+            inputs: float32 [n, 1, input_size].
+            h, c: float32 [1, n, k].
+        """
+        layer, weights = self._layer, self._weights
+        state_shape = (1, len(inputs), layer.hidden_size)
+        if inputs.shape[1:] != (1, layer.input_size) or h.shape != state_shape or c.shape != state_shape:
+            out, state = layer.forward(inputs, (h, c))  # which says what is wrong
+            return out, *state
+        if not self._packs:
+            return torch.lstm(inputs, (h, c), weights, True, 1, 0.0, False, False, True)
+        mark = (*(each._version for each in weights), *(probe.tobytes() for probe in self._probes))
+        if mark != self._mark:
+            self._packed, self._mark = pack(weights, layer.hidden_size), mark
+        return step(inputs, h, c, [*self._packed, *weights[2:]])
+
+
+def _can_pack(layer: nn.LSTM) -> bool:
+    weights: list[Any] = layer._flat_weights
+    return (
+        torch.backends.mkldnn.is_available()
+        and bool(torch.backends.mkldnn.enabled)
+        and all(each.is_cpu and each.is_contiguous() and not each.is_inference() for each in weights)
+    )
+
+
+def pack(weights: list[Tensor], size: int) -> list[Tensor]:
+    """The two matrices of an LSTM with hidden states of that size, in oneDNN's order."""
+    from_inputs, from_hidden = (each.detach() for each in weights[:2])
+    reorder = torch.ops.mkldnn._reorder_mkldnn_rnn_layer_weight
+    return list(reorder(from_inputs, from_hidden, size, False, True, False, [1, 1, from_inputs.shape[1]]))
+
+
+def step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """See `LSTMStep.__call__`; `weights` are two packed matrices and two vectors."""
+    size, steps = h.shape[-1], inputs.transpose(0, 1)
+    options: Any = False, [], LSTM_MODE, size, 1, True, False, False, False
+    with torch.no_grad():
+        out, h_out, c_out, _ = torch.ops.aten.mkldnn_rnn_layer(steps, *weights, h[0], c[0], *options)
+    return out.transpose(0, 1), h_out.unsqueeze(0), c_out.unsqueeze(0)
+
+
+@cache
+def is_exact(n_inputs: int, size: int) -> bool:
+    """Whether packed weights give torch's bits here; tried once for each size of layer."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    with torch.inference_mode(False), torch.no_grad():
+        weights = [random(4 * size, n_inputs), random(4 * size, size), random(4 * size), random(4 * size)]
+        packed = [*pack(weights, size), *weights[2:]]
+        for n in TRIED_ROWS:
+            inputs, h, c = random(n, 1, n_inputs), random(1, n, size), random(1, n, size)
+            want = torch.lstm(inputs, (h, c), weights, True, 1, 0.0, False, False, True)
+            if not all(map(torch.equal, want, step(inputs, h, c, packed))):
+                return False
+    return True
