@@ -176,6 +176,16 @@ class _InView:
         newest = _of_newest(self, "last_infos", indices, agent_ids, options)
         return _whole(self).get_infos(indices, agent_ids, **options) if newest is None else newest
 
+    def get_rewards(self, indices: Any = None, agent_ids: Any = None, **options: Any) -> Any:
+        """See RLlib's method."""
+        completed = _of_completed(self, "rewards", indices, agent_ids, options)
+        return _whole(self).get_rewards(indices, agent_ids, **options) if completed is None else completed
+
+    def get_actions(self, indices: Any = None, agent_ids: Any = None, **options: Any) -> Any:
+        """See RLlib's method."""
+        completed = _of_completed(self, "actions", indices, agent_ids, options)
+        return _whole(self).get_actions(indices, agent_ids, **options) if completed is None else completed
+
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self, "_origin") and name in RLlibEpisode.__slots__:
             if name == "observation_space" and self._origin[0].answers.gives_same(value):
@@ -196,6 +206,15 @@ def _of_newest(episode: Any, name: str, indices: Any, agent_ids: Any, options: d
     if not isinstance(episode, _InView) or not is_last(indices) or agent_ids is not None or options:
         return None
     return getattr(episode._origin[0].answers, name)()
+
+
+def _of_completed(episode: Any, name: str, indices: Any, agent_ids: Any, options: dict[str, Any]) -> Any:
+    """The same to one that is asked for all steps of all agents; by env steps or not makes no difference then."""
+    asks_for_all = indices is None and agent_ids is None and options.keys() <= {"env_steps"}
+    if not asks_for_all or not isinstance(episode, _InView):
+        return None
+    view = episode._origin[0]
+    return view.answers.of_completed_steps(name, view)
 
 
 class AgentsInView(dict[Hashable, Any]):

@@ -133,6 +133,23 @@ class RecordAnswers:
         view.agents, self._viewed = AgentsInView(view, agents), (self.ended, len(record.order))
         return view.agents
 
+    def of_completed_steps(self, name: str, view: EpisodeInView) -> dict[Hashable, list[Any]] | None:
+        """All agents' "rewards" or "actions" in this chunk; None: only the whole episode has them.
+
+        Agents that have not ended may wait with an action that no completed step has yet.
+        """
+        agents, record = self.agents_in_view(view), self.record
+        if agents is None or any(self._table.final_L[record.lane_of[agent_id]] < 0 for agent_id in agents):
+            return None
+        by_agent = {}
+        for agent_id in agents:
+            answers = AgentAnswers(self._store, self, view, agent_id, record.lane_of[agent_id])
+            values = answers.rewards() if name == "rewards" else answers.actions()
+            if values is None:
+                return None
+            by_agent[agent_id] = values[answers.lookback :]
+        return by_agent
+
     def _agent_in_view(self, view: EpisodeInView, agent_id: Hashable, lane: int) -> Any:
         record = self.record
         return agent_in_view(

@@ -163,6 +163,29 @@ class EverythingAtEnd(RLlibCallback):
         tape.note("callback", "end", env_index, _everything(episode), chunks)
 
 
+class RewardsAndActions(RLlibCallback):
+    """Reads these before anything else, of all agents and of each."""
+
+    def on_episode_step(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        if episode.env_t % 3 == 1:
+            tape.note("callback", "step", env_index, _rewards_and_actions(episode))
+
+    def on_episode_end(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        tape.note("callback", "end", env_index, _rewards_and_actions(episode))
+
+
+def _rewards_and_actions(episode: Any) -> tuple:
+    return (
+        *(_answer(episode.get_rewards, env_steps=env_steps) for env_steps in (False, True)),
+        *(_answer(episode.get_actions, env_steps=env_steps) for env_steps in (True, False)),
+        tuple(
+            (repr(agent), _answer(each.get_rewards), _answer(each.get_actions), tape.freeze(each.get_return()))
+            for agent, each in episode.agent_episodes.items()
+        ),
+        _numbers(episode),
+    )
+
+
 class Writer(Numbers):
     """Writes into the episode now and then: into infos, rewards, the newest observations, and what is its own."""
 
@@ -189,6 +212,7 @@ CALLBACKS: dict[str, dict[str, Any]] = {
     "numbers": {"callbacks_class": Numbers},
     "everything": {"callbacks_class": Everything},
     "everything at end": {"callbacks_class": EverythingAtEnd},
+    "rewards and actions": {"callbacks_class": RewardsAndActions},
     "writer": {"callbacks_class": Writer},
     "functions": {"callbacks_class": [EndsOnly, AllCalls], "on_episode_end": [_end], "on_episode_start": _end},
 }

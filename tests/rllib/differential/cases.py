@@ -186,7 +186,7 @@ def _options() -> dict[str, Case]:
         "callbacks at ends": case(wild, callbacks="ends"),
         **{
             f"{kind} in callbacks, {name}": case(rules, (*CALLS, *EPISODES), callbacks=kind, num_envs=2)
-            for kind in ("numbers", "everything", "everything at end", "writer")
+            for kind in ("numbers", "everything", "everything at end", "rewards and actions", "writer")
             for name, rules in {"wild": wild, "waiting": world(4, infos="some", **WAITING)}.items()
         },
         "callback functions": case(wild, (*CALLS, *EPISODES), callbacks="functions"),
@@ -317,7 +317,7 @@ def _connectors_in_context() -> dict[str, Case]:
     rules, wild = one_space(agents=4, infos="some", **WAITING), one_space(agents=5, **WILD)
     for names in (("mean_std",), ("previous", "flatten"), ("own",), ("flatten", "own, curious")):
         label = " ".join(names)
-        for callbacks in ("all", "numbers", "everything", "everything at end", "writer"):
+        for callbacks in ("all", "numbers", "everything", "everything at end", "rewards and actions", "writer"):
             cases[f"{label}, {callbacks} in callbacks"] = case(wild, connectors=names, callbacks=callbacks, lookback=3)
         cases[f"{label}, recurrent"] = case(rules, connectors=names, modules=both("memory"), num_envs=3)
         cases[f"{label}, LSTM"] = case(wild, connectors=names, model_config=LSTM)
