@@ -48,8 +48,9 @@ class LaneState:
         table = self._table
         is_first = table.t_started_L[lanes] + table.count_L[lanes] - table.lookback_L[lanes] == 1
         self._make_room()
-        for values, initial in zip(self._values, self.initial, strict=True):
-            values[lanes[is_first]] = initial
+        if is_first.any():
+            for values, initial in zip(self._values, self.initial, strict=True):
+                values[lanes[is_first]] = initial
 
     def _make_room(self) -> None:
         """Make room for every lane."""

@@ -69,7 +69,7 @@ class Acting:
         read = state.read(block.lane_R[first:end])
         return {
             Columns.OBS: map_struct(lambda leaf: leaf.unsqueeze(1), obs),
-            Columns.STATE_IN: state.nest([self._own_tensor(leaf) for leaf in read]),
+            Columns.STATE_IN: state.nest([self._on_device(torch.from_numpy(_as_float(leaf))) for leaf in read]),
         }
 
     def _tensor(self, leaf: np.ndarray, first: int, end: int, shares: bool) -> torch.Tensor:
@@ -80,7 +80,7 @@ class Acting:
 
     def _own_tensor(self, array: np.ndarray) -> torch.Tensor:
         """As RLlib's NumpyToTensor makes it: float64 becomes float32. It has memory of its own, as NumPy allocates."""
-        return self._on_device(torch.from_numpy(array.astype(np.float32 if array.dtype == np.float64 else array.dtype)))
+        return self._on_device(torch.from_numpy(_as_float(array, copy=True)))
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if self._core.inference.is_on_cpu else tensor.to(self._core.runner._device)
@@ -123,3 +123,8 @@ class Acting:
             return set()
         observed = set(record.observed)
         return {agent_id for agent_id in record.order if agent_id in observed and agent_id in lanes.lane_of}
+
+
+def _as_float(array: np.ndarray, *, copy: bool = False) -> np.ndarray:
+    """Of float32 if it was of float64."""
+    return array.astype(np.float32 if array.dtype == np.float64 else array.dtype, copy=copy)
