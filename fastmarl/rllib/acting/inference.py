@@ -25,8 +25,9 @@ from fastmarl.rllib.acting.draws import draws_of, sampler_of
 from fastmarl.rllib.acting.draws_cpu import RowSampler
 from fastmarl.rllib.acting.draws_torch import Sampler
 from fastmarl.rllib.acting.evaluation_switch import EvaluationSwitch, switch_of
-from fastmarl.rllib.acting.layers import Actor, actor_function, parts_run
+from fastmarl.rllib.acting.layers import Actor, actor_function
 from fastmarl.rllib.acting.lean import LeanActor
+from fastmarl.rllib.acting.plain_modules import parts_run
 from fastmarl.rllib.recording.block import is_state
 from fastmarl.rllib.recording.layout import ObservationLayout
 from fastmarl.spaces import map_struct

@@ -11,7 +11,7 @@ from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead, TorchMLPHead
 
 from fastmarl.acting.backends.dense_layers import LEAN, DenseLayers, LeanNet, NotDenseError, weights_of
-from fastmarl.rllib.acting.layers import plain_actor
+from fastmarl.rllib.acting.plain_modules import plain_actor
 from fastmarl.rllib.recording.layout import ObservationLayout
 
 FLOAT32 = np.dtype(np.float32)
