@@ -44,12 +44,8 @@ class RLlibEnvActions:
 
     def set(self, first: int, outputs: dict[Key, np.ndarray], agents: Callable[[], list[Hashable]]) -> None:
         """Take the actions of the rows from `first` on; `agents` says whose they are, if their spaces differ."""
-        columns: dict[Path, np.ndarray] = {}
-        for key, column in outputs.items():
-            if key == ACTIONS:
-                columns[()] = column
-            elif not isinstance(key, str) and key[0] == ACTIONS:
-                columns[key[1:]] = column
+        column = outputs.get(ACTIONS)
+        columns = {(): column} if column is not None else _nested_columns(outputs)
         changed = self._changed_columns(columns)
         if changed is None:
             rows = _nested_rows({path: _values(column, self._boxed) for path, column in columns.items()})
@@ -92,10 +88,16 @@ class RLlibEnvActions:
         return [change(row, structs[agent_id]) for row, agent_id in zip(rows, agent_ids, strict=True)]
 
 
+def _nested_columns(outputs: dict[Key, np.ndarray]) -> dict[Path, np.ndarray]:
+    """Those of actions in parts, by the parts' paths."""
+    return {key[1:]: column for key, column in outputs.items() if not isinstance(key, str) and key[0] == ACTIONS}
+
+
 def _values(column: np.ndarray, boxed: bool) -> list[Any]:
     """Copies of a column's rows."""
-    rows = list(np.array(column))
-    return [np.array(value) for value in rows] if boxed and column.ndim == 1 else rows
+    if column.ndim > 1:
+        return list(np.array(column))
+    return [np.array(value) for value in column] if boxed else list(column)
 
 
 def _nested_rows(values: dict[Path, list[Any]]) -> list[Any]:

@@ -34,11 +34,11 @@ def actor_function(module: Any) -> Actor | None:
         encoder, head = plain_actor(module)
     except NotDenseError:
         return None
-    to_logits = _chain([*_layer_steps(head.net.mlp), *_head_steps(head)])
+    head_steps = [*_layer_steps(head.net.mlp), *_head_steps(head)]
     if type(encoder) is TorchStatefulActorCriticEncoder:
-        return _recurrent_actor(encoder, to_logits)
-    to_features = _encoder_function(encoder)
-    return lambda batch: {Columns.ACTION_DIST_INPUTS: to_logits(to_features(batch[Columns.OBS]))}
+        return _recurrent_actor(encoder, _chain(head_steps))
+    to_logits = _chain([*_encoder_steps(encoder), *head_steps])
+    return lambda batch: {Columns.ACTION_DIST_INPUTS: to_logits(batch[Columns.OBS])}
 
 
 def _recurrent_actor(encoder: Any, to_logits: Function) -> Actor:
@@ -65,7 +65,7 @@ def _recurrent_actor(encoder: Any, to_logits: Function) -> Actor:
 
 def _lstm_function(encoder: Any) -> Callable[[Tensor, dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]:
     """From observations [n, 1, ...] and a state to features [n, 1, k] and the state after it."""
-    to_tokens = None if encoder.tokenizer is None else _encoder_function(encoder.tokenizer)
+    to_tokens = None if encoder.tokenizer is None else _chain(_encoder_steps(encoder.tokenizer))
     lstm = LSTMStep(encoder.lstm)
 
     def encode(obs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -87,12 +87,12 @@ def _chain(functions: list[Function]) -> Function:
     return chained
 
 
-def _encoder_function(encoder: Any) -> Function:
+def _encoder_steps(encoder: Any) -> list[Function]:
     """From observations [n, ...] to features [n, k]."""
     if type(encoder) is TorchMLPEncoder:
-        return _chain([*_layer_steps(encoder.net.mlp)])
+        return [*_layer_steps(encoder.net.mlp)]
     cnn, flatten = encoder.net
-    return _chain([_channels_first, *_layer_steps(cnn.cnn), _channels_last, flatten.forward])
+    return [_channels_first, *_layer_steps(cnn.cnn), _channels_last, flatten.forward]
 
 
 def _channels_first(images: Tensor) -> Tensor:
