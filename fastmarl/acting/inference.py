@@ -286,7 +286,8 @@ class ModuleInference:
     def keep_state(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray]) -> None:
         """Keep the recurrent state each lane goes on with, and add the one it acted in to the outputs as "state_in"."""
         if self.lane_state is not None:
-            outputs.update(self.lane_state.write(lanes, outputs, self.module_id))
+            self.lane_state.write(lanes, outputs, self.module_id)
+            outputs.update(self.lane_state.columns_read(outputs))
 
     def leave_modes(self) -> None:
         """After an interrupt: leave all of torch's modes that were entered. This can't act again."""

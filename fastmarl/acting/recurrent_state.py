@@ -1,5 +1,6 @@
 """The recurrent state of every lane of one module."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -76,9 +77,8 @@ class LaneState:
         self._read = self.of(lanes)
         return self._read
 
-    def write(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray], module_id: str) -> dict[Key, np.ndarray]:
-        """Keep "state_out" by lane; returns the "state_in" columns that were read for this batch."""
-        state_in: dict[Key, np.ndarray] = {}
+    def write(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray], module_id: str) -> None:
+        """Keep "state_out" by lane."""
         for key, values, read in zip(self._keys, self._values, self._read, strict=True):
             out = outputs.get(key if len(key) > 1 else key[0])
             if out is None or out.shape != read.shape:
@@ -89,8 +89,11 @@ class LaneState:
                                         f"gives it, got {out.dtype}; give both the same dtype")  # fmt: skip
             rows = np.ascontiguousarray(out.reshape(len(lanes), -1), read.dtype)
             rows_to_lanes(rows, lanes, values.reshape(len(values), -1))
-            state_in[own_key(Recorded.STATE_IN, outputs, key[1:])] = read
-        return state_in
+
+    def columns_read(self, outputs: Iterable[Key]) -> dict[Key, np.ndarray]:
+        """The "state_in" columns that were read for this batch, beside a module's outputs of these keys."""
+        keys = [own_key(Recorded.STATE_IN, outputs, key[1:]) for key in self._keys]
+        return dict(zip(keys, self._read, strict=True))
 
 
 def _array(leaf: Any) -> np.ndarray:

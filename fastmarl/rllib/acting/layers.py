@@ -70,8 +70,8 @@ def _lstm_function(encoder: Any) -> Callable[[Tensor, dict[str, Tensor]], tuple[
 
     def encode(obs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         tokens = obs.float() if to_tokens is None else to_tokens(obs.flatten(0, 1)).unsqueeze(1)
-        features, h, c = lstm(tokens, state["h"].transpose(0, 1), state["c"].transpose(0, 1))
-        return features, {"h": h.transpose(0, 1), "c": c.transpose(0, 1)}
+        features, h, c = lstm(tokens, state["h"], state["c"])
+        return features, {"h": h, "c": c}
 
     return encode
 

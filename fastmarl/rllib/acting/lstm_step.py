@@ -16,7 +16,7 @@ LSTM_MODE = 2  # in torch's numbering of recurrent layers: RNN with ReLU, with t
 
 
 class LSTMStep:
-    """What `layer` computes of sequences of length 1 in evaluation mode.
+    """What `layer` computes of sequences of length 1 in evaluation mode. To be called without gradients.
 
     Args:
         layer: of one level, with biases; its parameters have to stay where they are. Numbers that change in them are
@@ -34,19 +34,18 @@ class LSTMStep:
             self._probes = [each[:: max(1, len(each) // N_PROBED)].numpy() for each in flat]
 
     def __call__(self, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs [n, 1, k] and the states after them, each [1, n, k].
+        """Outputs, and the states after them, each [n, 1, k].
 
         Args:
             inputs: float32 [n, 1, input_size].
-            h, c: float32 [1, n, k].
+            h, c: float32 [n, 1, k].
         """
         layer, weights = self._layer, self._weights
-        state_shape = (1, len(inputs), layer.hidden_size)
+        state_shape = (len(inputs), 1, layer.hidden_size)
         if inputs.shape[1:] != (1, layer.input_size) or h.shape != state_shape or c.shape != state_shape:
-            out, state = layer.forward(inputs, (h, c))  # which says what is wrong
-            return out, *state
+            layer.forward(inputs, (h.transpose(0, 1), c.transpose(0, 1)))  # which says what is wrong
         if not self._packs:
-            return torch.lstm(inputs, (h, c), weights, True, 1, 0.0, False, False, True)
+            return torch_step(inputs, h, c, weights)
         mark = (*(each._version for each in weights), *(probe.tobytes() for probe in self._probes))
         if mark != self._mark:
             self._packed, self._mark = pack(weights, layer.hidden_size), mark
@@ -71,11 +70,18 @@ def pack(weights: list[Tensor], size: int) -> list[Tensor]:
 
 def step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """See `LSTMStep.__call__`; `weights` are two packed matrices and two vectors."""
-    size, steps = h.shape[-1], inputs.transpose(0, 1)
-    options: Any = False, [], LSTM_MODE, size, 1, True, False, False, False
-    with torch.no_grad():
-        out, h_out, c_out, _ = torch.ops.aten.mkldnn_rnn_layer(steps, *weights, h[0], c[0], *options)
-    return out.transpose(0, 1), h_out.unsqueeze(0), c_out.unsqueeze(0)
+    options: Any = False, [], LSTM_MODE, h.shape[-1], 1, True, False, False, False
+    out, h_out, c_out, _ = torch.ops.aten.mkldnn_rnn_layer(
+        inputs.transpose(0, 1), *weights, h.squeeze(1), c.squeeze(1), *options
+    )
+    return out.transpose(0, 1), h_out.unsqueeze(1), c_out.unsqueeze(1)
+
+
+def torch_step(inputs: Tensor, h: Tensor, c: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The same with weights as torch has them."""
+    states = h.transpose(0, 1), c.transpose(0, 1)
+    out, h_out, c_out = torch.lstm(inputs, states, weights, True, 1, 0.0, False, False, True)
+    return out, h_out.transpose(0, 1), c_out.transpose(0, 1)
 
 
 @cache
@@ -90,8 +96,7 @@ def is_exact(n_inputs: int, size: int) -> bool:
         weights = [random(4 * size, n_inputs), random(4 * size, size), random(4 * size), random(4 * size)]
         packed = [*pack(weights, size), *weights[2:]]
         for n in TRIED_ROWS:
-            inputs, h, c = random(n, 1, n_inputs), random(1, n, size), random(1, n, size)
-            want = torch.lstm(inputs, (h, c), weights, True, 1, 0.0, False, False, True)
-            if not all(map(torch.equal, want, step(inputs, h, c, packed))):
+            batch = random(n, 1, n_inputs), random(n, 1, size), random(n, 1, size)
+            if not all(map(torch.equal, torch_step(*batch, weights), step(*batch, packed))):
                 return False
     return True
