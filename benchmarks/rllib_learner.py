@@ -84,9 +84,7 @@ def start_ray():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", choices=ENVS, default="cartpole")
-    parser.add_argument(
-        "--policies", choices=("one", "each"), default="each", help="for all agents, or for each of them"
-    )
+    parser.add_argument("--policies", choices=("one", "each"), default="each", help="for all agents, or for each")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--iterations", type=int, default=5)
     arguments = parser.parse_args()

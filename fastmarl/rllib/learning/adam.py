@@ -1,4 +1,4 @@
-"""Adam's step for all parameters of an optimizer: with torch's bits in a fifth of its passes over memory, or in one pass."""
+"""Adam's step for all parameters of an optimizer: with torch's bits in a fifth of its passes, or rounded, in one."""
 
 from functools import cache
 from typing import Any
@@ -85,7 +85,8 @@ class FusedAdam:
     def step(self) -> None:
         """As the optimizer's."""
         for group, places in self._groups:
-            _adam.step(places, group["lr"], *group["betas"], group["eps"])
+            beta1, beta2 = group["betas"]
+            _adam.step(places, group["lr"], beta1, beta2, group["eps"])
             torch.autograd.graph.increment_version(group["params"])
 
 

@@ -8,18 +8,14 @@ from torch import Tensor, nn
 
 from fastmarl.native import _ppo
 
-Gradients = dict[nn.Parameter, Tensor]  # where each parameter's gradient is to be written
+Gradients = dict[Tensor, Tensor]  # where each parameter's gradient is to be written
 Backward = Callable[[Any, Tensor, Tensor, Tensor], Any]  # (layer, derivatives by outputs, inputs, outputs), in place
 
 _aten = torch.ops.aten
 
 
-def _forward_tanh(_: Any, before: Tensor, outputs: Tensor) -> None:
-    _ppo.tanh_(outputs.numpy())  # the same memory
-
-
 FORWARDS: dict[type, Callable[[Any, Tensor, Tensor], Any]] = {
-    nn.Tanh: _forward_tanh,
+    nn.Tanh: lambda _, before, outputs: _ppo.tanh_(outputs.numpy()),  # the same memory
     nn.ReLU: lambda _, before, outputs: torch.relu_(outputs),
     nn.SiLU: lambda _, before, outputs: _aten.silu.out(before, out=outputs),
     nn.ELU: lambda layer, before, outputs: _aten.elu.out(before, layer.alpha, out=outputs),
@@ -63,14 +59,18 @@ class DenseLayer:
     ):
         self._weight = linear.weight.detach()
         self._turned = self._weight.t()
-        self._bias = None if linear.bias is None else linear.bias.detach()
+        bias: Tensor | None = linear.bias
+        self._bias = None if bias is None else bias.detach()
         self._weight_gradient = gradients[linear.weight]
-        self._bias_gradient = None if linear.bias is None else gradients[linear.bias]
+        self._bias_gradient = None if bias is None else gradients[bias]
         self._activation = activation
         self.outputs = torch.empty(n_rows, linear.out_features) if outputs is None else outputs
         is_in_place = activation is None or type(activation) in IN_PLACE
         self._before = self.outputs if is_in_place else torch.empty_like(self.outputs)
         self._by_inputs = torch.empty(n_rows, linear.in_features)
+        # A tall matrix product of few columns takes BLAS several times as long as a wide one of few rows.
+        is_narrow = 8 * linear.in_features <= linear.out_features
+        self._turned_gradient = torch.empty(linear.in_features, linear.out_features) if is_narrow else None
 
     def forward(self, inputs: Tensor) -> Tensor:
         """From inputs [n_rows, n_in] to `outputs`."""
@@ -86,7 +86,11 @@ class DenseLayer:
         """From derivatives by outputs, which are overwritten, to those by inputs, unless it is the first layer."""
         if self._activation is not None:
             BACKWARDS[type(self._activation)](self._activation, derivatives, self._before, self.outputs)
-        torch.mm(derivatives.t(), inputs, out=self._weight_gradient)
+        if self._turned_gradient is None:
+            torch.mm(derivatives.t(), inputs, out=self._weight_gradient)
+        else:
+            torch.mm(inputs.t(), derivatives, out=self._turned_gradient)
+            self._weight_gradient.copy_(self._turned_gradient.t())
         if self._bias_gradient is not None:
             torch.sum(derivatives, 0, out=self._bias_gradient)
         if not is_first:

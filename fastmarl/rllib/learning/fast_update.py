@@ -1,6 +1,7 @@
 """An update in which gradients are computed without autograd, equal to RLlib's but for rounding."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,16 +21,20 @@ class FastUpdate:
     Args:
         nets: by module id.
         packed: by module id, the rows that PPOLoss reads of the train batch.
+        parameters: of the learner.
 
     Attributes:
-        gradients: by parameter; `compute()` overwrites them.
+        gradients: by parameter, None of those that are in none of the nets; `compute()` overwrites them.
     """
 
-    def __init__(self, nets: dict[str, ModuleGradient], packed: dict[str, Tensor]):
-        self.gradients = {parameter: gradient for net in nets.values() for parameter, gradient in net.gradients.items()}
+    def __init__(self, nets: dict[str, ModuleGradient], packed: dict[str, Tensor], parameters: Iterable[Tensor]):
+        self.gradients: dict[Tensor, Tensor | None] = dict.fromkeys(parameters)
+        for net in nets.values():
+            self.gradients.update(net.gradients)
         self._nets = nets
         self._packed = packed
         self._steppers: dict[Any, adam.FusedAdam] = {}
+        self._are_handed_over = False
 
     def compute(self, batch: dict[str, RowNumbers]) -> bool:
         """Overwrite all `gradients`; returns whether they are finite."""
@@ -38,19 +43,23 @@ class FastUpdate:
             for module_id, net in self._nets.items():
                 torch.index_select(self._packed[module_id], 0, batch[module_id].numbers, out=net.rows)
                 net.compute()
-                total += float(net.flat.sum())
-        return math.isfinite(total)
+                total += float(net.flat.sum())  # which is finite only if all of them are
+        is_finite = math.isfinite(total)
+        self._are_handed_over &= is_finite  # else others take their place
+        return is_finite
 
-    def hand_over(self) -> dict[Any, Tensor]:
+    def hand_over(self) -> dict[Tensor, Tensor | None]:
         """The gradients as `compute_gradients()` returns them, and parameters have them."""
         for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
+        self._are_handed_over = True
         return dict(self.gradients)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """As `optimizer.step()`, with `gradients`."""
-        if optimizer not in self._steppers:
+        if not self._are_handed_over:
             self.hand_over()
+        if optimizer not in self._steppers:
             if not adam.can_fuse(optimizer):
                 adam.step(optimizer)
                 return
@@ -80,10 +89,10 @@ def fast_update(learner: Any, batch: MultiAgentBatch, n_rows: int) -> FastUpdate
         loss = _loss(learner, module_id, config, parts)
         nets[module_id] = ModuleGradient(learner.module[module_id], parts, n_rows, loss)
         packed[module_id] = rows
-    found = FastUpdate(nets, packed)
-    n_parameters = sum(len(net.gradients) for net in nets.values())
-    are_all = found.gradients.keys() == learner._params.keys() and len(found.gradients) == n_parameters
-    return found if are_all and all(learner._params[each] is each for each in found.gradients) else None
+    trained = [parameter for net in nets.values() for parameter in net.gradients]
+    if len(set(trained)) < len(trained) or not all(learner._params.get(each) is each for each in trained):
+        return None
+    return FastUpdate(nets, packed, learner._params.values())
 
 
 def _is_simple(learner: Any) -> bool:

@@ -4,10 +4,12 @@ from typing import Any, NamedTuple
 
 import torch
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical, TorchDiagGaussian
 from ray.rllib.core.models.torch.encoder import TorchActorCriticEncoder, TorchMLPEncoder
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead, TorchMLPHead
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor, nn
 
 from fastmarl.acting.backends.dense_layers import NotDenseError, parts_of
@@ -15,6 +17,10 @@ from fastmarl.native._ppo import PPOLoss
 from fastmarl.rllib.acting.plain_modules import is_plain_part, plain_actor
 from fastmarl.rllib.learning.dense import DenseStack, Gradients, is_dense, layers_of
 
+COLUMNS = (  # of a train batch, in the order of PPOLoss
+    *(Columns.OBS, Columns.ACTIONS, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP),
+    *(Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS),
+)
 DISTRIBUTIONS = (TorchCategorical, TorchDiagGaussian)
 OWN_METHODS = {  # of a module
     *("forward_train", "_forward_train", "compute_values", "get_train_action_dist_cls"),
@@ -43,7 +49,8 @@ class Parts(NamedTuple):
     @property
     def n_obs(self) -> int:
         """Numbers in an observation."""
-        return self.trunk[0].in_features  # type: ignore[no-any-return]
+        first: Any = self.trunk[0]
+        return int(first.in_features)
 
     @property
     def n_logits(self) -> int:
@@ -91,13 +98,12 @@ def _fits(parts: Parts, module: Any) -> bool:
         return False
     if parts.is_discrete and (type(parts.policy) is not TorchMLPHead or parts.policy.clip_log_std):
         return False
-    known = [weight for each in sequences.values() for weight in each.parameters()]
+    known: list[Tensor] = [weight for each in sequences.values() for weight in each.parameters()]
     if type(parts.policy) is TorchFreeLogStdMLPHead:
         known.append(parts.policy.log_std)
     parameters = list(module.parameters())
     return (
-        [id(each) for each in parameters if id(each) not in set(map(id, known))] == []
-        and len(parameters) == len(known)  # none is shared by two layers
+        sorted(map(id, parameters)) == sorted(map(id, known))  # no layers share one
         and all(map(_is_plain_parameter, parameters))
         and (parts.is_discrete or parts.n_logits % 2 == 0)
     )
@@ -139,12 +145,12 @@ class ModuleGradient:
         }
         self.rows = torch.empty(n_rows, n_columns(parts))
         self._obs = self.rows[:, : parts.n_obs]
-        self._loss = loss.categorical if parts.is_discrete else loss.gaussian
+        self._take_loss = loss.categorical if parts.is_discrete else loss.gaussian
         self._logits = torch.empty(n_rows, parts.n_logits)
         self._d_logits = torch.empty_like(self._logits)
         self._set_stacks(parts, n_rows)
         arrays = (self._logits, self._value_head.outputs, self._d_logits, self._d_values)
-        self._arrays = self.rows.numpy(), parts.n_obs, *(each.numpy() for each in arrays)
+        self._arrays: Any = self.rows.numpy(), parts.n_obs, *(each.numpy() for each in arrays)
 
     def _set_stacks(self, parts: Parts, n_rows: int) -> None:
         is_free = type(parts.policy) is TorchFreeLogStdMLPHead
@@ -170,7 +176,7 @@ class ModuleGradient:
             self._scales.copy_(self._log_std.detach())
         is_shared = self._value_trunk is self._trunk
         self._value_head.forward(features if is_shared else self._value_trunk.forward(self._obs))
-        self._loss(*self._arrays)
+        self._take_loss(*self._arrays)
         if self._log_std is not None:
             torch.sum(self._d_scales, 0, out=self.gradients[self._log_std])
         by_features = self._head.backward(self._d_outputs)
@@ -189,33 +195,25 @@ def n_columns(parts: Parts) -> int:
 
 def packed_rows(batch: dict[str, Tensor], parts: Parts) -> Tensor | None:
     """All rows of a train batch as PPOLoss has them; None if its columns are not as RLlib's runners make them."""
-    from ray.rllib.core.columns import Columns
-    from ray.rllib.evaluation.postprocessing import Postprocessing
-
-    names = (
-        *(Columns.OBS, Columns.ACTIONS, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP),
-        *(Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS),
-    )
-    if not all(name in batch for name in names):
+    if not all(name in batch for name in COLUMNS):
         return None
-    obs, actions, former, logp, advantages, targets = (batch[name] for name in names)
-    n, mask = len(obs), batch.get(Columns.LOSS_MASK)
-    if mask is None:
-        mask = torch.ones(n, dtype=torch.bool)
-    if parts.is_discrete:
-        if actions.dtype not in (torch.int32, torch.int64) or not 0 <= int(actions.min()) <= int(actions.max()) < min(
-            parts.n_logits, 2**24
-        ):
-            return None
-        shapes = (parts.n_obs,), (), (parts.n_logits,), (), (), ()
-    else:
-        shapes = (parts.n_obs,), (parts.n_logits // 2,), (parts.n_logits,), (), (), ()
-    columns = [obs, actions, former, logp, advantages, targets]
+    columns = [batch[name] for name in COLUMNS]
+    n, actions = len(columns[0]), columns[COLUMNS.index(Columns.ACTIONS)]
+    mask = batch.get(Columns.LOSS_MASK, torch.ones(n, dtype=torch.bool))
+    action_shape = () if parts.is_discrete else (parts.n_logits // 2,)
+    shapes: tuple[tuple[int, ...], ...] = (parts.n_obs,), action_shape, (parts.n_logits,), (), (), ()
     if any(column.shape != (n, *shape) for column, shape in zip(columns, shapes, strict=True)):
         return None
-    floats = [obs, former, logp, advantages, targets, *([] if parts.is_discrete else [actions])]
-    if any(column.dtype != torch.float32 or not column.is_cpu for column in floats):
+    floats = [column for column in columns if column is not actions or not parts.is_discrete]
+    if not all(column.dtype == torch.float32 and column.is_cpu for column in floats):
         return None
-    if mask.dtype != torch.bool or mask.shape != (n,):
+    if mask.dtype != torch.bool or mask.shape != (n,) or (parts.is_discrete and not _are_indices(actions, parts)):
         return None
     return torch.cat([each.reshape(n, -1).to(torch.float32) for each in (*columns, mask)], 1)
+
+
+def _are_indices(actions: Tensor, parts: Parts) -> bool:
+    """Whether discrete actions are such as the module chooses among, and as float32 can hold."""
+    if actions.dtype not in (torch.int32, torch.int64):
+        return False
+    return 0 <= int(actions.min()) <= int(actions.max()) < min(parts.n_logits, 2**24)

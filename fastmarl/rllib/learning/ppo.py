@@ -49,7 +49,8 @@ class PPOTorchLearner(RLlibLearner):
         """
         if update not in UPDATES:
             raise ConfigError(f"update must be one of {list(UPDATES)}, got {update!r}")
-        return _variant(getattr(cls, "variant_of", cls), update)
+        origin: Any = getattr(cls, "variant_of", cls)
+        return _variant(origin, update)
 
     # Minibatches.
 
