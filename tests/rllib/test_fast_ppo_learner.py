@@ -199,7 +199,7 @@ def replace_method(module):
 
 
 def normalise(module):
-    module.pi.net.mlp.append(nn.LayerNorm(2))
+    module.encoder.encoder.net.mlp.append(nn.LayerNorm(8))
 
 
 @pytest.mark.parametrize(
@@ -328,6 +328,19 @@ def test_what_is_changed_between_updates_is_seen(computed):
         n_computed = len(computed)
         update(learner, third)
         assert len(computed) == n_computed
+        return learner
+
+    theirs, ours = run(RLlibLearner), run(Fast)
+    assert_close_weights({}, theirs, ours)
+    assert computed
+
+
+def test_one_batch_after_minibatches(computed):
+    def run(kind):
+        learner, _ = learner_of(kind, {})
+        first, second, _ = sampled({})
+        update(learner, first)
+        learner.update(episodes=second, num_epochs=1, minibatch_size=None)
         return learner
 
     theirs, ours = run(RLlibLearner), run(Fast)
