@@ -157,6 +157,18 @@ class OwnGradients:
         return {name: 2 * each for name, each in super().compute_gradients(loss_per_module, **kwargs).items()}
 
 
+class OwnUpdate:
+    def _uncompiled_update(self, batch, **kwargs):
+        batch["p0"][Postprocessing.ADVANTAGES] *= 0.5
+        return super()._uncompiled_update(batch, **kwargs)
+
+
+class NoGradients:
+    def update(self, **kwargs):
+        with torch.no_grad():
+            return super().update(**kwargs)
+
+
 def changed(change):
     """A learner whose module `p0` is changed when it is built."""
 
@@ -165,6 +177,7 @@ def changed(change):
             super().build()
             change(self.module["p0"])
 
+    Changed.__name__ = change.__name__
     return Changed
 
 
@@ -202,12 +215,11 @@ def normalise(module):
     module.encoder.encoder.net.mlp.append(nn.LayerNorm(8))
 
 
-@pytest.mark.parametrize(
-    "mixin",
-    [OwnLoss, OwnGradients, *(changed(each) for each in (
-        put_own_part, hook_layer, hook_parameter, hook_backward, freeze, replace_method, normalise))],
-    ids=["loss", "gradients", "part", "forward hook", "tensor hook", "backward hook", "frozen", "method", "norm"],
-)  # fmt: skip
+CHANGES = (put_own_part, hook_layer, hook_parameter, hook_backward, freeze, replace_method, normalise)
+MIXINS = (OwnLoss, OwnGradients, OwnUpdate, NoGradients, *map(changed, CHANGES))
+
+
+@pytest.mark.parametrize("mixin", MIXINS, ids=lambda mixin: mixin.__name__)
 def test_what_is_not_known_is_equal(mixin, computed):
     calls = sampled({})[:2]
     theirs, ours = (type("Own", (mixin, kind), {}) for kind in (RLlibLearner, Fast))
@@ -394,6 +406,8 @@ def test_classes_with_options_pickle_by_import(dumps):
 
 def test_learners_of_ones_own_are_sent_by_value():
     cls = OwnLearner.options(update="fast")
+    assert cls.options().options(update="fast") is cls
+    assert issubclass(type("Own", (Fast,), {}).options(), Fast)
     sent = cloudpickle.loads(cloudpickle.dumps(cls))
     assert issubclass(sent, OwnLearner)
     assert sent.update_mode == "fast"

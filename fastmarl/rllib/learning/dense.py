@@ -35,6 +35,11 @@ BACKWARDS: dict[type, Backward] = {
 IN_PLACE = (nn.Tanh, nn.ReLU)  # their derivatives follow from their outputs
 
 
+def memory(*shape: int) -> Tensor:
+    """Of floats, whatever torch's defaults are; what is in it is not known."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
 class DenseLayer:
     """A linear layer, and the activation behind it.
 
@@ -64,13 +69,13 @@ class DenseLayer:
         self._weight_gradient = gradients[linear.weight]
         self._bias_gradient = None if bias is None else gradients[bias]
         self._activation = activation
-        self.outputs = torch.empty(n_rows, linear.out_features) if outputs is None else outputs
+        self.outputs = memory(n_rows, linear.out_features) if outputs is None else outputs
         is_in_place = activation is None or type(activation) in IN_PLACE
         self._before = self.outputs if is_in_place else torch.empty_like(self.outputs)
-        self._by_inputs = torch.empty(n_rows, linear.in_features)
+        self._by_inputs = memory(n_rows, linear.in_features)
         # A tall matrix product of few columns takes BLAS several times as long as a wide one of few rows.
         is_narrow = 8 * linear.in_features <= linear.out_features
-        self._turned_gradient = torch.empty(linear.in_features, linear.out_features) if is_narrow else None
+        self._turned_gradient = memory(linear.in_features, linear.out_features) if is_narrow else None
 
     def forward(self, inputs: Tensor) -> Tensor:
         """From inputs [n_rows, n_in] to `outputs`."""

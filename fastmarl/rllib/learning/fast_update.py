@@ -103,6 +103,7 @@ def _is_simple(learner: Any) -> bool:
         and learner._grad_scalers is None
         and learner._lr_scheduler_classes is None
         and not torch.is_autocast_enabled("cpu")
+        and torch.is_grad_enabled()
     )
 
 

@@ -79,7 +79,7 @@ class Numbers:
 
     def __init__(self, batch: SampleBatch):
         self._columns = dict(batch)
-        self._order = torch.arange(len(batch))
+        self._order = torch.arange(len(batch), device="cpu")
 
     def shuffle(self) -> None:
         """See Source."""

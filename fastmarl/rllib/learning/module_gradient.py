@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fastmarl.acting.backends.dense_layers import NotDenseError, parts_of
 from fastmarl.native._ppo import PPOLoss
 from fastmarl.rllib.acting.plain_modules import is_plain_part, plain_actor
-from fastmarl.rllib.learning.dense import DenseStack, Gradients, is_dense, layers_of
+from fastmarl.rllib.learning.dense import DenseStack, Gradients, is_dense, layers_of, memory
 
 COLUMNS = (  # of a train batch, in the order of PPOLoss
     *(Columns.OBS, Columns.ACTIONS, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP),
@@ -138,15 +138,15 @@ class ModuleGradient:
 
     def __init__(self, module: nn.Module, parts: Parts, n_rows: int, loss: PPOLoss):
         parameters = list(module.parameters())
-        self.flat = torch.empty(sum(each.numel() for each in parameters))
+        self.flat = memory(sum(each.numel() for each in parameters))
         pieces = self.flat.split([each.numel() for each in parameters])
         self.gradients: Gradients = {
             each: piece.view(each.shape) for each, piece in zip(parameters, pieces, strict=True)
         }
-        self.rows = torch.empty(n_rows, n_columns(parts))
+        self.rows = memory(n_rows, n_columns(parts))
         self._obs = self.rows[:, : parts.n_obs]
         self._take_loss = loss.categorical if parts.is_discrete else loss.gaussian
-        self._logits = torch.empty(n_rows, parts.n_logits)
+        self._logits = memory(n_rows, parts.n_logits)
         self._d_logits = torch.empty_like(self._logits)
         self._set_stacks(parts, n_rows)
         arrays = (self._logits, self._value_head.outputs, self._d_logits, self._d_values)
@@ -199,7 +199,7 @@ def packed_rows(batch: dict[str, Tensor], parts: Parts) -> Tensor | None:
         return None
     columns = [batch[name] for name in COLUMNS]
     n, actions = len(columns[0]), columns[COLUMNS.index(Columns.ACTIONS)]
-    mask = batch.get(Columns.LOSS_MASK, torch.ones(n, dtype=torch.bool))
+    mask = batch.get(Columns.LOSS_MASK, torch.ones(n, dtype=torch.bool, device="cpu"))
     action_shape = () if parts.is_discrete else (parts.n_logits // 2,)
     shapes: tuple[tuple[int, ...], ...] = (parts.n_obs,), action_shape, (parts.n_logits,), (), (), ()
     if any(column.shape != (n, *shape) for column, shape in zip(columns, shapes, strict=True)):

@@ -16,6 +16,7 @@ from fastmarl.rllib.learning.minibatches import Columns, Numbers, are_plain, min
 from fastmarl.rllib.learning.modules import are_default, forward_train
 
 UPDATES = ("exact", "fast")
+GRADIENTS = ("compute_gradients", "get_parameters", "_uncompiled_update")  # methods that the fast update does without
 
 
 class PPOTorchLearner(RLlibLearner):
@@ -49,7 +50,7 @@ class PPOTorchLearner(RLlibLearner):
         """
         if update not in UPDATES:
             raise ConfigError(f"update must be one of {list(UPDATES)}, got {update!r}")
-        origin: Any = getattr(cls, "variant_of", cls)
+        origin: Any = vars(cls).get("variant_of", cls)
         return _variant(origin, update)
 
     # Minibatches.
@@ -61,7 +62,7 @@ class PPOTorchLearner(RLlibLearner):
             return iterator
         if not are_plain(iterator._batch):
             return self._noting_the_last(iterator)
-        if self.update_mode == "fast" and self._is_plain("compute_gradients", "get_parameters", of=PPOTorchLearner):
+        if self.update_mode == "fast" and self._is_plain(*GRADIENTS, of=PPOTorchLearner):
             self._fast = fast_update(self, iterator._batch, iterator._minibatch_size)
         return self._noting_the_last(
             minibatches(
@@ -92,6 +93,7 @@ class PPOTorchLearner(RLlibLearner):
         self._is_last = True
         if waiting is not None:
             yield waiting
+        self._fast = None  # and its memory
 
     # One minibatch.
 
@@ -105,7 +107,7 @@ class PPOTorchLearner(RLlibLearner):
         results: Any = {}, {}
         if self._is_last:
             with torch.no_grad():
-                results = self._metrics({module_id: rows.columns() for module_id, rows in batch.items()})
+                results = self._log_losses({module_id: rows.columns() for module_id, rows in batch.items()})
         if self._takes_gradients_as_they_are():
             for optimizer in self._named_optimizers.values():
                 self._fast.step(optimizer)
@@ -120,7 +122,7 @@ class PPOTorchLearner(RLlibLearner):
         configs = map(self.config.get_config_for_module, self.module.keys())
         return all(config.grad_clip is None and not config.log_gradients for config in configs)
 
-    def _metrics(self, batch: dict) -> tuple[Any, Any]:
+    def _log_losses(self, batch: dict) -> tuple[Any, Any]:
         """Log a minibatch's metrics; returns what the modules have computed, and losses."""
         fwd_out = forward_train(self.module, batch)
         self._compute_off_policyness(batch)
@@ -128,7 +130,7 @@ class PPOTorchLearner(RLlibLearner):
 
     def _exact_update(self, batch: dict) -> Any:
         if self._is_last:
-            fwd_out, loss_per_module = self._metrics(batch)
+            fwd_out, loss_per_module = self._log_losses(batch)
         else:  # the metrics of the next minibatch will take the place of this one's
             fwd_out = forward_train(self.module, batch)
             loss_per_module = {name: unheard_loss(self, name, batch[name], fwd_out[name]) for name in fwd_out}
