@@ -55,7 +55,7 @@ class Parts(NamedTuple):
     @property
     def n_logits(self) -> int:
         """How many inputs a distribution has."""
-        width: int = [layer for layer in self.policy.net.mlp if type(layer) is nn.Linear][-1].out_features
+        width = _width(self.policy.net.mlp)
         return 2 * width if type(self.policy) is TorchFreeLogStdMLPHead else width
 
     @property
@@ -64,6 +64,11 @@ class Parts(NamedTuple):
         if self.is_discrete or not self.policy.clip_log_std:
             return None
         return float(self.policy.log_std_clip_param_const)
+
+
+def _width(sequence: nn.Sequential) -> int:
+    """How many numbers a sequence of which `is_dense()` is true gives."""
+    return [layer.out_features for layer in sequence if type(layer) is nn.Linear][-1]
 
 
 def parts_of_module(module: Any) -> Parts | None:
@@ -94,7 +99,7 @@ def _fits(parts: Parts, module: Any) -> bool:
     sequences = {id(each): each for each in (parts.trunk, parts.value_trunk, parts.policy.net.mlp, parts.value)}
     if type(parts.policy.net.mlp[-1]) is not nn.Linear or not all(map(is_dense, sequences.values())):
         return False
-    if parts.value_trunk[0].in_features != parts.n_obs:
+    if _width(parts.value) != 1:  # RLlib squeezes one column
         return False
     if parts.is_discrete and (type(parts.policy) is not TorchMLPHead or parts.policy.clip_log_std):
         return False
