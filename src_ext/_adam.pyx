@@ -1,7 +1,7 @@
-"""Adam's arithmetic around its square root, in two passes over memory instead of nine.
+"""Adam's arithmetic: around its square root, in two passes over memory instead of nine; and all of it in one pass.
 
-Where torch multiplies and adds in one rounding, so does this (`fmaf`); whether its operations are just these is asked
-by `fastmarl.rllib.learning.adam` before it relies on it.
+Where torch multiplies and adds in one rounding, so do the two passes (`fmaf`). Whether its operations are
+just these is asked by `fastmarl.rllib.learning.adam` before it relies on it.
 """
 
 cdef extern from *:
@@ -23,17 +23,30 @@ cdef extern from *:
             for (size_t i = 0; i < n; i++) p[i] = p[i] + step * m[i] / (root[i] / correction + eps); \\
         }
 
+    #define STEP(NAME) \\
+        static void NAME(float *restrict p, const float *restrict g, float *restrict m, float *restrict v, size_t n, \\
+                         float rate1, float beta2, float rate2, float scale, float eps, float step) { \\
+            for (size_t i = 0; i < n; i++) { \\
+                m[i] = m[i] + rate1 * (g[i] - m[i]); \\
+                v[i] = beta2 * v[i] + rate2 * g[i] * g[i]; \\
+                p[i] = p[i] + step * m[i] / (sqrtf(v[i]) * scale + eps); \\
+            } \\
+        }
+
     MOMENTS(moments_plain)
     PARAMETERS(parameters_plain)
+    STEP(step_plain)
 
     #if defined(__x86_64__) && defined(__GNUC__)
     #define WIDE __attribute__((target("avx2,fma")))
     WIDE MOMENTS(moments_wide)
     WIDE PARAMETERS(parameters_wide)
+    WIDE STEP(step_wide)
     static int is_wide(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
     #else
     #define moments_wide moments_plain
     #define parameters_wide parameters_plain
+    #define step_wide step_plain
     static int is_wide(void) { return 0; }
     #endif
     """
@@ -43,6 +56,10 @@ cdef extern from *:
                           float step) nogil
     void parameters_wide(float *p, const float *m, const float *root, size_t n, float correction, float eps,
                          float step) nogil
+    void step_plain(float *p, const float *g, float *m, float *v, size_t n, float rate1, float beta2, float rate2,
+                    float scale, float eps, float step) nogil
+    void step_wide(float *p, const float *g, float *m, float *v, size_t n, float rate1, float beta2, float rate2,
+                   float scale, float eps, float step) nogil
     int is_wide()
 
 cdef bint WIDE = is_wide()
@@ -74,3 +91,24 @@ def update_parameters(size_t parameter, size_t mean, size_t root, size_t n, doub
             parameters_wide(<float*>parameter, <const float*>mean, <const float*>root, n, divisor, least, factor)
         else:
             parameters_plain(<float*>parameter, <const float*>mean, <const float*>root, n, divisor, least, factor)
+
+
+def step(const size_t[:, ::1] places, double lr, double beta1, double beta2, double eps):
+    """A whole step of parameters that have made as many steps as each other: torch's numbers but for rounding.
+
+    Args:
+        places: for each parameter the addresses of itself, its gradient, its running mean and mean square (float32 [n],
+            which don't overlap) and of its number of steps (one float32), and n.
+    """
+    cdef float rate1 = <float>(1 - beta1), rate2 = <float>(1 - beta2), keep = <float>beta2
+    cdef float scale, size
+    cdef double n_steps
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(places.shape[0]):
+            (<float*>places[i, 4])[0] += 1
+            n_steps = (<float*>places[i, 4])[0]
+            scale, size = <float>((1 - beta2**n_steps)**-0.5), <float>(-lr / (1 - beta1**n_steps))
+            (step_wide if WIDE else step_plain)(
+                <float*>places[i, 0], <const float*>places[i, 1], <float*>places[i, 2], <float*>places[i, 3],
+                places[i, 5], rate1, keep, rate2, scale, <float>eps, size)

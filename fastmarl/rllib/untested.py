@@ -48,6 +48,11 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 class PPOTorchLearner(RLlibLearner):
     """RLlib's class, which says so."""
 
+    @classmethod
+    def options(cls, *, update: Literal["exact", "fast"] = "exact") -> type["PPOTorchLearner"]:
+        """This class: there is nothing to choose."""
+        return cls
+
     def build(self) -> None:
         logger.warning("RLlib's own class learns, which is slow: %s.", untested_ray())
         super().build()

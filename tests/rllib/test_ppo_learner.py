@@ -1,46 +1,27 @@
 """PPOTorchLearner against RLlib's: weights, optimizers, results and random draws after several updates, to the bit."""
 
 import copy
-import random
 
-import numpy as np
 import pytest
 import torch
-import tree
-from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole, MultiAgentPendulum
+from ray.rllib.examples.envs.classes.multi_agent import MultiAgentPendulum
+from support.ppo_learners import (
+    RECURRENT,
+    assert_same,
+    assert_same_state,
+    by_one,
+    learner_of,
+    sampled,
+    update,
+    updated,
+)
 from torch import nn
 
-import fastmarl.rllib
 from fastmarl.rllib import PPOTorchLearner
 from fastmarl.rllib.learning import adam
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
-
-N_UPDATES = 3
-CLOCKS = ("timer", "throughput", "learner_connector")  # parts of names of what clocks say
-
-
-def by_number(agent_id, *args, **kwargs):
-    return f"p{agent_id % 2}"
-
-
-def by_one(agent_id, *args, **kwargs):
-    return "p0"
-
-
-def make_config(env=MultiAgentCartPole, mapping=by_number, to_train=None, model=None, **training):
-    return (
-        PPOConfig()
-        .environment(env, env_config={"num_agents": 3})
-        .multi_agent(policies=["p0", "p1"], policy_mapping_fn=mapping, policies_to_train=to_train)
-        .env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner, num_env_runners=0, num_envs_per_env_runner=2)
-        .rl_module(model_config=DefaultModelConfig(**{"fcnet_hiddens": [17, 8], **(model or {})}))
-        .training(**{"minibatch_size": 32, "num_epochs": 3, **training})
-        .debugging(seed=3)
-    )
 
 
 class OwnLoss:
@@ -60,7 +41,7 @@ CASES = {
     "whole batches": {"minibatch_size": None},
     "one module for all": {"to_train": ["p0"], "mapping": by_one},
     "one of two is trained": {"to_train": ["p1"]},
-    "shared layers": {"model": {"vf_share_layers": True}},
+    "own layers for values": {"model": {"vf_share_layers": False}},
     "no KL": {"use_kl_loss": False},
     "no critic": {"use_critic": False, "use_gae": False},
     "entropy schedule": {"entropy_coeff": [[0, 0.1], [500, 0.0]]},
@@ -70,94 +51,18 @@ CASES = {
     "clipped by global norm": {"grad_clip": 0.01, "grad_clip_by": "global_norm"},
     "Box actions": {"env": MultiAgentPendulum},
     "Box actions, one module": {"env": MultiAgentPendulum, "mapping": by_one, "to_train": ["p0"]},
-    "LSTM": {"model": {"use_lstm": True, "lstm_cell_size": 6, "max_seq_len": 5}},
+    "LSTM": {"model": RECURRENT},
 }
 
 
-def learner_of(kind, options):
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    torch.manual_seed(1)
-    config = make_config(**options)
-    env = config.env(config.env_config)
-    spaces = {name: (env.get_observation_space(0), env.get_action_space(0)) for name in ("p0", "p1")}
-    return config.training(learner_class=kind).build_learner(spaces=spaces), config
-
-
-@pytest.fixture(scope="module")
-def sampled():
-    """By env and mapping, chunks of several calls."""
-    known = {}
-
-    def sample(options):
-        key = options.get("env", MultiAgentCartPole), options.get("mapping", by_number), "model" in options
-        if key not in known:
-            runner = fastmarl.rllib.MultiAgentEnvRunner(config=make_config(**options))
-            known[key] = [runner.sample(num_timesteps=90) for _ in range(N_UPDATES)]
-            runner.stop()
-        return copy.deepcopy(known[key])
-
-    return sample
-
-
-def updated(kind, options, calls):
-    """A learner after these updates, and what each has returned."""
-    learner, config = learner_of(kind, options)
-    results = []
-    for i, episodes in enumerate(calls):
-        random.seed(i)
-        np.random.seed(i)  # noqa: NPY002
-        torch.manual_seed(i)
-        found = learner.update(
-            episodes=copy.deepcopy(episodes),
-            timesteps={"num_env_steps_sampled_lifetime": 200 * i},
-            num_epochs=config.num_epochs,
-            minibatch_size=config.minibatch_size,
-            shuffle_batch_per_epoch=config.shuffle_batch_per_epoch,
-        )
-        results.append(readings(found))
-    return learner, results, (np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # noqa: NPY002
-
-
-def update(learner, episodes):
-    np.random.seed(0)  # noqa: NPY002
-    learner.update(episodes=copy.deepcopy(episodes), num_epochs=2, minibatch_size=32, shuffle_batch_per_epoch=True)
-
-
-def readings(found):
-    """By path, class and reading of all metrics but those of clocks."""
-    return {
-        path: (type(stats), np.asarray(stats.peek()).tolist())
-        for path, stats in tree.flatten_with_path(found)
-        if not any(word in str(path) for word in CLOCKS)
-    }
-
-
-def assert_same_state(want, got):
-    theirs, ours = (
-        tree.map_structure(as_array, each.get_state(not_components="metrics_logger")) for each in (want, got)
-    )
-    np.testing.assert_equal(ours, theirs)
-
-
-def as_array(leaf):
-    return leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf
-
-
-def assert_same(want, got):
-    assert_same_state(want[0], got[0])
-    np.testing.assert_equal(got[1], want[1])
-    assert got[2] == want[2], "other random draws"
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_updates_are_the_same(name, sampled):
+def test_updates_are_the_same(name):
     calls = sampled(CASES[name])
     want = updated(RLlibLearner, CASES[name], calls)
     assert_same(want, updated(PPOTorchLearner, CASES[name], calls))
 
 
-def test_a_loss_of_the_users_own_is_heard(sampled):
+def test_a_loss_of_the_users_own_is_heard():
     calls = sampled({})
     theirs, ours = (type("Own", (OwnLoss, kind), {}) for kind in (RLlibLearner, PPOTorchLearner))
     want = updated(theirs, {}, calls)
@@ -170,7 +75,7 @@ class Doubling(nn.Module):
         return 2 * inputs
 
 
-def test_a_module_with_parts_of_the_users_own(sampled):
+def test_a_module_with_parts_of_the_users_own():
     """Dropout draws random numbers, in RLlib's order."""
 
     def changed(kind):
@@ -186,7 +91,7 @@ def test_a_module_with_parts_of_the_users_own(sampled):
     assert_same(updated(changed(RLlibLearner), {}, calls), updated(changed(PPOTorchLearner), {}, calls))
 
 
-def test_a_module_that_was_put_into_evaluation_mode_trains(sampled):
+def test_a_module_that_was_put_into_evaluation_mode_trains():
     def changed(kind):
         class Changed(kind):
             def before_gradient_based_update(self, *, timesteps):
@@ -203,7 +108,7 @@ def test_a_module_that_was_put_into_evaluation_mode_trains(sampled):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("skips", [False, True])
-def test_gradients_that_are_not_finite(bad, skips, sampled):
+def test_gradients_that_are_not_finite(bad, skips):
     def changed(kind):
         class Changed(kind):
             n = 0
@@ -230,7 +135,7 @@ def test_gradients_that_are_not_finite(bad, skips, sampled):
     assert_same_state(run(RLlibLearner), run(PPOTorchLearner))
 
 
-def test_states_go_from_one_to_the_other(sampled):
+def test_states_go_from_one_to_the_other():
     calls = sampled({})
     state = updated(RLlibLearner, {}, calls[:2])[0].get_state()
     theirs, ours = (learner_of(kind, {})[0] for kind in (RLlibLearner, PPOTorchLearner))
@@ -240,7 +145,7 @@ def test_states_go_from_one_to_the_other(sampled):
     assert_same_state(theirs, ours)
 
 
-def test_an_update_that_failed_leaves_nothing_unheard(sampled):
+def test_an_update_that_failed_leaves_nothing_unheard():
     (episodes, *_), (learner, _) = sampled({}), learner_of(PPOTorchLearner, {})
     learner.apply_gradients = lambda gradients: 1 / 0
     with pytest.raises(ZeroDivisionError):

@@ -82,7 +82,7 @@ def plain_actor(module: Any) -> tuple[Any, Any]:
         raise NotDenseError(f"{changed[0]}() has been replaced")
     encoder = _encoder_of(module)
     for part in (part for model in (encoder, module.pi) for part in model.modules()):
-        if not _is_plain(part):
+        if not is_plain_part(part):
             raise NotDenseError(f"a {type(part).__name__} in it is not known, or has hooks, or is compiled")
     if type(encoder) is TorchActorCriticEncoder:
         config: Any = encoder.config
@@ -94,7 +94,7 @@ def plain_actor(module: Any) -> tuple[Any, Any]:
     return encoder, module.pi
 
 
-def _is_plain(part: nn.Module) -> bool:
+def is_plain_part(part: nn.Module) -> bool:
     """Whether calling this part is no more than the forward() of its class, on float32."""
     kind = type(part)
     return (

@@ -1,16 +1,22 @@
 """RLlib's PPOTorchLearner with less around torch: the same losses, minibatches and random draws."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar, Literal
 
 import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
 from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
+from fastmarl.errors import ConfigError
 from fastmarl.rllib.learning import adam
+from fastmarl.rllib.learning.fast_update import FastUpdate, fast_update
 from fastmarl.rllib.learning.loss import unheard_loss
-from fastmarl.rllib.learning.minibatches import are_plain, minibatches
+from fastmarl.rllib.learning.minibatches import Columns, Numbers, are_plain, minibatches
 from fastmarl.rllib.learning.modules import are_default, forward_train
+
+UPDATES = ("exact", "fast")
+GRADIENTS = ("compute_gradients", "get_parameters", "_uncompiled_update")  # methods that the fast update does without
 
 
 class PPOTorchLearner(RLlibLearner):
@@ -22,19 +28,42 @@ class PPOTorchLearner(RLlibLearner):
 
     What a subclass overrides, and what RLlib does otherwise for some configs (GPUs, several learners, compiled updates,
     loss scaling), runs as RLlib has it; the rest is faster all the same.
+
+    Attributes:
+        update_mode: "exact", or "fast": see `options()`.
     """
 
+    update_mode: ClassVar[str] = "exact"
     _is_last = True  # whether the minibatch is the last of an update
+    _fast: FastUpdate | None = None  # of the update under way
+
+    @classmethod
+    def options(cls, *, update: Literal["exact", "fast"] = "exact") -> type["PPOTorchLearner"]:
+        """This class with other options; it can be sent to remote learners.
+
+        Args:
+            update: "exact": RLlib's numbers to the bit; "fast": equal but for rounding, without autograd, where modules
+                are RLlib's default ones of linear layers, on the CPU. Others are updated as with "exact".
+
+        Raises:
+            ConfigError: there is no such update.
+        """
+        if update not in UPDATES:
+            raise ConfigError(f"update must be one of {list(UPDATES)}, got {update!r}")
+        origin: Any = vars(cls).get("variant_of", cls)
+        return _variant(origin, update)
 
     # Minibatches.
 
     def _create_iterator_if_necessary(self, **arguments: Any) -> Iterable:
-        self._is_last = True  # also if the update before has failed
+        self._is_last, self._fast = True, None  # also if the update before has failed
         iterator = super()._create_iterator_if_necessary(**arguments)
         if type(iterator) is not MiniBatchCyclicIterator or not self._reads_columns_only():
             return iterator
         if not are_plain(iterator._batch):
             return self._noting_the_last(iterator)
+        if self.update_mode == "fast" and self._is_plain(*GRADIENTS, of=PPOTorchLearner):
+            self._fast = fast_update(self, iterator._batch, iterator._minibatch_size)
         return self._noting_the_last(
             minibatches(
                 iterator._batch,
@@ -42,6 +71,7 @@ class PPOTorchLearner(RLlibLearner):
                 n_epochs=iterator._num_epochs,
                 n_total=iterator._num_total_minibatches,
                 shuffles=iterator._shuffle_batch_per_epoch,
+                source_class=Columns if self._fast is None else Numbers,
             )
         )
 
@@ -63,17 +93,46 @@ class PPOTorchLearner(RLlibLearner):
         self._is_last = True
         if waiting is not None:
             yield waiting
+        self._fast = None  # and its memory
 
     # One minibatch.
 
     def _uncompiled_update(self, batch: dict, **kwargs: Any) -> Any:
         if self.config.num_learners > 1:
             return super()._uncompiled_update(batch, **kwargs)
-        fwd_out = forward_train(self.module, batch)
+        if self._fast is None:
+            return self._exact_update(batch)
+        if not self._fast.compute(batch):  # RLlib's own code says what is done about it
+            return self._exact_update({module_id: rows.columns() for module_id, rows in batch.items()})
+        results: Any = {}, {}
         if self._is_last:
-            self._compute_off_policyness(batch)
-            loss_per_module = self.compute_losses(fwd_out=fwd_out, batch=batch)
+            with torch.no_grad():
+                results = self._log_losses({module_id: rows.columns() for module_id, rows in batch.items()})
+        if self._takes_gradients_as_they_are():
+            for optimizer in self._named_optimizers.values():
+                self._fast.step(optimizer)
+        else:
+            self.apply_gradients(self.postprocess_gradients(self._fast.hand_over()))
+        return *results, {}
+
+    def _takes_gradients_as_they_are(self) -> bool:
+        methods = "postprocess_gradients", "postprocess_gradients_for_module", "apply_gradients", "get_optimizer"
+        if not self._is_plain(*methods, of=PPOTorchLearner):
+            return False
+        configs = map(self.config.get_config_for_module, self.module.keys())
+        return all(config.grad_clip is None and not config.log_gradients for config in configs)
+
+    def _log_losses(self, batch: dict) -> tuple[Any, Any]:
+        """Log a minibatch's metrics; returns what the modules have computed, and losses."""
+        fwd_out = forward_train(self.module, batch)
+        self._compute_off_policyness(batch)
+        return fwd_out, self.compute_losses(fwd_out=fwd_out, batch=batch)
+
+    def _exact_update(self, batch: dict) -> Any:
+        if self._is_last:
+            fwd_out, loss_per_module = self._log_losses(batch)
         else:  # the metrics of the next minibatch will take the place of this one's
+            fwd_out = forward_train(self.module, batch)
             loss_per_module = {name: unheard_loss(self, name, batch[name], fwd_out[name]) for name in fwd_out}
         gradients = self.compute_gradients(loss_per_module)
         self.apply_gradients(self.postprocess_gradients(gradients))
@@ -101,11 +160,9 @@ class PPOTorchLearner(RLlibLearner):
             for name in names:
                 adam.step(self.get_optimizer(module_id, name))
 
-    def _is_plain(self, *names: str) -> bool:
-        """Whether these methods are RLlib's."""
-        return all(
-            getattr(type(self), name) is getattr(RLlibLearner, name) and name not in vars(self) for name in names
-        )
+    def _is_plain(self, *names: str, of: type = RLlibLearner) -> bool:
+        """Whether these methods are RLlib's, or those of another class."""
+        return all(getattr(type(self), name) is getattr(of, name) and name not in vars(self) for name in names)
 
 
 def _are_finite(gradients: list[Any]) -> bool:
@@ -113,3 +170,33 @@ def _are_finite(gradients: list[Any]) -> bool:
     if not all(type(each) is torch.Tensor and each.dtype == torch.float32 and each.is_cpu for each in gradients):
         return False
     return bool(torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum()))
+
+
+def __getattr__(name: str) -> Any:
+    """`PPOTorchLearner__fast` is the class with that update: any process can import it."""
+    if name not in map(_name_with, UPDATES):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _variant(PPOTorchLearner, name.rpartition("__")[2])
+
+
+def _name_with(update: str) -> str:
+    return f"{PPOTorchLearner.__name__}__{update}"
+
+
+@cache
+def _variant(origin: type, update: str) -> type:
+    """The kind of `origin`, a learner class, that has this update, the same one each time.
+
+    One of our own class pickles by import; cloudpickle sends others by value.
+    """
+    name = _name_with(update)
+    if origin is not PPOTorchLearner:
+        name = f"{origin.__name__}[{name}]"
+    members = {
+        "__module__": origin.__module__,
+        "__qualname__": name,
+        "__doc__": origin.__doc__,
+        "update_mode": update,
+        "variant_of": origin,
+    }
+    return type(name, (origin,), members)
