@@ -300,7 +300,7 @@ def variant(cls: type, fixes: frozenset[str], sampler: str) -> type:
     """
     if sampler not in SAMPLERS:
         raise ConfigError(f"sampler must be one of {list(SAMPLERS)}, got {sampler!r}")
-    return _variant(getattr(cls, "variant_of", cls), fixes, sampler)
+    return _variant(vars(cls).get("variant_of", cls), fixes, sampler)
 
 
 def __getattr__(name: str) -> Any:

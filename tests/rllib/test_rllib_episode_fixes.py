@@ -875,3 +875,12 @@ def test_58_pay_before_an_agent_joins_counts_in_joined_chunks():
     for chunk in others:
         first.concat_episode(chunk)
     assert (first.get_return(), first.get_return(True)) == (11.0, 27.0)
+
+
+def test_options_of_a_subclass_keep_the_subclass():
+    class Own(MultiAgentEnvRunner.options(sampler="fast")):
+        """A user's class of a class with options."""
+
+    chosen = Own.options(fixes={"01"})
+    assert issubclass(chosen, Own)
+    assert chosen.options(fixes={"01"}) is chosen
