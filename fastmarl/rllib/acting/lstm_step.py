@@ -43,7 +43,8 @@ class LSTMStep:
         layer, weights = self._layer, self._weights
         state_shape = (len(inputs), 1, layer.hidden_size)
         if inputs.shape[1:] != (1, layer.input_size) or h.shape != state_shape or c.shape != state_shape:
-            layer.forward(inputs, (h.transpose(0, 1), c.transpose(0, 1)))  # which says what is wrong
+            out, (h_out, c_out) = layer.forward(inputs, (h.transpose(0, 1), c.transpose(0, 1)))  # says what is wrong
+            return out, h_out.transpose(0, 1), c_out.transpose(0, 1)
         if not self._packs:
             return torch_step(inputs, h, c, weights)
         mark = (*(each._version for each in weights), *(probe.tobytes() for probe in self._probes))
