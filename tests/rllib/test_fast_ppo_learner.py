@@ -5,19 +5,17 @@ import pickle
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-import torch
 from ray import cloudpickle
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
-from ray.rllib.core.columns import Columns
-from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentPendulum
 from support.ppo_learners import (
-    RECURRENT,
-    assert_same,
+    assert_close,
+    assert_close_optimizers,
+    assert_close_weights,
     assert_same_state,
     by_one,
+    computed_directly,
     learner_of,
     sampled,
     update,
@@ -28,7 +26,6 @@ from torch import nn
 from fastmarl.errors import ConfigError
 from fastmarl.rllib import PPOTorchLearner
 from fastmarl.rllib.learning import ppo
-from fastmarl.rllib.learning.fast_update import FastUpdate
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 
@@ -66,70 +63,10 @@ CASES = {
 }
 
 
-def weights_of(learner):
-    state = learner.get_state(components="rl_module")["rl_module"]
-    return {(name, part): np.asarray(values) for name in state for part, values in state[name].items()}
-
-
-def assert_close_weights(options, theirs, ours):
-    """Equal but for a thousandth of what weights have moved.
-
-    Rounded gradients differ by some 1e-6 of themselves, and Adam divides by their size: where little but rounding is
-    left of a gradient, its weight moves as far as others.
-    """
-    begin = weights_of(learner_of(RLlibLearner, options)[0])
-    want, got = weights_of(theirs), weights_of(ours)
-    moved = max(np.abs(want[name] - begin[name]).max() for name in want)
-    assert moved > 0
-    for name in want:
-        np.testing.assert_allclose(got[name], want[name], rtol=0, atol=1e-3 * moved, err_msg=str(name))
-
-
-def assert_close_optimizers(theirs, ours):
-    """Adam hides a factor that is wrong; its moments and the last gradients tell."""
-    for one, other in zip(theirs._params.values(), ours._params.values(), strict=True):
-        assert (one.grad is None) == (other.grad is None)
-        if one.grad is not None:
-            assert_close_tensors(other.grad, one.grad)
-    want, got = theirs.get_state(components="optimizer"), ours.get_state(components="optimizer")
-    for name, state in want["optimizer"].items():
-        assert got["optimizer"][name]["state"]["param_groups"] == state["state"]["param_groups"]
-        for number, moments in state["state"]["state"].items():
-            found = got["optimizer"][name]["state"]["state"][number]
-            assert found.keys() == moments.keys()
-            assert found["step"] == moments["step"]
-            for key in ("exp_avg", "exp_avg_sq"):
-                assert_close_tensors(found[key], moments[key])
-
-
-def assert_close_tensors(got, want):
-    want = np.asarray(want)
-    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-3, atol=1e-4 * np.abs(want).max(initial=0))
-
-
-def assert_close(options, want, got):
-    (theirs, their_results, their_draws), (ours, our_results, our_draws) = want, got
-    assert our_draws == their_draws
-    assert_close_weights(options, theirs, ours)
-    assert_close_optimizers(theirs, ours)
-    for before, now in zip(their_results, our_results, strict=True):
-        assert before.keys() == now.keys()
-        for path, (kind, value) in before.items():
-            assert now[path][0] is kind
-            np.testing.assert_allclose(now[path][1], value, rtol=5e-4, atol=2e-6, err_msg=str(path))
-
-
 @pytest.fixture
-def computed(monkeypatch):
-    """Minibatches whose gradients were computed without autograd: whether they were finite."""
-    compute, found = FastUpdate.compute, []
-
-    def counted(*arguments):
-        found.append(compute(*arguments))
-        return found[-1]
-
-    monkeypatch.setattr(FastUpdate, "compute", counted)
-    return found
+def computed():
+    with computed_directly() as found:
+        yield found
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -141,159 +78,6 @@ def test_updates_are_close(name, computed):
     assert_close(options, want, updated(Fast, options, calls))
     assert len(computed) >= len(calls)
     assert all(computed)
-
-
-# What is left to RLlib's way.
-
-
-class OwnLoss:
-    def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
-        loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
-        return 0.5 * loss
-
-
-class OwnGradients:
-    def compute_gradients(self, loss_per_module, **kwargs):
-        return {name: 2 * each for name, each in super().compute_gradients(loss_per_module, **kwargs).items()}
-
-
-class OwnUpdate:
-    def _uncompiled_update(self, batch, **kwargs):
-        batch["p0"][Postprocessing.ADVANTAGES] *= 0.5
-        return super()._uncompiled_update(batch, **kwargs)
-
-
-class NoGradients:
-    def update(self, **kwargs):
-        with torch.no_grad():
-            return super().update(**kwargs)
-
-
-def changed(change):
-    """A learner whose module `p0` is changed when it is built."""
-
-    class Changed:
-        def build(self):
-            super().build()
-            change(self.module["p0"])
-
-    Changed.__name__ = change.__name__
-    return Changed
-
-
-class Doubling(nn.Module):
-    def forward(self, inputs):
-        return 2 * inputs
-
-
-def put_own_part(module):
-    module.pi = nn.Sequential(module.pi, Doubling())
-
-
-def hook_layer(module):
-    module.vf.net.mlp[0].register_forward_hook(lambda layer, inputs, outputs: 0.5 * outputs)
-
-
-def hook_parameter(module):
-    next(module.parameters()).register_hook(lambda gradient: 2 * gradient)
-
-
-def hook_backward(module):
-    module.encoder.encoder.net.mlp[0].register_full_backward_hook(lambda layer, by_inputs, by_outputs: None)
-
-
-def freeze(module):
-    module.encoder.encoder.net.mlp[0].bias.requires_grad_(False)
-
-
-def replace_method(module):
-    values = module.compute_values
-    module.compute_values = lambda batch, embeddings=None: 0.5 * values(batch, embeddings)
-
-
-def normalise(module):
-    module.encoder.encoder.net.mlp.append(nn.LayerNorm(8))
-
-
-CHANGES = (put_own_part, hook_layer, hook_parameter, hook_backward, freeze, replace_method, normalise)
-MIXINS = (OwnLoss, OwnGradients, OwnUpdate, NoGradients, *map(changed, CHANGES))
-
-
-@pytest.mark.parametrize("mixin", MIXINS, ids=lambda mixin: mixin.__name__)
-def test_what_is_not_known_is_equal(mixin, computed):
-    calls = sampled({})[:2]
-    theirs, ours = (type("Own", (mixin, kind), {}) for kind in (RLlibLearner, Fast))
-    assert_same(updated(theirs, {}, calls), updated(ours, {}, calls))
-    assert not computed
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"model": RECURRENT}, {"use_critic": False, "use_gae": False}, {"num_epochs": 1, "minibatch_size": None}],
-    ids=["LSTM", "no critic", "one batch"],
-)
-def test_other_configs_are_equal(options, computed):
-    calls = sampled(options)[:2]
-    assert_same(updated(RLlibLearner, options, calls), updated(Fast, options, calls))
-    assert not computed
-
-
-class OwnPostprocessing:
-    def postprocess_gradients_for_module(self, *, module_id, config=None, module_gradients_dict):
-        assert all(name.grad is gradient for name, gradient in module_gradients_dict.items())
-        return {name: gradient * (1 + (gradient > 0)) for name, gradient in module_gradients_dict.items()}
-
-
-def test_gradients_of_ones_own_making_are_applied(computed):
-    calls = sampled({})[:2]
-    theirs, ours = (type("Own", (OwnPostprocessing, kind), {}) for kind in (RLlibLearner, Fast))
-    assert_close({}, updated(theirs, {}, calls), updated(ours, {}, calls))
-    assert all(computed)
-    assert computed
-
-
-# Numbers that are not finite.
-
-
-def poisoned(kind, column, bad, is_masked):
-    """A learner that gets train batches with one bad number."""
-
-    class Poisoned(kind):
-        def _make_batch_if_necessary(self, training_data):
-            batch = super()._make_batch_if_necessary(training_data)
-            rows = batch["p0"]
-            at = int(torch.nonzero(rows[Columns.LOSS_MASK] != is_masked)[2, 0])
-            rows[column] = rows[column].clone()
-            rows[column][at] = bad
-            return batch
-
-    return Poisoned
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("is_masked", [False, True])
-@pytest.mark.parametrize("column", [Columns.OBS, Postprocessing.ADVANTAGES, Postprocessing.VALUE_TARGETS])
-def test_rows_that_are_not_finite(column, is_masked, bad, computed):
-    calls, options = sampled({})[:1], {}
-    want, got = (updated(poisoned(kind, column, bad, is_masked), options, calls) for kind in (RLlibLearner, Fast))
-    assert_close(options, want, got)
-    assert True in computed
-    assert False in computed
-
-
-@pytest.mark.parametrize("skips", [False, True])
-def test_gradients_that_are_not_finite(skips):
-    def run(kind):
-        learner, _ = learner_of(poisoned(kind, Columns.OBS, float("nan"), False), {})
-        learner.config._is_frozen = False
-        learner.config.torch_skip_nan_gradients = skips
-        update(learner, sampled({})[0])
-        return weights_of(learner)
-
-    want, got = run(RLlibLearner), run(Fast)
-    assert skips == any(np.isnan(each).any() for each in want.values())
-    for name in want:
-        np.testing.assert_allclose(got[name], want[name], rtol=0, atol=1e-6)
 
 
 # States.

@@ -11,6 +11,7 @@ from support.ppo_learners import (
     assert_same,
     assert_same_state,
     by_one,
+    computed_directly,
     learner_of,
     sampled,
     update,
@@ -20,6 +21,7 @@ from torch import nn
 
 from fastmarl.rllib import PPOTorchLearner
 from fastmarl.rllib.learning import adam
+from fastmarl.rllib.learning.module_gradient import ModuleGradient
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 
@@ -49,17 +51,49 @@ CASES = {
     "clipped by value": {"grad_clip": 0.01, "grad_clip_by": "value"},
     "clipped by norm": {"grad_clip": 0.01, "grad_clip_by": "norm"},
     "clipped by global norm": {"grad_clip": 0.01, "grad_clip_by": "global_norm"},
+    "much KL, narrow clips": {"kl_coeff": 3.0, "clip_param": 0.01, "vf_clip_param": 0.5, "vf_loss_coeff": 0.1},
+    "logged gradients": {"log_gradients": True},
+    "large": {"model": {"fcnet_hiddens": [256, 256], "vf_share_layers": False}, "minibatch_size": 128},
+    "ReLU, three layers": {"model": {"fcnet_hiddens": [40, 9, 5], "fcnet_activation": "relu"}},
+    "SiLU in heads": {"model": {"head_fcnet_hiddens": [6], "head_fcnet_activation": "silu"}},
+    "ELU": {"model": {"fcnet_activation": "elu", "vf_share_layers": False}},
+    "GELU": {"model": {"fcnet_activation": "GELU"}},
+    "linear": {"model": {"fcnet_activation": "linear"}},
     "Box actions": {"env": MultiAgentPendulum},
     "Box actions, one module": {"env": MultiAgentPendulum, "mapping": by_one, "to_train": ["p0"]},
     "LSTM": {"model": RECURRENT},
 }
+BY_AUTOGRAD = ("minibatches larger than the batch", "no critic", "Box actions", "Box actions, one module", "LSTM")
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_updates_are_the_same(name):
     calls = sampled(CASES[name])
     want = updated(RLlibLearner, CASES[name], calls)
-    assert_same(want, updated(PPOTorchLearner, CASES[name], calls))
+    with computed_directly() as computed:
+        assert_same(want, updated(PPOTorchLearner, CASES[name], calls))
+    assert all(computed)
+    assert (len(computed) > 2 * len(calls)) == (name not in BY_AUTOGRAD)
+
+
+@pytest.mark.parametrize("is_wrong", [lambda n: True, lambda n: n == 1], ids=["always", "at first"])
+def test_gradients_of_other_bits_are_left_to_autograd(is_wrong, monkeypatch):
+    """As if this torch on this machine rounded otherwise."""
+    backward, n_calls = ModuleGradient.backward, 0
+
+    def off_by_a_bit(net):
+        nonlocal n_calls
+        backward(net)
+        n_calls += 1
+        if is_wrong(n_calls):
+            first = next(iter(net.gradients.values()))
+            first[0] = torch.nextafter(first[0], torch.full_like(first[0], torch.inf))
+
+    calls = sampled({})
+    want = updated(RLlibLearner, {}, calls)
+    monkeypatch.setattr(ModuleGradient, "backward", off_by_a_bit)
+    assert_same(want, updated(PPOTorchLearner, {}, calls))
+    assert n_calls >= len(calls)
 
 
 def test_a_loss_of_the_users_own_is_heard():

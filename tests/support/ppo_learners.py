@@ -1,17 +1,21 @@
 """Learners of one config, updated with the same episodes, and what they come to."""
 
+import contextlib
 import copy
 import functools
 import random
 
 import numpy as np
+import pytest
 import torch
 import tree
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 import fastmarl.rllib
+from fastmarl.rllib.learning.direct_update import DirectUpdate
 
 N_UPDATES = 3
 RECURRENT = {"use_lstm": True, "lstm_cell_size": 6, "max_seq_len": 5}
@@ -66,6 +70,20 @@ def sampled(options):
     )
 
 
+@contextlib.contextmanager
+def computed_directly():
+    """Minibatches whose gradients are computed without autograd meanwhile: whether they were finite."""
+    compute, found = DirectUpdate.compute, []
+
+    def counted(*arguments):
+        found.append(compute(*arguments))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DirectUpdate, "compute", counted)
+        yield found
+
+
 def updated(kind, options, calls):
     """A learner after these updates, and what each has returned."""
     learner, config = learner_of(kind, options)
@@ -114,3 +132,56 @@ def assert_same(want, got):
     assert_same_state(want[0], got[0])
     np.testing.assert_equal(got[1], want[1])
     assert got[2] == want[2], "other random draws"
+
+
+def weights_of(learner):
+    state = learner.get_state(components="rl_module")["rl_module"]
+    return {(name, part): np.asarray(values) for name in state for part, values in state[name].items()}
+
+
+def assert_close_weights(options, theirs, ours):
+    """Equal but for a thousandth of what weights have moved.
+
+    Rounded gradients differ by some 1e-6 of themselves, and Adam divides by their size: where little but rounding is
+    left of a gradient, its weight moves as far as others.
+    """
+    begin = weights_of(learner_of(RLlibLearner, options)[0])
+    want, got = weights_of(theirs), weights_of(ours)
+    moved = max(np.abs(want[name] - begin[name]).max() for name in want)
+    assert moved > 0
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], rtol=0, atol=1e-3 * moved, err_msg=str(name))
+
+
+def assert_close_optimizers(theirs, ours):
+    """Adam hides a factor that is wrong; its moments and the last gradients tell."""
+    for one, other in zip(theirs._params.values(), ours._params.values(), strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        if one.grad is not None:
+            assert_close_tensors(other.grad, one.grad)
+    want, got = theirs.get_state(components="optimizer"), ours.get_state(components="optimizer")
+    for name, state in want["optimizer"].items():
+        assert got["optimizer"][name]["state"]["param_groups"] == state["state"]["param_groups"]
+        for number, moments in state["state"]["state"].items():
+            found = got["optimizer"][name]["state"]["state"][number]
+            assert found.keys() == moments.keys()
+            assert found["step"] == moments["step"]
+            for key in ("exp_avg", "exp_avg_sq"):
+                assert_close_tensors(found[key], moments[key])
+
+
+def assert_close_tensors(got, want):
+    want = np.asarray(want)
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-3, atol=1e-4 * np.abs(want).max(initial=0))
+
+
+def assert_close(options, want, got):
+    (theirs, their_results, their_draws), (ours, our_results, our_draws) = want, got
+    assert our_draws == their_draws
+    assert_close_weights(options, theirs, ours)
+    assert_close_optimizers(theirs, ours)
+    for before, now in zip(their_results, our_results, strict=True):
+        assert before.keys() == now.keys()
+        for path, (kind, value) in before.items():
+            assert now[path][0] is kind
+            np.testing.assert_allclose(now[path][1], value, rtol=5e-4, atol=2e-6, err_msg=str(path))

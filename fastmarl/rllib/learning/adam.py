@@ -15,9 +15,7 @@ FLAGS = ("amsgrad", "maximize", "capturable", "differentiable", "fused", "foreac
 def step(optimizer: torch.optim.Optimizer) -> None:
     """As `optimizer.step()`, in fewer operations where that is torch's Adam on the CPU with its defaults."""
     if _is_plain(optimizer) and all(_has_state(optimizer, group) for group in optimizer.param_groups) and is_exact():
-        with torch.no_grad():
-            for group in optimizer.param_groups:
-                _step(optimizer, group)
+        ExactAdam(optimizer).step()
     else:
         optimizer.step()
 
@@ -49,24 +47,45 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.float32 and tensor.is_cpu and tensor.layout == torch.strided and tensor.is_contiguous()
 
 
-def _step(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
-    parameters = group["params"]
-    if not parameters:
-        return
-    (beta1, beta2), lr, eps = group["betas"], group["lr"], group["eps"]
-    states = [optimizer.state[parameter] for parameter in parameters]
-    torch._foreach_add_([state["step"] for state in states], 1)
-    n_steps = states[0]["step"].item()
-    for parameter, state in zip(parameters, states, strict=True):
-        moments = parameter.grad.data_ptr(), state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr()
-        _adam.update_moments(*moments, parameter.numel(), beta1, beta2)
-    # torch's square root is not always the nearest number, so it is torch that has to take it.
-    roots = torch._foreach_sqrt([state["exp_avg_sq"] for state in states])
-    correction, size = (1 - beta2**n_steps) ** 0.5, lr / (1 - beta1**n_steps)
-    for parameter, state, root in zip(parameters, states, roots, strict=True):
-        places = parameter.data_ptr(), state["exp_avg"].data_ptr(), root.data_ptr()
-        _adam.update_parameters(*places, parameter.numel(), correction, eps, -size)
-        torch.autograd.graph.increment_version(parameter)
+class ExactAdam:
+    """An optimizer's steps with torch's bits, in fewer passes over memory.
+
+    Args:
+        optimizer: torch's Adam, of which `can_fuse()` is true where `is_exact()` is. Parameters, gradients and moments
+            stay where they are.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self._groups = [_ExactGroup(group, optimizer.state) for group in optimizer.param_groups if group["params"]]
+
+    def step(self) -> None:
+        """As the optimizer's."""
+        with torch.no_grad():
+            for group in self._groups:
+                group.step()
+
+
+class _ExactGroup:
+    def __init__(self, group: dict[str, Any], states: dict[Any, dict[str, Any]]):
+        self._group = group
+        self._steps = [states[parameter]["step"] for parameter in group["params"]]
+        self._parameters = []
+        for parameter in group["params"]:
+            square = states[parameter]["exp_avg_sq"]
+            root = torch.empty_like(square)
+            places = (*_places(parameter, states[parameter])[:4], root.data_ptr(), parameter.numel())
+            self._parameters.append((places, square, root))
+
+    def step(self) -> None:
+        (beta1, beta2), lr, eps = self._group["betas"], self._group["lr"], self._group["eps"]
+        torch._foreach_add_(self._steps, 1)
+        n_steps = self._steps[0].item()
+        correction, size = (1 - beta2**n_steps) ** 0.5, lr / (1 - beta1**n_steps)
+        for (at, gradient_at, mean_at, square_at, root_at, n), square, root in self._parameters:
+            _adam.update_moments(gradient_at, mean_at, square_at, n, beta1, beta2)
+            torch.sqrt(square, out=root)  # which is not always the nearest number, so it is torch that has to take it
+            _adam.update_parameters(at, mean_at, root_at, n, correction, eps, -size)
+        torch.autograd.graph.increment_version(self._group["params"])
 
 
 class FusedAdam:
@@ -117,7 +136,7 @@ def is_exact() -> bool:
                 ours.grad, theirs.grad = gradient.clone(), gradient.clone()
                 optimizers[1].step()
                 if k:
-                    _step(optimizers[0], optimizers[0].param_groups[0])
+                    ExactAdam(optimizers[0]).step()
                 else:
                     optimizers[0].step()
                 if not torch.equal(ours, theirs):

@@ -15,7 +15,7 @@ _aten = torch.ops.aten
 
 
 FORWARDS: dict[type, Callable[[Any, Tensor, Tensor], Any]] = {
-    nn.Tanh: lambda _, before, outputs: _ppo.tanh_(outputs.numpy()),  # the same memory
+    nn.Tanh: lambda _, before, outputs: torch.tanh_(outputs),  # the same memory
     nn.ReLU: lambda _, before, outputs: torch.relu_(outputs),
     nn.SiLU: lambda _, before, outputs: _aten.silu.out(before, out=outputs),
     nn.ELU: lambda layer, before, outputs: _aten.elu.out(before, layer.alpha, out=outputs),
@@ -40,6 +40,10 @@ def memory(*shape: int) -> Tensor:
     return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
+def _rounded_tanh(_: nn.Tanh, before: Tensor, outputs: Tensor) -> None:
+    _ppo.tanh_(outputs.numpy())
+
+
 class DenseLayer:
     """A linear layer, and the activation behind it.
 
@@ -49,6 +53,7 @@ class DenseLayer:
         n_rows: of a minibatch.
         gradients: of its parameters, which `backward()` overwrites.
         outputs: where outputs go; None: memory of its own.
+        is_exact: whether torch's bits are wanted, at torch's price.
 
     Attributes:
         outputs: [n_rows, n_out], of the last `forward()`.
@@ -61,6 +66,8 @@ class DenseLayer:
         n_rows: int,
         gradients: Gradients,
         outputs: Tensor | None = None,
+        *,
+        is_exact: bool = False,
     ):
         self._weight = linear.weight.detach()
         self._turned = self._weight.t()
@@ -69,12 +76,15 @@ class DenseLayer:
         self._weight_gradient = gradients[linear.weight]
         self._bias_gradient = None if bias is None else gradients[bias]
         self._activation = activation
+        self._activate = FORWARDS.get(type(activation))
+        if type(activation) is nn.Tanh and not is_exact:
+            self._activate = _rounded_tanh
         self.outputs = memory(n_rows, linear.out_features) if outputs is None else outputs
         is_in_place = activation is None or type(activation) in IN_PLACE
         self._before = self.outputs if is_in_place else torch.empty_like(self.outputs)
         self._by_inputs = memory(n_rows, linear.in_features)
         # A tall matrix product of few columns takes BLAS several times as long as a wide one of few rows.
-        is_narrow = 8 * linear.in_features <= linear.out_features
+        is_narrow = not is_exact and 8 * linear.in_features <= linear.out_features
         self._turned_gradient = memory(linear.in_features, linear.out_features) if is_narrow else None
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -83,8 +93,8 @@ class DenseLayer:
             torch.mm(inputs, self._turned, out=self._before)
         else:
             torch.addmm(self._bias, inputs, self._turned, out=self._before)
-        if self._activation is not None:
-            FORWARDS[type(self._activation)](self._activation, self._before, self.outputs)
+        if self._activate is not None:
+            self._activate(self._activation, self._before, self.outputs)
         return self.outputs
 
     def backward(self, inputs: Tensor, derivatives: Tensor, is_first: bool) -> Tensor:
@@ -138,19 +148,26 @@ class DenseStack:
 
 
 def layers_of(
-    sequence: nn.Sequential, n_rows: int, gradients: Gradients, last_outputs: Tensor | None = None
+    sequence: nn.Sequential,
+    n_rows: int,
+    gradients: Gradients,
+    last_outputs: Tensor | None = None,
+    *,
+    is_exact: bool = False,
 ) -> list[DenseLayer]:
     """The layers of a sequence of which `is_dense()` is true.
 
     Args:
         last_outputs: where those of the last layer go; None: memory of its own.
+        is_exact: see DenseLayer.
     """
     parts, found = list(sequence), []
     for k, part in enumerate(parts):
         if type(part) is nn.Linear:
             follower = parts[k + 1] if k + 1 < len(parts) and type(parts[k + 1]) is not nn.Linear else None
             is_last = k + 1 + (follower is not None) == len(parts)
-            found.append(DenseLayer(part, follower, n_rows, gradients, last_outputs if is_last else None))
+            outputs = last_outputs if is_last else None
+            found.append(DenseLayer(part, follower, n_rows, gradients, outputs, is_exact=is_exact))
     return found
 
 

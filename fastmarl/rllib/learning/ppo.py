@@ -1,4 +1,4 @@
-"""RLlib's PPOTorchLearner with less around torch: the same losses, minibatches and random draws."""
+"""RLlib's PPOTorchLearner with less around torch's matrix products: the same losses, minibatches and random draws."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -10,13 +10,13 @@ from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
 from fastmarl.errors import ConfigError
 from fastmarl.rllib.learning import adam
-from fastmarl.rllib.learning.fast_update import FastUpdate, fast_update
+from fastmarl.rllib.learning.direct_update import DirectUpdate, direct_update
 from fastmarl.rllib.learning.loss import unheard_loss
-from fastmarl.rllib.learning.minibatches import Columns, Numbers, are_plain, minibatches
+from fastmarl.rllib.learning.minibatches import Columns, Numbers, RowNumbers, are_plain, minibatches
 from fastmarl.rllib.learning.modules import are_default, forward_train
 
 UPDATES = ("exact", "fast")
-GRADIENTS = ("compute_gradients", "get_parameters", "_uncompiled_update")  # methods that the fast update does without
+GRADIENTS = ("compute_gradients", "get_parameters", "_uncompiled_update")  # methods that a DirectUpdate does without
 
 
 class PPOTorchLearner(RLlibLearner):
@@ -35,15 +35,15 @@ class PPOTorchLearner(RLlibLearner):
 
     update_mode: ClassVar[str] = "exact"
     _is_last = True  # whether the minibatch is the last of an update
-    _fast: FastUpdate | None = None  # of the update under way
+    _direct: DirectUpdate | None = None  # of the update under way, if gradients are computed without autograd
 
     @classmethod
     def options(cls, *, update: Literal["exact", "fast"] = "exact") -> type["PPOTorchLearner"]:
         """This class with other options; it can be sent to remote learners.
 
         Args:
-            update: "exact": RLlib's numbers to the bit; "fast": equal but for rounding, without autograd, where modules
-                are RLlib's default ones of linear layers, on the CPU. Others are updated as with "exact".
+            update: "exact": RLlib's numbers to the bit; "fast": equal but for rounding, where modules are RLlib's
+                default ones of linear layers, on the CPU. Others are updated as with "exact".
 
         Raises:
             ConfigError: there is no such update.
@@ -56,14 +56,16 @@ class PPOTorchLearner(RLlibLearner):
     # Minibatches.
 
     def _create_iterator_if_necessary(self, **arguments: Any) -> Iterable:
-        self._is_last, self._fast = True, None  # also if the update before has failed
+        self._is_last, self._direct = True, None  # also if the update before has failed
         iterator = super()._create_iterator_if_necessary(**arguments)
         if type(iterator) is not MiniBatchCyclicIterator or not self._reads_columns_only():
             return iterator
         if not are_plain(iterator._batch):
             return self._noting_the_last(iterator)
-        if self.update_mode == "fast" and self._is_plain(*GRADIENTS, of=PPOTorchLearner):
-            self._fast = fast_update(self, iterator._batch, iterator._minibatch_size)
+        is_exact = self.update_mode == "exact"
+        if self._is_plain(*GRADIENTS, of=PPOTorchLearner):
+            size = iterator._minibatch_size
+            self._direct = direct_update(self, iterator._batch, size, is_exact=is_exact)
         return self._noting_the_last(
             minibatches(
                 iterator._batch,
@@ -71,7 +73,7 @@ class PPOTorchLearner(RLlibLearner):
                 n_epochs=iterator._num_epochs,
                 n_total=iterator._num_total_minibatches,
                 shuffles=iterator._shuffle_batch_per_epoch,
-                source_class=Columns if self._fast is None else Numbers,
+                source_class=Columns if self._direct is None or is_exact else Numbers,
             )
         )
 
@@ -93,27 +95,43 @@ class PPOTorchLearner(RLlibLearner):
         self._is_last = True
         if waiting is not None:
             yield waiting
-        self._fast = None  # and its memory
+        self._direct = None  # and its memory
 
     # One minibatch.
 
     def _uncompiled_update(self, batch: dict, **kwargs: Any) -> Any:
         if self.config.num_learners > 1:
             return super()._uncompiled_update(batch, **kwargs)
-        if self._fast is None:
-            return self._exact_update(batch)
-        if not self._fast.compute(batch):  # RLlib's own code says what is done about it
-            return self._exact_update({module_id: rows.columns() for module_id, rows in batch.items()})
+        if self._direct is None:
+            return self._update_by_autograd(batch)
+        if self.update_mode == "fast":
+            return self._fast_update(batch)
+        return self._exact_update(batch)
+
+    def _fast_update(self, batch: dict[str, RowNumbers]) -> Any:
+        direct: Any = self._direct
+        if not direct.compute(batch):  # RLlib's own code says what is done about it
+            return self._update_by_autograd({module_id: rows.columns() for module_id, rows in batch.items()})
         results: Any = {}, {}
         if self._is_last:
             with torch.no_grad():
                 results = self._log_losses({module_id: rows.columns() for module_id, rows in batch.items()})
+        self._apply(direct)
+        return *results, {}
+
+    def _exact_update(self, batch: dict) -> Any:
+        direct: Any = self._direct
+        if self._is_last or not direct.is_checked or not direct.compute(batch):
+            return self._update_by_autograd(batch)
+        self._apply(direct)
+        return {}, {}, {}
+
+    def _apply(self, direct: DirectUpdate) -> None:
         if self._takes_gradients_as_they_are():
             for optimizer in self._named_optimizers.values():
-                self._fast.step(optimizer)
+                direct.step(optimizer)
         else:
-            self.apply_gradients(self.postprocess_gradients(self._fast.hand_over()))
-        return *results, {}
+            self.apply_gradients(self.postprocess_gradients(direct.hand_over()))
 
     def _takes_gradients_as_they_are(self) -> bool:
         methods = "postprocess_gradients", "postprocess_gradients_for_module", "apply_gradients", "get_optimizer"
@@ -128,13 +146,15 @@ class PPOTorchLearner(RLlibLearner):
         self._compute_off_policyness(batch)
         return fwd_out, self.compute_losses(fwd_out=fwd_out, batch=batch)
 
-    def _exact_update(self, batch: dict) -> Any:
+    def _update_by_autograd(self, batch: dict) -> Any:
         if self._is_last:
             fwd_out, loss_per_module = self._log_losses(batch)
         else:  # the metrics of the next minibatch will take the place of this one's
             fwd_out = forward_train(self.module, batch)
             loss_per_module = {name: unheard_loss(self, name, batch[name], fwd_out[name]) for name in fwd_out}
         gradients = self.compute_gradients(loss_per_module)
+        if self._direct is not None and not self._direct.is_checked and not self._is_last:
+            self._direct = self._direct if self._direct.check(batch, gradients) else None
         self.apply_gradients(self.postprocess_gradients(gradients))
         return fwd_out, loss_per_module, {}
 
