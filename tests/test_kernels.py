@@ -38,7 +38,7 @@ from fastmarl.kernels.frames import (
 from fastmarl.kernels.mean_std import push_rows, push_rows_numpy
 from fastmarl.kernels.moments import update_moments, update_moments_numpy
 from fastmarl.kernels.normalize import count_and_normalize, count_and_normalize_numpy
-from fastmarl.kernels.remap import rows_to_lanes, rows_to_lanes_numpy
+from fastmarl.kernels.remap import first_steps, first_steps_numpy, rows_to_lanes, rows_to_lanes_numpy
 from fastmarl.kernels.returns import gae, gae_numpy
 from fastmarl.kernels.rows import (
     as_bytes,
@@ -110,6 +110,19 @@ def test_rows_to_lanes_matches_numpy(rng, kernel, n, dtype):
     kernel(values_NK, lanes_N, got)
     np.testing.assert_array_equal(got, expected)
     assert (got == -7).all(axis=1).sum() == 40 - n  # lanes that are not in the batch were left alone
+
+
+@versions(first_steps)
+@pytest.mark.parametrize("n", [0, 1, 33])
+def test_first_steps_match_numpy(rng, kernel, n):
+    lanes_N = rng.permutation(40)[:n].astype(np.int32)
+    lookback_L = rng.integers(0, 3, 40).astype(np.int32)
+    count_L, t_started_L = lookback_L + rng.integers(0, 3, 40).astype(np.int32), rng.integers(0, 2, 40)
+    expected, got = np.full(n, -7, np.int32), np.full(n, -7, np.int32)
+    n_expected = first_steps_numpy(lanes_N, t_started_L, count_L, lookback_L, expected)
+    assert kernel(lanes_N, t_started_L, count_L, lookback_L, got) == n_expected
+    assert n < 9 or 0 < n_expected < n
+    np.testing.assert_array_equal(got, expected)
 
 
 @versions(push_rows)

@@ -8,7 +8,7 @@ import torch
 
 from fastmarl.columns import Columns, Recorded
 from fastmarl.errors import ModuleOutputError
-from fastmarl.kernels.remap import rows_to_lanes
+from fastmarl.kernels.remap import first_steps, rows_to_lanes
 from fastmarl.record.block import Key, own_key
 from fastmarl.record.lanes import LaneTable
 from fastmarl.spaces import flatten_struct, map_struct
@@ -47,11 +47,12 @@ class LaneState:
     def begin(self, lanes: np.ndarray) -> None:
         """Give the initial state to those of these lanes (int32 [n]) whose first step this is."""
         table = self._table
-        is_first = table.t_started_L[lanes] + table.count_L[lanes] - table.lookback_L[lanes] == 1
         self._make_room()
-        if is_first.any():
+        begun = np.empty_like(lanes)
+        n = first_steps(lanes, table.t_started_L, table.count_L, table.lookback_L, begun)
+        if n:
             for values, initial in zip(self._values, self.initial, strict=True):
-                values[lanes[is_first]] = initial
+                values[begun[:n]] = initial
 
     def _make_room(self) -> None:
         """Make room for every lane."""

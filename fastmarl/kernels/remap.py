@@ -1,4 +1,4 @@
-"""Module outputs and states from the rows of a batch to the lanes they belong to."""
+"""Module outputs and states between the rows of a batch and the lanes they belong to."""
 
 from numba import njit
 
@@ -21,3 +21,32 @@ def rows_to_lanes(values_NK, lanes_N, values_LK):
         lane = lanes_N[i]
         for k in range(values_NK.shape[1]):
             values_LK[lane, k] = values_NK[i, k]
+
+
+def first_steps_numpy(lanes_N, t_started_L, count_L, lookback_L, out_N):
+    """Reference for first_steps()."""
+    begun = lanes_N[t_started_L[lanes_N] + count_L[lanes_N] - lookback_L[lanes_N] == 1]
+    out_N[: len(begun)] = begun
+    return len(begun)
+
+
+@njit(cache=True, nogil=True)
+def first_steps(lanes_N, t_started_L, count_L, lookback_L, out_N):
+    """Find the lanes whose agents take their first step next.
+
+    Args:
+        lanes_N: int32 [n].
+        t_started_L: int64 [n_lanes], agent steps before the chunk.
+        count_L, lookback_L: int32 [n_lanes], rows in the chunk, and how many of them precede it.
+        out_N: int32 [n]; the first of it are those lanes, in their order. OUT
+
+    Returns:
+        How many there are.
+    """
+    n = 0
+    for i in range(len(lanes_N)):
+        lane = lanes_N[i]
+        if t_started_L[lane] + count_L[lane] - lookback_L[lane] == 1:
+            out_N[n] = lane
+            n += 1
+    return n

@@ -203,7 +203,7 @@ class ModulePart:
         if self.is_quick:  # others may have no distributions
             exploit, explore = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
             self._draws_of_rows = self._draws(exploit), self._draws(explore)
-            if not self._is_stateful and self._draws_of_rows[True] is None:
+            if self._draws_of_rows[True] is None:
                 sampler = self._sampler(explore)
                 self._row_sampler = sampler if isinstance(sampler, RowSampler) else None
 
@@ -234,10 +234,12 @@ class ModulePart:
         """See `ExactInference.answer`."""
         logits: Any = outputs.get(LOGITS)
         if explore and self._row_sampler is not None:
-            logits_NK = logits.numpy()
+            rows = logits.squeeze(1) if self._is_stateful else logits
+            logits_NK = rows.numpy()
             with self._mode:
-                actions, logp = self._row_sampler.draw(logits, logits_NK)
-            return self._columns(logits_NK, actions, logp, explore)
+                actions, logp = self._row_sampler.draw(rows, logits_NK)
+            columns = self._columns(logits_NK, actions, logp, explore)
+            return {**_states(outputs), **columns} if self._is_stateful else columns
         if isinstance(logits, np.ndarray):
             if (draws := self._draws_of_rows[explore]) is not None:
                 return self._columns(logits, *_choose(draws, logits, explore), explore)
@@ -321,6 +323,11 @@ class ModulePart:
         if narrowed is not None:
             return array.astype(narrowed)
         return array.copy() if copies else array
+
+
+def _states(outputs: dict[str, Any]) -> dict[Key, np.ndarray]:
+    """The states after a step, leaf by leaf."""
+    return {key: leaf.numpy() for key, leaf in leaves_of({Columns.STATE_OUT: outputs[Columns.STATE_OUT]}).items()}
 
 
 def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.ndarray, np.ndarray]:
