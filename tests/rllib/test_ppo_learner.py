@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
+from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentPendulum
 from support.ppo_learners import (
     RECURRENT,
@@ -23,6 +24,8 @@ from fastmarl.rllib import PPOTorchLearner
 from fastmarl.rllib.learning import adam
 from fastmarl.rllib.learning.module_gradient import ModuleGradient
 
+N_ACTIONS = 2  # of MultiAgentCartPole
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 
 
@@ -40,6 +43,8 @@ CASES = {
     "one epoch": {"num_epochs": 1},
     "not shuffled": {"shuffle_batch_per_epoch": False},
     "minibatches larger than the batch": {"minibatch_size": 500},
+    "minibatches of one row": {"minibatch_size": 1, "num_epochs": 1},
+    "minibatches of two rows": {"minibatch_size": 2, "num_epochs": 1},
     "whole batches": {"minibatch_size": None},
     "one module for all": {"to_train": ["p0"], "mapping": by_one},
     "one of two is trained": {"to_train": ["p1"]},
@@ -63,7 +68,10 @@ CASES = {
     "Box actions, one module": {"env": MultiAgentPendulum, "mapping": by_one, "to_train": ["p0"]},
     "LSTM": {"model": RECURRENT},
 }
-BY_AUTOGRAD = ("minibatches larger than the batch", "no critic", "Box actions", "Box actions, one module", "LSTM")
+BY_AUTOGRAD = (  # all gradients
+    *("minibatches larger than the batch", "minibatches of one row", "no critic"),
+    *("Box actions", "Box actions, one module", "LSTM"),
+)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -94,6 +102,33 @@ def test_gradients_of_other_bits_are_left_to_autograd(is_wrong, monkeypatch):
     monkeypatch.setattr(ModuleGradient, "backward", off_by_a_bit)
     assert_same(want, updated(PPOTorchLearner, {}, calls))
     assert n_calls >= len(calls)
+
+
+def test_gradients_of_zeros_are_not_relied_on(monkeypatch):
+    """Without advantages, those of the policy's head are 0, whatever computes them; the next ones are wrong."""
+    backward = ModuleGradient.backward
+
+    def too_large(net):
+        backward(net)
+        for gradient in net.gradients.values():
+            if len(gradient) == N_ACTIONS:
+                gradient *= 1.5
+
+    def without_advantages(kind):
+        class WithoutAdvantages(kind):
+            def _make_batch_if_necessary(self, training_data):
+                batch = super()._make_batch_if_necessary(training_data)
+                for rows in batch.policy_batches.values():
+                    rows[Postprocessing.ADVANTAGES] = rows[Postprocessing.ADVANTAGES].clone()
+                    rows[Postprocessing.ADVANTAGES][:64] = 0
+                return batch
+
+        return WithoutAdvantages
+
+    calls, options = sampled({}), {"use_kl_loss": False, "shuffle_batch_per_epoch": False}
+    want = updated(without_advantages(RLlibLearner), options, calls)
+    monkeypatch.setattr(ModuleGradient, "backward", too_large)
+    assert_same(want, updated(without_advantages(PPOTorchLearner), options, calls))
 
 
 def test_a_loss_of_the_users_own_is_heard():
