@@ -63,18 +63,19 @@ class DirectUpdate:
         self._n_checks += 1
         is_finite = self.compute(batch)
         self._are_handed_over = False
-        if not is_finite or self.gradients.keys() != gradients.keys():
-            return is_finite is False and self._n_checks < MOST_CHECKS
-        for parameter in gradients:
-            ours, theirs = self.gradients[parameter], gradients[parameter]
-            if ours is None or theirs is None:
-                if ours is not theirs:
+        if self.gradients.keys() != gradients.keys():
+            return False
+        if is_finite:
+            for parameter, ours in self.gradients.items():
+                theirs = gradients[parameter]
+                if ours is None or theirs is None:
+                    if ours is not theirs:
+                        return False
+                elif not torch.equal(ours, theirs):
                     return False
-            elif not torch.equal(ours, theirs):
-                return False
-            elif ours.any():
-                self._not_compared.discard(parameter)
-        self.is_checked = not self._not_compared
+                elif ours.any():
+                    self._not_compared.discard(parameter)
+            self.is_checked = not self._not_compared
         return self.is_checked or self._n_checks < MOST_CHECKS
 
     def hand_over(self) -> dict[Tensor, Tensor | None]:
