@@ -3,9 +3,10 @@
 Schulman et al. (2017), "Proximal Policy Optimization Algorithms", as RLlib's PPOTorchLearner has it. Only what torch
 computes number by number is here; sums, exponentials and softmax are torch's own, between the two halves.
 """
+from libc.float cimport FLT_MAX
 from libc.math cimport INFINITY
 
-cdef float LEAST = -3.402823466e38  # of all finite numbers: Categorical's entropy clamps logarithms to it
+cdef float LEAST = -FLT_MAX  # of all finite numbers: Categorical's entropy clamps logarithms to it
 
 
 cdef class Derivatives:

@@ -239,7 +239,9 @@ class ModulePart:
             with self._mode:
                 actions, logp = self._row_sampler.draw(rows, logits_NK)
             columns = self._columns(logits_NK, actions, logp, explore)
-            return {**_states(outputs), **columns} if self._is_stateful else columns
+            if not self._is_stateful:
+                return columns
+            return {**self._to_arrays(leaves_of({Columns.STATE_OUT: outputs[Columns.STATE_OUT]})), **columns}
         if isinstance(logits, np.ndarray):
             if (draws := self._draws_of_rows[explore]) is not None:
                 return self._columns(logits, *_choose(draws, logits, explore), explore)
@@ -323,11 +325,6 @@ class ModulePart:
         if narrowed is not None:
             return array.astype(narrowed)
         return array.copy() if copies else array
-
-
-def _states(outputs: dict[str, Any]) -> dict[Key, np.ndarray]:
-    """The states after a step, leaf by leaf."""
-    return {key: leaf.numpy() for key, leaf in leaves_of({Columns.STATE_OUT: outputs[Columns.STATE_OUT]}).items()}
 
 
 def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -33,7 +33,7 @@ class CategoricalLoss:
 
         Args:
             minibatch: with the columns that `are_known()`, and a loss mask.
-            logits, values: of the module, [n_rows, n_logits] and [n_rows, 1].
+            logits, values: of the module, float32 [n_rows, n_logits] and [n_rows, 1].
             d_logits, d_values: of the same shapes. OUT
         """
         counts, actions = minibatch[Columns.LOSS_MASK].numpy().view(np.uint8), minibatch[Columns.ACTIONS].long()

@@ -32,16 +32,13 @@ BACKWARDS: dict[type, Backward] = {
         d, before, approximate=layer.approximate, grad_input=d
     ),
 }
+ROUNDED_FORWARDS = {**FORWARDS, nn.Tanh: lambda _, before, outputs: _ppo.tanh_(outputs.numpy())}
 IN_PLACE = (nn.Tanh, nn.ReLU)  # their derivatives follow from their outputs
 
 
 def memory(*shape: int) -> Tensor:
     """Of floats, whatever torch's defaults are; what is in it is not known."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")
-
-
-def _rounded_tanh(_: nn.Tanh, before: Tensor, outputs: Tensor) -> None:
-    _ppo.tanh_(outputs.numpy())
 
 
 class DenseLayer:
@@ -76,9 +73,7 @@ class DenseLayer:
         self._weight_gradient = gradients[linear.weight]
         self._bias_gradient = None if bias is None else gradients[bias]
         self._activation = activation
-        self._activate = FORWARDS.get(type(activation))
-        if type(activation) is nn.Tanh and not is_exact:
-            self._activate = _rounded_tanh
+        self._activate = (FORWARDS if is_exact else ROUNDED_FORWARDS).get(type(activation))
         self.outputs = memory(n_rows, linear.out_features) if outputs is None else outputs
         is_in_place = activation is None or type(activation) in IN_PLACE
         self._before = self.outputs if is_in_place else torch.empty_like(self.outputs)

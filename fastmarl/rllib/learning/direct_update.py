@@ -23,9 +23,9 @@ class DirectUpdate:
     """Gradients and optimizer steps of all minibatches of one update.
 
     Args:
-        modules: by module id.
+        modules: ExactGradients or RoundedGradients by module id.
         parameters: of the learner.
-        is_exact: whether these are ExactGradients.
+        is_exact: which of the two.
 
     Attributes:
         is_checked: whether gradients may be relied on. Exact ones were compared with autograd's first.
