@@ -4,10 +4,11 @@ VENV ?= .venv
 RUN_ENV ?= mpe2.simple_spread_v3
 RUN_STEPS ?= 20000
 PYTEST_ARGS ?=
-TEST_WORKERS ?= 2
+TEST_WORKERS ?= 3
 SECONDS ?= 120
 SOAK_WAYS ?= in-process workers
 FUZZ_CASES ?= 300
+OLD_STACK_CASES ?= 300
 SANITIZED_CASES ?= 40
 PEERS_FOLDER ?= build/peers
 PEERS_ARGS ?=
@@ -45,7 +46,7 @@ test-fast: $(VENV)/.test build ## unit and property tests without simulators and
 # What compiled code could get wrong is in these; nothing else depends on the build.
 test-checked: $(VENV)/.test checked ## the quick tests, and random cases of the drop-in, on the checked build
 	FASTMARL_FUZZ_CASES=20 $(TEST) -m "not slow and not needs" $(PYTEST_ARGS) \
-		$(foreach name,equality training ray rllib_benchmark rllib_peers,--ignore tests/rllib/test_$(name).py)
+		$(foreach name,equality training ray rllib_benchmark rllib_peers old_stack_training,--ignore tests/rllib/test_$(name).py)
 
 # A defect ends the process, with a report of its own and Python's stack; so there is one process only, whose output is not
 # captured. The sanitizers' runtime must come first in it, and all memory of Python and C++ from there. Its own stack, for
@@ -71,6 +72,10 @@ WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences rllib,--de
 test-interrupts: $(VENV)/.test build ## interrupts at every line that runs in sample(), and real ones of runners with worker processes
 	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) tests/test_channel.py tests/test_interrupted_workers.py \
 		tests/test_interrupts.py tests/rllib/test_rllib_interrupts.py $(PYTEST_ARGS)
+
+test-old-stack: $(VENV)/.test build ## OLD_STACK_CASES random worlds and configs of RLlib's old API stack, against RLlib's class
+	FASTMARL_OLD_STACK_CASES=$(OLD_STACK_CASES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) \
+		tests/rllib/test_old_stack_equality_fuzz.py $(PYTEST_ARGS)
 
 soak: $(VENV)/.test build ## sample for SECONDS in each way of SOAK_WAYS, with envs that fail; fails if memory or anything else grows
 	status=0; for way in $(SOAK_WAYS); do \
@@ -166,7 +171,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -39,7 +39,7 @@ from fastmarl.kernels.mean_std import push_rows, push_rows_numpy
 from fastmarl.kernels.moments import update_moments, update_moments_numpy
 from fastmarl.kernels.normalize import count_and_normalize, count_and_normalize_numpy
 from fastmarl.kernels.remap import first_steps, first_steps_numpy, rows_to_lanes, rows_to_lanes_numpy
-from fastmarl.kernels.returns import gae, gae_numpy
+from fastmarl.kernels.returns import discounted_sums, discounted_sums_numpy, gae, gae_numpy
 from fastmarl.kernels.rows import (
     as_bytes,
     put_rows,
@@ -163,6 +163,18 @@ def test_update_moments_matches_numpy(rng, kernel, sizes, dtype):
         everything = np.concatenate(batches).astype(np.float64)
         np.testing.assert_allclose(got[0], everything.mean(0), rtol=1e-12)
         np.testing.assert_allclose(got[1] / got_count, everything.var(0), rtol=1e-6, atol=1e-12)
+
+
+@versions(discounted_sums)
+@pytest.mark.parametrize("n", [0, 1, 2, 57])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("gamma", [0.0, 0.9405, 1.0])
+def test_discounted_sums_match_numpy(rng, kernel, n, dtype, gamma):
+    values = rng.normal(size=n).astype(dtype)
+    got, expected = np.full(n, np.nan), np.full(n, np.nan)
+    kernel(values, gamma, got)
+    discounted_sums_numpy(values, gamma, expected)
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
 
 
 @versions(gae)

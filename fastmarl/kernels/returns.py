@@ -43,3 +43,27 @@ def gae(reward_N, value_N, last_value_S, length_S, gamma, lambda_, advantage_N):
             advantage_N[i] = advantage
             next_value = value
         begin += length_S[s]
+
+
+def discounted_sums_numpy(value_N, gamma, sum_N):
+    """Reference for discounted_sums(): each sum written out."""
+    n = len(value_N)
+    for i in range(n):
+        sum_N[i] = np.sum(value_N[i:].astype(np.float64) * gamma ** np.arange(n - i))
+
+
+@njit(cache=True, nogil=True)
+def discounted_sums(value_N, gamma, sum_N):
+    """What is to come from each step on; computed in float64, in the order of scipy.signal.lfilter.
+
+    Args:
+        value_N: number [n], of each step.
+        gamma: float, what the next step counts.
+        sum_N: float64 [n], out.
+    """
+    delayed = 0.0
+    for i in range(len(value_N) - 1, -1, -1):
+        value = np.float64(value_N[i])
+        total = delayed + value
+        delayed = value * 0.0 - total * -gamma
+        sum_N[i] = total

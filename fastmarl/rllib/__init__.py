@@ -1,5 +1,6 @@
 """The drop-in for RLlib: `config.env_runners(env_runner_cls=fastmarl.rllib.MultiAgentEnvRunner)`. Needs Ray."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from fastmarl.rllib.versions import untested_ray
@@ -11,16 +12,16 @@ else:
 
 if TYPE_CHECKING:
     from fastmarl.rllib.learning.ppo import PPOTorchLearner
+    from fastmarl.rllib.old_stack.worker import RolloutWorker
 
-__all__ = ["MultiAgentEnvRunner", "PPOTorchLearner"]
+__all__ = ["MultiAgentEnvRunner", "PPOTorchLearner", "RolloutWorker"]
+
+ON_DEMAND = {"PPOTorchLearner": "learning.ppo", "RolloutWorker": "old_stack.worker"}
+"""Imported when somebody asks for them: all of PPO, or the whole old API stack, comes with them."""
 
 
 def __getattr__(name: str) -> Any:
-    """The learner is imported when somebody asks for it: all of PPO comes with it."""
-    if name != "PPOTorchLearner":
+    if name not in ON_DEMAND:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if untested_ray() is None:
-        from fastmarl.rllib.learning.ppo import PPOTorchLearner
-    else:
-        from fastmarl.rllib.untested import PPOTorchLearner
-    return PPOTorchLearner
+    where = ON_DEMAND[name] if untested_ray() is None else "untested"
+    return getattr(importlib.import_module(f"fastmarl.rllib.{where}"), name)

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
 
 from fastmarl.errors import ConfigError
 from fastmarl.rllib.fixes import parse_fixes
@@ -43,6 +44,18 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self.metrics.log_value("num_accelerated_env_runners", 0, reduce="max")
         self.metrics.log_value(("num_slow_path_env_runners", *self.slow_path_codes), 1, reduce="max")
         return super().get_metrics()
+
+
+class RolloutWorker(RLlibWorker):
+    """RLlib's class, which says so."""
+
+    is_accelerated: ClassVar[bool] = False
+    inference_backends: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, **arguments: Any):
+        self.slow_path_reasons = [str(untested_ray())]
+        logger.warning("RLlib's own class samples, which is slow: %s.", *self.slow_path_reasons)
+        super().__init__(**arguments)
 
 
 class PPOTorchLearner(RLlibLearner):

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+COMPILE_AT_FIRST_USE = ("multigrid",)
+"""Packages that take some 20 s in each process: their tests run in one."""
+
 
 def needed(package: str) -> ModuleType:
     """Import what a whole test module is about: without it the module is skipped, but in CI it has to be there."""
@@ -16,4 +19,11 @@ def needed(package: str) -> ModuleType:
 
 def params(kinds: Iterable[Any], package_of: Callable[[Any], str | None]) -> list[Any]:
     """For `parametrize`: each kind with a mark that tells which optional package it needs, if any."""
-    return [pytest.param(k, marks=[pytest.mark.needs(p)] if (p := package_of(k)) else []) for k in kinds]
+    return [pytest.param(kind, marks=_marks(package_of(kind))) for kind in kinds]
+
+
+def _marks(package: str | None) -> list[pytest.MarkDecorator]:
+    if package is None:
+        return []
+    groups = [pytest.mark.xdist_group(package)] if package in COMPILE_AT_FIRST_USE else []
+    return [pytest.mark.needs(package), *groups]

@@ -34,10 +34,10 @@ def actor_function(module: Any) -> Actor | None:
         encoder, head = plain_actor(module)
     except NotDenseError:
         return None
-    head_steps = [*_layer_steps(head.net.mlp), *_head_steps(head)]
+    head_steps = [*layer_steps(head.net.mlp), *_head_steps(head)]
     if type(encoder) is TorchStatefulActorCriticEncoder:
-        return _recurrent_actor(encoder, _chain(head_steps))
-    to_logits = _chain([*_encoder_steps(encoder), *head_steps])
+        return _recurrent_actor(encoder, chain(head_steps))
+    to_logits = chain([*_encoder_steps(encoder), *head_steps])
     return lambda batch: {Columns.ACTION_DIST_INPUTS: to_logits(batch[Columns.OBS])}
 
 
@@ -65,7 +65,7 @@ def _recurrent_actor(encoder: Any, to_logits: Function) -> Actor:
 
 def _lstm_function(encoder: Any) -> Callable[[Tensor, dict[str, Tensor]], tuple[Tensor, dict[str, Tensor]]]:
     """From observations [n, 1, ...] and a state to features [n, 1, k] and the state after it."""
-    to_tokens = None if encoder.tokenizer is None else _chain(_encoder_steps(encoder.tokenizer))
+    to_tokens = None if encoder.tokenizer is None else chain(_encoder_steps(encoder.tokenizer))
     lstm = LSTMStep(encoder.lstm)
 
     def encode(obs: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -76,7 +76,7 @@ def _lstm_function(encoder: Any) -> Callable[[Tensor, dict[str, Tensor]], tuple[
     return encode
 
 
-def _chain(functions: list[Function]) -> Function:
+def chain(functions: list[Function]) -> Function:
     """All of them, one after the other."""
 
     def chained(values: Tensor) -> Tensor:
@@ -90,9 +90,9 @@ def _chain(functions: list[Function]) -> Function:
 def _encoder_steps(encoder: Any) -> list[Function]:
     """From observations [n, ...] to features [n, k]."""
     if type(encoder) is TorchMLPEncoder:
-        return [*_layer_steps(encoder.net.mlp)]
+        return [*layer_steps(encoder.net.mlp)]
     cnn, flatten = encoder.net
-    return [_channels_first, *_layer_steps(cnn.cnn), _channels_last, flatten.forward]
+    return [_channels_first, *layer_steps(cnn.cnn), _channels_last, flatten.forward]
 
 
 def _channels_first(images: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def _channels_last(images: Tensor) -> Tensor:
     return images.permute(0, 2, 3, 1)
 
 
-def _layer_steps(layers: nn.Sequential) -> Iterator[Function]:
+def layer_steps(layers: nn.Sequential) -> Iterator[Function]:
     """The layers as functions; those after the first may write into what they are given."""
     for layer in layers:
         if type(layer) is nn.Linear:

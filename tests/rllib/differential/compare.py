@@ -69,7 +69,7 @@ class Comparison:
         most_asked: how many chunks of a run are asked questions.
     """
 
-    def __init__(self, mixes_columns: bool = False, most_asked: int = 2) -> None:
+    def __init__(self, mixes_columns: bool = False, most_asked: int = 1) -> None:
         self._mixes_columns, self._most_asked = mixes_columns, most_asked
         self._their_id: dict[str, str] = {}
         self._our_id: dict[str, str] = {}

@@ -1,0 +1,1 @@
+"""RLlib's old API stack: its RolloutWorker with fastmarl's sampler."""

@@ -1,0 +1,285 @@
+"""RLlib's EnvRunnerV2 with records of our own."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from ray.rllib.env.multi_agent_env import MultiAgentEnvWrapper
+from ray.rllib.env.remote_base_env import RemoteBaseEnv
+from ray.rllib.env.vector_env import VectorEnvWrapper
+from ray.rllib.evaluation.env_runner_v2 import EnvRunnerV2
+from ray.rllib.utils.spaces.space_utils import get_original_space
+
+from fastmarl.native._trajectories import seen_by_policy
+from fastmarl.rllib.old_stack.episode import Episode
+from fastmarl.rllib.old_stack.seats import (
+    Actions,
+    FastSeat,
+    RLlibSeat,
+    Seat,
+    Seen,
+    UnfitAnswerError,
+    as_rllib_item,
+    problems_of,
+)
+from fastmarl.rllib.old_stack.trajectory import Trajectory
+
+BASE_ENVS = (MultiAgentEnvWrapper, VectorEnvWrapper, RemoteBaseEnv)
+"""Of which it is known that agents do what their policies say."""
+UNFIT = "its outputs are no arrays with a row for each agent, always of the same kind"
+ALL, COMMON = "__all__", "__common__"
+
+
+class EnvRunner(EnvRunnerV2):
+    """Takes the place of RLlib's class of the old API stack; returns the same batches.
+
+    Of RLlib's loop these are other: how what envs say is taken (`_process_observations`), how policies are asked
+    (`_do_policy_eval`) and how their answers are used (`_process_policy_eval_results`). Environments, callbacks, where
+    batches are cut, metrics and postprocessing are RLlib's.
+
+    Attributes:
+        slow_path_reasons: policy id -> why RLlib's connectors and collectors serve it.
+    """
+
+    _active_episodes: dict[Any, Episode]
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._seats: dict[Hashable, Seat] = {}
+        self.slow_path_reasons: dict[Hashable, list[str]] = {}
+        self._ended: Episode | None = None  # whose env is not reset yet
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether it is known who serves which policy."""
+        return bool(self._seats)
+
+    # Who serves which policy.
+
+    def refresh(self) -> None:
+        """Before a call: policies and what they consist of may have changed."""
+        policies = self._worker.policy_map
+        self._seats = {policy_id: seat for policy_id, seat in self._seats.items() if policy_id in policies}
+        self.slow_path_reasons = {}
+        for policy_id in [*policies]:
+            self._seat(policy_id, looks_again=True)
+
+    def _seat(self, policy_id: Hashable, looks_again: bool = False) -> Seat:
+        policies, seat = self._worker.policy_map, self._seats.get(policy_id)
+        if seat is not None and seat.policy is policies.cache.get(policy_id) and not looks_again:
+            return seat
+        policy = policies[policy_id]
+        reasons = self._reasons(policy_id, policy, seat)
+        if reasons:
+            self.slow_path_reasons[policy_id] = reasons
+            if isinstance(seat, RLlibSeat) and seat.policy is policy:
+                return seat
+            return self._give_to_rllib(policy_id, policy)
+        if isinstance(seat, FastSeat) and seat.policy is policy:
+            seat.refresh()
+            return seat
+        self._seats[policy_id] = seat = FastSeat(policy, self._trajectories)
+        return seat
+
+    def _reasons(self, policy_id: Hashable, policy: Any, seat: Seat | None) -> list[str]:
+        policies = self._worker.policy_map
+        if type(self._base_env) not in BASE_ENVS:
+            return [f"the environments are a {type(self._base_env).__name__}"]
+        if len(policies) > policies.capacity:
+            return [f"the policy map keeps only {policies.capacity} of {len(policies)} policies"]
+        if reasons := problems_of(policy):
+            return reasons
+        is_known = seat is not None and seat.policy is policy
+        if is_known and isinstance(seat, RLlibSeat) and seat.is_unfit:
+            return [UNFIT]
+        if is_known and isinstance(seat, FastSeat):
+            return ["its buffer of states was changed while episodes were running"] if seat.lost_states() else []
+        return ["it came, or was changed, while episodes were running"] if any(self._running(policy_id)) else []
+
+    def _running(self, policy_id: Hashable) -> Iterator[tuple[Episode, Hashable]]:
+        """The policy's agents in running episodes."""
+        for episode in self._active_episodes.values():
+            for agent_id in episode._agent_collectors:
+                if episode._agent_to_policy[agent_id] == policy_id:
+                    yield episode, agent_id
+
+    def _trajectories(self) -> Iterator[Trajectory]:
+        for episode in self._active_episodes.values():
+            yield from episode.trajectories
+        if self._ended is not None:
+            yield from self._ended.trajectories
+
+    def _give_to_rllib(self, policy_id: Hashable, policy: Any, is_unfit: bool = False) -> Seat:
+        """RLlib's connectors and collectors go on with what is there of running episodes."""
+        former = self._seats.get(policy_id)
+        if isinstance(former, FastSeat):
+            if not former.lost_states():
+                former.keep_states(self._trajectories())
+            for episode, agent_id in [*self._running(policy_id)]:
+                trajectory = episode._agent_collectors[agent_id]
+                if type(trajectory) is Trajectory:
+                    episode._agent_collectors[agent_id] = trajectory.as_collector()
+        seat = self._seats[policy_id] = RLlibSeat(policy, is_unfit)
+        return seat
+
+    def keep_states(self) -> None:
+        """After a call: RLlib's connectors, which are part of policies' states, are told what agents did last."""
+        for seat in self._seats.values():
+            if isinstance(seat, FastSeat):
+                seat.keep_states(self._trajectories())
+
+    def backends(self) -> dict[str, str]:
+        """What computes each policy's actions."""
+        return {
+            str(policy_id): seat.backend
+            if isinstance(seat, FastSeat)
+            else "RLlib's connectors and the policy's own call"
+            for policy_id, seat in self._seats.items()
+        }
+
+    # Episodes.
+
+    def create_episode(self, env_id: Any) -> Episode:
+        """See RLlib's method."""
+        assert env_id not in self._active_episodes
+        worker = self._worker
+        episode = Episode(
+            env_id,
+            worker.policy_map,
+            worker.policy_mapping_fn,
+            worker=worker,
+            callbacks=self._callbacks,
+            new_trajectory=self._new_trajectory,
+        )
+        self._callbacks.on_episode_created(
+            worker=worker, base_env=self._base_env, policies=worker.policy_map, env_index=env_id, episode=episode
+        )
+        return episode
+
+    def _new_trajectory(self, episode: Episode, agent_id: Hashable) -> Trajectory | None:
+        seat = self._seat(episode.policy_for(agent_id))
+        return seat.new_trajectory(episode, agent_id) if isinstance(seat, FastSeat) else None
+
+    def end_episode(self, env_id: Any, episode_or_exception: Any) -> None:
+        """See RLlib's method."""
+        self._ended = self._active_episodes.get(env_id)
+        super().end_episode(env_id, episode_or_exception)
+
+    # A tick.
+
+    def _process_observations(
+        self, unfiltered_obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict
+    ) -> tuple[set[Any], dict[Hashable, list[Any]], list[Any]]:
+        active: set[Any] = set()
+        acting: dict[Hashable, list[Any]] = defaultdict(list)
+        outputs: list[Any] = []
+        for env_id, obs in unfiltered_obs.items():
+            if isinstance(obs, Exception):
+                assert terminateds[env_id][ALL] is True, (
+                    f"ERROR: When a sub-environment (env-id {env_id}) returns an error as observation, the "
+                    "terminateds[__all__] flag must also be set to True!"
+                )
+                self._handle_done_episode(env_id, obs, True, active, acting, outputs)
+            else:
+                flags = terminateds[env_id], truncateds[env_id]
+                self._take_step(env_id, obs, rewards[env_id], flags, infos[env_id], active, acting, outputs)
+        return active, acting, outputs
+
+    def _take_step(
+        self,
+        env_id: Any,
+        obs: dict,
+        rewards: dict,
+        flags: tuple[dict, dict],
+        infos: dict,
+        active: set[Any],
+        acting: dict[Hashable, list[Any]],
+        outputs: list[Any],
+    ) -> None:
+        """What one env says after a step, or at its very first reset."""
+        terminateds, truncateds = flags
+        if env_id not in self._active_episodes:
+            self._active_episodes[env_id] = self.create_episode(env_id)
+        episode = self._active_episodes[env_id]
+        if not episode.has_init_obs():
+            self._call_on_episode_start(episode, env_id)
+        over = terminateds[ALL] or truncateds[ALL]
+        if not over:
+            active.add(env_id)
+        episode.set_last_info(COMMON, infos.get(COMMON, {}))
+        for policy_id, seen in self._seen(episode, obs, rewards, terminateds, truncateds, infos).items():
+            if will_act := self._seat(policy_id).observe(episode, seen, bool(over)):
+                acting[policy_id] += will_act  # policies act in the order in which the first of their agents comes
+        episode.step()
+        if episode.length > 0:  # else this was the reset
+            self._callbacks.on_episode_step(
+                worker=self._worker,
+                base_env=self._base_env,
+                policies=self._worker.policy_map,
+                episode=episode,
+                env_index=env_id,
+            )
+        if over:
+            self._handle_done_episode(env_id, obs, over, active, acting, outputs)
+        if self._multiple_episodes_in_batch:
+            batch = self._try_build_truncated_episode_multi_agent_batch(self._batch_builders[env_id], episode)
+            if batch:
+                outputs.append(batch)
+                del self._batch_builders[env_id]
+
+    def _seen(
+        self, episode: Episode, obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict
+    ) -> dict[Hashable, list[Seen]]:
+        """By policy, in the order in which their first agents are seen."""
+        policies = self._worker.policy_map.cache
+        seen, done = seen_by_policy(episode, policies, obs, rewards, terminateds, truncateds, infos)
+        if terminateds[ALL] or truncateds[ALL]:
+            for agent_id in episode.get_agents():
+                if not done.get(agent_id) and not episode.is_done(agent_id):
+                    policy_id = episode.policy_for(agent_id)
+                    one = self._last_words(policy_id, agent_id, rewards, truncateds, infos)
+                    seen.setdefault(policy_id, []).append(one)
+        return seen
+
+    def _last_words(
+        self, policy_id: Hashable, agent_id: Hashable, rewards: dict, truncateds: dict, infos: dict
+    ) -> Seen:
+        """Of an agent that isn't observed at the end of its episode: RLlib draws the observation."""
+        space = get_original_space(self._worker.policy_map[policy_id].observation_space)
+        reward, info = rewards.get(agent_id, 0.0), infos.get(agent_id, {})
+        return agent_id, space.sample(), reward, True, truncateds.get(agent_id, False), info
+
+    def _EnvRunnerV2__process_resetted_obs_for_eval(
+        self, env_id: Any, obs: dict, infos: dict, episode: Episode, to_eval: dict[Hashable, list[Any]]
+    ) -> None:
+        """What an env says after a reset; RLlib's loop calls it by this name."""
+        self._ended = None
+        by_policy: dict[Hashable, list[tuple[Hashable, Any]]] = {}
+        for agent_id, observation in obs[env_id].items():
+            by_policy.setdefault(episode.policy_for(agent_id), []).append((agent_id, observation))
+        for policy_id, first in by_policy.items():
+            if will_act := self._seat(policy_id).begin(episode, first, infos):
+                to_eval[policy_id] += will_act
+
+    def _do_policy_eval(self, to_eval: dict[Hashable, list[Any]]) -> dict[Hashable, Any]:
+        answers = {}
+        for policy_id, acting in to_eval.items():
+            try:
+                answers[policy_id] = self._seat(policy_id).act(acting, self._active_episodes)
+            except UnfitAnswerError as unfit:
+                policy = self._worker.policy_map[policy_id]
+                acting[:] = map(as_rllib_item, acting)
+                self.slow_path_reasons[policy_id] = [UNFIT]
+                self._give_to_rllib(policy_id, policy, is_unfit=True)
+                answers[policy_id] = unfit.answer
+        return answers
+
+    def _process_policy_eval_results(
+        self, active_envs: set[Any], to_eval: dict[Hashable, list[Any]], eval_results: dict, off_policy_actions: dict
+    ) -> Actions:
+        actions: Actions = defaultdict(dict)
+        for env_id in active_envs:
+            actions[env_id] = {}
+        for policy_id, acting in to_eval.items():
+            self._seat(policy_id).send(acting, eval_results[policy_id], actions, off_policy_actions)
+        return actions

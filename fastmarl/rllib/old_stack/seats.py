@@ -1,0 +1,291 @@
+"""Who acts for a policy's agents and keeps what they see: fastmarl, or RLlib's connectors and collectors."""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import tree  # type: ignore[import-untyped]
+from ray.rllib.connectors.agent.obs_preproc import ObsPreprocessorConnector
+from ray.rllib.policy.sample_batch import SampleBatch, concat_samples
+from ray.rllib.utils.numpy import convert_to_numpy
+from ray.rllib.utils.spaces.space_utils import get_original_space, unbatch
+from ray.rllib.utils.typing import ActionConnectorDataType, AgentConnectorDataType, AgentConnectorsOutput
+
+from fastmarl.native._trajectories import choose_rows, last_observations, put_actions, take_steps
+from fastmarl.rllib.old_stack.episode import Episode
+from fastmarl.rllib.old_stack.output_rows import OutputRows
+from fastmarl.rllib.old_stack.pieces import ActionPieces, AgentPieces
+from fastmarl.rllib.old_stack.plain_policy import PlainPolicy, problem_of
+from fastmarl.rllib.old_stack.trajectory import Trajectory
+from fastmarl.rllib.old_stack.views import Views
+
+SINGLE_ARRAYS = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
+OBS, NEXT_OBS, ACTIONS = SampleBatch.OBS, SampleBatch.NEXT_OBS, SampleBatch.ACTIONS
+Actions = dict[Any, dict[Hashable, Any]]
+"""Env id -> agent id -> action."""
+Seen = tuple[Hashable, Any, Any, Any, Any, Any]
+"""What an env said of an agent: its id, observation, reward, whether terminated and whether truncated, info."""
+
+
+class Seat(Protocol):
+    """Of one policy. Its items in lists of acting agents are its own matter."""
+
+    policy: Any
+
+    def observe(self, episode: Episode, seen: list[Seen], is_over: bool) -> list[Any]:
+        """Take what agents of one env see; returns those that are to act."""
+
+    def begin(self, episode: Episode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
+        """Take the first observations after a reset; returns those that are to act."""
+
+    def act(self, acting: list[Any], episodes: dict[Any, Episode]) -> Any:
+        """The policy's answer for these agents."""
+
+    def send(self, acting: list[Any], answer: Any, actions: Actions, off_policy: Actions) -> None:
+        """Put the actions of an answer into the envs' dicts; `off_policy` has those that agents took instead."""
+
+
+class RLlibSeat:
+    """RLlib's connectors and collectors, called as RLlib's loop calls them.
+
+    Args:
+        is_unfit: whether the policy's outputs can't be kept in rows.
+    """
+
+    def __init__(self, policy: Any, is_unfit: bool = False):
+        self.policy, self.is_unfit = policy, is_unfit
+
+    def observe(self, episode: Episode, seen: list[Seen], is_over: bool) -> list[Any]:
+        acting = []
+        steps = [AgentConnectorDataType(episode.env_id, one[0], _values(episode, one)) for one in seen]
+        done = {agent_id for agent_id, _, _, terminated, truncated, _ in seen if terminated or truncated}
+        for step in self.policy.agent_connectors(steps):
+            agent_id, values = step.agent_id, step.data.raw_dict
+            if episode.has_init_obs(agent_id):
+                episode.add_action_reward_done_next_obs(agent_id, values)
+            else:
+                _add_first(episode, agent_id, values)
+            if not (is_over or agent_id in done or episode.is_done(agent_id)):
+                acting.append(AgentConnectorDataType(step.env_id, agent_id, step.data))
+        return acting
+
+    def begin(self, episode: Episode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
+        steps = []
+        for agent_id, obs in first:
+            values = {
+                NEXT_OBS: obs,
+                SampleBatch.INFOS: infos,
+                SampleBatch.T: episode.length,
+                SampleBatch.AGENT_INDEX: episode.agent_index(agent_id),
+            }
+            steps.append(AgentConnectorDataType(episode.env_id, agent_id, values))
+        acting = self.policy.agent_connectors(steps)
+        for step in acting:
+            _add_first(episode, step.agent_id, step.data.raw_dict)
+        return acting
+
+    def act(self, acting: list[Any], episodes: dict[Any, Episode]) -> Any:
+        batch = concat_samples([step.data.sample_batch for step in acting])
+        if "state_in_0" in batch:
+            batch[SampleBatch.SEQ_LENS] = np.ones(len(acting), np.int32)
+        return self.policy.compute_actions_from_input_dict(
+            batch, timestep=self.policy.global_timestep, episodes=[episodes[step.env_id] for step in acting]
+        )
+
+    def send(self, acting: list[Any], answer: Any, actions: Actions, off_policy: Actions) -> None:
+        rows, states, outputs = convert_to_numpy(answer[0]), answer[1], answer[2]
+        rows = unbatch(np.array(rows) if isinstance(rows, list) else rows)
+        for i, (step, action) in enumerate(zip(acting, rows, strict=False)):
+            env_id, agent_id, values = step.env_id, step.agent_id, step.data.raw_dict
+            of_row = [tree.map_structure(lambda column, i=i: column[i], part) for part in (states, outputs)]
+            changed = self.policy.action_connectors(
+                ActionConnectorDataType(env_id, agent_id, values, (action, *of_row))
+            ).output
+            taken = off_policy.get(env_id, {}).get(agent_id, action)
+            self.policy.agent_connectors.on_policy_output(
+                ActionConnectorDataType(env_id, agent_id, values, (taken, *changed[1:]))
+            )
+            assert agent_id not in actions[env_id]
+            actions[env_id][agent_id] = changed[0]
+
+
+def _values(episode: Episode, seen: Seen) -> dict[str, Any]:
+    agent_id, obs, reward, terminated, truncated, info = seen
+    return {
+        SampleBatch.T: episode.length,
+        SampleBatch.ENV_ID: episode.env_id,
+        SampleBatch.AGENT_INDEX: episode.agent_index(agent_id),
+        SampleBatch.REWARDS: reward,
+        SampleBatch.TERMINATEDS: terminated,
+        SampleBatch.TRUNCATEDS: truncated,
+        SampleBatch.INFOS: info,
+        NEXT_OBS: obs,
+    }
+
+
+def _add_first(episode: Episode, agent_id: Hashable, values: dict[str, Any]) -> None:
+    episode.add_init_obs(
+        agent_id=agent_id,
+        init_obs=values[NEXT_OBS],
+        init_infos=values[SampleBatch.INFOS],
+        t=values[SampleBatch.T],
+    )
+
+
+class FastSeat:
+    """Trajectories and rows of outputs in the place of RLlib's connectors and collectors.
+
+    Args:
+        policy: one of which `problems_of` says nothing.
+        trajectories: all that are kept at the time, of any policy.
+
+    Attributes:
+        backend: what computes the actions.
+    """
+
+    def __init__(self, policy: Any, trajectories: Callable[[], Iterable[Trajectory]]):
+        self.policy = policy
+        self.views = Views(policy.view_requirements)
+        self.outputs = OutputRows(lambda: [one for one in trajectories() if one.outputs is self.outputs])
+        self._kept: list[tuple[Any, Hashable, Any]] = []  # env id, agent id, what the buffer of states was told
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the policy again: its parts may have been replaced."""
+        self.views.look_at(self.policy.view_requirements)
+        self._agent_pieces = AgentPieces(self.policy)
+        self._action_pieces = ActionPieces(self.policy)
+        problem = problem_of(self.policy)
+        self._plain = PlainPolicy(self.policy) if problem is None else None
+        self.backend = "plain" if problem is None else f"the policy's own call: {problem}"
+        self._spaces = tree.flatten(self._agent_pieces.states._action_space_struct)
+
+    def new_trajectory(self, episode: Episode, agent_id: Hashable) -> Trajectory:
+        """For an agent that is seen for the first time."""
+        index = episode.agent_index(agent_id)
+        return Trajectory(agent_id, index, episode.env_id, episode.episode_id, self.policy, self.views, self.outputs)
+
+    def observe(self, episode: Episode, seen: list[Seen], is_over: bool) -> list[Any]:
+        observations = [one[1] for one in seen]
+        observations = self._agent_pieces.observed(observations)
+
+        def first(agent_id: Hashable, obs: Any, info: Any) -> Trajectory:
+            return self._first(episode, agent_id, obs, info)
+
+        t, clip = episode.total_env_steps, self._agent_pieces.clip_reward
+        return take_steps(episode, seen, observations, t, is_over, clip, first)
+
+    def begin(self, episode: Episode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
+        for agent_id, _ in first:
+            episode.agent_index(agent_id)
+        observations = [obs for _, obs in first]
+        observations = self._agent_pieces.observed(observations)
+        firsts = zip(first, observations, strict=True)
+        return [self._first(episode, agent_id, obs, infos) for (agent_id, _), obs in firsts]
+
+    def _first(self, episode: Episode, agent_id: Hashable, obs: Any, infos: Any) -> Trajectory:
+        pieces = self._agent_pieces
+        for space in self._spaces:  # RLlib draws an action to make zeros of it
+            space.sample()
+        pieces.states._states[episode.env_id][agent_id]  # makes an entry
+        episode.add_init_obs(agent_id=agent_id, init_obs=obs, init_infos=infos, t=episode.length)
+        return episode._agent_collectors[agent_id]
+
+    def act(self, acting: list[Any], episodes: dict[Any, Episode]) -> np.ndarray:
+        """The actions.
+
+        Raises:
+            UnfitAnswerError: the policy says what can't be kept in rows.
+        """
+        obs = _stacked(last_observations(acting))
+        outputs = self._answer(obs, acting, episodes) if self._plain is None else self._plain.act(obs)
+        if not self.outputs.fits(outputs, len(acting)):
+            raise UnfitAnswerError((outputs.pop(ACTIONS), [], outputs))
+        choose_rows(acting, self.outputs.add(outputs, len(acting)))
+        return outputs[ACTIONS]
+
+    def _answer(self, obs: np.ndarray, acting: list[Any], episodes: dict[Any, Episode]) -> dict[str, np.ndarray]:
+        answer = self.policy.compute_actions_from_input_dict(
+            SampleBatch({OBS: obs}, seq_lens=[], _zero_padded=False, _num_grad_updates=0.0),
+            timestep=self.policy.global_timestep,
+            episodes=[episodes[trajectory.env_id] for trajectory in acting],
+        )
+        actions, states, extra = answer
+        actions = convert_to_numpy(actions)
+        outputs = {ACTIONS: np.array(actions) if isinstance(actions, list) else actions, **extra}
+        is_flat = all(type(column) is np.ndarray and column.ndim for column in outputs.values())
+        if states or len(outputs) == len(extra) or not is_flat:
+            raise UnfitAnswerError(answer)
+        return outputs
+
+    def send(self, acting: list[Any], answer: Any, actions: Actions, off_policy: Actions) -> None:
+        sent, self.outputs.has_read_only_actions = self._action_pieces.for_envs(answer)
+        put_actions(acting, sent, actions)
+
+    def keep_states(self, trajectories: Iterable[Trajectory]) -> None:
+        """Tell RLlib's buffer of states, which is part of the policy's state, what the agents did last."""
+        states = self._agent_pieces.states._states
+        self._kept = []
+        for one in trajectories:
+            if one.outputs is self.outputs and one.pending >= 0:
+                row = self.outputs.row(one.pending)
+                kept: tuple = (row.pop(ACTIONS), [], row)
+                states[one.env_id][one.agent_id] = kept
+                self._kept.append((one.env_id, one.agent_id, kept))
+
+    def lost_states(self) -> bool:
+        """Whether that buffer is another one now, or somebody wrote into it."""
+        states = self._agent_pieces.states
+        if not any(piece is states for piece in self.policy.agent_connectors.connectors):
+            return bool(self._kept)
+        return any(states._states.get(env_id, {}).get(agent_id) is not kept for env_id, agent_id, kept in self._kept)
+
+
+class UnfitAnswerError(Exception):
+    """A policy's answer that rows can't hold: states, nested outputs, or other kinds than before.
+
+    Args:
+        answer: what the policy said.
+    """
+
+    def __init__(self, answer: Any):
+        super().__init__()
+        self.answer = answer
+
+
+def problems_of(policy: Any) -> list[str]:
+    """Why RLlib's connectors and collectors have to be called for this policy; none if they needn't."""
+    problems = [Views(policy.view_requirements).problem]
+    problems.append("it is recurrent" if policy.is_recurrent() or len(policy.get_initial_state()) else None)
+    if policy.agent_connectors is None or policy.action_connectors is None:
+        problems.append("it has no connectors")
+    else:
+        problems += [AgentPieces(policy).problem, ActionPieces(policy).problem]
+        if not any(isinstance(piece, ObsPreprocessorConnector) for piece in policy.agent_connectors.connectors):
+            space = get_original_space(policy.observation_space)
+            problems.append(None if isinstance(space, SINGLE_ARRAYS) else "its observations are nested")
+    return [problem for problem in problems if problem is not None]
+
+
+def _stacked(observations: list[Any]) -> np.ndarray:
+    """[n, ...], as RLlib joins them: each by itself becomes float32 if it is float64."""
+    stacked = np.array(observations)
+    if stacked.dtype != np.float64:
+        return stacked
+    if all(getattr(obs, "dtype", np.float64) == np.float64 for obs in observations):
+        return stacked.astype(np.float32)
+    rows = [np.array([obs]) for obs in observations]
+    return np.concatenate([row.astype(np.float32) if row.dtype == np.float64 else row for row in rows])
+
+
+def as_rllib_item(trajectory: Trajectory) -> AgentConnectorDataType:
+    """What RLlib's seat has of an agent that is to act."""
+    values = {
+        SampleBatch.T: trajectory.times[-1],
+        SampleBatch.AGENT_INDEX: trajectory.agent_index,
+        SampleBatch.INFOS: trajectory.infos[-1],
+        NEXT_OBS: trajectory.obs[-1],
+    }
+    batch = SampleBatch({OBS: _stacked([trajectory.obs[-1]])})
+    return AgentConnectorDataType(trajectory.env_id, trajectory.agent_id, AgentConnectorsOutput(values, batch))

@@ -1,0 +1,186 @@
+"""What agents see and do on RLlib's old API stack, kept in lists, an entry for each step.
+
+RLlib's rules are in rllib/old_stack; what is rare is left to the classes there.
+"""
+
+import numpy as np
+
+cdef str ALL = "__all__"
+
+
+cdef class Steps:
+    """One agent's steps.
+
+    All lists have an entry for the step before the first, and then one for each step; those of observations, infos and
+    times begin with what the env said first. There is no list of actions, but one of the rows in which they stand.
+
+    Attributes:
+        pending: the row of the action that was chosen last; -1: none.
+        is_built: whether a batch was made of these steps since the last one came.
+    """
+    cdef readonly object agent_id, env_id
+    cdef readonly list obs, infos, times, rewards, terminateds, truncateds, rows
+    cdef public Py_ssize_t pending
+    cdef public bint is_built
+
+    def __init__(self, agent_id, env_id):
+        self.agent_id, self.env_id = agent_id, env_id
+        self.obs, self.infos, self.times, self.rewards = [], [], [], []
+        self.terminateds, self.truncateds, self.rows = [], [], []
+        self.pending, self.is_built = -1, False
+
+    def begin(self, obs, info, t):
+        """What the env said first."""
+        self.obs.append(np.array(obs) if isinstance(obs, list) else obs)
+        self.infos.append(info)
+        self.times.append(t)
+
+    def begin_unroll(self):
+        """The first step comes since a batch was made."""
+        raise NotImplementedError
+
+    cdef int add(self, obs, reward, terminated, truncated, info, t) except -1:
+        if self.is_built:
+            self.begin_unroll()
+        if not self.rows:   # RLlib has the first step twice; it can show in the dtype
+            self.add_outcome(reward, terminated, truncated)
+        self.obs.append(np.array(obs) if isinstance(obs, list) else obs)
+        self.infos.append(info)
+        self.times.append(t)
+        self.add_outcome(reward, terminated, truncated)
+        return 0
+
+    cdef int add_outcome(self, reward, terminated, truncated) except -1:
+        self.rewards.append(reward)
+        self.terminateds.append(terminated)
+        self.truncateds.append(truncated)
+        self.rows.append(self.pending)
+        return 0
+
+
+def seen_by_policy(episode, known_policies, obs, rewards, terminateds, truncateds, infos):
+    """What an env says of each agent, by policy in the order of their first agents.
+
+    Agents that are done before they have acted are left out.
+
+    Args:
+        episode: an EpisodeV2.
+        known_policies: a dict of those that can be had at once.
+        obs, rewards, terminateds, truncateds, infos: as BaseEnv.poll() returns them for the env.
+
+    Returns:
+        policy id -> list of (agent id, observation, reward, terminated, truncated, info);
+        agent id -> whether it is done.
+    """
+    cdef dict policy_of = episode._agent_to_policy, index_of = episode._agent_to_index
+    cdef dict has_begun = episode._has_init_obs, seen = {}, done = {}
+    cdef dict known = known_policies
+    all_terminated, all_truncated = terminateds[ALL], truncateds[ALL]
+    cdef bint is_over = all_terminated or all_truncated
+    cdef bint any_terminated = len(terminateds) > 1, any_truncated = len(truncateds) > 1
+    cdef bint terminated, truncated
+    cdef list of_policy
+    last_policy, of_policy = None, None
+    for agent_id, observation in obs.items():
+        assert agent_id != ALL
+        policy_id = policy_of.get(agent_id)
+        if policy_id is None or policy_id not in known:
+            policy_id = episode.policy_for(agent_id)
+        terminated = all_terminated or (any_terminated and terminateds.get(agent_id))
+        truncated = all_truncated or (any_truncated and truncateds.get(agent_id, False))
+        if terminated or truncated or is_over:
+            done[agent_id] = terminated or truncated
+            if agent_id not in has_begun:
+                continue
+        if agent_id not in index_of:
+            episode.agent_index(agent_id)
+        if of_policy is None or policy_id is not last_policy:
+            of_policy = seen.get(policy_id)
+            if of_policy is None:
+                of_policy = seen[policy_id] = []
+            last_policy = policy_id
+        info = infos[agent_id] if agent_id in infos else {}
+        of_policy.append((agent_id, observation, rewards.get(agent_id, 0.0), terminated, truncated, info))
+    return seen, done
+
+
+def take_steps(episode, list seen, list observations, t, bint is_over, clip, first):
+    """Add what agents of one policy see to their steps, and to the sums that the episode keeps.
+
+    Args:
+        episode: an EpisodeV2.
+        seen: of `seen_by_policy`.
+        observations: of the same agents, as the policy gets them.
+        t: the time.
+        is_over: whether the episode is.
+        clip: from a reward to what is recorded; None: it stays.
+        first: called with (agent id, observation, info) of agents without steps; returns their Steps.
+
+    Returns:
+        The Steps of those that are to act.
+    """
+    cdef dict collectors = episode._agent_collectors, policy_of = episode._agent_to_policy
+    cdef dict last_terminateds = episode._last_terminateds, last_truncateds = episode._last_truncateds
+    cdef dict last_infos = episode._last_infos
+    agent_rewards, history = episode.agent_rewards, episode._agent_reward_history   # defaultdicts
+    cdef list acting = []
+    cdef Py_ssize_t i, n_steps = 0
+    cdef Steps steps
+    cdef tuple one
+    total = episode.total_reward
+    for i in range(len(seen)):
+        one = seen[i]
+        agent_id, _, reward, terminated, truncated, info = one
+        obs = observations[i]
+        found = collectors.get(agent_id)
+        if found is None:
+            steps = first(agent_id, obs, info)
+        else:
+            steps = found
+            if clip is not None:
+                reward = clip(reward)
+            steps.add(obs, reward, terminated, truncated, info, t)
+            n_steps += 1
+            total += reward
+            agent_rewards[agent_id, policy_of[agent_id]] += reward
+            history[agent_id].append(reward)
+            last_terminateds[agent_id] = terminated
+            last_truncateds[agent_id] = truncated
+            last_infos[agent_id] = info
+        if not (is_over or terminated or truncated):
+            acting.append(steps)
+    episode.active_agent_steps += n_steps
+    episode.total_agent_steps += n_steps
+    episode.total_reward = total
+    return acting
+
+
+def put_actions(list acting, list actions, by_env):
+    """Write each agent's action into its env's dict, and make sure that it has no other."""
+    cdef Py_ssize_t i
+    cdef Steps steps
+    for i in range(len(acting)):
+        steps = acting[i]
+        of_env = by_env[steps.env_id]
+        assert steps.agent_id not in of_env
+        of_env[steps.agent_id] = actions[i]
+
+
+def last_observations(list acting):
+    """What these agents saw last."""
+    cdef Py_ssize_t i
+    cdef Steps steps
+    cdef list observations = []
+    for i in range(len(acting)):
+        steps = acting[i]
+        observations.append(steps.obs[len(steps.obs) - 1])
+    return observations
+
+
+def choose_rows(list acting, Py_ssize_t first):
+    """Their actions stand in the rows from `first` on."""
+    cdef Py_ssize_t i
+    cdef Steps steps
+    for i in range(len(acting)):
+        steps = acting[i]
+        steps.pending = first + i

@@ -1,0 +1,73 @@
+"""Which cases the subject samples by itself, and which it leaves to RLlib's sampler.
+
+A worker tells by `is_accelerated` and `slow_path_reasons`; RLlib's own has neither.
+"""
+
+from collections.abc import Iterator
+
+from rllib.old_stack.runs import Run
+
+SLOW = {
+    name: reason
+    for reason, names in {
+        "of other steps": (
+            "written to files",
+            "written by a writer",
+            "model: stacked",
+            "model: remembering",
+            "model: foreseeing",
+            "model: repeating",
+            "policy: bare",
+            "policy: sampling",
+            "policy: distributing",
+            "policy: heuristic",
+        ),
+        "no sampler": ("no env",),
+        "recurrent": (
+            "two workers with one policy",
+            "model: lstm",
+            "model: attention",
+            "model: lstm, previous",
+            "model: attention, previous",
+            "model: recurrent",
+            "lstm beside none",
+            "lstm of dicts",
+            "lstm, complete episodes",
+            "algorithm: impala, lstm",
+            "policy: counting",
+            "policy: noting, with a state",
+            "state set",
+            "learns with lstm",
+            "callbacks of complete episodes",
+        ),
+        "nested": (
+            "actions: dict",
+            "actions: tuple",
+            "actions not flat: dict",
+            "actions normalized and clipped",
+            "no preprocessors: dict",
+        ),
+        "no arrays": ("policy: nested",),
+        "action connectors are": (
+            "changed: an action connector less",
+            "changed: an action connector more",
+        ),
+        "agent connectors are": ("changed: an agent connector more",),
+        "buffer of states": ("changed: connectors reset",),
+        "it came": ("callbacks: raising at ends",),
+        "the environments are": ("overruled",),
+    }.items()
+    for name in names
+}
+"""Name of a case -> words of the reason for which it goes RLlib's way. All others are accelerated."""
+
+
+def wrong_path(name: str, run: Run) -> Iterator[str]:
+    """A line if a case took another way than the table says."""
+    if run.is_accelerated is None:
+        return
+    reason = SLOW.get(name)
+    told = " ".join(map(str, run.slow_path_reasons))
+    if run.is_accelerated != (reason is None) or (reason is not None and reason not in told):
+        expected = "accelerated" if reason is None else f"RLlib's way as of {reason!r}"
+        yield f"path of {name!r}: {expected} / accelerated: {run.is_accelerated}, as {told or 'nothing'}"
