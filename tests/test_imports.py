@@ -23,7 +23,7 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["vector", "rllib.episodes"],
     ["vector.arrays", "vector.workers", "rllib.recording"],
     ["runner", "rllib.acting", "rllib.connecting"],
-    ["rllib.sampling", "rllib.learning", "rllib.old_stack", "legacy"],
+    ["rllib.sampling", "rllib.learning", "rllib.old_stack"],
     ["rllib"],
     ["__init__"],
     ["bench"],
@@ -37,8 +37,7 @@ STANDALONE = PACKAGE / "bench" / "peers" / "children"  # runs where fastmarl is 
 PYTHON = sorted(path for path in PACKAGE.rglob("*.py") if STANDALONE not in path.parents)
 COMPILED = sorted((ROOT / "src_ext").glob("*.pyx"))
 FILES = [*PYTHON, *COMPILED]
-BATCH_CLASSES = PACKAGE / "legacy" / "batch_classes.py"  # RLlib's own
-CORE = [path for path in PYTHON if "rllib" not in path.relative_to(PACKAGE).parts and path != BATCH_CLASSES]
+CORE = [path for path in PYTHON if "rllib" not in path.relative_to(PACKAGE).parts]
 
 
 def name_of(path: pathlib.Path) -> str:

@@ -1,1 +1,0 @@
-"""The API of RLlib's old stack without Ray: `RolloutWorker`, `EnvRunnerV2`, policies, batches, files."""
