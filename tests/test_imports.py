@@ -23,7 +23,7 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["vector", "rllib.episodes"],
     ["vector.arrays", "vector.workers", "rllib.recording"],
     ["runner", "rllib.acting", "rllib.connecting"],
-    ["rllib.sampling", "rllib.learning", "rllib.old_stack"],
+    ["rllib.sampling", "rllib.learning", "rllib.old_stack", "legacy"],
     ["rllib"],
     ["__init__"],
     ["bench"],
@@ -32,12 +32,13 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-OPTIONAL = {"ray", "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "psutil", "pygame", "pyspiel"}
+OPTIONAL = {"ray", "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "psutil", "pygame", "pyspiel", "lz4"}
 STANDALONE = PACKAGE / "bench" / "peers" / "children"  # runs where fastmarl is not installed
 PYTHON = sorted(path for path in PACKAGE.rglob("*.py") if STANDALONE not in path.parents)
 COMPILED = sorted((ROOT / "src_ext").glob("*.pyx"))
 FILES = [*PYTHON, *COMPILED]
-CORE = [path for path in PYTHON if "rllib" not in path.relative_to(PACKAGE).parts]
+BATCH_CLASSES = PACKAGE / "legacy" / "batches" / "classes.py"  # RLlib's own
+CORE = [path for path in PYTHON if "rllib" not in path.relative_to(PACKAGE).parts and path != BATCH_CLASSES]
 
 
 def name_of(path: pathlib.Path) -> str:

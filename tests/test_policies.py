@@ -390,7 +390,7 @@ def test_one_module_needs_no_mapping_function_until_there_are_two():
         runner.add_module("other", Says(1))
     runner.add_module("other", Says(1), new_agent_to_module_mapping_fn=everybody("other"))
     assert actions_of(runner.sample(num_timesteps=7)) == [{"a": 0, "b": 0}]
-    with pytest.raises(ConfigError, match="at least one module"):
+    with pytest.raises(ConfigError, match="the only module"):
         make_runner(policies={"main": Says(0)}, policy_mapping_fn=None).remove_module("main")
 
 

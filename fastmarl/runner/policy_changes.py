@@ -64,6 +64,8 @@ class PolicyChanges:
         policies = self._resources.config.module_specs
         if module_id not in policies:
             raise ConfigError(f"there is no module {module_id!r} to remove; there are {sorted(policies)}")
+        if len(policies) == 1:
+            raise ConfigError(f"{module_id!r} is the only module; add another one before you remove it")
         del policies[module_id]
         config = self._changed(policies, mapping_fn, to_train)
         module = self._resources.module[module_id]

@@ -93,6 +93,11 @@ class MultiAgentEnvRunner:
         return self._resources.env_to_module
 
     @property
+    def running_episodes(self) -> set[str]:
+        """Ids of the episodes that are running: `sample()` goes on with them. Others have ended, or were dropped."""
+        return self._sampling.running_episodes()
+
+    @property
     def metrics(self) -> MetricsLogger:
         """Takes custom values from callbacks (`log_value`)."""
         return self._resources.counts.logger

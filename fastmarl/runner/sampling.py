@@ -61,6 +61,10 @@ class Sampling:
         self.listeners.forget()
         self.rollout = Rollout(self.resources, self.listeners)
 
+    def running_episodes(self) -> set[str]:
+        """Ids of the episodes with which the next call goes on; none after one that has failed."""
+        return {record.id_ for record in self.rollout.store.running()} if self.is_whole else set()
+
     def begin_call(self) -> None:
         """Note that a call is under way; rebuild the rollout if the last one did not finish.
 

@@ -1,0 +1,22 @@
+"""The API of RLlib's old stack without Ray: `RolloutWorker`, `EnvRunnerV2`, policies, batches, files."""
+
+from fastmarl.legacy.batches.classes import DEFAULT_POLICY_ID as DEFAULT_POLICY_ID
+from fastmarl.legacy.batches.classes import MultiAgentBatch as MultiAgentBatch
+from fastmarl.legacy.batches.classes import SampleBatch as SampleBatch
+from fastmarl.legacy.batches.classes import concat_samples as concat_samples
+from fastmarl.legacy.config import PolicySpec as PolicySpec
+from fastmarl.legacy.config import RolloutWorkerConfig as RolloutWorkerConfig
+from fastmarl.legacy.files.input_reader import InputReader as InputReader
+from fastmarl.legacy.files.inputs import MixedInput as MixedInput
+from fastmarl.legacy.files.inputs import ShuffledInput as ShuffledInput
+from fastmarl.legacy.files.io_context import IOContext as IOContext
+from fastmarl.legacy.files.json_reader import JsonReader as JsonReader
+from fastmarl.legacy.files.json_writer import JsonWriter as JsonWriter
+from fastmarl.legacy.files.output_writer import OutputWriter as OutputWriter
+from fastmarl.legacy.filters import MeanStdFilter as MeanStdFilter
+from fastmarl.legacy.policies.policy import Policy as Policy
+from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy as PPOTorchPolicy
+from fastmarl.legacy.policies.torch_policy import TorchPolicy as TorchPolicy
+from fastmarl.legacy.rollout_worker import RolloutWorker as RolloutWorker
+from fastmarl.legacy.sampling.env_runner_v2 import EnvRunnerV2 as EnvRunnerV2
+from fastmarl.legacy.sampling.episode_tallies import RolloutMetrics as RolloutMetrics

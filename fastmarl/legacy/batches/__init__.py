@@ -1,0 +1,1 @@
+"""Batches of steps: the classes of RLlib's old API stack."""

@@ -1,0 +1,105 @@
+"""Options of a legacy worker: those of the runner that samples for it, and of its batches, inputs and outputs."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from fastmarl.config import EnvRunnerConfig
+from fastmarl.connectors.mean_std_filter import MeanStdFilter
+from fastmarl.errors import ConfigError, misfit
+from fastmarl.legacy.batches.packing import check_can_pack
+
+NO_FILTER, MEAN_STD_FILTER = "NoFilter", "MeanStdFilter"
+FILTERS = (NO_FILTER, MEAN_STD_FILTER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySpec:
+    """What `policies` has for a policy that needs more than a module.
+
+    Args:
+        policy_class: None: the worker's `default_policy_class`.
+        module: RLModuleSpec, torch.nn.Module, or None (the default net).
+        config: options of this policy alone, over the worker's `policy_config`.
+    """
+
+    policy_class: Any = None
+    module: Any = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutWorkerConfig(EnvRunnerConfig):
+    """Options of a `RolloutWorker`. Those of `EnvRunnerConfig` mean what they mean there; `policies` may have
+    `PolicySpec`s, too. A misspelt option is a TypeError, a bad value a ConfigError."""
+
+    policy_config: Mapping[str, Any] = field(default_factory=dict)
+    """Options of all policies, such as {"lr": 1e-3, "gamma": 0.95}; each policy class has its own defaults."""
+    max_seq_len: int = 20
+    """Steps of the sequences into which trajectories of recurrent policies are cut."""
+    observation_filter: str = NO_FILTER
+    """"MeanStdFilter": observations are normalised, by statistics for each policy."""
+    compress_observations: bool | str = False
+    """Whether the observations of batches are packed: True row by row, "bulk" column by column."""
+    fake_sampler: bool = False
+    """Return the first batch again and again, to measure what learning costs without sampling."""
+    checkpoint_trainable_policies_only: bool = False
+    """Whether `get_state()` leaves out policies that don't learn."""
+    input_: Any = "sampler"
+    """Where batches come from: "sampler"; a file, folder, glob or list of such, of JSON; a function `(io_context) ->
+    InputReader`; or a dict {any of these: its share}."""
+    shuffle_buffer_size: int = 0
+    """Above 0: batches from files are shuffled in a buffer of so many."""
+    postprocess_inputs: bool = False
+    """Whether the policy's `postprocess_trajectory()` is called with what is read from files, episode by episode."""
+    output: Any = None
+    """Where `sample()` writes its batches to: a folder, "logdir", or a function `(io_context) -> OutputWriter`."""
+    output_compress_columns: Collection[str] | None = None
+    """Columns that are packed in files, which needs lz4; None: "obs" and "new_obs" if lz4 is installed."""
+    output_max_file_size: int = 64 * 1024 * 1024
+    """Bytes after which another file is begun."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        allowed = f"one of {list(FILTERS)}"
+        self._check("observation_filter", self.observation_filter in FILTERS, allowed)
+        self._check("compress_observations", self.compress_observations in (False, True, "bulk"), 'a bool or "bulk"')
+        for name in ("max_seq_len", "output_max_file_size"):
+            value = getattr(self, name)
+            self._check(name, isinstance(value, int) and value >= 1, "an integer of at least 1")
+        size = self.shuffle_buffer_size
+        self._check("shuffle_buffer_size", isinstance(size, int) and size >= 0, "an integer of at least 0")
+        if self.compress_observations:
+            check_can_pack(f"compress_observations={self.compress_observations!r}")
+        if self.observation_filter != NO_FILTER and self.env_to_module_connector is not None:
+            raise ConfigError(f"observation_filter={self.observation_filter!r} and env_to_module_connector are two "
+                              f"ways to say the same; put a MeanStdFilter among the connectors instead")  # fmt: skip
+
+    def policy_spec(self, policy_id: str) -> PolicySpec:
+        """A policy's entry in `policies`, as a PolicySpec."""
+        return as_policy_spec(self.module_specs[policy_id])
+
+    def _check_mapping_fn(self) -> None:
+        """One of RLlib's old API stack, which wants the worker, is one, too."""
+        given = self.policy_mapping_fn
+        if not callable(given) or misfit(given, "agent_id", None, worker=None):
+            super()._check_mapping_fn()
+
+    def runner_config(self, mapping_fn: Callable[..., str] | None) -> EnvRunnerConfig:
+        """What the runner needs to know; with this mapping function."""
+        of_runner = {option.name: getattr(self, option.name) for option in fields(EnvRunnerConfig)}
+        of_runner["policy_mapping_fn"] = mapping_fn
+        if self.policies is not None:
+            of_runner["policies"] = {id_: as_policy_spec(spec).module for id_, spec in self.module_specs.items()}
+        if self.observation_filter == MEAN_STD_FILTER:
+            of_runner["env_to_module_connector"] = _make_filter
+        return EnvRunnerConfig(**of_runner)
+
+
+def as_policy_spec(entry: Any) -> PolicySpec:
+    """An entry of `policies`: a PolicySpec itself, or the module of one."""
+    return entry if isinstance(entry, PolicySpec) else PolicySpec(module=entry)
+
+
+def _make_filter(env: Any, spaces: Any, device: Any) -> MeanStdFilter:
+    return MeanStdFilter()

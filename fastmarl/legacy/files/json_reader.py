@@ -1,0 +1,156 @@
+"""Reads batches from files that RLlib's JsonWriter, or ours, has written."""
+
+import glob
+import io
+import logging
+import os
+import random
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastmarl.errors import BatchError, ConfigError
+from fastmarl.legacy.batches.classes import MultiAgentBatch, concat_samples
+from fastmarl.legacy.files.input_reader import InputReader
+from fastmarl.legacy.files.io_context import IOContext
+from fastmarl.legacy.files.json_format import from_json
+
+MOST_BAD_LINES = 100  # one after the other
+PATTERNS = ("*.json", "*.zip")  # in folders
+
+AnyPath = str | os.PathLike[str]
+
+logger = logging.getLogger(__name__)
+
+
+class JsonReader(InputReader):
+    """Reads a line at a time, for ever: file after file, in random order. Lines that hold no batch are left out, with a
+    warning.
+
+    Args:
+        inputs: a folder of *.json and *.zip, a file, or a glob of files; or a list of files.
+        ioctx: of the worker whose policies batches are for; the first file is another one for each worker.
+
+    Raises:
+        ConfigError: there are no such files.
+    """
+
+    def __init__(
+        self, inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], ioctx: IOContext | None = None
+    ):
+        self._ioctx = ioctx
+        self._files = _files_of(inputs)
+        seed = None if ioctx is None or ioctx.config.seed is None else f"{ioctx.config.seed} {ioctx.worker_index}"
+        self._random = random.Random(seed)
+        self._lines = self._endless()
+
+    def next(self) -> Any:
+        """The next SampleBatch or MultiAgentBatch.
+
+        Raises:
+            BatchError: 100 lines have held none, one after the other; or policies are missing.
+        """
+        for _ in range(MOST_BAD_LINES):
+            batch = self._parsed(*next(self._lines))
+            if batch is not None:
+                return self._postprocessed(batch)
+        raise BatchError(f"{MOST_BAD_LINES} lines of {self._files} hold no batch; the warnings tell why")
+
+    def read_all_files(self) -> Iterator[Any]:
+        """The batches of all files, once, in the files' order."""
+        for path in self._files:
+            for number, line in _lines_of(path):
+                batch = self._parsed(path, number, line)
+                if batch is not None:
+                    yield batch
+
+    def _endless(self) -> Iterator[tuple[Path, int, str]]:
+        """(file, number of the line, line); an empty file is a line, so that somebody counts it."""
+        path = self._first_file()
+        while True:
+            number = 0
+            for number, line in _lines_of(path):
+                yield path, number, line
+            if not number:
+                yield path, 0, ""
+            path = self._random.choice(self._files)
+
+    def _first_file(self) -> Path:
+        if self._ioctx is None:
+            return self._files[0]
+        share = self._ioctx.worker_index / (self._ioctx.worker.num_workers or 1)
+        return self._files[round((len(self._files) - 1) * min(share, 1.0))]
+
+    def _parsed(self, path: Path, number: int, line: str) -> Any:
+        if not line.strip():
+            return None
+        try:
+            batch = from_json(line, self._spaces())
+        except Exception as error:  # whatever a broken line leads to
+            logger.warning("%s, line %d holds no batch: %s: %s", path, number, type(error).__name__, error)
+            return None
+        self._check_policies(path, number, batch)
+        return batch
+
+    def _spaces(self) -> dict[str, Any] | None:
+        if self._ioctx is None:
+            return None
+        policies = self._ioctx.worker.policy_map.items()
+        return {policy_id: (policy.observation_space, policy.action_space) for policy_id, policy in policies}
+
+    def _check_policies(self, path: Path, number: int, batch: Any) -> None:
+        if self._ioctx is None:
+            return
+        here = list(self._ioctx.worker.policy_map)
+        if isinstance(batch, MultiAgentBatch):
+            if unknown := [policy_id for policy_id in batch.policy_batches if policy_id not in here]:
+                raise BatchError(f"{path}, line {number}: it is for the policies {unknown}, but there are {here}")
+        elif len(here) > 1:
+            raise BatchError(f"{path}, line {number}: it is for one policy, but there are {here}")
+
+    def _postprocessed(self, batch: Any) -> Any:
+        """With `postprocess_inputs`: what the policy's hook makes of it, episode by episode."""
+        if self._ioctx is None or not self._ioctx.config.postprocess_inputs:
+            return batch
+        policies = self._ioctx.worker.policy_map
+        if len(policies) > 1:
+            raise BatchError("postprocess_inputs=True needs a single policy: files don't tell which steps of several "
+                             "policies belong together")  # fmt: skip
+        [(policy_id, policy)] = policies.items()
+        of_policy = batch.policy_batches[policy_id] if isinstance(batch, MultiAgentBatch) else batch
+        done = concat_samples([policy.postprocess_trajectory(part) for part in of_policy.split_by_episode()])
+        return MultiAgentBatch({policy_id: done}, batch.count) if isinstance(batch, MultiAgentBatch) else done
+
+
+def _files_of(inputs: Any) -> list[Path]:
+    if isinstance(inputs, str | os.PathLike):
+        pattern = os.path.expanduser(os.fspath(inputs))
+        patterns = (
+            [os.path.join(glob.escape(pattern), each) for each in PATTERNS] if os.path.isdir(pattern) else [pattern]
+        )
+        found = sorted(Path(name) for each in patterns for name in glob.glob(each))
+    elif isinstance(inputs, Sequence):
+        found = [Path(path).expanduser() for path in inputs]
+    else:
+        raise ConfigError(f"expected a file, a folder, a glob or a list of files, got {inputs!r}")
+    missing = [str(path) for path in found if not path.is_file()]
+    if missing or not found:
+        raise ConfigError(f"there are no files {missing or inputs!r}; files elsewhere need a reader of your own: "
+                          f"input_=lambda io_context: ...")  # fmt: skip
+    return found
+
+
+def _lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(number, line), from 1 on; of a zip, those of the files in it."""
+    if path.suffix != ".zip":
+        with path.open() as file:
+            yield from enumerate(file, 1)
+        return
+    number = 0
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            with archive.open(name) as packed:
+                for line in io.TextIOWrapper(packed):
+                    number += 1
+                    yield number, line

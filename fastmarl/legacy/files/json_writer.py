@@ -1,0 +1,73 @@
+"""Writes batches to files that RLlib's JsonReader reads, too."""
+
+import os
+from collections.abc import Collection
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from fastmarl.columns import Columns
+from fastmarl.legacy.batches.packing import can_pack, check_can_pack
+from fastmarl.legacy.files.io_context import IOContext
+from fastmarl.legacy.files.json_format import to_json
+from fastmarl.legacy.files.output_writer import OutputWriter
+
+MAX_FILE_SIZE = 64 * 1024 * 1024
+
+
+class JsonWriter(OutputWriter):
+    """Writes a line for each batch.
+
+    Args:
+        path: folder; made if it isn't there.
+        ioctx: whose worker's index the files' names have; None: 0.
+        max_file_size: bytes after which another file is begun.
+        compress_columns: names of columns that are packed, which needs lz4. None: "obs" and "new_obs" if lz4 is
+            installed.
+
+    Raises:
+        ConfigError: columns are to be packed, and lz4 is not installed.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        ioctx: IOContext | None = None,
+        max_file_size: int = MAX_FILE_SIZE,
+        compress_columns: Collection[str] | None = None,
+    ):
+        if compress_columns is None:
+            compress_columns = (Columns.OBS, Columns.NEXT_OBS) if can_pack() else ()
+        elif compress_columns:
+            check_can_pack("compress_columns")
+        self._compress_columns, self._max_file_size = compress_columns, max_file_size
+        self._worker_index = 0 if ioctx is None else ioctx.worker_index
+        self._folder = Path(path).expanduser()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._n_files = 0
+        self._file: TextIO | None = None
+
+    def write(self, sample_batch: Any) -> None:
+        line = to_json(sample_batch, self._compress_columns) + "\n"
+        if self._file is None or self._file.tell() >= self._max_file_size:
+            self.close()
+            self._file = self._new_file()
+        self._file.write(line)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; another `write()` begins one."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _new_file(self) -> TextIO:
+        """A file that wasn't there before, whoever writes to the same folder."""
+        began = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        while True:
+            name = f"output-{began}_worker-{self._worker_index}_{self._n_files}.json"
+            self._n_files += 1
+            try:
+                return (self._folder / name).open("x")
+            except FileExistsError:
+                continue

@@ -1,0 +1,23 @@
+"""Where a worker's batches go to."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+
+class OutputWriter(ABC):
+    """Writes batches."""
+
+    @abstractmethod
+    def write(self, sample_batch: Any) -> None:
+        """Write a SampleBatch or MultiAgentBatch."""
+
+    def close(self) -> None:
+        """Nothing more will be written."""
+        return
+
+
+class NoopOutput(OutputWriter):
+    """Writes nothing."""
+
+    def write(self, sample_batch: Any) -> None:
+        pass

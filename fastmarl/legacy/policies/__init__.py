@@ -1,0 +1,1 @@
+"""Policies: a module, and how it learns."""

@@ -1,0 +1,105 @@
+"""A policy's module, called as losses for RLlib's old API stack call their model."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastmarl.columns import Columns
+from fastmarl.errors import ConfigError, ModuleOutputError
+from fastmarl.modules import RLModule
+from fastmarl.spaces import flatten_struct, map_struct
+
+
+class PolicyModel:
+    """`logits, state = model(train_batch)`, then `model.value_function()`.
+
+    Attributes:
+        module: the policy's.
+        tower_stats: dict, where a loss may keep what `stats_fn()` reports.
+    """
+
+    def __init__(self, module: RLModule):
+        self.module = module
+        self.tower_stats: dict[str, Any] = {}
+        self._values: Tensor | None = None
+
+    def __call__(
+        self, input_dict: Any, state: list[Tensor] | None = None, seq_lens: Tensor | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The outputs for training.
+
+        Args:
+            input_dict: tensors: "obs" [n, ...]; of recurrent policies, n = B * T rows padded to B sequences of T
+                steps each, with "seq_lens" [B] and "state_in_0" and so on, [B, ...].
+            state, seq_lens: instead of those in `input_dict`.
+
+        Returns:
+            (logits [n, k], states after the last steps: a list of [B, ...], empty without memory)
+        """
+        batch = {Columns.OBS: input_dict[Columns.OBS]}
+        if Columns.ACTION_MASK in input_dict:
+            batch[Columns.ACTION_MASK] = input_dict[Columns.ACTION_MASK]
+        if not self.module.is_stateful():
+            outputs = self.module.forward_train(batch)
+            self._values = outputs.get(Columns.VF_PREDS)
+            return outputs[Columns.ACTION_DIST_INPUTS], []
+        lengths = input_dict[Columns.SEQ_LENS] if seq_lens is None else seq_lens
+        if state is None:
+            state = [input_dict[f"state_in_{i}"] for i in range(self.num_states)]
+        batch = map_struct(lambda leaf: leaf.unflatten(0, (len(lengths), -1)), batch)
+        outputs = self.module.forward_train({**batch, Columns.STATE_IN: self.nested_state(state)})
+        values = outputs.get(Columns.VF_PREDS)
+        self._values = None if values is None else values.flatten(0, 1)
+        return outputs[Columns.ACTION_DIST_INPUTS].flatten(0, 1), self.state_leaves(outputs[Columns.STATE_OUT])
+
+    def value_function(self) -> Tensor:
+        """[n], of the observations of the last call.
+
+        Raises:
+            ModuleOutputError: the module has no "vf_preds".
+        """
+        if self._values is None:
+            raise ModuleOutputError(type(self.module).__name__, f"values are asked for, but there is no "
+                                    f"{Columns.VF_PREDS!r} among the outputs of the last forward pass; add it, or set "
+                                    f"use_critic=False and use_gae=False in policy_config")  # fmt: skip
+        return self._values
+
+    @property
+    def num_states(self) -> int:
+        """Leaves of the recurrent state."""
+        return len(flatten_struct(self.module.get_initial_state()))
+
+    def nested_state(self, leaves: list[Any]) -> Any:
+        """The recurrent state as the module has it, of its leaves in order.
+
+        Raises:
+            ConfigError: there are more or fewer leaves than the module has.
+        """
+        if len(leaves) != self.num_states:
+            raise ConfigError(f"expected {self.num_states} states, got {len(leaves)}")
+        given = iter(leaves)
+        return map_struct(lambda leaf: next(given), self.module.get_initial_state())
+
+    def state_leaves(self, state: Any) -> list[Any]:
+        """The leaves of a recurrent state, in the order of the initial one's."""
+        by_path = dict(flatten_struct(state))
+        return [by_path[path] for path, _ in flatten_struct(self.module.get_initial_state())]
+
+    def get_initial_state(self) -> list[Tensor]:
+        """Leaves of the state before the first step, [...] each."""
+        return [torch.as_tensor(leaf) for _, leaf in flatten_struct(self.module.get_initial_state())]
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        return self.module.parameters()
+
+    def train(self, mode: bool = True) -> None:
+        self.module.train(mode)
+
+    def eval(self) -> None:
+        self.module.eval()
+
+    def is_time_major(self) -> bool:
+        """False: sequences are [B, T, ...]."""
+        return False

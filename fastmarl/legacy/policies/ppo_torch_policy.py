@@ -1,0 +1,141 @@
+"""Proximal Policy Optimization: Schulman et al. 2017, "Proximal Policy Optimization Algorithms"."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastmarl.columns import Columns
+from fastmarl.distributions import Distribution
+from fastmarl.legacy.policies.advantages import add_advantages
+from fastmarl.legacy.policies.policy_model import PolicyModel
+from fastmarl.legacy.policies.torch_policy import TorchPolicy
+from fastmarl.spaces import flatten_struct, map_struct
+
+
+class PPOTorchPolicy(TorchPolicy):
+    """PPO's loss, and advantages; options and their defaults are RLlib's.
+
+    The KL coefficient stays as it is unless somebody calls `update_kl()`, as RLlib's algorithm does after each
+    iteration.
+    """
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        **TorchPolicy.DEFAULTS,
+        "gamma": 0.99,
+        "lambda": 1.0,
+        "use_gae": True,
+        "use_critic": True,
+        "clip_param": 0.3,
+        "vf_clip_param": 10.0,
+        "vf_loss_coeff": 1.0,
+        "entropy_coeff": 0.0,
+        "use_kl_loss": True,
+        "kl_coeff": 0.2,
+        "kl_target": 0.01,
+    }
+
+    def __init__(self, module: Any, config: Mapping[str, Any] | None = None):
+        super().__init__(module, config)
+        self.kl_coeff: float = self.config["kl_coeff"]
+
+    # Advantages.
+
+    def postprocess_trajectory(
+        self, sample_batch: Any, other_agent_batches: Mapping[Any, tuple] | None = None, episode: Any = None
+    ) -> Any:
+        """Adds "advantages", "value_targets" and "values_bootstrapped", float32 [n]."""
+        last = slice(len(sample_batch) - 1, len(sample_batch))
+        states = [sample_batch[f"state_out_{i}"][last] for i in range(self.num_state_tensors())]
+        next_obs = map_struct(lambda leaf: leaf[last], sample_batch[Columns.NEXT_OBS])
+        last_values = self.last_values(next_obs, states, sample_batch[Columns.TERMINATEDS][last])
+        add_advantages(sample_batch, np.array([len(sample_batch)]), last_values, self.config)
+        return sample_batch
+
+    def postprocess_trajectories(
+        self, columns: dict[str, Any], length_S: np.ndarray, final_obs: Any, final_states: list[np.ndarray]
+    ) -> None:
+        """The same of s trajectories at once: `columns` have their steps one after the other.
+
+        Args:
+            columns: [n, ...], to which the results are added.
+            length_S: int64 [s], steps of each.
+            final_obs: [s, ...], the observation after each one's last step.
+            final_states: [s, ...] each, the recurrent state there.
+        """
+        ended_S = columns[Columns.TERMINATEDS][np.cumsum(length_S) - 1]
+        add_advantages(columns, length_S, self.last_values(final_obs, final_states, ended_S), self.config)
+
+    def last_values(self, obs: Any, states: list[np.ndarray], ended_S: np.ndarray) -> np.ndarray:
+        """float64 [s]: the values of these observations [s, ...], 0 where `ended_S`; all 0 without a critic."""
+        values = np.zeros(len(ended_S))
+        alive = ~ended_S
+        if self.config["use_critic"] and alive.any():
+            values[alive] = self.values(map_struct(lambda leaf: leaf[alive], obs), [leaf[alive] for leaf in states])
+        return values
+
+    def values(self, obs: Any, states: list[np.ndarray]) -> np.ndarray:
+        """float32 [n], of observations [n, ...] and, with memory, states [n, ...] each."""
+        columns = {Columns.OBS: map_struct(self._tensor, obs)}
+        if states:
+            n = len(flatten_struct(obs)[0][1])
+            columns |= {f"state_in_{i}": self._tensor(leaf) for i, leaf in enumerate(states)}
+            columns[Columns.SEQ_LENS] = torch.ones(n, dtype=torch.int64)
+        with torch.no_grad():
+            self.model(columns)
+            return self.model.value_function().cpu().numpy()
+
+    # The loss.
+
+    def loss(self, model: PolicyModel, dist_class: Callable[..., Distribution], train_batch: Any) -> Tensor:
+        """PPO's clipped surrogate, value error, entropy and KL divergence."""
+        config = self.config
+        logits, state = model(train_batch)
+        now, before = dist_class(logits, model), dist_class(train_batch[Columns.ACTION_DIST_INPUTS], model)
+        mean = _mean_over_steps(train_batch, len(logits)) if state else torch.mean
+        advantages = train_batch[Columns.ADVANTAGES]
+        ratio = torch.exp(now.logp(train_batch[Columns.ACTIONS]) - train_batch[Columns.ACTION_LOGP])
+        clipped = ratio.clamp(1 - config["clip_param"], 1 + config["clip_param"])
+        surrogate = torch.minimum(advantages * ratio, advantages * clipped)
+        entropy = now.entropy()
+        value_error = torch.zeros_like(surrogate)
+        if config["use_critic"]:
+            error = (model.value_function() - train_batch[Columns.VALUE_TARGETS]).square()
+            value_error = error.clamp(0, config["vf_clip_param"])
+        total = mean(config["vf_loss_coeff"] * value_error - surrogate - config["entropy_coeff"] * entropy)
+        kl = mean(before.kl(now)) if config["use_kl_loss"] else torch.zeros(())
+        if config["use_kl_loss"]:
+            total = total + self.kl_coeff * kl
+        model.tower_stats.update(
+            total_loss=total, policy_loss=mean(-surrogate), vf_loss=mean(value_error), entropy=mean(entropy), kl=kl
+        )
+        return total
+
+    def stats_fn(self, train_batch: Any) -> dict[str, Any]:
+        """Floats under RLlib's names: "total_loss", "policy_loss", "vf_loss", "entropy", "kl", "cur_kl_coeff"."""
+        return {**super().stats_fn(train_batch), "cur_kl_coeff": self.kl_coeff}
+
+    def update_kl(self, sampled_kl: float) -> float:
+        """Adapt the KL coefficient to the divergence of the last update; returns it."""
+        if sampled_kl > 2.0 * self.config["kl_target"]:
+            self.kl_coeff *= 1.5
+        elif sampled_kl < 0.5 * self.config["kl_target"]:
+            self.kl_coeff *= 0.5
+        return self.kl_coeff
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "current_kl_coeff": self.kl_coeff}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        self.kl_coeff = state["current_kl_coeff"]
+
+
+def _mean_over_steps(train_batch: Any, n_rows: int) -> Callable[[Tensor], Tensor]:
+    """The mean of [n] without padding."""
+    lengths = train_batch[Columns.SEQ_LENS]
+    steps = torch.arange(n_rows // len(lengths), device=lengths.device)
+    mask = (steps < lengths[:, None]).flatten()
+    return lambda values: values[mask].mean()

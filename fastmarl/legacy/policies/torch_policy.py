@@ -1,0 +1,256 @@
+"""Policies that learn with PyTorch: all but the loss."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastmarl.columns import Columns
+from fastmarl.distributions import Distribution
+from fastmarl.errors import BatchError
+from fastmarl.legacy.batches.classes import SampleBatch
+from fastmarl.legacy.policies.policy import Policy
+from fastmarl.legacy.policies.policy_model import PolicyModel
+from fastmarl.modules import RLModule
+from fastmarl.spaces import flatten_struct, map_struct
+
+LEARNER_STATS = "learner_stats"
+Gradients = list[Any]  # an array, a tensor or None for each parameter
+
+
+class TorchPolicy(Policy):
+    """Write `loss()`; RLlib's `TorchPolicyV2` has methods of the same names.
+
+    Attributes:
+        model: the module, called as losses of RLlib's old API stack call theirs.
+        dist_class: `dist_class(logits, model)` is the action distribution.
+        distributed_world_size: processes among which gradients are averaged; None: this one only.
+    """
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"lr": 5e-5, "grad_clip": None, "max_seq_len": 20}
+
+    def __init__(self, module: RLModule, config: Mapping[str, Any] | None = None):
+        super().__init__(module, config)
+        self.model = PolicyModel(module)
+        self.dist_class: Callable[..., Distribution] = _distribution_of(module)
+        self.distributed_world_size: int | None = None
+        self._optimizer = self.optimizer()
+
+    # To be written, or overridden.
+
+    def loss(self, model: PolicyModel, dist_class: Callable[..., Distribution], train_batch: Any) -> Tensor:
+        """The loss, a scalar.
+
+        Args:
+            train_batch: SampleBatch of tensors on the module's device, [n, ...]. Of recurrent policies, n = B * T rows,
+                padded with zeros, and "seq_lens" [B] and "state_in_0" and so on, [B, ...].
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs a loss(model, dist_class, train_batch)")
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Called once. Adam with the learning rate `lr`, unless overridden."""
+        return torch.optim.Adam(self.module.parameters(), lr=self.config["lr"])
+
+    def extra_grad_process(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> dict[str, Any]:
+        """Called between `backward()` and the step; clips gradients' norm to `grad_clip`. Returns statistics."""
+        if self.config["grad_clip"] is None:
+            return {}
+        norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config["grad_clip"])
+        return {"grad_gnorm": norm.item()}
+
+    def stats_fn(self, train_batch: Any) -> dict[str, Any]:
+        """Statistics of the last loss: what it has put into `model.tower_stats`, as floats."""
+        return {name: float(torch.as_tensor(value).detach()) for name, value in self.model.tower_stats.items()}
+
+    # Learning.
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module is."""
+        return next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
+
+    def learn_on_batch(self, samples: Any) -> dict[str, Any]:
+        """Take one step of the optimizer.
+
+        Args:
+            samples: SampleBatch of this policy.
+
+        Returns:
+            {"learner_stats": statistics, and counts under RLlib's names}
+        """
+        info = self._compute_gradients(samples)
+        self._optimizer.step()
+        self.num_grad_updates += 1
+        behind = self.num_grad_updates - 1 - (getattr(samples, "num_grad_updates", None) or 0)
+        counts = {
+            "num_agent_steps_trained": samples.count,
+            "num_grad_updates_lifetime": self.num_grad_updates,
+            "diff_num_grad_updates_vs_sampler_policy": behind,
+        }
+        return {LEARNER_STATS: info, **counts}
+
+    def compute_gradients(self, postprocessed_batch: Any) -> tuple[Gradients, dict[str, Any]]:
+        """(an array for each of the module's parameters, None where there is no gradient; {"learner_stats": ...})."""
+        info = self._compute_gradients(postprocessed_batch)
+        gradients = [None if p.grad is None else p.grad.cpu().numpy().copy() for p in self.module.parameters()]
+        return gradients, {LEARNER_STATS: info}
+
+    def apply_gradients(self, gradients: Gradients) -> None:
+        """Take one step of the optimizer with these gradients.
+
+        Args:
+            gradients: for each of the module's parameters an array, a tensor or None.
+
+        Raises:
+            BatchError: they are more or fewer than the parameters, or of other shapes.
+        """
+        parameters = list(self.module.parameters())
+        if len(gradients) != len(parameters):
+            raise BatchError(f"expected {len(parameters)} gradients, one for each parameter, got {len(gradients)}")
+        tensors = [None if gradient is None else torch.as_tensor(gradient) for gradient in gradients]
+        for index, (parameter, tensor) in enumerate(zip(parameters, tensors, strict=True)):
+            if tensor is not None and tensor.shape != parameter.shape:
+                raise BatchError(f"expected gradient {index} of shape {tuple(parameter.shape)}, got "
+                                 f"{tuple(tensor.shape)}")  # fmt: skip
+        for parameter, tensor in zip(parameters, tensors, strict=True):
+            parameter.grad = None if tensor is None else tensor.to(parameter.device, parameter.dtype)
+        self._optimizer.step()
+
+    def _compute_gradients(self, batch: Any) -> dict[str, Any]:
+        """Leave gradients in the parameters; returns statistics."""
+        train_batch = self._tensors(batch)
+        self.module.train()
+        self.model.tower_stats.clear()
+        loss = self.loss(self.model, self.dist_class, train_batch)
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._average_gradients()
+        info = self.extra_grad_process(self._optimizer, loss)
+        return {**info, **self.stats_fn(train_batch)}
+
+    def _average_gradients(self) -> None:
+        if self.distributed_world_size is None:
+            return
+        for parameter in self.module.parameters():
+            if parameter.grad is not None:
+                torch.distributed.all_reduce(parameter.grad)
+                parameter.grad /= self.distributed_world_size
+
+    def _tensors(self, batch: Any) -> Any:
+        """The batch as tensors, padded if the policy is recurrent; without columns of objects."""
+        if self.is_recurrent() and not batch.zero_padded:
+            batch = batch.copy(shallow=True)
+            batch.right_zero_pad(self.config["max_seq_len"])
+        columns = {name: map_struct(self._tensor, column) for name, column in batch.items() if _is_numeric(column)}
+        if batch.get(Columns.SEQ_LENS) is not None:
+            columns[Columns.SEQ_LENS] = torch.as_tensor(np.asarray(batch[Columns.SEQ_LENS]), device=self.device)
+        return SampleBatch(columns)
+
+    def _tensor(self, column: Any) -> Tensor:
+        tensor = torch.as_tensor(column)
+        return tensor.to(self.device, torch.float32 if tensor.dtype == torch.float64 else tensor.dtype)
+
+    # Acting, beside the runner.
+
+    def compute_actions(
+        self, obs_batch: Any, state_batches: Sequence[Any] | None = None, explore: bool = True
+    ) -> tuple[Any, list[np.ndarray], dict[str, np.ndarray]]:
+        """Actions for observations as the module sees them.
+
+        Args:
+            obs_batch: [n, ...], nested as the observation space.
+            state_batches: of recurrent policies, the states before: [n, ...] each. None: the initial ones.
+            explore: draw actions, or take the most likely ones.
+
+        Returns:
+            (actions [n, ...], states after [n, ...] each, the module's other outputs [n, ...])
+        """
+        batch = {Columns.OBS: map_struct(lambda leaf: self._tensor(np.asarray(leaf)), obs_batch)}
+        if self.is_recurrent():
+            batch = self._with_state(batch, state_batches)
+        with torch.no_grad():
+            forward = self.module.forward_exploration if explore else self.module.forward_inference
+            outputs = dict(forward(batch))
+        state_out = outputs.pop(Columns.STATE_OUT, {})
+        if self.is_recurrent():
+            outputs = {name: map_struct(lambda leaf: leaf.squeeze(1), output) for name, output in outputs.items()}
+        actions, extra = self._choose(outputs, explore)
+        states = [_array(leaf) for leaf in self.model.state_leaves(state_out)]
+        return map_struct(_array, actions), states, {name: map_struct(_array, output) for name, output in extra.items()}
+
+    def _with_state(self, batch: dict[str, Any], state_batches: Sequence[Any] | None) -> dict[str, Any]:
+        obs = map_struct(lambda leaf: leaf.unsqueeze(1), batch[Columns.OBS])
+        if state_batches is None:
+            n = len(flatten_struct(obs)[0][1])
+            state_batches = [leaf.expand(n, *leaf.shape) for leaf in self.model.get_initial_state()]
+        states = [self._tensor(leaf) for leaf in state_batches]
+        return {Columns.OBS: obs, Columns.STATE_IN: self.model.nested_state(states)}
+
+    def _choose(self, outputs: dict[str, Any], explore: bool) -> tuple[Any, dict[str, Any]]:
+        """(actions, the other outputs with "action_logp")."""
+        if Columns.ACTIONS in outputs:
+            actions = outputs.pop(Columns.ACTIONS)
+            return actions, outputs
+        distribution = self.dist_class(outputs[Columns.ACTION_DIST_INPUTS], self.model)
+        actions = (distribution if explore else distribution.to_deterministic()).sample()
+        if explore:
+            outputs[Columns.ACTION_LOGP] = distribution.logp(actions)
+        return actions, outputs
+
+    def compute_single_action(self, obs: Any, state: Sequence[Any] | None = None, explore: bool = True) -> tuple:
+        """The same for one observation, without the axis n."""
+        rows = map_struct(lambda leaf: np.asarray(leaf)[None], obs)
+        states = None if state is None else [np.asarray(leaf)[None] for leaf in state]
+        actions, states_out, extra = self.compute_actions(rows, states, explore)
+        first = {name: map_struct(lambda leaf: leaf[0], output) for name, output in extra.items()}
+        return map_struct(lambda leaf: leaf[0], actions), [leaf[0] for leaf in states_out], first
+
+    def compute_log_likelihoods(self, actions: Any, obs_batch: Any) -> np.ndarray:
+        """float32 [n]: log-probabilities of actions [n, ...] on observations [n, ...], without memory."""
+        with torch.no_grad():
+            logits, _ = self.model({Columns.OBS: map_struct(lambda leaf: self._tensor(np.asarray(leaf)), obs_batch)})
+            return _array(self.dist_class(logits, self.model).logp(map_struct(torch.as_tensor, actions)))
+
+    def get_initial_state(self) -> list[np.ndarray]:
+        """Leaves of the recurrent state before the first step, [...] each; empty without memory."""
+        return [_array(leaf) for leaf in self.model.get_initial_state()]
+
+    def num_state_tensors(self) -> int:
+        return self.model.num_states
+
+    # State.
+
+    def get_state(self) -> dict[str, Any]:
+        """Weights, counters, and the optimizer's state."""
+        return {**super().get_state(), "_optimizer_variables": [deepcopy(self._optimizer.state_dict())]}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        for variables in state["_optimizer_variables"]:
+            self._optimizer.load_state_dict(deepcopy(variables))  # torch keeps tensors that it is given
+
+
+def _distribution_of(module: RLModule) -> Callable[..., Distribution]:
+    kind = module.get_train_action_dist_cls()
+
+    def dist_class(logits: Tensor, model: Any = None) -> Distribution:
+        """The distribution of these logits [n, k]; `model` is there as RLlib's losses give it."""
+        return kind.from_logits(logits)
+
+    return dist_class
+
+
+def _is_numeric(column: Any) -> bool:
+    """Whether it can become tensors: not infos, ids and the like."""
+    if isinstance(column, dict):
+        return all(map(_is_numeric, column.values()))
+    if isinstance(column, tuple):
+        return all(map(_is_numeric, column))
+    return isinstance(column, Tensor) or (isinstance(column, np.ndarray) and column.dtype.kind in "fiub")
+
+
+def _array(tensor: Any) -> np.ndarray:
+    return tensor.detach().cpu().numpy() if isinstance(tensor, Tensor) else np.asarray(tensor)

@@ -1,0 +1,365 @@
+"""A worker's policies: they learn, come and go, and exchange weights."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from fastmarl.connectors.mean_std_filter import MeanStdFilter as FilterConnector
+from fastmarl.errors import ConfigError
+from fastmarl.legacy.batches.classes import DEFAULT_POLICY_ID
+from fastmarl.legacy.config import PolicySpec, RolloutWorkerConfig
+from fastmarl.legacy.filters import FilterView, MeanStdFilter
+from fastmarl.legacy.policies.policy import Policy
+from fastmarl.legacy.policies.policy_functions import MappingFn, ToTrain, for_runner, learns_if
+from fastmarl.legacy.policies.policy_map import PolicyMap
+from fastmarl.legacy.policies.torch_policy import TorchPolicy
+from fastmarl.modules import RLModuleSpec
+from fastmarl.modules.base import AdaptedModule
+from fastmarl.runner import MultiAgentEnvRunner
+
+logger = logging.getLogger(__name__)
+
+
+class PolicyWorker:
+    """The half of a `RolloutWorker` that has nothing to do with sampling.
+
+    Args:
+        runner: has a module for each policy.
+        config: the worker's.
+        default_policy_class: of policies whose spec has none.
+
+    Attributes:
+        config: RolloutWorkerConfig.
+        policy_map: policy id -> Policy.
+        policy_mapping_fn: `(agent_id, episode) -> policy id`, maybe with the keyword `worker`; None: there is one
+            policy.
+        is_policy_to_train: `(policy id, batch or None) -> bool`; None: all learn.
+        global_vars: see `get_global_vars()`.
+        weights_seq_no: of the last `set_weights()`, or None.
+    """
+
+    def __init__(
+        self, runner: MultiAgentEnvRunner, config: RolloutWorkerConfig, default_policy_class: Callable[..., Policy]
+    ):
+        self._runner, self.config = runner, config
+        self.policy_map = PolicyMap(config.policy_config, default_policy_class, config.max_seq_len)
+        for policy_id, module in runner.module.items():
+            self.policy_map[policy_id] = self.policy_map.make(policy_id, config.policy_spec(policy_id), module)
+        self.policy_mapping_fn = config.policy_mapping_fn
+        chosen = config.policies_to_train
+        self.is_policy_to_train = None if chosen is None else learns_if(chosen)
+        self.global_vars: dict[str, Any] = {"timestep": 0, "num_grad_updates_per_policy": {}}
+        self.weights_seq_no: int | None = None
+        self._in_process_group = False
+
+    def _episodes_under_way(self) -> set[str]:
+        """Ids of episodes whose steps are not in a batch yet, or are to come."""
+        return self._runner.running_episodes
+
+    def _learns(self, policy_id: str, batch: Any = None) -> bool:
+        return self.is_policy_to_train is None or bool(self.is_policy_to_train(policy_id, batch))
+
+    def _known(self, policy_id: str) -> Policy:
+        if policy_id not in self.policy_map:
+            raise ConfigError(f"there is no policy {policy_id!r}; there are {list(self.policy_map)}")
+        return self.policy_map[policy_id]
+
+    # Learning.
+
+    def learn_on_batch(self, samples: Any) -> dict[str, Any]:
+        """Let each policy that learns take a step.
+
+        Args:
+            samples: MultiAgentBatch, or a SampleBatch for "default_policy".
+
+        Returns:
+            Policy id -> what its `learn_on_batch()` returned
+        """
+        samples = samples.as_multi_agent()
+        return {
+            policy_id: self._known(policy_id).learn_on_batch(batch.decompress_if_needed())
+            for policy_id, batch in samples.policy_batches.items()
+            if self._learns(policy_id, samples)
+        }
+
+    def compute_gradients(self, samples: Any, single_agent: bool = False) -> tuple[Any, dict[str, Any]]:
+        """Gradients of each policy that learns; no weight is changed.
+
+        Args:
+            samples: as for `learn_on_batch()`.
+            single_agent: return those of "default_policy" alone.
+
+        Returns:
+            (policy id -> gradients; policy id -> statistics, and "batch_count", the env steps)
+        """
+        samples = samples.as_multi_agent()
+        gradients, infos = {}, {}
+        for policy_id, batch in samples.policy_batches.items():
+            if self._learns(policy_id, samples):
+                policy = self._known(policy_id)
+                gradients[policy_id], infos[policy_id] = policy.compute_gradients(batch.decompress_if_needed())
+        if single_agent:
+            return gradients[DEFAULT_POLICY_ID], {**infos[DEFAULT_POLICY_ID], "batch_count": samples.count}
+        return gradients, {**infos, "batch_count": samples.count}
+
+    def apply_gradients(self, grads: Any) -> None:
+        """Let each policy that learns take a step with gradients from `compute_gradients()`."""
+        of_policies = grads if isinstance(grads, dict) else {DEFAULT_POLICY_ID: grads}
+        for policy_id, gradients in of_policies.items():
+            if self._learns(policy_id):
+                self._known(policy_id).apply_gradients(gradients)
+
+    def setup_torch_data_parallel(self, url: str, world_rank: int, world_size: int, backend: str) -> None:
+        """Join a process group of torch: from now on policies learn with gradients averaged over its workers.
+
+        Args:
+            url: where the processes meet, such as "tcp://127.0.0.1:29500"; see `get_node_ip()`, `find_free_port()`.
+            world_rank, world_size: which of how many workers this is.
+            backend: "gloo" on the CPU, "nccl" on GPUs.
+
+        Raises:
+            ConfigError: a policy does not learn with torch.
+        """
+        policies = [policy for policy in self.policy_map.values() if isinstance(policy, TorchPolicy)]
+        if len(policies) < len(self.policy_map):
+            kinds = {policy_id: type(policy).__name__ for policy_id, policy in self.policy_map.items()}
+            raise ConfigError(f"expected policies that are TorchPolicies, got {kinds}")
+        torch.distributed.init_process_group(backend, init_method=url, rank=world_rank, world_size=world_size)
+        self._in_process_group = True
+        for policy in policies:
+            policy.distributed_world_size = world_size
+
+    # Policies.
+
+    def get_policy(self, policy_id: str = DEFAULT_POLICY_ID) -> Policy | None:
+        """The policy of this id, or None."""
+        return self.policy_map.get(policy_id)
+
+    def add_policy(
+        self,
+        policy_id: str,
+        policy_cls: Callable[..., Policy] | None = None,
+        policy: Policy | None = None,
+        *,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        config: Mapping[str, Any] | None = None,
+        policy_state: Mapping[str, Any] | None = None,
+        policy_mapping_fn: Callable[..., str] | None = None,
+        policies_to_train: ToTrain | None = None,
+        module_spec: RLModuleSpec | torch.nn.Module | None = None,
+    ) -> Policy:
+        """Add a policy. Running episodes go on without it.
+
+        Args:
+            policy_cls: `(module, config) -> Policy`; None: the worker's `default_policy_class`.
+            policy: the policy itself, instead of what makes one.
+            observation_space, action_space: of its module; None: those of the agents mapped to it.
+            config: options of this policy alone.
+            policy_state: from `policy.get_state()`.
+            policy_mapping_fn: of episodes that begin from now on.
+            policies_to_train: from now on.
+            module_spec: its module; None: the default net.
+
+        Raises:
+            ConfigError: the id is taken, or the policy is given twice. Nothing was changed.
+        """
+        if policy is not None and not (policy_cls is None and config is None and module_spec is None):
+            raise ConfigError("add_policy() takes a policy, or what makes one: policy_cls, config, module_spec")
+        if module_spec is None and observation_space is not None:
+            module_spec = RLModuleSpec(observation_space=observation_space, action_space=action_space)
+        spec = PolicySpec(policy_class=policy_cls, module=module_spec, config=config or {})
+        added = self._add(policy_id, policy, spec, policy_mapping_fn)
+        if policies_to_train is not None:
+            self.set_is_policy_to_train(policies_to_train)
+        if policy_state is not None:
+            added.set_state(policy_state)
+        return added
+
+    def _add(
+        self, policy_id: str, policy: Policy | None, spec: PolicySpec, policy_mapping_fn: MappingFn | None
+    ) -> Policy:
+        given = spec.module if policy is None else policy.module
+        of_runner = None if policy_mapping_fn is None else for_runner(policy_mapping_fn, self)
+        module = self._runner.add_module(policy_id, given, new_agent_to_module_mapping_fn=of_runner)
+        try:
+            self.policy_map[policy_id] = policy or self.policy_map.make(policy_id, spec, module)
+        except BaseException:
+            self._runner.remove_module(policy_id)
+            raise
+        self.policy_mapping_fn = policy_mapping_fn or self.policy_mapping_fn
+        return self.policy_map[policy_id]
+
+    def remove_policy(
+        self,
+        *,
+        policy_id: str = DEFAULT_POLICY_ID,
+        policy_mapping_fn: Callable[..., str] | None = None,
+        policies_to_train: ToTrain | None = None,
+    ) -> None:
+        """Remove a policy. In running episodes it acts on, and its steps are in batches until they have ended.
+
+        Raises:
+            ConfigError: there is no such policy, or no other. Nothing was changed.
+        """
+        of_runner = None if policy_mapping_fn is None else for_runner(policy_mapping_fn, self)
+        self._runner.remove_module(policy_id, new_agent_to_module_mapping_fn=of_runner)
+        self.policy_map.remove(policy_id, self._episodes_under_way())
+        self.policy_mapping_fn = policy_mapping_fn or self.policy_mapping_fn
+        if policies_to_train is not None:
+            self.set_is_policy_to_train(policies_to_train)
+
+    def set_policy_mapping_fn(self, policy_mapping_fn: Callable[..., str] | None = None) -> None:
+        """Map the agents of episodes that begin from now on by another function; None: leave it."""
+        if policy_mapping_fn is not None:
+            self._runner.set_policy_mapping_fn(for_runner(policy_mapping_fn, self))
+            self.policy_mapping_fn = policy_mapping_fn
+
+    def set_is_policy_to_train(self, is_policy_to_train: ToTrain) -> None:
+        """Ids of the policies that learn, or `(policy id, batch or None) -> bool`."""
+        self.is_policy_to_train = learns_if(is_policy_to_train)
+
+    def get_policies_to_train(self, batch: Any = None) -> set[str]:
+        """Ids of those that learn (from a batch)."""
+        return {policy_id for policy_id in self.policy_map if self._learns(policy_id, batch)}
+
+    def for_policy(self, func: Callable[..., Any], policy_id: str = DEFAULT_POLICY_ID, **kwargs: Any) -> Any:
+        """func(policy, ...)"""
+        return func(self._known(policy_id), **kwargs)
+
+    def foreach_policy(self, func: Callable[..., Any], **kwargs: Any) -> list[Any]:
+        """[func(policy, policy id, ...)]"""
+        return [func(policy, policy_id, **kwargs) for policy_id, policy in self.policy_map.items()]
+
+    def foreach_policy_to_train(self, func: Callable[..., Any], **kwargs: Any) -> list[Any]:
+        """The same of those that learn."""
+        learning_ids = self.get_policies_to_train()
+        return [func(policy, id_, **kwargs) for id_, policy in self.policy_map.items() if id_ in learning_ids]
+
+    # Weights, filters, state.
+
+    def get_weights(self, policies: Collection[str] | None = None) -> dict[str, Any]:
+        """Policy id -> parameter name -> array; of these policies, or all."""
+        wanted = [policies] if isinstance(policies, str) else policies
+        return {id_: policy.get_weights() for id_, policy in self.policy_map.items() if wanted is None or id_ in wanted}
+
+    def set_weights(
+        self,
+        weights: Mapping[str, Any],
+        global_vars: Mapping[str, Any] | None = None,
+        weights_seq_no: int | None = None,
+    ) -> None:
+        """Take weights by policy id; those of policies that are not here are named in a warning, and left.
+
+        Args:
+            global_vars: for `set_global_vars()`.
+            weights_seq_no: their number; if the worker has those of this number already, nothing is copied.
+        """
+        if weights_seq_no is None or weights_seq_no != self.weights_seq_no:
+            for policy_id, of_policy in weights.items():
+                if policy_id in self.policy_map:
+                    self.policy_map[policy_id].set_weights(of_policy)
+                else:
+                    logger.warning("set_weights(): there is no policy %r here; its weights are left", policy_id)
+        self.weights_seq_no = weights_seq_no
+        if global_vars:
+            self.set_global_vars(global_vars)
+
+    def get_global_vars(self) -> dict[str, Any]:
+        """{"timestep": ..., "num_grad_updates_per_policy": {policy id: ...}, and what else was set}"""
+        return self.global_vars
+
+    def set_global_vars(self, global_vars: Mapping[str, Any], policy_ids: Collection[str] | None = None) -> None:
+        """Add to `global_vars`, and tell these policies (None: all) that learn."""
+        others = {name: value for name, value in global_vars.items() if name != "num_grad_updates_per_policy"}
+        updates = global_vars.get("num_grad_updates_per_policy", {})
+        self.global_vars["num_grad_updates_per_policy"].update(updates)
+        self.global_vars.update(others)
+        for policy_id in self.policy_map if policy_ids is None else policy_ids:
+            if self._learns(policy_id):
+                told = {**self.global_vars, "num_grad_updates": updates.get(policy_id)}
+                self._known(policy_id).on_global_var_update(told)
+
+    @property
+    def filters(self) -> dict[str, FilterView]:
+        """By policy id, the observation filters that sample, of policies that have one."""
+        views = {}
+        for policy_id in self.policy_map:
+            connectors = self._runner.env_to_module.get(policy_id)
+            for connector in () if connectors is None else connectors.connectors:
+                if isinstance(connector, FilterConnector):
+                    views[policy_id] = FilterView(connector)
+        return views
+
+    def get_filters(self, flush_after: bool = False) -> dict[str, MeanStdFilter]:
+        """Copies of the filters; `flush_after`: their buffers begin anew."""
+        taken = {}
+        for policy_id, view in self.filters.items():
+            taken[policy_id] = view.as_serializable()
+            if flush_after:
+                view.reset_buffer()
+        return taken
+
+    def sync_filters(self, new_filters: Mapping[str, MeanStdFilter]) -> None:
+        """Let all filters be like these, which `get_filters()` of this worker or others gave."""
+        views = self.filters
+        if missing := sorted(views.keys() - new_filters.keys()):
+            raise ConfigError(f"expected a filter for each of {list(views)}, got none for {missing}")
+        for policy_id, view in views.items():
+            view.sync(new_filters[policy_id])
+
+    def get_state(self) -> dict[str, Any]:
+        """Policies with weights, optimizers and what makes them, mapping function, filters; the filters' buffers begin
+        anew. Running episodes are not in it."""
+        filters = self.get_filters(flush_after=True)
+        only_learning = self.config.checkpoint_trainable_policies_only
+        states = {
+            policy_id: {**policy.get_state(), "policy_spec": _spec_of(policy)}
+            for policy_id, policy in self.policy_map.items()
+            if not only_learning or self._learns(policy_id)
+        }
+        return {
+            "policy_ids": list(self.policy_map),
+            "policy_states": states,
+            "policy_mapping_fn": self.policy_mapping_fn,
+            "is_policy_to_train": self.is_policy_to_train,
+            "filters": filters,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take what `get_state()` gave; policies that are not here are added."""
+        mapping_fn = state["policy_mapping_fn"]
+        for policy_id, of_policy in state["policy_states"].items():
+            if policy_id not in self.policy_map:
+                self._add(policy_id, None, of_policy["policy_spec"], mapping_fn)
+            self.policy_map[policy_id].set_state(of_policy)
+        self.sync_filters(state["filters"])
+        self.set_policy_mapping_fn(mapping_fn)
+        self.is_policy_to_train = state["is_policy_to_train"]
+
+    def _leave_process_group(self) -> None:
+        if self._in_process_group:
+            self._in_process_group = False
+            torch.distributed.destroy_process_group()
+
+
+def _spec_of(policy: Policy) -> PolicySpec:
+    """What makes a policy like it."""
+    module: Any = policy.module
+    if isinstance(module, AdaptedModule):
+        made_by: Any = deepcopy(module.module)
+    elif module.kwargs:  # which specs don't hold
+        made_by = deepcopy(module)
+    else:
+        made_by = RLModuleSpec(
+            module_class=type(module),
+            observation_space=module.observation_space,
+            action_space=module.action_space,
+            model_config=module.model_config,
+        )
+    config = {name: value for name, value in policy.config.items() if name != "max_seq_len"}
+    return PolicySpec(policy_class=type(policy), module=made_by, config=config)

@@ -1,0 +1,277 @@
+"""RLlib's `RolloutWorker` without Ray: samples, learns, and exchanges weights."""
+
+import contextlib
+import platform
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import gymnasium as gym
+
+from fastmarl.envs.context import EnvContext
+from fastmarl.errors import BatchError, ConfigError
+from fastmarl.legacy.batches.classes import MultiAgentBatch, concat_samples
+from fastmarl.legacy.config import RolloutWorkerConfig
+from fastmarl.legacy.files.inputs import make_input_reader
+from fastmarl.legacy.files.io_context import IOContext
+from fastmarl.legacy.files.outputs import make_output_writer
+from fastmarl.legacy.policies.policy import Policy
+from fastmarl.legacy.policies.policy_functions import for_runner
+from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
+from fastmarl.legacy.policies.sgd import do_minibatch_sgd
+from fastmarl.legacy.policy_worker import PolicyWorker
+from fastmarl.legacy.sampling.env_runner_v2 import EnvRunnerV2
+from fastmarl.legacy.sampling.episode_tallies import RolloutMetrics
+from fastmarl.legacy.sampling.sampler import Sampler
+from fastmarl.runner import MultiAgentEnvRunner
+
+
+class RolloutWorker(PolicyWorker):
+    """Samples with envs and policies, and lets the policies learn. Methods are those of RLlib's class of this name;
+    docs/old_stack.md has a table of all.
+
+    ```python
+    config = fastmarl.legacy.RolloutWorkerConfig(env="fastmarl.cart_pole", policies=["p0"])
+    worker = fastmarl.legacy.RolloutWorker(config=config)
+    batch = worker.sample()
+    worker.learn_on_batch(batch)
+    ```
+
+    Args:
+        env_creator: `(env_config) -> env`; None: `config.env`.
+        validate_env: called with each env and its EnvContext; raises what is wrong.
+        config: options; or a dict of them.
+        worker_index: which of several workers this is; they draw from different streams.
+        num_workers: how many there are, 0 or more. None: `config.num_env_runners`.
+        recreated_worker: whether it takes the place of a lost worker of this index: it draws from other streams then.
+        log_dir: where `output="logdir"` writes to.
+        default_policy_class: `(module, config) -> Policy`, of policies whose spec has none.
+
+    Attributes:
+        config: RolloutWorkerConfig.
+        env_runner: the `EnvRunnerV2` that samples.
+        sampler, input_reader, output_writer: where batches come from, and go to.
+        weights_seq_no: of the last `set_weights()`, or None.
+        last_batch: with `fake_sampler`, the batch that is returned again and again.
+    """
+
+    def __init__(
+        self,
+        *,
+        env_creator: Callable[[Any], Any] | None = None,
+        validate_env: Callable[[Any, EnvContext], None] | None = None,
+        config: RolloutWorkerConfig | Mapping[str, Any],
+        worker_index: int = 0,
+        num_workers: int | None = None,
+        recreated_worker: bool = False,
+        log_dir: str | None = None,
+        default_policy_class: Callable[..., Policy] = PPOTorchPolicy,
+    ):
+        self._creation_args = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self.config = _whole_config(config, env_creator, worker_index, num_workers, recreated_worker)
+        self.worker_index, self.recreated_worker = worker_index, recreated_worker
+        self.num_workers = self.config.num_env_runners if num_workers is None else num_workers
+        self.last_batch: Any = None
+        self._lock = threading.Lock()
+        mapping_fn = self.config.policy_mapping_fn
+        of_runner = None if mapping_fn is None else for_runner(mapping_fn, self)
+        self._runner = MultiAgentEnvRunner(self.config.runner_config(of_runner))
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._runner.stop)
+            if validate_env is not None:
+                self.foreach_env_with_context(validate_env)
+            super().__init__(self._runner, self.config, default_policy_class)
+            self.env_runner = EnvRunnerV2(self._runner, self.policy_map.acting, self.config.max_seq_len)
+            self.sampler = Sampler(self.env_runner)
+            io_context = IOContext(log_dir, self.config, worker_index, self)
+            self.input_reader = make_input_reader(io_context)
+            self.output_writer = make_output_writer(io_context)
+            undo.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    # Sampling.
+
+    def sample(self) -> Any:
+        """The next batch: `rollout_fragment_length` steps of each env, or at least as many in whole episodes.
+
+        Returns:
+            MultiAgentBatch, see `BatchBuilder.build()`; what files hold may be a SampleBatch.
+        """
+        config = self.config
+        if config.fake_sampler and self.last_batch is not None:
+            return self.last_batch
+        batch = self._next_batch()
+        self.output_writer.write(batch)
+        if config.compress_observations:
+            batch.compress(bulk=config.compress_observations == "bulk")
+        if config.fake_sampler:
+            self.last_batch = batch
+        return batch
+
+    def _next_batch(self) -> Any:
+        config = self.config
+        wanted = config.rollout_fragment_length * config.num_envs_per_env_runner
+        is_full = config.batch_mode == "truncate_episodes" and config.input_ == "sampler"
+        batches = [self.input_reader.next()]
+        while not is_full and sum(map(self._steps_of, batches)) < wanted:
+            batches.append(self.input_reader.next())
+        self.policy_map.forget_idle(self.env_runner.episodes_under_way())
+        return batches[0] if len(batches) == 1 else concat_samples(batches)
+
+    def _steps_of(self, batch: Any) -> int:
+        return batch.env_steps() if self.config.count_steps_by == "env_steps" else batch.agent_steps()
+
+    def sample_with_count(self) -> tuple[Any, int]:
+        """(`sample()`, its env steps)."""
+        batch = self.sample()
+        return batch, batch.count
+
+    def sample_and_learn(
+        self,
+        expected_batch_size: int,
+        num_sgd_iter: int,
+        sgd_minibatch_size: int,
+        standardize_fields: Sequence[str],
+    ) -> tuple[dict[str, Any], int]:
+        """Sample, and learn from it in epochs of minibatches.
+
+        Args:
+            expected_batch_size: env steps of the batch; with several workers that average gradients all must agree.
+            num_sgd_iter: epochs.
+            sgd_minibatch_size: steps of a minibatch; 0: the whole batch.
+            standardize_fields: columns that get mean 0 and standard deviation 1 before.
+
+        Returns:
+            (policy id -> {"learner_stats": means over the minibatches}, env steps)
+
+        Raises:
+            BatchError: the batch has another size.
+        """
+        batch = self.sample()
+        if batch.count != expected_batch_size:
+            raise BatchError(f"expected a batch of {expected_batch_size} env steps, got {batch.count}; with "
+                             f'batch_mode="complete_episodes" sizes differ')  # fmt: skip
+        info = do_minibatch_sgd(
+            batch, self.policy_map, self._learn, num_sgd_iter, sgd_minibatch_size, standardize_fields
+        )
+        return info, batch.count
+
+    def _learn(self, policy_id: str, minibatch: Any) -> dict[str, Any] | None:
+        return self.learn_on_batch(MultiAgentBatch({policy_id: minibatch}, minibatch.count)).get(policy_id)
+
+    def _episodes_under_way(self) -> set[str]:
+        return self.env_runner.episodes_under_way()
+
+    def get_metrics(self) -> list[RolloutMetrics]:
+        """Metrics of the episodes that have ended since the last call."""
+        return self.sampler.get_metrics()
+
+    # Envs.
+
+    def foreach_env(self, func: Callable[[Any], Any]) -> list[Any]:
+        """[func(env)], of envs in this process.
+
+        Raises:
+            ConfigError: they are in worker processes.
+        """
+        return [func(env) for env in self._envs()]
+
+    def foreach_env_with_context(self, func: Callable[[Any, EnvContext], Any]) -> list[Any]:
+        """[func(env, context)]; see `foreach_env()`."""
+        config, envs = self.config, self._envs()
+        return [
+            func(env, EnvContext(config.env_config, config.worker_index, i, len(envs), num_workers=self.num_workers))
+            for i, env in enumerate(envs)
+        ]
+
+    def _envs(self) -> list[Any]:
+        if self.config.gym_env_vectorize_mode != "sync":
+            raise ConfigError('the envs are in worker processes; set gym_env_vectorize_mode="sync" to call them')
+        return list(self._runner.env.envs)
+
+    def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
+        """(observation space, action space) by policy id, and of an env under "__env__"."""
+        return self._runner.get_spaces()
+
+    def make_env(self) -> None:
+        """Close the envs and create them again; running episodes are dropped."""
+        self._runner.make_env()
+
+    # The worker itself.
+
+    def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """func(worker, ...)"""
+        return func(self, *args, **kwargs)
+
+    def lock(self) -> None:
+        """Wait until nobody else has the worker's lock, and take it. No other method asks for it."""
+        self._lock.acquire()
+
+    def unlock(self) -> None:
+        """Give the lock back."""
+        self._lock.release()
+
+    def creation_args(self) -> dict[str, Any]:
+        """The arguments with which it was made."""
+        return self._creation_args
+
+    def ping(self) -> str:
+        """ "pong" """
+        return "pong"
+
+    def get_host(self) -> str:
+        """Name of the machine."""
+        return platform.node()
+
+    def get_node_ip(self) -> str:
+        """The machine's address in its network; 127.0.0.1 without one."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(("192.0.2.1", 9))  # sends nothing; the address is for documentation (RFC 5737)
+            except OSError:
+                return "127.0.0.1"
+            return probe.getsockname()[0]
+
+    def find_free_port(self) -> int:
+        """A port on which nobody listens now."""
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind(("", 0))
+            return probe.getsockname()[1]
+
+    def assert_healthy(self) -> None:
+        """Raises RunnerStoppedError after `stop()`."""
+        self._runner.assert_healthy()
+
+    def stop(self) -> None:
+        """Close the envs, what is written to, and the process group if it joined one."""
+        self._runner.stop()
+        if hasattr(self.output_writer, "close"):  # which RLlib's writers don't have
+            self.output_writer.close()
+        self._leave_process_group()
+
+
+def _whole_config(
+    config: RolloutWorkerConfig | Mapping[str, Any],
+    env_creator: Callable[[Any], Any] | None,
+    worker_index: int,
+    num_workers: int | None,
+    recreated_worker: bool,
+) -> RolloutWorkerConfig:
+    """The config with what the worker's other arguments say."""
+    changes: dict[str, Any] = {"worker_index": worker_index}
+    if env_creator is not None:
+        changes["env"] = env_creator
+    if num_workers is not None:
+        changes["num_env_runners"] = max(1, num_workers)
+    if not isinstance(config, RolloutWorkerConfig):
+        config = RolloutWorkerConfig(**{**config, **changes})
+    if recreated_worker:
+        changes["incarnation"] = config.incarnation + 1
+    return replace(config, **changes)

@@ -1,0 +1,1 @@
+"""From the runner's episodes to batches."""

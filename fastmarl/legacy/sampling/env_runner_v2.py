@@ -1,0 +1,93 @@
+"""The sampler of a worker: it steps the runner, and hands out batches and metrics."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fastmarl.legacy.policies.policy import Policy
+from fastmarl.legacy.sampling.batch_builder import BatchBuilder
+from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies, RolloutMetrics
+from fastmarl.legacy.sampling.pending_chunks import PendingChunks
+from fastmarl.runner import MultiAgentEnvRunner
+
+PERF_STATS = ("mean_raw_obs_processing_ms", "mean_inference_ms", "mean_action_processing_ms", "mean_env_wait_ms")
+LEAST_SHARE = 8  # of a batch is sampled at a time while episodes are waited for
+
+
+class EnvRunnerV2:
+    """Makes batches of what a runner samples.
+
+    With `batch_mode="truncate_episodes"` a batch is `rollout_fragment_length` steps (env or agent steps, by
+    `count_steps_by`) of each env; running episodes are cut and go on in the next one. With "complete_episodes" it is
+    episodes that have ended, whole.
+
+    Args:
+        runner: samples; nobody else calls its `sample()`.
+        policies: by policy id, one for each module that acts.
+        max_seq_len: steps of recurrent policies' sequences.
+
+    Attributes:
+        perf_stats: milliseconds that a step of all envs took, on average: in "mean_env_wait_ms" the envs themselves, in
+            "mean_inference_ms" the modules, in "mean_raw_obs_processing_ms" and "mean_action_processing_ms" what is
+            between. Of the steps between the last two batches.
+    """
+
+    def __init__(self, runner: MultiAgentEnvRunner, policies: Mapping[str, Policy], max_seq_len: int):
+        self._runner = runner
+        self._wants_whole = runner.config.batch_mode == "complete_episodes"
+        self._tallies = EpisodeTallies()
+        self._builder = BatchBuilder(policies, max_seq_len, self._tallies)
+        self._pending = PendingChunks(only_whole=self._wants_whole)
+        self._metrics: list[RolloutMetrics] = []  # of episodes that have ended since the last batch
+        self.perf_stats = dict.fromkeys(PERF_STATS, 0.0)
+
+    def run(self) -> Iterator[Any]:
+        """For ever: `RolloutMetrics` of the episodes that have ended, then the batch that is full."""
+        while True:
+            wanted = self._runner.config.rollout_fragment_length * self._runner.num_envs
+            least = wanted // LEAST_SHARE if self._wants_whole else 0
+            yield from self._advance(max(wanted - self._n_pending(), least, 1))
+
+    def step(self) -> list[Any]:
+        """Step all envs once.
+
+        Returns:
+            What has become ready: `RolloutMetrics` of episodes that have ended, and a batch; mostly nothing.
+        """
+        return self._advance(1)
+
+    def episodes_under_way(self) -> set[str]:
+        """Ids of episodes that are running, or are not in a batch yet."""
+        return self._runner.running_episodes | self._pending.episode_ids()
+
+    def _n_pending(self) -> int:
+        chunks = self._pending.all()
+        if self._runner.config.count_steps_by == "env_steps":
+            return sum(map(len, chunks))
+        return sum(chunk.agent_steps() for chunk in chunks)
+
+    def _advance(self, num_timesteps: int) -> list[Any]:
+        """Sample so many steps; returns metrics and, if one is full, a batch."""
+        for chunk in self._runner.sample(num_timesteps=num_timesteps):
+            if (metrics := self._tallies.add(chunk)) is not None:
+                self._metrics.append(metrics)
+            self._pending.add(chunk)
+        under_way = self._runner.running_episodes
+        self._pending.drop_all_but(under_way)
+        self._tallies.keep_only(under_way | self._pending.episode_ids())
+        config = self._runner.config
+        if not self._wants_whole and self._n_pending() < config.rollout_fragment_length * self._runner.num_envs:
+            return []
+        chunks = self._pending.ready()
+        if not chunks:
+            return self._take_metrics()
+        batch = self._builder.build(chunks)
+        self._pending.remove(chunks)
+        return [*self._take_metrics(), batch]
+
+    def _take_metrics(self) -> list[RolloutMetrics]:
+        """Those of ended episodes and failed envs, with the times since the last report."""
+        report = self._runner.get_metrics()
+        self.perf_stats = {name: report[name] for name in PERF_STATS}
+        taken, self._metrics = self._metrics, []
+        faulty = [RolloutMetrics.of_failure()] * report["num_env_failures"]
+        return [*faulty, *(metrics._replace(perf_stats=self.perf_stats) for metrics in taken)]

@@ -1,0 +1,122 @@
+"""Files and batches go from RLlib to `fastmarl.legacy` and back."""
+
+import gc
+import json
+
+import numpy as np
+import pytest
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
+from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
+from ray.rllib.offline.io_context import IOContext as RLlibIOContext
+from ray.rllib.offline.json_reader import JsonReader as RLlibReader
+from ray.rllib.offline.json_writer import JsonWriter as RLlibWriter
+from ray.rllib.policy import sample_batch as of_rllib
+from test_legacy_members import config_with
+
+from fastmarl.legacy import JsonReader, JsonWriter, MultiAgentBatch, RolloutWorker, SampleBatch, concat_samples
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's and Gymnasium's own
+
+
+@pytest.fixture(autouse=True)
+def files_that_rllib_leaves_open():
+    """They are closed, with a warning, where it is ignored."""
+    yield
+    gc.collect()
+
+
+POLICIES = ("default_policy", "p1")  # RLlib's reader wants a policy of that name
+
+
+def our_worker(**options):
+    mapping_fn = lambda agent_id, episode: POLICIES[agent_id]  # noqa: E731
+    config = config_with(policies=POLICIES, policy_mapping_fn=mapping_fn, rollout_fragment_length=15, **options)
+    return RolloutWorker(config=config)
+
+
+def rllib_worker(**options):
+    config = PPOConfig().api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
+    config.environment(MultiAgentCartPole, env_config={"num_agents": 2})
+    config.multi_agent(policies=set(POLICIES), policy_mapping_fn=lambda agent_id, *args, **kwargs: POLICIES[agent_id])
+    config.env_runners(num_env_runners=0, rollout_fragment_length=30).framework("torch").debugging(seed=1)
+    config.training(model={"fcnet_hiddens": [8]}, train_batch_size=30).offline_data(**options)
+    return RLlibWorker(
+        env_creator=MultiAgentCartPole, default_policy_class=config.algo_class.get_default_policy_class(config),
+        config=config,
+    )  # fmt: skip
+
+
+def assert_same(one, other):
+    assert one.count == other.count
+    assert list(one.policy_batches) == list(other.policy_batches)
+    for policy_id, columns in one.policy_batches.items():
+        assert set(columns) == set(other.policy_batches[policy_id])
+        for name, column in columns.items():
+            read = np.asarray(other.policy_batches[policy_id][name])
+            if name == "infos":  # whose keys are texts in JSON
+                assert json.loads(json.dumps(list(read))) == json.loads(json.dumps(list(column)))
+                continue
+            np.testing.assert_array_equal(read.astype(np.asarray(column).dtype), column)
+
+
+def test_batches_are_of_rllibs_classes():
+    assert (SampleBatch, MultiAgentBatch) == (of_rllib.SampleBatch, of_rllib.MultiAgentBatch)
+    assert concat_samples is of_rllib.concat_samples
+
+
+@pytest.mark.parametrize("columns", [[], ["obs", "new_obs"], ["obs", "actions", "rewards", "advantages"]])
+def test_what_rllib_writes_is_read_and_learned_from(tmp_path, columns):
+    theirs = rllib_worker(output=str(tmp_path), output_compress_columns=columns)
+    written = [theirs.sample() for _ in range(3)]
+    assert list(map(type, written)) == [of_rllib.MultiAgentBatch] * 3
+    for one, other in zip(written, JsonReader(tmp_path).read_all_files(), strict=True):
+        assert_same(one, other)
+    with our_worker(input_=str(tmp_path)) as ours:
+        for one in written:
+            batch = ours.sample()
+            assert_same(one, batch)
+            info = ours.learn_on_batch(batch)
+            assert np.isfinite(info["p1"]["learner_stats"]["total_loss"])
+
+
+@pytest.mark.parametrize("columns", [(), None, ("obs", "actions", "rewards", "advantages")])
+def test_what_we_write_is_read_by_rllib(tmp_path, columns):
+    with our_worker(output=str(tmp_path), output_compress_columns=columns) as ours:
+        written = [ours.sample() for _ in range(3)]
+    for one, other in zip(written, RLlibReader(str(tmp_path)).read_all_files(), strict=True):
+        assert_same(one, other)
+    theirs = rllib_worker(input_=str(tmp_path))
+    for one in written:
+        batch = theirs.sample()
+        assert_same(one, batch)
+        theirs.learn_on_batch(batch)
+
+
+def test_lines_are_the_same_but_for_packed_columns(tmp_path):
+    batch = MultiAgentBatch({"p": SampleBatch({
+        "obs": {"a": np.float32([[0.1, np.nan], [np.inf, 2]]), "b": np.arange(2)},
+        "terminateds": np.array([True, False]),
+        "infos": np.array([{"x": 1, "y": [1.5, "z"], "n": None}, {}], object),
+        "seq_lens": np.array([1, 1], np.int32),
+    })}, 2)  # fmt: skip
+    lines = []
+    for name, writer in (("theirs", RLlibWriter), ("ours", JsonWriter)):
+        folder = tmp_path / name
+        writer(str(folder), compress_columns=[]).write(batch)
+        [path] = folder.iterdir()
+        lines.append(path.read_text())
+    assert lines[0] == lines[1]
+
+
+def test_a_worker_takes_rllibs_readers_and_writers(tmp_path):
+    def of_theirs(io_context):
+        return RLlibReader(str(tmp_path), RLlibIOContext())
+
+    def to_theirs(io_context):
+        return RLlibWriter(str(tmp_path))
+
+    with our_worker(output=to_theirs) as worker:
+        written = worker.sample()
+    with our_worker(input_=of_theirs) as worker:
+        assert_same(written, worker.sample())

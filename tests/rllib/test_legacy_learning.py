@@ -1,0 +1,218 @@
+"""What `fastmarl.legacy` computes for learning is what RLlib's old API stack does."""
+
+import itertools
+import random
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.ppo_torch_policy import PPOTorchPolicy as RLlibPPOTorchPolicy
+from ray.rllib.evaluation.postprocessing import compute_advantages
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+from ray.rllib.utils import sgd as rllib_sgd
+from ray.rllib.utils.filter import MeanStdFilter as RLlibFilter
+
+import fastmarl
+from fastmarl.errors import BatchError
+from fastmarl.legacy import MeanStdFilter, PPOTorchPolicy
+from fastmarl.legacy.policies import sgd
+from fastmarl.legacy.policies.advantages import add_advantages
+from fastmarl.moments import RunningMoments
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's and Gymnasium's own
+OBS_SPACE = gym.spaces.Box(-1, 1, (5,), np.float32)
+ACTION_SPACES = [
+    gym.spaces.Discrete(3),
+    gym.spaces.MultiDiscrete([3, 2]),
+    gym.spaces.Box(-1, 1, (2,), np.float32),
+]  # fmt: skip
+
+
+@given(
+    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=4),
+    seed=st.integers(0, 99),
+    gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+    lambda_=st.sampled_from([0.0, 0.95, 1.0]),
+    use=st.sampled_from([(True, True), (False, True), (False, False)]),
+)
+def test_advantages(lengths, seed, gamma, lambda_, use):
+    rng = np.random.default_rng(seed)
+    n, last_values = sum(lengths), rng.standard_normal(len(lengths)).round(2)
+    columns = {name: rng.standard_normal(n).astype(np.float32) for name in ("rewards", "vf_preds")}
+    use_gae, use_critic = use
+    config = {"gamma": gamma, "lambda": lambda_, "use_gae": use_gae, "use_critic": use_critic}
+    edges = np.cumsum([0, *lengths])
+    expected = []
+    for (begin, end), last in zip(itertools.pairwise(edges), last_values, strict=True):
+        of_one = SampleBatch({name: column[begin:end].copy() for name, column in columns.items()})
+        expected.append(compute_advantages(of_one, last, gamma, lambda_, use_gae, use_critic))
+    add_advantages(columns, np.array(lengths), last_values, config)
+    for name in ("advantages", "value_targets"):
+        whole = np.concatenate([batch[name] for batch in expected])
+        assert columns[name].dtype == whole.dtype
+        np.testing.assert_allclose(columns[name], whole, rtol=1e-5, atol=1e-6)
+
+
+def test_advantages_need_values():
+    config = {"gamma": 0.9, "lambda": 1.0, "use_gae": True, "use_critic": False}
+    with pytest.raises(BatchError, match="needs values"):
+        add_advantages({"rewards": np.zeros(2)}, np.array([2]), np.zeros(1), config)
+    with pytest.raises(BatchError, match="vf_preds"):
+        add_advantages({"rewards": np.zeros(2)}, np.array([2]), np.zeros(1), config | {"use_critic": True})
+
+
+@pytest.mark.parametrize("action_space", ACTION_SPACES, ids=str)
+@pytest.mark.parametrize("options", [
+    {},
+    {"clip_param": 0.1, "vf_clip_param": 0.05, "vf_loss_coeff": 0.3, "entropy_coeff": 0.02, "kl_coeff": 0.7},
+    {"use_kl_loss": False},
+    {"use_critic": False, "use_gae": False},
+])  # fmt: skip
+def test_ppo_loss(action_space, options):
+    config = PPOConfig().api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
+    config = config.environment(observation_space=OBS_SPACE, action_space=action_space).framework("torch")
+    theirs = RLlibPPOTorchPolicy(OBS_SPACE, action_space, config.training(**options).to_dict())
+    module = fastmarl.RLModuleSpec(observation_space=OBS_SPACE, action_space=action_space).build()
+    ours = PPOTorchPolicy(module, options)
+    assert {name: theirs.config[name] for name in ours.config if name not in ("max_seq_len", "grad_clip")} == {
+        name: value for name, value in ours.config.items() if name not in ("max_seq_len", "grad_clip")
+    }
+    torch.manual_seed(1)
+    n = 64
+    obs = torch.rand(n, 5)
+    logits, _ = theirs.model({"obs": obs + 0.5})
+    batch = {
+        "obs": obs,
+        "actions": theirs.dist_class(logits, theirs.model).sample(),
+        "action_dist_inputs": logits.detach(),
+        "advantages": torch.randn(n),
+        "value_targets": torch.randn(n),
+    }
+    batch["action_logp"] = theirs.dist_class(batch["action_dist_inputs"], theirs.model).logp(batch["actions"])
+    expected = theirs.loss(theirs.model, theirs.dist_class, SampleBatch(batch))
+    ours.model.module = None  # their model acts for it
+    got = PPOTorchPolicy.loss(ours, _Told(theirs.model, ours.model.tower_stats), ours.dist_class, SampleBatch(batch))
+    torch.testing.assert_close(got, expected)
+    names = {"total_loss": "total_loss", "policy_loss": "mean_policy_loss", "vf_loss": "mean_vf_loss",
+             "entropy": "mean_entropy", "kl": "mean_kl_loss"}  # fmt: skip
+    for name, of_rllib in names.items():
+        torch.testing.assert_close(ours.model.tower_stats[name], theirs.model.tower_stats[of_rllib])
+    for sampled_kl in (0.021, 0.015, 0.004, 0.5):
+        assert ours.update_kl(sampled_kl) == theirs.update_kl(sampled_kl)
+
+
+class _Told:
+    """RLlib's model, with a place for statistics as ours has."""
+
+    def __init__(self, model, tower_stats):
+        self.model, self.tower_stats = model, tower_stats
+
+    def __call__(self, batch):
+        return self.model(batch)
+
+    def value_function(self):
+        return self.model.value_function()
+
+
+class _Watched:
+    """A worker, or a policy, that keeps the minibatches it is to learn from."""
+
+    config = {"model": {"max_seq_len": 20}}  # noqa: RUF012
+
+    def __init__(self):
+        self.seen = []
+
+    def is_recurrent(self):
+        return False
+
+    def learn_on_batch(self, batch):
+        [(policy_id, columns)] = batch.policy_batches.items()
+        self.seen.append((policy_id, {name: column.tolist() for name, column in columns.items()}))
+        return {policy_id: {"learner_stats": {"mean": float(columns["advantages"].mean())}}}
+
+
+@given(n=st.integers(1, 30), size=st.integers(0, 12), epochs=st.integers(1, 3), seed=st.integers(0, 99))
+@settings(max_examples=50)
+def test_minibatches(n, size, epochs, seed):
+    found = []
+    for module in (rllib_sgd, sgd):
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002, from which both draw
+        worker, policy = _Watched(), _Watched()
+        batch = SampleBatch({"obs": np.arange(n), "advantages": np.arange(n) ** 2 + 0.5})
+        batches = MultiAgentBatch({"p": batch, "q": batch.copy()}, n)
+        learn = worker
+        if module is sgd:
+            learn = lambda policy_id, one, to=worker: to.learn_on_batch(MultiAgentBatch({policy_id: one}, 1))[policy_id]  # noqa: E731
+        info = module.do_minibatch_sgd(batches, {"p": policy, "q": policy}, learn, epochs, size, ["advantages"])
+        means = {policy_id: of_one["learner_stats"]["mean"] for policy_id, of_one in info.items()}
+        found.append((worker.seen, {policy_id: pytest.approx(mean, abs=1e-6) for policy_id, mean in means.items()}))
+    (theirs, expected), (ours, got) = found
+    assert ours == theirs
+    assert {policy_id: value.expected for policy_id, value in got.items()} == expected
+
+
+class _Recurrent(_Watched):
+    def is_recurrent(self):
+        return True
+
+    config = {"max_seq_len": 4}  # noqa: RUF012
+
+
+@given(lengths=st.lists(st.integers(1, 4), min_size=1, max_size=9), size=st.integers(4, 9))
+def test_minibatches_have_whole_sequences(lengths, size):
+    n = sum(lengths)
+    batch = SampleBatch({"obs": np.arange(n), "advantages": np.ones(n), "seq_lens": lengths,
+                         "state_in_0": np.arange(len(lengths))})  # fmt: skip
+    pieces = list(sgd.minibatches(batch, size))
+    starts = np.cumsum([0, *lengths])
+    seen = []
+    for piece in pieces:
+        assert len(piece) == sum(piece["seq_lens"]) <= size
+        rows = [row for first, length in zip(piece["state_in_0"], piece["seq_lens"], strict=True)
+                for row in range(starts[first], starts[first] + length)]  # fmt: skip
+        assert piece["obs"].tolist() == rows
+        seen += rows
+    assert sorted(seen) == list(range(n))
+    with pytest.raises(BatchError, match="less than max_seq_len=4"):
+        sgd.do_minibatch_sgd(batch, {"default_policy": _Recurrent()}, None, 1, 3, [])
+
+
+def _filters(rows, more):
+    """RLlib's filter and ours with the same history: `rows`, then the buffer is reset, then `more`."""
+    theirs = RLlibFilter((2,))
+    for row in rows:
+        theirs(row)
+    theirs.reset_buffer()
+    for row in more:
+        theirs(row)
+    rs, buffer = RunningMoments(2), RunningMoments(2)
+    rs.update(np.concatenate([rows, more]))
+    buffer.update(np.asarray(more))
+    return theirs, MeanStdFilter([rs], [buffer])
+
+
+def _assert_same_filters(theirs, ours):
+    for stat, [moments] in ((theirs.running_stats, ours.rs), (theirs.buffer, ours.buffer)):
+        assert stat.n == moments.count
+        if stat.n > 1:
+            np.testing.assert_allclose(np.ravel(moments.mean), stat.mean, rtol=1e-6)
+
+
+def test_filters_exchange_what_they_have_counted():
+    rng = np.random.default_rng(1)
+    rows = [rng.standard_normal((n, 2)) + n for n in (5, 3, 4, 6)]
+    (theirs, ours), (their_other, our_other) = _filters(rows[0], rows[1]), _filters(rows[2], rows[3])
+    for with_buffer in (False, True):
+        theirs.apply_changes(their_other, with_buffer=with_buffer)
+        ours.apply_changes(our_other, with_buffer=with_buffer)
+        _assert_same_filters(theirs, ours)
+    theirs, ours = theirs.as_serializable(), ours.as_serializable()
+    theirs.reset_buffer(), ours.reset_buffer()
+    _assert_same_filters(theirs, ours)
+    theirs.sync(their_other), ours.sync(our_other)
+    _assert_same_filters(theirs, ours)

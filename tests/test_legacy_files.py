@@ -1,0 +1,265 @@
+"""Batches in files: written, read, mixed and shuffled."""
+
+import json
+import zipfile
+from collections import Counter
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from test_legacy_members import all_p0, config_with
+
+from fastmarl.errors import BatchError, ConfigError
+from fastmarl.legacy import (
+    InputReader,
+    IOContext,
+    JsonReader,
+    JsonWriter,
+    MixedInput,
+    MultiAgentBatch,
+    OutputWriter,
+    PPOTorchPolicy,
+    RolloutWorker,
+    SampleBatch,
+    ShuffledInput,
+)
+from fastmarl.legacy.batches.packing import pack
+from fastmarl.legacy.files.json_format import from_json, to_json
+
+
+def numbered(i, n=3):
+    """A batch whose observations are all i."""
+    return SampleBatch({"obs": np.full((n, 2), i, np.float32), "rewards": np.arange(n, dtype=np.float32)})
+
+
+def write(folder, batches, **options):
+    writer = JsonWriter(folder, **options)
+    for batch in batches:
+        writer.write(batch)
+    writer.close()
+
+
+def number_of(batch):
+    return int(batch["obs"][0, 0])
+
+
+class Numbered(InputReader):
+    def __init__(self, start=0):
+        self.i = start - 1
+
+    def next(self):
+        self.i += 1
+        return numbered(self.i)
+
+
+@pytest.mark.parametrize("compress_columns", [(), ("obs",), None])
+def test_what_was_written_is_read(tmp_path, compress_columns):
+    infos = [{"a": np.float32(0.5), ("x", 1): [np.int64(3), None]}, {"b": np.array([True])}, {"c": {1}}]
+    batch = SampleBatch({
+        "obs": {"a": np.float32([[1], [2], [3]]), "b": (np.arange(3), np.zeros((3, 2), np.uint8))},
+        "actions": np.array([1, 0, 2]),
+        "rewards": np.float32([0.1, np.nan, np.inf]),
+        "terminateds": np.array([False, False, True]),
+        "infos": np.array(infos, object),
+        "eps_id": np.array([2**56 - 1] * 3),
+    })  # fmt: skip
+    write(tmp_path, [batch, MultiAgentBatch({"p": batch, "q": numbered(4)}, 7)], compress_columns=compress_columns)
+    space = gym.spaces.Dict(a=gym.spaces.Box(0, 1, (1,)), b=gym.spaces.Tuple((gym.spaces.Discrete(3),) * 2))
+    [path] = tmp_path.iterdir()
+    for line in path.read_text().splitlines():
+        again = from_json(line, {"p": (space, None), "q": (None, None)})
+        if isinstance(again, MultiAgentBatch):
+            assert again.count == 7 and np.array_equal(again["q"]["obs"], numbered(4)["obs"])
+            again = again["p"]
+        assert again["obs"]["a"].tolist() == [[1], [2], [3]]
+        assert isinstance(again["obs"]["b"], tuple) and again["obs"]["b"][0].tolist() == [0, 1, 2]
+        if compress_columns != ():
+            assert again["obs"]["a"].dtype == np.float32 and again["obs"]["b"][1].dtype == np.uint8
+        np.testing.assert_array_equal(np.float32(again["rewards"]), batch["rewards"])
+        assert again["eps_id"].tolist() == batch["eps_id"].tolist()
+        assert again["terminateds"].dtype == bool
+        assert list(again["infos"]) == [{"a": 0.5, "('x', 1)": [3, None]}, {"b": [True]}, {"c": "{1}"}]
+
+
+def test_dones_of_older_files_are_terminateds():
+    batch = from_json(json.dumps({"type": "SampleBatch", "obs": [1, 2], "dones": [False, True]}))
+    assert batch["terminateds"].tolist() == [False, True]
+
+
+def test_a_file_is_followed_by_another_when_it_is_full(tmp_path):
+    write(tmp_path, [numbered(i) for i in range(5)], max_file_size=1)
+    write(tmp_path, [numbered(i) for i in range(5, 7)], max_file_size=1)  # in the same second, by the same worker
+    write(tmp_path, [numbered(7), numbered(8)])
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 8 and all(path.name.startswith("output-") for path in files)
+    assert sorted(map(number_of, JsonReader(tmp_path).read_all_files())) == list(range(9))
+
+
+def test_reading_never_ends_and_has_each_file_at_once(tmp_path):
+    for i in range(3):
+        write(tmp_path, [numbered(10 * i + k) for k in range(4)])
+    reader = JsonReader(str(tmp_path / "*.json"))
+    read = [number_of(reader.next()) for _ in range(60)]
+    for begin in range(0, 60, 4):
+        assert [number % 10 for number in read[begin : begin + 4]] == [0, 1, 2, 3]
+    assert {number // 10 for number in read} == {0, 1, 2}
+
+
+def test_zipped_files_and_lists(tmp_path):
+    write(tmp_path, [numbered(1), numbered(2)])
+    [plain] = tmp_path.iterdir()
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.write(plain, "inner.json")
+    for inputs in (tmp_path / "packed.zip", [tmp_path / "packed.zip"], [str(plain)]):
+        assert [number_of(batch) for batch in JsonReader(inputs).read_all_files()] == [1, 2]
+    assert len(list(JsonReader(tmp_path).read_all_files())) == 4
+
+
+def test_lines_without_a_batch_are_left_out(tmp_path, caplog):
+    (tmp_path / "a.json").write_text("\n".join([
+        "", "{", "[1]", '{"type": "Other"}', '{"obs": [1]}', '{"type": "MultiAgentBatch"}', '{"type": "SampleBatch", '
+        '"obs": "bm8="}', to_json(numbered(5), ()), '{"type": "SampleBatch"',
+    ]))  # fmt: skip
+    (tmp_path / "empty.json").write_text("")
+    reader = JsonReader(tmp_path)
+    assert [number_of(reader.next()) for _ in range(5)] == [5] * 5
+    assert "a.json, line 2 holds no batch: JSONDecodeError" in caplog.text
+    assert "line 7 holds no batch" in caplog.text
+    assert len(list(reader.read_all_files())) == 1
+    (tmp_path / "a.json").unlink()
+    with pytest.raises(BatchError, match="100 lines of"):
+        JsonReader(tmp_path).next()
+
+
+class Evil:
+    def __reduce__(self):
+        return print, ("run by a file",)
+
+
+def test_a_file_runs_no_code(tmp_path, capsys, caplog):
+    lines = [json.dumps({"type": "SampleBatch", "obs": pack(value)}) for value in (Evil(), np.arange(3))]
+    (tmp_path / "a.json").write_text("\n".join(lines))
+    assert JsonReader(tmp_path).next()["obs"].tolist() == [0, 1, 2]
+    assert capsys.readouterr().out == "" and "asks for builtins.print" in caplog.text
+
+
+@pytest.mark.parametrize("inputs", ["/nowhere/*.json", ["/nowhere/a.json"], [], 3])
+def test_files_that_are_not_there(inputs):
+    with pytest.raises(ConfigError):
+        JsonReader(inputs)
+
+
+def test_shuffled_batches():
+    assert [number_of(ShuffledInput(Numbered(), n).next()) for n in (0, 1)] == [0, 0]
+    plain = ShuffledInput(Numbered(), 1)
+    assert [number_of(plain.next()) for _ in range(5)] == [0, 1, 2, 3, 4]
+    shuffled = ShuffledInput(Numbered(), 8, seed=1)
+    read = [number_of(shuffled.next()) for _ in range(50)]
+    assert read != sorted(read)
+    assert all(number <= i + 8 for i, number in enumerate(read))
+
+
+def test_mixed_inputs(tmp_path):
+    write(tmp_path, [numbered(0)])
+    context = IOContext(None, config_with(policies=None, policy_mapping_fn=None), 0, worker=None)
+    mixed = MixedInput({lambda io_context: Numbered(1): 0.75, lambda io_context: Numbered(-(10**6)): 0.25}, context)
+    read = [number_of(mixed.next()) for _ in range(400)]
+    assert 250 < sum(number > 0 for number in read) < 350
+    for shares in ({"sampler": 0.5}, {"sampler": 1.5, str(tmp_path): -0.5}):
+        with pytest.raises(ConfigError, match="sum to 1"):
+            MixedInput(shares, context)
+
+
+# With a worker.
+
+
+def test_a_worker_writes_what_it_samples_and_reads_it_again(tmp_path):
+    with RolloutWorker(config=config_with(output=str(tmp_path))) as worker:
+        sampled = [worker.sample() for _ in range(3)]
+    with RolloutWorker(config=config_with(input_=str(tmp_path))) as worker:
+        for written in sampled:
+            read = worker.sample()
+            assert read.count == written.count
+            for policy_id, columns in written.policy_batches.items():
+                assert list(read[policy_id]) == list(columns)
+                for name, column in columns.items():
+                    np.testing.assert_array_equal(np.asarray(read[policy_id][name], np.asarray(column).dtype), column)
+            worker.learn_on_batch(read)
+
+
+def test_a_worker_writes_to_its_log_dir(tmp_path):
+    with RolloutWorker(config=config_with(output="logdir"), log_dir=str(tmp_path), worker_index=2) as worker:
+        worker.sample()
+    [path] = tmp_path.iterdir()
+    assert "_worker-2_0.json" in path.name
+    with pytest.raises(ConfigError, match="log_dir"):
+        RolloutWorker(config=config_with(output="logdir"))
+    with pytest.raises(ConfigError, match="output must be None"):
+        RolloutWorker(config=config_with(output=3))
+
+
+def test_a_worker_with_writers_and_readers_of_its_own():
+    written = []
+
+    class Kept(OutputWriter):
+        def __init__(self, io_context):
+            assert io_context.worker_index == 0 and io_context.config.seed == 3
+
+        def write(self, sample_batch):
+            written.append(sample_batch)
+
+    class Single(Numbered):
+        def __init__(self, io_context):
+            assert isinstance(io_context.worker, RolloutWorker)
+            super().__init__(io_context.worker.worker_index)
+
+    options = {"policies": None, "policy_mapping_fn": None, "output": Kept, "num_envs_per_env_runner": 1}
+    with RolloutWorker(config=config_with(input_=Single, **options)) as worker:
+        batch = worker.sample()
+    assert written == [batch] and batch.count == 21, "seven batches of three make the 20 steps"
+
+
+def test_a_worker_samples_and_reads(tmp_path):
+    with RolloutWorker(config=config_with(output=str(tmp_path), policy_mapping_fn=all_p0)) as worker:
+        worker.sample()
+    with RolloutWorker(config=config_with(input_={"sampler": 0.5, str(tmp_path): 0.5})) as worker:
+        batches = [worker.sample() for _ in range(40)]
+    kinds = Counter("p1" in batch.policy_batches for batch in batches)
+    assert min(kinds[True], kinds[False]) > 5
+
+
+def test_what_was_read_goes_through_the_hook(tmp_path):
+    class Counting(PPOTorchPolicy):
+        def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+            assert len(set(sample_batch["eps_id"])) == 1 and episode is None
+            sample_batch["around"] = np.full(len(sample_batch), len(sample_batch))
+            return sample_batch
+
+    one = SampleBatch({"obs": np.zeros((5, 4), np.float32), "eps_id": np.array([1, 1, 2, 2, 2])})
+    write(tmp_path, [one])
+    options = {"policies": None, "policy_mapping_fn": None, "num_envs_per_env_runner": 1, "rollout_fragment_length": 1}
+    config = config_with(input_=str(tmp_path), postprocess_inputs=True, **options)
+    with RolloutWorker(config=config, default_policy_class=Counting) as worker:
+        assert worker.sample()["around"].tolist() == [2, 2, 3, 3, 3]
+    write(tmp_path / "several", [MultiAgentBatch({"p0": one, "p1": one}, 5)])
+    config = config_with(input_=str(tmp_path / "several"), postprocess_inputs=True)
+    with RolloutWorker(config=config) as worker, pytest.raises(BatchError, match="a single policy"):
+        worker.sample()
+
+
+def test_files_for_other_policies(tmp_path):
+    for name, batch in (("one", numbered(1)), ("other", MultiAgentBatch({"p9": numbered(1)}, 3))):
+        write(tmp_path / name, [batch])
+        refused = pytest.raises(BatchError, match=r"line 1: it is for .*there are \['p0', 'p1'\]")
+        with RolloutWorker(config=config_with(input_=str(tmp_path / name))) as worker, refused:
+            worker.sample()
+
+
+def test_workers_begin_with_different_files(tmp_path):
+    for i in range(3):
+        write(tmp_path, [MultiAgentBatch({"p0": numbered(i, 40)}, 40)])
+    first = []
+    for index in (1, 2):
+        with RolloutWorker(config=config_with(input_=str(tmp_path)), worker_index=index, num_workers=2) as worker:
+            first.append(number_of(worker.sample()["p0"]))
+    assert first == [1, 2]

@@ -1,0 +1,172 @@
+"""Policies of a legacy worker: hooks, memory, losses of one's own, acting beside the runner."""
+
+import numpy as np
+import pytest
+import torch
+from support.scenario_envs import StepCounter
+from test_legacy_members import clocks, config_with, same
+
+import fastmarl
+from fastmarl.errors import ConfigError, ModuleOutputError
+from fastmarl.legacy import Policy, PolicySpec, PPOTorchPolicy, RolloutWorker, SampleBatch, TorchPolicy
+
+LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4}
+
+
+class ByHook(PPOTorchPolicy):
+    """PPO by the method that is called for each trajectory."""
+
+    def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+        return super().postprocess_trajectory(sample_batch, other_agent_batches, episode)
+
+
+@pytest.mark.parametrize("options", [
+    {},
+    {"model_config": LSTM, "max_seq_len": 7},
+    {"batch_mode": "complete_episodes", "model_config": LSTM},
+    {"policy_config": {"use_gae": False}},
+    {"policy_config": {"use_gae": False, "use_critic": False}},
+    {"env": "fastmarl.gridworld", "env_config": {}, "policies": None, "policy_mapping_fn": None},
+])  # fmt: skip
+def test_advantages_of_all_trajectories_at_once_are_those_of_the_hook(options):
+    batches = []
+    for policy_class in (PPOTorchPolicy, ByHook):
+        with RolloutWorker(config=config_with(**options), default_policy_class=policy_class) as worker:
+            batches.append([worker.sample() for _ in range(3)])
+    for one, other in zip(*batches, strict=True):
+        assert list(one.policy_batches) == list(other.policy_batches)
+        for policy_id, columns in one.policy_batches.items():
+            of_hook = other.policy_batches[policy_id]
+            assert set(columns) == set(of_hook)
+            for name, column in columns.items():
+                if name in ("infos", "eps_id"):
+                    continue
+                if name in ("advantages", "value_targets", "values_bootstrapped"):  # forward passes of other sizes
+                    np.testing.assert_allclose(column, of_hook[name], rtol=1e-5, atol=1e-5)
+                else:
+                    assert same(column, of_hook[name]), name
+
+
+def test_sequences_begin_with_the_states_their_agents_had():
+    config = config_with(**clocks(policies={"p0": StepCounter(), "p1": StepCounter()}), model_config={}, max_seq_len=4,
+                         rollout_fragment_length=15, num_envs_per_env_runner=1)  # fmt: skip
+    with RolloutWorker(config=config, default_policy_class=_Plain) as worker:
+        columns = worker.sample()["p0"]
+        assert columns["seq_lens"].tolist() == [4, 4, 2, 4, 1]
+        assert columns["state_in_0"][:, 1].tolist() == columns["state_in_1"].tolist() == [0, 4, 8, 0, 4]
+        assert columns["count"][:, 1].tolist() == [*range(10), *range(5)]
+        assert worker.sample()["p0"]["state_in_1"].tolist() == [5, 9, 0, 4, 8], "episodes go on"
+
+
+class _Plain(Policy):
+    def learn_on_batch(self, samples):
+        return {}
+
+
+def test_padding_changes_no_loss():
+    """The loss of whole sequences is that of the same steps, whatever they are padded to."""
+    with RolloutWorker(config=config_with(model_config=LSTM, max_seq_len=5)) as worker:
+        batch, policy = worker.sample()["p0"], worker.get_policy("p0")
+        losses = []
+        for length in (5, 9):
+            padded = batch.copy()
+            padded.right_zero_pad(length)
+            losses.append(policy.compute_gradients(padded))
+    (one, of_one), (other, of_other) = losses
+    for gradient, another in zip(one, other, strict=True):
+        np.testing.assert_allclose(gradient, another, rtol=1e-4, atol=1e-6)
+    assert of_one["learner_stats"]["total_loss"] == pytest.approx(of_other["learner_stats"]["total_loss"], rel=1e-5)
+
+
+class Reinforce(TorchPolicy):
+    """A loss of one's own."""
+
+    def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+        sample_batch["returns"] = np.cumsum(sample_batch["rewards"][::-1])[::-1].copy()
+        return sample_batch
+
+    def loss(self, model, dist_class, train_batch):
+        logits, state = model(train_batch)
+        assert state == [] and train_batch["obs"].dtype == torch.float32
+        loss = -(dist_class(logits, model).logp(train_batch["actions"]) * train_batch["returns"]).mean()
+        model.tower_stats["loss"] = loss
+        return loss
+
+
+def test_a_loss_of_ones_own_in_a_spec():
+    spec = PolicySpec(policy_class=Reinforce, config={"lr": 0.1, "grad_clip": 0.5})
+    with RolloutWorker(config=config_with(policies={"p0": spec, "p1": None})) as worker:
+        batch = worker.sample()
+        assert "returns" in batch["p0"] and "advantages" in batch["p1"]
+        policy = worker.get_policy("p0")
+        losses = [policy.learn_on_batch(batch["p0"])["learner_stats"] for _ in range(20)]
+    assert losses[-1]["loss"] < losses[0]["loss"]
+    assert losses[0].keys() == {"loss", "grad_gnorm"}
+
+
+def test_what_a_policy_lacks_is_said():
+    with RolloutWorker(config=config_with(), default_policy_class=TorchPolicy) as worker:
+        with pytest.raises(NotImplementedError, match=r"TorchPolicy needs a loss\(model, dist_class, train_batch\)"):
+            worker.learn_on_batch(worker.sample())
+        with pytest.raises(ConfigError, match="no option 'gama'"):
+            PPOTorchPolicy(worker.get_policy("p0").module, {"gama": 1})
+    with RolloutWorker(config=config_with(), default_policy_class=Policy) as worker:
+        for method in ("learn_on_batch", "compute_gradients"):
+            with pytest.raises(NotImplementedError, match=f"Policy needs a {method}"):
+                getattr(worker, method)(worker.sample())
+
+
+class NoValues(fastmarl.RLModule):
+    def setup(self):
+        self.net = torch.nn.Linear(4, 2)
+
+    def _forward(self, batch, **kwargs):
+        return {"action_dist_inputs": self.net(batch["obs"])}
+
+
+def test_a_module_without_values():
+    options = {"policies": {"p0": fastmarl.RLModuleSpec(module_class=NoValues), "p1": None}}
+    with (
+        RolloutWorker(config=config_with(**options)) as worker,
+        pytest.raises(ModuleOutputError, match="no 'vf_preds'"),
+    ):
+        worker.sample()
+    no_values = fastmarl.RLModuleSpec(module_class=NoValues)
+    without = PolicySpec(module=no_values, config={"use_gae": False, "use_critic": False})
+    with RolloutWorker(config=config_with(policies={"p0": without, "p1": None})) as worker:
+        batch = worker.sample()
+        assert np.isfinite(worker.learn_on_batch(batch)["p0"]["learner_stats"]["policy_loss"])
+        worker.get_policy("p0").config["use_critic"] = True
+        with pytest.raises(ModuleOutputError, match="values are asked for"):
+            worker.learn_on_batch(batch)
+
+
+@pytest.mark.parametrize("model_config", [{"fcnet_hiddens": [8]}, LSTM])
+def test_acting_beside_the_runner(model_config):
+    with RolloutWorker(config=config_with(model_config=model_config)) as worker:
+        policy, columns = worker.get_policy("p0"), worker.sample()["p0"]
+        obs = columns["obs"][:6]
+        actions, states, extra = policy.compute_actions(obs, explore=False)
+        assert actions.shape == (6,) and len(states) == policy.num_state_tensors() == (2 if model_config is LSTM else 0)
+        assert same(actions, extra["action_dist_inputs"].argmax(-1))
+        single, state, of_one = policy.compute_single_action(obs[0], explore=False)
+        assert single == actions[0] and len(state) == len(states)
+        np.testing.assert_allclose(of_one["action_dist_inputs"], extra["action_dist_inputs"][0], rtol=1e-5)
+        if model_config is LSTM:  # and on from there
+            _, _, of_next = policy.compute_single_action(obs[1], state, explore=False)
+            np.testing.assert_allclose(of_next["action_dist_inputs"], columns["action_dist_inputs"][1], rtol=1e-4)
+            with pytest.raises(ConfigError, match="expected 2 states, got 1"):
+                policy.compute_actions(obs, states[:1])
+        else:
+            logp = policy.compute_log_likelihoods(columns["actions"], columns["obs"])
+            np.testing.assert_allclose(logp, columns["action_logp"], rtol=1e-4, atol=1e-5)
+        _, _, drawn = policy.compute_actions(obs)
+        assert drawn["action_logp"].shape == (6,)
+
+
+def test_a_policy_is_told_by_name_where_it_is_unknown():
+    with RolloutWorker(config=config_with()) as worker:
+        batch = worker.sample()
+        batch.policy_batches["p9"] = SampleBatch(dict(batch["p0"]))
+        with pytest.raises(ConfigError, match=r"no policy 'p9'; there are \['p0', 'p1'\]"):
+            worker.learn_on_batch(batch)
