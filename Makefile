@@ -66,12 +66,13 @@ test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code u
 		--override-ini "pythonpath=$(SANITIZED) . tests" $(SANITIZED_TESTS) $(PYTEST_ARGS)
 
 # Ray wants a Gymnasium of its own, and SuperSuit one of some; these pages show RLlib.
-WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]") \
+WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences old_stack rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]") \
 	--deselect "tests/test_peers.py::test_samplers_make_the_steps_that_they_tell[supersuit"
 
 test-interrupts: $(VENV)/.test build ## interrupts at every line that runs in sample(), and real ones of runners with worker processes
 	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) tests/test_channel.py tests/test_interrupted_workers.py \
-		tests/test_interrupts.py tests/rllib/test_rllib_interrupts.py $(PYTEST_ARGS)
+		tests/test_interrupts.py tests/test_legacy_interrupts.py tests/rllib/test_rllib_interrupts.py \
+		tests/rllib/test_old_stack_interrupts.py $(PYTEST_ARGS)
 
 test-old-stack: $(VENV)/.test build ## OLD_STACK_CASES random worlds and configs of RLlib's old API stack, against RLlib's class
 	FASTMARL_OLD_STACK_CASES=$(OLD_STACK_CASES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) \

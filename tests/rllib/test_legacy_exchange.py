@@ -20,9 +20,18 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's and Gymnasium's own
 
 
 @pytest.fixture(autouse=True)
-def files_that_rllib_leaves_open():
-    """They are closed, with a warning, where it is ignored."""
+def rllib_closes_its_files(monkeypatch):
+    """Which it doesn't: the warnings would come in another test."""
+    opened = []
+
+    def kept(self, path, open_file=RLlibReader._try_open_file):
+        opened.append(open_file(self, path))
+        return opened[-1]
+
+    monkeypatch.setattr(RLlibReader, "_try_open_file", kept)
     yield
+    for file in opened:
+        file.close()
     gc.collect()
 
 

@@ -14,7 +14,7 @@ def logging_as_before():
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("module", ["rllib", "fastmarl_rllib", "rllib_old"])
+@pytest.mark.parametrize("module", ["rllib", "fastmarl_rllib", "rllib_old", "fastmarl_rllib_old"])
 @pytest.mark.filterwarnings("ignore:.*Overriding environment")
 def test_rllibs_samplers_make_the_steps_that_they_tell(module):
     sampler = import_module(f"peer_samplers.{module}").build(Setting("free", 2, 0))

@@ -30,6 +30,7 @@ HALVES = (Entry("environment", "bare environments", "environment"), Entry("netwo
 SAMPLERS = (
     Entry(OURS, "fastmarl", "fastmarl_runner"),
     Entry("fastmarl-rllib", "fastmarl.rllib, in RLlib", "fastmarl_rllib"),
+    Entry("fastmarl-rllib-old", "fastmarl.rllib, old API stack", "fastmarl_rllib_old"),
     Entry("pufferlib", "PufferLib", "pufferlib"),
     Entry("supersuit", "SuperSuit and a PyTorch loop", "supersuit"),
     Entry("sample-factory", "Sample Factory", "sample_factory"),
@@ -39,7 +40,7 @@ SAMPLERS = (
     Entry("rllib-old", "RLlib RolloutWorker", "rllib_old", shared_environment="rllib"),
 )
 TITLES = {entry.name: entry.title for entry in (*HALVES, *SAMPLERS)}
-OWN_PYTHON = (OURS, "fastmarl-rllib", *(entry.name for entry in HALVES))
+OWN_PYTHON = (OURS, "fastmarl-rllib", "fastmarl-rllib-old", *(entry.name for entry in HALVES))
 
 
 @dataclass(frozen=True)

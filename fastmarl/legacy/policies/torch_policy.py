@@ -124,7 +124,8 @@ class TorchPolicy(Policy):
         train_batch = self._tensors(batch)
         self.module.train()
         self.model.tower_stats.clear()
-        loss = self.loss(self.model, self.dist_class, train_batch)
+        with torch.enable_grad():  # an interrupt at the end of a no_grad() leaves gradients off
+            loss = self.loss(self.model, self.dist_class, train_batch)
         self._optimizer.zero_grad()
         loss.backward()
         self._average_gradients()

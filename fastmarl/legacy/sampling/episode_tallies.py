@@ -45,11 +45,13 @@ class EpisodeTally:
 
     Attributes:
         number: the int that stands for its id in batches, below 2**56.
+        env_t: steps so far; None: a chunk is missing, lost with an interrupted call.
         agent_index: by agent id, in order of appearance.
         agent_rewards: as in RolloutMetrics.
     """
 
     number: int
+    env_t: int | None = 0
     agent_index: dict[Hashable, int] = field(default_factory=dict)
     agent_rewards: dict[tuple[Hashable, str], float] = field(default_factory=dict)
 
@@ -61,14 +63,17 @@ class EpisodeTallies:
         self._tallies: dict[str, EpisodeTally] = {}
 
     def add(self, chunk: MultiAgentEpisode) -> RolloutMetrics | None:
-        """Take the next chunk of an episode; returns its metrics, without perf stats, if it has ended."""
+        """Take the next chunk of an episode; returns its metrics, without perf stats, if it has ended and none is
+        missing."""
         tally = self._tallies.setdefault(chunk.id_, EpisodeTally(_number_of(chunk.id_)))
+        follows, tally.env_t = tally.env_t == chunk.env_t_started, None  # until all of the chunk is taken
         for agent_id in chunk.chunk.agent_ids:
             tally.agent_index.setdefault(agent_id, len(tally.agent_index))
         for agent_id, agent_episode in chunk.agent_episodes.items():
             key = agent_id, chunk.module_for(agent_id)
             tally.agent_rewards[key] = tally.agent_rewards.get(key, 0.0) + agent_episode.get_return()
-        if not chunk.is_done:
+        tally.env_t = chunk.env_t if follows else None
+        if not chunk.is_done or not follows:
             return None
         custom, hist, media = (chunk.custom_data.get(name, {}) for name in OF_CALLBACKS)
         total = sum(tally.agent_rewards.values())

@@ -17,11 +17,13 @@ class PendingChunks:
         self._chunks: dict[str, list[MultiAgentEpisode]] = {}  # several only where an agent has respawned
 
     def add(self, chunk: MultiAgentEpisode) -> None:
-        """Take a chunk; what is before it, if anything, came by the same way."""
+        """Take a chunk. One before it may be missing: an interrupted call loses what it had sampled."""
         before = self._chunks.get(chunk.id_)
-        if before is None:
-            if chunk.env_t_started == 0 or not self._only_whole:
-                self._chunks[chunk.id_] = [chunk]
+        env_t = before[-1].env_t if before else 0
+        if self._only_whole and chunk.env_t_started != env_t:
+            self._chunks.pop(chunk.id_, None)
+        elif before is None:
+            self._chunks[chunk.id_] = [chunk]
         elif _can_follow(before[-1], chunk):
             before[-1].concat_episode(chunk)
         else:
@@ -52,6 +54,6 @@ class PendingChunks:
 
 
 def _can_follow(before: MultiAgentEpisode, chunk: MultiAgentEpisode) -> bool:
-    """Whether they can be joined: no agent has ended in the first and acts in the second."""
+    """Whether they can be joined: nothing is missing between them, and no agent of the second ended in the first."""
     ended = {agent for agent, agent_episode in before.agent_episodes.items() if agent_episode.is_done}
-    return not before.is_done and ended.isdisjoint(chunk.agent_episodes)
+    return before.env_t == chunk.env_t_started and ended.isdisjoint(chunk.agent_episodes)

@@ -148,11 +148,10 @@ class FastSeat:
         self.policy = policy
         self.views = Views(policy.view_requirements)
         self.outputs = OutputRows(lambda: [one for one in trajectories() if one.outputs is self.outputs])
-        self._kept: list[tuple[Any, Hashable, Any]] = []  # env id, agent id, what the buffer of states was told
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the policy again: its parts may have been replaced."""
+        """Before a call, look at the policy again: its parts may have been replaced."""
         self.views.look_at(self.policy.view_requirements)
         self._agent_pieces = AgentPieces(self.policy)
         self._action_pieces = ActionPieces(self.policy)
@@ -160,6 +159,9 @@ class FastSeat:
         self._plain = PlainPolicy(self.policy) if problem is None else None
         self.backend = "plain" if problem is None else f"the policy's own call: {problem}"
         self._spaces = tree.flatten(self._agent_pieces.states._action_space_struct)
+        # Env id, agent id, what the buffer of states was told after a call. Within one, and after one that was
+        # interrupted, episodes have ended, and RLlib has taken theirs out.
+        self._kept: list[tuple[Any, Hashable, Any]] = []
 
     def new_trajectory(self, episode: Episode, agent_id: Hashable) -> Trajectory:
         """For an agent that is seen for the first time."""

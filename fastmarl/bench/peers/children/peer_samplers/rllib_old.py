@@ -15,15 +15,24 @@ DISTRIBUTION = "ray"
 
 
 def build(setting: Setting) -> Sampler:
+    return build_with(RolloutWorker, setting)
+
+
+def build_with(worker_class: type[RolloutWorker], setting: Setting) -> Sampler:
     options: dict[str, Any] = {
         "env_creator": partial(rllib_env, setting.env),
         "default_policy_class": PPOTorchPolicy,
-        "config": _config(setting),
+        "config": _config(setting).env_runners(env_runner_cls=worker_class),
     }
-    told = {"runner": "RolloutWorker", **runners_of(setting), "policy": "PPOTorchPolicy", "model": MODEL_CONFIG}
+    told = {
+        "runner": f"{worker_class.__module__}.{worker_class.__name__}",
+        **runners_of(setting),
+        "policy": "PPOTorchPolicy",
+        "model": MODEL_CONFIG,
+    }
     if setting.num_workers:
         return remote_sampler(setting, options, lambda worker: [worker.sample()], told)
-    worker = RolloutWorker(**options)
+    worker = worker_class(**options)
 
     def collect() -> int:
         steps = worker.sample().agent_steps()

@@ -1,0 +1,145 @@
+"""Ctrl-C at lines of the package that run in a legacy worker's `sample()`: later batches are what the envs have sent.
+
+By default some lines are tried; `make test-interrupts` tries all of them.
+"""
+
+import os
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from support.interrupts import Interruption, in_own_thread, lines_of
+
+import fastmarl
+from fastmarl.legacy import RolloutWorker, RolloutWorkerConfig
+
+# An interrupt that comes while Python finalises an object is dropped, with this warning.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
+N_LINES = 25
+OBS = gym.spaces.Box(-1e6, 1e6, (4,), np.float32)
+LENGTHS = (6, 11, 4)
+JOINS = {"a": 0, "b": 2, "c": 0}
+ENDS = {"a": None, "b": None, "c": 3}
+
+
+def reward_of(reset, t, agent):
+    return reset + t / 8 + ord(agent) / 16
+
+
+def return_of(reset, length):
+    """Of all agents, in a whole episode."""
+    last = {agent: length if ENDS[agent] is None else ENDS[agent] for agent in JOINS}
+    return sum(reward_of(reset, t, agent) for agent in JOINS for t in range(JOINS[agent] + 1, last[agent] + 1))
+
+
+WHOLE = [(length, return_of(reset, length)) for length in LENGTHS for reset in range(100)]
+
+
+class Telling(fastmarl.MultiAgentEnv):
+    """Observations are (env, reset, env step, agent); it remembers what it was told. "b" joins late, "c" ends early."""
+
+    def __init__(self, context):
+        super().__init__()
+        self.agents = self.possible_agents = list(JOINS)
+        self.observation_spaces = dict.fromkeys(self.agents, OBS)
+        self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(3))
+        self.number = context.vector_index
+        self.resets, self.told = -1, {}
+
+    def reset(self, *, seed=None, options=None):
+        self.resets, self.t = self.resets + 1, 0
+        return self.obs(), {}
+
+    def step(self, actions):
+        self.told |= {(self.number, self.resets, self.t, agent): int(action) for agent, action in actions.items()}
+        self.t += 1
+        obs = self.obs()
+        rewards = {agent: reward_of(self.resets, self.t, agent) for agent in obs if JOINS[agent] < self.t}
+        over = self.t == LENGTHS[(self.resets + self.number) % len(LENGTHS)]
+        return obs, rewards, {"__all__": over, "c": self.t == ENDS["c"]}, {"__all__": False}, {}
+
+    def obs(self):
+        return {
+            agent: np.array([self.number, self.resets, self.t, ord(agent)], np.float32)
+            for agent, joins in JOINS.items()
+            if joins <= self.t and (ENDS[agent] is None or self.t <= ENDS[agent])
+        }
+
+
+def make_worker(batch_mode):
+    config = RolloutWorkerConfig(
+        env=Telling,
+        num_envs_per_env_runner=3,
+        rollout_fragment_length=6,
+        batch_mode=batch_mode,
+        policies=["p", "q"],
+        policy_mapping_fn=lambda agent_id, episode: "q" if agent_id == "b" else "p",
+        model_config={"fcnet_hiddens": [8]},
+        seed=1,
+    )
+    return RolloutWorker(config=config)
+
+
+class Checked:
+    """Takes a worker's batches, and holds their rows against what the envs have said and were told."""
+
+    def __init__(self, worker):
+        self.told = {}
+        self.worker = worker
+        self.seen = set()
+
+    def take(self, batch, is_whole):
+        for env in self.worker.foreach_env(lambda env: env):
+            self.told |= env.told
+        numbers = {}
+        for columns in batch.policy_batches.values():
+            assert all(len(column) == len(columns) for column in columns.values())
+            names = ("obs", "new_obs", "actions", "rewards", "t", "eps_id")
+            rows = zip(*(columns[name].tolist() for name in names), strict=True)
+            for obs, after, action, reward, t, eps_id in rows:
+                env, reset, at, agent = map(int, obs)
+                key = env, reset, at, chr(agent)
+                assert key not in self.seen, f"{key} is in two batches"
+                self.seen.add(key)
+                assert after == [env, reset, at + 1, agent] and t == at
+                assert action == self.told[key]
+                assert reward == reward_of(reset, at + 1, chr(agent))
+                assert numbers.setdefault((env, reset), eps_id) == eps_id
+        if is_whole:
+            for env, reset in numbers:
+                length = LENGTHS[(env + reset) % len(LENGTHS)]
+                assert {(env, reset, at, "a") for at in range(length)} <= self.seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nth", [0, 1], ids=("once", "twice"))
+@pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
+@in_own_thread
+def test_the_worker_samples_on(batch_mode, nth, rng):
+    is_whole = batch_mode == "complete_episodes"
+    with make_worker(batch_mode) as worker:
+        worker.sample()
+        lines = lines_of(worker.sample)
+    chosen = lines if ALL_LINES else [lines[i] for i in rng.choice(len(lines), N_LINES, replace=False)]
+    for line in chosen:
+        again = int(rng.integers(0, 60)) if nth else None
+        interruption = Interruption(line, again)
+        with make_worker(batch_mode) as worker:
+            checked = Checked(worker)
+            try:
+                checked.take(worker.sample(), is_whole)
+                batch = interruption.run(worker.sample)
+                assert interruption.n_times, "the line did not run"
+                if batch is not None:
+                    checked.take(batch, is_whole)
+                for _ in range(3):
+                    batch = worker.sample()
+                    assert batch.count >= 18
+                    checked.take(batch, is_whole)
+                worker.learn_on_batch(batch)
+                for metrics in worker.get_metrics():
+                    assert (metrics.episode_length, metrics.episode_reward) in WHOLE
+            except Exception as error:
+                error.add_note(f"interrupted at {line}, again {again} lines later: {line.text}")
+                raise
