@@ -17,7 +17,7 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["moments", "distributions"],
     ["record"],
     ["episodes", "modules", "envs"],
-    ["connectors", "batches", "envs.checking", "envs.jit"],
+    ["connectors", "batches", "learning", "envs.checking", "envs.jit"],
     ["acting.backends", "testing"],
     ["acting"],
     ["vector", "rllib.episodes"],

@@ -1,0 +1,8 @@
+"""What a training loop in plain PyTorch needs beside the sampler: functions, no trainer."""
+
+from fastmarl.learning.flat_parameters import flat_parameters as flat_parameters
+from fastmarl.learning.minibatches import minibatches as minibatches
+from fastmarl.learning.ppo import ppo_loss as ppo_loss
+from fastmarl.learning.tensors import to_tensors as to_tensors
+from fastmarl.learning.value_norm import ValueNorm as ValueNorm
+from fastmarl.learning.values import value_fn_of as value_fn_of

@@ -1,0 +1,77 @@
+"""Epochs of random minibatches."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastmarl.errors import BatchError
+from fastmarl.spaces import flatten_struct, map_struct
+
+
+def minibatches(
+    batch: Mapping[str, Any], size: int, epochs: int = 1, generator: torch.Generator | None = None
+) -> Iterator[dict[str, Any]]:
+    """Minibatches of rows in random order, another one in each epoch.
+
+    The columns of a dtype lie side by side in one matrix, so that a minibatch is gathered by one operation for each
+    dtype. Its tensors are parts of what was gathered: later minibatches don't change them.
+
+    Args:
+        batch: name -> tensor [n, ...], or dicts and tuples of such, see `to_tensors()`. For sequences, [n, T, ...] and
+            "state_in" [n, ...]: they stay whole.
+        size: rows of each; the last one of an epoch has what is left.
+        epochs: passes over the batch.
+        generator: for the order; None: torch's own.
+
+    Raises:
+        BatchError: columns have different numbers of rows, lie on different devices, or there are none.
+    """
+    if size < 1 or epochs < 0:
+        raise BatchError(f"expected a size of 1 or more and no negative number of epochs, got {size} and {epochs}")
+    packed = _Packed(batch)
+    for _ in range(epochs):
+        order = torch.randperm(packed.n, generator=generator, device=None if generator is None else generator.device)
+        for rows in order.to(packed.device).split(size):
+            if len(rows):
+                yield packed.take(rows)
+
+
+class _Packed:
+    """A batch whose columns lie side by side, by dtype."""
+
+    def __init__(self, batch: Mapping[str, Any]):
+        self._batch = dict(batch)
+        leaves = [((name, *path), leaf) for name, column in batch.items() for path, leaf in flatten_struct(column)]
+        self.n, self.device = _rows_and_device(leaves)
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}
+        self._places: list[tuple[torch.dtype, int, torch.Size]] = []  # of each leaf: its matrix, which part, its shape
+        for _, leaf in leaves:
+            parts = by_dtype.setdefault(leaf.dtype, [])
+            self._places.append((leaf.dtype, len(parts), leaf.shape[1:]))
+            parts.append(leaf.reshape(self.n, leaf.shape[1:].numel()))
+        self._widths = {dtype: [part.shape[1] for part in parts] for dtype, parts in by_dtype.items()}
+        self._matrices = {dtype: torch.cat(parts, 1) for dtype, parts in by_dtype.items()}
+
+    def take(self, rows: Tensor) -> dict[str, Any]:
+        taken = {
+            dtype: matrix.index_select(0, rows).split(self._widths[dtype], 1)
+            for dtype, matrix in self._matrices.items()
+        }
+        leaves = iter([taken[dtype][part].view(len(rows), *shape) for dtype, part, shape in self._places])
+        return {name: map_struct(lambda _: next(leaves), column) for name, column in self._batch.items()}
+
+
+def _rows_and_device(leaves: list[tuple[Any, Any]]) -> tuple[int, torch.device]:
+    if not leaves:
+        raise BatchError("expected a batch with columns, got none")
+    for path, leaf in leaves:
+        if not isinstance(leaf, Tensor) or not leaf.dim():
+            raise BatchError(f"expected tensors with rows, got {type(leaf).__name__} at {path}; see to_tensors()")
+    (first_path, first), *others = leaves
+    for path, leaf in others:
+        if (len(leaf), leaf.device) != (len(first), first.device):
+            raise BatchError(f"expected as many rows on the same device in each column, got {len(first)} on "
+                             f"{first.device} at {first_path}, {len(leaf)} on {leaf.device} at {path}")  # fmt: skip
+    return len(first), first.device

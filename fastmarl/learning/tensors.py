@@ -1,0 +1,55 @@
+"""Columns as tensors."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastmarl.errors import BatchError
+from fastmarl.spaces import flatten_struct, map_struct
+
+NUMBERS = "fiub"  # kinds of dtypes
+
+
+def to_tensors(
+    columns: Mapping[str, Any], names: Collection[str] | None = None, device: torch.device | str = "cpu"
+) -> dict[str, Any]:
+    """A batch of `fastmarl.batches` for PyTorch.
+
+    Args:
+        columns: name -> array [n, ...], or dicts and tuples of such.
+        names: of the columns wanted; None: all that are numbers.
+        device: where they go. On the CPU, tensors share the arrays' memory.
+
+    Returns:
+        Name -> tensor, nested as before; float64 as float32.
+
+    Raises:
+        BatchError: a column that is named is missing, or has something else than numbers.
+    """
+    if names is None:
+        names = [name for name, column in columns.items() if not _others(column)]
+    if missing := [name for name in names if name not in columns]:
+        raise BatchError(f"there are no columns {missing}; there are {list(columns)}")
+    for name in names:
+        if others := _others(columns[name]):
+            raise BatchError(f"the column {name!r} can't become a tensor: it has {others[0]}")
+
+    def tensor_of(leaf: Any) -> torch.Tensor:
+        tensor = torch.as_tensor(leaf)
+        return tensor.to(device, torch.float32 if tensor.dtype == torch.float64 else tensor.dtype)
+
+    return {name: map_struct(tensor_of, columns[name]) for name in names}
+
+
+def _others(column: Any) -> list[str]:
+    """What a column has that is no array of numbers."""
+    if isinstance(column, list):
+        return ["a list"]
+    leaves = [leaf for _, leaf in flatten_struct(column)]
+    return [
+        f"an array of {leaf.dtype}" if isinstance(leaf, np.ndarray) else type(leaf).__name__
+        for leaf in leaves
+        if not (isinstance(leaf, torch.Tensor) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in NUMBERS))
+    ]

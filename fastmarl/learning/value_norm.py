@@ -1,0 +1,56 @@
+"""Value targets of any size, normalised for the value function."""
+
+import torch
+from torch import Tensor
+
+LEAST_VARIANCE = 1e-2
+
+
+class ValueNorm(torch.nn.Module):
+    """Running mean and variance of value targets, by which a value function that predicts normalised values is read.
+
+    After Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative, Multi-Agent Games": moving averages of
+    the targets and their squares, corrected for their beginning at 0. Its state is that of a module (`state_dict()`).
+
+    Args:
+        beta: how slowly the averages follow: what a target weighs falls by this factor with each later row.
+    """
+
+    mean: Tensor
+    mean_square: Tensor
+    weight: Tensor
+
+    def __init__(self, beta: float = 0.99999):
+        super().__init__()
+        self.beta = beta
+        for name in ("mean", "mean_square", "weight"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    def update(self, targets: Tensor) -> None:
+        """Take targets, of any shape, in the values' own unit."""
+        if not targets.numel():
+            return
+        kept = self.beta ** targets.numel()
+        of_batch = targets.double()
+        self.mean.lerp_(of_batch.mean(), 1 - kept)
+        self.mean_square.lerp_(of_batch.square().mean(), 1 - kept)
+        self.weight.lerp_(torch.ones_like(self.weight), 1 - kept)
+
+    def normalize(self, values: Tensor) -> Tensor:
+        """Values as the value function predicts them; as they are, before the first `update()`."""
+        mean, std = self._mean_and_std()
+        return (values - mean) / std
+
+    def denormalize(self, values: Tensor) -> Tensor:
+        """What the value function predicts, in the values' own unit."""
+        mean, std = self._mean_and_std()
+        return values * std + mean
+
+    def _mean_and_std(self) -> tuple[Tensor, Tensor]:
+        """float32, corrected."""
+        if not self.weight:
+            return torch.zeros(()), torch.ones(())
+        mean = self.mean / self.weight
+        variance = (self.mean_square / self.weight - mean.square()).clamp(min=LEAST_VARIANCE)
+        return mean.float(), variance.sqrt().float()

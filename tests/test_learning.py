@@ -1,0 +1,375 @@
+"""`fastmarl.learning`: each function against a plain version."""
+
+from copy import deepcopy
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastmarl
+from fastmarl.batches import add_gae, columns, sequences
+from fastmarl.errors import BatchError, ConfigError, ModuleOutputError
+from fastmarl.learning import ValueNorm, flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+
+OBS_SPACE = gym.spaces.Box(-1, 1, (5,), np.float32)
+
+
+def make_module(action_space=None, **model_config):
+    torch.manual_seed(3)
+    spec = fastmarl.RLModuleSpec(
+        observation_space=OBS_SPACE,
+        action_space=action_space or gym.spaces.Discrete(4),
+        model_config={"fcnet_hiddens": [8, 8], **model_config},
+    )
+    return spec.build()
+
+
+def make_rows(module, *shape, seed=0):
+    """A minibatch that the module has sampled."""
+    generator = torch.Generator().manual_seed(seed)
+    obs = torch.rand(*shape, 5, generator=generator)
+    inputs = {"obs": obs}
+    if module.is_stateful():
+        state = module.get_initial_state()
+        inputs["state_in"] = {name: torch.zeros(shape[0], *np.shape(leaf)) for name, leaf in state.items()}
+    with torch.no_grad():
+        outputs = module.forward_train(inputs)
+        distribution = module.get_train_action_dist_cls().from_logits(outputs["action_dist_inputs"])
+        actions = distribution.sample()
+        return {
+            **inputs,
+            "actions": actions,
+            "action_logp": distribution.logp(actions) + torch.randn(shape, generator=generator) / 5,
+            "advantages": torch.randn(shape, generator=generator),
+            "value_targets": torch.randn(shape, generator=generator),
+        }
+
+
+# Flat parameters.
+
+OPTIMIZERS = {
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01, foreach=False),
+    "Adam, fused": lambda parameters: torch.optim.Adam(parameters, lr=0.01, fused=True),
+    "Adam, foreach": lambda parameters: torch.optim.Adam(parameters, lr=0.01, foreach=True),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
+    "RMSprop": lambda parameters: torch.optim.RMSprop(parameters, lr=0.01),
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
+}
+ZEROING = {
+    "optimizer": lambda module, optimizer: optimizer.zero_grad(),
+    "optimizer, in place": lambda module, optimizer: optimizer.zero_grad(set_to_none=False),
+    "module": lambda module, optimizer: module.zero_grad(),
+    "module, in place": lambda module, optimizer: module.zero_grad(set_to_none=False),
+}
+
+
+@pytest.mark.parametrize("zero", ZEROING)
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("max_norm", [None, 0.1])
+def test_an_optimizer_of_flat_parameters_takes_the_same_steps(kind, zero, max_norm):
+    plain, flat_module = make_module(), make_module()
+    flat = flat_parameters(flat_module)
+    optimizers = [OPTIMIZERS[kind](plain.parameters()), OPTIMIZERS[kind]([flat])]
+    for seed in range(5):
+        rows = make_rows(plain, 16, seed=seed)
+        for module, optimizer in zip((plain, flat_module), optimizers, strict=True):
+            ZEROING[zero](module, optimizer)
+            ppo_loss(module, rows).backward()
+            if max_norm is not None:
+                torch.nn.utils.clip_grad_norm_([flat] if module is flat_module else plain.parameters(), max_norm)
+            optimizer.step()
+        for one, other in zip(plain.parameters(), flat_module.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+    assert not torch.equal(flat, flat_parameters(make_module()))
+
+
+def test_gradients_accumulate_until_they_are_zeroed():
+    module = make_module()
+    flat = flat_parameters(module)
+    rows, found = make_rows(module, 4), []
+    for _ in range(2):
+        ppo_loss(module, rows).backward()
+        found.append(torch.cat([p.grad.ravel() for p in module.parameters()]))
+        assert torch.equal(flat.grad, found[-1]) and found[-1].abs().sum() > 0
+    torch.testing.assert_close(found[1], 2 * found[0])
+    flat.grad = None
+    assert not flat.grad.any() and not any(p.grad.any() for p in module.parameters())
+
+
+def test_a_module_with_flat_parameters_is_used_as_before():
+    module = make_module()
+    frozen = next(module.parameters())
+    frozen.requires_grad_(False)
+    before = deepcopy(module.state_dict())
+    flat = flat_parameters(module)
+    assert flat.shape == (sum(p.numel() for p in module.parameters()) - frozen.numel(),)
+    assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
+    other = make_module()
+    for parameter in other.parameters():
+        torch.nn.init.ones_(parameter)
+    module.load_state_dict(other.state_dict())
+    assert bool((flat == 1).all())
+    with torch.no_grad():
+        flat.fill_(2)
+    assert all(bool((p == 2).all()) for p in module.parameters() if p is not frozen)
+    copy = deepcopy(module)
+    with torch.no_grad():
+        flat.fill_(3)
+    assert all(bool((p == 2).all()) for p in copy.parameters() if p.requires_grad)
+    with pytest.raises(TypeError, match="copy that"):
+        deepcopy(flat)
+
+
+def test_a_runner_acts_with_each_step():
+    config = fastmarl.EnvRunnerConfig(env="fastmarl.cart_pole", env_config={"num_agents": 2}, num_envs_per_env_runner=2)
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    runner.sample(num_timesteps=10)
+    module = runner.module["default_policy"]
+    flat = flat_parameters(module)
+    for value in (0.0, 0.01):
+        with torch.no_grad():
+            flat.fill_(value)
+        batch = columns(runner.sample(num_timesteps=10))["default_policy"]
+        with torch.no_grad():
+            outputs = module.forward_train({"obs": torch.from_numpy(batch["obs"])})
+        np.testing.assert_allclose(batch["vf_preds"], outputs["vf_preds"].numpy(), rtol=1e-4, atol=1e-6)
+        assert bool(batch["vf_preds"].any()) == (value > 0)
+    runner.stop()
+
+
+def test_parameters_that_cant_be_flat():
+    with pytest.raises(ConfigError, match="got none"):
+        flat_parameters(torch.nn.ReLU())
+    mixed = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
+    with pytest.raises(ConfigError, match=r"torch.float32 on cpu', 'torch.float64 on cpu"):
+        flat_parameters(mixed)
+
+
+def test_shared_parameters_are_there_once():
+    shared = torch.nn.Linear(3, 3)
+    module = torch.nn.Sequential(shared, torch.nn.Tanh(), shared)
+    flat = flat_parameters(module)
+    assert len(flat) == 12
+    module(torch.ones(2, 3)).sum().backward()
+    assert flat.grad.abs().sum() > 0
+
+
+# Minibatches.
+
+
+@given(st.integers(0, 40), st.integers(1, 12), st.integers(0, 3), st.integers(0, 99))
+@settings(max_examples=60)
+def test_minibatches_are_the_rows_in_random_order(n, size, epochs, seed):
+    batch = {
+        "obs": {"a": torch.arange(n * 6, dtype=torch.float32).view(n, 2, 3), "b": (torch.arange(n), torch.rand(n))},
+        "rewards": torch.rand(n),
+        "flags": torch.rand(n) < 0.5,
+        "empty": torch.zeros(n, 0),
+        "half": torch.rand(n, 1).half(),
+    }
+    made = list(minibatches(batch, size, epochs, torch.Generator().manual_seed(seed)))
+    orders = torch.Generator().manual_seed(seed)
+    expected = [rows for _ in range(epochs) for rows in torch.randperm(n, generator=orders).split(size) if len(rows)]
+    assert len(made) == len(expected)
+    for got, rows in zip(made, expected, strict=True):
+        assert got.keys() == batch.keys() and list(got["obs"]) == ["a", "b"] and isinstance(got["obs"]["b"], tuple)
+        pairs = [(got["obs"]["a"], batch["obs"]["a"]), (got["obs"]["b"][0], batch["obs"]["b"][0]),
+                 (got["obs"]["b"][1], batch["obs"]["b"][1]), (got["empty"], batch["empty"])]  # fmt: skip
+        pairs += [(got[name], batch[name]) for name in ("rewards", "flags", "half")]
+        for one, column in pairs:
+            assert one.dtype == column.dtype and torch.equal(one, column[rows])
+
+
+def test_minibatches_of_what_is_no_batch():
+    for batch, text in (
+        ({}, "got none"),
+        ({"a": np.zeros(3)}, r"ndarray at \('a',\); see to_tensors"),
+        ({"a": torch.zeros(3), "b": {"c": torch.zeros(2)}}, r"3 on cpu at \('a',\), 2 on cpu at \('b', 'c'\)"),
+        ({"a": torch.zeros(())}, "with rows"),
+    ):
+        with pytest.raises(BatchError, match=text):
+            next(minibatches(batch, 2))
+    with pytest.raises(BatchError, match="size of 1"):
+        next(minibatches({"a": torch.zeros(3)}, 0))
+
+
+# The loss.
+
+
+def plain_loss(module, rows, clip, vf_coeff, vf_clip, entropy_coeff):
+    """Row by row."""
+    outputs = module.forward_train({name: rows[name] for name in ("obs", "state_in") if name in rows})
+    distribution = module.get_train_action_dist_cls().from_logits(outputs["action_dist_inputs"])
+    logp, entropy = distribution.logp(rows["actions"]).flatten(), distribution.entropy().flatten()
+    mask = rows.get("loss_mask", torch.ones(rows["advantages"].shape, dtype=torch.bool)).flatten()
+    columns = (rows["action_logp"], rows["advantages"], rows["value_targets"], outputs["vf_preds"])
+    losses = []
+    for i, (before, advantage, target, value) in enumerate(zip(*(c.flatten() for c in columns), strict=True)):
+        if not mask[i]:
+            continue
+        ratio = torch.exp(logp[i] - before)
+        gain = min(ratio * advantage, min(max(ratio, torch.tensor(1 - clip)), torch.tensor(1 + clip)) * advantage)
+        error = (value - target) ** 2
+        error = error if vf_clip is None else min(error, torch.tensor(vf_clip))
+        losses.append(vf_coeff * error - gain - entropy_coeff * entropy[i])
+    return sum(losses) / len(losses)
+
+
+SPACES = [gym.spaces.Discrete(4), gym.spaces.MultiDiscrete([2, 3]), gym.spaces.Box(-1, 1, (2,), np.float32)]
+OPTIONS = [(0.2, 0.5, None, 0.01), (0.05, 1.0, 0.3, 0.0)]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("space", SPACES, ids=str)
+@pytest.mark.parametrize("model_config", [{}, {"use_lstm": True, "lstm_cell_size": 4}], ids=["flat", "lstm"])
+def test_ppo_loss_and_its_gradient(space, model_config, options, masked):
+    module = make_module(space, **model_config)
+    shape = (3, 4) if model_config else (12,)
+    rows = make_rows(module, *shape)
+    if masked:
+        rows["loss_mask"] = torch.rand(shape) < 0.6
+        rows["value_targets"] = rows["value_targets"].masked_fill(~rows["loss_mask"], torch.nan)
+    clip, vf_coeff, vf_clip, entropy_coeff = options
+    stats = {}
+    loss = ppo_loss(
+        module, rows, clip=clip, vf_coeff=vf_coeff, vf_clip=vf_clip, entropy_coeff=entropy_coeff, stats=stats
+    )
+    expected = plain_loss(module, rows, *options)
+    torch.testing.assert_close(loss, expected)
+    for got, want in zip(*(torch.autograd.grad(x, list(module.parameters())) for x in (loss, expected)), strict=True):
+        assert torch.isfinite(got).all()
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+    assert stats.keys() == {"policy_loss", "vf_loss", "entropy", "kl", "clip_fraction"}
+    assert all(not value.requires_grad and torch.isfinite(value) for value in stats.values())
+    total = stats["policy_loss"] + vf_coeff * stats["vf_loss"] - entropy_coeff * stats["entropy"]
+    torch.testing.assert_close(total, loss.detach())
+
+
+def test_masked_actions_are_not_learned():
+    module = make_module()
+    rows = make_rows(module, 6)
+    rows["action_mask"] = torch.ones(6, 4, dtype=torch.bool)
+    rows["action_mask"][:, 3] = False
+    rows["actions"] = rows["actions"].clamp(max=2)
+    loss = ppo_loss(module, rows)
+    assert torch.isfinite(loss) and not torch.equal(
+        loss, ppo_loss(module, {**rows, "action_mask": rows["action_mask"] | True})
+    )
+
+
+def test_what_the_loss_lacks_is_said():
+    module = make_module()
+    rows = make_rows(module, 3)
+    del rows["advantages"], rows["obs"]
+    with pytest.raises(BatchError, match=r"needs the columns \['obs', 'advantages'\]"):
+        ppo_loss(module, rows)
+
+    class NoValues(fastmarl.RLModule):
+        def _forward(self, batch, **kwargs):
+            return {"action_dist_inputs": torch.zeros(len(batch["obs"]), 4)}
+
+    without = NoValues(observation_space=OBS_SPACE, action_space=gym.spaces.Discrete(4))
+    for call in (
+        lambda: ppo_loss(without, make_rows(module, 3)),
+        lambda: value_fn_of(without)(np.zeros((2, 5), np.float32)),
+    ):
+        with pytest.raises(ModuleOutputError, match="'vf_preds'"):
+            call()
+
+
+# Values, and columns as tensors.
+
+
+def test_values_of_observations():
+    module = make_module()
+    value_fn = value_fn_of(module)
+    obs = np.random.default_rng(0).random((7, 5), np.float32)
+    expected = module.forward_train({"obs": torch.from_numpy(obs)})["vf_preds"]
+    values = value_fn(obs)
+    assert values.dtype == np.float32
+    np.testing.assert_array_equal(values, expected.detach().numpy())
+    norm = ValueNorm()
+    norm.update(torch.tensor([10.0, 30.0]))
+    np.testing.assert_allclose(value_fn_of(module, norm)(obs), values * 10 + 20, rtol=1e-5)
+    with torch.no_grad():
+        next(module.parameters()).mul_(2)
+    assert not np.array_equal(value_fn(obs), values), "the weights it has then"
+    with pytest.raises(ConfigError, match="recurrent"):
+        value_fn_of(make_module(use_lstm=True))
+
+
+@given(st.lists(st.lists(st.floats(-1e4, 1e4), min_size=0, max_size=20), max_size=5), st.sampled_from([0.9, 0.99999]))
+def test_value_norm(batches, beta):
+    norm = ValueNorm(beta)
+    values = torch.tensor([0.0, -3.0, 100.0])
+    assert torch.equal(norm.normalize(values), values) and torch.equal(norm.denormalize(values), values)
+    mean = square = weight = 0.0
+    for batch in batches:
+        norm.update(torch.tensor(batch))
+        if batch:
+            kept, rows = beta ** len(batch), np.float32(batch).astype(np.float64)
+            mean, square = kept * mean + (1 - kept) * rows.mean(), kept * square + (1 - kept) * (rows**2).mean()
+            weight = kept * weight + 1 - kept
+    if weight:
+        std = max(square / weight - (mean / weight) ** 2, 1e-2) ** 0.5
+        np.testing.assert_allclose(norm.normalize(values), (values.numpy() - mean / weight) / std, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(norm.denormalize(norm.normalize(values)), values, rtol=1e-3, atol=1e-2)
+    again = ValueNorm(beta)
+    again.load_state_dict(norm.state_dict())
+    assert torch.equal(again.normalize(values), norm.normalize(values))
+
+
+def test_columns_become_tensors():
+    given = {"obs": {"a": np.zeros((2, 3)), "b": (np.ones(2, np.int64),)}, "eps_id": np.array(["x", "y"], object),
+             "terminateds": np.array([True, False]), "infos": [{}, {}]}  # fmt: skip
+    tensors = to_tensors(given)
+    assert tensors.keys() == {"obs", "terminateds"}
+    assert tensors["obs"]["a"].dtype == torch.float32 and tensors["obs"]["b"][0].dtype == torch.int64
+    assert tensors["terminateds"].dtype == torch.bool
+    assert to_tensors(given, ["terminateds"]).keys() == {"terminateds"}
+    shared = np.zeros(3, np.float32)
+    to_tensors({"a": shared})["a"][0] = 1
+    assert shared[0] == 1
+    for names, text in ((["x"], r"no columns \['x'\]"), (["infos"], "it has a list"), (["eps_id"], "array of object")):
+        with pytest.raises(BatchError, match=text):
+            to_tensors(given, names)
+
+
+@pytest.mark.parametrize("model_config", [{}, {"use_lstm": True, "lstm_cell_size": 8}], ids=["flat", "lstm"])
+def test_a_loop_of_these_learns(model_config):
+    """The same as a plain loop, up to rounding; and it gets better."""
+    config = fastmarl.EnvRunnerConfig(
+        env="fastmarl.cart_pole",
+        env_config={"num_agents": 2},
+        num_envs_per_env_runner=8,
+        rollout_fragment_length=64,
+        seed=1,
+        model_config={"fcnet_hiddens": [32], **model_config},
+    )
+    torch.manual_seed(0)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        module = runner.module["default_policy"]
+        optimizer = torch.optim.Adam([flat_parameters(module)], lr=3e-3, fused=True)
+        returns = []
+        for _ in range(40):
+            episodes = runner.sample()
+            returns.append(runner.get_metrics()["episode_return_mean"])
+            if model_config:
+                batch = sequences(episodes, max_seq_len=16)["default_policy"]
+                names = ["obs", "actions", "action_logp", "state_in", "loss_mask"]
+                batch |= {"advantages": batch["vf_preds"] * 0 + 1, "value_targets": batch["vf_preds"] * 0}
+            else:
+                batch = columns(episodes)["default_policy"]
+                add_gae(batch, gamma=0.99, lambda_=0.95, value_fn=value_fn_of(module))
+                names = ["obs", "actions", "action_logp"]
+            tensors = to_tensors(batch, [*names, "advantages", "value_targets"])
+            for rows in minibatches(tensors, 256, epochs=4):
+                optimizer.zero_grad()
+                ppo_loss(module, rows, vf_coeff=0.01).backward()
+                optimizer.step()
+    if not model_config:
+        assert np.mean(returns[-5:]) > 3 * np.mean(returns[:5])
