@@ -15,7 +15,16 @@ from support.scenario_envs import ClockEnv, Echo, MixedClocksEnv, RespawnEnv, St
 from support.worlds import make_world
 
 import fastmarl
-from fastmarl.batches import add_aligned_gae, add_gae, add_returns, aligned, columns, sequences
+from fastmarl.batches import (
+    add_aligned_gae,
+    add_gae,
+    add_n_step_returns,
+    add_returns,
+    add_vtrace,
+    aligned,
+    columns,
+    sequences,
+)
 from fastmarl.errors import BatchError
 
 WORLDS = range(300_000, 300_040)
@@ -387,6 +396,66 @@ def test_discounted_returns(value_fn):
                 found.append(after)
             want += found[::-1]
     np.testing.assert_allclose(batch["returns_to_go"], want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.9, 1.0, 0.0])
+def test_vtrace_and_n_step_returns_are_gae_where_they_should_be(gamma):
+    """V-trace with the weights that have sampled is GAE with lambda 1; of one step it is lambda 0, of all it is 1."""
+    (batch,) = columns(ending_chunks()).values()
+    batch["action_logp"] = np.log(np.linspace(0.1, 0.9, len(batch["rewards"]))).astype(np.float32)
+    for lambda_, add in (
+        (1, lambda b: add_vtrace(b, b["action_logp"], gamma=gamma, value_fn=value_of)),
+        (1, lambda b: add_n_step_returns(b, n_step=10_000, gamma=gamma, value_fn=value_of)),
+        (0, lambda b: add_n_step_returns(b, n_step=1, gamma=gamma, value_fn=value_of)),
+    ):
+        expected, got = dict(batch), dict(batch)
+        add_gae(expected, gamma=gamma, lambda_=lambda_, value_fn=value_of)
+        add(got)
+        for name in ("advantages", "value_targets"):
+            assert got[name].dtype == np.float32
+            np.testing.assert_allclose(got[name], expected[name], rtol=1e-6, atol=1e-6)
+
+
+def test_vtrace_with_newer_weights():
+    """What actions that the newer weights would not take have led to counts for nothing."""
+    (batch,) = columns(ending_chunks()).values()
+    n = len(batch["rewards"])
+    batch["action_logp"] = np.zeros(n, np.float32)
+    values, last = value_of(batch["obs"]).detach().numpy(), value_of(batch["final_obs"])
+    add_vtrace(batch, np.full(n, -1e3), gamma=0.9, values=values, last_values=last)
+    assert not batch["advantages"].any()
+    np.testing.assert_allclose(batch["value_targets"], values, rtol=1e-6)
+    for clip in (1.0, 2.0):
+        add_vtrace(batch, np.full(n, 5.0), gamma=0.9, lambda_=0.0, clip_rho=clip, values=values, last_values=last)
+        one_step = dict(batch)
+        add_gae(one_step, gamma=0.9, lambda_=0.0, value_fn=value_of)
+        expected = values + clip * one_step["advantages"]
+        np.testing.assert_allclose(batch["value_targets"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_vtrace_and_n_step_returns_cant_take():
+    (batch,) = columns(ending_chunks()).values()
+    n = len(batch["rewards"])
+    logp = np.zeros(n)
+    with pytest.raises(BatchError, match="needs the column 'action_logp'"):
+        add_vtrace(batch, logp, gamma=0.9, value_fn=value_of)
+    batch["action_logp"] = logp
+    for options, text in (
+        ({"gamma": 1.1}, "gamma in"),
+        ({"gamma": 0.9, "lambda_": -1}, "lambda_ in"),
+        ({"gamma": 0.9, "clip_rho": 0}, "clip_rho above 0"),
+        ({"gamma": 0.9, "clip_pg_rho": np.nan}, "clip_pg_rho above 0"),
+    ):
+        with pytest.raises(BatchError, match=text):
+            add_vtrace(batch, logp, value_fn=value_of, **options)
+    with pytest.raises(BatchError, match="log-probabilities, an array of shape"):
+        add_vtrace(batch, logp[1:], gamma=0.9, value_fn=value_of)
+    with pytest.raises(BatchError, match=r"row 0 of \d+ log-probabilities is NaN"):
+        add_vtrace(batch, logp * np.nan, gamma=0.9, value_fn=value_of)
+    with pytest.raises(BatchError, match=r"needs value_fn or values, for add_vtrace\(\)"):
+        add_vtrace(batch, logp, gamma=0.9)
+    with pytest.raises(BatchError, match="n_step of 1"):
+        add_n_step_returns(batch, n_step=0, gamma=0.9, value_fn=value_of)
 
 
 def test_bad_values_are_refused():

@@ -39,7 +39,16 @@ from fastmarl.kernels.mean_std import push_rows, push_rows_numpy
 from fastmarl.kernels.moments import update_moments, update_moments_numpy
 from fastmarl.kernels.normalize import count_and_normalize, count_and_normalize_numpy
 from fastmarl.kernels.remap import first_steps, first_steps_numpy, rows_to_lanes, rows_to_lanes_numpy
-from fastmarl.kernels.returns import discounted_sums, discounted_sums_numpy, gae, gae_numpy
+from fastmarl.kernels.returns import (
+    discounted_sums,
+    discounted_sums_numpy,
+    gae,
+    gae_numpy,
+    n_step_returns,
+    n_step_returns_numpy,
+    vtrace,
+    vtrace_numpy,
+)
 from fastmarl.kernels.rows import (
     as_bytes,
     put_rows,
@@ -204,6 +213,35 @@ def test_gae_without_values_gives_discounted_returns(rng, kernel, lengths, gamma
         want += [gamma ** np.arange(length + 1 - i) @ paid[i:] for i in range(length)]
         end += length
     np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@versions(vtrace)
+@pytest.mark.parametrize("lengths", [[], [0], [1], [5, 0, 1, 40]])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("factors", [(0.99, 1.0, 1.0, 1.0), (0.9, 0.8, 2.0, 0.5), (0.0, 0.5, 1.0, 1.0)])
+def test_vtrace_matches_numpy(rng, kernel, lengths, dtype, factors):
+    length_S, n = np.array(lengths, np.int64), sum(lengths)
+    ratio_N = np.exp(rng.normal(size=n))
+    arrays = rng.normal(size=n), rng.normal(size=n).astype(dtype), rng.normal(size=len(lengths)), length_S, ratio_N
+    expected, got = ([np.full(n, np.nan), np.full(n, np.nan)] for _ in range(2))
+    vtrace_numpy(*arrays, *factors, *expected)
+    kernel(*arrays, *factors, *got)
+    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
+    assert not np.isnan(got).any()
+
+
+@versions(n_step_returns)
+@pytest.mark.parametrize("lengths", [[], [0], [1], [5, 0, 1, 40]])
+@pytest.mark.parametrize("n_step", [1, 3, 100])
+@pytest.mark.parametrize("gamma", [0.99, 1.0, 0.0])
+def test_n_step_returns_match_numpy(rng, kernel, lengths, n_step, gamma):
+    length_S, n = np.array(lengths, np.int64), sum(lengths)
+    arrays = rng.normal(size=n), rng.normal(size=n).astype(np.float32), rng.normal(size=len(lengths)), length_S
+    expected, got = np.full(n, np.nan), np.full(n, np.nan)
+    n_step_returns_numpy(*arrays, n_step, gamma, expected)
+    kernel(*arrays, n_step, gamma, got)
+    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
+    assert not np.isnan(got).any()
 
 
 def within_bounds(kernel, raw, low, high):

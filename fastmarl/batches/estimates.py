@@ -8,7 +8,7 @@ import numpy as np
 from fastmarl.batches.flat import Batch
 from fastmarl.columns import Columns
 from fastmarl.errors import BatchError
-from fastmarl.kernels.returns import gae
+from fastmarl.kernels.returns import gae, n_step_returns, vtrace
 
 ValueFunction = Callable[[Any], Any]
 Array = Any  # a NumPy array or a tensor
@@ -72,6 +72,97 @@ def add_aligned_gae(batch: Batch, values: Array, *, gamma: float, lambda_: float
         batch[name][t, e, a] = flat
 
 
+def add_vtrace(
+    batch: Batch,
+    logp: Array,
+    *,
+    gamma: float,
+    lambda_: float = 1.0,
+    clip_rho: float = 1.0,
+    clip_pg_rho: float = 1.0,
+    value_fn: ValueFunction | None = None,
+    values: Array = None,
+    last_values: Array = None,
+) -> None:
+    """Add "advantages" and "value_targets", float32 [n], to a module's batch from `columns()` that was sampled with
+    older weights: V-trace (Espeholt et al. 2018, "IMPALA", equation 1 and section 4.2).
+
+    With the weights that have sampled, these are those of `add_gae()` with a `lambda_` of 1.
+
+    Args:
+        batch: "action_logp" [n] tells how probable the actions were.
+        logp: [n], log-probabilities of the same actions with the newest weights.
+        gamma: see add_gae().
+        lambda_: in [0, 1], how much is kept of what later steps say, with each step.
+        clip_rho, clip_pg_rho: most that the ratio of probabilities counts in targets and advantages.
+        value_fn: observations [k, ...] -> values [k], with the newest weights.
+        values, last_values: [n], of "obs", and [s], of "final_obs", instead of `value_fn`'s.
+
+    Raises:
+        BatchError: values or log-probabilities are missing, NaN or of another number, or a factor can't be right.
+    """
+    _check_factor("gamma", gamma)
+    _check_factor("lambda_", lambda_)
+    for name, clip in (("clip_rho", clip_rho), ("clip_pg_rho", clip_pg_rho)):
+        if not clip > 0:
+            raise BatchError(f"expected {name} above 0, got {clip}")
+    if Columns.ACTION_LOGP not in batch:
+        raise BatchError(f"add_vtrace() needs the column {Columns.ACTION_LOGP!r}; there are {list(batch)}")
+    n = len(batch[Columns.REWARDS])
+    logps = (_checked(given, n, "log-probabilities") for given in (logp, batch[Columns.ACTION_LOGP]))
+    ratio_N = np.exp(np.subtract(*logps))
+    value_N, last_S = _values_and_last(batch, value_fn, values, last_values, "add_vtrace()")
+    target_N, advantage_N = np.empty(n, np.float32), np.empty(n, np.float32)
+    lengths = batch[Columns.SEQ_LENS]
+    factors = float(gamma), float(lambda_), float(clip_rho), float(clip_pg_rho)
+    vtrace(batch[Columns.REWARDS], value_N, last_S, lengths, ratio_N, *factors, target_N, advantage_N)
+    batch[Columns.ADVANTAGES], batch[Columns.VALUE_TARGETS] = advantage_N, target_N
+
+
+def add_n_step_returns(
+    batch: Batch,
+    *,
+    n_step: int,
+    gamma: float,
+    value_fn: ValueFunction | None = None,
+    values: Array = None,
+    last_values: Array = None,
+) -> None:
+    """Add "value_targets" and "advantages", float32 [n], to a module's batch from `columns()`: the discounted rewards
+    of `n_step` steps and the value of what comes after them (Sutton and Barto 2018, "Reinforcement Learning", equation
+    7.1); the advantages are these less the values.
+
+    Args:
+        batch, gamma: see add_gae().
+        n_step: 1 or more; at a trajectory's end there are fewer.
+        value_fn, values, last_values: see add_vtrace().
+
+    Raises:
+        BatchError: see there; or `n_step` is less than 1.
+    """
+    _check_factor("gamma", gamma)
+    if n_step < 1:
+        raise BatchError(f"expected n_step of 1 or more, got {n_step}")
+    value_N, last_S = _values_and_last(batch, value_fn, values, last_values, "add_n_step_returns()")
+    return_N = np.empty(len(value_N))
+    rewards, lengths = batch[Columns.REWARDS], batch[Columns.SEQ_LENS]
+    n_step_returns(rewards, value_N, last_S, lengths, int(n_step), float(gamma), return_N)
+    batch[Columns.VALUE_TARGETS] = return_N.astype(np.float32)
+    batch[Columns.ADVANTAGES] = (return_N - value_N).astype(np.float32)
+
+
+def _values_and_last(
+    batch: Batch, value_fn: ValueFunction | None, values: Array, last_values: Array, asked_by: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of "obs" [n], and of "final_obs" [s], 0 where the trajectory terminated."""
+    if values is None:
+        values = _asked(value_fn, batch[Columns.OBS], f"needs value_fn or values, for {asked_by}")
+    if last_values is None:
+        last_values = _asked(value_fn, batch[Columns.FINAL_OBS], "needs value_fn or last_values for 'final_obs'")
+    ended = batch[Columns.TERMINATEDS][np.cumsum(batch[Columns.SEQ_LENS]) - 1]
+    return _checked(values, len(batch[Columns.REWARDS])), _last_values(last_values, ended)
+
+
 def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = None) -> None:
     """Add "returns_to_go", float32 [n], to a module's batch from `columns()`: discounted rewards from each step on.
 
@@ -117,12 +208,14 @@ def _last_values(values: Array, ended: np.ndarray) -> np.ndarray:
     return _checked(of_last, len(ended))
 
 
-def _checked(values: Array, n: int) -> np.ndarray:
+def _checked(values: Array, n: int, what: str = "values") -> np.ndarray:
     array = _array(values)
     if array.shape != (n,):
-        raise BatchError(f"expected {n} values, an array of shape ({n},), got shape {array.shape}")
+        raise BatchError(f"expected {n} {what}, an array of shape ({n},), got shape {array.shape}")
     if np.isnan(array).any():
         row = int(np.flatnonzero(np.isnan(array))[0])
+        if what != "values":
+            raise BatchError(f"row {row} of {n} {what} is NaN; actions chosen at random have none")
         raise BatchError(f"value {row} of {n} is NaN; actions chosen at random have no recorded values, so leave "
                          f"'vf_preds' out and give value_fn")  # fmt: skip
     return array

@@ -1,7 +1,8 @@
-"""Advantages of trajectories that lie one after the other.
+"""Advantages and value targets of trajectories that lie one after the other.
 
 Schulman, Moritz, Levine, Jordan, Abbeel (2016), "High-Dimensional Continuous Control Using Generalized Advantage
-Estimation", equation 16.
+Estimation", equation 16. Espeholt et al. (2018), "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
+Actor-Learner Architectures", equation 1.
 """
 
 import numpy as np
@@ -43,6 +44,86 @@ def gae(reward_N, value_N, last_value_S, length_S, gamma, lambda_, advantage_N):
             advantage_N[i] = advantage
             next_value = value
         begin += length_S[s]
+
+
+def vtrace_numpy(
+    reward_N, value_N, last_value_S, length_S, ratio_N, gamma, lambda_, clip_rho, clip_pg_rho, target_N, advantage_N
+):
+    """Reference for vtrace(): the sums and products of the definition, each written out."""
+    end = 0
+    for last_value, length in zip(last_value_S, length_S.tolist(), strict=True):
+        steps = slice(end, end + length)
+        values = np.append(value_N[steps].astype(np.float64), last_value)
+        ratios, rewards = ratio_N[steps].astype(np.float64), reward_N[steps]
+        deltas = np.minimum(clip_rho, ratios) * (rewards + gamma * values[1:] - values[:-1])
+        traces = lambda_ * np.minimum(1.0, ratios)
+        targets = values.copy()
+        for s in range(length):
+            targets[s] += sum(gamma ** (t - s) * np.prod(traces[s:t]) * deltas[t] for t in range(s, length))
+        target_N[steps] = targets[:-1]
+        advantage_N[steps] = np.minimum(clip_pg_rho, ratios) * (rewards + gamma * targets[1:] - values[:-1])
+        end += length
+
+
+@njit(cache=True, nogil=True)
+def vtrace(
+    reward_N, value_N, last_value_S, length_S, ratio_N, gamma, lambda_, clip_rho, clip_pg_rho, target_N, advantage_N
+):
+    """V-trace's value targets and advantages; computed in float64.
+
+    Args:
+        reward_N, value_N, last_value_S, length_S, gamma: see gae().
+        ratio_N: float [n], how probable each action is now, divided by how probable it was when it was taken.
+        lambda_: float, how much is kept of the traces with each step.
+        clip_rho, clip_pg_rho: float, most that ratios count in targets and advantages; in the traces that is 1.
+        target_N, advantage_N: float [n], out.
+    """
+    begin = 0
+    for s in range(len(length_S)):
+        next_value = np.float64(last_value_S[s])
+        next_target = next_value
+        for i in range(begin + length_S[s] - 1, begin - 1, -1):
+            value, ratio, reward = np.float64(value_N[i]), np.float64(ratio_N[i]), np.float64(reward_N[i])
+            delta = min(clip_rho, ratio) * (reward + gamma * next_value - value)
+            trace = lambda_ * min(1.0, ratio)
+            advantage_N[i] = min(clip_pg_rho, ratio) * (reward + gamma * next_target - value)
+            next_target = value + delta + gamma * trace * (next_target - next_value)
+            target_N[i] = next_target
+            next_value = value
+        begin += length_S[s]
+
+
+def n_step_returns_numpy(reward_N, value_N, last_value_S, length_S, n_step, gamma, return_N):
+    """Reference for n_step_returns(): each sum written out."""
+    end = 0
+    for last_value, length in zip(last_value_S, length_S.tolist(), strict=True):
+        steps = slice(end, end + length)
+        values, rewards = np.append(value_N[steps].astype(np.float64), last_value), reward_N[steps]
+        for i in range(length):
+            k = min(n_step, length - i)
+            return_N[end + i] = np.sum(gamma ** np.arange(k) * rewards[i : i + k]) + gamma**k * values[i + k]
+        end += length
+
+
+@njit(cache=True, nogil=True)
+def n_step_returns(reward_N, value_N, last_value_S, length_S, n_step, gamma, return_N):
+    """Discounted rewards of the next steps, and the value of what comes after them; computed in float64.
+
+    Args:
+        reward_N, value_N, last_value_S, length_S, gamma: see gae().
+        n_step: int, 1 or more: steps whose rewards count, fewer at a trajectory's end.
+        return_N: float [n], out.
+    """
+    begin = 0
+    for s in range(len(length_S)):
+        end = begin + length_S[s]
+        for i in range(begin, end):
+            stop = min(i + n_step, end)
+            total = np.float64(last_value_S[s]) if stop == end else np.float64(value_N[stop])
+            for j in range(stop - 1, i - 1, -1):
+                total = np.float64(reward_N[j]) + gamma * total
+            return_N[i] = total
+        begin = end
 
 
 def discounted_sums_numpy(value_N, gamma, sum_N):
