@@ -65,6 +65,19 @@ def test_an_example_trains(name, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+def test_ippo_learns(tmp_path):
+    """To what random play, which returns -82 on average, never reaches; the standard error is 0.5."""
+    options = ["--steps", "320000", "--episodes", "500", "--folder", str(tmp_path)]
+    command = [sys.executable, ROOT / "examples" / "ippo.py", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    mean, _ = re.search(r"greedy play: mean return (\S+) ± (\S+) over 500 episodes", done.stdout).groups()
+    assert float(mean) > -65
+    curve = (tmp_path / "curve.csv").read_text().splitlines()
+    assert curve[0] == "env_steps,seconds,episode_return_mean,entropy,kl" and curve[-1].startswith("320000,")
+
+
+@pytest.mark.slow
 def test_an_example_trains_with_runners_in_processes():
     command = [sys.executable, ROOT / "examples" / "runner_processes.py", "--iterations", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
