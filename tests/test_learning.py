@@ -148,6 +148,16 @@ def test_parameters_that_cant_be_flat():
         flat_parameters(mixed)
 
 
+@pytest.mark.parametrize("move", [flat_parameters, lambda module: module.double()], ids=["flat again", "double"])
+def test_parameters_that_were_moved_are_not_left_behind_in_silence(move):
+    module = make_module()
+    optimizer = torch.optim.Adam([flat_parameters(module)], fused=True)
+    move(module)
+    for call in (optimizer.zero_grad, optimizer.step):
+        with pytest.raises(ConfigError, match="call flat_parameters"):
+            call()
+
+
 def test_shared_parameters_are_there_once():
     shared = torch.nn.Linear(3, 3)
     module = torch.nn.Sequential(shared, torch.nn.Tanh(), shared)

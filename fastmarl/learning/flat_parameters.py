@@ -12,13 +12,20 @@ class FlatParameters(torch.nn.Parameter):
     """What `flat_parameters()` returns. `grad` is never None: the parameters' gradients are parts of it, and to set it
     to None fills it with zeros."""
 
-    _parts: list[tuple[torch.nn.Parameter, Tensor]]
+    _parts: list[tuple[torch.nn.Parameter, Tensor, int]]  # each with its gradient and its address
     _gradient: Tensor
 
     @property
     def grad(self) -> Tensor:  # type: ignore[override]
-        """The gradients, [k]. Those that were taken off their parameters, as by `module.zero_grad()`, are put back."""
-        for parameter, part in self._parts:
+        """The gradients, [k]. Those that were taken off their parameters, as by `module.zero_grad()`, are put back.
+
+        Raises:
+            ConfigError: a parameter lies elsewhere by now, so that steps would not reach it.
+        """
+        for parameter, part, address in self._parts:
+            if parameter.data_ptr() != address:
+                raise ConfigError("a parameter was moved out of its module's flat parameters, as by module.to(); call "
+                                  "flat_parameters() again, and make an optimizer of what it returns")  # fmt: skip
             if parameter.grad is not part:
                 if parameter.grad is None:
                     part.zero_()
@@ -49,8 +56,9 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
     optimizer = torch.optim.Adam([flat_parameters(module)], lr=1e-3, fused=True)
     ```
 
-    The module is used, saved and loaded as before. A runner that acts with it sees each step at once. Call it after
-    `module.to(...)`, which takes parameters out of the tensor again.
+    The module is used, saved and loaded as before (but not by `load_state_dict(assign=True)`, which gives it other
+    parameters). A runner that acts with it sees each step at once. Call it after `module.to(...)`, which moves
+    parameters out of the tensor again.
 
     Args:
         module: its parameters that need gradients are moved; others stay where they are.
@@ -79,6 +87,6 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
                 part.copy_(parameter.grad)
             parameter.data = whole[begin:end].view(parameter.shape)
             parameter.grad = part
-            flat._parts.append((parameter, part))
+            flat._parts.append((parameter, part, parameter.data_ptr()))
             begin = end
     return flat
