@@ -183,8 +183,9 @@ def test_timeslices(drawn, data):
 def test_timeslices_end_with_a_shorter_one():
     pieces = ours.SampleBatch({"obs": np.arange(5)}).timeslices(2)
     assert [piece["obs"].tolist() for piece in pieces] == [[0, 1], [2, 3], [4]]
-    with pytest.raises(BatchError, match="at least 1"):
-        ours.SampleBatch({"obs": np.arange(5)}).timeslices(0)
+    for none in ({"size": 0}, {"num_slices": 0}, {}):
+        with pytest.raises(BatchError, match="at least 1"):
+            ours.SampleBatch({"obs": np.arange(5)}).timeslices(**none)
 
 
 @given(columns_of_steps(), st.sampled_from([None, "eps_id", "dones"]), st.booleans())

@@ -250,7 +250,7 @@ class SampleBatch(dict[str, Any]):
         Args:
             k: the old name of `size`.
         """
-        if num_slices is not None:
+        if num_slices is not None and num_slices >= 1:
             length, n_longer = divmod(self.count, num_slices)
             n_shorter = num_slices - n_longer
             edges = [i * length + max(0, i - n_shorter) for i in range(num_slices + 1)]

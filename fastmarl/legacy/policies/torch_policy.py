@@ -11,6 +11,7 @@ from torch import Tensor
 from fastmarl.columns import Columns
 from fastmarl.distributions import Distribution
 from fastmarl.errors import BatchError
+from fastmarl.learning import to_tensors
 from fastmarl.legacy.batches.classes import SampleBatch
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.policy_model import PolicyModel
@@ -145,10 +146,7 @@ class TorchPolicy(Policy):
         if self.is_recurrent() and not batch.zero_padded:
             batch = batch.copy(shallow=True)
             batch.right_zero_pad(self.config["max_seq_len"])
-        columns = {name: map_struct(self._tensor, column) for name, column in batch.items() if _is_numeric(column)}
-        if batch.get(Columns.SEQ_LENS) is not None:
-            columns[Columns.SEQ_LENS] = torch.as_tensor(np.asarray(batch[Columns.SEQ_LENS]), device=self.device)
-        return SampleBatch(columns)
+        return SampleBatch(to_tensors(batch, device=self.device))
 
     def _tensor(self, column: Any) -> Tensor:
         tensor = torch.as_tensor(column)
@@ -242,15 +240,6 @@ def _distribution_of(module: RLModule) -> Callable[..., Distribution]:
         return kind.from_logits(logits)
 
     return dist_class
-
-
-def _is_numeric(column: Any) -> bool:
-    """Whether it can become tensors: not infos, ids and the like."""
-    if isinstance(column, dict):
-        return all(map(_is_numeric, column.values()))
-    if isinstance(column, tuple):
-        return all(map(_is_numeric, column))
-    return isinstance(column, Tensor) or (isinstance(column, np.ndarray) and column.dtype.kind in "fiub")
 
 
 def _array(tensor: Any) -> np.ndarray:
