@@ -7,7 +7,7 @@ from support.scenario_envs import StepCounter
 from test_legacy_members import clocks, config_with, same
 
 import fastmarl
-from fastmarl.errors import ConfigError, ModuleOutputError
+from fastmarl.errors import ConfigError, ModuleOutputError, RunnerBusyError
 from fastmarl.legacy import Policy, PolicySpec, PPOTorchPolicy, RolloutWorker, SampleBatch, TorchPolicy
 
 LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4}
@@ -45,6 +45,30 @@ def test_advantages_of_all_trajectories_at_once_are_those_of_the_hook(options):
                     np.testing.assert_allclose(column, of_hook[name], rtol=1e-5, atol=1e-5)
                 else:
                     assert same(column, of_hook[name]), name
+
+
+def test_a_hook_that_samples_is_refused_and_nothing_is_lost():
+    refused = []
+
+    class CallsBack(PPOTorchPolicy):
+        def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+            if not refused:
+                with pytest.raises(RunnerBusyError, match=r"within postprocess_trajectory\(\)") as caught:
+                    worker.sample()
+                refused.append(caught.value)
+                raise refused[0]
+            return super().postprocess_trajectory(sample_batch, other_agent_batches, episode)
+
+    with RolloutWorker(config=config_with(), default_policy_class=CallsBack) as worker:
+        with pytest.raises(RunnerBusyError):
+            worker.sample()
+        batches = [worker.sample() for _ in range(3)]
+    names = ("eps_id", "agent_index", "t")
+    for policy_id in ("p0", "p1"):
+        rows = [zip(*(batch[policy_id][name].tolist() for name in names), strict=True) for batch in batches]
+        steps = [step for of_batch in rows for step in of_batch]
+        assert len(set(steps)) == len(steps)
+        assert {t for _, _, t in steps} >= {0, 1, 2}, "from the first step on"
 
 
 def test_sequences_begin_with_the_states_their_agents_had():

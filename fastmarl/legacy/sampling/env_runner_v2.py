@@ -1,8 +1,11 @@
 """The sampler of a worker: it steps the runner, and hands out batches and metrics."""
 
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.errors import RunnerBusyError
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.sampling.batch_builder import BatchBuilder
 from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies, RolloutMetrics
@@ -11,6 +14,10 @@ from fastmarl.runner import MultiAgentEnvRunner
 
 PERF_STATS = ("mean_raw_obs_processing_ms", "mean_inference_ms", "mean_action_processing_ms", "mean_env_wait_ms")
 LEAST_SHARE = 8  # of a batch is sampled at a time while episodes are waited for
+
+
+class _Building:
+    """Lives while a batch is built."""
 
 
 class EnvRunnerV2:
@@ -38,6 +45,7 @@ class EnvRunnerV2:
         self._builder = BatchBuilder(policies, max_seq_len, self._tallies)
         self._pending = PendingChunks(only_whole=self._wants_whole)
         self._metrics: list[RolloutMetrics] = []  # of episodes that have ended since the last batch
+        self._building: weakref.ref[_Building] | None = None
         self.perf_stats = dict.fromkeys(PERF_STATS, 0.0)
 
     def run(self) -> Iterator[Any]:
@@ -67,6 +75,8 @@ class EnvRunnerV2:
 
     def _advance(self, num_timesteps: int) -> list[Any]:
         """Sample so many steps; returns metrics and, if one is full, a batch."""
+        if self._building is not None and self._building() is not None:
+            raise RunnerBusyError("sample()", "postprocess_trajectory()", True)
         for chunk in self._runner.sample(num_timesteps=num_timesteps):
             if (metrics := self._tallies.add(chunk)) is not None:
                 self._metrics.append(metrics)
@@ -80,9 +90,18 @@ class EnvRunnerV2:
         chunks = self._pending.ready()
         if not chunks:
             return self._take_metrics()
-        batch = self._builder.build(chunks)
+        batch = self._build(chunks)
         self._pending.remove(chunks)
         return [*self._take_metrics(), batch]
+
+    def _build(self, chunks: list[MultiAgentEpisode]) -> Any:
+        """The batch of these chunks, which are pending until it is made: who samples in a hook would get them again."""
+        under_way = _Building()
+        try:
+            self._building = weakref.ref(under_way)  # even an interrupt in `finally` leaves nothing under way
+            return self._builder.build(chunks)
+        finally:
+            self._building = None
 
     def _take_metrics(self) -> list[RolloutMetrics]:
         """Those of ended episodes and failed envs, with the times since the last report."""
