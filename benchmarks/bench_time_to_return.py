@@ -1,0 +1,87 @@
+"""How long learners take to the same return: PPO on simple_spread, with the same networks and hyperparameters.
+
+    python benchmarks/bench_time_to_return.py --seeds 3 --torchrl-python build/peers/torchrl/bin/python
+
+`make build/peers/torchrl/.made` makes TorchRL's environment. A learner is a script in benchmarks/learners, in a process
+of its own with one thread; learners take turns, seed by seed. The clock runs from the first sample to the iteration
+after which the mean return of 200 episodes is at the target. Random play returns about -82. With other random numbers
+a learner needs another number of steps, so the time to a return varies more between seeds than speed does.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+LEARNERS = {
+    "fastmarl": ["fastmarl_ppo.py"],
+    "fastmarl, environment compiled": ["fastmarl_ppo.py", "--env", "fastmarl.simple_spread"],
+    "RLlib, both of ours fast": ["rllib_ppo.py", "--sampler", "fast"],
+    "RLlib, both of ours exact": ["rllib_ppo.py", "--sampler", "exact"],
+    "RLlib": ["rllib_ppo.py", "--sampler", "rllib"],
+    "SuperSuit and a PyTorch loop": ["supersuit_ppo.py"],
+    "TorchRL": ["torchrl_ppo.py"],
+}
+
+
+def run(name, *options, python=sys.executable):
+    """What a learner said last."""
+    script, *of_learner = LEARNERS[name]
+    command = [python, ROOT / "benchmarks" / "learners" / script, *of_learner, *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    printed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads([line for line in printed.splitlines() if line.startswith("{")][-1])
+
+
+@pytest.mark.parametrize("name", ["fastmarl", "fastmarl, environment compiled", "SuperSuit and a PyTorch loop"])
+def bench_learner(name):
+    """That it runs, as far as an iteration or two."""
+    assert run(name, "--max-steps", "3200")["env_steps"] == 3200
+
+
+def table(runs):
+    """Markdown: medians over seeds, fastest first."""
+
+    def median(name, what):
+        return statistics.median(found[what] for found in runs[name])
+
+    first = min(median(name, "cpu_seconds") for name in runs)
+    lines = ["| learner | CPU time to the return | times the first | env steps | of seeds |", "|---|---|---|---|---|"]
+    for name in sorted(runs, key=lambda name: median(name, "cpu_seconds")):
+        reached = sum(found["reached"] for found in runs[name])
+        seconds = median(name, "cpu_seconds")
+        lines.append(f"| {name} | {seconds:.0f} s | {seconds / first:.1f} | {median(name, 'env_steps'):,.0f} | "
+                     f"{reached} of {len(runs[name])} |")  # fmt: skip
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--target", default="-45")
+    parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
+    parser.add_argument("--torchrl-python", default=sys.executable, help="of an environment that has TorchRL")
+    parser.add_argument("--json", type=pathlib.Path, default=ROOT / "build" / "time_to_return.json")
+    arguments = parser.parse_args()
+    runs = {name: [] for name in arguments.learners}
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+        for name, of_learner in runs.items():
+            python = arguments.torchrl_python if name == "TorchRL" else sys.executable
+            of_learner.append(
+                {"seed": seed, **run(name, "--seed", str(seed), "--target", arguments.target, python=python)}
+            )
+            print(name, of_learner[-1], flush=True)
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(runs, indent=1))
+    print(table(runs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""PPO with a shared policy by fastmarl's runner and `fastmarl.learning`."""
+
+import common
+import torch
+
+import fastmarl
+from fastmarl.batches import add_gae, columns
+from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+
+given = common.arguments()
+config = fastmarl.EnvRunnerConfig(
+    env=given.env,
+    num_envs_per_env_runner=common.NUM_ENVS,
+    rollout_fragment_length=common.FRAGMENT,
+    model_config={"fcnet_hiddens": list(common.HIDDENS), "fcnet_activation": "tanh", "vf_share_layers": False},
+    reward_scale=common.REWARD_SCALE,
+    seed=given.seed,
+)
+runner = fastmarl.MultiAgentEnvRunner(config)
+module = runner.module["default_policy"]
+parameters = flat_parameters(module)
+optimizer = torch.optim.Adam([parameters], lr=common.LEARNING_RATE, eps=common.ADAM_EPS, fused=True)
+progress = common.Progress(given)
+while not progress.is_over:
+    episodes = runner.sample()
+    batch = columns(episodes, outputs=["action_logp", "vf_preds"])["default_policy"]
+    add_gae(batch, gamma=common.GAMMA, lambda_=common.LAMBDA, value_fn=value_fn_of(module))
+    tensors = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
+    advantages = tensors["advantages"]
+    tensors["advantages"] = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    for rows in minibatches(tensors, common.MINIBATCH, common.EPOCHS):
+        optimizer.zero_grad()
+        ppo_loss(
+            module, rows, clip=common.CLIP, vf_coeff=common.VF_COEFF, entropy_coeff=common.ENTROPY_COEFF
+        ).backward()
+        torch.nn.utils.clip_grad_norm_([parameters], common.MAX_GRAD_NORM)
+        optimizer.step()
+    ended = [episode.get_return() / common.REWARD_SCALE for episode in episodes if episode.is_done]
+    progress.add(common.NUM_ENVS * common.FRAGMENT, ended)
+runner.stop()

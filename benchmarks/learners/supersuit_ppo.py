@@ -1,0 +1,76 @@
+"""PPO with a shared policy over SuperSuit's vector envs, in a loop of one file as CleanRL's are."""
+
+import common
+import supersuit
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+ROWS = common.NUM_ENVS * common.AGENTS
+
+
+def mlp(n_out, gain):
+    sizes = (common.OBSERVATION_SIZE, *common.HIDDENS)
+    layers = []
+    for n_in, n_hidden in zip(sizes, common.HIDDENS, strict=False):
+        layers += [nn.Linear(n_in, n_hidden), nn.Tanh()]
+    layers.append(nn.Linear(sizes[-1], n_out))
+    for layer in layers[::2]:
+        nn.init.orthogonal_(layer.weight, 2**0.5)
+        nn.init.zeros_(layer.bias)
+    nn.init.orthogonal_(layers[-1].weight, gain)
+    return nn.Sequential(*layers)
+
+
+given = common.arguments()
+rows_of_env = supersuit.pettingzoo_env_to_vec_env_v1(common.make_env())
+envs = supersuit.concat_vec_envs_v1(rows_of_env, common.NUM_ENVS, num_cpus=0, base_class="gymnasium")
+actor, critic = mlp(common.ACTIONS, 0.01), mlp(1, 1.0)
+parameters = [*actor.parameters(), *critic.parameters()]
+optimizer = torch.optim.Adam(parameters, lr=common.LEARNING_RATE, eps=common.ADAM_EPS)
+obs_T = torch.zeros(common.FRAGMENT, ROWS, common.OBSERVATION_SIZE)
+actions_T = torch.zeros(common.FRAGMENT, ROWS, dtype=torch.int64)
+logp_T, values_T, rewards_T, dones_T = torch.zeros(4, common.FRAGMENT, ROWS)
+obs, done = torch.as_tensor(envs.reset(seed=given.seed)[0]), torch.zeros(ROWS)
+paid = torch.zeros(ROWS)
+progress = common.Progress(given)
+while not progress.is_over:
+    ended = []
+    for t in range(common.FRAGMENT):
+        obs_T[t], dones_T[t] = obs, done
+        with torch.no_grad():
+            chosen = Categorical(logits=actor(obs))
+            actions_T[t] = chosen.sample()
+            logp_T[t], values_T[t] = chosen.log_prob(actions_T[t]), critic(obs).squeeze(-1)
+        seen, rewards, terminated, truncated, _ = envs.step(actions_T[t].numpy())
+        obs, rewards = torch.as_tensor(seen), torch.as_tensor(rewards, dtype=torch.float32)
+        done = torch.as_tensor(terminated | truncated).float()
+        rewards_T[t] = rewards * common.REWARD_SCALE
+        paid += rewards
+        if done.any():
+            paid_EA, done_EA = paid.view(-1, common.AGENTS), done.view(-1, common.AGENTS)
+            ended += paid_EA.sum(1)[done_EA[:, 0] > 0].tolist()
+            paid[done > 0] = 0
+    with torch.no_grad():
+        following, live = critic(obs).squeeze(-1), 1 - done
+        advantages_T, advantage = torch.zeros_like(values_T), torch.zeros(ROWS)
+        for t in reversed(range(common.FRAGMENT)):
+            delta = rewards_T[t] + common.GAMMA * following * live - values_T[t]
+            advantage = advantages_T[t] = delta + common.GAMMA * common.LAMBDA * live * advantage
+            following, live = values_T[t], 1 - dones_T[t]
+    columns = (obs_T, actions_T, logp_T, advantages_T, advantages_T + values_T)
+    flat = [column.flatten(0, 1) for column in columns]
+    flat[3] = (flat[3] - flat[3].mean()) / (flat[3].std() + 1e-8)
+    for _ in range(common.EPOCHS):
+        for rows in torch.randperm(common.FRAGMENT * ROWS).split(common.MINIBATCH):
+            seen, actions, logp, advantages, targets = (column[rows] for column in flat)
+            chosen = Categorical(logits=actor(seen))
+            ratio = (chosen.log_prob(actions) - logp).exp()
+            surrogate = torch.min(ratio * advantages, ratio.clamp(1 - common.CLIP, 1 + common.CLIP) * advantages).mean()
+            value_error = (critic(seen).squeeze(-1) - targets).square().mean()
+            loss = common.VF_COEFF * value_error - surrogate - common.ENTROPY_COEFF * chosen.entropy().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, common.MAX_GRAD_NORM)
+            optimizer.step()
+    progress.add(common.NUM_ENVS * common.FRAGMENT, ended)
