@@ -230,9 +230,9 @@ def test_masks_of_any_form_are_obeyed():
     assert report.ok and report.agent_steps == 1000, str(report)
 
 
-@pytest.mark.parametrize("name", ["fastmarl.cart_pole", "fastmarl.simple_spread", "fastmarl.gridworld"])
+@pytest.mark.parametrize("name", ["cart_pole", "simple_spread", "simple_tag", "gridworld"])
 def test_nothing_is_found_in_the_bundled_ones(name):
-    report = check_env(name)
+    report = check_env(f"fastmarl.{name}")
     assert report.ok and not report.notes, str(report)
     assert report.env_steps == 4 * 500 and report.episodes
 

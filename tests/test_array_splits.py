@@ -11,6 +11,7 @@ import pytest
 from support.batched import Batched
 from support.process_runners import contents
 from support.rooms import Echo, Rooms, make_runner
+from support.teams import TEAMS
 
 import fastmarl
 from fastmarl.connectors import FrameStacking, PrevActionsPrevRewards
@@ -61,12 +62,13 @@ def by_course(chunks):
 # For a policy whose actions depend upon observations alone, and calls in which all envs make as many steps:
 
 
-@pytest.mark.parametrize("kind", ["cart_pole", "simple_spread", "gridworld"])
+@pytest.mark.parametrize("kind", ["cart_pole", "simple_spread", "simple_tag", "gridworld"])
 def test_each_env_s_course_is_the_same_with_and_without(kind):
-    want = by_course(sampled(f"fastmarl.{kind}", 6, explore=False))
+    options = {"explore": False, **(TEAMS if kind == "simple_tag" else {})}
+    want = by_course(sampled(f"fastmarl.{kind}", 6, **options))
     assert len(want) >= 4 * 6
     for num_splits in (2, 4):
-        assert same(by_course(sampled(f"fastmarl.{kind}", 6, explore=False, worker_num_splits=num_splits)), want)
+        assert same(by_course(sampled(f"fastmarl.{kind}", 6, worker_num_splits=num_splits, **options)), want)
 
 
 OPTIONS = {

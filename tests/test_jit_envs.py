@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.gridworld import PlainGridWorld, SplitMix64
+from support.teams import TEAMS
 from support.twins import Twins
 
 import fastmarl
@@ -10,6 +11,7 @@ from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.envs.jit.gridworld import GridWorld
 from fastmarl.envs.jit.simple_spread import SimpleSpread
+from fastmarl.envs.jit.simple_tag import SimpleTag
 from fastmarl.envs.jit.streams import below, new_streams, random_bits, seed_streams, uniform
 from fastmarl.envs.registry import env_creator
 from fastmarl.errors import ConfigError, EnvCheckError
@@ -18,6 +20,8 @@ BUNDLED = {
     "cart_pole": lambda num_envs: CartPole(num_envs, 3),
     "simple_spread": SimpleSpread,
     "simple_spread, continuous": lambda num_envs: SimpleSpread(num_envs, continuous_actions=True),
+    "simple_tag": SimpleTag,
+    "simple_tag, continuous": lambda num_envs: SimpleTag(num_envs, num_good=2, continuous_actions=True),
     "gridworld": lambda num_envs: GridWorld(num_envs, size=6, num_hazards=6),
 }
 
@@ -111,6 +115,81 @@ def test_simple_spread_is_mpe2s(num_envs, options):
     assert len(paid) > 1, "all were paid alike"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("num_envs", "options"),
+    [
+        (1, {}),
+        (4, {"max_cycles": 60}),
+        (3, {"num_good": 1, "num_adversaries": 1, "num_obstacles": 0, "max_cycles": 3}),
+        (2, {"num_good": 4, "num_adversaries": 2, "num_obstacles": 5}),
+        (3, {"continuous_actions": True, "max_cycles": 40}),
+        (1, {"num_good": 3, "num_adversaries": 5, "num_obstacles": 1, "continuous_actions": True}),
+    ],
+)
+@pytest.mark.needs("mpe2")
+def test_simple_tag_is_mpe2s(num_envs, options):
+    """To the last bit of every observation and reward."""
+    import mpe2.simple_tag_v3
+
+    def begin(e, original, seed):
+        original.reset(seed=0)
+        world = original.unwrapped.world
+        for bodies, positions in ((world.agents, batch.positions[e]), (world.landmarks, batch.obstacles[e])):
+            for body, position in zip(bodies, positions, strict=True):
+                body.state.p_pos = position.copy()
+        return {agent: original.unwrapped.observe(agent) for agent in original.possible_agents}
+
+    batch = SimpleTag(num_envs, **options)
+    originals = [as_multi_agent_env(mpe2.simple_tag_v3.parallel_env(**options)) for _ in range(num_envs)]
+    bare = originals[0].unwrapped
+    assert batch.possible_agents == bare.possible_agents
+    assert batch.observation_spaces == bare.observation_spaces
+    assert batch.action_spaces == bare.action_spaces
+    assert batch.state_space == bare.state_space
+    twins = Twins(batch, originals, begin, seed=3)
+    for _ in range(10):
+        twins.play(40)
+        states = [original.unwrapped.state() for original in originals]
+        np.testing.assert_array_equal(batch.state(), states)
+    assert twins.episodes == twins.truncated > num_envs
+
+
+@pytest.mark.needs("mpe2")
+def test_simple_tag_s_collisions_speeds_and_fines_are_mpe2s():
+    """Whether the steps above had any would be a matter of luck: here all are near each other or far out, and fast."""
+    import mpe2.simple_tag_v3
+
+    batch = SimpleTag(100, num_good=2)
+    original = mpe2.simple_tag_v3.parallel_env(num_good=2)
+    out, rng = batch.new_arrays(), np.random.default_rng(0)
+    batch.reset(np.arange(100), out, seeds=range(100))
+    scale = np.linspace(0.1, 3.0, 100)[:, None, None]
+    batch.positions *= scale
+    batch.obstacles *= scale
+    batch.velocities[:] = rng.normal(size=batch.velocities.shape)
+    before = zip(batch.positions.copy(), batch.velocities.copy(), strict=True)
+    actions = {name: rng.integers(0, 5, (100, len(agents))) for name, agents in batch.groups.items()}
+    batch.step(actions, out)
+    for e, of_env in enumerate(before):
+        original.reset(seed=0)
+        world = original.unwrapped.world
+        for agent, position, velocity in zip(world.agents, *of_env, strict=True):
+            agent.state.p_pos, agent.state.p_vel = position, velocity
+        for landmark, position in zip(world.landmarks, batch.obstacles[e], strict=True):
+            landmark.state.p_pos = position.copy()
+        by_agent = zip(batch.possible_agents, np.concatenate([taken[e] for taken in actions.values()]), strict=True)
+        obs, rewards, *_ = original.step(dict(by_agent))
+        for name, agents in batch.groups.items():
+            np.testing.assert_array_equal(out.groups[name].obs[e], [obs[agent] for agent in agents])
+            np.testing.assert_array_equal(out.groups[name].rewards[e], [rewards[agent] for agent in agents])
+    assert len(set(out.groups["adversaries"].rewards[:, 0])) > 2
+    fines = -out.groups["good agents"].rewards % 10
+    assert ((fines > 0) & (fines < 1)).any() and ((fines > 1) & (fines < 10)).any()
+    speeds = np.linalg.norm(batch.velocities, axis=-1)
+    assert (abs(speeds[:, :3] - 1.0) < 1e-9).sum() > 50 and (abs(speeds[:, 3:] - 1.3) < 1e-9).sum() > 20
+
+
 def test_far_agents_do_not_push_each_other_and_touching_ones_do():
     """Whether the steps above had collisions would be a matter of luck."""
     env = SimpleSpread(2, N=2)
@@ -157,14 +236,15 @@ def trace(env, seeds, steps, actions, disturbed=()):
 @pytest.mark.parametrize("kind", BUNDLED)
 def test_episodes_depend_on_the_seed_of_their_env_alone(kind):
     """Not on how many there are, on which place an env has, on what others do and when these are reset."""
-    make = BUNDLED[kind]
-    space = make(1).action_spaces[make(1).possible_agents[0]]
-    name, agents = next(iter(make(1).groups.items()))
-    space.seed(0)
-    pool = np.array([space.sample() for _ in range(64)])
-    actions = {name: pool[np.random.default_rng(1).integers(0, 64, (200, 5, len(agents)))]}  # by step and seed
+    make, rng = BUNDLED[kind], np.random.default_rng(1)
+    actions = {}  # by group: [step, seed, agent]
+    for name, agents in make(1).groups.items():
+        space = make(1).action_spaces[agents[0]]
+        space.seed(0)
+        pool = np.array([space.sample() for _ in range(64)])
+        actions[name] = pool[rng.integers(0, 64, (200, 5, len(agents)))]
     together = trace(make(5), [0, 1, 2, 3, 4], 200, actions)
-    assert len(set(map(len, together))) > 1 or "spread" in kind, "all were reset at the same times"
+    assert len(set(map(len, together))) > 1 or "simple" in kind, "all were reset at the same times"
     for seed in range(5):
         assert trace(make(1), [seed], 200, actions) == [together[seed]]
     assert trace(make(3), [4, 0, 2], 200, actions) == [together[4], together[0], together[2]]
@@ -190,6 +270,8 @@ def test_without_seeds_every_run_is_another(kind):
     [
         (lambda: CartPole(1, 0), "num_agents and max_episode_steps must be at least 1, got 0, 500"),
         (lambda: SimpleSpread(1, local_ratio=1.5), "local_ratio in 0 ... 1, got 3, 25, 1.5"),
+        (lambda: SimpleTag(1, num_good=0), "at least 1 and num_obstacles at least 0, got 0, 3, 25, 2"),
+        (lambda: SimpleTag(1, num_obstacles=-1), "got 1, 3, 25, -1"),
         (lambda: GridWorld(1, view=0), "at least 1"),
         (lambda: GridWorld(1, size=3), "4 agents, 8 food and 3 hazards need a cell each, but there are 9"),
     ],
@@ -211,15 +293,14 @@ def test_a_bundled_env_that_is_not_there_is_named_with_those_that_are():
     [
         ("fastmarl.cart_pole", {"num_agents": 2}, 2),
         ("fastmarl.simple_spread", {"N": 4, "continuous_actions": True}, 4),
+        ("fastmarl.simple_tag", {"num_good": 2, "continuous_actions": True}, 5),
         ("fastmarl.gridworld", {"num_hazards": 9}, 4),
     ],
 )
 def test_bundled_envs_are_sampled_by_name(name, env_config, n_agents):
-    runner = fastmarl.MultiAgentEnvRunner(
-        fastmarl.EnvRunnerConfig(
-            env=name, env_config=env_config, num_envs_per_env_runner=6, model_config={"fcnet_hiddens": [8]}, seed=0
-        )
-    )
+    options = {"num_envs_per_env_runner": 6, "model_config": {"fcnet_hiddens": [8]}, "seed": 0}
+    options |= TEAMS if name == "fastmarl.simple_tag" else {}
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=name, env_config=env_config, **options))
     episodes = runner.sample(num_episodes=12)
     finished = [episode for episode in episodes if episode.is_done]
     assert len(finished) >= 12

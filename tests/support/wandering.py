@@ -10,7 +10,9 @@ from fastmarl.connectors import FrameStacking, MeanStdFilter, PrevActionsPrevRew
 from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.envs.jit.gridworld import GridWorld
 from fastmarl.envs.jit.simple_spread import SimpleSpread
+from fastmarl.envs.jit.simple_tag import SimpleTag
 from support.batched import Batched
+from support.teams import TEAMS
 
 BOX = gym.spaces.Box(-9, 9, (3,), np.float32)
 
@@ -131,6 +133,7 @@ KINDS = {
     "turns": {"env": make_turns, "policies": {"player_0": None, "player_1": None}, "policy_mapping_fn": lambda a, e: a},
     "compiled poles": {"env": lambda config: CartPole(config.num_envs, num_agents=2)},
     "compiled spread": {"env": lambda config: SimpleSpread(config.num_envs)},
+    "compiled tag": {"env": lambda config: SimpleTag(config.num_envs), **TEAMS},
     "compiled grid": {"env": lambda config: GridWorld(config.num_envs)},
 }  # fmt: skip
 

@@ -12,15 +12,12 @@ from numba import njit
 
 from fastmarl.envs.arrays import StepArrays
 from fastmarl.envs.jit.own_arrays import EnvOfArrays
+from fastmarl.envs.jit.particles import CONTACT_FORCE, N_MOVES, move, overlap, push
 from fastmarl.envs.jit.streams import new_streams, seed_streams, uniform
 from fastmarl.errors import ConfigError
 
-SECONDS = 0.1  # of one step
-DAMPING = 0.25
 SENSITIVITY = 5.0
-CONTACT_FORCE, CONTACT_MARGIN = 1e2, 1e-3
 TOUCHING = 0.15 + 0.15  # two agents' sizes
-NO_FORCE = 746.0  # exp(-746) is 0, and so is the force of agents that are so many margins apart
 
 
 class SimpleSpread(EnvOfArrays):
@@ -61,7 +58,9 @@ class SimpleSpread(EnvOfArrays):
                               f"{local_ratio}")  # fmt: skip
         n_numbers = 4 + 2 * N + 4 * (N - 1)
         observation_space = gym.spaces.Box(-np.inf, np.inf, (n_numbers,), np.float32)
-        action_space = gym.spaces.Box(0.0, 1.0, (5,), np.float32) if continuous_actions else gym.spaces.Discrete(5)
+        action_space = (
+            gym.spaces.Box(0.0, 1.0, (N_MOVES,), np.float32) if continuous_actions else gym.spaces.Discrete(N_MOVES)
+        )
         agents = {"agents": [f"agent_{i}" for i in range(N)]}
         super().__init__(num_envs, agents, {"agents": observation_space}, {"agents": action_space})
         self.state_space = gym.spaces.Box(-np.inf, np.inf, (N * n_numbers,), np.float32)
@@ -116,12 +115,9 @@ def _step(
         obs_EAK, reward_EA, truncated_E: the caller's, written; those before are the batch's own.
     """
     for e in range(len(t_E)):
-        _push(e, actions, force_A2)
+        push(e, actions, SENSITIVITY, force_A2)
         _collide(e, position_EA2, force_A2)
-        for a in range(position_EA2.shape[1]):
-            for i in range(2):
-                position_EA2[e, a, i] += velocity_EA2[e, a, i] * SECONDS
-                velocity_EA2[e, a, i] = velocity_EA2[e, a, i] * (1 - DAMPING) + force_A2[a, i] * SECONDS
+        move(e, force_A2, position_EA2, velocity_EA2)
         _observe_env(e, position_EA2, velocity_EA2, landmark_EA2, obs_EAK)
         _pay(e, local_ratio, position_EA2, landmark_EA2, reward_EA)
         t_E[e] += 1
@@ -129,35 +125,17 @@ def _step(
 
 
 @njit(cache=True, nogil=True)
-def _push(e, actions, force_A2):
-    """The agents' own forces. Continuous actions are cut to their space, as by PettingZoo's wrapper."""
-    for a in range(len(force_A2)):
-        for i in range(2):
-            back, forth = 2 * i + 1, 2 * i + 2
-            if actions.ndim == 2:  # known when this is compiled
-                force_A2[a, i] = SENSITIVITY * ((actions[e, a] == forth) - (actions[e, a] == back))
-            else:
-                force_A2[a, i] = SENSITIVITY * (_cut(actions[e, a, forth]) - _cut(actions[e, a, back]))
-
-
-@njit(cache=True, nogil=True)
-def _cut(number):
-    return min(max(number, np.float32(0.0)), np.float32(1.0))
-
-
-@njit(cache=True, nogil=True)
 def _collide(e, position_EA2, force_A2):
-    """Add the forces between env e's agents, which grow as they get into each other."""
+    """Add the forces between env e's agents."""
     n_agents = position_EA2.shape[1]
     for a in range(n_agents):
         for b in range(a + 1, n_agents):
             x = position_EA2[e, a, 0] - position_EA2[e, b, 0]
             y = position_EA2[e, a, 1] - position_EA2[e, b, 1]
             distance = math.sqrt(x * x + y * y)
-            margins = -(distance - TOUCHING) / CONTACT_MARGIN
-            if margins < -NO_FORCE:
+            depth = overlap(distance, TOUCHING)
+            if depth == 0.0:
                 continue
-            depth = (max(margins, 0.0) + math.log1p(math.exp(-abs(margins)))) * CONTACT_MARGIN
             force_x, force_y = CONTACT_FORCE * x / distance * depth, CONTACT_FORCE * y / distance * depth
             force_A2[a, 0] += force_x
             force_A2[a, 1] += force_y
