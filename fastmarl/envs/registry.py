@@ -30,6 +30,7 @@ _HOMES = {  # where a package keeps its envs, if not at its top
 _BUNDLED = {  # name -> where its class is
     "fastmarl.cart_pole": "fastmarl.envs.jit.cart_pole:CartPole",
     "fastmarl.gridworld": "fastmarl.envs.jit.gridworld:GridWorld",
+    "fastmarl.connect_four": "fastmarl.envs.jit.connect_four:ConnectFour",
     "fastmarl.simple_spread": "fastmarl.envs.jit.simple_spread:SimpleSpread",
     "fastmarl.simple_tag": "fastmarl.envs.jit.simple_tag:SimpleTag",
 }
