@@ -22,7 +22,7 @@ class Twins:
         self.batch, self.originals, self.begin, self.rtol = batch, originals, begin, rtol
         self.obs = [{} for _ in originals]
         self.acting = [[] for _ in originals]
-        self.living = [[] for _ in originals]
+        self.there = [[] for _ in originals]  # who has been observed and not ended
         self.places = {agent: (name, i) for name, ids in batch.groups.items() for i, agent in enumerate(ids)}
         self.layouts = {agent: RowLayout(space) for agent, space in batch.observation_spaces.items()}
         self.episodes = self.agent_ends = self.truncated = 0
@@ -37,7 +37,7 @@ class Twins:
         self.batch.reset(env_indices, self.out, seeds=seeds)
         for e in env_indices.tolist():
             self.obs[e] = self.begin(e, self.originals[e], None if seeds is None else seeds[e])
-            self.acting[e], self.living[e] = list(self.obs[e]), list(self.places)
+            self.acting[e], self.there[e] = list(self.obs[e]), list(self.obs[e])
             self.compare(e, self.obs[e], {})
 
     def play(self, steps, act=None):
@@ -66,12 +66,13 @@ class Twins:
                 name, i = self.places[agent]
                 arrays[name][e, i] = action
         self.out = self.batch.new_arrays()
-        for e, living in enumerate(self.living):
+        for e, there in enumerate(self.there):
             for agent, (name, i) in self.places.items():
-                self.out.groups[name].present[e, i] = agent in living
+                self.out.groups[name].present[e, i] = agent in there
         self.batch.step(arrays, self.out)
         for e, original in enumerate(self.originals):
             self.obs[e], rewards, terminateds, truncateds, _ = original.step(actions[e])
+            self.there[e] += [agent for agent in self.obs[e] if agent not in self.there[e]]
             self.compare(e, self.obs[e], rewards)
             self.compare_ends(e, terminateds, truncateds)
 
@@ -91,15 +92,15 @@ class Twins:
         theirs = terminateds["__all__"], truncateds.get("__all__", False)
         assert ours == theirs
         ended = []
-        for agent in self.living[e]:
+        for agent in self.there[e]:
             name, i = self.places[agent]
             group = self.out.groups[name]
             own = bool(group.terminated[e, i]), bool(group.truncated[e, i])
             their_own = bool(terminateds.get(agent, False)), bool(truncateds.get(agent, False))
             assert (own if any(own) else ours) == (their_own if any(their_own) else theirs)
             ended += [agent] * any(own)
-        self.living[e] = [agent for agent in self.living[e] if agent not in ended]
-        self.acting[e] = [agent for agent in self.obs[e] if agent in self.living[e]]
+        self.there[e] = [agent for agent in self.there[e] if agent not in ended]
+        self.acting[e] = [agent for agent in self.obs[e] if agent in self.there[e]]
         self.episodes += any(ours)
         self.truncated += ours[1]
         self.agent_ends += len(ended)

@@ -73,7 +73,7 @@ def _reset(env_indices, board_ERC, n_stones_E, seen_EPRC2, mask_EPC, present_EP)
 
 @njit(cache=True, nogil=True)
 def _step(action_EP, board_ERC, n_stones_E, seen_EPRC2, mask_EPC, reward_EP, present_EP, terminated_E):
-    """Step all envs; the last five arrays are the caller's. Rewards are 0 and players present beforehand."""
+    """Step all envs; the last five arrays are the caller's. Rewards are 0 beforehand."""
     for e in range(len(n_stones_E)):
         player = n_stones_E[e] % 2
         other = 1 - player
@@ -87,7 +87,7 @@ def _step(action_EP, board_ERC, n_stones_E, seen_EPRC2, mask_EPC, reward_EP, pre
             terminated_E[e] = True
         else:
             terminated_E[e] = n_stones_E[e] == ROWS * COLUMNS
-        present_EP[e, player] = terminated_E[e]
+        present_EP[e, player], present_EP[e, other] = terminated_E[e], True
         _observe(e, other, board_ERC, seen_EPRC2, mask_EPC)
         if terminated_E[e]:
             _observe(e, player, board_ERC, seen_EPRC2, mask_EPC)
