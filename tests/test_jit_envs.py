@@ -11,6 +11,7 @@ from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.envs.jit.connect_four import ConnectFour
 from fastmarl.envs.jit.gridworld import GridWorld
+from fastmarl.envs.jit.lbforaging import LevelBasedForaging
 from fastmarl.envs.jit.simple_spread import SimpleSpread
 from fastmarl.envs.jit.simple_tag import SimpleTag
 from fastmarl.envs.jit.streams import below, new_streams, random_bits, seed_streams, uniform
@@ -24,6 +25,8 @@ BUNDLED = {
     "simple_tag": SimpleTag,
     "simple_tag, continuous": lambda num_envs: SimpleTag(num_envs, num_good=2, continuous_actions=True),
     "gridworld": lambda num_envs: GridWorld(num_envs, size=6, num_hazards=6),
+    "lbforaging": lambda num_envs: LevelBasedForaging(num_envs, field_size=(5, 5), max_num_food=1),
+    "lbforaging, grids": lambda num_envs: LevelBasedForaging(num_envs, field_size=(4, 4), grid_observation=True),
 }
 
 
@@ -373,6 +376,7 @@ def test_a_bundled_env_that_is_not_there_is_named_with_those_that_are():
         ("fastmarl.simple_spread", {"N": 4, "continuous_actions": True}, 4),
         ("fastmarl.simple_tag", {"num_good": 2, "continuous_actions": True}, 5),
         ("fastmarl.gridworld", {"num_hazards": 9}, 4),
+        ("fastmarl.lbforaging", {"name": "Foraging-2s-6x6-3p-2f-coop-v3", "max_episode_steps": 20}, 3),
     ],
 )
 def test_bundled_envs_are_sampled_by_name(name, env_config, n_agents):

@@ -9,6 +9,7 @@ import fastmarl
 from fastmarl.connectors import FrameStacking, MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.envs.jit.gridworld import GridWorld
+from fastmarl.envs.jit.lbforaging import LevelBasedForaging
 from fastmarl.envs.jit.simple_spread import SimpleSpread
 from fastmarl.envs.jit.simple_tag import SimpleTag
 from support.batched import Batched
@@ -135,6 +136,7 @@ KINDS = {
     "compiled spread": {"env": lambda config: SimpleSpread(config.num_envs)},
     "compiled tag": {"env": lambda config: SimpleTag(config.num_envs), **TEAMS},
     "compiled grid": {"env": lambda config: GridWorld(config.num_envs)},
+    "compiled foraging": {"env": lambda config: LevelBasedForaging(config.num_envs, field_size=(4, 4))},
 }  # fmt: skip
 
 
