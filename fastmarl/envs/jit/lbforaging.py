@@ -71,8 +71,12 @@ class LevelBasedForaging(EnvOfArrays):
 
     def __init__(self, num_envs: int, name: str | None = None, **options: Any):
         task = ForagingTask(**options) if name is None else ForagingTask.named(name, **options)
-        agents, actions = {"agents": range(task.players)}, {"agents": gym.spaces.Discrete(N_ACTIONS)}
-        super().__init__(num_envs, agents, {"agents": task.observation_space}, actions)
+        super().__init__(
+            num_envs,
+            {"agents": range(task.players)},
+            {"agents": task.observation_space},
+            {"agents": gym.spaces.Discrete(N_ACTIONS)},
+        )
         self.players = np.zeros((num_envs, task.players, 3), np.int32)
         self.foods = np.zeros((num_envs, task.max_num_food, 3), np.int32)
         self.food_spawned = np.zeros(num_envs, np.int64)
