@@ -309,39 +309,31 @@ def _see(e, a, view, player_EA3, food_EF3, obs_EAK):
     Near the upper and the left border, players are seen further away than food, as in the original.
     """
     sight, shows_levels = view
-    top, left = max(player_EA3[e, a, ROW] - sight, 0), max(player_EA3[e, a, COLUMN] - sight, 0)
+    n_food, n_players, n_numbers = food_EF3.shape[1], player_EA3.shape[1], 2 + shows_levels
+    here_row, here_column = player_EA3[e, a, ROW], player_EA3[e, a, COLUMN]
+    top, left = max(here_row - sight, 0), max(here_column - sight, 0)
     k = 0
-    for f in range(food_EF3.shape[1]):
-        down, across = food_EF3[e, f, ROW] - player_EA3[e, a, ROW], food_EF3[e, f, COLUMN] - player_EA3[e, a, COLUMN]
-        if food_EF3[e, f, LEVEL] > 0 and max(abs(down), abs(across)) <= sight:
-            k = _note(e, a, k, top, left, True, food_EF3, f, obs_EAK)
-    while k < 3 * food_EF3.shape[1]:
-        k = _note_nothing(e, a, k, True, obs_EAK)
-    k = _note(e, a, k, top, left, shows_levels, player_EA3, a, obs_EAK)
-    for b in range(player_EA3.shape[1]):
+    for f in range(n_food):
+        row, column, level = food_EF3[e, f, ROW], food_EF3[e, f, COLUMN], food_EF3[e, f, LEVEL]
+        if level > 0 and max(abs(row - here_row), abs(column - here_column)) <= sight:
+            obs_EAK[e, a, k], obs_EAK[e, a, k + 1], obs_EAK[e, a, k + 2] = row - top, column - left, level
+            k += 3
+    while k < 3 * n_food:
+        obs_EAK[e, a, k], obs_EAK[e, a, k + 1], obs_EAK[e, a, k + 2] = -1.0, -1.0, 0.0
+        k += 3
+    for i in range(n_players):
+        b = a if i == 0 else i - (i <= a)  # oneself, then the others in order
         row, column = player_EA3[e, b, ROW] - top, player_EA3[e, b, COLUMN] - left
-        if b != a and min(row, column) >= 0 and max(row, column) <= 2 * sight:
-            k = _note(e, a, k, top, left, shows_levels, player_EA3, b, obs_EAK)
+        if min(row, column) >= 0 and max(row, column) <= 2 * sight:
+            obs_EAK[e, a, k], obs_EAK[e, a, k + 1] = row, column
+            if shows_levels:
+                obs_EAK[e, a, k + 2] = player_EA3[e, b, LEVEL]
+            k += n_numbers
     while k < obs_EAK.shape[2]:
-        k = _note_nothing(e, a, k, shows_levels, obs_EAK)
-
-
-@njit(cache=True, nogil=True)
-def _note(e, a, k, top, left, with_level, thing_EX3, x, obs_EAK):
-    """Write a player or food at k; returns what comes after it."""
-    obs_EAK[e, a, k] = thing_EX3[e, x, ROW] - top
-    obs_EAK[e, a, k + 1] = thing_EX3[e, x, COLUMN] - left
-    if with_level:
-        obs_EAK[e, a, k + 2] = thing_EX3[e, x, LEVEL]
-    return k + 2 + with_level
-
-
-@njit(cache=True, nogil=True)
-def _note_nothing(e, a, k, with_level, obs_EAK):
-    obs_EAK[e, a, k] = obs_EAK[e, a, k + 1] = -1.0
-    if with_level:
-        obs_EAK[e, a, k + 2] = 0.0
-    return k + 2 + with_level
+        obs_EAK[e, a, k], obs_EAK[e, a, k + 1] = -1.0, -1.0
+        if shows_levels:
+            obs_EAK[e, a, k + 2] = 0.0
+        k += n_numbers
 
 
 @njit(cache=True, nogil=True)
