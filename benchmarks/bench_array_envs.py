@@ -23,6 +23,7 @@ KINDS = {
     "cart_pole": {"num_agents": 8},
     "simple_spread": {"N": 3},
     "gridworld": {"num_agents": 4},
+    "lbforaging": {"name": "Foraging-8x8-2p-2f-coop-v3"},
 }
 
 
@@ -53,6 +54,7 @@ ORIGINALS = {
     "cart_pole": PlainCartPoles,
     "simple_spread": lambda config: as_multi_agent_env(mpe2.simple_spread_v3.parallel_env(**config)),
     "gridworld": PlainGridWorld,
+    "lbforaging": lambda config: as_multi_agent_env(env_creator(f"lbforaging:{config['name']}")({})),
 }
 
 
