@@ -7,7 +7,9 @@
 
 import gymnasium as gym
 import mpe2.simple_spread_v3
+import mpe2.simple_tag_v3
 import pytest
+from pettingzoo.classic.connect_four import connect_four
 from rates import note_rates, timed
 from support.gridworld import PlainGridWorld
 
@@ -22,8 +24,14 @@ TICKS = 64
 KINDS = {
     "cart_pole": {"num_agents": 8},
     "simple_spread": {"N": 3},
+    "simple_tag": {"num_adversaries": 3},
     "gridworld": {"num_agents": 4},
     "lbforaging": {"name": "Foraging-8x8-2p-2f-coop-v3"},
+    "connect_four": {},
+}
+TEAMS = {  # simple_tag's
+    "policies": ["adversary", "agent"],
+    "policy_mapping_fn": lambda agent_id, episode: agent_id.split("_")[0],
 }
 
 
@@ -53,8 +61,10 @@ class PlainCartPoles(MultiAgentEnv):
 ORIGINALS = {
     "cart_pole": PlainCartPoles,
     "simple_spread": lambda config: as_multi_agent_env(mpe2.simple_spread_v3.parallel_env(**config)),
+    "simple_tag": lambda config: as_multi_agent_env(mpe2.simple_tag_v3.parallel_env(**config)),
     "gridworld": PlainGridWorld,
     "lbforaging": lambda config: as_multi_agent_env(env_creator(f"lbforaging:{config['name']}")({})),
+    "connect_four": lambda config: as_multi_agent_env(connect_four.env(**config)),
 }
 
 
@@ -87,6 +97,7 @@ def bench_runner(benchmark, kind, num_envs):
             num_envs_per_env_runner=num_envs,
             model_config={"fcnet_hiddens": [64, 64]},
             seed=0,
+            **(TEAMS if kind == "simple_tag" else {}),
         )
     )
     made = []

@@ -230,7 +230,9 @@ def test_masks_of_any_form_are_obeyed():
     assert report.ok and report.agent_steps == 1000, str(report)
 
 
-@pytest.mark.parametrize("name", ["cart_pole", "simple_spread", "simple_tag", "gridworld", "lbforaging"])
+@pytest.mark.parametrize(
+    "name", ["cart_pole", "simple_spread", "simple_tag", "gridworld", "lbforaging", "connect_four"]
+)
 def test_nothing_is_found_in_the_bundled_ones(name):
     report = check_env(f"fastmarl.{name}")
     assert report.ok and not report.notes, str(report)

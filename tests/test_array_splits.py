@@ -62,7 +62,9 @@ def by_course(chunks):
 # For a policy whose actions depend upon observations alone, and calls in which all envs make as many steps:
 
 
-@pytest.mark.parametrize("kind", ["cart_pole", "simple_spread", "simple_tag", "gridworld", "lbforaging"])
+@pytest.mark.parametrize(
+    "kind", ["cart_pole", "simple_spread", "simple_tag", "gridworld", "lbforaging", "connect_four"]
+)
 def test_each_env_s_course_is_the_same_with_and_without(kind):
     options = {"explore": False, **(TEAMS if kind == "simple_tag" else {})}
     want = by_course(sampled(f"fastmarl.{kind}", 6, **options))

@@ -269,7 +269,44 @@ def test_a_full_board_of_connect_four_is_a_tie_and_a_full_column_loses():
     out = env.new_arrays()
     env.reset(np.arange(2), out)
     assert out.groups["players"].present.tolist() == [[True, False]] * 2
-    in_turn = [0, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 2, 3, 2, 3, 2, 3, 3, 2, 3, 2, 3, 2, 4, 5, 4, 5, 4, 5, 5, 4, 5, 4, 5, 4]
+    in_turn = [
+        0,
+        1,
+        0,
+        1,
+        0,
+        1,
+        1,
+        0,
+        1,
+        0,
+        1,
+        0,
+        2,
+        3,
+        2,
+        3,
+        2,
+        3,
+        3,
+        2,
+        3,
+        2,
+        3,
+        2,
+        4,
+        5,
+        4,
+        5,
+        4,
+        5,
+        5,
+        4,
+        5,
+        4,
+        5,
+        4,
+    ]
     for t, column in enumerate([*in_turn, 6, 6, 6, 6, 6, 6]):
         out = env.new_arrays()
         env.step({"players": np.array([[column, column], [0, 0]])}, out)
@@ -377,6 +414,7 @@ def test_a_bundled_env_that_is_not_there_is_named_with_those_that_are():
         ("fastmarl.simple_tag", {"num_good": 2, "continuous_actions": True}, 5),
         ("fastmarl.gridworld", {"num_hazards": 9}, 4),
         ("fastmarl.lbforaging", {"name": "Foraging-2s-6x6-3p-2f-coop-v3", "max_episode_steps": 20}, 3),
+        ("fastmarl.connect_four", {}, 2),
     ],
 )
 def test_bundled_envs_are_sampled_by_name(name, env_config, n_agents):
@@ -387,11 +425,15 @@ def test_bundled_envs_are_sampled_by_name(name, env_config, n_agents):
     finished = [episode for episode in episodes if episode.is_done]
     assert len(finished) >= 12
     assert len(finished[0].agent_episodes) == n_agents
-    if name == "fastmarl.gridworld":
+    if name in ("fastmarl.gridworld", "fastmarl.connect_four"):
         for episode in episodes:
             for part in episode.agent_episodes.values():
                 masks = part.get_observations()["action_mask"][:-1]
                 assert np.take_along_axis(masks, part.get_actions()[:, None], 1).all(), "illegal moves were made"
+    if name == "fastmarl.connect_four":
+        assert all(episode.get_return() == 0 for episode in finished)
+        assert any(episode.agent_episodes["player_1"].get_return() == 1 for episode in finished)
+    if name == "fastmarl.gridworld":
         assert any(len({len(part) for part in episode.agent_episodes.values()}) > 1 for episode in finished)
     if name == "fastmarl.cart_pole":
         assert all(part.get_return() == len(part) for episode in episodes for part in episode.agent_episodes.values())

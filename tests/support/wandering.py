@@ -8,6 +8,7 @@ import numpy as np
 import fastmarl
 from fastmarl.connectors import FrameStacking, MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.envs.jit.cart_pole import CartPole
+from fastmarl.envs.jit.connect_four import ConnectFour
 from fastmarl.envs.jit.gridworld import GridWorld
 from fastmarl.envs.jit.lbforaging import LevelBasedForaging
 from fastmarl.envs.jit.simple_spread import SimpleSpread
@@ -137,6 +138,7 @@ KINDS = {
     "compiled tag": {"env": lambda config: SimpleTag(config.num_envs), **TEAMS},
     "compiled grid": {"env": lambda config: GridWorld(config.num_envs)},
     "compiled foraging": {"env": lambda config: LevelBasedForaging(config.num_envs, field_size=(4, 4))},
+    "compiled turns": {"env": lambda config: ConnectFour(config.num_envs)},
 }  # fmt: skip
 
 
