@@ -269,44 +269,7 @@ def test_a_full_board_of_connect_four_is_a_tie_and_a_full_column_loses():
     out = env.new_arrays()
     env.reset(np.arange(2), out)
     assert out.groups["players"].present.tolist() == [[True, False]] * 2
-    in_turn = [
-        0,
-        1,
-        0,
-        1,
-        0,
-        1,
-        1,
-        0,
-        1,
-        0,
-        1,
-        0,
-        2,
-        3,
-        2,
-        3,
-        2,
-        3,
-        3,
-        2,
-        3,
-        2,
-        3,
-        2,
-        4,
-        5,
-        4,
-        5,
-        4,
-        5,
-        5,
-        4,
-        5,
-        4,
-        5,
-        4,
-    ]
+    in_turn = [left + k for left in (0, 2, 4) for k in (0, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0)]
     for t, column in enumerate([*in_turn, 6, 6, 6, 6, 6, 6]):
         out = env.new_arrays()
         env.step({"players": np.array([[column, column], [0, 0]])}, out)

@@ -23,8 +23,8 @@ class ConnectFour(EnvOfArrays):
     and the loser -1; a full board is a tie. Only the player whose turn it is is present, until both see the end. Who
     plays into a full column is paid -1 and ends the game, which is terminated (and not truncated as well).
 
-    An observation is a Dict: "observation" int8 [6, 7, 2], rows from the top, which is 1 where there are own stones, and
-    those of the other; "action_mask" int8 [7], 0 for full columns.
+    An observation is a Dict: "observation" int8 [6, 7, 2], rows from the top, two numbers for each cell, which are 1
+    where there is an own stone, one of the other player; "action_mask" int8 [7], 0 for full columns.
 
     Args:
         num_envs: E, the copies in the batch.
