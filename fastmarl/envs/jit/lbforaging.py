@@ -28,8 +28,8 @@ class LevelBasedForaging(EnvOfArrays):
     `max_episode_steps`, too. From the same state with the same actions come the same observations and rewards, to the
     bit. Three things differ:
 
-    - Every episode begins as the first one of an original. In later ones, that keeps players off the cells where others
-      stood at the end, so its episodes depend on those before.
+    - Every episode begins as the first one of an original. In later ones, that keeps players off cells where somebody
+      who is not placed yet stood at the end, so its episodes depend on those before.
     - Where the original fails, because a player has drawn 1,000 cells that were taken, here it goes on drawing.
     - Grid observations are what the original's code says. Gymnasium refuses the space that it gives them.
 
