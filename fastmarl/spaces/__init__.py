@@ -4,6 +4,8 @@ from fastmarl.spaces.layout import Leaf as Leaf
 from fastmarl.spaces.layout import RowLayout as RowLayout
 from fastmarl.spaces.layout import leaf_spaces as leaf_spaces
 from fastmarl.spaces.layout import with_leaf_spaces as with_leaf_spaces
+from fastmarl.spaces.plain import plain_space as plain_space
+from fastmarl.spaces.plain import space_from_plain as space_from_plain
 from fastmarl.spaces.structs import Index as Index
 from fastmarl.spaces.structs import flatten_struct as flatten_struct
 from fastmarl.spaces.structs import map_struct as map_struct
