@@ -8,11 +8,11 @@ import torch
 
 import fastmarl
 from fastmarl import batches
+from fastmarl.acting import row_states
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.columns import Recorded
 from fastmarl.errors import BatchError, ModuleOutputError
 from fastmarl.modules import RLModule
-from fastmarl.runner import row_states
 from fastmarl.spaces import Index
 from fastmarl.testing import CountingEnv
 

@@ -95,10 +95,12 @@ class ModuleConnectors:
                 column_of(f"{what}: {name}", values, n, own.dtype, own.shape[1:])
 
     def put_of_lanes(self, lanes: np.ndarray, n_lanes: int, state: list[dict[str, np.ndarray]]) -> None:
-        """Have it kept of these lanes (int32 [n]), of `n_lanes` that there are."""
+        """Have it kept of these lanes (int32 [n]), of `n_lanes` that there are; what is kept of others stays."""
         for connector, arrays in zip(self.connectors, state, strict=True):
             for name, values in arrays.items():
+                before = getattr(connector, name)[:n_lanes]
                 of_lanes = np.zeros((n_lanes, *values.shape[1:]), values.dtype)
+                of_lanes[: len(before)] = before
                 of_lanes[lanes] = values
                 setattr(connector, name, of_lanes)
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from fastmarl.acting.policies import MappingFn, Policies
+from fastmarl.acting.row_states import ModuleRowsState, rows_state
 from fastmarl.episodes.log import EpisodeLog
 from fastmarl.errors import ConfigError
 from fastmarl.record.store import INACTIVE
-from fastmarl.runner.row_states import ModuleRowsState, rows_state
 from fastmarl.states import check_keys, check_mapping, column_of, whole_number
 
 OF_AGENTS = {"t_started": ("t_started_L", np.int64), "return": ("return_L", np.float64), "steps": ("steps_L", np.int64)}

@@ -1,4 +1,4 @@
-"""The rows of running episodes as plain data: all that a module's next answers, and the next chunks, need of them."""
+"""Rows of agents as plain data: all that a module's next answers, and the next chunks, need of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,14 @@ COLUMNS = {"agent": np.int64, "env_t": np.int32, "reward": np.float64}  # of all
 KEYS = (*COLUMNS, "obs", "raw_obs", "n_acted", "weights_seq_no", "outputs", "recurrent", "connectors")
 
 
-def rows_state(policy: Policy, block: Block, n_acted: int, lanes: np.ndarray, numbers: np.ndarray) -> dict[str, Any]:
+def rows_state(
+    policy: Policy,
+    block: Block,
+    n_acted: int,
+    lanes: np.ndarray,
+    numbers: np.ndarray,
+    rows: np.ndarray | None = None,
+) -> dict[str, Any]:
     """The rows of some agents, in their order, at the end of a call.
 
     Args:
@@ -26,10 +33,12 @@ def rows_state(policy: Policy, block: Block, n_acted: int, lanes: np.ndarray, nu
         n_acted: so many of them have been acted upon.
         lanes: int32, by the agents' numbers.
         numbers: by lane, the agent's number; -1 for those that are left out.
+        rows: int64, ascending: these rows of theirs; None: all.
     """
     recurrent = policy.inference.lane_state
     number_R = numbers[block.lane_R[: block.rows.n]]
-    rows = np.flatnonzero(number_R >= 0)
+    if rows is None:
+        rows = np.flatnonzero(number_R >= 0)
     acted = rows[rows < n_acted]
     used = lanes[np.unique(number_R[rows])]
     return {
@@ -89,32 +98,35 @@ class ModuleRowsState:
         self._connectors = state["connectors"]
 
     def put(self, block: Block, table: LaneTable, lanes: np.ndarray) -> None:
-        """Fill a new block of the module.
+        """Add the rows to a block of the module, behind those that it has.
 
         Args:
             lanes: int32, by the agents' numbers.
         """
         agent_R = self._columns["agent"]
-        n = len(agent_R)
-        block.reserve(n)
-        block.lane_R[:n] = lanes[agent_R]
-        block.env_t_R[:n] = self._columns["env_t"]
-        block.reward_R[:n] = self._columns["reward"]
-        block.seq_no_R[: self.n_acted] = self._seq_nos
+        n, first = len(agent_R), block.rows.n
+        new = slice(first, first + n)
+        block.reserve(first + n)
+        block.lane_R[new] = lanes[agent_R]
+        block.env_t_R[new] = self._columns["env_t"]
+        block.reward_R[new] = self._columns["reward"]
+        block.seq_no_R[first : first + self.n_acted] = self._seq_nos
         by_agent = np.argsort(agent_R, kind="stable")
         has_former = np.diff(agent_R[by_agent], prepend=-1) == 0
-        block.prev_R[by_agent] = np.where(has_former, np.roll(by_agent, 1), -1)
+        block.prev_R[first + by_agent] = np.where(has_former, first + np.roll(by_agent, 1), -1)
         for values, leaf in zip(self._obs, block.obs, strict=True):
-            leaf[:n] = values
+            leaf[new] = values
         if self._raw_obs:
             for values, leaf in zip(self._raw_obs, block.raw_obs, strict=True):
-                leaf[:n] = values
-        block.record(0, self.n_acted, self._outputs)
-        block.lookback_R = np.ones(n, np.bool_)
-        block.lookback_R[self.last_rows] = False
-        block.rows.n = block.n_connected = n
+                leaf[new] = values
+        block.record(first, self.n_acted, self._outputs)
+        is_lookback = np.ones(n, np.bool_)
+        is_lookback[self.last_rows] = False
+        own = np.zeros(first - len(block.lookback_R), np.bool_)
+        block.lookback_R = np.concatenate([block.lookback_R, own, is_lookback])
+        block.rows.n = block.n_connected = first + n
         used = lanes[self.agents]
-        table.row_L[used] = self.last_rows
+        table.row_L[used] = first + self.last_rows
         table.count_L[used] = np.bincount(agent_R, minlength=len(lanes))[self.agents]
         table.lookback_L[used] = table.count_L[used] - 1
         recurrent = self._policy.inference.lane_state
