@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fastmarl.modules import RLModule as RLModule
     from fastmarl.modules import RLModuleSpec as RLModuleSpec
     from fastmarl.moments import RunningMoments as RunningMoments
+    from fastmarl.policy import Policy as Policy
     from fastmarl.runner import MultiAgentEnvRunner as MultiAgentEnvRunner
 
 _HOMES = {
@@ -29,6 +30,7 @@ _HOMES = {
     "MultiAgentEnvRunner": "runner",
     "MultiAgentEpisode": "episodes",
     "MultiRLModule": "modules",
+    "Policy": "policy",
     "RLModule": "modules",
     "RunningMoments": "moments",
     "RLModuleSpec": "modules",

@@ -56,17 +56,19 @@ class MultiAgentEnvError(FastmarlError, RuntimeError):
     """An environment broke the multi-agent protocol.
 
     Args:
-        env_index: index of the environment in its runner.
+        env_index: index of the environment in its runner; None: a `Policy` was called, which knows no environment.
         agent_id: the agent concerned, or None.
         env_t: env steps since the reset of that environment's episode.
         problem: what was expected, what came, and the way out.
     """
 
-    def __init__(self, env_index: int, agent_id: object, env_t: int, problem: str):
+    def __init__(self, env_index: int | None, agent_id: object, env_t: int, problem: str):
         super().__init__(env_index, agent_id, env_t, problem)
 
     def __str__(self) -> str:
         env_index, agent_id, env_t, problem = self.args
+        if env_index is None:
+            return f"agent {agent_id!r}: {problem}"
         agent = "" if agent_id is None else f", agent {agent_id!r}"
         return f"env {env_index}{agent}, env step {env_t}: {problem}"
 
@@ -218,6 +220,10 @@ class RunnerBusyError(FastmarlError, RuntimeError):
 
 class CheckpointError(FastmarlError, ValueError):
     """A checkpoint is missing, damaged, or from a newer version."""
+
+
+class PolicyBusyError(FastmarlError, RuntimeError):
+    """A `Policy` was called in the middle of another call, which goes on unharmed."""
 
 
 class EpisodeError(FastmarlError, ValueError):

@@ -20,7 +20,7 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["connectors", "batches", "learning", "envs.checking", "envs.jit"],
     ["acting.backends", "testing"],
     ["acting"],
-    ["vector", "rllib.episodes"],
+    ["vector", "policy", "rllib.episodes"],
     ["vector.arrays", "vector.workers", "rllib.recording"],
     ["runner", "rllib.acting", "rllib.connecting"],
     ["rllib.sampling", "rllib.learning", "rllib.old_stack", "legacy"],

@@ -72,6 +72,16 @@ class EnvActions(ModuleActions):
         else:
             self._set_rows(first, n, arrays)
 
+    def of_row(self, raw: np.ndarray) -> Any:
+        """What the env gets for a raw action [1, ...], where the space is no Dict or Tuple; the caller's own.
+
+        Raises:
+            ModuleOutputError: the space's dtype can't hold it.
+        """
+        _, _, leaf = self._leaves[0]
+        action = leaf.for_env(raw)[0]
+        return int(action) if leaf.is_discrete else action.copy()
+
     def take(self) -> tuple[slice, list[np.ndarray]]:
         """(rows, an array [n, ...] for each leaf of the space, int64 for Discrete) of those that have acted since.
 
@@ -127,6 +137,7 @@ class _LeafActions:
     def __init__(self, module_id: str, space: gym.Space, normalize: bool, clip: bool):
         self._module_id = module_id
         self.space = space
+        self.is_discrete = isinstance(space, gym.spaces.Discrete)
         self._shape = space.shape or ()
         self._dtype = np.dtype(np.int64 if isinstance(space, gym.spaces.Discrete) else space.dtype).newbyteorder("=")
         self._memory = np.empty((0, *self._shape), self._dtype)

@@ -16,7 +16,7 @@ from fastmarl.acting.backends.lean import LeanModule
 from fastmarl.acting.backends.transfer import Transfer
 from fastmarl.acting.draws import SMALL, make_draws
 from fastmarl.acting.forward_errors import describe_failure
-from fastmarl.acting.output_checks import ACTIONS, LEAST, LOGITS, LOGP, OutputChecks
+from fastmarl.acting.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST, OutputChecks
 from fastmarl.acting.recurrent_state import LaneState
 from fastmarl.columns import Columns
 from fastmarl.connectors.module_connectors import ModuleConnectors
@@ -24,7 +24,7 @@ from fastmarl.errors import ModuleOutputError
 from fastmarl.modules import RLModule
 from fastmarl.modules.layers import masked
 from fastmarl.native._draws import ActionDraws
-from fastmarl.native._finite import all_finite
+from fastmarl.native._finite import all_finite, first_unfit
 from fastmarl.record.block import Block, Key, leaves_of
 from fastmarl.record.lanes import LaneTable
 from fastmarl.spaces import flatten_struct, map_struct
@@ -204,6 +204,20 @@ class ModuleInference:
         if not all_finite(arrays):
             self._checks.check_finite(arrays, lanes, legal, explore=explore, chosen=not self._chooses[explore])
         return arrays
+
+    def likeliest(self, obs: np.ndarray) -> np.ndarray | None:
+        """The likeliest raw actions [n, ...], by the shortest way; None: only `act()` can tell, or say what is wrong.
+
+        The next call writes to them again.
+
+        Args:
+            obs: [n, ...] of the layout's dtype, C-contiguous: all that the module sees. Nothing is masked.
+        """
+        draws = self._draws[False]
+        answered = self._lean.forward(obs) if draws is not None and len(obs) <= self._lean.max_rows else None
+        if draws is None or answered is None or answered[0].shape[1] != self._checks.n_logits[False]:
+            return None
+        return None if first_unfit(answered[0], LEAST, MOST) >= 0 else draws.likeliest(answered[0])
 
     def _lean_outputs(
         self, logits: np.ndarray, values: np.ndarray | None, explore: bool, legal: np.ndarray | None

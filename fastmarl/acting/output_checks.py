@@ -81,9 +81,7 @@ class OutputChecks:
         return int(without.argmax()) if without.any() else -1
 
     def _blame(self, row: int, lanes: np.ndarray, what: str, values: np.ndarray, logits: np.ndarray | None) -> NoReturn:
-        table, lane = self._table, int(lanes[row])
-        env_index = int(table.env_L[lane])
-        who = f"env {env_index}, agent {table.agent_ids[lane]!r}, env step {table.envs[env_index].env_t}"
+        who = self._table.who(int(lanes[row]))
         origin = f", from 'action_dist_inputs' {logits[row]}" if logits is not None and logits is not values else ""
         problem = (
             f"row {row} of its batch, {who}, has {what}: {values[row]}{origin}; are weights or inputs NaN or infinite?"

@@ -122,8 +122,8 @@ class ModuleRowsState:
         block.record(first, self.n_acted, self._outputs)
         is_lookback = np.ones(n, np.bool_)
         is_lookback[self.last_rows] = False
-        own = np.zeros(first - len(block.lookback_R), np.bool_)
-        block.lookback_R = np.concatenate([block.lookback_R, own, is_lookback])
+        before = block.lookback_R[:first]
+        block.lookback_R = np.concatenate([before, np.zeros(first - len(before), np.bool_), is_lookback])
         block.rows.n = block.n_connected = first + n
         used = lanes[self.agents]
         table.row_L[used] = first + self.last_rows

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+Clip = bool | float | tuple[float, float] | None
+
 
 class RewardConnector:
     """Scales and clips the reward of a transition: the sum of all that was paid between an action and the next
@@ -12,7 +14,7 @@ class RewardConnector:
         clip: None or False: not clipped; True: only the sign stays; a number c: clipped to -c .. c; a pair (low, high).
     """
 
-    def __init__(self, scale: float, clip: bool | float | tuple[float, float] | None):
+    def __init__(self, scale: float, clip: Clip):
         self._scale = scale
         self._sign = clip is True
         self._bounds: tuple[float, float] | None = None
@@ -27,3 +29,8 @@ class RewardConnector:
         if self._sign:
             return np.sign(rewards)
         return rewards if self._bounds is None else np.clip(rewards, *self._bounds)
+
+
+def make_reward_connector(scale: float, clip: Clip) -> RewardConnector | None:
+    """What makes the recorded rewards; None if they are those paid."""
+    return None if scale == 1 and clip in (None, False) else RewardConnector(scale, clip)

@@ -183,6 +183,11 @@ class LaneTable:
             self.agent_ids[lane] = None
         self._free.extend(lanes)
 
+    def who(self, lane: int) -> str:
+        """The lane's agent, for errors."""
+        env_index = int(self.env_L[lane])
+        return f"env {env_index}, agent {self.agent_ids[lane]!r}, env step {self.envs[env_index].env_t}"
+
     def record(self, env_index: int) -> EpisodeRecord:
         record = self.records[env_index]
         assert record is not None, "an env was stepped before its first reset"

@@ -12,7 +12,6 @@ from fastmarl.acting.inference import InferenceOptions
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors.env_to_module import EnvToModule, connectors_for
 from fastmarl.connectors.module_connectors import ModuleConnectors
-from fastmarl.connectors.rewards import RewardConnector
 from fastmarl.errors import ConfigError
 from fastmarl.modules import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec, as_rl_module
 from fastmarl.record.agent_spaces import Spaces
@@ -61,13 +60,6 @@ def make_inference_options(
         compile=compile_options,
         graphs=make_tick_graphs(device, generator) if config.cuda_graphs else None,
     )
-
-
-def make_reward_connector(config: EnvRunnerConfig) -> RewardConnector | None:
-    """What makes the recorded rewards; None if they are those paid."""
-    if config.reward_scale == 1 and config.clip_rewards in (None, False):
-        return None
-    return RewardConnector(config.reward_scale, config.clip_rewards)
 
 
 def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule) -> MultiRLModule:

@@ -10,6 +10,7 @@ from fastmarl.acting.masks import ActionMasks
 from fastmarl.acting.policies import Policies, Policy
 from fastmarl.columns import Recorded
 from fastmarl.connectors.module_connectors import ModuleConnectors
+from fastmarl.connectors.rewards import make_reward_connector
 from fastmarl.episodes.log import EpisodeLog
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.modules import RLModule
@@ -19,7 +20,7 @@ from fastmarl.record.block import own_key
 from fastmarl.record.flags import FAILED
 from fastmarl.record.lanes import LaneTable
 from fastmarl.record.store import RowStore
-from fastmarl.runner.building import make_inference_options, make_reward_connector, spaces_of, warn_of_objects
+from fastmarl.runner.building import make_inference_options, spaces_of, warn_of_objects
 from fastmarl.runner.envs import make_env_states, make_vector
 from fastmarl.runner.goals import Goal
 from fastmarl.runner.listeners import Listeners
@@ -55,7 +56,7 @@ class Rollout:
             self.table,
             config.episode_lookback_horizon,
             connectors=[policy.connectors for policy in policies],
-            rewards=make_reward_connector(config),
+            rewards=make_reward_connector(config.reward_scale, config.clip_rewards),
             n_agents=list(map(len, envs.possible_agents)),
         )
         self.log = EpisodeLog(self.store, env_states=states, max_summaries=config.metrics_num_episodes_for_smoothing)

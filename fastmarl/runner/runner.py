@@ -7,7 +7,7 @@ from typing import Any, Self
 import gymnasium as gym
 
 from fastmarl.acting.policies import MappingFn
-from fastmarl.checkpoint import STATE_FILE, save_state
+from fastmarl.checkpoint import STATE_FILE
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors.env_to_module import EnvToModule
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
@@ -336,8 +336,8 @@ class MultiAgentEnvRunner:
         self._state.set({"rl_module": weights, "weights_seq_no": weights_seq_no})
 
     def save_to_path(self, path: str | os.PathLike) -> str:
-        """Write `get_state()` to a folder; returns its path."""
-        save_state(path, self._state.get())
+        """Write `get_state()` to a folder, and what `fastmarl.Policy.from_checkpoint()` needs; returns its path."""
+        self._state.save(path)
         return str(path)
 
     def restore_from_path(self, path: str | os.PathLike) -> None:

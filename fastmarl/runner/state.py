@@ -6,9 +6,10 @@ from copy import deepcopy
 from functools import partial
 from typing import Any
 
-from fastmarl.checkpoint import load_state
+from fastmarl.checkpoint import load_state, save_state
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.native._call_guard import CallGuard
+from fastmarl.policy.saved import SAVED, PolicyOptions, described
 from fastmarl.runner.components import STATE_COMPONENTS, Names, chosen_components
 from fastmarl.runner.env_checkpoints import check_envs, put_states_of_envs, states_of_envs
 from fastmarl.runner.running_episodes import EpisodesState, episodes_state
@@ -89,9 +90,17 @@ class RunnerState:
             self._take_weights(state["rl_module"], seq_no or resources.weights_seq_no)
         self._take_others(state)
 
+    def save(self, path: str | os.PathLike) -> None:
+        """As `MultiAgentEnvRunner.save_to_path()`."""
+        resources, state = self._resources, self.get()
+        options = PolicyOptions.of(resources.config, resources.counts.lifetime.env_steps)
+        save_state(path, {**state, SAVED: described(options, resources.module, resources.env_to_module)})
+
     def restore(self, path: str | os.PathLike) -> None:
         """As `MultiAgentEnvRunner.restore_from_path()`."""
         state = load_state(path)
+        if isinstance(state, dict):
+            state.pop(SAVED, None)  # older checkpoints have none, and the runner needs none
         try:
             self._check_all_of_runner(state)
             self.check(state)
