@@ -259,6 +259,18 @@ def test_ppo_loss_and_its_gradient(space, model_config, options, masked):
     torch.testing.assert_close(total, loss.detach())
 
 
+def test_without_a_weight_the_loss_needs_no_values():
+    rows, stats = make_rows(make_module(), 12), {}
+    rows["loss_mask"] = torch.rand(12) < 0.6
+    expected = plain_loss(make_module(), rows, 0.2, 0.0, None, 0.01)
+    del rows["value_targets"]
+    actor = make_module()
+    actor.vf = None
+    assert "vf_preds" not in actor.forward_train(rows)
+    torch.testing.assert_close(ppo_loss(actor, rows, clip=0.2, vf_coeff=0.0, entropy_coeff=0.01, stats=stats), expected)
+    assert stats.keys() == {"policy_loss", "entropy", "kl", "clip_fraction"}
+
+
 def test_masked_actions_are_not_learned():
     module = make_module()
     rows = make_rows(module, 6)
@@ -277,6 +289,8 @@ def test_what_the_loss_lacks_is_said():
     del rows["advantages"], rows["obs"]
     with pytest.raises(BatchError, match=r"needs the columns \['obs', 'advantages'\]"):
         ppo_loss(module, rows)
+    with pytest.raises(BatchError, match=r"needs the columns \['value_targets'\]"):
+        ppo_loss(module, {name: column for name, column in make_rows(module, 3).items() if name != "value_targets"})
 
     class NoValues(fastmarl.RLModule):
         def _forward(self, batch, **kwargs):

@@ -10,7 +10,7 @@ from fastmarl.columns import Columns
 from fastmarl.errors import BatchError, ModuleOutputError
 from fastmarl.modules import RLModule
 
-NEEDED = (Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES, Columns.VALUE_TARGETS)
+NEEDED = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES)
 
 
 def ppo_loss(
@@ -32,10 +32,11 @@ def ppo_loss(
             "value_targets"; and if they are there, "action_mask", "state_in" [B, ...], and "loss_mask" bool [n] or
             [B, T], without which all rows count.
         clip: how far the probabilities' ratio may go from 1.
-        vf_coeff, entropy_coeff: weights of the value error (mean of squares) and of the entropy.
+        vf_coeff, entropy_coeff: weights of the value error (mean of squares) and of the entropy. If `vf_coeff` is 0, as
+            where the critic is a net of its own, neither values nor "value_targets" are needed.
         vf_clip: if given, a row's squared value error counts up to this.
-        stats: gets "policy_loss", "vf_loss", "entropy", "kl" (an estimate, Schulman 2020, "Approximating KL
-            Divergence": mean of r - 1 - log r) and "clip_fraction", without gradients.
+        stats: gets "policy_loss", "vf_loss" (unless `vf_coeff` is 0), "entropy", "kl" (an estimate, Schulman 2020,
+            "Approximating KL Divergence": mean of r - 1 - log r) and "clip_fraction", without gradients.
 
     Returns:
         The loss, a scalar.
@@ -44,35 +45,44 @@ def ppo_loss(
         BatchError: a column is missing.
         ModuleOutputError: the module puts out no values.
     """
-    if missing := [name for name in (Columns.OBS, *NEEDED) if name not in rows]:
+    needed = (*NEEDED, Columns.VALUE_TARGETS) if vf_coeff else NEEDED
+    if missing := [name for name in needed if name not in rows]:
         raise BatchError(f"ppo_loss() needs the columns {missing}; there are {list(rows)}")
     inputs = {name: rows[name] for name in (Columns.OBS, Columns.ACTION_MASK, Columns.STATE_IN) if name in rows}
     outputs = module.forward_train(inputs)
-    if Columns.VF_PREDS not in outputs:
-        raise ModuleOutputError(type(module).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} among the outputs, got "
-                                f"{list(outputs)}")  # fmt: skip
-    actions, logp_before, advantages, targets = (rows[name] for name in NEEDED)
     distribution = module.get_train_action_dist_cls().from_logits(outputs[Columns.ACTION_DIST_INPUTS])
-    log_ratio = distribution.logp(actions) - logp_before
-    value_error, entropy = outputs[Columns.VF_PREDS] - targets, distribution.entropy()
+    log_ratio = distribution.logp(rows[Columns.ACTIONS]) - rows[Columns.ACTION_LOGP]
+    advantages, entropy = rows[Columns.ADVANTAGES], distribution.entropy()
     mask = rows.get(Columns.LOSS_MASK)
     if mask is not None:  # before anything is done with them: what padding holds may be NaN
-        out = ~mask
-        log_ratio, advantages = log_ratio.masked_fill(out, 0.0), advantages.masked_fill(out, 0.0)
-        value_error, entropy = value_error.masked_fill(out, 0.0), entropy.masked_fill(out, 0.0)
+        log_ratio, advantages, entropy = (column.masked_fill(~mask, 0.0) for column in (log_ratio, advantages, entropy))
     mean = _mean_of(mask)
     ratio = log_ratio.exp()
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
-    squared_error = value_error.square()
-    if vf_clip is not None:
-        squared_error = squared_error.clamp(max=vf_clip)
-    loss = mean(vf_coeff * squared_error - surrogate - entropy_coeff * entropy)
+    gain = surrogate + entropy_coeff * entropy
+    squared_error = _squared_value_error(module, outputs, rows, vf_clip) if vf_coeff else None
     if stats is not None:
         with torch.no_grad():
-            stats["policy_loss"], stats["vf_loss"] = -mean(surrogate), mean(squared_error)
+            stats["policy_loss"] = -mean(surrogate)
+            if squared_error is not None:
+                stats["vf_loss"] = mean(squared_error)
             stats["entropy"], stats["kl"] = mean(entropy), mean(ratio - 1 - log_ratio)
             stats["clip_fraction"] = mean(((ratio - 1).abs() > clip).float())
-    return loss
+    return mean(-gain if squared_error is None else vf_coeff * squared_error - gain)
+
+
+def _squared_value_error(
+    module: RLModule, outputs: Mapping[str, Any], rows: Mapping[str, Any], vf_clip: float | None
+) -> Tensor:
+    """Of each row, 0 where it doesn't count."""
+    if Columns.VF_PREDS not in outputs:
+        raise ModuleOutputError(type(module).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} among the outputs, got "
+                                f"{list(outputs)}")  # fmt: skip
+    error = outputs[Columns.VF_PREDS] - rows[Columns.VALUE_TARGETS]
+    if Columns.LOSS_MASK in rows:
+        error = error.masked_fill(~rows[Columns.LOSS_MASK], 0.0)
+    squared_error = error.square()
+    return squared_error if vf_clip is None else squared_error.clamp(max=vf_clip)
 
 
 def _mean_of(mask: Tensor | None) -> Callable[[Tensor], Tensor]:
