@@ -2,7 +2,7 @@
 
 python examples/ippo.py --steps 12000000 --folder runs/ippo
 
-Random play returns about -82 an episode. 12 million env steps, 6 minutes of a core, bring greedy play to -23
+Random play returns about -79 an episode. 12 million env steps, 6 minutes of a core, bring greedy play to -23
 (docs/learning.md has figures). The folder gets the learning curve and a checkpoint, from which the policy that is
 evaluated at the end is read again.
 """
