@@ -8,8 +8,6 @@ import pickle
 import random
 import signal
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -29,13 +27,10 @@ from fastmarl.errors import ConfigError
 from fastmarl.native._slots import tells
 from fastmarl.vector.remote import EnvDescription
 from fastmarl.vector.workers.channel import Channel
+from fastmarl.vector.workers.protocol import CLOSE, DONE, FAILED, FIRST, end_with, pickled_error
 from fastmarl.vector.workers.shm import WorkerMemory
 
-# The first byte of a message to a worker, and of its answer.
-STEP, RESET, REMAKE, CALL, SPACES, CLOSE = b"s", b"r", b"m", b"c", b"p", b"x"
-DONE, FAILED = b"d", b"f"
-FIRST = 1  # number of the answer that tells that the envs are made
-PARENT_CHECKED_EVERY_S = 1.0
+STEP, RESET, REMAKE, CALL, SPACES = b"s", b"r", b"m", b"c", b"p"  # the first byte of a message to a worker
 
 
 @dataclass
@@ -81,13 +76,7 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException, env_index: int, call: str) -> Failure:
         """Of the error that is being handled."""
-        text = "".join(traceback.format_exception(error))
-        try:
-            pickled = pickle.dumps(error)
-            pickle.loads(pickled)
-        except Exception:  # its class may raise whatever it likes
-            pickled = b""
-        return cls(env_index, call, pickled, text)
+        return cls(env_index, call, pickled_error(error), "".join(traceback.format_exception(error)))
 
 
 @dataclass
@@ -131,24 +120,13 @@ def run_worker(plan: WorkerPlan | bytes, channel: Channel) -> None:
             except Exception as error:
                 _refuse(channel, Failure.of(error, -1, "unpickling what makes the envs"))
         assert isinstance(plan, WorkerPlan)
-        _end_with(plan.parent)
+        end_with(plan.parent)
         Worker(plan, channel).run()
 
 
 def _refuse(channel: Channel, failure: Failure) -> NoReturn:
     channel.send(FIRST, FAILED + pickle.dumps(failure))
     sys.exit(0)
-
-
-def _end_with(parent: int) -> None:
-    """End this process soon after the runner's. While an env is not being called, it learns that from its channel."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_CHECKED_EVERY_S)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 class Worker:
