@@ -134,6 +134,31 @@ class RemoteEnvError(FastmarlError, RuntimeError):
         return "env {}: {}".format(*self.args)
 
 
+class SamplerProcessError(FastmarlError, RuntimeError):
+    """A process of a `BackgroundSampler` ended, or did not answer in time.
+
+    Args:
+        process: its number, from 0; None: one of them.
+        problem: what happened, and the way out.
+    """
+
+    def __init__(self, process: int | None, problem: str):
+        super().__init__(process, problem)
+
+    def __str__(self) -> str:
+        process, problem = self.args
+        which = "a process of the sampler" if process is None else f"process {process} of the sampler"
+        return f"{which} {problem}"
+
+
+class SamplerTimeoutError(SamplerProcessError, TimeoutError):
+    """A process of a `BackgroundSampler` did not answer within `timeout_s`."""
+
+
+class RemoteSamplerError(SamplerProcessError):
+    """A process of a `BackgroundSampler` raised an error that can't be pickled."""
+
+
 class EnvCheckError(FastmarlError, ValueError):
     """A class, name or object can't be used as an environment."""
 

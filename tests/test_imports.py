@@ -23,7 +23,7 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["vector", "policy", "rllib.episodes"],
     ["vector.arrays", "vector.workers", "rllib.recording"],
     ["runner", "rllib.acting", "rllib.connecting"],
-    ["rllib.sampling", "rllib.learning", "rllib.old_stack", "legacy"],
+    ["rllib.sampling", "rllib.learning", "rllib.old_stack", "legacy", "background"],
     ["rllib"],
     ["__init__"],
     ["bench"],

@@ -22,9 +22,14 @@ REDUCTIONS: dict[str, Callable[[Any], float]] = {"mean": np.mean, "min": np.min,
 
 
 class MetricsLogger:
-    """Takes custom values from callbacks: `metrics_logger.log_value("hits", 3)`. Part of RLlib's class of that name."""
+    """Takes custom values from callbacks: `metrics_logger.log_value("hits", 3)`. Part of RLlib's class of that name.
+
+    Attributes:
+        journal: if it is a list, it gets each `log_value()`: its key, value and options.
+    """
 
     def __init__(self) -> None:
+        self.journal: list[tuple[tuple, float, dict[str, Any]]] | None = None
         self._values: dict[tuple, tuple[str, deque]] = {}
         self._lifetime: defaultdict[tuple, float] = defaultdict(float)
 
@@ -45,6 +50,8 @@ class MetricsLogger:
             clear_on_reduce: forget the values with each report.
         """
         path = key if isinstance(key, tuple) else (key,)
+        if self.journal is not None:
+            self.journal.append((path, value, {"reduce": reduce, "window": window, "clear_on_reduce": clear_on_reduce}))
         if reduce == "lifetime_sum":
             self._lifetime[path] += value
         elif reduce in REDUCTIONS:
@@ -125,6 +132,33 @@ class Counts:
         _add_by_name(self.module_steps, summary.module_steps)
         self.unattributed_reward += summary.unattributed_reward
 
+    def merge(self, other: "Counts") -> None:
+        """Take what was counted elsewhere."""
+        self.calls += other.calls
+        self.ticks += other.ticks
+        self.env_steps += other.env_steps
+        self.episodes += other.episodes
+        _add_by_name(self.agent_steps, other.agent_steps)
+        _add_by_name(self.module_steps, other.module_steps)
+        self.unattributed_reward += other.unattributed_reward
+
+
+@dataclass
+class Increment:
+    """What one runner has counted for a while, as another process may take it.
+
+    Attributes:
+        counts, seconds, failures: since the last increment.
+        episodes: the last that have ended since then, at most as many as means go over.
+        custom: what callbacks have logged: `MetricsLogger.journal`.
+    """
+
+    counts: Counts
+    seconds: dict[str, float]
+    failures: Counter[str]
+    episodes: list[EpisodeSummary]
+    custom: list[tuple[tuple, float, dict[str, Any]]]
+
 
 class RunnerMetrics:
     """Counts and times of one runner.
@@ -137,7 +171,7 @@ class RunnerMetrics:
         self._episodes: deque[EpisodeSummary] = deque(maxlen=window)
         self.logger = MetricsLogger()
         self.lifetime = Counts()
-        self._new = Counts()  # since the last report, as all below
+        self._new = Counts()  # since the last report or increment, as all below
         self.seconds: defaultdict[str, float] = defaultdict(float)  # see _stage_seconds()
         self.failures: Counter[str] = Counter()
 
@@ -146,6 +180,32 @@ class RunnerMetrics:
         self._new.add(goal, summary)
         self.lifetime.add(goal, summary)
         self._episodes.extend(summary.episodes)
+
+    def take_increment(self) -> Increment:
+        """What was counted since the last one, instead of reports. The first call begins the journal of custom values:
+        make it before anything is sampled."""
+        n_ended = min(self._new.episodes, len(self._episodes))
+        ended = list(self._episodes)[len(self._episodes) - n_ended :]
+        custom, self.logger.journal = self.logger.journal or [], []
+        increment = Increment(self._new, dict(self.seconds), Counter(self.failures), ended, custom)
+        self._start_over()
+        return increment
+
+    def merge(self, increment: Increment) -> None:
+        """Take what another runner has counted: reports are then those of all together."""
+        self._new.merge(increment.counts)
+        self.lifetime.merge(increment.counts)
+        for name, seconds in increment.seconds.items():
+            self.seconds[name] += seconds
+        self.failures.update(increment.failures)
+        self._episodes.extend(increment.episodes)
+        for path, value, options in increment.custom:
+            self.logger.log_value(path, value, **options)
+
+    def _start_over(self) -> None:
+        self._new = Counts()
+        self.seconds.clear()
+        self.failures.clear()
 
     def get_state(self) -> dict[str, Any]:
         """The counters of the runner's whole life, except env steps."""
@@ -199,9 +259,7 @@ class RunnerMetrics:
             **self._episode_statistics(),
             **self.logger.reduce(),
         }
-        self._new = Counts()
-        self.seconds.clear()
-        self.failures.clear()
+        self._start_over()
         return report
 
     def _times(self) -> dict[str, Any]:

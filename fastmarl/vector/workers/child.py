@@ -39,11 +39,14 @@ class ChildProcess:
         """What to raise for an answer that tells of a failure."""
         raise NotImplementedError
 
-    def _open(self, start_method: str, target: Callable[..., None], plan: Any, *, name: str, daemon: bool) -> None:
-        """Prepare a process that will call `target(plan, channel)`."""
+    def _open(
+        self, start_method: str, target: Callable[..., None], plan: Any, *others: Any, name: str, daemon: bool
+    ) -> None:
+        """Prepare a process that will call `target(plan, channel, *others)`."""
         self._channel, self._other_end = Channel.pair()
         context: Any = multiprocessing.get_context(start_method)
-        self._process: Any = context.Process(target=target, args=(plan, self._other_end), name=name, daemon=daemon)
+        args = plan, self._other_end, *others
+        self._process: Any = context.Process(target=target, args=args, name=name, daemon=daemon)
         self._end: Exception | None = None  # why it can't be used any more
         self._numbers = count(FIRST + 1)  # of messages
         self._answered_at = 0.0

@@ -50,7 +50,7 @@ class WorkerMemory:
 class Arrays:
     """Cuts arrays from a piece of memory, one after the other; without one, they are on their own."""
 
-    def __init__(self, memory: mmap.mmap | None):
+    def __init__(self, memory: mmap.mmap | np.ndarray | None):
         self._memory = memory
         self.size = 0
 

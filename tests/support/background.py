@@ -1,0 +1,51 @@
+"""Samplers in the background, and what is left of their processes."""
+
+import time
+
+import psutil
+
+import fastmarl
+from fastmarl.learning import BackgroundSampler
+from support.trouble import Trouble
+
+
+def make_sampler(env=Trouble, *, staleness=1, env_config=None, runner=None, **options):
+    config = fastmarl.EnvRunnerConfig(
+        env=env,
+        env_config=env_config or {},
+        num_envs_per_env_runner=2,
+        rollout_fragment_length=9,
+        seed=1,
+        model_config={"fcnet_hiddens": [4]},
+        **(runner or {}),
+    )
+    return BackgroundSampler(config, **{"start_method": "fork", "staleness": staleness, **options})
+
+
+def pids_of(sampler):
+    return [process.pid for process in sampler._processes]
+
+
+def assert_gone(pids):
+    end = time.monotonic() + 20
+    while any(map(is_running, pids)):
+        assert time.monotonic() < end, "a process is still there"
+        time.sleep(0.02)
+
+
+def is_running(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def take(sampler, n):
+    """So many batches."""
+    for _ in range(n):
+        sampler.next()
+
+
+def notes_of(caught):
+    """Of an error that a test has caught."""
+    return "\n".join(caught.value.__notes__)

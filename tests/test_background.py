@@ -1,0 +1,320 @@
+"""`BackgroundSampler`: what it hands out, and what weights that was sampled with."""
+
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from support.process_runners import children
+from support.trouble import Trouble
+
+import fastmarl
+from fastmarl.background.parcels import join_batches, pack, unpack
+from fastmarl.batches import columns
+from fastmarl.connectors import MeanStdFilter
+from fastmarl.envs.checking.values import same
+from fastmarl.errors import BatchError, ConfigError, RunnerStoppedError
+from fastmarl.learning import BackgroundSampler
+
+
+def make_config(env="fastmarl.simple_spread", **options):
+    return fastmarl.EnvRunnerConfig(
+        env=env,
+        **{
+            "num_envs_per_env_runner": 3,
+            "rollout_fragment_length": 9,
+            "seed": 1,
+            "model_config": {"fcnet_hiddens": [4]},
+            **options,
+        },
+    )
+
+
+def make_sampler(config, **options):
+    return BackgroundSampler(config, **{"start_method": "fork", **options})
+
+
+def perturb(module, number):
+    """As an update would."""
+    generator = torch.Generator().manual_seed(number)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
+
+
+def foreground(config, processes, n_batches):
+    """(batches, metrics) of such runners in this process, trained after each batch."""
+    runners = [
+        fastmarl.MultiAgentEnvRunner(
+            fastmarl.EnvRunnerConfig(
+                **{**vars(config), "worker_index": config.worker_index + 1 + i, "num_env_runners": processes}
+            )
+        )
+        for i in range(processes)
+    ]
+    module, batches = runners[0].module, []
+    for number in range(n_batches):
+        batches.append(join_batches([columns(runner.sample()) for runner in runners]))
+        perturb(module, number)
+        for runner in runners:
+            runner.set_weights(module.get_state(), number + 1)
+    return batches, [runner.get_metrics() for runner in runners]
+
+
+def without_ids(batch):
+    """Episodes' ids are drawn anew in each process."""
+    return {module_id: {name: c for name, c in part.items() if name != "eps_id"} for module_id, part in batch.items()}
+
+
+def log(*, metrics_logger, env_runner, **kwargs):
+    metrics_logger.log_value("logged_mean", float(env_runner.worker_index))
+    metrics_logger.log_value(("logged", "sum"), 2.0, reduce="sum")
+    metrics_logger.log_value(("logged", "lifetime"), 1.0, reduce="lifetime_sum")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("processes", "method", "options"),
+    [
+        (1, "spawn", {}),
+        (2, "fork", {"callbacks_on_episode_end": log, "worker_index": 4}),
+        (2, "fork", {"env_to_module_connector": MeanStdFilter(), "model_config": {"use_lstm": True}}),
+    ],
+)
+def test_with_staleness_0_batches_are_those_of_runners_in_this_process(processes, method, options):
+    config = make_config(**options)
+    want, metrics = foreground(config, processes, 6)
+    got = []
+    with make_sampler(config, processes=processes, staleness=0, start_method=method) as sampler:
+        for number, batch in zip(range(6), sampler, strict=False):
+            got.append(batch)
+            assert set(batch["default_policy"]["weights_seq_no"]) == {number}
+            perturb(sampler.module, number)
+            assert sampler.set_weights() == number + 1
+        report = sampler.get_metrics()
+    assert same([*map(without_ids, got)], [*map(without_ids, want)])
+    assert report["weights_seq_no"] == 5
+    assert_merged(report, metrics)
+    assert not children()
+
+
+def assert_merged(report, metrics):
+    """Sums are added, and means go over all that was counted."""
+    for name in ("num_env_steps_sampled", "num_env_steps_sampled_lifetime", "num_episodes", "num_episodes_lifetime"):
+        assert report[name] == sum(each[name] for each in metrics) > 0
+    for name in ("num_agent_steps_sampled", "num_module_steps_sampled_lifetime"):
+        assert report[name] == {key: sum(each[name][key] for each in metrics) for key in metrics[0][name]}
+    weights = [each["num_episodes"] for each in metrics]
+    for name in ("episode_return_mean", "episode_len_mean"):
+        assert report[name] == pytest.approx(np.average([each[name] for each in metrics], weights=weights))
+    assert report["episode_return_max"] == max(each["episode_return_max"] for each in metrics)
+    assert report["episode_return_min"] == min(each["episode_return_min"] for each in metrics)
+    if "logged_mean" in metrics[0]:
+        assert report["logged_mean"] == pytest.approx(
+            np.average([each["logged_mean"] for each in metrics], weights=weights)
+        )
+        assert report["logged"] == {"sum": 2.0 * sum(weights), "lifetime": float(sum(weights))}
+
+
+def test_times_of_several_processes_are_weighted_by_what_they_are_of():
+    with make_sampler(make_config(Trouble), processes=2, staleness=0) as sampler:
+        for _ in range(3):
+            sampler.next()
+        first = sampler.get_metrics()
+        sampler.next()
+        second = sampler.get_metrics()
+    assert first["num_env_steps_sampled"] == 3 * 2 * 27 and second["num_env_steps_sampled"] == 2 * 27
+    assert second["num_env_steps_sampled_lifetime"] == 4 * 2 * 27
+    for report in (first, second):
+        # 9 ticks in a call: stages are times of a tick, and `sample` is that of a call.
+        assert 9e-3 * sum(report["stage_time_ms"].values()) == pytest.approx(report["sample"], rel=0.01)
+        assert report["seconds_waited"] > 0 and report["num_batches_dropped"] == report["num_sampler_restarts"] == 0
+
+
+# Staleness.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_no_batch_is_staler_than_it_may_be(staleness, rng):
+    dropped = newest = 0
+    with make_sampler(make_config(Trouble), processes=2, staleness=staleness) as sampler:
+        for number in range(60):
+            for _ in range(1 if number < 30 else int(rng.integers(0, 5))):
+                newest = sampler.set_weights()
+            if rng.random() < 0.3:
+                time.sleep(0.01)  # time to make what may be made
+            found = set(sampler.next()["default_policy"]["weights_seq_no"])
+            assert newest - staleness <= min(found) and max(found) <= newest
+            dropped += sampler.get_metrics()["num_batches_dropped"]
+            if number == 29 or not staleness:
+                assert not dropped  # with one version for each batch, none is made for nothing
+
+
+def making(folder):
+    """(make_batch that notes each call, a function that waits until there were so many)."""
+    made = folder / "made"
+    made.touch()
+
+    def make_batch(episodes):
+        with made.open("a") as file:
+            file.write("x")
+        return columns(episodes)
+
+    def wait_for(n):
+        end = time.monotonic() + 20
+        while len(made.read_text()) < n:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        time.sleep(0.1)  # for what must not come
+        return len(made.read_text())
+
+    return make_batch, wait_for
+
+
+def test_what_has_become_too_old_is_sampled_anew(tmp_path):
+    make_batch, wait_for = making(tmp_path)
+    with make_sampler(make_config(Trouble), make_batch=make_batch) as sampler:
+        sampler.next()
+        wait_for(2)
+        sampler.set_weights()
+        assert set(sampler.next()["default_policy"]["weights_seq_no"]) == {0}  # one behind
+        wait_for(3)
+        for _ in range(2):
+            sampler.set_weights()
+        assert set(sampler.next()["default_policy"]["weights_seq_no"]) == {3}
+        report = sampler.get_metrics()
+    assert report["num_batches_dropped"] == 1
+    assert report["num_env_steps_sampled"] == 4 * 27  # what was dropped is counted
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_no_more_is_made_beforehand_than_may_be(staleness, tmp_path):
+    make_batch, wait_for = making(tmp_path)
+    with make_sampler(make_config(Trouble), staleness=staleness, make_batch=make_batch) as sampler:
+        assert wait_for(0) == 0
+        for number in range(1, 4):
+            sampler.next()
+            assert wait_for(number + staleness) == number + staleness
+
+
+def test_a_batch_stays_as_it_is():
+    with make_sampler(make_config(Trouble)) as sampler:
+        first = sampler.next()["default_policy"]
+        before = {name: column.copy() for name, column in first.items()}
+        for _ in range(5):
+            sampler.next()
+        assert same(first, before)
+        first["rewards"] *= 2
+    assert np.array_equal(first["rewards"], 2 * before["rewards"])  # the processes are gone
+
+
+# Weights.
+
+
+@pytest.mark.slow
+def test_weights_of_one_module_or_of_some_reach_the_runners():
+    config = make_config(Trouble, policies=["p", "q"], policy_mapping_fn=lambda agent, episode: "pq"[agent == "b"])
+    with make_sampler(config, staleness=0, make_batch=partial(columns, outputs=["vf_preds"])) as sampler:
+        with pytest.raises(ConfigError, match="there are the modules"):
+            sampler.set_weights(sampler.module["p"])
+        with pytest.raises(ConfigError, match="weights of module 'r': there is no such module"):
+            sampler.set_weights({"r": sampler.module["p"].get_state()})
+        with pytest.raises(ConfigError, match="weights of module 'p': they are those of another net"):
+            sampler.set_weights({"p": {}})
+        with pytest.raises(ConfigError, match="'w' of module 'p' is str"):
+            sampler.set_weights({"p": {"w": "x"}})
+        weights = {name: np.zeros_like(array) for name, array in sampler.module["p"].get_state().items()}
+        assert sampler.set_weights({"p": weights}) == 1
+        batch = sampler.next()
+    assert not batch["p"]["vf_preds"].any() and batch["q"]["vf_preds"].all()
+
+
+@pytest.mark.slow
+def test_runners_without_a_seed_begin_with_the_same_weights():
+    def make_batch(episodes):
+        return columns(episodes, outputs=["vf_preds"])
+
+    with make_sampler(make_config(Trouble, seed=None), processes=2, make_batch=make_batch, join=list) as sampler:
+        values = [batch["default_policy"]["vf_preds"][0] for batch in sampler.next()]
+    assert values[0] == values[1]
+
+
+# Batches.
+
+
+def test_any_nesting_of_arrays_is_handed_over():
+    batch = {
+        "a": np.arange(6.0).reshape(2, 3),
+        "b": (np.zeros((0, 3), np.int8), {"c": np.array(["x", None], object)}, [1, "two"]),
+        "not contiguous": np.arange(10)[::2],
+        "by columns": np.asfortranarray(np.arange(6).reshape(2, 3)),
+        "scalar": np.array(3),
+    }
+    got = unpack(*pack(batch))
+    assert same(got, batch)
+    got["a"][0, 0] = 7  # it may be written to
+    assert type(unpack(*pack(None))) is type(None)
+
+
+def test_batches_are_joined_along_the_first_axis():
+    one = {"p": {"obs": {"x": np.ones((2, 3))}, "n": np.array([2])}}
+    two = {"p": {"obs": {"x": np.zeros((1, 3))}, "n": np.array([1])}, "q": {"n": np.array([4])}}
+    joined = join_batches([one, two])
+    assert joined["p"]["obs"]["x"].tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 0]]
+    assert joined["p"]["n"].tolist() == [2, 1] and joined["q"]["n"].tolist() == [4]
+    assert join_batches([one]) is one
+    assert join_batches([{"n": np.array([1])}, {"n": np.array([2])}])["n"].tolist() == [1, 2]
+    with pytest.raises(BatchError, match="different columns"):
+        join_batches([one, {"p": {"n": np.array([1])}}])
+
+
+def test_joining_may_be_told():
+    with make_sampler(make_config(Trouble), processes=2, join=lambda parts: ("joined", len(parts))) as sampler:
+        assert sampler.next() == ("joined", 2)
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"processes": 0}, "processes must be an integer of at least 1, got 0"),
+        ({"staleness": -1}, "staleness must be an integer of at least 0"),
+        ({"staleness": 0.5}, "staleness must be an integer"),
+        ({"max_restarts": True}, "max_restarts must be an integer"),
+        ({"start_method": "forkserver"}, "start_method must be one of"),
+        ({"timeout_s": 0}, "timeout_s must be a number of seconds above 0"),
+    ],
+)
+def test_options_that_cannot_be_right(options, problem):
+    with pytest.raises(ConfigError, match=problem):
+        make_sampler(make_config(Trouble), **options)
+    assert not children()
+
+
+def test_a_config_is_needed():
+    with pytest.raises(ConfigError, match="expected an EnvRunnerConfig, got dict"):
+        make_sampler({})
+
+
+def test_a_closed_sampler_says_so():
+    sampler = make_sampler(make_config(Trouble))
+    sampler.close()
+    sampler.close()
+    for call in (sampler.next, sampler.set_weights, sampler.__enter__):
+        with pytest.raises(RunnerStoppedError, match="make a new one"):
+            call()
+    assert not children()
+
+
+@pytest.mark.slow
+def test_what_connectors_learn_is_known_here():
+    with make_sampler(make_config(env_to_module_connector=MeanStdFilter()), processes=2, staleness=0) as sampler:
+        sampler.next()
+        states = sampler.connector_states
+    with fastmarl.MultiAgentEnvRunner(make_config(env_to_module_connector=MeanStdFilter())) as runner:
+        merged = runner.env_to_module.merge_states(states)
+        runner.env_to_module.set_state(merged)

@@ -1,0 +1,163 @@
+"""However a `BackgroundSampler` ends: no process and no memory stays behind."""
+
+import gc
+import multiprocessing
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from support.background import assert_gone, make_sampler, pids_of, take
+from support.process_runners import children
+
+from fastmarl.errors import ConfigError, SamplerProcessError
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+def test_starts_and_ends_leave_nothing_behind():
+    def started():
+        sampler = make_sampler(processes=2, env_config={"trouble": {(1, 30): "raise"}})
+        sampler.next()
+        return sampler
+
+    def by_close():
+        sampler = started()
+        pids = pids_of(sampler)
+        sampler.close()
+        return pids
+
+    def by_an_error():
+        sampler = started()
+        pids = pids_of(sampler)
+        with pytest.raises(KeyError):
+            take(sampler, 9)
+        return pids
+
+    def by_an_error_of_the_learner():
+        with pytest.raises(ZeroDivisionError), started() as sampler:  # noqa: PT012
+            pids = pids_of(sampler)
+            raise ZeroDivisionError
+        return pids
+
+    def by_a_kill():
+        sampler = started()
+        pids = pids_of(sampler)
+        os.kill(pids[0], signal.SIGKILL)
+        with pytest.raises(SamplerProcessError):
+            take(sampler, 9)
+        return pids
+
+    def by_collection():
+        sampler = started()
+        pids = pids_of(sampler)
+        del sampler
+        gc.collect()
+        return pids
+
+    ends = (by_close, by_an_error, by_an_error_of_the_learner, by_a_kill, by_collection)
+    by_close()  # starts what is there for all later ones
+    gc.collect()
+    files, in_dev_shm = len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
+    for end in ends:
+        assert_gone(end())
+        assert not children()
+        gc.collect()  # errors that were caught, and what their tracebacks hold
+        assert len(os.listdir("/proc/self/fd")) <= files, end.__name__
+    assert {name for name in set(os.listdir("/dev/shm")) - in_dev_shm if "fastmarl" in name} == set()
+
+
+SCRIPT = """
+import os, signal, sys, threading, time
+import fastmarl
+from fastmarl.learning import BackgroundSampler
+from support.trouble import Trouble
+
+if __name__ == "__main__":
+    method, how, mode = sys.argv[1:]
+    trouble = {"trouble": {(1, 60): "hang"}} if how == "kill" else {}
+    workers = {"gym_env_vectorize_mode": "async", "num_env_workers": 1, "env_worker_start_method": "fork"}
+    config = fastmarl.EnvRunnerConfig(
+        env=Trouble, env_config=trouble, num_envs_per_env_runner=2, rollout_fragment_length=9,
+        **(workers if mode == "async" else {}))
+    sampler = BackgroundSampler(config, start_method=method, processes=2)
+    sampler.next()
+    import psutil
+    print(*[child.pid for child in psutil.Process().children(recursive=True)
+            if "resource_tracker" not in " ".join(child.cmdline())], flush=True)
+    if how == "exit":
+        raise SystemExit(3)
+    if how == "kill":
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    if how == "interrupt":  # of the whole group, as by Ctrl-C
+        threading.Timer(0.2, os.killpg, (0, signal.SIGINT)).start()
+    while True:
+        sampler.next()
+        sampler.set_weights()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "how", "mode", "code"),
+    [
+        ("spawn", "exit", "sync", 3),
+        ("fork", "exit", "async", 3),
+        ("spawn", "interrupt", "sync", -signal.SIGINT),
+        ("fork", "interrupt", "async", -signal.SIGINT),
+        ("spawn", "kill", "sync", -signal.SIGKILL),
+        ("fork", "kill", "async", -signal.SIGKILL),
+    ],
+)
+def test_processes_end_with_that_of_the_learner(tmp_path, method, how, mode, code):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    result = subprocess.run(
+        [sys.executable, str(script), method, how, mode],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        process_group=0,
+    )
+    assert result.returncode == code, result.stderr
+    pids = list(map(int, result.stdout.split()))
+    assert len(pids) == (4 if mode == "async" else 2)
+    assert_gone(pids)
+    if how == "interrupt":
+        assert result.stderr.count("KeyboardInterrupt") == 1  # that of the learner, who was in next() or set_weights()
+    else:
+        assert not result.stderr
+
+
+@pytest.mark.slow
+def test_waiting_processes_take_no_time():
+    with make_sampler(processes=2) as sampler:
+        sampler.next()
+        time.sleep(0.5)  # what they may make beforehand
+        before = [sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids_of(sampler)]
+        time.sleep(1)
+        after = [sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids_of(sampler)]
+    assert sum(after) - sum(before) < 0.1
+
+
+def test_a_sampler_in_a_daemonic_process_is_told_why_it_has_no_processes():
+    def run(told):
+        with pytest.raises(ConfigError) as caught:
+            make_sampler()
+        told.send(str(caught.value))
+
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=run, args=(there,), daemon=True)
+    process.start()
+    there.close()
+    assert "make it with daemon=False" in here.recv()
+    process.join()
+    here.close()
+    process.close()
