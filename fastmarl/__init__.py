@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from fastmarl.version import __version__
 
 if TYPE_CHECKING:
+    from fastmarl.arena import evaluate as evaluate
+    from fastmarl.arena import tournament as tournament
     from fastmarl.callbacks import Callbacks as Callbacks
     from fastmarl.columns import Columns as Columns
     from fastmarl.config import EnvRunnerConfig as EnvRunnerConfig
@@ -35,7 +37,9 @@ _HOMES = {
     "RunningMoments": "moments",
     "RLModuleSpec": "modules",
     "SingleAgentEpisode": "episodes",
+    "evaluate": "arena",
     "register_env": "envs.registry",
+    "tournament": "arena",
 }
 __all__ = [*sorted(_HOMES), "__version__"]
 

@@ -16,6 +16,7 @@ NEEDED: dict[str, tuple[str, str | None]] = {  # module -> (what pip calls its p
     "pyspiel": ("open-spiel", "openspiel"),
     "ray": ("'ray[rllib]>=2.60,<2.61'", "rllib"),
     "rware": ("rware", None),
+    "scipy": ("scipy", "stats"),
     "vmas": ("vmas", None),
 }
 

@@ -1,0 +1,230 @@
+"""fastmarl.evaluate(): which episodes it counts, how it sums them up, and that nothing is left behind."""
+
+import csv
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from support.levels import KINDS, Levels, runner_of
+from support.optional import needed
+
+import fastmarl
+from fastmarl.arena import Evaluation, Returns
+from fastmarl.connectors import MeanStdFilter
+from fastmarl.envs.checking.values import same
+from fastmarl.errors import ConfigError
+
+SPEC = fastmarl.RLModuleSpec(model_config={"fcnet_hiddens": [4]})
+
+
+class Phoenix(fastmarl.MultiAgentEnv):
+    """Agent "a" dies and returns in the middle of an episode; "b" is there in every other episode alone. Each step pays
+    "a" 1 and "b" the number of the episode."""
+
+    def __init__(self, config):
+        self.possible_agents = ["a", "b"]
+        self.observation_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Box(-1, 1, (1,), np.float32))
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2))
+        self.number = -1
+
+    def reset(self, *, seed=None, options=None):
+        self.number, self.t = self.number + 1, 0
+        self.agents = ["a", "b"] if self.number % 2 else ["a"]
+        return self._observations(), {}
+
+    def step(self, actions):
+        self.t += 1
+        rewards = {agent: 1.0 if agent == "a" else float(self.number) for agent in actions}
+        return self._observations(), rewards, {"a": self.t == 2, "__all__": self.t == 5}, {"__all__": False}, {}
+
+    def _observations(self):
+        return {agent: np.zeros(1, np.float32) for agent in self.agents}
+
+
+def test_figures_are_those_of_the_episodes_of_the_runner():
+    runner = runner_of("sync")
+    seeds = list(range(20))
+    episodes = runner.evaluate(20, seeds=seeds)
+    found = fastmarl.evaluate(runner, episodes=20, seeds=seeds)
+    assert isinstance(found, Evaluation) and found.num_episodes == 20
+    returns = [episode.get_return() for episode in episodes]
+    assert found.returns.tolist() == returns
+    assert found.lengths.tolist() == [len(episode) for episode in episodes]
+    assert found.reset_seeds == tuple(seeds)
+    assert found.mean == pytest.approx(np.mean(returns))
+    assert found.standard_error == pytest.approx(np.std(returns, ddof=1) / math.sqrt(20))
+    for agent in ("a", "b"):
+        expected = [episode.agent_episodes[agent].get_return() for episode in episodes]
+        assert found.by_agent[agent].returns.tolist() == found.by_agent[agent].by_episode.tolist() == expected
+    assert found.by_module["default_policy"].returns.tolist() == returns
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_runner_goes_on_as_if_nothing_had_happened(kind):
+    runner = runner_of(kind, env_to_module_connector=MeanStdFilter())
+    runner.sample(num_timesteps=30)
+    before = runner.get_state()
+    assert fastmarl.evaluate(runner, episodes=7).num_episodes == 7
+    assert same(runner.get_state(), before)
+    runner.stop()
+
+
+def test_an_episode_with_agents_that_respawn_counts_once():
+    found = fastmarl.evaluate(SPEC, Phoenix, episodes=6, respawn=True, num_envs_per_env_runner=1)
+    with fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=Phoenix, respawn=True)) as runner:
+        assert len(runner.evaluate(6)) > 6  # chunks
+    assert found.lengths.tolist() == [5] * 6
+    paid_to_b = [5.0 * number if number % 2 else 0.0 for number in range(6)]
+    np.testing.assert_array_equal(found.returns - paid_to_b, found.by_agent["a"].returns)
+    assert found.by_agent["a"].returns.tolist() == [found.by_agent["a"].mean] * 6
+    np.testing.assert_array_equal(found.by_agent["b"].by_episode, [np.nan, 5.0, np.nan, 15.0, np.nan, 25.0])
+    assert found.by_agent["b"].mean == 15
+
+
+def test_modules_by_id_act_for_whom_they_are_mapped_to():
+    class Constant(torch.nn.Module):
+        def __init__(self, action):
+            super().__init__()
+            self.action = action
+
+        def forward(self, batch):
+            return {"actions": np.full(len(batch["obs"]), self.action)}
+
+    found = fastmarl.evaluate(
+        {"zero": Constant(0), "two": Constant(2)},
+        Levels,
+        episodes=30,
+        policy_mapping_fn=lambda agent, episode: "zero" if agent == "a" else "two",
+        num_envs_per_env_runner=4,
+        seed=0,
+    )
+    assert found.by_module.keys() == {"zero", "two"}
+    same_steps = found.by_module["two"].mean - found.by_agent["b"].mean
+    assert same_steps == 0
+    paid = (found.by_module["two"].returns - found.by_module["zero"].returns) / found.lengths
+    assert 1 < paid.mean() < 3  # the env adds the action to what it draws
+
+
+def test_rewards_are_as_recorded():
+    plain, scaled = (
+        fastmarl.evaluate(SPEC, Phoenix, episodes=2, respawn=True, reward_scale=scale) for scale in (1.0, 0.5)
+    )
+    np.testing.assert_array_equal(scaled.returns, plain.returns / 2)
+
+
+def test_memory_and_masks():
+    spec = fastmarl.RLModuleSpec(model_config={"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": [4]})
+    first, again = (fastmarl.evaluate(spec, Levels, episodes=9, seed=1, explore=True) for _ in range(2))
+    assert first.returns.tolist() == again.returns.tolist()
+
+
+def test_episodes_that_an_earlier_call_had_finished_are_not_counted(tmp_path):
+    class Failing(Levels):
+        def reset(self, *, seed=None, options=None):
+            if seed == 9 and (tmp_path / "fail").exists():
+                raise KeyError("lost")
+            return super().reset(seed=seed)
+
+    runner = runner_of("sync", env=Failing)
+    (tmp_path / "fail").touch()
+    with pytest.raises(KeyError):
+        fastmarl.evaluate(runner, episodes=8, seeds=[1, 2, 3, 4, 5, 6, 7, 9])
+    (tmp_path / "fail").unlink()
+    assert fastmarl.evaluate(runner, episodes=2, seeds=[11, 12]).reset_seeds == (11, 12)
+
+
+def test_the_runner_that_was_made_is_stopped_whatever_happens(monkeypatch):
+    stopped = []
+    monkeypatch.setattr(fastmarl.MultiAgentEnvRunner, "stop", lambda runner: stopped.append(runner))
+
+    class Interrupting(Levels):
+        def step(self, actions):
+            raise KeyboardInterrupt
+
+    fastmarl.evaluate(SPEC, Levels, episodes=1)
+    with pytest.raises(KeyboardInterrupt):
+        fastmarl.evaluate(SPEC, Interrupting, episodes=1)
+    assert len(stopped) == 2
+    with runner_of("sync") as runner:
+        fastmarl.evaluate(runner, episodes=1)
+        assert len(stopped) == 2  # the caller's goes on
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((SPEC, Levels), {"episodes": 0}, "episodes must be an integer of at least 1, got 0"),
+        ((SPEC, Levels), {"episodes": 1.5}, "episodes must be"),
+        ((SPEC, Levels), {"episodes": True}, "episodes must be"),
+        ((SPEC,), {}, "modules need an env"),
+        ((3, Levels), {}, "expected a torch.nn.Module, an RLModuleSpec, or a dict of these by module id, got 3"),
+        (({}, Levels), {}, "expected a torch.nn.Module"),
+        (({"a": None}, Levels), {}, "expected a torch.nn.Module"),
+        (({"a": SPEC, "b": SPEC}, Levels), {}, "policy_mapping_fn is needed"),
+        ((SPEC, Levels), {"episodes": 2, "seeds": [1]}, "seeds must be 2 integers"),
+    ],
+)
+def test_impossible_arguments(arguments, options, message):
+    with pytest.raises(ConfigError, match=message):
+        fastmarl.evaluate(*arguments, **options)
+
+
+def test_a_runner_takes_no_options_of_another():
+    with runner_of("sync") as runner, pytest.raises(ConfigError, match="leave out env, seed"):
+        fastmarl.evaluate(runner, Levels, seed=1)
+
+
+def test_the_table_and_the_file_have_every_agent_and_module(tmp_path):
+    found = fastmarl.evaluate(SPEC, Phoenix, episodes=4, respawn=True)
+    lines = str(found).splitlines()
+    assert [line.split()[0] for line in lines[2:6]] == ["all", "agent", "agent", "module"]
+    assert lines[-1] == "mean length: 5.0 env steps"
+    found.to_csv(tmp_path / "episodes.csv")
+    rows = list(csv.DictReader((tmp_path / "episodes.csv").read_text().splitlines()))
+    assert [float(row["return"]) for row in rows] == found.returns.tolist()
+    assert [row["agent:b"] for row in rows] == ["", "5.0", "", "15.0"]
+    assert [row["length"] for row in rows] == ["5"] * 4
+    assert [float(row["module:default_policy"]) for row in rows] == found.returns.tolist()
+
+
+# Intervals.
+
+
+@pytest.mark.needs("scipy")
+def test_intervals_of_student_are_those_of_his_table():
+    returns = Returns(returns=np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    half = 2.776 * returns.standard_error  # t of 4 degrees of freedom for 95 %
+    assert returns.confidence_interval() == pytest.approx((3 - half, 3 + half), abs=1e-3)
+    half = 4.604 * returns.standard_error  # for 99 %
+    assert returns.confidence_interval(0.99) == pytest.approx((3 - half, 3 + half), abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("scipy")
+@pytest.mark.parametrize(("method", "times"), [("t", 1000), ("bootstrap", 100)])
+def test_intervals_hold_the_mean_as_often_as_they_say(method, times):
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(times):
+        low, high = Returns(returns=rng.normal(size=50)).confidence_interval(0.8, method=method)
+        hits += low < 0 < high
+    assert abs(hits / times - 0.8) < 4 * math.sqrt(0.16 / times)
+
+
+@pytest.mark.needs("scipy")
+@pytest.mark.parametrize("method", ["t", "bootstrap"])
+def test_intervals_of_few_or_equal_returns(method):
+    needed("scipy")
+    assert np.isnan(Returns(returns=np.array([3.0])).confidence_interval(method=method)).all()
+    assert math.isnan(Returns(returns=np.array([3.0])).standard_error)
+    assert Returns(returns=np.full(5, 3.0)).confidence_interval(method=method) == (3, 3)
+    skewed = Returns(returns=np.array([0.0] * 20 + [1.0] * 3))
+    assert skewed.confidence_interval(method=method) == skewed.confidence_interval(method=method)
+
+
+@pytest.mark.parametrize(("level", "method"), [(0, "t"), (1, "t"), (95, "t"), (0.9, "guess")])
+def test_impossible_intervals(level, method):
+    with pytest.raises(ConfigError, match=r"level|method"):
+        Returns(returns=np.arange(3.0)).confidence_interval(level, method=method)
