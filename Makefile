@@ -148,6 +148,7 @@ test-wheel: wheel ## the wheel in a clean environment: README's quickstart, and 
 	$(UV_INSTALL) --python build/test-wheel/bin/python "$$(echo dist/*manylinux*.whl)[pettingzoo]"
 	cd build/test-wheel && bin/python $(CURDIR)/tools/quickstart.py
 	cd build/test-wheel && $(INSTALLED) info && $(INSTALLED) sample --env fastmarl.cart_pole --steps 2000
+	cd build/test-wheel && $(INSTALLED) train ippo --env fastmarl.simple_spread --steps 6400 --episodes 10 --no-plot
 
 docs: $(VENV)/.dev build ## the documentation, to build/docs
 	$(BIN)/mkdocs build --quiet --strict

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy
 from Cython.Build import cythonize
-from setuptools import Extension, setup
+from setuptools import Extension, find_namespace_packages, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
@@ -28,7 +28,7 @@ if CHECKED and SANITIZE:  # what a check turns into an exception, no sanitizer s
     raise SystemExit("set FASTMARL_CHECKED=1 or FASTMARL_SANITIZE=1, not both")
 BUILD_BASE = f"build/{'sanitized' if SANITIZE else 'checked' if CHECKED else 'release'}"
 CORES = os.cpu_count() or 1
-COMPILES = not {"egg_info", "sdist"} & set(sys.argv)  # what lists files and says what is needed does not
+COMPILES = not {"build_py", "egg_info", "sdist"} & set(sys.argv)  # what copies or lists files does not
 
 # Cython's own code for memory views and functions is most of what gcc compiles: here once, not once in each extension.
 SHARED = Path("src_ext/_shared.c")  # written by Cython
@@ -102,6 +102,9 @@ setup(
     long_description=absolute_links((ROOT / "README.md").read_text(), repository_url()),
     long_description_content_type="text/markdown",
     project_urls=project_urls(repository_url()),
+    # `fastmarl train` finds the examples in the package of a wheel, and beside it in a clone.
+    packages=[*find_namespace_packages(include=["fastmarl*"]), "fastmarl.examples"],
+    package_dir={"fastmarl.examples": "examples"},
     cmdclass={"build_ext": BuildExtensions},
     options={"build": {"build_base": BUILD_BASE}, "build_ext": {"parallel": CORES}},
     ext_modules=compiled(extensions) if COMPILES else extensions,

@@ -1,6 +1,6 @@
 """Independent PPO with a shared policy (IPPO) on simple_spread: 3 agents spread over 3 landmarks.
 
-python examples/ippo.py --steps 12000000 --folder runs/ippo
+python examples/ippo.py --steps 12000000 --folder runs/ippo    (or fastmarl train ippo, with a picture of the curve)
 
 Random play returns about -79 an episode. 12 million env steps, 6 minutes of a core, bring greedy play to -23
 (docs/learning.md has figures). The folder gets the learning curve and a checkpoint, from which the policy that is
@@ -9,6 +9,7 @@ evaluated at the end is read again.
 
 import argparse
 import csv
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +69,11 @@ class Learner:
         return {name: value.item() for name, value in stats.items()}
 
 
-def train(args, folder):
+def show(steps, seconds, mean_return):
+    print(f"{steps:>10} env steps  {seconds:6.1f} s  mean return {mean_return:8.2f}")
+
+
+def train(args, folder, report=show):
     config = make_config(args)
     num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT))
     with fastmarl.MultiAgentEnvRunner(config) as runner, (folder / "curve.csv").open("w", newline="") as file:
@@ -80,19 +85,26 @@ def train(args, folder):
             stats = learner.learn(runner.sample())
             if update % max(1, num_updates // 100) == 0 or update == num_updates - 1:
                 metrics, seconds = runner.get_metrics(), time.perf_counter() - begun
-                steps, mean = metrics["num_env_steps_sampled_lifetime"], metrics["episode_return_mean"]
+                steps, mean = metrics["num_env_steps_sampled_lifetime"], metrics.get("episode_return_mean", math.nan)
                 curve.writerow([steps, round(seconds, 2), mean, stats["entropy"], stats["kl"]])
-                print(f"{steps:>10} env steps  {seconds:6.1f} s  mean return {mean:8.2f}")
+                report(steps, seconds, mean)
         runner.save_to_path(folder / "checkpoint")
 
 
 def evaluate(args, folder):
-    """Mean return of greedy play, and its standard error."""
+    """Greedy play."""
     config = replace(make_config(args), num_envs_per_env_runner=100)
     with fastmarl.MultiAgentEnvRunner.from_checkpoint(folder / "checkpoint", config) as runner:
-        episodes = runner.evaluate(args.episodes, seeds=range(args.episodes))
-        returns = torch.tensor([episode.get_return() for episode in episodes])
-        return returns.mean().item(), (returns.std() / len(returns) ** 0.5).item()
+        return fastmarl.evaluate(runner, episodes=args.episodes, seeds=range(args.episodes))
+
+
+def run(args, report=show):
+    """Train, save and evaluate."""
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)  # the networks are small
+    args.folder.mkdir(parents=True, exist_ok=True)
+    train(args, args.folder, report)
+    return evaluate(args, args.folder)
 
 
 def main():
@@ -103,12 +115,8 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/ippo"))
     args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    torch.set_num_threads(1)  # the networks are small
-    args.folder.mkdir(parents=True, exist_ok=True)
-    train(args, args.folder)
-    mean, error = evaluate(args, args.folder)
-    print(f"greedy play: mean return {mean:.2f} ± {error:.2f} over {args.episodes} episodes")
+    found = run(args)
+    print(f"greedy play: mean return {found.mean:.2f} ± {found.standard_error:.2f} over {args.episodes} episodes")
 
 
 if __name__ == "__main__":

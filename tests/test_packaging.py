@@ -1,5 +1,6 @@
 """What is published: a source distribution with everything in it, and a page whose links lead somewhere."""
 
+import os
 import re
 import runpy
 import shutil
@@ -42,6 +43,20 @@ def test_the_source_distribution_is_complete(tmp_path):
     expected = {path.relative_to(ROOT).as_posix() for path in sources if path.suffix not in MADE} | set(FILES)
     assert expected <= held
     assert not {name for name in held if Path(name).suffix in MADE}
+
+
+@pytest.mark.slow
+def test_a_wheel_has_the_examples_in_its_package(tmp_path):
+    command = ["setup.py", "--quiet", "build_py", "--build-lib", tmp_path]
+    subprocess.run([sys.executable, *command], cwd=ROOT, check=True, capture_output=True)
+    names = {path.name for path in (ROOT / "examples").glob("*.py")}
+    assert {path.name for path in (tmp_path / "fastmarl" / "examples").glob("*.py")} == names
+    code = "from fastmarl.cli.examples import example; print(example('ippo').__file__)"
+    for native in (ROOT / "fastmarl" / "native").glob("*.so"):
+        shutil.copy(native, tmp_path / "fastmarl" / "native")
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert found.stdout.strip() == str(tmp_path / "fastmarl" / "examples" / "ippo.py"), found.stderr
 
 
 @pytest.mark.parametrize(

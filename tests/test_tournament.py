@@ -239,10 +239,10 @@ def test_the_order_of_players_changes_nothing():
     np.testing.assert_array_equal(reverse.wins[::-1, ::-1], found.wins)
 
 
-def test_table_file_and_picture(tmp_path):
+def test_table_and_file(tmp_path):
     found = play(numbers(1, 5, 9), episodes=10)
     lines = str(found).splitlines()
-    assert [line.split()[0] for line in lines[2:]] == ["p9", "p5", "p1"]
+    assert [line.split()[0] for line in lines[2:5]] == ["p9", "p5", "p1"]
     assert lines[2].split()[-4:] == ["20", "20", "0", "0"]
     found.to_csv(tmp_path / "pairs.csv")
     rows = list(csv.DictReader((tmp_path / "pairs.csv").read_text().splitlines()))

@@ -43,14 +43,18 @@ class Evaluation(Returns):
         return len(self.returns)
 
     def __str__(self) -> str:
-        """A table: all, each agent, and each module."""
+        """The table as text."""
+        return self.table().as_text()
+
+    def table(self, title: str = "") -> Table:
+        """A row for all, for each agent, and for each module."""
         rows = [("all", self), *((f"agent {agent}", found) for agent, found in self.by_agent.items())]
         rows += [(f"module {module_id}", found) for module_id, found in self.by_module.items()]
         figures = [
             {"who": who, "episodes": len(found.returns), "mean": found.mean, "error": found.standard_error}
             for who, found in rows
         ]
-        return Table.of("", COLUMNS, figures, [f"mean length: {self.lengths.mean():,.1f} env steps"]).as_text()
+        return Table.of(title, COLUMNS, figures, [f"mean length: {self.lengths.mean():,.1f} env steps"])
 
     def to_csv(self, path: str | Path) -> None:
         """Write a row for each episode: its number, reset seed, length and return, and the returns of each agent and

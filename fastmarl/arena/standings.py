@@ -95,7 +95,11 @@ class Tournament:
         return [self.names[i] for i in self._order()]
 
     def __str__(self) -> str:
-        """A table of the players, the best first."""
+        """The table as text."""
+        return self.table().as_text()
+
+    def table(self, title: str = "") -> Table:
+        """A row for each player, the best first."""
         games, wins, draws = self.games.sum(1), self.wins.sum(1), self.draws.sum(1)
         figures = [
             {
@@ -110,7 +114,7 @@ class Tournament:
             }
             for i in self._order()
         ]
-        return Table.of("", COLUMNS, figures).as_text()
+        return Table.of(title, COLUMNS, figures, ["±: standard error of the rating"])
 
     def to_csv(self, path: str | Path) -> None:
         """Write a row for each player and opponent, with the player's rating in each of its rows."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import fastmarl
-from fastmarl.cli import check_env, info, rllib_check, sample
+from fastmarl.cli import check_env, evaluate, info, rllib_check, sample, tournament, train
 from fastmarl.cli.arguments import Parser
 from fastmarl.cli.bench_efficiency import EFFICIENCY
 from fastmarl.cli.bench_peers import PEERS
@@ -53,6 +53,9 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"fastmarl {fastmarl.__version__}")
     commands = parser.add_subparsers(title="commands", required=True)
     sample.add_parser(commands)
+    train.add_parser(commands)
+    evaluate.add_parser(commands)
+    tournament.add_parser(commands)
     benchmarks = commands.add_parser("bench", help="measure").add_subparsers(title="benchmarks", required=True)
     for bench in (EFFICIENCY, RLLIB, SCALING, PEERS):
         bench.add_parser(benchmarks)

@@ -1,0 +1,69 @@
+"""`fastmarl train`."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from fastmarl.bench.plots import OURS, picture
+from fastmarl.cli.arguments import ENV_HELP, natural, positive, search_current_folder
+from fastmarl.cli.examples import example
+from fastmarl.cli.terminal import Terminal
+
+EXAMPLES = ("ippo",)
+STEPS, EPISODES = 1_000_000, 1000
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("train", help="train with one of the examples; write curve, picture and checkpoint")
+    parser.add_argument("example", choices=EXAMPLES, help="independent PPO with a shared policy: examples/ippo.py")
+    parser.add_argument("--env", required=True, metavar="NAME", help=ENV_HELP)
+    parser.add_argument("--steps", type=positive, default=STEPS, help="env steps (default %(default)s)")
+    parser.add_argument("--episodes", type=positive, default=EPISODES, help="of greedy play at the end (default "
+                        "%(default)s)")  # fmt: skip
+    parser.add_argument("--seed", type=natural, default=0, help="default %(default)s")
+    parser.add_argument("--folder", type=Path, help="for curve.csv, curve.png and checkpoint (default runs/EXAMPLE)")
+    parser.add_argument("--no-plot", action="store_true", help="write no curve.png, which needs matplotlib")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, terminal: Terminal) -> int:
+    """Train, show and draw. After Ctrl-C, curve.csv has the curve until then, and there is no new checkpoint."""
+    if not args.no_plot:
+        import matplotlib  # noqa: F401  before the work, not after it
+    args.folder = args.folder or Path("runs") / args.example
+    search_current_folder(args.env)
+    module, done = example(args.example), 0
+    with terminal.progress("training", args.steps) as add:
+
+        def report(steps: int, seconds: float, mean_return: float) -> None:
+            nonlocal done
+            add(steps - done)
+            done = steps
+
+        found = module.run(args, report)
+    terminal.show(found.table(f"greedy play after {args.steps:,} env steps of {args.env}"))
+    if not args.no_plot:
+        draw_curve(args.folder / "curve.csv", args.env, args.folder / "curve.png")
+    options = json.dumps(module.make_config(args).model_config)
+    terminal.show(
+        f"in {args.folder}: curve and checkpoint; to play with it:\n"
+        f"fastmarl evaluate {args.folder / 'checkpoint'} --env {args.env} --model-config '{options}'"
+    )
+    return 0
+
+
+def draw_curve(curve: Path, title: str, path: Path) -> None:
+    """Draw the mean return over env steps that an example has written to `curve`."""
+    with curve.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with picture(path, 7, 4) as figure:
+        axes = figure.subplots()
+        steps, means = ([float(row[key]) for row in rows] for key in ("env_steps", "episode_return_mean"))
+        axes.plot(steps, means, color=OURS)
+        axes.set_title(title)
+        axes.set_xlabel("env steps")
+        axes.set_ylabel("mean return of the last 100 episodes")
