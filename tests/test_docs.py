@@ -23,16 +23,20 @@ def blocks_of(path: pathlib.Path) -> list[str]:
     return [block.replace("range(100)", "range(2)") for block in blocks]
 
 
+def names_in(code: str) -> list[str]:
+    return [name for name in OPTIONAL if re.search(rf"\b{name}\b", code)]
+
+
 def params(paths: list[pathlib.Path]) -> list:
     """With a mark for each optional package that a page's code names."""
     codes = {path: "\n".join(blocks_of(path)) for path in paths}
     return [
-        pytest.param(path, id=path.name, marks=[pytest.mark.needs(p) for p in OPTIONAL if re.search(rf"\b{p}\b", code)])
+        pytest.param(path, id=path.name, marks=[pytest.mark.needs(OPTIONAL[name]) for name in names_in(code)])
         for path, code in codes.items()
     ]
 
 
-OPTIONAL = ("ray", "mpe2", "magent2")
+OPTIONAL = {"ray": "ray", "mpe2": "mpe2", "magent2": "magent2", "openspiel": "pyspiel"}  # in code -> package
 PAGES = [path for path in PATHS if blocks_of(path)]
 WITH_WORKERS = [path for path in PAGES if any('if __name__ == "__main__":' in block for block in blocks_of(path))]
 
