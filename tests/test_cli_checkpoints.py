@@ -114,6 +114,16 @@ def test_teams_are_named_on_the_command_line(capsys):
     assert re.search(r"middle .* \+2\.000 +2 +2 +0 +0 *$", capsys.readouterr().out, re.M)
 
 
+def test_games_are_cut_on_the_command_line(monkeypatch, capsys):
+    step = Match.step
+    monkeypatch.setattr(Match, "step", lambda env, actions: (*step(env, actions)[:2], {"__all__": False}, {}, {}))
+    options = ["--env", "match", "--model-config", NET, "--episodes", "2", "--max-steps", "3"]
+    assert cli.main(["evaluate", save("low", 0), *options]) == 0
+    assert "mean length: 3.0 env steps" in capsys.readouterr().out
+    assert cli.main(["tournament", "low=low", f"high={save('high', 2)}", *options]) == 0
+    assert re.search(r"high .* \+3\.000 +2 +2 +0 +0 *$", capsys.readouterr().out, re.M)
+
+
 @pytest.mark.parametrize("command", ["evaluate", "tournament"])
 def test_checkpoints_that_do_not_fit_are_one_line(capsys, command):
     def error_of(folder, *options):

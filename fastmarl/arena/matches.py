@@ -13,6 +13,7 @@ from fastmarl.arena.players import modules_of, runner_of
 from fastmarl.arena.ratings import check_prior
 from fastmarl.arena.standings import Tournament
 from fastmarl.config import is_integer
+from fastmarl.envs.form import possible_agents_of
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import ConfigError, shown
 from fastmarl.runner import MultiAgentEnvRunner
@@ -44,7 +45,7 @@ def tournament(
     Args:
         players: name -> module, for both sides (a torch.nn.Module or RLModuleSpec); or, where the sides need different
             ones, a dict of modules by side. They are used as they are.
-        env: as `EnvRunnerConfig(env=...)` takes it; its episodes must end by themselves.
+        env: as `EnvRunnerConfig(env=...)` takes it; its episodes must end (see `time_limited`).
         episodes: of each pair: an even number of at least 2. The time goes by this times P (P - 1) / 2.
         sides: agent id -> side, of all agents and two sides; what a side's agents are paid is added up. None: two
             agents, each of which is a side. The side that comes first is the first one.
@@ -165,7 +166,7 @@ def _seats(players: Mapping[str, Any]) -> list[Seat]:
 
 def _sides_of(runner: MultiAgentEnvRunner) -> dict[Any, Hashable]:
     """Each agent on a side of its own."""
-    return {agent: agent for agent in runner.env.envs[0].possible_agents}
+    return {agent: agent for agent in possible_agents_of(runner.env.envs[0])}
 
 
 def _freeze(runner: MultiAgentEnvRunner) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from fastmarl.cli.arguments import ENV_HELP, json_object, natural, output_file, positive
+from fastmarl.cli.arguments import ENV_HELP, json_object, natural, output_file, positive, search_current_folder
 from fastmarl.errors import CheckpointError, ConfigError
 
 csv_file = partial(output_file, (".csv",))
@@ -19,16 +19,26 @@ def add_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
     parser.add_argument("--config", "--env-config", type=json_object, default={}, metavar="JSON", help="env_config")
     parser.add_argument("--model-config", type=json_object, default={}, metavar="JSON", help="that of the training: "
                         "the weights must fit the default networks that it makes")  # fmt: skip
+    parser.add_argument("--max-steps", type=positive, metavar="N", help="env steps after which an episode is cut")
     parser.add_argument("--num-envs", type=positive, default=num_envs, help="default %(default)s")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or auto (default %(default)s)")
     parser.add_argument("--seed", type=natural, default=0, help="default %(default)s")
     parser.add_argument("--csv", type=csv_file, metavar="FILE", help="write the figures")
 
 
-def runner_with(folder: str, args: argparse.Namespace, module_of: Mapping[str, str], num_envs: int) -> Any:
+def env_of(args: argparse.Namespace) -> Any:
+    """What EnvRunnerConfig takes as env."""
+    from fastmarl.envs.time_limit import time_limited
+
+    search_current_folder(args.env)
+    return args.env if args.max_steps is None else time_limited(args.env, args.max_steps)
+
+
+def runner_with(folder: str, env: Any, args: argparse.Namespace, module_of: Mapping[str, str], num_envs: int) -> Any:
     """A runner whose modules have the weights in a checkpoint folder.
 
     Args:
+        env: from `env_of(args)`.
         module_of: agent id, as text -> module id, where the checkpoint has several modules; agents that are not in it
             have the module of their own name.
 
@@ -40,7 +50,7 @@ def runner_with(folder: str, args: argparse.Namespace, module_of: Mapping[str, s
 
     weights = weights_in(folder)
     config = EnvRunnerConfig(
-        env=args.env,
+        env=env,
         env_config=args.config,
         policies=list(weights),
         policy_mapping_fn=None if len(weights) == 1 else partial(_module_for, module_of),

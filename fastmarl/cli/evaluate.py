@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fastmarl.cli.arguments import json_object, positive, search_current_folder
-from fastmarl.cli.checkpoints import add_arguments, runner_with
+from fastmarl.cli.arguments import json_object, positive
+from fastmarl.cli.checkpoints import add_arguments, env_of, runner_with
 from fastmarl.cli.terminal import Terminal
 
 
@@ -28,9 +28,11 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     from fastmarl.arena import evaluate
 
     torch.set_num_threads(1)
-    search_current_folder(args.env)
     num_envs = min(args.num_envs, args.episodes)
-    with runner_with(args.checkpoint, args, args.mapping, num_envs) as runner, terminal.status("playing ..."):
+    with (
+        runner_with(args.checkpoint, env_of(args), args, args.mapping, num_envs) as runner,
+        terminal.status("playing ..."),
+    ):
         found = evaluate(runner, episodes=args.episodes, explore=args.explore)
     terminal.show(found.table(f"{args.checkpoint}, {args.env}, {args.episodes} episodes"))
     if args.csv:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fastmarl.cli.arguments import json_object, picture, positive, search_current_folder
-from fastmarl.cli.checkpoints import add_arguments, runner_with
+from fastmarl.cli.arguments import json_object, picture, positive
+from fastmarl.cli.checkpoints import add_arguments, env_of, runner_with
 from fastmarl.cli.terminal import Terminal
+from fastmarl.envs.form import possible_agents_of
 from fastmarl.errors import ConfigError
 
 
@@ -37,16 +38,16 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     if len(args.players) < 2 or len(dict(args.players)) < len(args.players):
         raise ConfigError(f"a tournament needs players of different names, got {[name for name, _ in args.players]}")
     torch.set_num_threads(1)
-    search_current_folder(args.env)
+    env = env_of(args)
     with terminal.status("reading checkpoints ..."):
-        found = {name: _read(folder, args) for name, folder in args.players}
+        found = {name: _read(folder, env, args) for name, folder in args.players}
     players = {name: player for name, (player, _) in found.items()}
     (_, agents), *_ = found.values()
     total = args.episodes * len(players) * (len(players) - 1) // 2
     with terminal.progress("playing", total) as add:
         result = tournament(
             players,
-            args.env,
+            env,
             episodes=args.episodes,
             sides={agent: args.sides.get(str(agent), str(agent)) for agent in agents},
             explore=not args.greedy,
@@ -78,8 +79,8 @@ def _player(text: str) -> tuple[str, str]:
     return name, folder
 
 
-def _read(folder: str, args: argparse.Namespace) -> tuple[Any, list[Any]]:
+def _read(folder: str, env: Any, args: argparse.Namespace) -> tuple[Any, list[Any]]:
     """(the module in a checkpoint or, of several, the modules by side; the environment's agents)"""
-    with runner_with(folder, args, args.sides, num_envs=1) as runner:
+    with runner_with(folder, env, args, args.sides, num_envs=1) as runner:
         modules = dict(runner.module.items())
-        return modules if len(modules) > 1 else next(iter(modules.values())), runner.env.envs[0].possible_agents
+        return modules if len(modules) > 1 else next(iter(modules.values())), possible_agents_of(runner.env.envs[0])
