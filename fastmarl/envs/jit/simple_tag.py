@@ -96,7 +96,7 @@ class SimpleTag(EnvOfArrays):
     def state(self) -> np.ndarray:
         """float32 [E, ...]: the observations of all agents in a row, as PettingZoo's `state()`."""
         of_groups = [
-            np.empty((self.num_envs, len(agents), *self.observation_spaces[agents[0]].shape), np.float32)
+            np.empty((self.num_envs, len(agents), gym.spaces.flatdim(self.observation_spaces[agents[0]])), np.float32)
             for agents in self.groups.values()
         ]
         self._observe(np.arange(self.num_envs), *of_groups)
