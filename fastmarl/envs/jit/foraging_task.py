@@ -49,7 +49,7 @@ class ForagingTask:
         Raises:
             ConfigError: it has not the form of these names, or an option can't be right.
         """
-        parts = _NAME.fullmatch(name)
+        parts = _NAME.fullmatch(str(name))
         if parts is None:
             raise ConfigError(f"name must be one of lbforaging's, such as 'Foraging-8x8-2p-3f-v3' or 'Foraging-2s-8x8-"
                               f"2p-2f-coop-v3', got {shown(name)}")  # fmt: skip
