@@ -38,6 +38,9 @@ class EnvActions(ModuleActions):
         module_id, space: the module and its action space.
         normalize, clip: RLlib's options; normalize wins.
         as_arrays: they will be taken with `take()`, and not in dicts by agent.
+
+    Attributes:
+        shapes: of the leaves of one raw action, by key.
     """
 
     def __init__(self, module_id: str, space: gym.Space, *, normalize: bool, clip: bool, as_arrays: bool = False):
@@ -52,6 +55,7 @@ class EnvActions(ModuleActions):
             (_key(leaf), leaf.shape, _LeafActions(module_id, leaf_space, normalize, clip))
             for leaf, leaf_space in zip(self._layout.leaves, leaf_spaces(space), strict=True)
         ]
+        self.shapes = {key: shape for key, shape, _ in self._leaves}
 
     def set(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
         """Take the actions of rows first .. first + n from a module's outputs.

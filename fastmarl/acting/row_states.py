@@ -67,6 +67,7 @@ class ModuleRowsState:
         agents: int64, the numbers of those that have rows, ascending.
         last_rows: of these, their last one.
         n_acted: so many rows have been acted upon.
+        outputs: what the module has answered to these, by key.
 
     Raises:
         ConfigError: it does not fit the module, or is damaged.
@@ -91,7 +92,7 @@ class ModuleRowsState:
         self._obs = self._leaves("obs", state["obs"], connectors.recorded_layout.leaves, n)
         self._raw_obs = self._leaves("raw_obs", state["raw_obs"], raw_leaves, n)
         self._seq_nos = column_of(f"{what}: weights_seq_no", state["weights_seq_no"], self.n_acted, np.int64)
-        self._outputs = self._checked_outputs(state["outputs"])
+        self.outputs = self._checked_outputs(state["outputs"])
         initial = [] if recurrent is None else recurrent.initial
         self._recurrent = self._leaves("recurrent", state["recurrent"], initial, len(self.agents))
         connectors.check_of_lanes(len(self.agents), state["connectors"])
@@ -119,7 +120,7 @@ class ModuleRowsState:
         if self._raw_obs:
             for values, leaf in zip(self._raw_obs, block.raw_obs, strict=True):
                 leaf[new] = values
-        block.record(first, self.n_acted, self._outputs)
+        block.record(first, self.n_acted, self.outputs)
         is_lookback = np.ones(n, np.bool_)
         is_lookback[self.last_rows] = False
         before = block.lookback_R[:first]

@@ -20,7 +20,7 @@ from fastmarl.modules import RLModule
 from fastmarl.native._actions import ActionDicts
 from fastmarl.native._records import EpisodeRecord
 from fastmarl.policy.saved import PolicyOptions
-from fastmarl.record.block import LEAST_ROWS
+from fastmarl.record.block import LEAST_ROWS, Key, OutputFormError
 from fastmarl.record.lanes import LaneTable
 from fastmarl.record.store import INACTIVE, RowStore
 from fastmarl.spaces.masks import MASK, choices_of, mask_key
@@ -190,7 +190,10 @@ class ModuleAgents:
         if not self._connectors.tells_lanes:
             raise ConfigError(f"a connector of module {self._module_id!r} does not say what it keeps by lane, so that "
                               f"states can't be carried; give it lane_arrays")  # fmt: skip
+        if self._store.rows[0].n >= self._renew_at:
+            self._renew()
         guest, first = Guest(agent_id), self._store.acting_from[0]
+        known = set(self._store.blocks[0].outputs) if first else ()
         try:
             if state or type(state) is not dict:
                 self._welcome(guest, state)
@@ -199,6 +202,10 @@ class ModuleAgents:
         finally:
             self.forget([guest])
             self._cut(first)
+            if self._store.blocks[0] is not INACTIVE:  # where a state has columns of its own, these go with it
+                outputs = self._store.blocks[0].outputs
+                for key in [key for key in outputs if key not in known]:
+                    del outputs[key]
 
     def forget(self, agents: Collection[Hashable] | None = None) -> None:
         """Keep nothing of these agents; None: of any."""
@@ -289,9 +296,20 @@ class ModuleAgents:
             found = ModuleRowsState(self._policy, state, 1)
             if not found.n_acted or found.n_acted != len(state["agent"]):
                 raise ConfigError("it has no rows, or some that were not acted upon")
-        except ConfigError as error:
+            self._check_actions(found.outputs)
+            self._put(guest, found)
+        except (ConfigError, OutputFormError) as error:
             raise ConfigError(f"agent {guest!r}: state= must be what act() has returned with its last action, or {{}} "
                               f"before its first: {error}") from error  # fmt: skip
+
+    def _check_actions(self, outputs: Mapping[Key, np.ndarray]) -> None:
+        """Raises ConfigError unless connectors find in them the actions that they may look up."""
+        for key, shape in self._env_actions.shapes.items() if self._connectors.connectors else ():
+            values = outputs.get(key)
+            if values is None or values.shape[1:] != shape or values.dtype.kind not in "biuf":
+                raise ConfigError(f"its outputs must have {key} of shape {shape} a row")
+
+    def _put(self, guest: Guest, found: ModuleRowsState) -> None:
         store, table = self._store, self._table
         if store.blocks[0] is INACTIVE:
             store.activate(0)
@@ -308,4 +326,6 @@ class ModuleAgents:
         numbers[lane] = 0
         rows = store.rows_of(lane)[-1 - self._connectors.min_lookback_rows :]
         lanes = np.array([lane], np.int32)
-        return rows_state(self._policy, store.blocks[0], store.acting_from[0], lanes, numbers, rows)
+        state = rows_state(self._policy, store.blocks[0], store.acting_from[0], lanes, numbers, rows)
+        state["env_t"][:] = 0  # calls of others don't count
+        return state

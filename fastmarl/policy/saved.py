@@ -152,8 +152,13 @@ def parts_from(
     parts = {}
     for module_id, entry in saved["modules"].items():
         check_keys(f"what is saved of module {module_id!r}", entry, OF_MODULE)
-        of_module = _made_connectors(module_id, entry, options, connectors.get(module_id))
-        module = _made_module(module_id, entry, of_module, modules.get(module_id))
+        try:
+            of_module = _made_connectors(module_id, entry, options, connectors.get(module_id))
+            module = _made_module(module_id, entry, of_module, modules.get(module_id))
+        except ConfigError:
+            raise
+        except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
+            raise ConfigError(f"what is saved of module {module_id!r} can't be right: {error!r}") from error
         try:
             module.set_state(weights[module_id])
         except (ConfigError, KeyError) as error:
@@ -190,8 +195,12 @@ def _bound(
 def _options(saved: Any) -> PolicyOptions:
     check_keys("the saved options", saved, [field.name for field in fields(PolicyOptions)])
     t = whole_number("t of the saved options", saved["t"])
-    config = EnvRunnerConfig(env=None, **{name: value for name, value in saved.items() if name != "t"})  # looks at them
-    return PolicyOptions.of(config, t)
+    given = {name: value for name, value in saved.items() if name != "t"}
+    for name, value in given.items():
+        kinds = bool if isinstance(getattr(EnvRunnerConfig, name), bool) else (bool, int, float, str, tuple, type(None))
+        if not isinstance(value, kinds):
+            raise ConfigError(f"{name} of the saved options can't be {value!r:.200}")
+    return PolicyOptions.of(EnvRunnerConfig(env=None, **given), t)  # which looks at the others
 
 
 def _made_connectors(

@@ -1,0 +1,519 @@
+"""Policies: what they are made of, what they keep of agents, and what they refuse."""
+
+import copy
+import gc
+import inspect
+import threading
+import weakref
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from support.overheard import Wander
+from support.policy_kinds import (
+    BOUNDED,
+    BOX,
+    CHOICE,
+    LSTM,
+    SMALL,
+    Average,
+    Plain,
+    overheard_runner,
+    policies_of,
+)
+from support.trees import spoilt
+
+import fastmarl
+from fastmarl.checkpoint import load_state, save_state
+from fastmarl.envs.checking.values import same
+from fastmarl.errors import (
+    ActionMaskError,
+    CheckpointError,
+    ConfigError,
+    FastmarlError,
+    ModuleOutputError,
+    ObservationError,
+    PolicyBusyError,
+    RewardError,
+    UnknownModuleError,
+)
+from fastmarl.policy import saved
+from fastmarl.testing import CountingEnv
+
+OBS = np.linspace(-1, 1, 5, dtype=np.float32)
+MAIN = "default_policy"
+
+
+def policy_of(kind, tmp_path, source="checkpoint"):
+    runner, _ = overheard_runner(kind)
+    return policies_of(runner, kind, tmp_path)[source]
+
+
+def two_modules(**options):
+    """A runner with an LSTM and a plain default net."""
+    config = {
+        "env": lambda config: CountingEnv(3, 9),
+        "policies": {
+            "lstm": fastmarl.RLModuleSpec(model_config=LSTM),
+            "mlp": fastmarl.RLModuleSpec(model_config=SMALL),
+        },
+        "policy_mapping_fn": lambda agent_id, episode: "lstm" if agent_id == "agent_0" else "mlp",
+    }
+    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**(config | options)))
+
+
+# What they are made of.
+
+
+@pytest.mark.parametrize("kind", ["all, and memory", "default", "own memory"])
+def test_a_policy_is_a_copy(kind, tmp_path):
+    runner, _ = overheard_runner(kind)
+    policies = policies_of(runner, kind, tmp_path).values()
+    obs = [runner.env.envs[0].observation_space.sample() for _ in range(50)]
+    before = [[policy.act(each) for each in obs] for policy in policies]
+    state = runner.get_state()
+    with torch.no_grad():
+        for parameter in runner.module.parameters():
+            parameter.mul_(-3)
+    runner.sample(num_timesteps=50)
+    for policy in policies:
+        policy.reset()
+    assert same([[policy.act(each) for each in obs] for policy in policies], before)
+    assert not same(runner.get_state("rl_module"), state["rl_module"])
+    assert same(runner.get_state(["num_resets"]), runner.get_state(["num_resets"]))
+
+
+def test_statistics_are_used_and_stay(tmp_path):
+    runner, _ = overheard_runner("filter")
+    policies = policies_of(runner, "filter", tmp_path)
+    learned = runner.env_to_module.get_state()
+    for policy in policies.values():
+        for _ in range(30):
+            policy.act(100 * OBS)
+        (connector,) = policy._only._connectors.connectors
+        assert same(connector.get_state(), learned[MAIN]["MeanStdFilter"])
+    assert same(runner.env_to_module.get_state(), learned)
+
+
+def test_what_is_saved_is_plain_and_beside_the_runners_state(tmp_path):
+    runner, _ = overheard_runner("all, and memory")
+    path = runner.save_to_path(tmp_path / "new")
+    state = load_state(path)
+    entry = state.pop("policy")
+    assert set(state) == set(runner.get_state())
+    assert entry["modules"][MAIN]["connectors"][0] == {
+        "class": "MeanStdFilter",
+        "arguments": {"de_mean_to_zero": True, "de_std_to_one": True, "clip_by_value": 10.0, "update_stats": True},
+    }
+    runner.restore_from_path(path)
+    save_state(tmp_path / "old", state)  # as it was before there were policies
+    runner.restore_from_path(tmp_path / "old")
+    with pytest.raises(CheckpointError, match=r"old was written by a fastmarl that saved no policies"):
+        fastmarl.Policy.from_checkpoint(tmp_path / "old")
+    entry["version"] += 1
+    save_state(tmp_path / "next", {**state, "policy": entry})
+    with pytest.raises(CheckpointError, match=r"written by a newer fastmarl \(version 2 of policies"):
+        fastmarl.Policy.from_checkpoint(tmp_path / "next")
+    with pytest.raises(CheckpointError, match="does not exist"):
+        fastmarl.Policy.from_checkpoint(tmp_path / "nowhere")
+
+
+def test_bundled_connectors_are_saved_with_all_their_arguments():
+    for kind, names in saved.ARGUMENTS.items():
+        assert tuple(inspect.signature(kind).parameters) == names
+
+
+@pytest.mark.slow
+def test_a_damaged_entry_is_refused_or_another_policy(tmp_path):
+    """Whatever a checkpoint that fits its checksum says, there is one kind of error."""
+    runner, _ = overheard_runner("all, and memory")
+    state = load_state(runner.save_to_path(tmp_path))
+    n_refused = 0
+    for how, changed in spoilt(state["policy"]):
+        try:
+            saved.parts_from(changed, state["rl_module"], state["env_to_module_connector"], {}, {})
+        except ConfigError:
+            n_refused += 1
+        except Exception as error:
+            raise AssertionError(how) from error
+    assert n_refused > 500
+
+
+@pytest.mark.parametrize("kind", ["any torch module", "own actions", "other layers"])
+def test_a_module_of_another_class_must_be_given(kind, tmp_path):
+    runner, _ = overheard_runner(kind)
+    path = runner.save_to_path(tmp_path)
+    with pytest.raises(CheckpointError, match=r"is a (Plain|Chooser|Widened), no default net .* pass modules={"):
+        fastmarl.Policy.from_checkpoint(path)
+
+
+def test_modules_and_connectors_that_do_not_fit_are_refused(tmp_path):
+    runner, _ = overheard_runner("any torch module")
+    path = runner.save_to_path(tmp_path / "module")
+    with pytest.raises(CheckpointError, match=r"module 'default_policy': this state is not one of this Plain: net"):
+        fastmarl.Policy.from_checkpoint(path, {MAIN: Plain(n_obs=6)})
+    with pytest.raises(CheckpointError, match=r"modules= has \['x'\], which are none of the saved modules"):
+        fastmarl.Policy.from_checkpoint(path, {"x": Plain()})
+    other = fastmarl.modules.DefaultRLModule(BOUNDED, CHOICE)
+    with pytest.raises(CheckpointError, match=r"modules\['default_policy'\] has the spaces Box.* but it was trained"):
+        fastmarl.Policy.from_checkpoint(path, {MAIN: other})
+    runner, _ = overheard_runner("own connector")
+    path = runner.save_to_path(tmp_path / "connector")
+    with pytest.raises(CheckpointError, match=r"of which \['Average'\] are not fastmarl's own .* pass connectors={"):
+        fastmarl.Policy.from_checkpoint(path)
+    with pytest.raises(CheckpointError, match=r"connectors\['default_policy'\] must be those .*, got \['Average'\]"):
+        fastmarl.Policy.from_checkpoint(path, connectors={MAIN: [Average()]})
+    with pytest.raises(ConfigError, match=r"expected a fastmarl.MultiAgentEnvRunner, got str"):
+        fastmarl.Policy.from_runner("checkpoint")
+
+
+def test_given_objects_stay_as_they_are(tmp_path):
+    runner, _ = overheard_runner("any torch module")
+    given = Plain()
+    weights = copy.deepcopy(given.state_dict())
+    fastmarl.Policy.from_checkpoint(runner.save_to_path(tmp_path), {MAIN: given})
+    assert given.training
+    assert all(torch.equal(weights[name], value) for name, value in given.state_dict().items())
+
+
+@pytest.mark.parametrize("change", ["activation", "hook"])
+def test_default_nets_that_were_changed_must_be_given(change, tmp_path):
+    runner, _ = overheard_runner("default")
+    module = runner.module[MAIN]
+    if change == "activation":
+        module.trunk[2] = torch.nn.ReLU()
+    else:
+        module.pi.register_forward_hook(lambda *arguments: None)
+    path = runner.save_to_path(tmp_path)
+    with pytest.raises(CheckpointError, match=r"pass modules={'default_policy': \.\.\.}"):
+        fastmarl.Policy.from_checkpoint(path)
+    assert fastmarl.Policy.from_checkpoint(path, {MAIN: module}).act(OBS) in range(-2, 2)
+
+
+def test_spaces_that_are_not_saved_are_told(tmp_path):
+    space = gym.spaces.Dict({"x": BOX, "text": gym.spaces.Text(3)})
+
+    class Reader(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(5, 4)
+
+        def forward(self, batch):
+            return {"action_dist_inputs": self.net(batch["obs"]["x"])}
+
+    class Env(CountingEnv):
+        observation_space, action_space = space, CHOICE
+        observation_spaces = action_spaces = None
+
+    config = fastmarl.EnvRunnerConfig(
+        env=lambda config: CountingEnv(2, 5),
+        policies={MAIN: fastmarl.RLModuleSpec(lambda **o: Reader(), space, CHOICE)},
+    )
+    with pytest.warns(UserWarning, match="have parts that are no arrays"):
+        runner = fastmarl.MultiAgentEnvRunner(config)
+    path = runner.save_to_path(tmp_path)  # what needs no policy goes on as before
+    with pytest.raises(CheckpointError, match=r"the space Text\(.* is of a kind that is not saved"):
+        fastmarl.Policy.from_checkpoint(path, {MAIN: Reader()})
+    runner.restore_from_path(path)
+    assert fastmarl.Policy.from_runner(runner).act({"x": OBS, "text": "abc"}) in range(-2, 2)
+
+
+# Agents and modules.
+
+
+@pytest.mark.parametrize("kind", ["frames", "LSTM", "previous", "own connector"])
+def test_agents_are_kept_apart_until_they_are_reset(kind, tmp_path, rng):
+    policy = policy_of(kind, tmp_path, "runner")
+    story = rng.normal(size=(40, 5)).astype(np.float32)
+    alone = [policy.act(obs, "alone", reward=1.5) for obs in story]
+    policy.reset("alone")
+    again = []
+    for obs in story:
+        again.append(policy.act(obs, "alone", reward=1.5))
+        policy.act(rng.normal(size=5).astype(np.float32), "another", explore=True)
+    assert again == alone
+    policy.reset("another")  # who is named, and nobody else
+    assert [policy.act(obs, "another", reward=1.5) for obs in story] == alone
+    assert set(policy._only._table.envs[0].lane_of) == {"alone", "another"}
+    policy.reset()
+    assert not policy._only._table.envs[0].lane_of
+    assert [policy.act(obs, "alone", reward=1.5) for obs in story] == alone
+
+
+@pytest.mark.parametrize("kind", ["frames", "LSTM", "masks in infos", "own memory"])
+def test_memory_does_not_grow(kind, tmp_path):
+    policy = policy_of(kind, tmp_path, "runner")
+    store = policy._only._store
+    for i in range(1000):
+        policy.act(OBS, "one")
+        policy.act(OBS, f"agent {i}", state={})
+        if i > 500:
+            policy.act(OBS, f"agent {i}")
+            policy.reset(f"agent {i}")
+    assert store.rows[0].capacity <= 256 and len(store.table.row_L) <= 16
+    assert len(store.table.records[0].module_of) <= 1 and not store.table.envs[0].infos
+
+
+def test_one_policy_holds_all_modules(tmp_path):
+    runner = two_modules()
+    obs, _ = runner.env.envs[0].reset()
+    one = {agent: np.asarray(each) for agent, each in obs.items()}
+    policy = fastmarl.Policy.from_runner(runner)
+    path = runner.save_to_path(tmp_path)
+    asked = []
+
+    def mapping(agent_id, episode):
+        asked.append((agent_id, episode))
+        return runner.config.policy_mapping_fn(agent_id, episode)
+
+    restored = fastmarl.Policy.from_checkpoint(path, policy_mapping_fn=mapping)
+    assert policy.module_ids == restored.module_ids == ["lstm", "mlp"]
+    assert repr(policy) == "<Policy with the modules ['lstm', 'mlp']>"
+    assert set(policy.get_spaces()) == {"lstm", "mlp"}
+    for _ in range(5):
+        actions = policy.act_batch(one)
+        assert list(actions) == list(one) and restored.act_batch(one) == actions
+    assert asked == [(agent, None) for agent in one]  # once for each
+    restored.reset()
+    restored.act_batch(one)
+    assert len(asked) == 2 * len(one)
+    unmapped = fastmarl.Policy.from_checkpoint(path)
+    agent = next(iter(one))
+    policy.reset()
+    assert unmapped.act(one[agent], agent, module_id="lstm") == policy.act(one[agent], agent)
+    with pytest.raises(ConfigError, match=r"which of the modules \['lstm', 'mlp'\] acts for agent 'x'\?"):
+        unmapped.act(one[agent], "x")
+    with pytest.raises(ConfigError, match=r"module_id='y' is none of the modules \['lstm', 'mlp'\]"):
+        unmapped.act(one[agent], module_id="y")
+    stray = fastmarl.Policy.from_checkpoint(path, policy_mapping_fn=lambda agent_id, episode: "y")
+    with pytest.raises(UnknownModuleError, match=r"policy_mapping_fn\('x'\) returned 'y'"):
+        stray.act(one[agent], "x")
+    with pytest.raises(ConfigError, match=r"policy_mapping_fn is called as f\(agent_id, episode\)"):
+        fastmarl.Policy.from_checkpoint(path, policy_mapping_fn=lambda: "lstm")
+
+
+# Actions.
+
+
+def test_actions_belong_to_the_caller(tmp_path):
+    for kind in ("normalised", "as they are", "parts", "a number", "a dict"):
+        policy = policy_of(kind, tmp_path, "runner")
+        first = policy.act(OBS)
+        kept = copy.deepcopy(first)
+        policy.act(-OBS)
+        assert same(first, kept)
+        for leaf in first.values() if isinstance(first, dict) else [first]:
+            if isinstance(leaf, np.ndarray):
+                leaf[...] = 0
+        assert same(policy.act(OBS), kept)
+
+
+def test_exploration_is_drawn_from_the_policys_own_seed():
+    runner, _ = overheard_runner("default")
+    torch.manual_seed(0)
+    draws = {}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2), ("d", None)):
+        policy = fastmarl.Policy.from_runner(runner, seed=seed)
+        draws[name] = [policy.act(OBS, explore=True) for _ in range(200)]
+    assert draws["a"] == draws["b"]
+    assert draws["c"] != draws["a"] and draws["d"] != draws["a"]
+    with torch.no_grad():
+        logits = runner.module[MAIN]({"obs": torch.from_numpy(OBS)[None]})["action_dist_inputs"][0]
+    policy = fastmarl.Policy.from_runner(runner, seed=3)
+    n = 20_000
+    counts = np.bincount([policy.act(OBS, explore=True) + 2 for _ in range(n)], minlength=4)
+    expected = n * torch.softmax(logits, 0).numpy()
+    assert ((counts - expected) ** 2 / expected).sum() < 27.9  # of chi-square with 3 degrees: once in 250,000 seeds
+
+
+@pytest.mark.parametrize("kind", ["bits", "LSTM", "a tuple"])
+def test_exploration_by_torch_is_seeded_too(kind, tmp_path):
+    runner, _ = overheard_runner(kind)
+    first, second = (fastmarl.Policy.from_runner(runner, seed=5) for _ in range(2))
+    assert same([first.act(OBS, explore=True) for _ in range(20)], [second.act(OBS, explore=True) for _ in range(20)])
+
+
+def test_schedules_stand_where_the_runner_stood(tmp_path):
+    seen = []
+
+    class WithSchedule(fastmarl.RLModule):
+        def setup(self):
+            self.net = torch.nn.Linear(5, 4)
+
+        def _forward_exploration(self, batch, *, t):
+            seen.append(t)
+            return {"action_dist_inputs": self.net(batch["obs"])}
+
+        _forward_inference = fastmarl.RLModule._forward
+
+    config = fastmarl.EnvRunnerConfig(
+        env=Wander,
+        env_config={"observation_space": BOX, "action_space": CHOICE},
+        rl_module_spec=fastmarl.RLModuleSpec(WithSchedule),
+        num_env_runners=3,
+    )
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    runner.sample(num_timesteps=10)
+    path = runner.save_to_path(tmp_path)
+    restored = fastmarl.Policy.from_checkpoint(path, {MAIN: WithSchedule(BOX, CHOICE)})
+    for policy in (restored, fastmarl.Policy.from_runner(runner)):
+        policy.act(OBS, explore=True)
+        assert seen[-1] == 30
+
+
+# What is refused, and leaves no trace.
+
+NAN = np.full(5, np.nan, np.float32)
+HOSTILE = {
+    "another shape": (
+        {"obs": np.zeros(4, np.float32)},
+        ObservationError,
+        r"agent 'a': observation: expected float32",
+    ),
+    "a row of one": (
+        {"obs": np.zeros((1, 5), np.float32)},
+        ObservationError,
+        r"agent 'a': .* got float32 of shape \(1",
+    ),
+    "another dtype": ({"obs": np.zeros(5, complex)}, ObservationError, r"agent 'a': .* got complex128 of shape"),
+    "text": ({"obs": "hello"}, ObservationError, "agent 'a': observation: expected float32"),
+    "nothing": ({"obs": None}, ObservationError, "agent 'a': observation: expected float32"),
+    "NaN": ({"obs": NAN}, ModuleOutputError, "agent 'a', has NaN or inf among its 'action_dist_inputs'"),
+    "a reward of NaN": ({"obs": OBS, "reward": np.nan}, RewardError, "agent 'a': expected a finite reward, got nan"),
+    "a reward that is none": ({"obs": OBS, "reward": "x"}, RewardError, "agent 'a': expected a number as reward"),
+    "a mask of another size": (
+        {"obs": OBS, "action_mask": [1, 0]},
+        ActionMaskError,
+        "agent 'a': .* has 2 numbers",
+    ),
+    "a mask that rules out all": (
+        {"obs": OBS, "action_mask": [0] * 4},
+        ActionMaskError,
+        "agent 'a': .* rules out all",
+    ),
+    "a state that is none": ({"obs": OBS, "state": [1]}, ConfigError, "state"),
+    "another state": ({"obs": OBS, "state": {"x": 1}}, ConfigError, "state"),
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("kind", ["default", "default, in torch", "frames", "LSTM", "own memory"])
+def test_hostile_inputs_are_one_clear_error_and_leave_no_trace(kind, hostile, tmp_path, rng):
+    arguments, error, message = HOSTILE[hostile]
+    runner, _ = overheard_runner(kind)
+    policy, other = (fastmarl.Policy.from_runner(runner) for _ in range(2))
+    story = rng.normal(size=(80, 5)).astype(np.float32)
+    obs = arguments["obs"]
+    for i, each in enumerate(story):
+        if i % 10 == 0 and not (kind.startswith("default") and "reward" in arguments):  # which it does not look at
+            with pytest.raises(error, match=message):
+                policy.act(obs, "a", **{name: value for name, value in arguments.items() if name != "obs"})
+            if not {"state"} & set(arguments):
+                with pytest.raises(FastmarlError):
+                    policy.act_batch(
+                        {"b": each, "a": obs, "c": each},
+                        rewards={"a": arguments.get("reward", 0.0), "b": 1.0},
+                        infos={"a": {"action_mask": arguments["action_mask"]}} if "action_mask" in arguments else None,
+                    )
+        assert policy.act(each, "a", reward=1.0) == other.act(each, "a", reward=1.0)
+    assert set(policy._only._table.envs[0].lane_of) <= {"a"}
+
+
+def test_masks_where_there_can_be_none(tmp_path):
+    policy = policy_of("normalised", tmp_path, "runner")
+    with pytest.raises(ActionMaskError, match="agent 'a': action_mask is for Discrete and MultiDiscrete actions"):
+        policy.act(OBS, "a", action_mask=[1, 1])
+    policy = policy_of("masks in observations", tmp_path, "runner")
+    obs = {"action_mask": np.ones(4, np.int8), "observation": OBS}
+    with pytest.raises(ActionMaskError, match=r"action_mask is in its observation, obs\['action_mask'\]"):
+        policy.act(obs, action_mask=[1] * 4)
+    with pytest.raises(ActionMaskError, match=r"obs\['action_mask'\] rules out all actions"):
+        policy.act({**obs, "action_mask": np.zeros(4, np.int8)})
+    with pytest.raises(ObservationError, match="expected an entry 'action_mask'"):
+        policy.act({"observation": OBS})
+
+
+@pytest.mark.slow
+def test_a_spoilt_state_is_refused_or_another_one(tmp_path):
+    policy = policy_of("all, and memory", tmp_path)
+    space, _ = policy.get_spaces()[MAIN]
+    obs = space.sample()
+    _, state = policy.act(obs, "a", state={})
+    _, state = policy.act(obs, "a", state=state, reward=2.0)
+    expected, n_refused = policy.act(obs, "a", state=state), 0
+    for how, changed in spoilt(state):
+        try:
+            policy.act(obs, "a", state=changed)
+        except (ConfigError, ModuleOutputError, ObservationError):
+            n_refused += 1
+        except Exception as error:
+            raise AssertionError(how) from error
+    assert n_refused > 500
+    assert same(policy.act(obs, "a", state=state), expected)
+    assert not policy._only._table.envs[0].lane_of
+
+
+def test_a_carried_state_can_be_saved(tmp_path):
+    policy = policy_of("all, and memory", tmp_path / "policy")
+    space, _ = policy.get_spaces()[MAIN]
+    first, second = space.sample(), space.sample()
+    _, state = policy.act(first, state={})
+    save_state(tmp_path / "state", state)
+    assert same(policy.act(second, state=load_state(tmp_path / "state")), policy.act(second, state=state))
+
+
+def test_a_connector_that_does_not_say_what_it_keeps_has_no_states():
+    class Silent(Average):
+        lane_arrays = None
+
+    config = fastmarl.EnvRunnerConfig(env=lambda config: CountingEnv(2, 9), env_to_module_connector=Silent())
+    policy = fastmarl.Policy.from_runner(fastmarl.MultiAgentEnvRunner(config))
+    obs = policy.get_spaces()[MAIN][0].sample()
+    policy.act(obs)
+    with pytest.raises(ConfigError, match="does not say what it keeps by lane"):
+        policy.act(obs, state={})
+
+
+def test_one_call_at_a_time():
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Waiting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(5, 4)
+
+        def __deepcopy__(self, memo):
+            return Waiting()
+
+        def forward(self, batch):
+            if threading.current_thread() is not threading.main_thread():
+                entered.set()
+                go_on.wait(60)
+            return {"action_dist_inputs": self.net(batch["obs"])}
+
+    config = fastmarl.EnvRunnerConfig(
+        env=Wander, env_config={"observation_space": BOX, "action_space": CHOICE}, policies={MAIN: Waiting()}
+    )
+    policy = fastmarl.Policy.from_runner(fastmarl.MultiAgentEnvRunner(config))
+    expected, given = policy.act(OBS), []
+    thread = threading.Thread(target=lambda: given.append(policy.act(OBS)))
+    thread.start()
+    assert entered.wait(60)
+    for call in (lambda: policy.act(OBS), lambda: policy.act_batch({"a": OBS}), policy.reset):
+        with pytest.raises(PolicyBusyError, match="while another call is under way; make a Policy for each thread"):
+            call()
+    go_on.set()
+    thread.join()
+    assert given == [expected] and policy.act(OBS) == expected
+
+
+def test_nothing_is_left_of_a_policy():
+    runner, _ = overheard_runner("frames")
+    policy = fastmarl.Policy.from_runner(runner)
+    policy.act(OBS)
+    agents = policy._only
+    gone = weakref.ref(agents)
+    del policy, agents
+    gc.collect()
+    assert gone() is None
