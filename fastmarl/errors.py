@@ -68,7 +68,7 @@ class MultiAgentEnvError(FastmarlError, RuntimeError):
     def __str__(self) -> str:
         env_index, agent_id, env_t, problem = self.args
         if env_index is None:
-            return f"agent {agent_id!r}: {problem}"
+            return problem if agent_id is None else f"agent {agent_id!r}: {problem}"
         agent = "" if agent_id is None else f", agent {agent_id!r}"
         return f"env {env_index}{agent}, env step {env_t}: {problem}"
 
