@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +17,7 @@ from fastmarl.envs.registry import env_creator, portable
 from fastmarl.errors import ConfigError, EnvCheckError
 
 
-class time_limited:
+def time_limited(env: Any, max_steps: int) -> Callable[[dict], TimeLimitedEnv]:
     """The same environment with episodes of at most `max_steps` env steps, for `EnvRunnerConfig(env=...)` and whatever
     takes the same. An episode that is cut is truncated.
 
@@ -28,11 +29,16 @@ class time_limited:
         ConfigError: `max_steps` is impossible.
         EnvCheckError: the env is unknown; or, when it is made, a batch.
     """
+    if not is_integer(max_steps) or max_steps < 1:
+        raise ConfigError(f"max_steps must be an integer of at least 1, got {max_steps!r}")
+    return _Limited(env, int(max_steps))
+
+
+class _Limited:
+    """Makes such environments, in worker processes, too."""
 
     def __init__(self, env: Any, max_steps: int):
-        if not is_integer(max_steps) or max_steps < 1:
-            raise ConfigError(f"max_steps must be an integer of at least 1, got {max_steps!r}")
-        self._env, self._max_steps = portable(env), int(max_steps)
+        self._env, self._max_steps = portable(env), max_steps
         self.__name__ = f"{getattr(env, '__name__', env)}, at most {max_steps} steps"
 
     def __call__(self, env_config: dict) -> TimeLimitedEnv:
