@@ -3,7 +3,9 @@
 import csv
 import re
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +15,7 @@ import fastmarl
 from fastmarl import cli
 from fastmarl.checkpoint import save_state
 from fastmarl.cli import examples, train
+from fastmarl.cli.terminal import Terminal
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.errors import FastmarlError
 
@@ -193,6 +196,27 @@ def fake(run):
     """An example with this `run(args, report)`."""
     config = SimpleNamespace(model_config={})
     return lambda name: SimpleNamespace(run=run, make_config=lambda args: config)
+
+
+def test_progress_is_told_in_steps_since_the_last_time(monkeypatch, capsys):
+    class Counting(Terminal):
+        added: ClassVar[list] = []
+
+        @contextmanager
+        def progress(self, text, total):
+            assert total == 30
+            yield self.added.append
+
+    def run(args, report):
+        for steps in (10, 30):
+            report(steps, 1.0, 5.0)
+        return fastmarl.evaluate(fastmarl.RLModuleSpec(model_config={"fcnet_hiddens": [4]}), Match, episodes=1)
+
+    monkeypatch.setattr(train, "example", fake(run))
+    monkeypatch.setattr("fastmarl.cli.entry.open_terminal", Counting)
+    assert cli.main(["train", "ippo", "--env", "match", "--no-plot", "--steps", "30"]) == 0
+    assert Counting.added == [10, 20]
+    assert "greedy play after 30 env steps of match" in capsys.readouterr().out
 
 
 def test_training_that_is_interrupted_says_so(monkeypatch, capsys):

@@ -159,7 +159,11 @@ def test_the_runner_that_was_made_is_stopped_whatever_happens(monkeypatch):
         ((SPEC, Levels), {"episodes": 1.5}, "episodes must be"),
         ((SPEC, Levels), {"episodes": True}, "episodes must be"),
         ((SPEC,), {}, "modules need an env"),
-        ((3, Levels), {}, "expected a torch.nn.Module, an RLModuleSpec, or a dict of these by module id, got 3"),
+        (
+            (3, Levels),
+            {},
+            r"expected a torch.nn.Module, .* by module id, or a MultiAgentEnvRunner, got 3",
+        ),
         (({}, Levels), {}, "expected a torch.nn.Module"),
         (({"a": None}, Levels), {}, "expected a torch.nn.Module"),
         (({"a": SPEC, "b": SPEC}, Levels), {}, "policy_mapping_fn is needed"),
@@ -177,7 +181,7 @@ def test_a_runner_takes_no_options_of_another():
 
 
 def test_the_table_and_the_file_have_every_agent_and_module(tmp_path):
-    found = fastmarl.evaluate(SPEC, Phoenix, episodes=4, respawn=True)
+    found = fastmarl.evaluate(SPEC, Phoenix, episodes=4, respawn=True, num_envs_per_env_runner=1)
     lines = str(found).splitlines()
     assert [line.split()[0] for line in lines[2:6]] == ["all", "agent", "agent", "module"]
     assert lines[-1] == "mean length: 5.0 env steps"

@@ -47,7 +47,7 @@ def test_the_source_distribution_is_complete(tmp_path):
 
 @pytest.mark.slow
 def test_a_wheel_has_the_examples_in_its_package(tmp_path):
-    command = ["setup.py", "--quiet", "build_py", "--build-lib", tmp_path]
+    command = ["setup.py", "--quiet", "egg_info", "--egg-base", tmp_path, "build_py", "--build-lib", tmp_path]
     subprocess.run([sys.executable, *command], cwd=ROOT, check=True, capture_output=True)
     names = {path.name for path in (ROOT / "examples").glob("*.py")}
     assert {path.name for path in (tmp_path / "fastmarl" / "examples").glob("*.py")} == names

@@ -40,9 +40,11 @@ def test_the_last_step_may_be_the_limit():
     assert all(each.is_terminated for each in episodes if len(each) < 4)
 
 
-def test_names_that_are_registered_here_are_known_in_workers():
+def test_names_are_looked_up_at_once_as_workers_know_none():
     fastmarl.register_env("endless", Endless)
-    with make_runner(time_limited("endless", 3), env_worker_start_method="fork") as runner:
+    limited = time_limited("endless", 3)
+    fastmarl.register_env("endless", lambda config: pytest.fail("looked up later"))
+    with make_runner(limited, mode="sync") as runner:
         assert [len(each) for each in runner.evaluate(4)] == [3] * 4
 
 

@@ -7,13 +7,16 @@ import math
 import gymnasium as gym
 import numpy as np
 import pytest
+from support.batched import Batched
 
 import fastmarl
 from fastmarl.arena.matches import schedule
 from fastmarl.arena.standings import Tournament
 from fastmarl.connectors import MeanStdFilter
+from fastmarl.envs.checking.values import same
 from fastmarl.errors import ConfigError
 
+FILTER = MeanStdFilter()
 BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
 
 
@@ -149,6 +152,22 @@ def test_payoffs_are_those_of_separate_runners_with_the_same_seeds():
         assert [alone.by_agent[agent].mean for agent in by_side] == found.payoffs[game].tolist()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"env": lambda config: Batched([Duel(config) for _ in range(config.num_envs)], ["left0", "right0"])},
+        {"worker_num_splits": 2},
+        {"gym_env_vectorize_mode": "async", "num_env_workers": 2, "env_worker_start_method": "fork"},
+    ],
+    ids=["batch", "splits", "workers"],
+)
+def test_the_envs_may_be_stepped_in_any_way(options):
+    found = play(numbers(0, 4, 7), num_envs_per_env_runner=4, **{"env": Duel, **options})
+    bonus = np.array([np.random.default_rng(seed).random() for seed in found.reset_seeds])
+    chosen = np.array([0, 4, 7])[found.players]
+    np.testing.assert_allclose(found.payoffs[:, 0], chosen[:, 0] - chosen[:, 1] / 2 + bonus, rtol=1e-6)
+
+
 def test_calls_are_of_bounded_size_and_tell_of_progress(monkeypatch):
     monkeypatch.setattr("fastmarl.arena.matches.GAMES_OF_ENV", 3)
     progress = []
@@ -169,16 +188,44 @@ def test_agents_that_respawn_are_counted_in_one_game():
     assert found.payoffs[0, 1] == pytest.approx(4 * 5 - 2 / 2 * 4)  # in the step of its death, it does not act
 
 
-def test_connectors_learn_nothing(monkeypatch):
+class Shown(fastmarl.RLModule):
+    """Chooses 5 where it sees what a filter has made of 0.5, else 0."""
+
+    def _forward(self, batch, **kwargs):
+        return {"actions": np.where(batch["obs"].numpy().mean(1) == 0.5, 0, 5)}
+
+
+def test_runners_play_with_what_their_connectors_have_learned_and_they_learn_nothing(monkeypatch):
+    def observed():
+        return runner.env_to_module["default_policy"].connectors[0].stats[0].get_state()
+
+    config = fastmarl.EnvRunnerConfig(env=Duel, policies={"default_policy": Shown()}, env_to_module_connector=FILTER)
     counts = []
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        runner.sample(num_episodes=5)
+        before, stop = observed(), fastmarl.MultiAgentEnvRunner.stop
 
-    def stop(runner):
-        counts.extend(module.connectors[0].stats[0].get_state()["count"] for module in runner.env_to_module.values())
+        def stop_and_count(made):
+            counts.extend(each.connectors[0].stats[0].get_state()["count"] for each in made.env_to_module.values())
+            stop(made)
 
-    monkeypatch.setattr(fastmarl.MultiAgentEnvRunner, "stop", stop)
-    spec = fastmarl.RLModuleSpec(model_config={"fcnet_hiddens": [4]})
-    play({"a": spec, "b": spec}, env_to_module_connector=MeanStdFilter())
-    assert counts == [0, 0]
+        monkeypatch.setattr(fastmarl.MultiAgentEnvRunner, "stop", stop_and_count)
+        found = play({"trained": runner, "plain": Shown(), "four": Always(4)}, episodes=6)
+        assert same(observed(), before) and before["count"] > 0
+        assert counts == [before["count"]]
+        runner.sample(num_episodes=1)
+    assert found.ranking() == ["trained", "four", "plain"]
+
+
+def test_a_runner_with_a_module_for_each_side_plays():
+    config = fastmarl.EnvRunnerConfig(
+        env=Duel,
+        policies={"left0": Always(9), "right0": Always(3)},
+        policy_mapping_fn=lambda agent, episode: agent,
+    )
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        found = play({"sided": runner, "five": Always(5)})
+    assert found.wins[0, 1] == found.wins[1, 0] == 2
 
 
 def test_policies_with_memory_play():
@@ -323,6 +370,7 @@ def test_games_of_openspiel():
         (numbers(1, 2), {"episodes": 2.0}, "an even number"),
         (numbers(1, 2), {"prior": -1}, "prior"),
         (numbers(1, 2), {"policies_to_train": ["p1"], "return_only_policies_to_train": True}, "leave that out"),
+        (numbers(1, 2), {"env_to_module_connector": FILTER}, "leave that out"),
         (numbers(1, 2), {"restart_failed_sub_environments": True}, "leave that out"),
         (numbers(1, 2), {"env_config": {"n": 2}}, "needs two sides, got 4"),
         (numbers(1, 2), {"sides": {"left0": "x", "right0": "x"}}, r"needs two sides, got 1: \['x'\]"),

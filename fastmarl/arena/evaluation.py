@@ -5,19 +5,22 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastmarl.arena.players import runner_of
+from fastmarl.arena.players import Role, roles_of, runner_of
 from fastmarl.arena.returns import Returns
 from fastmarl.bench.tables import Table
-from fastmarl.config import is_integer
+from fastmarl.config import DEFAULT_MODULE_ID, is_integer
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import ConfigError
+from fastmarl.runner import MultiAgentEnvRunner
 
+MOST_ENVS = 16  # unless the caller says how many
 COLUMNS = {"who": ("", ""), "episodes": ("episodes", ",d"), "mean": ("mean return", ",.4g"),
            "error": ("standard error", ".3g")}  # fmt: skip
 
@@ -96,13 +99,14 @@ def evaluate(
 
     Args:
         players: a `MultiAgentEnvRunner`, whose training goes on as if nothing had happened (see its `evaluate()`); or
-            modules by id, or one module for all agents. They are used as they are.
+            modules by id, or one module for all agents, which are used as they are, and moved to the option `device`.
         env: where modules play, as `EnvRunnerConfig(env=...)` takes it. A runner is made for them, and stopped again.
         episodes: at least 1.
         seeds: of the episodes' resets, as many. The same seeds give the same resets.
         explore: sample actions, or take the most likely ones.
         options: with modules: others of `EnvRunnerConfig`, such as `policy_mapping_fn`, which several modules need, or
-            `num_envs_per_env_runner`.
+            `num_envs_per_env_runner` (at most 16 unless given). Connectors that are made by one have learned nothing:
+            evaluate a runner.
 
     Returns:
         The figures. An episode in which agents have respawned counts once.
@@ -113,10 +117,29 @@ def evaluate(
     """
     if not is_integer(episodes) or episodes < 1:
         raise ConfigError(f"episodes must be an integer of at least 1, got {episodes!r}")
-    with runner_of(players, env, options) as runner:
+    with _runner_for(players, env, options, min(episodes, MOST_ENVS)) as runner:
         chunks = runner.evaluate(int(episodes), seeds=seeds, explore=explore)
     wanted = list(dict.fromkeys(chunk.id_ for chunk in chunks))[-episodes:]  # before are those of a call that failed
     return _summed_up([chunk for chunk in chunks if chunk.id_ in set(wanted)], wanted)
+
+
+def _runner_for(
+    players: Any, env: Any, options: Mapping[str, Any], num_envs: int
+) -> AbstractContextManager[MultiAgentEnvRunner]:
+    """The given runner, which goes on; or one that is stopped in the end.
+
+    Raises:
+        ConfigError: the arguments don't go together.
+    """
+    if isinstance(players, MultiAgentEnvRunner):
+        if given := [*(["env"] if env is not None else []), *options]:
+            raise ConfigError(f"a runner has its own config; leave out {', '.join(given)}")
+        return nullcontext(players)
+    if env is None:
+        raise ConfigError("modules need an env to play in, as EnvRunnerConfig(env=...) takes it")
+    roles = roles_of(players)
+    by_id = {DEFAULT_MODULE_ID: roles} if isinstance(roles, Role) else roles
+    return runner_of(by_id, env, {"num_envs_per_env_runner": num_envs, **options})
 
 
 def _summed_up(chunks: Sequence[MultiAgentEpisode], ids: Sequence[str]) -> Evaluation:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.arena.players import modules_of, runner_of
+from fastmarl.arena.players import Role, roles_of, runner_of
 from fastmarl.arena.ratings import check_prior
 from fastmarl.arena.standings import Tournament
 from fastmarl.config import is_integer
@@ -21,9 +21,15 @@ from fastmarl.runner import MultiAgentEnvRunner
 MOST_ENVS = 128  # unless the caller says how many
 GAMES_OF_ENV = 16  # in one call of sample(): a call's rows are in memory together
 GAME = "fastmarl.tournament"  # key of an episode's custom data
-FIXED = {"policies", "policy_mapping_fn", "return_only_policies_to_train", "restart_failed_sub_environments"}
+FIXED = {
+    "env_to_module_connector",
+    "policies",
+    "policy_mapping_fn",
+    "restart_failed_sub_environments",
+    "return_only_policies_to_train",
+}
 BOTH = object()  # a seat's key for a module that plays on either side
-Seat = dict[Any, tuple[str, Any]]  # of a player: side -> (module id, module)
+Seat = dict[Any, tuple[str, Role]]  # of a player: side -> (module id, what acts)
 
 
 def tournament(
@@ -43,8 +49,9 @@ def tournament(
     All pairs play in one runner, the games of a pair one after the other: in a tick, few modules act for many agents.
 
     Args:
-        players: name -> module, for both sides (a torch.nn.Module or RLModuleSpec); or, where the sides need different
-            ones, a dict of modules by side. They are used as they are.
+        players: name -> module, for both sides (a torch.nn.Module or RLModuleSpec); where the sides need different
+            ones, a dict of modules by side; or a MultiAgentEnvRunner with such modules and their connectors, as they
+            are now. Modules are used as they are, and moved to the option `device`.
         env: as `EnvRunnerConfig(env=...)` takes it; its episodes must end (see `time_limited`).
         episodes: of each pair: an even number of at least 2. The time goes by this times P (P - 1) / 2.
         sides: agent id -> side, of all agents and two sides; what a side's agents are paid is added up. None: two
@@ -69,8 +76,8 @@ def tournament(
     _check(episodes, prior, options)
     dealer = Dealer(schedule(len(seats), int(episodes)))
     defaults = {"num_envs_per_env_runner": min(MOST_ENVS, len(dealer.games)), "explore": explore, "seed": seed}
-    modules = {module_id: module for seat in seats for module_id, module in seat.values()}
-    with runner_of(modules, env, {**defaults, **options, "policy_mapping_fn": dealer.module_for}) as runner:
+    roles = {module_id: role for seat in seats for module_id, role in seat.values()}
+    with runner_of(roles, env, {**defaults, **options, "policy_mapping_fn": dealer.module_for}) as runner:
         dealer.take_seats(seats, sides or _sides_of(runner))
         _freeze(runner)
         results = _play(runner, dealer, on_progress or (lambda n: None))
@@ -140,7 +147,8 @@ def _check(episodes: Any, prior: float, options: Mapping[str, Any]) -> None:
         raise ConfigError(f"episodes must be an even number of at least 2, half on either side, got {episodes!r}")
     check_prior(prior)
     if fixed := sorted(FIXED & options.keys()):
-        raise ConfigError(f"a tournament decides on {', '.join(fixed)} by itself; leave that out")
+        raise ConfigError(f"a tournament decides on {', '.join(fixed)} by itself (connectors come with runners that "
+                          "play); leave that out")  # fmt: skip
 
 
 def _seats(players: Mapping[str, Any]) -> list[Seat]:
@@ -155,9 +163,11 @@ def _seats(players: Mapping[str, Any]) -> list[Seat]:
         raise ConfigError(f"names of players must be strings, got {wrong!r:.200}")
     seats: list[Seat] = []
     for name, player in players.items():
-        modules = modules_of(player)
-        is_one = not isinstance(modules, Mapping)
-        seats.append({BOTH: (name, modules)} if is_one else {s: (f"{name}/{s}", each) for s, each in modules.items()})
+        roles = roles_of(player)
+        if isinstance(roles, Role):
+            seats.append({BOTH: (name, roles)})
+        else:
+            seats.append({side: (f"{name}/{side}", role) for side, role in roles.items()})
     ids = [id_ for seat in seats for id_, _ in seat.values()]
     if len(set(ids)) < len(ids):
         raise ConfigError(f"names of players and their sides must be different, got the module ids {ids!r:.200}")
