@@ -24,6 +24,7 @@ BUNDLED = {
     "simple_spread, continuous": lambda num_envs: SimpleSpread(num_envs, continuous_actions=True),
     "simple_tag": SimpleTag,
     "simple_tag, continuous": lambda num_envs: SimpleTag(num_envs, num_good=2, continuous_actions=True),
+    "connect_four": lambda num_envs: ConnectFour(num_envs, random_moves=12),
     "gridworld": lambda num_envs: GridWorld(num_envs, size=6, num_hazards=6),
     "lbforaging": lambda num_envs: LevelBasedForaging(num_envs, field_size=(5, 5), max_num_food=1),
     "lbforaging, grids": lambda num_envs: LevelBasedForaging(num_envs, field_size=(4, 4), grid_observation=True),
@@ -283,6 +284,28 @@ def test_a_full_board_of_connect_four_is_a_tie_and_a_full_column_loses():
     assert not out.groups["players"].obs["action_mask"][0].any()
 
 
+def test_connect_four_begins_after_random_moves_where_nobody_has_won():
+    env = ConnectFour(2000, random_moves=12)
+    out = env.new_arrays()
+    env.reset(np.arange(2000), out, seeds=range(2000))
+    n_stones = (env.boards >= 0).sum(axis=(1, 2))
+    players = out.groups["players"]
+    assert (np.bincount(n_stones, minlength=13) > 100).all()
+    assert ((env.boards == 0).sum(axis=(1, 2)) == (n_stones + 1) // 2).all()
+    assert (players.present == (np.arange(2) == n_stones[:, None] % 2)).all()
+    for line in lines_of_four():
+        stones = env.boards[(slice(None), *np.transpose(line))]
+        assert not ((stones >= 0) & (stones == stones[:, :1])).all(axis=1).any()
+    e = np.flatnonzero(n_stones == 7)[0]
+    own_and_others = np.stack([env.boards[e] == 1, env.boards[e] == 0], -1)
+    np.testing.assert_array_equal(players.obs["observation"][e, 1], own_and_others)
+    again = env.boards.copy()
+    env.reset(np.arange(2000), env.new_arrays(), seeds=range(2000))
+    np.testing.assert_array_equal(env.boards, again)
+    env.reset(np.arange(2000), env.new_arrays())
+    assert (env.boards != again).any()
+
+
 def trace(env, seeds, steps, actions, disturbed=()):
     """What each env says in each step, as bytes; the disturbed ones are reset in between, and act otherwise."""
     told = [[] for _ in range(env.num_envs)]
@@ -353,6 +376,7 @@ def test_without_seeds_every_run_is_another(kind):
         (lambda: SimpleSpread(1, local_ratio=1.5), "local_ratio in 0 ... 1, got 3, 25, 1.5"),
         (lambda: SimpleTag(1, num_good=0), "at least 1 and num_obstacles at least 0, got 0, 3, 25, 2"),
         (lambda: SimpleTag(1, num_obstacles=-1), "got 1, 3, 25, -1"),
+        (lambda: ConnectFour(1, random_moves=21), "random_moves must be in 0 ... 20, got 21"),
         (lambda: GridWorld(1, view=0), "at least 1"),
         (lambda: GridWorld(1, size=3), "4 agents, 8 food and 3 hazards need a cell each, but there are 9"),
     ],
@@ -377,7 +401,7 @@ def test_a_bundled_env_that_is_not_there_is_named_with_those_that_are():
         ("fastmarl.simple_tag", {"num_good": 2, "continuous_actions": True}, 5),
         ("fastmarl.gridworld", {"num_hazards": 9}, 4),
         ("fastmarl.lbforaging", {"name": "Foraging-2s-6x6-3p-2f-coop-v3", "max_episode_steps": 20}, 3),
-        ("fastmarl.connect_four", {}, 2),
+        ("fastmarl.connect_four", {"random_moves": 3}, 2),
     ],
 )
 def test_bundled_envs_are_sampled_by_name(name, env_config, n_agents):

@@ -11,9 +11,12 @@ from numba import njit
 
 from fastmarl.envs.arrays import StepArrays
 from fastmarl.envs.jit.own_arrays import EnvOfArrays
+from fastmarl.envs.jit.streams import below, new_streams, seed_streams
+from fastmarl.errors import ConfigError
 
 ROWS, COLUMNS, IN_A_ROW = 6, 7, 4
 EMPTY = -1
+MOST_RANDOM_MOVES = 20  # every other draw of so many is a game that goes on
 
 
 class ConnectFour(EnvOfArrays):
@@ -28,15 +31,23 @@ class ConnectFour(EnvOfArrays):
 
     Args:
         num_envs: E, the copies in the batch.
+        random_moves: episodes begin after moves drawn evenly, whose number is drawn evenly from 0 to this and after
+            which nobody has won. So players meet other positions than those they like. 0, as in PettingZoo: on an empty
+            board.
 
     Attributes:
         boards: int8 [E, 6, 7], the player whose stone is there (0, 1), or -1.
+
+    Raises:
+        ConfigError: `random_moves` is not in 0 ... 20.
     """
 
-    seeds_each_episode = True  # nothing is random
-    state_arrays = ("boards", "_n_stones")
+    seeds_each_episode = True
+    state_arrays = ("boards", "_n_stones", "_streams")
 
-    def __init__(self, num_envs: int):
+    def __init__(self, num_envs: int, random_moves: int = 0):
+        if not 0 <= random_moves <= MOST_RANDOM_MOVES:
+            raise ConfigError(f"random_moves must be in 0 ... {MOST_RANDOM_MOVES}, got {random_moves}")
         observation_space = gym.spaces.Dict(
             {
                 "observation": gym.spaces.Box(0, 1, (ROWS, COLUMNS, 2), np.int8),
@@ -47,12 +58,15 @@ class ConnectFour(EnvOfArrays):
         super().__init__(num_envs, players, {"players": observation_space}, {"players": gym.spaces.Discrete(COLUMNS)})
         self.boards = np.full((num_envs, ROWS, COLUMNS), EMPTY, np.int8)
         self._n_stones = np.zeros(num_envs, np.int64)
+        self._random_moves, self._streams = random_moves, new_streams(num_envs)
 
     def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
+        seed_streams(self._streams, env_indices, seeds)
         group = out.groups["players"]
         _reset(
-            env_indices, self.boards, self._n_stones, group.obs["observation"], group.obs["action_mask"], group.present
-        )
+            env_indices, self._streams, self._random_moves, self.boards, self._n_stones, group.obs["observation"],
+            group.obs["action_mask"], group.present,
+        )  # fmt: skip
 
     def step(self, actions: dict[str, Any], out: StepArrays) -> None:
         group = out.groups["players"]
@@ -63,12 +77,26 @@ class ConnectFour(EnvOfArrays):
 
 
 @njit(cache=True, nogil=True)
-def _reset(env_indices, board_ERC, n_stones_E, seen_EPRC2, mask_EPC, present_EP):
+def _reset(env_indices, streams_E, random_moves, board_ERC, n_stones_E, seen_EPRC2, mask_EPC, present_EP):
     for e in env_indices:
-        board_ERC[e] = EMPTY
-        n_stones_E[e] = 0
-        present_EP[e, 1] = False
-        _observe(e, 0, board_ERC, seen_EPRC2, mask_EPC)
+        n_stones_E[e] = below(streams_E, e, random_moves + 1)
+        while not _opens(e, streams_E, board_ERC, n_stones_E):
+            pass
+        player = n_stones_E[e] % 2
+        present_EP[e, 1 - player] = False
+        _observe(e, player, board_ERC, seen_EPRC2, mask_EPC)
+
+
+@njit(cache=True, nogil=True)
+def _opens(e, streams_E, board_ERC, n_stones_E):
+    """Make random moves on an empty board; returns whether all were legal and none has won."""
+    board_ERC[e] = EMPTY
+    for k in range(n_stones_E[e]):
+        column = below(streams_E, e, COLUMNS)
+        row = _drop(e, k % 2, column, board_ERC)
+        if row < 0 or _wins(e, row, column, board_ERC):
+            return False
+    return True
 
 
 @njit(cache=True, nogil=True)
