@@ -11,11 +11,11 @@ from support.trouble import Trouble
 
 import fastmarl
 from fastmarl.background.parcels import join_batches, pack, unpack
-from fastmarl.batches import columns
+from fastmarl.batches import add_n_step_returns, add_vtrace, columns
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.envs.checking.values import same
 from fastmarl.errors import BatchError, ConfigError, RunnerStoppedError
-from fastmarl.learning import BackgroundSampler
+from fastmarl.learning import BackgroundSampler, to_tensors
 
 
 def make_config(env="fastmarl.simple_spread", **options):
@@ -208,6 +208,36 @@ def test_a_batch_stays_as_it_is():
         assert same(first, before)
         first["rewards"] *= 2
     assert np.array_equal(first["rewards"], 2 * before["rewards"])  # the processes are gone
+
+
+def vtrace_and_n_step(module, batch):
+    """Value targets by both."""
+    rows = to_tensors(batch, ["obs", "actions"])
+    with torch.no_grad():
+        outputs = module.forward_train(rows)
+        last_values = module.forward_train(to_tensors({"obs": batch["final_obs"]}))["vf_preds"]
+        distribution = module.get_train_action_dist_cls().from_logits(outputs["action_dist_inputs"])
+        logp = distribution.logp(rows["actions"])
+    options = {"gamma": 0.95, "values": outputs["vf_preds"], "last_values": last_values}
+    add_n_step_returns(batch, n_step=1000, **options)
+    n_step = batch["value_targets"]
+    add_vtrace(batch, logp, **options)
+    return batch["value_targets"], n_step
+
+
+@pytest.mark.slow
+def test_v_trace_of_fresh_batches_is_n_step():
+    """Of trajectories' whole rest: the ratios of probabilities are 1."""
+    with make_sampler(make_config(reward_scale=0.1), staleness=0) as sampler:
+        module = sampler.module["default_policy"]
+        for number in range(8):
+            batch = sampler.next()["default_policy"]
+            vtrace, n_step = vtrace_and_n_step(module, batch)
+            assert np.abs(vtrace - n_step).max() < 1e-6 * np.abs(n_step).max()
+            perturb(module, number)
+            sampler.set_weights()
+        vtrace, n_step = vtrace_and_n_step(module, batch)  # with newer weights than have acted
+        assert np.abs(vtrace - n_step).max() > 1e-3
 
 
 # Weights.

@@ -95,6 +95,20 @@ def test_an_example_learns(name, options, bounds, tmp_path):
 
 
 @pytest.mark.slow
+def test_async_vtrace_learns(tmp_path):
+    """See above."""
+    options = ["--steps", "320000", "--episodes", "500", "--folder", str(tmp_path)]
+    command = [sys.executable, ROOT / "examples" / "async_vtrace.py", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    mean, _ = re.search(r"greedy play: mean return (\S+) ± (\S+) over 500 episodes", done.stdout).groups()
+    assert float(mean) > -65
+    curve = (tmp_path / "curve.csv").read_text().splitlines()
+    assert curve[0] == "env_steps,seconds,seconds_waited,episode_return_mean,entropy,kl"
+    assert curve[-1].startswith("320000,")
+
+
+@pytest.mark.slow
 def test_an_example_trains_with_runners_in_processes():
     command = [sys.executable, ROOT / "examples" / "runner_processes.py", "--iterations", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

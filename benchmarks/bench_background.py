@@ -1,0 +1,107 @@
+"""A PPO iteration that samples in the background, as a multiple of one that samples first and then learns.
+
+python benchmarks/bench_background.py
+
+Its time, and the CPU time of both processes: where two cores are free, an iteration takes as long as the busier one.
+How many cores they got is printed, too.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
+
+import psutil
+import torch
+
+import fastmarl
+from fastmarl.batches import add_gae, columns
+from fastmarl.learning import BackgroundSampler, flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+
+ENVS = {"fastmarl.simple_spread": 128, "mpe2.simple_spread_v3": 16}
+FRAGMENT, MINIBATCHES = 25, 4
+NAMES = ["obs", "actions", "action_logp", "advantages", "value_targets"]
+Batches = Callable[[], Any]
+Seconds = tuple[float, float]
+
+
+def make_config(env: str) -> fastmarl.EnvRunnerConfig:
+    return fastmarl.EnvRunnerConfig(
+        env=env,
+        num_envs_per_env_runner=ENVS[env],
+        rollout_fragment_length=FRAGMENT,
+        model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
+        seed=0,
+    )
+
+
+class Learner:
+    """Trains a module in place."""
+
+    def __init__(self, module: fastmarl.RLModule, epochs: int):
+        self._module, self._epochs = module, epochs
+        self._optimizer = torch.optim.Adam([flat_parameters(module)], lr=1e-4, fused=True)
+
+    def learn(self, batch: Any) -> None:
+        add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=value_fn_of(self._module))
+        tensors = to_tensors(batch, NAMES)
+        for rows in minibatches(tensors, -(-len(tensors["actions"]) // MINIBATCHES), self._epochs):
+            self._optimizer.zero_grad()
+            ppo_loss(self._module, rows).backward()
+            self._optimizer.step()
+
+
+def iterations(n: int, next_batch: Batches, learn: Callable[[Any], None], publish: Callable[[], Any]) -> Seconds:
+    """(seconds, CPU seconds of this process) of one, on average."""
+    begun, cpu = time.perf_counter(), time.process_time()
+    for _ in range(n):
+        learn(next_batch()["default_policy"])
+        publish()
+    return (time.perf_counter() - begun) / n, (time.process_time() - cpu) / n
+
+
+def rounds(env: str, epochs: int, n_rounds: int, n: int) -> Iterator[dict[str, float]]:
+    """Round after round, what took how many seconds in an iteration."""
+    config = make_config(env)
+    with fastmarl.MultiAgentEnvRunner(config) as runner, BackgroundSampler(config) as sampler:
+        here, there = (
+            Learner(runner.module["default_policy"], epochs),
+            Learner(sampler.module["default_policy"], epochs),
+        )
+        (child,) = (each for each in psutil.Process().children() if "resource_tracker" not in " ".join(each.cmdline()))
+        for _ in range(n_rounds):
+            foreground = iterations(n, lambda: columns(runner.sample()), here.learn, lambda: None)
+            iterations(1, sampler.next, there.learn, sampler.set_weights)  # from now on a batch is made beforehand
+            before = sum(child.cpu_times()[:2])
+            background = iterations(n, sampler.next, there.learn, sampler.set_weights)
+            of_child = (sum(child.cpu_times()[:2]) - before) / n
+            time.sleep(2 * foreground[0])  # the last batch that is made beforehand
+            yield {
+                "time": background[0] / foreground[0],
+                "CPU time of the learner": background[1] / foreground[1],
+                "CPU time of the sampler": of_child / foreground[1],
+                "cores": (background[1] + of_child) / background[0],
+                "CPU ms of the plain one": 1e3 * foreground[1],
+            }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--iterations", type=int, default=20, help="of a round")
+    parser.add_argument("--envs", nargs="+", default=list(ENVS), choices=list(ENVS))
+    parser.add_argument("--epochs", type=int, nargs="+", default=[1, 4])
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for env in args.envs:
+        for epochs in args.epochs:
+            _, *measured = rounds(env, epochs, args.rounds + 1, args.iterations)
+            print(f"{env}, {epochs} epochs")
+            for name in measured[0]:
+                values = sorted(each[name] for each in measured)
+                print(f"  {name:24} {median(values):7.2f} ({values[0]:.2f} to {values[-1]:.2f})")
+
+
+if __name__ == "__main__":
+    main()
