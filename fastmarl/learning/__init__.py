@@ -8,6 +8,7 @@ from fastmarl.learning.minibatches import minibatches as minibatches
 from fastmarl.learning.ppo import ppo_loss as ppo_loss
 from fastmarl.learning.tensors import to_tensors as to_tensors
 from fastmarl.learning.value_norm import ValueNorm as ValueNorm
+from fastmarl.learning.values import last_values_of as last_values_of
 from fastmarl.learning.values import value_fn_of as value_fn_of
 
 if TYPE_CHECKING:

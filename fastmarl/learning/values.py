@@ -1,16 +1,17 @@
 """Values of observations, for `fastmarl.batches.add_gae()`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from fastmarl.columns import Columns
-from fastmarl.errors import ConfigError, ModuleOutputError
+from fastmarl.errors import BatchError, ConfigError, ModuleOutputError
 from fastmarl.learning.tensors import to_tensors
 from fastmarl.learning.value_norm import ValueNorm
 from fastmarl.modules import RLModule
+from fastmarl.spaces import map_struct
 
 
 def value_fn_of(module: RLModule, value_norm: ValueNorm | None = None) -> Callable[[Any], np.ndarray]:
@@ -25,17 +26,54 @@ def value_fn_of(module: RLModule, value_norm: ValueNorm | None = None) -> Callab
     """
     if module.is_stateful():
         raise ConfigError(
-            f"value_fn_of() can't ask {type(module).__name__}, which is recurrent; give add_gae() last_values"
+            f"value_fn_of() can't ask {type(module).__name__}, which is recurrent; give add_gae() last_values, see "
+            f"last_values_of()"
         )
 
     def value_fn(obs: Any) -> np.ndarray:
-        device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
-        with torch.no_grad():
-            outputs = module.forward_train(to_tensors({Columns.OBS: obs}, device=device))
-            if Columns.VF_PREDS not in outputs:
-                raise ModuleOutputError(type(module).__name__, f"value_fn_of() needs {Columns.VF_PREDS!r} among the "
-                                        f"outputs, got {list(outputs)}")  # fmt: skip
-            values = outputs[Columns.VF_PREDS]
-            return (values if value_norm is None else value_norm.denormalize(values)).cpu().numpy()
+        return _values(module, {Columns.OBS: obs}, value_norm, "value_fn_of()").cpu().numpy()
 
     return value_fn
+
+
+def last_values_of(module: RLModule, batch: Mapping[str, Any], value_norm: ValueNorm | None = None) -> np.ndarray:
+    """Values of a batch's "final_obs", as the `last_values` of `add_gae()` and its like.
+
+    A recurrent module is asked for what it would say next: with the state after each trajectory's last step, and the
+    observation after it.
+
+    Args:
+        module: puts out "vf_preds"; may be recurrent.
+        batch: of `columns()`, and for a recurrent module one that has "state_out".
+        value_norm: if its predictions are normalised.
+
+    Returns:
+        float32 [s], one for each trajectory.
+
+    Raises:
+        BatchError: the module is recurrent, and the batch has no "state_out".
+        ModuleOutputError: the module puts out no values.
+    """
+    inputs = {Columns.OBS: batch[Columns.FINAL_OBS]}
+    if not module.is_stateful():
+        return _values(module, inputs, value_norm, "last_values_of()").cpu().numpy()
+    if Columns.STATE_OUT not in batch:
+        raise BatchError(
+            f"last_values_of() needs {Columns.STATE_OUT!r} of {type(module).__name__}, which is recurrent; make the "
+            f"batch with columns(episodes, outputs=[..., {Columns.STATE_OUT!r}])"
+        )
+    last_S = np.cumsum(batch[Columns.SEQ_LENS]) - 1
+    inputs = map_struct(lambda leaf: leaf[:, None], inputs)  # sequences of one step
+    inputs[Columns.STATE_IN] = map_struct(lambda leaf: leaf[last_S], batch[Columns.STATE_OUT])
+    return _values(module, inputs, value_norm, "last_values_of()")[:, 0].cpu().numpy()
+
+
+def _values(module: RLModule, inputs: dict[str, Any], value_norm: ValueNorm | None, asked_by: str) -> torch.Tensor:
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    with torch.no_grad():
+        outputs = module.forward_train(to_tensors(inputs, device=device))
+        if Columns.VF_PREDS not in outputs:
+            raise ModuleOutputError(type(module).__name__, f"{asked_by} needs {Columns.VF_PREDS!r} among the outputs, "
+                                    f"got {list(outputs)}")  # fmt: skip
+        values = outputs[Columns.VF_PREDS]
+        return values if value_norm is None else value_norm.denormalize(values)

@@ -1,0 +1,109 @@
+"""`last_values_of()`: what a module says of trajectories' final observations."""
+
+import numpy as np
+import pytest
+import torch
+
+import fastmarl
+from fastmarl.batches import add_gae, columns
+from fastmarl.errors import BatchError, ModuleOutputError
+from fastmarl.learning import ValueNorm, last_values_of, value_fn_of
+from fastmarl.spaces import map_struct
+
+OUTPUTS = ["vf_preds", "state_out"]
+
+
+def make_runner(**model_config):
+    config = fastmarl.EnvRunnerConfig(
+        env="fastmarl.simple_spread",
+        num_envs_per_env_runner=3,
+        rollout_fragment_length=10,  # of 25 steps, so that chunks begin and end within episodes
+        model_config={"fcnet_hiddens": [8], "lstm_cell_size": 5, **model_config},
+        seed=0,
+    )
+    return fastmarl.MultiAgentEnvRunner(config)
+
+
+class ByHand:
+    """Steps a module through trajectories, one observation at a time, as they come chunk after chunk."""
+
+    def __init__(self, module):
+        self._module = module
+        self._states = {}
+
+    def last_values(self, batch):
+        values, begin = [], 0
+        for s, length in enumerate(batch["seq_lens"]):
+            key = batch["eps_id"][s], batch["agent_id"][s]
+            state = self._states.get(key, map_struct(torch.as_tensor, self._module.get_initial_state()))
+            for obs in batch["obs"][begin : begin + length]:
+                state = self._step(obs, state)["state_out"]
+                state = map_struct(lambda leaf: leaf[0], state)
+            self._states[key] = state
+            values.append(self._step(batch["final_obs"][s], state)["vf_preds"].item())
+            begin += length
+        return np.array(values, np.float32)
+
+    def _step(self, obs, state):
+        inputs = {"obs": torch.as_tensor(obs)[None, None], "state_in": map_struct(lambda leaf: leaf[None], state)}
+        with torch.no_grad():
+            return self._module.forward_train(inputs)
+
+
+@pytest.mark.parametrize("vf_share_layers", [True, False])
+def test_a_recurrent_module_is_asked_with_its_states(vf_share_layers):
+    with make_runner(use_lstm=True, vf_share_layers=vf_share_layers) as runner:
+        module = runner.module["default_policy"]
+        by_hand = ByHand(module)
+        for _ in range(6):
+            batch = columns(runner.sample(), outputs=OUTPUTS)["default_policy"]
+            values = last_values_of(module, batch)
+            assert values.dtype == np.float32
+            np.testing.assert_allclose(values, by_hand.last_values(batch), rtol=1e-4, atol=1e-6)
+            no_state = {**batch, "state_out": map_struct(np.zeros_like, batch["state_out"])}
+            assert not np.allclose(last_values_of(module, no_state), values, rtol=1e-4)
+            add_gae(batch, gamma=0.9, lambda_=0.9, last_values=values)
+            last = batch["seq_lens"].cumsum() - 1
+            expected = batch["rewards"] + 0.9 * np.where(batch["terminateds"][last], 0, values).repeat(
+                batch["seq_lens"]
+            )
+            np.testing.assert_allclose(batch["value_targets"][last], expected[last], rtol=1e-4)
+
+
+def test_other_modules_are_asked_as_by_value_fn_of():
+    norm = ValueNorm()
+    norm.update(torch.tensor([10.0, 30.0]))
+    with make_runner() as runner:
+        module = runner.module["default_policy"]
+        batch = columns(runner.sample())["default_policy"]
+    for value_norm in (None, norm):
+        assert np.array_equal(
+            last_values_of(module, batch, value_norm), value_fn_of(module, value_norm)(batch["final_obs"])
+        )
+
+
+def test_normalised_values_of_recurrent_modules():
+    norm = ValueNorm()
+    norm.update(torch.tensor([10.0, 30.0]))
+    with make_runner(use_lstm=True) as runner:
+        module = runner.module["default_policy"]
+        batch = columns(runner.sample(), outputs=OUTPUTS)["default_policy"]
+    np.testing.assert_allclose(last_values_of(module, batch, norm), last_values_of(module, batch) * 10 + 20, rtol=1e-5)
+
+
+def test_what_is_missing_is_said():
+    with make_runner(use_lstm=True) as runner:
+        module = runner.module["default_policy"]
+        batch = columns(runner.sample())["default_policy"]
+        with pytest.raises(
+            BatchError, match=r"needs 'state_out' of DefaultRLModule, .*outputs=\[\.\.\., 'state_out'\]"
+        ):
+            last_values_of(module, batch)
+    silent = fastmarl.RLModuleSpec(
+        observation_space=module.observation_space,
+        action_space=module.action_space,
+        inference_only=True,
+        model_config={"fcnet_hiddens": [8]},
+    ).build()
+    with pytest.raises(ModuleOutputError, match=r"last_values_of\(\) needs 'vf_preds'"):
+        last_values_of(silent, batch)
