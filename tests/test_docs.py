@@ -36,7 +36,10 @@ def params(paths: list[pathlib.Path]) -> list:
     ]
 
 
-OPTIONAL = {"ray": "ray", "mpe2": "mpe2", "magent2": "magent2", "openspiel": "pyspiel"}  # in code -> package
+OPTIONAL = {  # in code -> package
+    **{name: name for name in ("ray", "mpe2", "magent2", "rich", "tensorboard")},
+    "openspiel": "pyspiel",
+}
 PAGES = [path for path in PATHS if blocks_of(path)]
 WITH_WORKERS = [path for path in PAGES if any('if __name__ == "__main__":' in block for block in blocks_of(path))]
 

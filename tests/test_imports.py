@@ -32,7 +32,20 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-OPTIONAL = {"ray", "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "scipy", "psutil", "pygame", "pyspiel", "lz4"}
+OPTIONAL = {
+    "ray",
+    "pettingzoo",
+    "mpe2",
+    "magent2",
+    "rich",
+    "matplotlib",
+    "scipy",
+    "psutil",
+    "pygame",
+    "pyspiel",
+    "lz4",
+    "tensorboard",
+}
 STANDALONE = PACKAGE / "bench" / "peers" / "children"  # runs where fastmarl is not installed
 PYTHON = sorted(path for path in PACKAGE.rglob("*.py") if STANDALONE not in path.parents)
 COMPILED = sorted((ROOT / "src_ext").glob("*.pyx"))

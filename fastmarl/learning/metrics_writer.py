@@ -1,0 +1,159 @@
+"""Metrics of a training run, to a CSV file and to TensorBoard."""
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from fastmarl.errors import ConfigError, shown
+
+STEP = "step"  # the first column
+
+
+class MetricsWriter:
+    """Writes a runner's metrics and a loop's own numbers, step by step.
+
+    ```python
+    with MetricsWriter(csv_path="run/metrics.csv", tensorboard_folder="run") as writer:
+        writer.write(steps, runner.get_metrics(), {"loss": loss})
+    ```
+
+    Nested names are joined: `{"stage_time_ms": {"env": 1.0}}` is "stage_time_ms/env".
+
+    A line of the CSV file is whole as soon as `write()` returns, also if the process ends then. The columns are those
+    that have come so far. Where a new one comes, the file is written again, beside the old one, whose place it takes.
+    What was not given at a step is empty.
+
+    Args:
+        csv_path: of the CSV file; None: there is none.
+        tensorboard_folder: for TensorBoard's events; None: there are none.
+        resume_step: go on after this step, as from a checkpoint: what was written of later ones is dropped. None: the
+            file begins anew.
+
+    Raises:
+        ConfigError: TensorBoard is wished for and not installed, or the file to go on with is none of this class.
+    """
+
+    def __init__(
+        self,
+        *,
+        csv_path: str | os.PathLike | None = None,
+        tensorboard_folder: str | os.PathLike | None = None,
+        resume_step: int | None = None,
+    ):
+        self._events = None if tensorboard_folder is None else _summary_writer(tensorboard_folder, resume_step)
+        self._file = None if csv_path is None else _CsvFile(Path(csv_path), resume_step)
+
+    def write(self, step: int, *metrics: Mapping[str, Any]) -> None:
+        """Write what is known of a step.
+
+        Args:
+            step: such as the number of env steps so far; above those before.
+            metrics: nested dicts of numbers, or of arrays or tensors with one. Of two with the same name, the later
+                counts.
+
+        Raises:
+            ConfigError: something is no number. Nothing was written.
+        """
+        values = {name: value for each in metrics for name, value in _flat(each).items()}
+        if self._file is not None:
+            self._file.write(step, values)
+        if self._events is not None:
+            for name, value in values.items():
+                self._events.add_scalar(name, value, step)
+            self._events.flush()
+
+    def close(self) -> None:
+        """Closing twice is fine."""
+        if self._file is not None:
+            self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _CsvFile:
+    """A CSV file that is whole after each line."""
+
+    def __init__(self, path: Path, resume_step: int | None):
+        self._path = path
+        self._columns = [STEP]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows: list[list[str]] = []
+        if resume_step is not None and path.exists():
+            self._columns, *rows = self._read()
+            rows = [row for row in rows if int(row[0]) <= resume_step]
+        self._replace(rows)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        if new := [name for name in values if name not in self._columns]:
+            _, *rows = self._read()
+            self._columns += new
+            self.close()
+            self._replace([row + [""] * len(new) for row in rows])
+        row = [str(step), *(repr(values[name]) if name in values else "" for name in self._columns[1:])]
+        self._file.write(_lines([row]))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read(self) -> list[list[str]]:
+        """All lines, the columns' names first; a last one that is not whole is left out."""
+        text = self._path.read_text()
+        lines = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+        if not lines or lines[0][:1] != [STEP] or any(len(line) != len(lines[0]) for line in lines):
+            raise ConfigError(f"{self._path} is no file of a MetricsWriter, whose first column is {STEP!r}; leave "
+                              f"resume_step out to begin anew")  # fmt: skip
+        return lines
+
+    def _replace(self, rows: list[list[str]]) -> None:
+        """Have these rows in the file, and append to it from now on."""
+        new = self._path.with_name(f"{self._path.name}.new")
+        new.write_bytes(_lines([self._columns, *rows]))
+        new.replace(self._path)
+        self._file = self._path.open("ab", buffering=0)  # each line is one call of the system
+
+
+def _lines(rows: Iterable[list[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def _flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Numbers by joined names."""
+    found: dict[str, float] = {}
+    for key, value in metrics.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{name}/")
+        else:
+            found[name] = _number(name, value)
+    return found
+
+
+def _number(name: str, value: Any) -> float:
+    is_array = isinstance(value, (np.ndarray, np.generic, torch.Tensor))
+    if is_array and np.prod(value.shape) == 1:
+        value = value.item()
+    if not isinstance(value, (int, float)):
+        raise ConfigError(f"metrics are numbers, but {name!r} is {shown(value)}")
+    return value
+
+
+def _summary_writer(folder: str | os.PathLike, resume_step: int | None) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError(f"TensorBoard's events need it: pip install tensorboard ({error})") from error
+    return SummaryWriter(os.fspath(folder), purge_step=None if resume_step is None else resume_step + 1)

@@ -1,0 +1,131 @@
+"""`MetricsWriter`: what it writes is what it was given, and a file is whole after each line."""
+
+import csv
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import fastmarl
+from fastmarl.errors import ConfigError
+from fastmarl.learning import MetricsWriter
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_columns_may_appear_later(tmp_path):
+    path = tmp_path / "run" / "metrics.csv"
+    with MetricsWriter(csv_path=path) as writer:
+        writer.write(10, {"a": 1, "nested": {"b": 0.1}}, {"loss": torch.tensor(2.5)})
+        assert rows_of(path) == [{"step": "10", "a": "1", "nested/b": "0.1", "loss": "2.5"}]
+        writer.write(20, {"a": np.float32(2), "new, with comma": np.array([3])})
+        writer.write(30, {"loss": math.inf, "a": 1}, {"a": True})
+    assert rows_of(path) == [
+        {"step": "10", "a": "1", "nested/b": "0.1", "loss": "2.5", "new, with comma": ""},
+        {"step": "20", "a": "2.0", "nested/b": "", "loss": "", "new, with comma": "3"},
+        {"step": "30", "a": "True", "nested/b": "", "loss": "inf", "new, with comma": ""},
+    ]
+    assert os.listdir(path.parent) == ["metrics.csv"]
+    writer.close()
+
+
+def test_it_begins_anew_or_goes_on(tmp_path):
+    path = tmp_path / "metrics.csv"
+    with MetricsWriter(csv_path=path, resume_step=5) as writer:  # there is nothing to go on with
+        for step in (1, 2, 3):
+            writer.write(step, {"a": step})
+    with path.open("a") as file:
+        file.write("4,4")  # cut off: the system has lost power
+    with MetricsWriter(csv_path=path, resume_step=2) as writer:
+        assert [row["step"] for row in rows_of(path)] == ["1", "2"]
+        writer.write(3, {"b": 7})
+    assert rows_of(path) == [
+        {"step": "1", "a": "1", "b": ""},
+        {"step": "2", "a": "2", "b": ""},
+        {"step": "3", "a": "", "b": "7"},
+    ]
+    MetricsWriter(csv_path=path).close()
+    assert path.read_text() == "step\n"
+
+
+@pytest.mark.parametrize("text", ["", "time,a\n1,2\n", "step,a\n1\n"])
+def test_a_file_of_somebody_else_is_left_alone(tmp_path, text):
+    path = tmp_path / "metrics.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="is no file of a MetricsWriter"):
+        MetricsWriter(csv_path=path, resume_step=3)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("value", ["x", None, np.zeros(2), torch.zeros(2), [1]])
+def test_what_is_no_number_is_refused(tmp_path, value):
+    path = tmp_path / "metrics.csv"
+    with MetricsWriter(csv_path=path) as writer:
+        with pytest.raises(ConfigError, match="metrics are numbers, but 'a/b' is"):
+            writer.write(1, {"c": 1, "a": {"b": value}})
+        assert path.read_text() == "step\n"
+
+
+def test_a_runner_s_metrics_are_taken_as_they_are(tmp_path):
+    config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", num_envs_per_env_runner=2)
+    with fastmarl.MultiAgentEnvRunner(config) as runner, MetricsWriter(csv_path=tmp_path / "m.csv") as writer:
+        runner.sample(num_timesteps=10)
+        writer.write(10, runner.get_metrics())
+        runner.sample(num_timesteps=90)  # now there are statistics of episodes
+        metrics = runner.get_metrics()
+        writer.write(100, metrics)
+    first, second = rows_of(tmp_path / "m.csv")
+    assert first["episode_return_mean"] == ""
+    assert float(second["episode_return_mean"]) == metrics["episode_return_mean"]
+    assert float(second["stage_time_ms/env"]) == metrics["stage_time_ms"]["env"]
+
+
+KILLED = """
+import os, signal, sys
+from fastmarl.learning import MetricsWriter
+writer = MetricsWriter(csv_path=sys.argv[1])
+for step in range(1, 6):
+    writer.write(step, {"a": step, f"new at {step // 3}": 1})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_lines_are_whole_when_the_process_is_killed(tmp_path):
+    path = tmp_path / "metrics.csv"
+    done = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [(row["step"], row["a"]) for row in rows_of(path)] == [(str(step), str(step)) for step in range(1, 6)]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("tensorboard")
+def test_tensorboard_gets_the_same(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def events():
+        read = EventAccumulator(str(tmp_path))
+        read.Reload()
+        return {name: [(e.step, e.value) for e in read.Scalars(name)] for name in read.Tags()["scalars"]}
+
+    with MetricsWriter(tensorboard_folder=tmp_path) as writer:
+        for step in (1, 2, 3):
+            writer.write(step, {"a": {"b": step / 2}})
+            assert events() == {"a/b": [(s, s / 2) for s in range(1, step + 1)]}  # written by now
+    with MetricsWriter(tensorboard_folder=tmp_path, resume_step=2) as writer:
+        writer.write(3, {"a": {"b": 9.0}})
+    assert events() == {"a/b": [(1, 0.5), (2, 1.0), (3, 9.0)]}
+
+
+def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ConfigError, match="pip install tensorboard"):
+        MetricsWriter(tensorboard_folder=tmp_path)
