@@ -50,7 +50,7 @@ class Learner:
 
     def batch_of(self, episodes):
         """A row for each env step of each episode, [T * E, ...]: the state, and what each agent saw and did."""
-        batch = aligned(episodes)[POLICY]
+        batch = aligned(episodes, outputs=["action_logp"])[POLICY]
         states = torch.from_numpy(batch["env_state"])  # [T + 1, E, ...]
         with torch.no_grad():
             values = self.value_norm.denormalize(self.values_of(states))
