@@ -79,6 +79,7 @@ LEARNING = [
     ("mappo", ["--steps", "320000"], (-65, 0)),
     ("recurrent_ippo", ["--steps", "60000"], (200, 1001)),
     ("recurrent_ippo", ["--steps", "60000", "--memoryless"], (50, 120)),
+    ("vdn", ["--steps", "100000"], (-68, 0)),
 ]
 
 
