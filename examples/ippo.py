@@ -70,7 +70,7 @@ class Learner:
 
 
 def show(steps, seconds, mean_return):
-    print(f"{steps:>10} env steps  {seconds:6.1f} s  mean return {mean_return:8.2f}")
+    print(f"{steps:>10} env steps  {seconds:6.1f} CPU s  mean return {mean_return:8.2f}")
 
 
 def train(args, folder, report=show):
@@ -79,12 +79,12 @@ def train(args, folder, report=show):
     with fastmarl.MultiAgentEnvRunner(config) as runner, (folder / "curve.csv").open("w", newline="") as file:
         learner = Learner(runner.module[POLICY], num_updates)
         curve = csv.writer(file)
-        curve.writerow(["env_steps", "seconds", "episode_return_mean", "entropy", "kl"])
-        begun = time.perf_counter()
+        curve.writerow(["env_steps", "cpu_seconds", "episode_return_mean", "entropy", "kl"])
+        begun = time.process_time()
         for update in range(num_updates):
             stats = learner.learn(runner.sample())
             if update % max(1, num_updates // 100) == 0 or update == num_updates - 1:
-                metrics, seconds = runner.get_metrics(), time.perf_counter() - begun
+                metrics, seconds = runner.get_metrics(), time.process_time() - begun
                 steps, mean = metrics["num_env_steps_sampled_lifetime"], metrics.get("episode_return_mean", math.nan)
                 curve.writerow([steps, round(seconds, 2), mean, stats["entropy"], stats["kl"]])
                 report(steps, seconds, mean)
