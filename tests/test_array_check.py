@@ -231,7 +231,7 @@ def test_masks_of_any_form_are_obeyed():
 
 
 @pytest.mark.parametrize(
-    "name", ["cart_pole", "simple_spread", "simple_tag", "gridworld", "lbforaging", "connect_four"]
+    "name", ["cart_pole", "simple_spread", "simple_tag", "gridworld", "lbforaging", "rware", "connect_four"]
 )
 def test_nothing_is_found_in_the_bundled_ones(name):
     report = check_env(f"fastmarl.{name}")

@@ -63,7 +63,7 @@ def by_course(chunks):
 
 
 @pytest.mark.parametrize(
-    "kind", ["cart_pole", "simple_spread", "simple_tag", "gridworld", "lbforaging", "connect_four"]
+    "kind", ["cart_pole", "simple_spread", "simple_tag", "gridworld", "lbforaging", "rware", "connect_four"]
 )
 def test_each_env_s_course_is_the_same_with_and_without(kind):
     options = {"explore": False, **(TEAMS if kind == "simple_tag" else {})}

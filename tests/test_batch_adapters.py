@@ -245,6 +245,7 @@ def test_vector_envs_that_hide_last_observations_are_refused():
         ("fastmarl.simple_tag", {"num_good": 2, "max_cycles": 9}),
         ("fastmarl.gridworld", {"size": 6, "num_hazards": 6, "max_steps": 20}),
         ("fastmarl.lbforaging", {"field_size": (4, 4), "max_food_level": 1, "max_episode_steps": 20}),
+        ("fastmarl.rware", {"n_agents": 5, "msg_bits": 1, "max_steps": 20}),
     ],
 )
 def test_episodes_of_bundled_envs_are_what_they_said(name, options):

@@ -32,6 +32,7 @@ _BUNDLED = {  # name -> where its class is
     "fastmarl.connect_four": "fastmarl.envs.jit.connect_four:ConnectFour",
     "fastmarl.gridworld": "fastmarl.envs.jit.gridworld:GridWorld",
     "fastmarl.lbforaging": "fastmarl.envs.jit.lbforaging:LevelBasedForaging",
+    "fastmarl.rware": "fastmarl.envs.jit.rware:Warehouse",
     "fastmarl.simple_spread": "fastmarl.envs.jit.simple_spread:SimpleSpread",
     "fastmarl.simple_tag": "fastmarl.envs.jit.simple_tag:SimpleTag",
 }
@@ -68,9 +69,9 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
               is 0; or, with the module that registers it, "lbforaging:Foraging-8x8-2p-3f-v3";
             - "openspiel." and a game, such as "openspiel.kuhn_poker", with its parameters as `env_config`;
             - "fastmarl.cart_pole", "fastmarl.simple_spread", "fastmarl.simple_tag", "fastmarl.connect_four",
-              "fastmarl.gridworld" or "fastmarl.lbforaging", compiled and bundled; or "vmas." and a scenario, such as
-              "vmas.balance"; or "pufferlib." and the name of one of its compiled envs, such as "pufferlib.rware": a
-              batch of as many as the runner has envs, with the options `**env_config`.
+              "fastmarl.gridworld", "fastmarl.lbforaging" or "fastmarl.rware", compiled and bundled; or "vmas." and a
+              scenario, such as "vmas.balance"; or "pufferlib." and the name of one of its compiled envs, such as
+              "pufferlib.rware": a batch of as many as the runner has envs, with the options `**env_config`.
 
     Raises:
         EnvCheckError: an unknown name, a package that is not installed, an env instance, or what can't be called so.

@@ -11,6 +11,7 @@ from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.envs.jit.connect_four import ConnectFour
 from fastmarl.envs.jit.gridworld import GridWorld
 from fastmarl.envs.jit.lbforaging import LevelBasedForaging
+from fastmarl.envs.jit.rware import Warehouse
 from fastmarl.envs.jit.simple_spread import SimpleSpread
 from fastmarl.envs.jit.simple_tag import SimpleTag
 from support.batched import Batched
@@ -139,6 +140,7 @@ KINDS = {
     "compiled grid": {"env": lambda config: GridWorld(config.num_envs)},
     "compiled foraging": {"env": lambda config: LevelBasedForaging(config.num_envs, field_size=(4, 4))},
     "compiled turns": {"env": lambda config: ConnectFour(config.num_envs)},
+    "compiled warehouse": {"env": lambda config: Warehouse(config.num_envs, n_agents=5, max_steps=30)},
 }  # fmt: skip
 
 
