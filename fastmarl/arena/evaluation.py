@@ -32,8 +32,8 @@ class Evaluation(Returns):
     Attributes:
         lengths: int64 [N], env steps of each episode.
         reset_seeds: [N], with which each episode was begun; None where its environment got none.
-        by_agent: agent id -> its returns, NaN in episodes in which it had no transition.
-        by_module: module id -> the returns of all its agents together, NaN in episodes in which it had none.
+        by_agent: agent id -> its returns, of the episodes in which it had a transition.
+        by_module: module id -> the returns of all its agents together, of the episodes in which it had any.
     """
 
     lengths: np.ndarray
@@ -119,8 +119,8 @@ def evaluate(
         raise ConfigError(f"episodes must be an integer of at least 1, got {episodes!r}")
     with _runner_for(players, env, options, min(episodes, MOST_ENVS)) as runner:
         chunks = runner.evaluate(int(episodes), seeds=seeds, explore=explore)
-    wanted = list(dict.fromkeys(chunk.id_ for chunk in chunks))[-episodes:]  # before are those of a call that failed
-    return _summed_up([chunk for chunk in chunks if chunk.id_ in set(wanted)], wanted)
+    ids = list(dict.fromkeys(chunk.id_ for chunk in chunks))[-episodes:]  # before are those of a call that failed
+    return _summed_up(chunks, {id_: number for number, id_ in enumerate(ids)})
 
 
 def _runner_for(
@@ -142,13 +142,14 @@ def _runner_for(
     return runner_of(by_id, env, {"num_envs_per_env_runner": num_envs, **options})
 
 
-def _summed_up(chunks: Sequence[MultiAgentEpisode], ids: Sequence[str]) -> Evaluation:
-    """The figures of these episodes, which may have several chunks each."""
-    n, number_of = len(ids), {id_: number for number, id_ in enumerate(ids)}
+def _summed_up(chunks: Sequence[MultiAgentEpisode], number_of: Mapping[str, int]) -> Evaluation:
+    """The figures of the episodes that have a number by their id; each may have several chunks."""
+    n = len(number_of)
     lengths, seeds = np.zeros(n, np.int64), list[int | None]([None] * n)
     by_agent, by_module = _by_episode(n), _by_episode(n)
     for chunk in chunks:
-        number = number_of[chunk.id_]
+        if (number := number_of.get(chunk.id_)) is None:
+            continue
         lengths[number] += len(chunk)
         seeds[number] = chunk.reset_seed
         for agent, part in chunk.agent_episodes.items():
