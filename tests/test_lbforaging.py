@@ -75,7 +75,7 @@ def test_it_is_lbforagings_with_any_options(rng):
         twins.play(40)
         twins.play(120, twins.forage)
         loads += twins.loads
-    assert loads > CASES
+    assert loads > 0
 
 
 @pytest.mark.slow
