@@ -27,6 +27,7 @@ KINDS = {
     "simple_tag": {"num_adversaries": 3},
     "gridworld": {"num_agents": 4},
     "lbforaging": {"name": "Foraging-8x8-2p-2f-coop-v3"},
+    "rware": {"name": "rware-tiny-4ag-v2"},
     "connect_four": {},
 }
 TEAMS = {  # simple_tag's
@@ -64,6 +65,7 @@ ORIGINALS = {
     "simple_tag": lambda config: as_multi_agent_env(mpe2.simple_tag_v3.parallel_env(**config)),
     "gridworld": PlainGridWorld,
     "lbforaging": lambda config: as_multi_agent_env(env_creator(f"lbforaging:{config['name']}")({})),
+    "rware": lambda config: as_multi_agent_env(env_creator(f"rware:{config['name']}")({})),
     "connect_four": lambda config: as_multi_agent_env(connect_four.env(**config)),
 }
 

@@ -7,7 +7,7 @@ import pytest
 from support.twins import Twins
 
 from fastmarl.envs.jit.rware import Warehouse
-from fastmarl.envs.jit.rware_moves import choose_movers, count_followers, new_aims, order_as_set
+from fastmarl.envs.jit.rware_moves import choose_movers, count_followers, new_aims, order_as_set, rank_cells
 from fastmarl.envs.jit.rware_tasks import task_named
 from fastmarl.errors import ConfigError
 
@@ -161,19 +161,53 @@ def test_an_option_that_is_not_there_is_named():
 )
 def test_who_moves(targets, movers):
     """By (x, y) of robots on three by two cells."""
-    width = 5
+    assert movers_of(targets, 3, 2) == (movers, False)
 
-    def number(x, y):
-        return (y + 1) * width + x + 1
 
-    aims = new_aims(len(targets), np.array([-width, width, -1, 1]), np.zeros(4 * width, np.uint64))
-    aims.moves_A[:], aims.depth_A[:] = True, 7
-    cells, agent_at = np.array([[number(*cell) for cell in targets]]), np.zeros((1, 4 * width), np.int32)
-    agent_at[0, cells[0]] = np.arange(len(targets)) + 1
-    aims.target_A[:] = [number(*cell) for cell in targets.values()]
+def movers_of(targets, width, height):
+    """Who moves, and whether chains were tied, by the (x, y) of robots and of the cells they aim at."""
+    cells = [(x, y) for y in range(-1, height + 1) for x in range(-1, width + 1)]
+    number = {cell: i for i, cell in enumerate(cells)}
+    hashes = np.array([hash(cell) % 2**64 for cell in cells], np.uint64)
+    aims = new_aims(len(targets), np.array([-width - 2, width + 2, -1, 1]), hashes)
+    for array in (aims.moves_A, aims.depth_A, aims.rank_C, aims.order_N, aims.table):
+        array[:] = 77
+    here, agent_at = np.array([[number[cell] for cell in targets]]), np.zeros((1, len(cells)), np.int32)
+    agent_at[0, here[0]] = np.arange(len(targets)) + 1
+    aims.target_A[:] = [number[cell] for cell in targets.values()]
     count_followers(0, agent_at, aims)
-    assert not choose_movers(0, cells, agent_at, aims)
-    assert {cell for cell, moves in zip(targets, aims.moves_A, strict=True) if moves} == movers
+    is_tied = choose_movers(0, here, agent_at, aims)
+    if is_tied:
+        rank_cells(0, here, agent_at, aims)
+        count_followers(0, agent_at, aims)
+        choose_movers(0, here, agent_at, aims)
+    return {cell for cell, moves in zip(targets, aims.moves_A, strict=True) if moves}, is_tied
+
+
+@pytest.mark.needs("networkx")
+@pytest.mark.slow
+def test_chains_of_equal_length_are_those_that_networkx_finds():
+    import networkx as nx
+
+    draw, n_tied = random.Random(0), 0
+    for _ in range(1500):
+        size = draw.choice([4, 8, 14])
+        cells = [(x, y) for y in range(size) for x in range(size)]
+        targets = {}
+        for x, y in draw.sample(cells, draw.randint(2, 14)):
+            near = [cell for cell in ((x, y - 1), (x, y + 1), (x - 1, y), (x + 1, y)) if cell in cells]
+            targets[x, y] = draw.choice([(x, y), *near, *near, *near])
+        graph, movers = nx.DiGraph(list(targets.items())), set()
+        for component in nx.weakly_connected_components(graph):
+            subgraph = graph.subgraph(component).copy()
+            circles = list(nx.simple_cycles(subgraph))
+            path = circles[0] if circles else nx.dag_longest_path(subgraph)
+            if not circles or len(path) > 2:
+                movers |= set(path) & set(targets)
+        ours, is_tied = movers_of(targets, size, size)
+        assert ours == movers
+        n_tied += is_tied
+    assert n_tied > 150
 
 
 def test_cells_are_ordered_as_in_pythons_sets():
