@@ -43,7 +43,7 @@ def columns(
 
 def _columns(trajectories: Trajectories, outputs: Collection[str] | None, next_obs: bool) -> Batch:
     steps = trajectories.steps_after_lookback()
-    batch: Batch = {name: trajectories.read(name, steps) for name in (*RECORDED, *trajectories.wanted_outputs(outputs))}
+    batch: Batch = trajectories.read_all([*RECORDED, *trajectories.wanted_outputs(outputs)], steps)
     batch |= trajectories.end_flags()
     batch[Columns.SEQ_LENS] = trajectories.length_S
     batch[Columns.FINAL_OBS] = trajectories.final_obs()

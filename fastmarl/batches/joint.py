@@ -3,22 +3,21 @@
 Axes in names: T env step, E chunk, A agent's seat in its group, S trajectory, N step of a trajectory.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from functools import partial
+import math
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from fastmarl.batches.agent_episode_table import AgentEpisodeTable
 from fastmarl.batches.flat import Batch
-from fastmarl.batches.trajectories import RECORDED, Trajectories, as_objects
+from fastmarl.batches.seats import AgentID, Groups, members_of, seated
+from fastmarl.batches.trajectories import RECORDED, Trajectories
 from fastmarl.columns import Columns
+from fastmarl.episodes.chunk import Unbuilt
+from fastmarl.episodes.lazy import in_numbers
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.errors import BatchError
 from fastmarl.spaces import map_struct
-
-AgentID = Hashable
-Groups = Mapping[str, Sequence[AgentID]] | Callable[[AgentID, MultiAgentEpisode], str | None]
-Members = dict[str, list[list[AgentID]]]  # group -> chunk -> its agents, in order of their seats
 
 
 def aligned(
@@ -57,116 +56,124 @@ def aligned(
         BatchError: the agents of a group have different spaces, an output was not recorded, or only some of the chunks
             have env states, or they have different ones.
     """
-    members = _members(episodes, groups, agents)
-    seated = {group: _Seats(group, chunks, episodes, by_module=groups is None) for group, chunks in members.items()}
-    seated = {group: seats for group, seats in seated.items() if seats.agent_episodes}
-    first_E = np.array([episode.env_t_started for episode in episodes], np.int64)
-    for seats in seated.values():
-        np.minimum.at(first_E, seats.chunk_S, seats.first_env_t_S)
-    n_rows_E = np.array([episode.env_t for episode in episodes], np.int64) - first_E
+    chunks = [*in_numbers(episodes)]
+    table = AgentEpisodeTable(chunks)
+    members = members_of(table, episodes, groups, agents)
+    teams = {
+        group: _Team(Trajectories(table, place_S), members[group], chunk_S, seat_S)
+        for group, (place_S, chunk_S, seat_S) in seated(table, members, len(episodes), by_module=groups is None).items()
+        if len(place_S)
+    }
+    first_E, end_E = _times(chunks)
+    for team in teams.values():
+        np.minimum.at(first_E, team.chunk_S, team.first_env_t_S)
+    n_rows_E = end_E - first_E
     shared = {Columns.SEQ_LENS: n_rows_E, Columns.FIRST_ENV_T: first_E}
-    if any(episode.env_states is not None for episode in episodes):
-        shared[Columns.ENV_STATE] = _env_states(episodes, first_E, n_rows_E)
-    return {group: _columns(seats, first_E, n_rows_E, outputs) | shared for group, seats in seated.items()}
+    states_E = [states for each in chunks for states in _states_of(each)]
+    if any(states is not None for states in states_E):
+        shared[Columns.ENV_STATE] = _env_states(states_E, first_E, n_rows_E)
+    return {group: _columns(team, first_E, n_rows_E, outputs) | shared for group, team in teams.items()}
 
 
-class _Seats:
-    """The trajectories of one group, each with its chunk and seat."""
-
-    def __init__(
-        self, group: str, members_E: list[list[AgentID]], episodes: Sequence[MultiAgentEpisode], *, by_module: bool
-    ):
-        found: list[tuple[str, int, int, SingleAgentEpisode]] = []
-        for chunk, (episode, members) in enumerate(zip(episodes, members_E, strict=True)):
-            agent_episodes = episode.agent_episodes
-            for seat, agent_id in enumerate(members):
-                if agent_id in agent_episodes and len(agent_episodes[agent_id]):
-                    module_id = episode.module_for(agent_id)
-                    if not by_module or module_id == group:
-                        found.append((module_id, chunk, seat, agent_episodes[agent_id]))
-        found.sort(key=lambda entry: entry[0])  # what lies in one block is read at once
-        self.members_E = members_E
-        self.n_seats = max(map(len, members_E), default=0)
-        self.agent_episodes = [agent_episode for *_, agent_episode in found]
-        self.chunk_S = np.array([chunk for _, chunk, _, _ in found], np.int64)
-        self.seat_S = np.array([seat for _, _, seat, _ in found], np.int64)
-        if found:
-            self.trajectories = Trajectories(self.agent_episodes)
-            self.first_env_t_S = self.trajectories.env_ts(self.trajectories.first_S)
+def _times(chunks: list[Unbuilt | MultiAgentEpisode]) -> tuple[np.ndarray, np.ndarray]:
+    """env_t_started and env_t, int64 [E]."""
+    times = [each.times if isinstance(each, Unbuilt) else [(each.env_t_started, each.env_t)] for each in chunks]
+    first_E, end_E = np.concatenate([np.empty((0, 2), np.int64), *times]).T.copy()
+    return first_E, end_E
 
 
-def _members(episodes: Sequence[MultiAgentEpisode], groups: Groups | None, agents: Sequence[AgentID] | None) -> Members:
-    if isinstance(groups, Mapping):
-        if agents is not None:
-            raise BatchError("groups given as a dict have their agents in order; leave `agents` out")
-        return {group: [list(of_group)] * len(episodes) for group, of_group in groups.items()}
-    if agents is None:
-        agents = list(dict.fromkeys(agent_id for episode in episodes for agent_id in episode.agent_episodes))
-    if groups is None:
-        return _members_of_modules(episodes, agents)
-    members: Members = {}
-    for chunk, episode in enumerate(episodes):
-        for agent_id in agents:
-            if (group := groups(agent_id, episode)) is not None:
-                members.setdefault(group, [[] for _ in episodes])[chunk].append(agent_id)
-    return members
+def _states_of(chunks: Unbuilt | MultiAgentEpisode) -> Sequence[np.ndarray | None]:
+    return chunks.env_states if isinstance(chunks, Unbuilt) else [chunks.env_states]
 
 
-def _members_of_modules(episodes: Sequence[MultiAgentEpisode], agents: Sequence[AgentID]) -> Members:
-    """Module -> the agents that it acted for in some chunk."""
-    of_module: dict[str, set[AgentID]] = {}
-    for episode in episodes:
-        for agent_id in episode.agent_episodes:
-            of_module.setdefault(episode.module_for(agent_id), set()).add(agent_id)
-    return {
-        module_id: [[agent_id for agent_id in agents if agent_id in acted]] * len(episodes)
-        for module_id, acted in of_module.items()
-    }
+class _Team:
+    """The trajectories of one group.
+
+    Args:
+        ids_EA: see `Members`.
+        chunk_S, seat_S: int64, of each trajectory.
+    """
+
+    def __init__(self, trajectories: Trajectories, ids_EA: np.ndarray, chunk_S: np.ndarray, seat_S: np.ndarray):
+        self.trajectories, self.ids_EA, self.chunk_S, self.seat_S = trajectories, ids_EA, chunk_S, seat_S
+        self.steps = trajectories.steps_after_lookback()
+        self.env_t_N = trajectories.env_ts(self.steps)
+
+    @property
+    def first_env_t_S(self) -> np.ndarray:
+        length_S = self.trajectories.length_S
+        return self.env_t_N[np.cumsum(length_S) - length_S]
 
 
-def _columns(seats: _Seats, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: Collection[str] | None) -> Batch:
-    trajectories, chunk_S, seat_S = seats.trajectories, seats.chunk_S, seats.seat_S
-    steps = trajectories.steps_after_lookback()
-    chunk_N = np.repeat(chunk_S, trajectories.length_S)
-    row_N = trajectories.env_ts(steps) - first_E[chunk_N]
-    shape_EA = len(first_E), seats.n_seats
-    index_N = row_N, chunk_N, np.repeat(seat_S, trajectories.length_S)
-    spread = partial(_spread, (int(n_rows_E.max()), *shape_EA), index_N)
-    batch: Batch = {
-        name: map_struct(spread, trajectories.read(name, steps))
-        for name in (*RECORDED, *trajectories.wanted_outputs(outputs))
-    }
+def _columns(team: _Team, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: Collection[str] | None) -> Batch:
+    trajectories, chunk_S = team.trajectories, team.chunk_S
+    shape_EA = len(first_E), team.ids_EA.shape[1]
+    n_entries, entry_S = math.prod(shape_EA), chunk_S * shape_EA[1] + team.seat_S
+    # Row t of a chunk begins at entry t * n_entries.
+    before_S = entry_S - first_E[chunk_S] * n_entries
+    entry_N = team.env_t_N * n_entries + np.repeat(before_S, trajectories.length_S)
+    spread = _Spread((int(n_rows_E.max()), *shape_EA), entry_N)
+    batch = spread.read(trajectories, [*RECORDED, *trajectories.wanted_outputs(outputs)], team.steps)
     batch |= {name: spread(flag_N) for name, flag_N in trajectories.end_flags().items()}
-    batch[Columns.ACTIVE] = spread(np.ones(len(steps), bool))
-    spread = partial(_spread, shape_EA, (chunk_S, seat_S))
+    batch[Columns.ACTIVE] = spread.is_filled()
+    spread = _Spread(shape_EA, entry_S)
     batch[Columns.FINAL_OBS] = map_struct(spread, trajectories.final_obs())
     batch[Columns.FINAL_T] = spread(trajectories.final_env_t() - first_E[chunk_S])
-    batch[Columns.AGENT_ID] = np.full(shape_EA, None, object)
-    for ids, members in zip(batch[Columns.AGENT_ID], seats.members_E, strict=True):
-        ids[: len(members)] = as_objects(members)
+    batch[Columns.AGENT_ID] = np.broadcast_to(team.ids_EA, shape_EA).copy()
     return batch
 
 
-def _spread(shape: tuple[int, ...], index: tuple[np.ndarray, ...], leaf: np.ndarray) -> np.ndarray:
-    """Rows of an array, each at its index in an array of zeros."""
-    out = np.zeros((*shape, *leaf.shape[1:]), leaf.dtype)
-    out[index] = leaf
-    return out
+class _Spread:
+    """Puts items at entries of an array that is 0 elsewhere.
+
+    Args:
+        shape: of the array, without that of an item.
+        entry_N: int64 [n], of each item, counted along all axes of `shape`; all different.
+    """
+
+    def __init__(self, shape: tuple[int, ...], entry_N: np.ndarray):
+        self._shape = shape
+        # Gathered in the array's order, the items take one pass; empty entries get the first item, and are cleared.
+        self._item_of_entry = np.zeros(math.prod(shape), np.int64)
+        self._item_of_entry[entry_N] = np.arange(len(entry_N))
+        self._is_filled = np.zeros(len(self._item_of_entry), bool)
+        self._is_filled[entry_N] = True
+        self._empty = np.flatnonzero(~self._is_filled)
+
+    def __call__(self, leaf: np.ndarray) -> np.ndarray:
+        """[n, ...] -> [*shape, ...], a copy."""
+        return self._finished(leaf.take(self._item_of_entry, 0))
+
+    def read(self, trajectories: Trajectories, names: Collection[str], steps: np.ndarray) -> Batch:
+        """Columns of the items, which are these steps."""
+        if trajectories.is_one_run:
+            columns = trajectories.read_all(names, steps.take(self._item_of_entry))
+            return {name: map_struct(self._finished, column) for name, column in columns.items()}
+        columns = trajectories.read_all(names, steps)
+        return {name: map_struct(self, column) for name, column in columns.items()}
+
+    def is_filled(self) -> np.ndarray:
+        """bool [*shape]"""
+        return self._is_filled.reshape(self._shape)
+
+    def _finished(self, leaf: np.ndarray) -> np.ndarray:
+        """[entries, ...] -> [*shape, ...]"""
+        leaf[self._empty] = np.zeros((), leaf.dtype)
+        return leaf.reshape(*self._shape, *leaf.shape[1:])
 
 
-def _env_states(episodes: Sequence[MultiAgentEpisode], first_E: np.ndarray, n_rows_E: np.ndarray) -> np.ndarray:
+def _env_states(states_E: list[np.ndarray | None], first_E: np.ndarray, n_rows_E: np.ndarray) -> np.ndarray:
     """[T + 1, E, ...]"""
-    states_E = [episode.env_states for episode in episodes]
     model = next(states for states in states_E if states is not None)
     out = np.zeros((int(n_rows_E.max()) + 1, len(states_E), *model.shape[1:]), model.dtype)
-    for chunk, states in enumerate(states_E):
-        n = int(n_rows_E[chunk]) + 1
-        if states is None or len(states) < n:
+    for chunk, (states, n_rows) in enumerate(zip(states_E, n_rows_E.tolist(), strict=True)):
+        if states is None or len(states) <= n_rows:
             got = "none" if states is None else f"only the last {len(states)}"
-            raise BatchError(f"expected env states of the {n} env steps from {first_E[chunk]} on in chunk {chunk}, as "
-                             f"in others, got {got}; sample all of them with record_env_state=True")  # fmt: skip
-        if (states.dtype, states.shape[1:]) != (model.dtype, model.shape[1:]):
+            raise BatchError(f"expected env states of the {n_rows + 1} env steps from {first_E[chunk]} on in chunk "
+                             f"{chunk}, as in others, got {got}; sample all of them with "
+                             f"record_env_state=True")  # fmt: skip
+        if states.dtype != model.dtype or states.shape[1:] != model.shape[1:]:
             raise BatchError(f"the env states of chunk {chunk} are {states.dtype} of shape {states.shape[1:]}, those "
                              f"of others {model.dtype} of shape {model.shape[1:]}; align them apart")  # fmt: skip
-        out[:n, chunk] = states[-n:]
+        out[: n_rows + 1, chunk] = states[-n_rows - 1 :]
     return out

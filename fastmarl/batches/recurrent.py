@@ -5,6 +5,7 @@ Axes in names: S trajectory, N step, B sequence, T step of a sequence.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -72,15 +73,19 @@ class _Cuts:
     is_step_BT: np.ndarray
     in_loss_BT: np.ndarray
 
+    @cached_property
+    def padding(self) -> np.ndarray:
+        """Where steps are padding, of B * T."""
+        return np.flatnonzero(~self.is_step_BT)
+
     @property
     def last_B(self) -> np.ndarray:
         return self.first_B + self.length_B - 1
 
     def zero_padding(self, leaf: np.ndarray) -> np.ndarray:
         """[B * T, ...] -> [B, T, ...]"""
-        leaf = leaf.reshape(*self.step_BT.shape, *leaf.shape[1:])
-        leaf[~self.is_step_BT] = 0
-        return leaf
+        leaf[self.padding] = 0
+        return leaf.reshape(*self.step_BT.shape, *leaf.shape[1:])
 
 
 def _cut(trajectories: Trajectories, max_seq_len: int, burn_in: int) -> _Cuts:
@@ -100,10 +105,8 @@ def _cut(trajectories: Trajectories, max_seq_len: int, burn_in: int) -> _Cuts:
 
 def _recorded(trajectories: Trajectories, cuts: _Cuts, outputs: Collection[str] | None) -> Batch:
     steps = cuts.step_BT.reshape(-1)
-    batch = {
-        name: map_struct(cuts.zero_padding, trajectories.read(name, steps))
-        for name in (*RECORDED, *trajectories.wanted_outputs(outputs))
-    }
+    columns = trajectories.read_all([*RECORDED, *trajectories.wanted_outputs(outputs)], steps)
+    batch = {name: map_struct(cuts.zero_padding, column) for name, column in columns.items()}
     trajectory_B, last_B = cuts.trajectory_B, cuts.last_B
     is_end_B = last_B == trajectories.last_S[trajectory_B]
     for name, ended_S in trajectories.ended_S.items():
@@ -124,8 +127,8 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
     for _, leaf in flatten_struct(state_in):
         unknown = np.isnan(leaf.reshape(len(leaf), -1)).any(1) if leaf.dtype.kind == "f" else np.zeros(0, bool)
         if unknown.any():
-            agent_episode = trajectories.agent_episodes[cuts.trajectory_B[np.flatnonzero(unknown)[0]]]
-            agent_id, episode_id = agent_episode.agent_id, agent_episode.multi_agent_episode_id
+            index = int(cuts.trajectory_B[np.flatnonzero(unknown)[0]])
+            agent_id, episode_id = trajectories.agent_id(index), trajectories.episode_id(index)
             raise BatchError(f"agent {agent_id!r}, episode {episode_id!r}: a sequence begins with an action chosen at "
                              f"random, or by a module without memory, so there is no recurrent state; leave such "
                              f"episodes out, and go on with force_reset=True")  # fmt: skip

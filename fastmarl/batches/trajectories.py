@@ -7,18 +7,31 @@ action on it, and its reward.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from fastmarl.batches.agent_episode_table import (
+    COUNT,
+    DONE,
+    END_ENV_T,
+    FINAL,
+    LOOKBACK,
+    ROW,
+    SOURCE,
+    AgentEpisodeTable,
+)
 from fastmarl.columns import Columns, Recorded
-from fastmarl.episodes.lane_source import LaneRows, LaneSource
+from fastmarl.episodes.lazy import in_numbers
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.episodes.sources import Source, blank_like, joined
 from fastmarl.errors import BatchError
 from fastmarl.native import _store
 from fastmarl.native._garbage import without_collection
+from fastmarl.record.block import Block
+from fastmarl.record.flags import TERMINATED, TRUNCATED
 from fastmarl.spaces import flatten_struct, map_struct
 
 RECORDED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
@@ -32,29 +45,36 @@ NOT_OUTPUTS = frozenset((
 
 
 class BlockRun:
-    """Consecutive trajectories that lie in one block."""
+    """Consecutive trajectories that lie in one block.
 
-    def __init__(self, lanes: list[LaneRows]):
-        self._block = block = lanes[0].block
-        _, last_rows, n_rows, finals, end_env_ts = zip(*lanes, strict=True)
-        self._last_row_S, self._final_S, self._end_env_t_S = map(np.array, (last_rows, finals, end_env_ts))
+    Args:
+        numbers: int64 [s, 10], see `AgentEpisodeTable`.
+    """
+
+    def __init__(self, block: Block, numbers: np.ndarray):
+        self._block = block
+        self._last_row_S, self._final_S, self._end_env_t_S = numbers[:, ROW], numbers[:, FINAL], numbers[:, END_ENV_T]
         has_ended = self._final_S >= 0  # else the agent has not acted on the last row
         last_S = np.where(has_ended, self._last_row_S, block.prev_R[self._last_row_S])
-        self._row_N = _store.chains(block.prev_R, last_S, np.array(n_rows) - ~has_ended)
+        self._row_N = _store.chains(block.prev_R, last_S, numbers[:, COUNT] - ~has_ended)
         self.n_steps = len(self._row_N)
 
     def output_keys(self) -> tuple[str, ...]:
         return self._block.output_keys()
 
-    def read(self, name: str, steps: np.ndarray) -> Any:
-        block, rows = self._block, self._row_N[steps]
+    def rows(self, steps: np.ndarray) -> np.ndarray:
+        """Where these steps are, for `read()` and `env_ts()`."""
+        return self._row_N.take(steps)
+
+    def read(self, name: str, rows: np.ndarray) -> Any:
+        block = self._block
         if name == Columns.REWARDS:
             return block.recorded_rewards(block.reward_R.take(rows))
         column = block.layout.nest(list(block.obs)) if name == Columns.OBS else block.output(name)
         return map_struct(lambda leaf: leaf.take(rows, 0), column)
 
-    def env_ts(self, steps: np.ndarray) -> np.ndarray:
-        return self._block.env_t_R.take(self._row_N[steps])
+    def env_ts(self, rows: np.ndarray) -> np.ndarray:
+        return self._block.env_t_R.take(rows)
 
     def final_obs(self) -> Any:
         block, has_ended = self._block, self._final_S >= 0
@@ -77,14 +97,17 @@ class SourceRun:
     def output_keys(self) -> tuple[str, ...]:
         return self._source.extra_keys()
 
-    def read(self, name: str, steps: np.ndarray) -> Any:
+    def rows(self, steps: np.ndarray) -> np.ndarray:
+        return steps
+
+    def read(self, name: str, rows: np.ndarray) -> Any:
         source = self._source
         columns = {Columns.OBS: source.observations, Columns.ACTIONS: source.actions, Columns.REWARDS: source.rewards}
         column = columns[name]() if name in columns else source.extra(name)
-        return map_struct(lambda leaf: leaf.take(steps, 0), column)
+        return map_struct(lambda leaf: leaf.take(rows, 0), column)
 
-    def env_ts(self, steps: np.ndarray) -> np.ndarray:
-        return self._source.env_ts()[steps]
+    def env_ts(self, rows: np.ndarray) -> np.ndarray:
+        return self._source.env_ts()[rows]
 
     def final_obs(self) -> Any:
         return map_struct(lambda leaf: leaf[-1:].copy(), self._source.observations())
@@ -97,7 +120,8 @@ class Trajectories:
     """Agent episodes, one after the other; their lookbacks are steps like the others.
 
     Args:
-        agent_episodes: each with a step or more; those of one block should be adjacent.
+        table: of agent episodes.
+        chosen: int64 [s], which of them, each with a step or more; those of one block should be adjacent.
 
     Attributes:
         begin_S: int64, position of each trajectory's first step, the lookback's.
@@ -105,18 +129,21 @@ class Trajectories:
         ended_S: "terminateds" and "truncateds", bool.
     """
 
-    def __init__(self, agent_episodes: Sequence[SingleAgentEpisode]):
-        self.agent_episodes = agent_episodes
-        self._runs, self._first_of_run = _runs(agent_episodes)
-        self.lookback_S = np.array([agent_episode.lookback for agent_episode in agent_episodes], np.int64)
-        self.length_S = np.array([len(agent_episode) for agent_episode in agent_episodes], np.int64)
+    def __init__(self, table: AgentEpisodeTable, chosen: np.ndarray):
+        self._table, self._chosen = table, chosen
+        numbers = table.numbers[chosen]
+        self._runs, self._first_of_run = _runs(table.sources, numbers)
+        self.lookback_S, self.length_S = numbers[:, LOOKBACK], table.length_S[chosen]
         total_S = self.lookback_S + self.length_S
         self.begin_S = np.cumsum(total_S) - total_S
-        self.ended_S = {
-            Columns.TERMINATEDS: np.array([agent_episode.is_terminated for agent_episode in agent_episodes], bool),
-            Columns.TRUNCATEDS: np.array([agent_episode.is_truncated for agent_episode in agent_episodes], bool),
-        }
+        flags = {Columns.TERMINATEDS: TERMINATED, Columns.TRUNCATEDS: TRUNCATED}
+        self.ended_S = {name: numbers[:, DONE] & flag > 0 for name, flag in flags.items()}
         self._first_step_of_run = np.cumsum([0] + [run.n_steps for run in self._runs[:-1]])
+
+    @property
+    def is_one_run(self) -> bool:
+        """Whether all lie in one block, or there is one trajectory only."""
+        return len(self._runs) == 1
 
     @property
     def first_S(self) -> np.ndarray:
@@ -140,12 +167,24 @@ class Trajectories:
             flags[name][np.cumsum(self.length_S) - 1] = ended_S
         return flags
 
+    def agent_id(self, index: int) -> Hashable:
+        return self._table.agent_ids[self._chosen[index]]
+
+    def episode_id(self, index: int) -> str | None:
+        """Of the chunk."""
+        return self._table.episode_ids[self._chosen[index]]
+
     def ids(self) -> dict[str, np.ndarray]:
         """ "eps_id" and "agent_id", object [S]."""
-        return {
-            Columns.EPS_ID: as_objects([agent_episode.id_ for agent_episode in self.agent_episodes]),
-            Columns.AGENT_ID: as_objects([agent_episode.agent_id for agent_episode in self.agent_episodes]),
-        }
+        table, chosen = self._table, self._chosen.tolist()
+        agent_ids, episode_ids, own_ids = (
+            [ids[s] for s in chosen] for ids in (table.agent_ids, table.episode_ids, table.own_ids)
+        )
+        ids = [
+            f"{episode_id}_{agent_id}" if own_id is None else own_id
+            for agent_id, episode_id, own_id in zip(agent_ids, episode_ids, own_ids, strict=True)
+        ]
+        return {Columns.EPS_ID: as_objects(ids), Columns.AGENT_ID: as_objects(agent_ids)}
 
     def output_keys(self) -> list[str]:
         """Names of the recorded outputs, of those that any trajectory has."""
@@ -174,23 +213,34 @@ class Trajectories:
 
         Args:
             name: one of RECORDED, or of a recorded output.
-            steps: int64 [n]; the trajectories that they belong to must not decrease.
+            steps: int64 [n]; unless `is_one_run`, the trajectories that they belong to must not decrease.
 
         Raises:
             BatchError: the trajectories' items have different dtypes, shapes or structures.
         """
-        pieces = self._pieces(steps)
-        columns = [run.read(name, piece) if name in RECORDED or name in run.output_keys() else None
-                   for run, piece in zip(self._runs, pieces, strict=True)]  # fmt: skip
+        return self.read_all([name], steps)[name]
+
+    def read_all(self, names: Iterable[str], steps: np.ndarray) -> dict[str, Any]:
+        """Several columns at the same positions; see read()."""
+        rows_of_runs = self._rows(steps)
+        return {name: self._read(name, rows_of_runs) for name in names}
+
+    def _read(self, name: str, rows_of_runs: list[np.ndarray]) -> Any:
+        columns = [run.read(name, rows) if name in RECORDED or name in run.output_keys() else None
+                   for run, rows in zip(self._runs, rows_of_runs, strict=True)]  # fmt: skip
         like = next(column for column in columns if column is not None)
-        filled = [blank_like(like, len(piece), name) if column is None else column
-                  for column, piece in zip(columns, pieces, strict=True)]  # fmt: skip
+        filled = [blank_like(like, len(rows), name) if column is None else column
+                  for column, rows in zip(columns, rows_of_runs, strict=True)]  # fmt: skip
         return self._joined(name, filled)
 
     def env_ts(self, steps: np.ndarray) -> np.ndarray:
         """int64 [n]: the env step at which each observation arrived; `steps` as in read()."""
-        pieces = zip(self._runs, self._pieces(steps), strict=True)
-        return np.concatenate([run.env_ts(piece) for run, piece in pieces]).astype(np.int64)
+        found = [run.env_ts(rows) for run, rows in zip(self._runs, self._rows(steps), strict=True)]
+        return np.concatenate(found, dtype=np.int64)
+
+    def _rows(self, steps: np.ndarray) -> list[np.ndarray]:
+        """Of each run, where its steps are."""
+        return [run.rows(piece) for run, piece in zip(self._runs, self._pieces(steps), strict=True)]
 
     def _pieces(self, steps: np.ndarray) -> list[np.ndarray]:
         """Of each run, the positions in it."""
@@ -233,7 +283,7 @@ class Trajectories:
         expected = _form(columns[0])
         for column, first in zip(columns, self._first_of_run, strict=True):
             if (form := _form(column)) != expected:
-                agents = self.agent_episodes[0].agent_id, self.agent_episodes[first].agent_id
+                agents = self.agent_id(0), self.agent_id(first)
                 raise BatchError(f"{name!r} of agent {agents[1]!r} is {_text(form)}, but that of agent {agents[0]!r} "
                                  f"is {_text(expected)}; they can't be in one column, so keep these agents in modules "
                                  f"or groups of their own")  # fmt: skip
@@ -242,16 +292,14 @@ class Trajectories:
 
 def by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
     """Module id -> trajectories of its agents: episodes in order, in each the agents in order of appearance."""
-    return without_collection(_by_module, episodes)
+    table = without_collection(AgentEpisodeTable, in_numbers(episodes))
+    return {module_id: Trajectories(table, chosen) for module_id, chosen in table.by_module().items()}
 
 
-def _by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
-    agent_episodes: dict[str, list[SingleAgentEpisode]] = {}
-    for episode in episodes:
-        for agent_id, agent_episode in episode.agent_episodes.items():
-            if len(agent_episode):
-                agent_episodes.setdefault(episode.module_for(agent_id), []).append(agent_episode)
-    return {module_id: Trajectories(of_module) for module_id, of_module in agent_episodes.items()}
+def trajectories_of(agent_episodes: Iterable[SingleAgentEpisode]) -> Trajectories:
+    """These, each with a step or more; those of one block should be adjacent."""
+    table = AgentEpisodeTable.of(agent_episodes)
+    return Trajectories(table, np.arange(len(table.agent_ids)))
 
 
 def as_objects(items: Sequence[Hashable]) -> np.ndarray:
@@ -259,24 +307,16 @@ def as_objects(items: Sequence[Hashable]) -> np.ndarray:
     return np.fromiter(items, object, len(items))
 
 
-def _runs(agent_episodes: Sequence[SingleAgentEpisode]) -> tuple[list[BlockRun | SourceRun], list[int]]:
+def _runs(sources: Sequence[Block | Source], numbers: np.ndarray) -> tuple[list[BlockRun | SourceRun], list[int]]:
     """(runs, in order; index of the first agent episode of each)."""
+    source_S = numbers[:, SOURCE]
+    is_block = np.array([isinstance(source, Block) for source in sources])
+    goes_on = (source_S[1:] == source_S[:-1]) & is_block[source_S[1:]]
+    firsts = [0, *(np.flatnonzero(~goes_on) + 1).tolist()]
     runs: list[BlockRun | SourceRun] = []
-    firsts: list[int] = []
-    of_run: list[LaneRows] = []
-    for i, agent_episode in enumerate(agent_episodes):
-        lane_rows = agent_episode.source.lane_rows() if isinstance(agent_episode.source, LaneSource) else None
-        if of_run and (lane_rows is None or lane_rows.block is not of_run[0].block):
-            runs.append(BlockRun(of_run))
-            of_run = []
-        if not of_run:
-            firsts.append(i)
-        if lane_rows is None:
-            runs.append(SourceRun(agent_episode.source))
-        else:
-            of_run.append(lane_rows)
-    if of_run:
-        runs.append(BlockRun(of_run))
+    for first, end in pairwise([*firsts, len(source_S)]):
+        source = sources[source_S[first]]
+        runs.append(BlockRun(source, numbers[first:end]) if isinstance(source, Block) else SourceRun(source))
     return runs, firsts
 
 

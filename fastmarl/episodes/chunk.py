@@ -5,7 +5,7 @@ Its agent episodes are built when asked for: most are never looked at.
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 import gymnasium as gym
@@ -23,6 +23,20 @@ ROW, COUNT, MODULE = 0, 1, 7  # columns of Scatter.lanes_now()
 OwnData = tuple[
     Sequence[tuple[int, int, dict[str, Any]]], dict[str, Any], np.ndarray | None
 ]  # infos, custom data, env states
+Blocks = Sequence[Block] | Mapping[int, Block]  # by module index
+
+
+class Unbuilt(NamedTuple):
+    """n chunks of one call in numbers, as long as nobody has asked for their agent episodes. They have m lanes."""
+
+    ids: Sequence[str]
+    times: np.ndarray  # int64 [n, 2]: env_t_started, env_t
+    env_states: Sequence[Any]
+    n_lanes: Any  # int [n]
+    agent_ids: Sequence[Hashable]  # [m], of each chunk in order of appearance
+    columns: np.ndarray  # int64 [m, 8], see `Scatter.lanes_now()`
+    blocks: Blocks
+    module_ids: Sequence[str]  # by module index
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -41,7 +55,7 @@ class ChunkLanes:
     agent_ids: tuple[Hashable, ...]
     lanes: tuple[int, ...]
     columns: np.ndarray
-    blocks: Sequence[Block] | Mapping[int, Block]
+    blocks: Blocks
     module_ids: Sequence[str]
     episode_id: str
     spaces: Mapping[Hashable, Spaces]
@@ -190,6 +204,25 @@ class UnreadChunks(ChunkNotes):
 
     def _lanes_of(self, index: int) -> slice:
         return slice(int(self.numbers[index - 1, -1]) if index else 0, int(self.numbers[index, -1]))
+
+    def unbuilt(self, places: list[tuple[int, OwnData | None]]) -> Unbuilt:
+        """What `read()` would give for these indices and own data, as far as it is numbers."""
+        indices = np.array([index for index, _ in places])
+        numbers = self.numbers[indices]
+        first_lanes = np.where(indices > 0, self.numbers[indices - 1, -1], 0)
+        n_lanes = numbers[:, -1] - first_lanes
+        before = np.cumsum(n_lanes) - n_lanes
+        at = np.arange(n_lanes.sum()) + np.repeat(first_lanes - before, n_lanes)
+        return Unbuilt(
+            ids=[self.ids[index] for index, _ in places],
+            times=numbers[:, 1:3],
+            env_states=[None if own_data is None else own_data[2] for _, own_data in places],
+            n_lanes=n_lanes,
+            agent_ids=list(map(self._agent_ids.__getitem__, at.tolist())),
+            columns=self._columns[at],
+            blocks=self._blocks,
+            module_ids=self._module_ids,
+        )
 
     def read(self, index: int, own_data: OwnData | None) -> Chunk:
         """The chunk at this index, with `own_data`, which its episode holds itself."""

@@ -1,17 +1,21 @@
 """Episodes whose data are read, and whose agent episodes are built, on first access."""
 
 import os
-from collections.abc import Callable, Hashable, Mapping
-from operator import attrgetter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from itertools import groupby, islice
+from operator import attrgetter, itemgetter
 from threading import RLock
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import gymnasium as gym
+import numpy as np
 
-from fastmarl.episodes.chunk import Chunk
+from fastmarl.episodes.chunk import Blocks, Chunk, ChunkLanes, Unbuilt
 from fastmarl.episodes.common import Episode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.native._locked import locked
+
+SomeEpisode = TypeVar("SomeEpisode", bound="LazyEpisode")
 
 _reading = RLock()
 
@@ -98,3 +102,47 @@ class LazyEpisode(Episode):
             return int(chunk[0].n_rows(chunk[1]))
         lanes = chunk.lanes
         return lanes.n_rows() if chunk.agent_episodes is None and lanes is not None else 0
+
+
+def in_numbers(episodes: Iterable[SomeEpisode]) -> Iterator[Unbuilt | SomeEpisode]:
+    """These chunks in order: where nobody has asked for agent episodes, in numbers, those of one call that follow each
+    other at once. Nothing is read or built for it."""
+    episodes = list(episodes)
+    in_order = iter(episodes)
+    for kind, group in groupby([episode._chunk for episode in episodes], type):
+        chunks = list(group)
+        of_kind = list(islice(in_order, len(chunks)))
+        if kind is Chunk:
+            yield from _read_in_numbers(of_kind)
+        else:
+            for call, places in groupby(chunks, itemgetter(0)):
+                yield call.unbuilt([place[1:] for place in places])
+
+
+def _read_in_numbers(episodes: list[SomeEpisode]) -> Iterator[Unbuilt | SomeEpisode]:
+    for blocks, group in groupby(map(_with_lanes, episodes), itemgetter(0)):
+        if blocks is None:
+            yield from (episode for _, episode, _ in group)
+        else:
+            yield _unbuilt([(episode.chunk, lanes) for _, episode, lanes in group])
+
+
+def _with_lanes(episode: SomeEpisode) -> tuple[Blocks | None, SomeEpisode, Any]:
+    """(blocks of its lanes, None if it has agent episodes; the episode; its lanes)."""
+    chunk = episode.chunk
+    lanes = chunk.lanes  # looked at first: they are let go when there are agent episodes
+    return None if lanes is None or chunk.agent_episodes is not None else lanes.blocks, episode, lanes
+
+
+def _unbuilt(chunks: list[tuple[Chunk, ChunkLanes]]) -> Unbuilt:
+    """Of chunks with the same blocks."""
+    return Unbuilt(
+        ids=[lanes.episode_id for _, lanes in chunks],
+        times=np.array([(chunk.env_t_started, chunk.env_t) for chunk, _ in chunks], np.int64),
+        env_states=[chunk.env_states for chunk, _ in chunks],
+        n_lanes=[len(lanes.agent_ids) for _, lanes in chunks],
+        agent_ids=[agent_id for _, lanes in chunks for agent_id in lanes.agent_ids],
+        columns=np.concatenate([lanes.columns for _, lanes in chunks]),
+        blocks=chunks[0][1].blocks,
+        module_ids=chunks[0][1].module_ids,
+    )

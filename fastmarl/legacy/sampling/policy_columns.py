@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.batches.trajectories import RECORDED, Trajectories
+from fastmarl.batches.trajectories import RECORDED, trajectories_of
 from fastmarl.columns import Columns, Recorded, recorded_name
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
@@ -47,13 +47,13 @@ class PolicyColumns:
     ):
         self.chunks = chunks
         self.agent_ids = [agent_episode.agent_id for agent_episode in agent_episodes]
-        self._trajectories = trajectories = Trajectories(agent_episodes)
+        self._trajectories = trajectories = trajectories_of(agent_episodes)
         self._max_seq_len = max_seq_len
         self._state_paths = [path for path, _ in flatten_struct(module.get_initial_state())]
         self.length_S = length_S = trajectories.length_S
         self._steps = steps = trajectories.steps_after_lookback()
         outputs = [name for name in trajectories.wanted_outputs(None) if isinstance(name, str)]
-        columns = {name: trajectories.read(name, steps) for name in (*RECORDED, *outputs)}
+        columns = trajectories.read_all([*RECORDED, *outputs], steps)
         columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float32)
         columns |= trajectories.end_flags()
         columns[Columns.NEXT_OBS] = trajectories.obs_after(steps)

@@ -1,0 +1,143 @@
+"""The agent episodes of many chunks as a table of numbers; those that nobody has asked for are not built.
+
+Axes in names: E chunk, S agent episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import compress
+from typing import Self
+
+import numpy as np
+
+from fastmarl.episodes.chunk import Unbuilt
+from fastmarl.episodes.lane_source import LaneSource
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.episodes.single_agent import SingleAgentEpisode
+from fastmarl.episodes.sources import Source
+from fastmarl.record.block import Block
+from fastmarl.record.flags import TERMINATED, TRUNCATED
+
+# Columns of the table; the first eight are those of Scatter.lanes_now().
+ROW, COUNT, LOOKBACK, T_STARTED, FINAL, END_ENV_T, DONE, MODULE, SOURCE, CHUNK = range(10)
+NOTHING = -1
+
+
+class AgentEpisodeTable:
+    """Agent episodes: chunk after chunk, in each in order of the agents' appearance.
+
+    Args:
+        chunks: see `in_numbers()`.
+
+    Attributes:
+        agent_ids, episode_ids: lists, by S.
+        own_ids: list, by S, the agent episode's own id; None: it is made of the other two.
+        numbers: int64 [S, 10]. MODULE, SOURCE and CHUNK are indices; a module is NOTHING as long as nobody has asked.
+            Where the rows are in no block, COUNT is the number of observations, and ROW, FINAL, END_ENV_T are NOTHING.
+        length_S: int64, steps after the lookback; 0 only where somebody has made an agent episode without any.
+        sources: by index, where the columns are; each block is there once.
+    """
+
+    def __init__(self, chunks: Iterable[Unbuilt | MultiAgentEpisode]):
+        self.agent_ids: list[Hashable] = []
+        self.episode_ids: list[str | None] = []
+        self.own_ids: list[str | None] = []
+        self.numbers = np.empty((0, 10), np.int64)
+        self.sources: list[Block | Source] = []
+        self._source_of_block: dict[int, int] = {}  # by id()
+        self._index_of_module: dict[str, int] = {}
+        self._built: dict[int, MultiAgentEpisode] = {}  # by E
+        numbers, n = [self.numbers], 0
+        for each in chunks:
+            if isinstance(each, Unbuilt):
+                numbers.append(self._unbuilt(each, n))
+                n += len(each.ids)
+            else:
+                self._built[n] = each
+                numbers.append(self._agent_episodes(each.agent_episodes.values(), n))
+                n += 1
+        self.numbers = np.concatenate(numbers)
+        self.length_S = _lengths(self.numbers)
+
+    @classmethod
+    def of(cls, agent_episodes: Iterable[SingleAgentEpisode]) -> Self:
+        """These alone; their modules are not known."""
+        table = cls([])
+        table.numbers = table._agent_episodes(agent_episodes, NOTHING)
+        table.length_S = _lengths(table.numbers)
+        return table
+
+    @property
+    def module_ids(self) -> list[str]:
+        """By index."""
+        return list(self._index_of_module)
+
+    def modules(self, chosen: np.ndarray) -> np.ndarray:
+        """int64 [s], module indices of these agent episodes; chunks are asked if nobody has."""
+        of_chosen = self.numbers[chosen, MODULE]
+        for s in chosen[of_chosen == NOTHING].tolist():
+            chunk = self._built[int(self.numbers[s, CHUNK])]
+            self.numbers[s, MODULE] = self._module(chunk.module_for(self.agent_ids[s]))
+        return self.numbers[chosen, MODULE]
+
+    def by_module(self) -> dict[str, np.ndarray]:
+        """Module id -> int64 [s], its agent episodes with steps; modules in order of appearance."""
+        with_steps = np.flatnonzero(self.length_S)
+        module_S = self.modules(with_steps)
+        module_ids = self.module_ids
+        return {module_ids[module]: with_steps[module_S == module] for module in dict.fromkeys(module_S.tolist())}
+
+    def _unbuilt(self, chunks: Unbuilt, first_chunk: int) -> np.ndarray:
+        """The numbers of these chunks' agent episodes; notes who they are."""
+        chunk_S = np.repeat(np.arange(len(chunks.ids)), chunks.n_lanes)
+        kept = _lengths(chunks.columns) > 0
+        chunk_S, columns = chunk_S[kept], chunks.columns[kept]
+        self.agent_ids += compress(chunks.agent_ids, kept)
+        self.episode_ids += map(chunks.ids.__getitem__, chunk_S.tolist())
+        self.own_ids += [None] * len(chunk_S)
+        blocks = chunks.blocks if isinstance(chunks.blocks, Mapping) else dict(enumerate(chunks.blocks))
+        lanes_module_S = columns[:, MODULE]
+        index = np.full((2, len(chunks.module_ids)), NOTHING)
+        for module in dict.fromkeys(lanes_module_S.tolist()):
+            index[:, module] = self._module(chunks.module_ids[module]), self._source(blocks[module])
+        numbers = np.empty((len(columns), 10), np.int64)
+        numbers[:, :8] = columns
+        numbers[:, MODULE], numbers[:, SOURCE] = index[:, lanes_module_S]
+        numbers[:, CHUNK] = first_chunk + chunk_S
+        return numbers
+
+    def _agent_episodes(self, agent_episodes: Iterable[SingleAgentEpisode], chunk: int) -> np.ndarray:
+        """The numbers of a chunk's agent episodes; notes who they are."""
+        rows = []
+        for agent_episode in agent_episodes:
+            self.agent_ids.append(agent_episode.agent_id)
+            self.episode_ids.append(agent_episode.multi_agent_episode_id)
+            self.own_ids.append(agent_episode.id_)
+            source = agent_episode.source
+            lane_rows = source.lane_rows() if isinstance(source, LaneSource) else None
+            if lane_rows is None:
+                index, row, count, final, end_env_t = len(self.sources), NOTHING, source.n_obs, NOTHING, NOTHING
+                self.sources.append(source)
+            else:
+                block, row, count, final, end_env_t = lane_rows
+                index = self._source(block)
+            done = TERMINATED * bool(agent_episode.is_terminated) | TRUNCATED * bool(agent_episode.is_truncated)
+            lookback, t_started = agent_episode.lookback, agent_episode.t_started
+            rows.append((row, count, lookback, t_started, final, end_env_t, done, NOTHING, index, chunk))
+        return np.array(rows, np.int64).reshape(-1, 10)
+
+    def _module(self, module_id: str) -> int:
+        return self._index_of_module.setdefault(module_id, len(self._index_of_module))
+
+    def _source(self, block: Block) -> int:
+        index = self._source_of_block.setdefault(id(block), len(self.sources))
+        if index == len(self.sources):
+            self.sources.append(block)
+        return index
+
+
+def _lengths(numbers: np.ndarray) -> np.ndarray:
+    """int64 [S], steps after the lookback."""
+    lengths: np.ndarray = numbers[:, COUNT] + (numbers[:, FINAL] >= 0) - 1 - numbers[:, LOOKBACK]
+    return lengths
