@@ -2,7 +2,7 @@
 
 python examples/mappo.py --steps 3000000 --folder runs/mappo
 
-Random play returns about -79 an episode. 3 million env steps, 80 to 100 CPU seconds, bring greedy play to -27 or -29
+Random play returns about -79 an episode. 3 million env steps, a minute and a half of a core, bring greedy play to -28
 (docs/gallery.md has figures). The folder gets the learning curve and a checkpoint of the actor, from which the policy
 that is evaluated at the end is read again.
 """

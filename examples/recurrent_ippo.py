@@ -3,7 +3,7 @@
 python examples/recurrent_ippo.py --steps 200000 --folder runs/recurrent_ippo
 
 Two agents balance a pole each, for 500 env steps at most, so an episode returns up to 1000. Random play returns 44.
-200,000 env steps, 12 CPU seconds, bring greedy play to 1000; a feedforward network, which --memoryless trains, gets
+200,000 env steps, 13 CPU seconds, bring greedy play to 1000; a feedforward network, which --memoryless trains, gets
 to 86 (docs/gallery.md has figures). The folder gets the learning curve and a checkpoint, from which the policy that is
 evaluated at the end is read again.
 """

@@ -2,7 +2,7 @@
 
 python examples/vdn.py --steps 1000000 --folder runs/vdn
 
-Random play returns about -79 an episode. 1 million env steps, 55 CPU seconds, bring greedy play to -32 (docs/gallery.md
+Random play returns about -79 an episode. 1 million env steps, 50 CPU seconds, bring greedy play to -32 (docs/gallery.md
 has figures). Double Q-learning from a replay of whole episodes, with a slowly moving target network. The folder gets
 the learning curve and a checkpoint, from which the policy that is evaluated at the end is read again.
 """
