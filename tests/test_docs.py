@@ -37,7 +37,7 @@ def params(paths: list[pathlib.Path]) -> list:
 
 
 OPTIONAL = {  # in code -> package
-    **{name: name for name in ("ray", "mpe2", "magent2", "rich", "tensorboard")},
+    **{name: name for name in ("ray", "mpe2", "magent2", "rich", "tensorboard", "onnxruntime")},
     "openspiel": "pyspiel",
 }
 PAGES = [path for path in PATHS if blocks_of(path)]

@@ -45,6 +45,9 @@ OPTIONAL = {
     "pyspiel",
     "lz4",
     "tensorboard",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
 }
 STANDALONE = PACKAGE / "bench" / "peers" / "children"  # runs where fastmarl is not installed
 PYTHON = sorted(path for path in PACKAGE.rglob("*.py") if STANDALONE not in path.parents)

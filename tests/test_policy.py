@@ -1,10 +1,7 @@
-"""Policies: what they are made of, what they keep of agents, and what they refuse."""
+"""Policies: what they are made of, what they keep of agents, and how they act."""
 
 import copy
-import gc
 import inspect
-import threading
-import weakref
 
 import gymnasium as gym
 import numpy as np
@@ -28,14 +25,8 @@ import fastmarl
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.envs.checking.values import same
 from fastmarl.errors import (
-    ActionMaskError,
     CheckpointError,
     ConfigError,
-    FastmarlError,
-    ModuleOutputError,
-    ObservationError,
-    PolicyBusyError,
-    RewardError,
     UnknownModuleError,
 )
 from fastmarl.policy import saved
@@ -360,160 +351,3 @@ def test_schedules_stand_where_the_runner_stood(tmp_path):
     for policy in (restored, fastmarl.Policy.from_runner(runner)):
         policy.act(OBS, explore=True)
         assert seen[-1] == 30
-
-
-# What is refused, and leaves no trace.
-
-NAN = np.full(5, np.nan, np.float32)
-HOSTILE = {
-    "another shape": (
-        {"obs": np.zeros(4, np.float32)},
-        ObservationError,
-        r"agent 'a': observation: expected float32",
-    ),
-    "a row of one": (
-        {"obs": np.zeros((1, 5), np.float32)},
-        ObservationError,
-        r"agent 'a': .* got float32 of shape \(1",
-    ),
-    "another dtype": ({"obs": np.zeros(5, complex)}, ObservationError, r"agent 'a': .* got complex128 of shape"),
-    "text": ({"obs": "hello"}, ObservationError, "agent 'a': observation: expected float32"),
-    "nothing": ({"obs": None}, ObservationError, "agent 'a': observation: expected float32"),
-    "NaN": ({"obs": NAN}, ModuleOutputError, "agent 'a', has NaN or inf among its 'action_dist_inputs'"),
-    "a reward of NaN": ({"obs": OBS, "reward": np.nan}, RewardError, "agent 'a': expected a finite reward, got nan"),
-    "a reward that is none": ({"obs": OBS, "reward": "x"}, RewardError, "agent 'a': expected a number as reward"),
-    "a mask of another size": (
-        {"obs": OBS, "action_mask": [1, 0]},
-        ActionMaskError,
-        "agent 'a': .* has 2 numbers",
-    ),
-    "a mask that rules out all": (
-        {"obs": OBS, "action_mask": [0] * 4},
-        ActionMaskError,
-        "agent 'a': .* rules out all",
-    ),
-    "a state that is none": ({"obs": OBS, "state": [1]}, ConfigError, "state"),
-    "another state": ({"obs": OBS, "state": {"x": 1}}, ConfigError, "state"),
-}
-
-
-@pytest.mark.parametrize("hostile", HOSTILE)
-@pytest.mark.parametrize("kind", ["default", "default, in torch", "frames", "LSTM", "own memory"])
-def test_hostile_inputs_are_one_clear_error_and_leave_no_trace(kind, hostile, tmp_path, rng):
-    arguments, error, message = HOSTILE[hostile]
-    runner, _ = overheard_runner(kind)
-    policy, other = (fastmarl.Policy.from_runner(runner) for _ in range(2))
-    story = rng.normal(size=(80, 5)).astype(np.float32)
-    obs = arguments["obs"]
-    for i, each in enumerate(story):
-        if i % 10 == 0 and not (kind.startswith("default") and "reward" in arguments):  # which it does not look at
-            with pytest.raises(error, match=message):
-                policy.act(obs, "a", **{name: value for name, value in arguments.items() if name != "obs"})
-            if not {"state"} & set(arguments):
-                with pytest.raises(FastmarlError):
-                    policy.act_batch(
-                        {"b": each, "a": obs, "c": each},
-                        rewards={"a": arguments.get("reward", 0.0), "b": 1.0},
-                        infos={"a": {"action_mask": arguments["action_mask"]}} if "action_mask" in arguments else None,
-                    )
-        assert policy.act(each, "a", reward=1.0) == other.act(each, "a", reward=1.0)
-    assert set(policy._only._table.envs[0].lane_of) <= {"a"}
-
-
-def test_masks_where_there_can_be_none(tmp_path):
-    policy = policy_of("normalised", tmp_path, "runner")
-    with pytest.raises(ActionMaskError, match="agent 'a': action_mask is for Discrete and MultiDiscrete actions"):
-        policy.act(OBS, "a", action_mask=[1, 1])
-    policy = policy_of("masks in observations", tmp_path, "runner")
-    obs = {"action_mask": np.ones(4, np.int8), "observation": OBS}
-    with pytest.raises(ActionMaskError, match=r"action_mask is in its observation, obs\['action_mask'\]"):
-        policy.act(obs, action_mask=[1] * 4)
-    with pytest.raises(ActionMaskError, match=r"obs\['action_mask'\] rules out all actions"):
-        policy.act({**obs, "action_mask": np.zeros(4, np.int8)})
-    with pytest.raises(ObservationError, match="expected an entry 'action_mask'"):
-        policy.act({"observation": OBS})
-
-
-@pytest.mark.slow
-def test_a_spoilt_state_is_refused_or_another_one(tmp_path):
-    policy = policy_of("all, and memory", tmp_path)
-    space, _ = policy.get_spaces()[MAIN]
-    obs = space.sample()
-    _, state = policy.act(obs, "a", state={})
-    _, state = policy.act(obs, "a", state=state, reward=2.0)
-    expected, n_refused = policy.act(obs, "a", state=state), 0
-    for how, changed in spoilt(state):
-        try:
-            policy.act(obs, "a", state=changed)
-        except (ConfigError, ModuleOutputError, ObservationError):
-            n_refused += 1
-        except Exception as error:
-            raise AssertionError(how) from error
-    assert n_refused > 500
-    assert same(policy.act(obs, "a", state=state), expected)
-    assert not policy._only._table.envs[0].lane_of
-
-
-def test_a_carried_state_can_be_saved(tmp_path):
-    policy = policy_of("all, and memory", tmp_path / "policy")
-    space, _ = policy.get_spaces()[MAIN]
-    first, second = space.sample(), space.sample()
-    _, state = policy.act(first, state={})
-    save_state(tmp_path / "state", state)
-    assert same(policy.act(second, state=load_state(tmp_path / "state")), policy.act(second, state=state))
-
-
-def test_a_connector_that_does_not_say_what_it_keeps_has_no_states():
-    class Silent(Average):
-        lane_arrays = None
-
-    config = fastmarl.EnvRunnerConfig(env=lambda config: CountingEnv(2, 9), env_to_module_connector=Silent())
-    policy = fastmarl.Policy.from_runner(fastmarl.MultiAgentEnvRunner(config))
-    obs = policy.get_spaces()[MAIN][0].sample()
-    policy.act(obs)
-    with pytest.raises(ConfigError, match="does not say what it keeps by lane"):
-        policy.act(obs, state={})
-
-
-def test_one_call_at_a_time():
-    entered, go_on = threading.Event(), threading.Event()
-
-    class Waiting(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = torch.nn.Linear(5, 4)
-
-        def __deepcopy__(self, memo):
-            return Waiting()
-
-        def forward(self, batch):
-            if threading.current_thread() is not threading.main_thread():
-                entered.set()
-                go_on.wait(60)
-            return {"action_dist_inputs": self.net(batch["obs"])}
-
-    config = fastmarl.EnvRunnerConfig(
-        env=Wander, env_config={"observation_space": BOX, "action_space": CHOICE}, policies={MAIN: Waiting()}
-    )
-    policy = fastmarl.Policy.from_runner(fastmarl.MultiAgentEnvRunner(config))
-    expected, given = policy.act(OBS), []
-    thread = threading.Thread(target=lambda: given.append(policy.act(OBS)))
-    thread.start()
-    assert entered.wait(60)
-    for call in (lambda: policy.act(OBS), lambda: policy.act_batch({"a": OBS}), policy.reset):
-        with pytest.raises(PolicyBusyError, match="while another call is under way; make a Policy for each thread"):
-            call()
-    go_on.set()
-    thread.join()
-    assert given == [expected] and policy.act(OBS) == expected
-
-
-def test_nothing_is_left_of_a_policy():
-    runner, _ = overheard_runner("frames")
-    policy = fastmarl.Policy.from_runner(runner)
-    policy.act(OBS)
-    agents = policy._only
-    gone = weakref.ref(agents)
-    del policy, agents
-    gc.collect()
-    assert gone() is None

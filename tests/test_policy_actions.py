@@ -1,8 +1,8 @@
 """A policy's actions are those that the envs were sent, with every kind of module, connector and space."""
 
 import gymnasium as gym
-import numpy as np
 import pytest
+from support.compare_actions import close
 from support.optional import params
 from support.overheard import Carried, Overheard, asked_again, in_batches, one_by_one
 from support.policy_kinds import KINDS, SMALL, overheard_runner, policies_of
@@ -35,17 +35,6 @@ def assert_equal(pairs, n, tolerance=0.0):
         assert same(sent, given) if not tolerance else close(sent, given, tolerance), (sent, given)
         count += 1
     assert count >= n
-
-
-def close(sent, given, tolerance):
-    if isinstance(sent, dict):
-        return list(sent) == list(given) and all(close(sent[key], given[key], tolerance) for key in sent)
-    if isinstance(sent, tuple):
-        return len(sent) == len(given) and all(map(close, sent, given, [tolerance] * len(sent)))
-    sent, given = np.asarray(sent), np.asarray(given)
-    if sent.dtype.kind != "f":
-        return sent.dtype == given.dtype and np.array_equal(sent, given)
-    return sent.dtype == given.dtype and np.allclose(sent, given, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.slow

@@ -49,6 +49,7 @@ class Policy:
         sequence = np.random.SeedSequence(seed)
         generator = torch.Generator().manual_seed(int(sequence.generate_state(1)[0]))
         rng = np.random.default_rng(sequence)
+        self._options, self._parts = options, dict(parts)
         self._mapping_fn = policy_mapping_fn
         self._module_of: dict[Hashable, ModuleAgents] = {}  # as the mapping function has said
         self._is_busy = False
@@ -135,6 +136,33 @@ class Policy:
             module_id: (agents.observation_space, agents.action_space) for module_id, agents in self._agents.items()
         }
 
+    def export_onnx(
+        self, path: str | os.PathLike[str], module_id: str | None = None, *, action_mask: bool = False
+    ) -> str:
+        """Write a module's greedy policy to a file as one ONNX graph, see docs/deploy.md; returns its path.
+
+        Inputs are "obs" [n, ...] (or "obs.key" for each leaf of a nested space), with memory "state_in.name", and
+        "action_mask" bool [n, choices] if wanted. Outputs are "action" (or "action.key"), as `act()` returns it, and
+        "state_out.name". `MeanStdFilter` and `FlattenObservations` are part of the graph.
+
+        Args:
+            module_id: None: the only one.
+            action_mask: whether masks are an input of their own, for agents whose masks are not in observations.
+
+        Raises:
+            ConfigError: the module or a connector of it can't be part of a graph, or it is not clear which module.
+            ImportError: the extra `onnx` is not installed.
+        """
+        from fastmarl.policy.onnx_graph import GreedyGraph, save_graph
+
+        if module_id is None and len(self._parts) > 1:
+            raise ConfigError(f"export_onnx() needs a module_id, one of {list(self._parts)}")
+        chosen = next(iter(self._parts)) if module_id is None else module_id
+        if chosen not in self._parts:
+            raise ConfigError(f"module_id={module_id!r} is none of the modules {list(self._parts)}")
+        save_graph(GreedyGraph(self._parts[chosen], self._options, takes_mask=action_mask), path)
+        return os.fspath(path)
+
     def act(
         self,
         obs: Any,
@@ -150,14 +178,13 @@ class Policy:
         caller's own for array spaces, dicts and tuples of these.
 
         Args:
-            obs: as the env sends it, of the module's observation space; see `get_spaces()`.
+            obs: as the env sends it; see `get_spaces()`.
             agent_id: whose. Agents with a history are told apart by it.
-            module_id: which module acts; None: the only one, or what the mapping function says.
+            module_id: which one acts; None: the only one, or what the mapping function says.
             reward: what the agent was paid since its last observation, for connectors that show it to the module.
             action_mask: numbers, 0 rules a choice out, for agents whose masks are not in observations.
-            state: None: the policy keeps what belongs to the agent. A dict: the caller does. {} stands before an
-                agent's first observation, and with each action comes the state for the next one: plain data that
-                `fastmarl.checkpoint.save_state()` can hold, and not to be changed.
+            state: None: the policy keeps what belongs to the agent. A dict: the caller does; {} stands before the first
+                observation, and with each action comes the next state, which `checkpoint.save_state()` can hold.
             explore: draw the action; else it is the most likely one.
 
         Returns:
@@ -165,11 +192,9 @@ class Policy:
 
         Raises:
             ObservationError, ActionMaskError, RewardError: what is given does not fit.
-            ModuleOutputError: the module has answered with NaN, as it does to NaN in observations.
-            UnknownModuleError: the mapping function has named no module.
-            ConfigError: there is no module of that id, it is not clear which one acts, or `state` is not its own.
-            PolicyBusyError: another call is under way.
-            After any of them, all agents are as they were before.
+            ModuleOutputError: the module has answered with NaN, as to NaN in observations.
+            ConfigError, UnknownModuleError: no such module, it is not clear which one acts, or `state` is not its own.
+            PolicyBusyError: another call is under way. After any error agents are as they were before.
         """
         if self._is_busy:
             raise _busy("act()")

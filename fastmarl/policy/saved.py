@@ -23,7 +23,6 @@ from fastmarl.connectors.prev_actions_prev_rewards import PrevActionsPrevRewards
 from fastmarl.connectors.rewards import Clip
 from fastmarl.errors import ConfigError
 from fastmarl.modules import DefaultModelConfig, DefaultRLModule, MultiRLModule, RLModule, as_rl_module
-from fastmarl.modules.base import AdaptedModule
 from fastmarl.spaces import plain_space, space_from_plain
 from fastmarl.states import check_keys, check_mapping, whole_number
 
@@ -89,12 +88,11 @@ def described(options: PolicyOptions, modules: MultiRLModule, env_to_module: Env
 
 def _described(module: RLModule, connectors: ModuleConnectors | None) -> dict[str, Any]:
     assert module.observation_space is not None and module.action_space is not None
-    inner = module.module if isinstance(module, AdaptedModule) else module
     is_default = type(module) is DefaultRLModule and not any(map(is_watched, parts_of(module)))
     return {
         "observation_space": plain_space(module.observation_space if connectors is None else connectors.sent_space),
         "action_space": plain_space(module.action_space),
-        "class": type(inner).__name__,
+        "class": type(module._net()).__name__,
         "default": _default(module) if is_default else None,
         "connectors": [_connector(each) for each in ([] if connectors is None else connectors.connectors)],
     }

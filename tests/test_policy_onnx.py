@@ -1,0 +1,131 @@
+"""A policy as an ONNX graph: what onnxruntime answers is what the policy does."""
+
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from support.compare_actions import close
+from support.overheard import Wander
+from support.policy_kinds import BOX, CHOICE, KINDS, overheard_runner
+
+import fastmarl
+from fastmarl.errors import ConfigError
+from fastmarl.spaces import RowLayout, flatten_struct, leaf_spaces
+
+pytestmark = [pytest.mark.needs("onnx", "onnxscript", "onnxruntime"), pytest.mark.slow]
+MAIN = "default_policy"
+LOOK_BACK = ("frames", "previous", "own connector", "all, and memory")
+IN_GRAPHS = [kind for kind in KINDS if not kind.startswith(LOOK_BACK)]
+N = 1000
+
+
+def session_of(path):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def drawn(space, rng):
+    """N observations, and the inputs that they are."""
+    space.seed(int(rng.integers(2**31)))
+    observations = [space.sample() for _ in range(N)]
+    for obs in observations:
+        if isinstance(obs, dict) and "action_mask" in obs:
+            obs["action_mask"][rng.integers(len(obs["action_mask"]))] = 1
+            obs["action_mask"][[0, -1]] = 1  # one of each part
+    return observations
+
+
+def inputs_of(layout, observations):
+    rows = [layout.leaves_of(obs) for obs in observations]
+    return {
+        ".".join(map(str, ("obs", *leaf.path))): np.stack([row[i] for row in rows]).astype(leaf.dtype)
+        for i, leaf in enumerate(layout.leaves)
+    }
+
+
+def nested(space, outputs, row):
+    layout = RowLayout(space)
+    leaves = [outputs[".".join(map(str, ("action", *leaf.path)))][row] for leaf in layout.leaves]
+    is_int = [isinstance(each, gym.spaces.Discrete) for each in leaf_spaces(space)]
+    return layout.nest([int(leaf) if discrete else leaf for leaf, discrete in zip(leaves, is_int, strict=True)])
+
+
+@pytest.mark.parametrize("kind", IN_GRAPHS)
+def test_a_graph_acts_as_the_policy(kind, tmp_path):
+    rng = np.random.default_rng(5)
+    runner, _ = overheard_runner(kind)
+    policy = fastmarl.Policy.from_runner(runner)
+    observation_space, action_space = policy.get_spaces()[MAIN]
+    layout = RowLayout(observation_space, keep_dtype=runner.config.keep_dtype)
+    masks = rng.integers(2, size=(N, 5 if kind == "masks of parts in infos" else 4)) if "infos" in kind else None
+    if masks is not None:
+        masks[:, [0, -1]] = 1
+    session = session_of(policy.export_onnx(tmp_path / "policy.onnx", action_mask=masks is not None))
+    names = [output.name for output in session.get_outputs()]
+    observations = drawn(observation_space, rng)
+    state = runner.module[MAIN].get_initial_state()
+    states = {f"state_in.{'.'.join(path)}": np.asarray(leaf)[None] for path, leaf in flatten_struct(state)}
+    at_once = N if not states else 1
+    for first in range(0, N, at_once):
+        inputs = inputs_of(layout, observations[first : first + at_once]) | states
+        if masks is not None:
+            inputs["action_mask"] = masks != 0
+        outputs = dict(zip(names, session.run(None, inputs), strict=True))
+        states = {name: outputs[name.replace("state_in", "state_out", 1)] for name in states}
+        for row in range(at_once):
+            mask = None if masks is None else masks[row]
+            action = policy.act(observations[first + row], action_mask=mask)  # after the export, which leaves no trace
+            answered = nested(action_space, outputs, row)
+            assert close(action, answered, 1e-5), (first + row, action, answered)
+
+
+@pytest.mark.parametrize("kind", ["frames", "previous", "own connector"])
+def test_connectors_that_look_back_are_no_part_of_a_graph(kind, tmp_path):
+    runner, _ = overheard_runner(kind)
+    policy = fastmarl.Policy.from_runner(runner)
+    with pytest.raises(ConfigError, match=r"(FrameStacking|PrevActionsPrevRewards|Average) can't be part of an ONNX"):
+        policy.export_onnx(tmp_path / "policy.onnx")
+
+
+def test_what_can_be_no_graph_is_told(tmp_path, monkeypatch):
+    class Looking(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(5, 4)
+
+        def forward(self, batch):
+            if batch["obs"].sum().item() > 0:
+                return {"action_dist_inputs": self.net(batch["obs"])}
+            return {"action_dist_inputs": -self.net(batch["obs"])}
+
+    config = fastmarl.EnvRunnerConfig(
+        env=Wander,
+        env_config={"observation_space": BOX, "action_space": CHOICE},
+        policies={"looking": Looking(), "default": None},
+        policy_mapping_fn=lambda agent_id, episode: "default",
+    )
+    policy = fastmarl.Policy.from_runner(fastmarl.MultiAgentEnvRunner(config))
+    path = tmp_path / "policy.onnx"
+    with pytest.raises(ConfigError, match=r"export_onnx\(\) needs a module_id, one of \['looking', 'default'\]"):
+        policy.export_onnx(path)
+    with pytest.raises(ConfigError, match="module_id='x' is none of the modules"):
+        policy.export_onnx(path, "x")
+    with pytest.raises(ConfigError, match=r"torch.onnx can't make a graph of the module, of class Looking"):
+        policy.export_onnx(path, "looking")
+    before = policy.act(np.ones(5, np.float32), module_id="default")
+    policy.export_onnx(path, "default")
+    assert policy.act(np.ones(5, np.float32), module_id="default") == before
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ImportError, match=r"pip install 'fastmarl\[onnx\]'"):
+        policy.export_onnx(path, "default")
+
+
+def test_masks_beside_observations_need_choices(tmp_path):
+    runner, _ = overheard_runner("normalised")
+    with pytest.raises(ConfigError, match="there is no action_mask beside observations"):
+        fastmarl.Policy.from_runner(runner).export_onnx(tmp_path / "policy.onnx", action_mask=True)
