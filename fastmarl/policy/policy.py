@@ -229,13 +229,14 @@ class Policy:
         in their last digits.
 
         Args:
-            obs, rewards, infos: by agent id, as `reset()` and `step()` of an env return them; masks are found in
-                observations and infos.
+            obs: by agent id, as `reset()` and `step()` of an env return them.
             module_id: which module acts for all; None: the only one, or what the mapping function says.
+            rewards: by agent id, likewise; others than those of the observed agents are left out.
+            infos: by agent id, likewise; they may have masks.
             explore: draw actions; else they are the most likely ones.
 
         Raises:
-            As `act()`. If there are several modules, agents of those before the one that failed have acted.
+            FastmarlError: as in `act()`. Agents of modules before the one that failed have acted.
         """
         if self._is_busy:
             raise PolicyBusyError(
