@@ -57,7 +57,7 @@ SANITIZERS := OMP_NUM_THREADS=1 PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/$(SANIT
 	ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=1 \
 	UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1
 SANITIZED_TESTS ?= $(patsubst %,tests/%.py,test_store test_slots test_scatter test_step_keys test_recording_properties \
-	test_tapes test_unread_chunks test_observation_kinds test_array_envs test_array_splits test_episodes test_batches \
+	test_tapes test_unread_chunks test_observation_kinds test_array_envs test_array_splits test_episodes test_batches test_unread_batches \
 	test_connector_properties test_resuming test_episode_states test_action_masks test_action_sampling test_dense test_lean rllib/test_equality rllib/test_equality_fuzz \
 	rllib/test_rllib_lean rllib/test_rllib_sampling)
 

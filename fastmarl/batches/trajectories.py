@@ -264,7 +264,9 @@ class Trajectories:
         Args:
             steps: int64 [n], ascending, with the last step of each trajectory among them.
         """
-        is_last = np.isin(steps, self.last_S)
+        is_last_step = np.zeros(self.last_S[-1] + 1, bool)
+        is_last_step[self.last_S] = True
+        is_last = is_last_step[steps]
         finals = iter(flatten_struct(self.final_obs()))
 
         def with_finals(leaf: np.ndarray) -> np.ndarray:

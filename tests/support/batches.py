@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fastmarl.spaces import flatten_struct
 from support.replay import encode_actions, leaves, recorded
 from support.runner import AgentChunk, Chunk
 from support.worlds import World
@@ -115,3 +116,19 @@ def assert_column(got: Any, world: World, module: str, name: str, serials: list)
     for one, other in zip(leaves(got), leaves(want), strict=True):
         assert (one.dtype, one.shape) == (other.dtype, other.shape), name
         np.testing.assert_array_equal(one, other, name)
+
+
+def assert_same_bits(got: dict[str, dict], want: dict[str, dict]) -> None:
+    """Names and their order, structures, dtypes, shapes and bits are equal, and `got` may be written to."""
+    assert list(got) == list(want)
+    for module, batch in want.items():
+        assert list(got[module]) == list(batch)
+        for name, column in batch.items():
+            for one, other in zip(flatten_struct(got[module][name]), flatten_struct(column), strict=True):
+                (path, leaf), (other_path, expected) = one, other
+                assert (path, leaf.dtype, leaf.shape) == (other_path, expected.dtype, expected.shape), (module, name)
+                assert leaf.flags.writeable and leaf.flags.c_contiguous == expected.flags.c_contiguous, (module, name)
+                if leaf.dtype == object:
+                    assert leaf.tolist() == expected.tolist(), (module, name)
+                else:
+                    assert leaf.tobytes() == expected.tobytes(), (module, name)
