@@ -45,3 +45,32 @@ def test_a_report_does_not_grow_with_ids_that_never_end():
     assert steps["5"] == 2
     assert sum(steps.values()) == 2 * 13_000
     assert steps[OTHERS] == 2 * (13_000 - NAMED)
+
+
+def test_increments_of_several_runners_make_one_report():
+    from fastmarl.episodes.summaries import CallSummary, EpisodeSummary
+    from fastmarl.runner.goals import Goal
+
+    def call(metrics, n_episodes, value):
+        ended = [EpisodeSummary(5, 0.1, {"a": value}, {"a": 5}, {"p": value}) for _ in range(n_episodes)]
+        goal = Goal()
+        goal.ticks, goal.env_steps = 10, 20
+        metrics.add_call(goal, CallSummary(n_episodes, ended, {"a": 7}, {"p": 7}, 0.5))
+        metrics.seconds["sample"] += value
+        metrics.failures["failures"] += 1
+        metrics.logger.log_value("sum", value, reduce="sum")
+
+    runners, all_together = [RunnerMetrics(window=4) for _ in range(2)], RunnerMetrics(window=4)
+    for runner in runners:
+        runner.take_increment()
+    together = RunnerMetrics(window=4)
+    for n_episodes, value in ((3, 1.0), (2, 4.0), (0, 9.0)):
+        for runner in runners:
+            call(runner, n_episodes, value)
+            call(all_together, n_episodes, value)
+            together.merge(runner.take_increment())
+    report, expected = together.report(3, ["p"]), all_together.report(3, ["p"])
+    assert report == expected
+    assert report["episode_return_mean"] == 4 and report["sample"] == 28 / 6 and report["sum"] == 28
+    assert report["num_agent_steps_sampled"] == {"a": 42} and report["num_env_failures"] == 6
+    assert not runners[0].logger.journal and runners[0].logger.peek("sum") is None  # nothing piles up

@@ -165,7 +165,12 @@ def end_all(processes: list[SamplerProcess], owner: int) -> None:
     """End them when nobody has closed them."""
     if os.getpid() != owner:  # a fork of the learner has its objects, but not its processes
         return
-    for process in processes:
-        process.hang_up()
-    for process in processes:
-        process.end()
+    try:
+        for process in processes:
+            process.hang_up()
+        for process in processes:
+            process.end()
+    except BaseException:  # another interrupt
+        for process in processes:
+            process.kill()
+        raise

@@ -104,10 +104,14 @@ class MetricsLogger:
                 for parent in parents:
                     inner = inner.setdefault(parent, {})
                 inner[last] = value
-        for _, values in self._values.values():
-            if values.maxlen is None:  # those since the last report
-                values.clear()
+        self.start_over()
         return report
+
+    def start_over(self) -> None:
+        """Forget the values since the last report; those of windows stay."""
+        for _, values in self._values.values():
+            if values.maxlen is None:
+                values.clear()
 
 
 @dataclass
@@ -187,6 +191,7 @@ class RunnerMetrics:
         n_ended = min(self._new.episodes, len(self._episodes))
         ended = list(self._episodes)[len(self._episodes) - n_ended :]
         custom, self.logger.journal = self.logger.journal or [], []
+        self.logger.start_over()
         increment = Increment(self._new, dict(self.seconds), Counter(self.failures), ended, custom)
         self._start_over()
         return increment
