@@ -1,5 +1,9 @@
 """`BackgroundSampler`: what it hands out, and what weights that was sampled with."""
 
+import os
+import pathlib
+import subprocess
+import sys
 import time
 from functools import partial
 
@@ -269,6 +273,42 @@ def test_runners_without_a_seed_begin_with_the_same_weights():
     with make_sampler(make_config(Trouble, seed=None), processes=2, make_batch=make_batch, join=list) as sampler:
         values = [batch["default_policy"]["vf_preds"][0] for batch in sampler.next()]
     assert values[0] == values[1]
+
+
+SCRIPT = """
+import torch
+import fastmarl
+from fastmarl.batches import columns
+from fastmarl.learning import BackgroundSampler
+from support.trouble import Trouble
+
+class Net(fastmarl.RLModule):
+    def setup(self):
+        self.layer = torch.nn.Linear(3, 3)
+
+    def _forward(self, batch, **kwargs):
+        return {"action_dist_inputs": self.layer(batch["obs"])}
+
+if __name__ == "__main__":
+    spec = fastmarl.RLModuleSpec(module_class=Net)
+    config = fastmarl.EnvRunnerConfig(env=lambda config: Trouble(config), policies={"p": spec})
+    with BackgroundSampler(config, make_batch=lambda episodes: columns(episodes, outputs=["action_logp"])) as sampler:
+        assert type(sampler.module["p"]) is Net
+        assert sampler.set_weights(sampler.module["p"]) == 1
+        print(sorted(sampler.next()["p"]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("cloudpickle")
+def test_classes_and_lambdas_of_a_script_reach_spawned_processes(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    root = pathlib.Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "'action_logp'" in done.stdout and "vf_preds" not in done.stdout
 
 
 # Batches.
