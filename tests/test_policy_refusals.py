@@ -96,6 +96,12 @@ def test_hostile_inputs_are_one_clear_error_and_leave_no_trace(kind, hostile, tm
     assert set(policy._only._table.envs[0].lane_of) <= {"a"}
 
 
+@pytest.mark.parametrize("arguments", [{"obs": [OBS]}, {"obs": {"a": OBS}, "rewards": 1.0}, {"obs": {}, "infos": [1]}])
+def test_batches_are_dicts_by_agent(arguments, tmp_path):
+    with pytest.raises(ConfigError, match=r"(obs|rewards|infos) of act_batch\(\), by agent id, must be a dict, got"):
+        policy_of("default", tmp_path, "runner").act_batch(**arguments)
+
+
 def test_masks_where_there_can_be_none(tmp_path):
     policy = policy_of("normalised", tmp_path, "runner")
     with pytest.raises(ActionMaskError, match="agent 'a': action_mask is for Discrete and MultiDiscrete actions"):

@@ -21,6 +21,7 @@ from fastmarl.errors import (
 )
 from fastmarl.policy.agents import Guest, ModuleAgents
 from fastmarl.policy.saved import SAVED, VERSION, ModuleParts, PolicyOptions, copied_parts, parts_from
+from fastmarl.states import check_mapping
 
 
 class Policy:
@@ -239,9 +240,9 @@ class Policy:
             FastmarlError: as in `act()`. Agents of modules before the one that failed have acted.
         """
         if self._is_busy:
-            raise PolicyBusyError(
-                "act_batch() was called while another call is under way; make a Policy for each thread"
-            )
+            raise _busy("act_batch()")
+        for name, given in (("obs", obs), ("rewards", rewards or {}), ("infos", infos or {})):
+            check_mapping(f"{name} of act_batch(), by agent id,", given)
         try:
             self._is_busy = True
             of_module: dict[ModuleAgents, dict[Hashable, Any]] = {}
