@@ -142,6 +142,8 @@ def parts_from(
         ConfigError: an object is missing, or is another one than was saved; or `saved` is damaged.
     """
     check_keys("what is saved of policies", saved, KEYS)
+    if whole_number("the version of policies", saved["version"]) != VERSION:
+        raise ConfigError(f"policies were saved in version {saved['version']}, and this fastmarl reads {VERSION}")
     options = _options(saved["options"])
     check_mapping("the saved modules", saved["modules"])
     for name, given in (("modules", modules), ("connectors", connectors)):
