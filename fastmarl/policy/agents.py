@@ -15,7 +15,7 @@ from fastmarl.acting.policies import Policy as ModulePolicy
 from fastmarl.acting.row_states import ModuleRowsState, rows_state
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.connectors.rewards import make_reward_connector
-from fastmarl.errors import ActionMaskError, ConfigError
+from fastmarl.errors import ActionMaskError, ConfigError, shown
 from fastmarl.modules import RLModule
 from fastmarl.native._actions import ActionDicts
 from fastmarl.native._records import EpisodeRecord
@@ -23,7 +23,7 @@ from fastmarl.policy.saved import PolicyOptions
 from fastmarl.record.block import LEAST_ROWS, Key, OutputFormError
 from fastmarl.record.lanes import LaneTable
 from fastmarl.record.store import INACTIVE, RowStore
-from fastmarl.spaces.masks import MASK, choices_of, mask_key
+from fastmarl.spaces.masks import MASK, choices_of, mask_key, mask_row
 
 GOING_ON = {"__all__": False}
 QUICK = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)
@@ -221,24 +221,28 @@ class ModuleAgents:
         if agents is None:
             record.early_rewards = {}
 
-    def mask_problem(self) -> str:
+    def info_of(self, agent_id: Hashable, action_mask: Any) -> dict[str, Any]:
+        """The info with this mask, if there is one.
+
+        Raises:
+            ActionMaskError: none can be given, or it does not consist of numbers.
+        """
+        if action_mask is None:
+            return {}
+        row = mask_row(action_mask)
+        problem = self._mask_problem()
+        if not problem and not (row.dtype.kind in "biuf" and np.isfinite(row).all()):
+            problem = f"action_mask must be finite numbers, got {shown(action_mask)}"
+        if problem:
+            raise ActionMaskError(None, agent_id, 0, problem)
+        return {MASK: row}
+
+    def _mask_problem(self) -> str:
         """Why an action mask can't be given beside an observation; "" if it can."""
         if not choices_of(self.action_space):
             return f"action_mask is for Discrete and MultiDiscrete actions, and these are of {self.action_space}"
         key = mask_key(self.observation_space, self.action_space)
         return "" if key is None else f"action_mask is in its observation, obs[{key!r}], and can't be given beside it"
-
-    def info_of(self, agent_id: Hashable, action_mask: Any) -> dict[str, Any]:
-        """The info with this mask, if there is one.
-
-        Raises:
-            ActionMaskError: none can be given.
-        """
-        if action_mask is None:
-            return {}
-        if problem := self.mask_problem():
-            raise ActionMaskError(None, agent_id, 0, problem)
-        return {MASK: action_mask}
 
     def _answer(self, first: int, explore: bool) -> None:
         """The module answers to the rows from `first` on."""
