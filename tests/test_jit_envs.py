@@ -7,6 +7,7 @@ from support.teams import TEAMS
 from support.twins import Twins
 
 import fastmarl
+from fastmarl.bench.bare_envs import bare_envs
 from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.envs.jit.connect_four import ConnectFour
@@ -285,6 +286,11 @@ def test_a_full_board_of_connect_four_is_a_tie_and_a_full_column_loses():
     assert not out.groups["players"].rewards[0].any()
     assert out.groups["players"].present[0].all()
     assert not out.groups["players"].obs["action_mask"][0].any()
+
+
+def test_a_bare_loop_counts_each_turn_of_connect_four_once():
+    loop = bare_envs([ConnectFour(3)], 0, 0.0)
+    assert loop.agent_steps == loop.env_steps > 0
 
 
 def test_connect_four_begins_after_random_moves_where_nobody_has_won():

@@ -162,6 +162,7 @@ class BareBatch:
         self._n_steps = self._seeds[-1]
         out = self._cleared()
         self._env.reset(self._all, out, seeds=self._seeds)
+        self._going_on = {name: np.ones_like(group.present) for name, group in out.groups.items()}
         self._acting = {name: group.present.copy() for name, group in out.groups.items()}
 
     def _step(self, tick: int) -> np.ndarray:
@@ -191,8 +192,9 @@ class BareBatch:
     def _watch(self, over: np.ndarray) -> None:
         """Note who acts next."""
         for name, group in self._out.groups.items():
-            goes_on = (self._acting[name] & ~group.terminated & ~group.truncated) | over[:, None]
-            self._acting[name] = goes_on & group.present
+            going_on = self._going_on[name] & ~group.terminated & ~group.truncated
+            self._going_on[name] = going_on | over[:, None]
+            self._acting[name] = self._going_on[name] & group.present
 
 
 def _without_adapter(env: Any) -> Any:
