@@ -107,6 +107,28 @@ def test_modules_by_id_act_for_whom_they_are_mapped_to():
     assert 1 < paid.mean() < 3  # the env adds the action to what it draws
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_policy_plays_as_in_its_runner(saved, tmp_path):
+    """With its connectors and what they have learned, its mapping function and its options."""
+    config = {"policies": ["even", "odd"], "policy_mapping_fn": even_or_odd, "clip_rewards": 0.5, "seed": 3}
+    with runner_of("sync", env_to_module_connector=MeanStdFilter(), **config) as runner:
+        runner.sample(num_timesteps=50)
+        want = fastmarl.evaluate(runner, episodes=6, seeds=range(6))
+        if saved:
+            path = runner.save_to_path(tmp_path / "checkpoint")
+            policy = fastmarl.Policy.from_checkpoint(path, policy_mapping_fn=even_or_odd)
+        else:
+            policy = fastmarl.Policy.from_runner(runner)
+    found = fastmarl.evaluate(policy, runner.config.env, episodes=6, seeds=range(6), num_envs_per_env_runner=2)
+    assert same(found.by_agent, want.by_agent) and same(found.by_module, want.by_module)
+    unclipped = fastmarl.evaluate(policy, runner.config.env, episodes=6, seeds=range(6), clip_rewards=None)
+    assert not same(unclipped.returns, want.returns)
+
+
+def even_or_odd(agent_id, episode):
+    return ("even", "odd")[len(str(agent_id)) % 2]
+
+
 def test_rewards_are_as_recorded():
     plain, scaled = (
         fastmarl.evaluate(SPEC, Phoenix, episodes=2, respawn=True, reward_scale=scale) for scale in (1.0, 0.5)
@@ -162,7 +184,7 @@ def test_the_runner_that_was_made_is_stopped_whatever_happens(monkeypatch):
         (
             (3, Levels),
             {},
-            r"expected a torch.nn.Module, .* by module id, or a MultiAgentEnvRunner, got 3",
+            r"expected a torch.nn.Module, .* by module id, a Policy or a MultiAgentEnvRunner, got 3",
         ),
         (({}, Levels), {}, "expected a torch.nn.Module"),
         (({"a": None}, Levels), {}, "expected a torch.nn.Module"),

@@ -217,6 +217,28 @@ def test_runners_play_with_what_their_connectors_have_learned_and_they_learn_not
     assert found.ranking() == ["trained", "four", "plain"]
 
 
+def test_policies_play_as_the_runners_that_they_are_of():
+    config = fastmarl.EnvRunnerConfig(env=Duel, policies={"default_policy": Shown()}, env_to_module_connector=FILTER)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        runner.sample(num_episodes=5)
+        policy = fastmarl.Policy.from_runner(runner)
+        of_runner = play({"trained": runner, "plain": Shown(), "four": Always(4)}, episodes=6)
+    of_policy = play({"trained": policy, "plain": Shown(), "four": Always(4)}, episodes=6)
+    assert same(of_policy.payoffs, of_runner.payoffs)
+
+
+def test_players_that_were_trained_with_different_options_need_a_word():
+    def player(**options):
+        config = fastmarl.EnvRunnerConfig(env=Duel, policies={"default_policy": Always(4)}, **options)
+        with fastmarl.MultiAgentEnvRunner(config) as runner:
+            return fastmarl.Policy.from_runner(runner)
+
+    players = {"a": player(), "b": player(reward_scale=0.5), "plain": Always(1)}
+    with pytest.raises(ConfigError, match=r"reward_scale=1.0 and 'b' with 0.5; say which with reward_scale="):
+        play(players)
+    assert play(players, reward_scale=1.0).games[0, 1] == 4
+
+
 def test_a_runner_with_a_module_for_each_side_plays():
     config = fastmarl.EnvRunnerConfig(
         env=Duel,

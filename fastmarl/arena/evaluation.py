@@ -18,6 +18,7 @@ from fastmarl.bench.tables import Table
 from fastmarl.config import DEFAULT_MODULE_ID, is_integer
 from fastmarl.episodes import MultiAgentEpisode
 from fastmarl.errors import ConfigError
+from fastmarl.policy import Policy
 from fastmarl.runner import MultiAgentEnvRunner
 
 MOST_ENVS = 16  # unless the caller says how many
@@ -98,15 +99,17 @@ def evaluate(
     transition, such as that of an agent that never acted, is in none.
 
     Args:
-        players: a `MultiAgentEnvRunner`, whose training goes on as if nothing had happened (see its `evaluate()`); or
-            modules by id, or one module for all agents, which are used as they are, and moved to the option `device`.
-        env: where modules play, as `EnvRunnerConfig(env=...)` takes it. A runner is made for them, and stopped again.
+        players: a `MultiAgentEnvRunner`, whose training goes on as if nothing had happened (see its `evaluate()`); a
+            `Policy`, with its connectors and options; or modules by id, or one module for all agents, which are used as
+            they are, and moved to the option `device`.
+        env: where policies and modules play, as `EnvRunnerConfig(env=...)` takes it. A runner is made for them, and
+            stopped again.
         episodes: at least 1.
         seeds: of the episodes' resets, as many. The same seeds give the same resets.
         explore: sample actions, or take the most likely ones.
-        options: with modules: others of `EnvRunnerConfig`, such as `policy_mapping_fn`, which several modules need, or
-            `num_envs_per_env_runner` (at most 16 unless given). Connectors that are made by one have learned nothing:
-            evaluate a runner.
+        options: with policies and modules: others of `EnvRunnerConfig`, such as `policy_mapping_fn`, which several
+            modules need, or `num_envs_per_env_runner` (at most 16 unless given). Connectors that are made by one have
+            learned nothing: evaluate a runner or a policy.
 
     Returns:
         The figures. An episode in which agents have respawned counts once.
@@ -136,10 +139,13 @@ def _runner_for(
             raise ConfigError(f"a runner has its own config; leave out {', '.join(given)}")
         return nullcontext(players)
     if env is None:
-        raise ConfigError("modules need an env to play in, as EnvRunnerConfig(env=...) takes it")
+        raise ConfigError("policies and modules need an env to play in, as EnvRunnerConfig(env=...) takes it")
     roles = roles_of(players)
     by_id = {DEFAULT_MODULE_ID: roles} if isinstance(roles, Role) else roles
-    return runner_of(by_id, env, {"num_envs_per_env_runner": num_envs, **options})
+    defaults: dict[str, Any] = {"num_envs_per_env_runner": num_envs}
+    if isinstance(players, Policy) and len(by_id) > 1:
+        defaults["policy_mapping_fn"] = players.policy_mapping_fn
+    return runner_of(by_id, env, {**defaults, **options})
 
 
 def _summed_up(chunks: Sequence[MultiAgentEpisode], number_of: Mapping[str, int]) -> Evaluation:

@@ -37,7 +37,7 @@ def tournament(
     env: Any,
     *,
     episodes: int = 100,
-    sides: Mapping[Any, Hashable] | None = None,
+    sides: Mapping[Any, Hashable] | Callable[[Any], Hashable] | None = None,
     explore: bool = True,
     seed: int | None = 0,
     prior: float = 1.0,
@@ -50,12 +50,12 @@ def tournament(
 
     Args:
         players: name -> module, for both sides (a torch.nn.Module or RLModuleSpec); where the sides need different
-            ones, a dict of modules by side; or a MultiAgentEnvRunner with such modules and their connectors, as they
-            are now. Modules are used as they are, and moved to the option `device`.
+            ones, a dict of modules by side; or a Policy or MultiAgentEnvRunner with such modules and their connectors,
+            as they are now. Modules are used as they are, and moved to the option `device`.
         env: as `EnvRunnerConfig(env=...)` takes it; its episodes must end (see `time_limited`).
         episodes: of each pair: an even number of at least 2. The time goes by this times P (P - 1) / 2.
-        sides: agent id -> side, of all agents and two sides; what a side's agents are paid is added up. None: two
-            agents, each of which is a side. The side that comes first is the first one.
+        sides: agent id -> side, of all agents and two sides, as a dict or a function; what a side's agents are paid
+            is added up. None: two agents, each of which is a side. The side that comes first is the first one.
         explore: sample actions. False: take the most likely ones; without chance in the environment, all games of a
             pair on the same sides are then the same game.
         seed: of the environments and of drawing actions: the same seed gives the same games, unless a module draws by
@@ -78,7 +78,7 @@ def tournament(
     defaults = {"num_envs_per_env_runner": min(MOST_ENVS, len(dealer.games)), "explore": explore, "seed": seed}
     roles = {module_id: role for seat in seats for module_id, role in seat.values()}
     with runner_of(roles, env, {**defaults, **options, "policy_mapping_fn": dealer.module_for}) as runner:
-        dealer.take_seats(seats, sides or _sides_of(runner))
+        dealer.take_seats(seats, sides if isinstance(sides, Mapping) else _sides_in(runner, sides))
         _freeze(runner)
         results = _play(runner, dealer, on_progress or (lambda n: None))
     return Tournament(names=tuple(players), sides=dealer.sides, players=dealer.games, prior=prior, **results)
@@ -174,9 +174,10 @@ def _seats(players: Mapping[str, Any]) -> list[Seat]:
     return seats
 
 
-def _sides_of(runner: MultiAgentEnvRunner) -> dict[Any, Hashable]:
-    """Each agent on a side of its own."""
-    return {agent: agent for agent in possible_agents_of(runner.env.envs[0])}
+def _sides_in(runner: MultiAgentEnvRunner, side_of: Callable[[Any], Hashable] | None) -> dict[Any, Hashable]:
+    """The agents' sides; None: each agent is on a side of its own."""
+    agents = possible_agents_of(runner.env.envs[0])
+    return {agent: agent if side_of is None else side_of(agent) for agent in agents}
 
 
 def _freeze(runner: MultiAgentEnvRunner) -> None:

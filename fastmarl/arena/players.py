@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,11 +12,14 @@ import torch
 
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors import Connector
+from fastmarl.connectors.env_to_module import EnvToModule
 from fastmarl.errors import ConfigError, shown
 from fastmarl.modules import RLModuleSpec
+from fastmarl.policy import Policy
+from fastmarl.policy.saved import PolicyOptions
 from fastmarl.runner import MultiAgentEnvRunner
 
-ACCEPTED = "a torch.nn.Module, an RLModuleSpec, a dict of these by module id, or a MultiAgentEnvRunner"
+ACCEPTED = "a torch.nn.Module, an RLModuleSpec, a dict of these by module id, a Policy or a MultiAgentEnvRunner"
 
 
 @dataclass(frozen=True)
@@ -26,11 +30,13 @@ class Role:
         module: or a spec that makes one.
         connectors: of the module, in order; the runner works with copies.
         learned: what these have learned: by connector, as `EnvToModule.get_state()` has it.
+        options: of EnvRunnerConfig, with which it was trained: what becomes of observations, rewards and actions.
     """
 
     module: Any
     connectors: Sequence[Connector] = ()
     learned: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def roles_of(player: Any) -> Role | dict[Any, Role]:
@@ -41,21 +47,32 @@ def roles_of(player: Any) -> Role | dict[Any, Role]:
     """
     if _is_module(player):
         return Role(player)
-    if isinstance(player, MultiAgentEnvRunner):
-        roles = _roles_in(player)
+    if isinstance(player, (MultiAgentEnvRunner, Policy)):
+        roles = _roles_in_policy(player) if isinstance(player, Policy) else _roles_in_runner(player)
         return roles if len(roles) > 1 else next(iter(roles.values()))
     if isinstance(player, Mapping) and player and all(map(_is_module, player.values())):
         return {module_id: Role(module) for module_id, module in player.items()}
     raise ConfigError(f"expected {ACCEPTED}, got {shown(player)}")
 
 
-def _roles_in(runner: MultiAgentEnvRunner) -> dict[Any, Role]:
+def _roles_in_runner(runner: MultiAgentEnvRunner) -> dict[Any, Role]:
     connectors, learned = runner.env_to_module, runner.env_to_module.get_state()
+    options = PolicyOptions.of(runner.config, 0).for_config()
     return {
-        module_id: Role(module, connectors[module_id].connectors, learned[module_id])
+        module_id: Role(module, connectors[module_id].connectors, learned[module_id], options)
         if module_id in connectors
-        else Role(module)
+        else Role(module, options=options)
         for module_id, module in runner.module.items()
+    }
+
+
+def _roles_in_policy(policy: Policy) -> dict[Any, Role]:
+    """With copies of the modules: the policy's own stay on the CPU."""
+    connectors = {module_id: part.connectors for module_id, part in policy.parts.items()}
+    learned, options = EnvToModule(connectors).get_state(), policy.options.for_config()
+    return {
+        module_id: Role(copy.deepcopy(part.module), part.connectors.connectors, learned.get(module_id, {}), options)
+        for module_id, part in policy.parts.items()
     }
 
 
@@ -70,11 +87,26 @@ def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -
 
     Args:
         env: as `EnvRunnerConfig(env=...)`.
-        options: others of EnvRunnerConfig.
+        options: others of EnvRunnerConfig; they prevail over those with which the players were trained.
+
+    Raises:
+        ConfigError: players were trained with different values of an option that is not given.
     """
+    options = {**_common_options(roles, options), **options}
     connectors = {module_id: list(role.connectors) for module_id, role in roles.items() if role.connectors}
     given: dict[str, Any] = {"env_to_module_connector": connectors} if connectors else {}
     modules = {module_id: role.module for module_id, role in roles.items()}
     with MultiAgentEnvRunner(EnvRunnerConfig(env=env, policies=modules, **given, **options)) as runner:
         runner.env_to_module.set_state({module_id: dict(roles[module_id].learned) for module_id in connectors})
         yield runner
+
+
+def _common_options(roles: Mapping[str, Role], given: Mapping[str, Any]) -> dict[str, Any]:
+    """With which all roles that have options were trained; without those that are given."""
+    common: dict[str, Any] = {}
+    for module_id, role in roles.items():
+        for name, value in role.options.items():
+            if name not in given and common.setdefault(name, value) != value:
+                raise ConfigError(f"players were trained with different options, {name}={common[name]!r} and "
+                                  f"{module_id!r} with {value!r}; say which with {name}=")  # fmt: skip
+    return common

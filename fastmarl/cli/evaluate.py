@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from fastmarl.cli.arguments import json_object, positive
-from fastmarl.cli.checkpoints import add_arguments, env_of, runner_with
+from fastmarl.cli.checkpoints import add_arguments, env_of, policy_in
 from fastmarl.cli.terminal import Terminal
 
 
@@ -28,12 +28,18 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     from fastmarl.arena import evaluate
 
     torch.set_num_threads(1)
-    num_envs = min(args.num_envs, args.episodes)
-    with (
-        runner_with(args.checkpoint, env_of(args), args, args.mapping, num_envs) as runner,
-        terminal.status("playing ..."),
-    ):
-        found = evaluate(runner, episodes=args.episodes, explore=args.explore)
+    policy, env = policy_in(args.checkpoint, args.mapping), env_of(args)
+    with terminal.status("playing ..."):
+        found = evaluate(
+            policy,
+            env,
+            episodes=args.episodes,
+            explore=args.explore,
+            env_config=args.config,
+            num_envs_per_env_runner=min(args.num_envs, args.episodes),
+            device=args.device,
+            seed=args.seed,
+        )
     terminal.show(found.table(f"{args.checkpoint}, {args.env}, {args.episodes} episodes"))
     if args.csv:
         found.to_csv(args.csv)

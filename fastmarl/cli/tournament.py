@@ -6,9 +6,8 @@ import argparse
 from typing import Any
 
 from fastmarl.cli.arguments import json_object, picture, positive
-from fastmarl.cli.checkpoints import add_arguments, env_of, runner_with
+from fastmarl.cli.checkpoints import add_arguments, env_of, policy_in
 from fastmarl.cli.terminal import Terminal
-from fastmarl.envs.form import possible_agents_of
 from fastmarl.errors import ConfigError
 
 
@@ -40,16 +39,14 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     torch.set_num_threads(1)
     env = env_of(args)
     with terminal.status("reading checkpoints ..."):
-        found = {name: _read(folder, env, args) for name, folder in args.players}
-    players = {name: player for name, (player, _) in found.items()}
-    (_, agents), *_ = found.values()
+        players = {name: policy_in(folder) for name, folder in args.players}
     total = args.episodes * len(players) * (len(players) - 1) // 2
     with terminal.progress("playing", total) as add:
         result = tournament(
             players,
             env,
             episodes=args.episodes,
-            sides={agent: args.sides.get(str(agent), str(agent)) for agent in agents},
+            sides=lambda agent: args.sides.get(str(agent), str(agent)),
             explore=not args.greedy,
             seed=args.seed,
             on_progress=add,
@@ -77,10 +74,3 @@ def _player(text: str) -> tuple[str, str]:
     if not (name and sign and folder):
         raise argparse.ArgumentTypeError(f"must be NAME=FOLDER, got {text!r}")
     return name, folder
-
-
-def _read(folder: str, env: Any, args: argparse.Namespace) -> tuple[Any, list[Any]]:
-    """(the module in a checkpoint or, of several, the modules by side; the environment's agents)"""
-    with runner_with(folder, env, args, args.sides, num_envs=1) as runner:
-        modules = dict(runner.module.items())
-        return modules if len(modules) > 1 else next(iter(modules.values())), possible_agents_of(runner.env.envs[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +47,9 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     terminal.show(found.table(f"greedy play after {args.steps:,} env steps of {args.env}"))
     if not args.no_plot:
         draw_curve(args.folder / "curve.csv", args.env, args.folder / "curve.png")
-    options = json.dumps(module.make_config(args).model_config)
     terminal.show(
         f"in {args.folder}: curve and checkpoint; to play with it:\n"
-        f"fastmarl evaluate {args.folder / 'checkpoint'} --env {args.env} --model-config '{options}'"
+        f"fastmarl evaluate {args.folder / 'checkpoint'} --env {args.env}"
     )
     return 0
 

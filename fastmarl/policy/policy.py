@@ -36,6 +36,11 @@ class Policy:
     they are. Of every agent it keeps what its module's next action depends on: recurrent state, earlier observations,
     actions and rewards, as far as the module or its connectors look at them. `reset()` forgets that; call it when an
     episode begins. A policy works on the CPU, for one thread at a time; make one for each thread.
+
+    Attributes:
+        options: of the runner.
+        parts: module id -> the module and its connectors.
+        policy_mapping_fn: as it was given.
     """
 
     def __init__(
@@ -50,8 +55,8 @@ class Policy:
         sequence = np.random.SeedSequence(seed)
         generator = torch.Generator().manual_seed(int(sequence.generate_state(1)[0]))
         rng = np.random.default_rng(sequence)
-        self._options, self._parts = options, dict(parts)
-        self._mapping_fn = policy_mapping_fn
+        self.options, self.parts = options, dict(parts)
+        self.policy_mapping_fn = policy_mapping_fn
         self._module_of: dict[Hashable, ModuleAgents] = {}  # as the mapping function has said
         self._is_busy = False
         self._agents: dict[str, ModuleAgents] = {}
@@ -156,12 +161,12 @@ class Policy:
         """
         from fastmarl.policy.onnx_graph import GreedyGraph, save_graph
 
-        if module_id is None and len(self._parts) > 1:
-            raise ConfigError(f"export_onnx() needs a module_id, one of {list(self._parts)}")
-        chosen = next(iter(self._parts)) if module_id is None else module_id
-        if chosen not in self._parts:
-            raise ConfigError(f"module_id={module_id!r} is none of the modules {list(self._parts)}")
-        save_graph(GreedyGraph(self._parts[chosen], self._options, takes_mask=action_mask), path)
+        if module_id is None and len(self.parts) > 1:
+            raise ConfigError(f"export_onnx() needs a module_id, one of {list(self.parts)}")
+        chosen = next(iter(self.parts)) if module_id is None else module_id
+        if chosen not in self.parts:
+            raise ConfigError(f"module_id={module_id!r} is none of the modules {list(self.parts)}")
+        save_graph(GreedyGraph(self.parts[chosen], self.options, takes_mask=action_mask), path)
         return os.fspath(path)
 
     def act(
@@ -280,10 +285,10 @@ class Policy:
             return self._only
         found = self._module_of.get(agent_id)
         if found is None:
-            if self._mapping_fn is None:
+            if self.policy_mapping_fn is None:
                 raise ConfigError(f"which of the modules {list(self._agents)} acts for agent {agent_id!r}? pass "
                                   f"module_id, or make the policy with a policy_mapping_fn")  # fmt: skip
-            named = self._mapping_fn(agent_id, None)
+            named = self.policy_mapping_fn(agent_id, None)
             if not isinstance(named, str) or named not in self._agents:
                 raise UnknownModuleError(named, agent_id, list(self._agents))
             found = self._module_of[agent_id] = self._agents[named]

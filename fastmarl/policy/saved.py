@@ -63,6 +63,10 @@ class PolicyOptions:
         names = [field.name for field in fields(cls) if field.name != "t"]
         return cls(**{name: getattr(config, name) for name in names}, t=env_steps * config.num_env_runners)
 
+    def for_config(self) -> dict[str, Any]:
+        """Without `t`, as options of EnvRunnerConfig."""
+        return {name: value for name, value in asdict(self).items() if name != "t"}
+
 
 @dataclass(frozen=True)
 class ModuleParts:
