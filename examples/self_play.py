@@ -1,0 +1,196 @@
+"""Self-play in a league on connect four: PPO against itself, frozen copies of itself and two players by rules.
+
+python examples/self_play.py --steps 6000000 --folder runs/self_play
+"""
+
+import argparse
+import csv
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import fastmarl
+from fastmarl.batches import add_gae, columns
+from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+
+GAMMA, LAMBDA, EPOCHS, MINIBATCH, ENTROPY, MAX_GRAD_NORM = 0.98, 0.95, 4, 512, 0.02, 0.5
+NUM_ENVS, FRAGMENT, LEARNING_RATE = 512, 16, 7e-4
+SELF_PLAY = 0.3  # share of games in which "main" plays both sides; in the others it plays one of the league
+COPIES, COPY_EVERY = 6, 60  # at most; updates from one to the next
+SIDES = ("player_0", "player_1")
+
+
+class Net(fastmarl.RLModule):
+    """Every line of four is in one of the twelve squares of 4 x 4 cells, which are all seen with the same weights."""
+
+    def setup(self):
+        self.square, self.trunk = nn.Linear(4 * 4 * 2, 32), nn.Linear(12 * 32, 128)
+        self.pi, self.vf = nn.Linear(128, 7), nn.Linear(128, 1)
+
+    def _forward(self, batch, **kwargs):
+        board, mask = batch["obs"]["observation"].float(), batch["obs"]["action_mask"]  # [B, 6, 7, 2], [B, 7]
+        squares = board.unfold(1, 4, 1).unfold(2, 4, 1).reshape(-1, 12, 4 * 4 * 2)
+        features = self.trunk(self.square(squares).relu().flatten(1)).relu()
+        logits = self.pi(features).masked_fill(mask == 0, torch.finfo(torch.float32).min)
+        return {"action_dist_inputs": logits, "vf_preds": self.vf(features).squeeze(-1)}
+
+
+class RandomPlayer(fastmarl.RLModule):
+    """Any legal move."""
+
+    def _forward(self, batch, **kwargs):
+        return {"actions": torch.multinomial(batch["obs"]["action_mask"].float(), 1).squeeze(-1)}
+
+
+class OnePlyPlayer(fastmarl.RLModule):
+    """Wins if one move does, else prevents that the other wins by one, else makes any legal move."""
+
+    def setup(self):
+        row, diagonal = torch.eye(4)[:1].expand(4, 4).T, torch.eye(4)
+        self.lines = torch.stack([row, row.T, diagonal, diagonal.flip(0)]).unsqueeze(1)
+
+    def winning(self, stones, places):
+        """bool [B, 7]: columns in which one stone more makes four in a row; stones and places are [B, 6, 7]."""
+        after = stones.unsqueeze(1) + places.unsqueeze(1) * torch.eye(7).unsqueeze(1)  # [B, 7, 6, 7]
+        in_line = nn.functional.conv2d(after.reshape(-1, 1, 6, 7), self.lines, padding=3)
+        return (in_line == 4).flatten(1).any(1).view(-1, 7)
+
+    def _forward(self, batch, **kwargs):
+        own, others = batch["obs"]["observation"].float().unbind(-1)
+        free = 1 - own - others
+        places = free * (1 - nn.functional.pad(free[:, 1:], (0, 0, 0, 1)))  # with no free cell below
+        choice = legal = batch["obs"]["action_mask"].bool()
+        for stones in (others, own):
+            winning = self.winning(stones, places) & legal
+            choice = torch.where(winning.any(1, keepdim=True), winning, choice)
+        return {"actions": torch.multinomial(choice.float(), 1).squeeze(-1)}
+
+
+PLAYERS = {"main": Net, "random": RandomPlayer, "one_ply": OnePlyPlayer}
+
+
+class League:
+    """Whom "main" plays, and all their Elo ratings; that of the random player stays 0."""
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        self.ratings = dict.fromkeys(PLAYERS, 0.0)
+
+    def expected(self, opponent):
+        """What main should score in a game, from 0 (it loses) to 1 (it wins)."""
+        return 1 / (1 + 10 ** ((self.ratings[opponent] - self.ratings["main"]) / 400))
+
+    def player_of(self, agent_id, episode, **kwargs):
+        """The mapping function. Who is hard to beat is played more often."""
+        if not episode.custom_data:
+            others, opponent = [name for name in self.ratings if name != "main"], "main"
+            if self.rng.random() > SELF_PLAY:
+                opponent = self.rng.choices(others, [1.02 - self.expected(name) for name in others])[0]
+            episode.custom_data.update(zip(self.rng.sample(SIDES, 2), ("main", opponent), strict=True))
+        return episode.custom_data[agent_id]
+
+    def rate(self, episodes):
+        """Each game moves both ratings by at most a point."""
+        for episode in episodes:
+            opponent = next((name for name in episode.custom_data.values() if name != "main"), None)
+            if episode.is_done and opponent in self.ratings:
+                surprise = (episode.get_return() + 1) / 2 - self.expected(opponent)  # the return is that of main alone
+                self.ratings["main"] += surprise
+                self.ratings[opponent] -= surprise if opponent != "random" else 0.0
+
+    def add_copy(self, runner, name):
+        """Add a copy of main. If there are too many, the one that is rated lowest leaves."""
+        runner.add_module(name, fastmarl.RLModuleSpec(Net), new_agent_to_module_mapping_fn=self.player_of)
+        runner.set_weights({name: runner.get_weights()["main"]})
+        self.ratings[name] = self.ratings["main"]
+        if len(self.ratings) > len(PLAYERS) + COPIES:
+            weakest = min(self.ratings.keys() - PLAYERS.keys(), key=self.ratings.get)
+            runner.remove_module(weakest)
+            del self.ratings[weakest]
+
+
+def learn(module, optimizer, episodes):
+    """Trains a module in place, so that its runner acts with the newest weights; the losses of the last minibatch."""
+    batch, stats = columns(episodes)["main"], {}
+    add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(module))
+    batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
+    batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-6)
+    for rows in minibatches(batch, MINIBATCH, EPOCHS):
+        optimizer.zero_grad()
+        ppo_loss(module, rows, entropy_coeff=ENTROPY, stats=stats).backward()
+        nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], MAX_GRAD_NORM)
+        optimizer.step()
+    return {name: value.item() for name, value in stats.items()}
+
+
+def make_config(args, league):
+    return fastmarl.EnvRunnerConfig(
+        env="fastmarl.connect_four",
+        env_config={"random_moves": 8},
+        num_envs_per_env_runner=NUM_ENVS,
+        rollout_fragment_length=FRAGMENT,
+        policies={name: fastmarl.RLModuleSpec(player) for name, player in PLAYERS.items()},
+        policy_mapping_fn=league.player_of,
+        policies_to_train=["main"],
+        return_only_policies_to_train=True,
+        seed=args.seed,
+    )
+
+
+def train(args, runner, league):
+    num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT))
+    module = runner.module["main"]
+    optimizer = torch.optim.Adam([flat_parameters(module)], lr=LEARNING_RATE, eps=1e-5, fused=True)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, num_updates)
+    with (args.folder / "curve.csv").open("w", newline="") as file:
+        curve = csv.writer(file)
+        curve.writerow(["env_steps", "seconds", "rating", "rating_of_one_ply", "entropy", "kl"])
+        begun = time.perf_counter()
+        for update in range(num_updates):
+            episodes = runner.sample()
+            league.rate(episodes)
+            stats = learn(module, optimizer, episodes)
+            schedule.step()
+            if update % max(1, num_updates // 50) == 0 or update == num_updates - 1:
+                steps, seconds = runner.get_metrics()["num_env_steps_sampled_lifetime"], time.perf_counter() - begun
+                rating, one_ply = league.ratings["main"], league.ratings["one_ply"]
+                curve.writerow([steps, round(seconds, 2), rating, one_ply, stats["entropy"], stats["kl"]])
+                print(f"{steps:>10} env steps  {seconds:6.1f} s  rating {rating:5.0f}, one_ply's {one_ply:5.0f}")
+            if update % COPY_EVERY == COPY_EVERY - 1:
+                league.add_copy(runner, f"main_{update + 1}")
+    runner.save_to_path(args.folder / "checkpoint")
+
+
+def evaluate(args, runner):
+    """Greedy play from the empty board, on each side."""
+    for opponent in ("random", "one_ply"):
+        for side in SIDES:
+            runner.set_policy_mapping_fn(lambda agent, episode, s=side, o=opponent: "main" if agent == s else o)
+            returns = [episode.agent_episodes[side].get_return() for episode in runner.evaluate(args.games)]
+            print(f"greedy play as {side} against {opponent}: won {returns.count(1.0)} of {args.games} games")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=6_000_000, help="env steps, that is moves of either player")
+    parser.add_argument("--games", type=int, default=1000, help="of the evaluation, for each opponent and side")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=Path("runs/self_play"))
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)  # the networks are small
+    args.folder.mkdir(parents=True, exist_ok=True)
+    league = League(args.seed)
+    with fastmarl.MultiAgentEnvRunner(make_config(args, league)) as runner:
+        train(args, runner, league)
+        config = replace(runner.config, env_config={})  # with the modules of the checkpoint
+    with fastmarl.MultiAgentEnvRunner.from_checkpoint(args.folder / "checkpoint", config) as runner:
+        evaluate(args, runner)
+
+
+if __name__ == "__main__":
+    main()
