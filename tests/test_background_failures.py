@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from support.background import assert_gone, make_sampler, notes_of, pids_of, take
@@ -96,15 +97,12 @@ def test_errors_of_constructors_arrive():
 
 
 class Sized(Trouble):
-    """Each runner's env has other agents."""
+    """The observations of each runner's envs have another size."""
 
     def __init__(self, config):
         super().__init__(config)
-        import gymnasium as gym
-
-        self.observation_spaces = dict.fromkeys(
-            self.possible_agents, gym.spaces.Box(-1, 1, (2 + config.worker_index,), np.float32)
-        )
+        space = gym.spaces.Box(-1, 1, (2 + config.worker_index,), np.float32)
+        self.observation_spaces = dict.fromkeys(self.possible_agents, space)
 
 
 def test_processes_must_have_the_same_modules():
@@ -168,6 +166,32 @@ def test_a_lost_process_is_replaced_if_it_may_be(trouble, tmp_path):
     assert report["num_env_steps_sampled"] == report["num_env_steps_sampled_lifetime"] == 8 * 18
     before, after = first_seeds(0), first_seeds(1)
     assert seeds == before | after and not before & after
+
+
+class FailsAtItsReturn(Trouble):
+    """Ends its process at a step, and once more when it is made anew."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        if list(config["folder"].iterdir()) == [config["folder"] / "step"]:
+            self._end("init")
+
+    def step(self, actions):
+        if not (self.config["folder"] / "step").exists() and self.total == 11:
+            self._end("step")
+        return super().step(actions)
+
+    def _end(self, during):
+        (self.config["folder"] / during).touch()
+        os._exit(3)
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_process_whose_replacement_is_lost_is_replaced_again(staleness, tmp_path):
+    options = {"env_config": {"folder": tmp_path}, "staleness": staleness}
+    with make_sampler(FailsAtItsReturn, max_restarts=2, **options) as sampler:
+        take(sampler, 5)
+        assert sampler.get_metrics()["num_sampler_restarts"] == 2
 
 
 def test_a_process_is_not_replaced_for_ever():

@@ -92,9 +92,8 @@ class SamplerProcess(ChildProcess):
         self._channel.send_file(weights.fd)
 
     def restart(self, weights: SharedWeights) -> None:
-        """Start another process for what this one did, with seeds that were never used; it may make as many batches as
-        this one had to. Raises as `finish_start()` and `share()` do."""
-        n_permitted = self.n_permitted
+        """Start another process for what this one did, with seeds that were never used. No batch is permitted to it
+        yet. Raises as `finish_start()` and `share()` do."""
         incarnation = self._plan.config.incarnation + 1
         self._plan = replace(self._plan, config=replace(self._plan.config, incarnation=incarnation))
         self.hang_up()
@@ -102,7 +101,6 @@ class SamplerProcess(ChildProcess):
         self._prepare()
         self.start()
         self.share(weights, self.finish_start())
-        self.permit(n_permitted)
 
     @property
     def connector_state(self) -> dict[str, Any]:

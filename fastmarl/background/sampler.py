@@ -248,6 +248,7 @@ class BackgroundSampler:
             try:
                 if is_lost is not None:
                     process.restart(self._weights)
+                    process.permit(max(1, self._staleness))
                 return process.take(timeout_s)
             except SamplerProcessError as error:
                 is_lost = error
