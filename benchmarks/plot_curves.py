@@ -35,6 +35,7 @@ class Picture:
 
 SPREAD, TWO_POLES = -79.4, 44.3
 PICTURES = {
+    "ippo": Picture({"IPPO": "ippo"}, SPREAD),
     "mappo": Picture({"MAPPO": "mappo"}, SPREAD),
     "recurrent_ippo": Picture({"LSTM": "recurrent_ippo", "without memory": "recurrent_ippo_memoryless"}, TWO_POLES),
     "vdn": Picture({"VDN": "vdn"}, SPREAD),
