@@ -3,10 +3,18 @@
 pytest benchmarks/bench_batches.py --benchmark-group-by=group --benchmark-columns=median
 
 `agent_steps_per_s` and `us_per_agent_step` are in the saved results (`--benchmark-json`).
+
+python benchmarks/bench_batches.py: CPU time of each function on chunks fresh from `sample()`, and of building agent
+episodes alone, in turn.
 """
+
+import argparse
+import time
+from statistics import median
 
 import numpy as np
 import pytest
+import torch
 from rates import timed
 
 import fastmarl
@@ -16,17 +24,25 @@ ENVS, STEPS, AGENTS = 32, 200, 3
 AGENT_STEPS = ENVS * STEPS * AGENTS
 
 
-@pytest.fixture(scope="module")
-def episodes():
+def make_runner(env="mpe2.simple_spread_v3", num_envs=ENVS, record_env_state=True):
     config = fastmarl.EnvRunnerConfig(
-        env="mpe2.simple_spread_v3",
-        num_envs_per_env_runner=ENVS,
+        env=env,
+        num_envs_per_env_runner=num_envs,
         model_config={"fcnet_hiddens": [64, 64]},
-        record_env_state=True,
+        record_env_state=record_env_state,
         seed=0,
     )
-    runner = fastmarl.MultiAgentEnvRunner(config)
-    return runner.sample(num_timesteps=ENVS * STEPS)
+    return fastmarl.MultiAgentEnvRunner(config)
+
+
+@pytest.fixture(scope="module")
+def runner():
+    return make_runner()
+
+
+@pytest.fixture
+def episodes(runner):
+    return runner.sample(num_timesteps=ENVS * STEPS)  # nobody has looked at them
 
 
 def by_getters(episodes):
@@ -81,3 +97,63 @@ def bench_aligned_gae(benchmark, episodes):
         add_aligned_gae, args=(batch, values), kwargs={"gamma": 0.99, "lambda_": 0.95}, rounds=20, warmup_rounds=2
     )
     assert batch["advantages"][batch["active"]].any()
+
+
+OUTPUTS = ["action_logp", "vf_preds"]
+GAE = {"gamma": 0.99, "lambda_": 0.95}
+
+
+def with_gae(episodes):
+    (batch,) = columns(episodes, outputs=OUTPUTS).values()
+    add_gae(batch, last_values=np.zeros(len(batch["seq_lens"])), **GAE)
+
+
+def with_aligned_gae(episodes):
+    (batch,) = aligned(episodes, outputs=OUTPUTS).values()
+    steps, n_chunks, _ = batch["active"].shape
+    add_aligned_gae(batch, np.zeros((steps + 1, n_chunks)), **GAE)
+
+
+def build(episodes):
+    for episode in episodes:
+        assert episode.agent_episodes
+
+
+WAYS = {
+    "columns": lambda episodes: columns(episodes, outputs=OUTPUTS),
+    "columns, add_gae": with_gae,
+    "sequences of 20": lambda episodes: sequences(episodes, max_seq_len=20, burn_in=5, outputs=OUTPUTS),
+    "aligned": lambda episodes: aligned(episodes, outputs=OUTPUTS),
+    "aligned, add_aligned_gae": with_aligned_gae,
+    "agent episodes alone": build,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--env", default="fastmarl.simple_spread")
+    parser.add_argument("--num-envs", type=int, default=128)
+    parser.add_argument("--steps", type=int, nargs="+", default=[25, 50])
+    parser.add_argument("--rounds", type=int, default=30)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for record_env_state in (False, True):
+        runner = make_runner(args.env, args.num_envs, record_env_state)
+        for steps in args.steps:
+            agent_steps, times = 0, {name: [] for name in WAYS}
+            for _ in range(args.rounds + 2):
+                for name, way in WAYS.items():
+                    episodes = runner.sample(num_timesteps=args.num_envs * steps)
+                    begun = time.process_time()
+                    way(episodes)
+                    times[name].append(time.process_time() - begun)
+                    agent_steps = sum(episode.agent_steps() for episode in episodes)
+            states = " and env states" if record_env_state else ""
+            print(f"{agent_steps} agent steps{states}, µs per agent step: median, least")
+            for name, seconds in times.items():
+                print(f"  {name:26} {median(seconds[2:]) * 1e6 / agent_steps:6.3f}"
+                      f" {min(seconds[2:]) * 1e6 / agent_steps:6.3f}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

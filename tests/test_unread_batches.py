@@ -21,6 +21,7 @@ from fastmarl.batches import aligned, columns, sequences
 from fastmarl.episodes.chunk import Chunk
 
 WORLDS = range(310_000, 310_040)
+SPREAD = "fastmarl.simple_spread"
 Make = Callable[[list], dict]
 MAKES: list[Make] = [
     lambda chunks: columns(chunks, next_obs=True),
@@ -67,7 +68,7 @@ def test_batches_of_chunks_that_nobody_has_looked_at(seed):
 
 
 def test_batches_read_no_chunks():
-    config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", num_envs_per_env_runner=5, record_env_state=True)
+    config = fastmarl.EnvRunnerConfig(env=SPREAD, num_envs_per_env_runner=5, record_env_state=True)
     chunks = fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=200)
     for make in MAKES[:3]:
         assert len(make(chunks)["default_policy"]["seq_lens"]) >= 10
@@ -98,7 +99,7 @@ STATES = [lambda chunk: chunk, looked_at, built, compacted, restored, lambda chu
 
 
 @pytest.mark.parametrize("seed", range(30))
-@pytest.mark.parametrize("env", [ClockEnv, MixedClocksEnv, TurnsEnv, RespawnEnv, "fastmarl.simple_spread"])
+@pytest.mark.parametrize("env", [ClockEnv, MixedClocksEnv, TurnsEnv, RespawnEnv, SPREAD, "fastmarl.gridworld"])
 def test_chunks_of_any_order_and_kind(env, seed):
     """Of two runners and several calls: mixed, backwards, some twice, in runs of one kind and alone."""
     rng = random.Random(seed)
@@ -107,7 +108,7 @@ def test_chunks_of_any_order_and_kind(env, seed):
     )
     config = fastmarl.EnvRunnerConfig(
         env=env, num_envs_per_env_runner=3, respawn=True, episode_lookback_horizon=rng.choice([0, 2]),
-        record_env_state=isinstance(env, str), **policies,
+        record_env_state=env == SPREAD, **policies,
     )  # fmt: skip
     runners = [fastmarl.MultiAgentEnvRunner(config) for _ in range(2)]
     chunks = [chunk for n in (9, 30, 7) for runner in runners for chunk in runner.sample(num_timesteps=n)]
@@ -127,7 +128,7 @@ def alternating() -> Callable[[Any, Any], str]:
 
 def test_an_array_envs_blocks_are_read_at_any_place():
     """The rows are evenly spaced but where an episode ends within a call."""
-    config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", num_envs_per_env_runner=4, seed=3)
+    config = fastmarl.EnvRunnerConfig(env=SPREAD, num_envs_per_env_runner=4, seed=3)
     runner = fastmarl.MultiAgentEnvRunner(config)
     for n in (4, 4 * 7, 4 * 25, 4 * 60):
         chunks = runner.sample(num_timesteps=n)

@@ -6,7 +6,7 @@ Axes in names: E chunk, S agent episode.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from itertools import compress
+from itertools import chain, compress
 from typing import Self
 
 import numpy as np
@@ -43,28 +43,30 @@ class AgentEpisodeTable:
         self.agent_ids: list[Hashable] = []
         self.episode_ids: list[str | None] = []
         self.own_ids: list[str | None] = []
-        self.numbers = np.empty((0, 10), np.int64)
         self.sources: list[Block | Source] = []
         self._source_of_block: dict[int, int] = {}  # by id()
         self._index_of_module: dict[str, int] = {}
         self._built: dict[int, MultiAgentEpisode] = {}  # by E
-        numbers, n = [self.numbers], 0
+        numbers: list[np.ndarray] = []
+        rows: list[tuple[int, ...]] = []
+        n = 0
         for each in chunks:
             if isinstance(each, Unbuilt):
-                numbers.append(self._unbuilt(each, n))
+                numbers += [_array(rows), self._unbuilt(each, n)]
+                rows = []
                 n += len(each.ids)
             else:
                 self._built[n] = each
-                numbers.append(self._agent_episodes(each.agent_episodes.values(), n))
+                rows += self._rows(each.agent_episodes.values(), n)
                 n += 1
-        self.numbers = np.concatenate(numbers)
+        self.numbers = np.concatenate([*numbers, _array(rows)])
         self.length_S = _lengths(self.numbers)
 
     @classmethod
     def of(cls, agent_episodes: Iterable[SingleAgentEpisode]) -> Self:
         """These alone; their modules are not known."""
         table = cls([])
-        table.numbers = table._agent_episodes(agent_episodes, NOTHING)
+        table.numbers = _array(table._rows(agent_episodes, NOTHING))
         table.length_S = _lengths(table.numbers)
         return table
 
@@ -75,10 +77,11 @@ class AgentEpisodeTable:
 
     def modules(self, chosen: np.ndarray) -> np.ndarray:
         """int64 [s], module indices of these agent episodes; chunks are asked if nobody has."""
-        of_chosen = self.numbers[chosen, MODULE]
-        for s in chosen[of_chosen == NOTHING].tolist():
-            chunk = self._built[int(self.numbers[s, CHUNK])]
-            self.numbers[s, MODULE] = self._module(chunk.module_for(self.agent_ids[s]))
+        unknown = chosen[self.numbers[chosen, MODULE] == NOTHING]
+        self.numbers[unknown, MODULE] = [
+            self._module(self._built[chunk].module_for(self.agent_ids[s]))
+            for s, chunk in zip(unknown.tolist(), self.numbers[unknown, CHUNK].tolist(), strict=True)
+        ]
         return self.numbers[chosen, MODULE]
 
     def by_module(self) -> dict[str, np.ndarray]:
@@ -107,9 +110,9 @@ class AgentEpisodeTable:
         numbers[:, CHUNK] = first_chunk + chunk_S
         return numbers
 
-    def _agent_episodes(self, agent_episodes: Iterable[SingleAgentEpisode], chunk: int) -> np.ndarray:
+    def _rows(self, agent_episodes: Iterable[SingleAgentEpisode], chunk: int) -> list[tuple[int, ...]]:
         """The numbers of a chunk's agent episodes; notes who they are."""
-        rows = []
+        rows: list[tuple[int, ...]] = []
         for agent_episode in agent_episodes:
             self.agent_ids.append(agent_episode.agent_id)
             self.episode_ids.append(agent_episode.multi_agent_episode_id)
@@ -125,7 +128,7 @@ class AgentEpisodeTable:
             done = TERMINATED * bool(agent_episode.is_terminated) | TRUNCATED * bool(agent_episode.is_truncated)
             lookback, t_started = agent_episode.lookback, agent_episode.t_started
             rows.append((row, count, lookback, t_started, final, end_env_t, done, NOTHING, index, chunk))
-        return np.array(rows, np.int64).reshape(-1, 10)
+        return rows
 
     def _module(self, module_id: str) -> int:
         return self._index_of_module.setdefault(module_id, len(self._index_of_module))
@@ -135,6 +138,10 @@ class AgentEpisodeTable:
         if index == len(self.sources):
             self.sources.append(block)
         return index
+
+
+def _array(rows: list[tuple[int, ...]]) -> np.ndarray:
+    return np.fromiter(chain.from_iterable(rows), np.int64, 10 * len(rows)).reshape(-1, 10)
 
 
 def _lengths(numbers: np.ndarray) -> np.ndarray:
