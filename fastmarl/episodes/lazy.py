@@ -120,6 +120,7 @@ def in_numbers(episodes: Iterable[SomeEpisode]) -> Iterator[Unbuilt | SomeEpisod
 
 
 def _read_in_numbers(episodes: list[SomeEpisode]) -> Iterator[Unbuilt | SomeEpisode]:
+    # Chunks of one call may hold their blocks in different tuples or dicts, but these are equal.
     for blocks, group in groupby(map(_with_lanes, episodes), itemgetter(0)):
         if blocks is None:
             yield from (episode for _, episode, _ in group)
