@@ -2,7 +2,7 @@
 
 python benchmarks/bench_background.py
 
-Its time, and the CPU time of both processes: where two cores are free, an iteration takes as long as the busier one.
+Its time, and the CPU time of both processes: with two free cores an iteration takes at least as long as the busier one.
 How many cores they got is printed, too.
 """
 
