@@ -1,6 +1,7 @@
 """Independent PPO with a shared policy (IPPO) on simple_spread: 3 agents spread over 3 landmarks.
 
 python examples/ippo.py --steps 12000000 --folder runs/ippo    (or fastmarl train ippo, with a picture of the curve)
+python examples/ippo.py --env fastmarl.lbforaging --env-config '{"name": "Foraging-8x8-2p-2f-coop-v3"}' --gamma 0.9
 
 Random play returns about -79 an episode. 12 million env steps, 6 minutes of a core, bring greedy play to -23
 (docs/learning.md has figures). The folder gets the learning curve and a checkpoint, from which the policy that is
@@ -9,6 +10,7 @@ evaluated at the end is read again.
 
 import argparse
 import csv
+import json
 import math
 import time
 from dataclasses import replace
@@ -20,7 +22,7 @@ import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.learning import ValueNorm, flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
 
-GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM = 0.95, 0.95, 4, 4, 0.5
+LAMBDA, MINIBATCHES, MAX_GRAD_NORM = 0.95, 4, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 2e-3
 POLICY = "default_policy"
 
@@ -28,6 +30,7 @@ POLICY = "default_policy"
 def make_config(args):
     return fastmarl.EnvRunnerConfig(
         env=args.env,
+        env_config=args.env_config,
         num_envs_per_env_runner=NUM_ENVS,
         rollout_fragment_length=FRAGMENT,
         model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
@@ -38,8 +41,8 @@ def make_config(args):
 class Learner:
     """Trains a module in place, so that its runner acts with the newest weights."""
 
-    def __init__(self, module, num_updates):
-        self.module = module
+    def __init__(self, module, args, num_updates):
+        self.module, self.args = module, args
         self.parameters = flat_parameters(module)
         self.optimizer = torch.optim.Adam([self.parameters], lr=LEARNING_RATE, eps=1e-5, fused=True)
         self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.02, num_updates)
@@ -49,7 +52,7 @@ class Learner:
         """All agents' steps as tensors, with normalised advantages and value targets."""
         batch = columns(episodes, outputs=["action_logp", "vf_preds"])[POLICY]
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
-        add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(self.module, self.value_norm))
+        add_gae(batch, gamma=self.args.gamma, lambda_=LAMBDA, value_fn=value_fn_of(self.module, self.value_norm))
         batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
         self.value_norm.update(batch["value_targets"])
         batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])
@@ -58,11 +61,11 @@ class Learner:
 
     def learn(self, episodes):
         """Returns the losses of the last minibatch."""
-        batch, stats = self.batch_of(episodes), {}
+        batch, entropy_coeff, stats = self.batch_of(episodes), self.args.entropy, {}
         size = -(-len(batch["actions"]) // MINIBATCHES)
-        for rows in minibatches(batch, size, EPOCHS):
+        for rows in minibatches(batch, size, self.args.epochs):
             self.optimizer.zero_grad()
-            ppo_loss(self.module, rows, clip=0.2, vf_coeff=0.5, entropy_coeff=0.01, stats=stats).backward()
+            ppo_loss(self.module, rows, clip=0.2, vf_coeff=0.5, entropy_coeff=entropy_coeff, stats=stats).backward()
             torch.nn.utils.clip_grad_norm_([self.parameters], MAX_GRAD_NORM)
             self.optimizer.step()
         self.schedule.step()
@@ -77,7 +80,7 @@ def train(args, folder, report=show):
     config = make_config(args)
     num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT))
     with fastmarl.MultiAgentEnvRunner(config) as runner, (folder / "curve.csv").open("w", newline="") as file:
-        learner = Learner(runner.module[POLICY], num_updates)
+        learner = Learner(runner.module[POLICY], args, num_updates)
         curve = csv.writer(file)
         curve.writerow(["env_steps", "cpu_seconds", "episode_return_mean", "entropy", "kl"])
         begun = time.process_time()
@@ -107,9 +110,18 @@ def run(args, report=show):
     return evaluate(args, args.folder)
 
 
+def add_arguments(parser):
+    """Those of the task and of PPO."""
+    parser.add_argument("--env-config", type=json.loads, default={}, metavar="JSON")
+    parser.add_argument("--gamma", type=float, default=0.95, help="discount")
+    parser.add_argument("--epochs", type=int, default=4, help="over the steps of each update")
+    parser.add_argument("--entropy", type=float, default=0.01, help="weight of the entropy bonus")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="fastmarl.simple_spread")
+    add_arguments(parser)
     parser.add_argument("--steps", type=int, default=12_000_000, help="env steps")
     parser.add_argument("--episodes", type=int, default=1000, help="of the evaluation")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,9 +1,10 @@
 """The commands that train, and that let the policies of checkpoints play."""
 
+import argparse
 import csv
 import re
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -204,6 +205,26 @@ def test_train_writes_curve_picture_and_a_checkpoint_that_evaluate_reads(capsys)
         assert file.read().startswith(b"\x89PNG")
     (folder,) = re.search(r"^fastmarl evaluate (\S+) --env \S+$", out, re.M).groups()
     assert cli.main(["evaluate", folder, "--env", "fastmarl.simple_spread"]) == 0
+
+
+def test_train_has_the_options_of_the_example(monkeypatch):
+    """With the same defaults."""
+    parse_args, found = argparse.ArgumentParser.parse_args, []
+
+    def parse_only(parser, *args):
+        found.append(vars(parse_args(parser, *args)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+    monkeypatch.setattr(sys, "argv", ["ippo.py"])
+    for main in (examples.example("ippo").main, lambda: cli.main(["train", "ippo", "--env", "fastmarl.simple_spread"])):
+        with suppress(KeyboardInterrupt):
+            main()
+    of_example, of_command = found
+    for name in ("steps", "folder"):
+        del of_example[name]
+    assert {"env", "env_config", "gamma", "epochs", "entropy"} < of_example.keys()
+    assert of_example == {name: of_command.get(name) for name in of_example}
 
 
 def fake(run):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 from fastmarl.bench.plots import OURS, picture
-from fastmarl.cli.arguments import ENV_HELP, natural, positive, search_current_folder
+from fastmarl.cli.arguments import ENV_HELP, json_object, natural, positive, search_current_folder
 from fastmarl.cli.examples import example
 from fastmarl.cli.terminal import Terminal
 
@@ -20,6 +22,12 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("train", help="train with one of the examples; write curve, picture and checkpoint")
     parser.add_argument("example", choices=EXAMPLES, help="independent PPO with a shared policy: examples/ippo.py")
     parser.add_argument("--env", required=True, metavar="NAME", help=ENV_HELP)
+    parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
+    parser.add_argument("--gamma", type=float, default=0.95, help="discount (default %(default)s)")
+    parser.add_argument(
+        "--epochs", type=positive, default=4, help="over the steps of each update (default %(default)s)"
+    )
+    parser.add_argument("--entropy", type=float, default=0.01, help="weight of its bonus (default %(default)s)")
     parser.add_argument("--steps", type=positive, default=STEPS, help="env steps (default %(default)s)")
     parser.add_argument("--episodes", type=positive, default=EPISODES, help="of greedy play at the end (default "
                         "%(default)s)")  # fmt: skip
@@ -49,9 +57,13 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
         draw_curve(args.folder / "curve.csv", args.env, args.folder / "curve.png")
     terminal.show(
         f"in {args.folder}: curve and checkpoint; to play with it:\n"
-        f"fastmarl evaluate {args.folder / 'checkpoint'} --env {args.env}"
+        f"fastmarl evaluate {args.folder / 'checkpoint'} --env {args.env}{_config_of(args)}"
     )
     return 0
+
+
+def _config_of(args: argparse.Namespace) -> str:
+    return f" --config {shlex.quote(json.dumps(args.env_config))}" if args.env_config else ""
 
 
 def draw_curve(curve: Path, title: str, path: Path) -> None:
