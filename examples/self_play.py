@@ -75,15 +75,13 @@ class OnePlyPlayer(fastmarl.RLModule):
         return {"actions": torch.multinomial(choice.float(), 1).squeeze(-1)}
 
 
-PLAYERS = {"main": Net, "random": RandomPlayer, "one_ply": OnePlyPlayer}
-
-
 class League:
     """Whom "main" plays, and all their Elo ratings; that of the random player stays 0."""
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
-        self.ratings = dict.fromkeys(PLAYERS, 0.0)
+        self.founders = {"main": Net, "random": RandomPlayer, "one_ply": OnePlyPlayer}
+        self.ratings = dict.fromkeys(self.founders, 0.0)
 
     def expected(self, opponent):
         """What main should score in a game, from 0 (it loses) to 1 (it wins)."""
@@ -112,8 +110,8 @@ class League:
         runner.add_module(name, fastmarl.RLModuleSpec(Net), new_agent_to_module_mapping_fn=self.player_of)
         runner.set_weights({name: runner.get_weights()["main"]})
         self.ratings[name] = self.ratings["main"]
-        if len(self.ratings) > len(PLAYERS) + COPIES:
-            weakest = min(self.ratings.keys() - PLAYERS.keys(), key=self.ratings.get)
+        if len(self.ratings) > len(self.founders) + COPIES:
+            weakest = min(self.ratings.keys() - self.founders.keys(), key=self.ratings.get)
             runner.remove_module(weakest)
             del self.ratings[weakest]
 
@@ -138,7 +136,7 @@ def make_config(args, league):
         env_config={"random_moves": 8},
         num_envs_per_env_runner=NUM_ENVS,
         rollout_fragment_length=FRAGMENT,
-        policies={name: fastmarl.RLModuleSpec(player) for name, player in PLAYERS.items()},
+        policies={name: fastmarl.RLModuleSpec(player) for name, player in league.founders.items()},
         policy_mapping_fn=league.player_of,
         policies_to_train=["main"],
         return_only_policies_to_train=True,
