@@ -20,7 +20,15 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import ValueNorm, flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import (
+    ValueNorm,
+    flat_parameters,
+    keep_freed_memory,
+    minibatches,
+    ppo_loss,
+    to_tensors,
+    value_fn_of,
+)
 
 LAMBDA, MINIBATCHES, MAX_GRAD_NORM = 0.95, 4, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 2e-3
@@ -105,6 +113,7 @@ def run(args, report=show):
     """Train, save and evaluate."""
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)  # the networks are small
+    keep_freed_memory()
     args.folder.mkdir(parents=True, exist_ok=True)
     train(args, args.folder, report)
     return evaluate(args, args.folder)

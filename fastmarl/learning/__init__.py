@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastmarl.learning.flat_parameters import flat_parameters as flat_parameters
+from fastmarl.learning.freed_memory import keep_freed_memory as keep_freed_memory
 from fastmarl.learning.metrics_writer import MetricsWriter as MetricsWriter
 from fastmarl.learning.minibatches import minibatches as minibatches
 from fastmarl.learning.ppo import ppo_loss as ppo_loss
