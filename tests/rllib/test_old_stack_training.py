@@ -2,6 +2,7 @@
 
 from abc import ABCMeta
 from copy import deepcopy
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -156,10 +157,10 @@ def test_asynchronous_algorithms_train(build, config_class):
     config.resources(num_gpus=0).training(train_batch_size=200)
     algorithm = build(config.reporting(min_time_s_per_iteration=1))
     before = deepcopy(algorithm.get_weights())
-    for _ in range(2):
-        results = algorithm.train()
+    deadline = monotonic() + 120
+    while algorithm.train()["num_agent_steps_trained"] == 0:
+        assert monotonic() < deadline
     assert are_accelerated(algorithm.env_runner_group) == [True, True]
-    assert results["num_agent_steps_trained"] > 0
     weights = tree.flatten(algorithm.get_weights())
     assert all(np.isfinite(array).all() for array in weights)
     assert any(not np.array_equal(one, other) for one, other in zip(weights, tree.flatten(before), strict=True))

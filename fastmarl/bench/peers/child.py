@@ -11,7 +11,7 @@ import tempfile
 from contextlib import AbstractContextManager, suppress
 from multiprocessing import Pipe
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import fastmarl
@@ -20,6 +20,7 @@ from fastmarl.errors import FastmarlError
 CHILDREN = Path(__file__).parent / "children"
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "VECLIB_MAXIMUM")}
 SECONDS_TO_CLOSE = 10.0
+SECONDS_TO_STOP = 10.0
 
 
 class ChildError(FastmarlError):
@@ -67,7 +68,7 @@ class Child(AbstractContextManager["Child"]):
             ChildError: it has failed, or is not ready in `timeout` seconds.
         """
         ready = self._answer(timeout, "to be ready")["ready"]
-        self._signal(signal.SIGSTOP)
+        self._stand_still()
         return ready
 
     def turn(self, warm: float, seconds: float, timeout: float) -> float:
@@ -80,7 +81,7 @@ class Child(AbstractContextManager["Child"]):
         with suppress(ConnectionError):  # if it has ended, what it said last tells why
             self._pipe.send_bytes(json.dumps({"warm": warm, "seconds": seconds}).encode())
         answer = self._answer(timeout, "for its turn")
-        self._signal(signal.SIGSTOP)
+        self._stand_still()
         return answer["agent_steps"] / answer["seconds"]
 
     def end(self) -> None:
@@ -102,6 +103,16 @@ class Child(AbstractContextManager["Child"]):
                 process.kill()
         self._process.wait()
         self._printed.close()
+
+    def _stand_still(self) -> None:
+        """Stop its group, and wait for its own process: on busy cores a thread in a system call ends that first."""
+        self._signal(signal.SIGSTOP)
+        deadline = monotonic() + SECONDS_TO_STOP
+        stopped_or_ended = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        while os.waitid(os.P_PID, self._process.pid, stopped_or_ended) is None:
+            if monotonic() > deadline:
+                raise ChildError(f"took more than {SECONDS_TO_STOP:g} s to stop")
+            sleep(0.001)
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):  # nobody may be left in the group
