@@ -31,7 +31,7 @@ from fastmarl.learning import (
 )
 
 LAMBDA, MINIBATCHES, MAX_GRAD_NORM = 0.95, 4, 0.5
-NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 2e-3
+FRAGMENT, LEARNING_RATE = 25, 2e-3
 POLICY = "default_policy"
 
 
@@ -39,7 +39,7 @@ def make_config(args):
     return fastmarl.EnvRunnerConfig(
         env=args.env,
         env_config=args.env_config,
-        num_envs_per_env_runner=NUM_ENVS,
+        num_envs_per_env_runner=args.num_envs,
         rollout_fragment_length=FRAGMENT,
         model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
         seed=args.seed,
@@ -64,7 +64,8 @@ class Learner:
         batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
         self.value_norm.update(batch["value_targets"])
         batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])
-        batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-6)
+        advantages = batch["advantages"]
+        batch["advantages"] = (advantages - advantages.mean()) / advantages.std().clamp(min=self.args.min_std)
         return batch
 
     def learn(self, episodes):
@@ -86,7 +87,7 @@ def show(steps, seconds, mean_return):
 
 def train(args, folder, report=show):
     config = make_config(args)
-    num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT))
+    num_updates = -(-args.steps // (args.num_envs * FRAGMENT))
     with fastmarl.MultiAgentEnvRunner(config) as runner, (folder / "curve.csv").open("w", newline="") as file:
         learner = Learner(runner.module[POLICY], args, num_updates)
         curve = csv.writer(file)
@@ -103,10 +104,10 @@ def train(args, folder, report=show):
 
 
 def evaluate(args, folder):
-    """Greedy play."""
+    """Play of the checkpoint: greedy, or with --explore as in training."""
     config = replace(make_config(args), num_envs_per_env_runner=100)
     with fastmarl.MultiAgentEnvRunner.from_checkpoint(folder / "checkpoint", config) as runner:
-        return fastmarl.evaluate(runner, episodes=args.episodes, seeds=range(args.episodes))
+        return fastmarl.evaluate(runner, episodes=args.episodes, seeds=range(args.episodes), explore=args.explore)
 
 
 def run(args, report=show):
@@ -122,9 +123,15 @@ def run(args, report=show):
 def add_arguments(parser):
     """Those of the task and of PPO."""
     parser.add_argument("--env-config", type=json.loads, default={}, metavar="JSON")
+    parser.add_argument("--num-envs", type=int, default=128, help="copies of the environment")
     parser.add_argument("--gamma", type=float, default=0.95, help="discount")
     parser.add_argument("--epochs", type=int, default=4, help="over the steps of each update")
     parser.add_argument("--entropy", type=float, default=0.01, help="weight of the entropy bonus")
+    parser.add_argument(
+        "--min-std", type=float, default=1e-6, metavar="STD",
+        help="advantages are divided by at least this; where rewards are rare, chance is then not taken for a lesson",
+    )  # fmt: skip
+    parser.add_argument("--explore", action="store_true", help="sample actions in the evaluation, too")
 
 
 def main():
@@ -137,7 +144,8 @@ def main():
     parser.add_argument("--folder", type=Path, default=Path("runs/ippo"))
     args = parser.parse_args()
     found = run(args)
-    print(f"greedy play: mean return {found.mean:.2f} ± {found.standard_error:.2f} over {args.episodes} episodes")
+    play = "sampled" if args.explore else "greedy"
+    print(f"{play} play: mean return {found.mean:.2f} ± {found.standard_error:.2f} over {args.episodes} episodes")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import torch
 import fastmarl
 from fastmarl.batches import add_gae, columns, sequences
 from fastmarl.connectors import Connector
-from fastmarl.learning import ValueNorm, flat_parameters, minibatches, ppo_loss, to_tensors
+from fastmarl.learning import ValueNorm, flat_parameters, last_values_of, minibatches, ppo_loss, to_tensors
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM = 0.99, 0.95, 4, 4, 0.5
 NUM_ENVS, NUM_AGENTS, FRAGMENT, LEARNING_RATE = 32, 2, 64, 2e-3
@@ -66,21 +66,12 @@ class Learner:
         self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.02, num_updates)
         self.value_norm = ValueNorm()
 
-    def last_values(self, batch):
-        """Of the observations after the last steps: one step further, from the state after the last."""
-        inputs = to_tensors({"obs": batch["final_obs"][:, None]})  # [S, T = 1, ...]
-        if "state_out" in batch:
-            last = batch["seq_lens"].cumsum() - 1
-            inputs["state_in"] = {name: torch.from_numpy(leaf[last]) for name, leaf in batch["state_out"].items()}
-        with torch.no_grad():
-            return self.value_norm.denormalize(self.module.forward_train(inputs)["vf_preds"][:, 0])
-
     def estimates(self, episodes):
         """Normalised advantages and value targets, a row for each step."""
         outputs = ["vf_preds", "state_out"] if self.module.is_stateful() else ["vf_preds"]
         batch = columns(episodes, outputs=outputs)[POLICY]
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
-        add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, last_values=self.last_values(batch))
+        add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, last_values=last_values_of(self.module, batch, self.value_norm))
         advantages, targets = (torch.from_numpy(batch[name]) for name in ("advantages", "value_targets"))
         self.value_norm.update(targets)
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-6)

@@ -223,7 +223,7 @@ def test_train_has_the_options_of_the_example(monkeypatch):
     of_example, of_command = found
     for name in ("steps", "folder"):
         del of_example[name]
-    assert {"env", "env_config", "gamma", "epochs", "entropy"} < of_example.keys()
+    assert {"env", "env_config", "num_envs", "gamma", "epochs", "entropy", "min_std", "explore"} < of_example.keys()
     assert of_example == {name: of_command.get(name) for name in of_example}
 
 

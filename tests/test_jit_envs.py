@@ -1,5 +1,7 @@
 """The bundled compiled envs: step by step what their originals in Python say, with a stream of draws for each env."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 from support.gridworld import PlainGridWorld, SplitMix64
@@ -196,6 +198,31 @@ def test_simple_tag_s_collisions_speeds_and_fines_are_mpe2s():
     assert ((fines > 0) & (fines < 1)).any() and ((fines > 1) & (fines < 10)).any()
     speeds = np.linalg.norm(batch.velocities, axis=-1)
     assert (abs(speeds[:, :3] - 1.0) < 1e-9).sum() > 50 and (abs(speeds[:, 3:] - 1.3) < 1e-9).sum() > 20
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "landmarks"),
+    [("simple_spread_v3", SimpleSpread, "landmarks"), ("simple_tag_v3", SimpleTag, "obstacles")],
+)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.needs("mpe2")
+def test_agents_in_the_same_place_push_each_other_nowhere_that_is_a_number(name, kind, landmarks):
+    """As in mpe2."""
+    batch, original = kind(1), import_module(f"mpe2.{name}").parallel_env()
+    out = batch.new_arrays()
+    batch.reset(np.arange(1), out, seeds=[0])
+    original.reset(seed=0)
+    batch.positions[0, 1] = batch.positions[0, 0]
+    world = original.unwrapped.world
+    for bodies, positions in ((world.agents, batch.positions), (world.landmarks, getattr(batch, landmarks))):
+        for body, position in zip(bodies, positions[0], strict=True):
+            body.state.p_pos = position.copy()
+    for _ in range(3):
+        batch.step({name: np.zeros((1, len(agents)), np.int64) for name, agents in batch.groups.items()}, out)
+        original.step(dict.fromkeys(original.possible_agents, 0))
+        positions = [agent.state.p_pos for agent in world.agents]
+        np.testing.assert_array_equal(batch.positions[0], positions)
+    assert np.isnan(batch.positions[0, :2]).all() and not np.isnan(batch.positions[0, 2:]).any()
 
 
 def test_far_agents_do_not_push_each_other_and_touching_ones_do():

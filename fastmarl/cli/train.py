@@ -23,14 +23,17 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("example", choices=EXAMPLES, help="independent PPO with a shared policy: examples/ippo.py")
     parser.add_argument("--env", required=True, metavar="NAME", help=ENV_HELP)
     parser.add_argument("--env-config", type=json_object, default={}, metavar="JSON", help="options of the env")
+    parser.add_argument("--num-envs", type=positive, default=128, help="copies of the env (default %(default)s)")
     parser.add_argument("--gamma", type=float, default=0.95, help="discount (default %(default)s)")
     parser.add_argument(
         "--epochs", type=positive, default=4, help="over the steps of each update (default %(default)s)"
     )
     parser.add_argument("--entropy", type=float, default=0.01, help="weight of its bonus (default %(default)s)")
+    parser.add_argument("--min-std", type=float, default=1e-6, metavar="STD", help="advantages are divided by at least "
+                        "this (default %(default)s)")  # fmt: skip
+    parser.add_argument("--explore", action="store_true", help="sample actions in the evaluation, too")
     parser.add_argument("--steps", type=positive, default=STEPS, help="env steps (default %(default)s)")
-    parser.add_argument("--episodes", type=positive, default=EPISODES, help="of greedy play at the end (default "
-                        "%(default)s)")  # fmt: skip
+    parser.add_argument("--episodes", type=positive, default=EPISODES, help="of the evaluation (default %(default)s)")
     parser.add_argument("--seed", type=natural, default=0, help="default %(default)s")
     parser.add_argument("--folder", type=Path, help="for curve.csv, curve.png and checkpoint (default runs/EXAMPLE)")
     parser.add_argument("--no-plot", action="store_true", help="write no curve.png, which needs matplotlib")
@@ -52,7 +55,8 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
             done = steps
 
         found = module.run(args, report)
-    terminal.show(found.table(f"greedy play after {args.steps:,} env steps of {args.env}"))
+    play = "sampled" if args.explore else "greedy"
+    terminal.show(found.table(f"{play} play after {args.steps:,} env steps of {args.env}"))
     if not args.no_plot:
         draw_curve(args.folder / "curve.csv", args.env, args.folder / "curve.png")
     terminal.show(

@@ -124,7 +124,7 @@ def _step(
         truncated_E[e] = t_E[e] >= max_cycles
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")  # 0 / 0 is NaN, as in mpe2
 def _collide(e, position_EA2, force_A2):
     """Add the forces between env e's agents."""
     n_agents = position_EA2.shape[1]

@@ -162,7 +162,7 @@ def _step(
         truncated_E[e] = t_E[e] >= max_cycles
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")  # 0 / 0 is NaN, as in mpe2
 def _collide(e, n_adversaries, position_EB2, force_A2):
     """Add the forces between env e's bodies; none moves obstacles."""
     n_agents = len(force_A2)
