@@ -22,8 +22,9 @@ import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
 
-GAMMA, LAMBDA, EPOCHS, MINIBATCH, ENTROPY, MAX_GRAD_NORM = 0.98, 0.95, 4, 512, 0.02, 0.5
+GAMMA, LAMBDA, EPOCHS, MINIBATCH, MAX_GRAD_NORM = 0.98, 0.95, 4, 512, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 512, 16, 7e-4
+ENTROPY = 0.02, 0.005  # weight of its bonus, at first and in the end
 SELF_PLAY = 0.3  # share of games in which "main" plays both sides; in the others it plays one of the league
 COPIES, COPY_EVERY = 6, 60  # at most; updates from one to the next
 SIDES = ("player_0", "player_1")
@@ -33,7 +34,7 @@ class Net(fastmarl.RLModule):
     """Every line of four is in one of the twelve squares of 4 x 4 cells, which are all seen with the same weights."""
 
     def setup(self):
-        self.square, self.trunk = nn.Linear(4 * 4 * 2, 32), nn.Linear(12 * 32, 128)
+        self.square, self.trunk = nn.Linear(4 * 4 * 2, 64), nn.Linear(12 * 64, 128)
         self.pi, self.vf = nn.Linear(128, 7), nn.Linear(128, 1)
 
     def _forward(self, batch, **kwargs):
@@ -116,7 +117,7 @@ class League:
             del self.ratings[weakest]
 
 
-def learn(module, optimizer, episodes):
+def learn(module, optimizer, episodes, entropy_coeff):
     """Trains a module in place, so that its runner acts with the newest weights; the losses of the last minibatch."""
     batch, stats = columns(episodes)["main"], {}
     add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(module))
@@ -124,7 +125,7 @@ def learn(module, optimizer, episodes):
     batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-6)
     for rows in minibatches(batch, MINIBATCH, EPOCHS):
         optimizer.zero_grad()
-        ppo_loss(module, rows, entropy_coeff=ENTROPY, stats=stats).backward()
+        ppo_loss(module, rows, entropy_coeff=entropy_coeff, stats=stats).backward()
         nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], MAX_GRAD_NORM)
         optimizer.step()
     return {name: value.item() for name, value in stats.items()}
@@ -156,7 +157,8 @@ def train(args, runner, league):
         for update in range(num_updates):
             episodes = runner.sample()
             league.rate(episodes)
-            stats = learn(module, optimizer, episodes)
+            entropy_coeff = ENTROPY[0] + (ENTROPY[1] - ENTROPY[0]) * update / num_updates
+            stats = learn(module, optimizer, episodes, entropy_coeff)
             schedule.step()
             if update % max(1, num_updates // 50) == 0 or update == num_updates - 1:
                 steps, seconds = runner.get_metrics()["num_env_steps_sampled_lifetime"], time.perf_counter() - begun
