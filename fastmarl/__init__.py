@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fastmarl.modules import RLModuleSpec as RLModuleSpec
     from fastmarl.moments import RunningMoments as RunningMoments
     from fastmarl.policy import Policy as Policy
+    from fastmarl.recorder import VideoCallback as VideoCallback
+    from fastmarl.recorder import replay as replay
     from fastmarl.runner import MultiAgentEnvRunner as MultiAgentEnvRunner
 
 _HOMES = {
@@ -37,8 +39,10 @@ _HOMES = {
     "RunningMoments": "moments",
     "RLModuleSpec": "modules",
     "SingleAgentEpisode": "episodes",
+    "VideoCallback": "recorder",
     "evaluate": "arena",
     "register_env": "envs.registry",
+    "replay": "recorder",
     "tournament": "arena",
 }
 __all__ = [*sorted(_HOMES), "__version__"]

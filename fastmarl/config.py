@@ -1,6 +1,7 @@
 """The options of a runner, under RLlib's names; checked once, when the config is made."""
 
 import math
+import os
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -147,6 +148,9 @@ class EnvRunnerConfig:
     returned yet) or "drop". What reaches no transition is counted in the metric `unattributed_reward`."""
     respawn: bool = False
     """Whether a finished agent that is observed again begins a new trajectory (else an error)."""
+    record_actions: str | os.PathLike | None = None
+    """A folder for a record of all actions, from which `fastmarl.replay()` makes any episode again; see docs/replay.md.
+    Every reset is seeded then, also without a `seed`. Several runners may share the folder."""
 
     seed: int | None = None
     """Every reset of an env has a seed of its own, by (seed, worker_index, incarnation, env index, number of the
@@ -185,6 +189,9 @@ class EnvRunnerConfig:
         clips = "None, True, False, a number above 0 or a pair (low, high)"
         self._check("clip_rewards", self.clip_rewards is None or _is_clip(self.clip_rewards), clips)
         self._check("step_timeout_s", _is_number(seconds) and seconds >= 1e-3, "a number of seconds of at least 0.001")
+        folder = self.record_actions
+        is_path = isinstance(folder, (str, os.PathLike)) and bool(os.fspath(folder))
+        self._check("record_actions", folder is None or is_path, "None or the path of a folder")
         self._check_mapping_fn()
         self._check_policies_to_train()
         for name in (*AT_LEAST, "env_batch_size", "seed"):

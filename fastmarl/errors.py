@@ -247,6 +247,27 @@ class CheckpointError(FastmarlError, ValueError):
     """A checkpoint is missing, damaged, or from a newer version."""
 
 
+class RecordingError(FastmarlError, RuntimeError):
+    """A record of actions can't be written, or what is in its folder can't be read or replayed."""
+
+
+class ReplayError(FastmarlError, RuntimeError):
+    """An episode that is replayed takes another course than the one on record.
+
+    Args:
+        env_index: index of the environment in its runner.
+        episode: the episode's number in the record.
+        env_t: env steps since the reset, at which the first difference shows.
+        problem: what differs, and what to do.
+    """
+
+    def __init__(self, env_index: int, episode: int, env_t: int, problem: str):
+        super().__init__(env_index, episode, env_t, problem)
+
+    def __str__(self) -> str:
+        return "env {}, episode {}, env step {}: {}".format(*self.args)
+
+
 class PolicyBusyError(FastmarlError, RuntimeError):
     """A `Policy` was called in the middle of another call, which goes on unharmed."""
 

@@ -21,7 +21,7 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["acting.backends", "testing"],
     ["acting"],
     ["vector", "policy", "rllib.episodes"],
-    ["vector.arrays", "vector.workers", "rllib.recording"],
+    ["vector.arrays", "vector.workers", "rllib.recording", "recorder"],
     ["runner", "rllib.acting", "rllib.connecting"],
     ["rllib.sampling", "rllib.learning", "rllib.old_stack", "legacy", "background"],
     ["rllib"],
@@ -48,6 +48,8 @@ OPTIONAL = {
     "onnx",
     "onnxscript",
     "onnxruntime",
+    "imageio",
+    "imageio_ffmpeg",
 }
 STANDALONE = PACKAGE / "bench" / "peers" / "children"  # runs where fastmarl is not installed
 PYTHON = sorted(path for path in PACKAGE.rglob("*.py") if STANDALONE not in path.parents)

@@ -5,7 +5,7 @@ space promises: `start` added, scaled or clipped to the bounds (RLlib's `normali
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -93,6 +93,15 @@ class EnvActions(ModuleActions):
         """
         arrays, self._arrays = self._arrays, []
         return self._acted, arrays
+
+    def sent(self, columns: Mapping[Key, np.ndarray], first: int, end: int) -> list[np.ndarray]:
+        """What the envs got for rows first .. end of a block: an array for each leaf of the space, which the next call,
+        or the next tick, may write to again.
+
+        Args:
+            columns: what was recorded, by key.
+        """
+        return [leaf.for_env(columns[key][first:end]) for key, _, leaf in self._leaves]
 
     def forget(self) -> None:
         """Hold no actions."""

@@ -20,9 +20,13 @@ class EpisodeLog:
     """Knows which chunks the calls of `sample()` have filled, and sums them up.
 
     Args:
-        store: where the rows are; an attribute, too.
+        store: where the rows are.
         env_states: the recorded global states of each env; empty: none are recorded.
         max_summaries: so many of the episodes that end in a call are summed up, the last ones.
+
+    Attributes:
+        store: see there.
+        sealed: notes of the chunks of `ended_chunks()`.
     """
 
     def __init__(self, store: RowStore, *, env_states: Sequence[EnvStates] = (), max_summaries: int = 1):
@@ -32,6 +36,7 @@ class EpisodeLog:
         self._ids = EpisodeIds()
         self._ended_chunks: list[MultiAgentEpisode] = []
         self._unread = UnreadChunks()
+        self.sealed: list[UnreadChunks] = []
         self._n_finished = 0  # episodes in this call
         self._to_sum_up: list[EpisodeRecord] = []  # the last of them
         self._spare_records: list[EpisodeRecord] = []
@@ -70,6 +75,7 @@ class EpisodeLog:
         for env_index in sorted(table.respawned):
             record = table.record(env_index)
             self._ended_chunks += [*self._noted(), self.running_chunk(env_index)]
+            self.sealed.append(self.notes_of([env_index]))
             joining, record.joining = record.joining, ()
             self.store.split_chunk(env_index)
             record.lanes += joining
@@ -101,6 +107,8 @@ class EpisodeLog:
         """The chunks that have ended in this call, in order; they can be read from now on."""
         self._seal(self._unread)
         self._ended_chunks += self._noted()
+        if len(self._unread):
+            self.sealed.append(self._unread)
         self._unread = UnreadChunks()
         return self._ended_chunks
 
@@ -117,6 +125,12 @@ class EpisodeLog:
         stepped = [each.env_index for each in running if envs[each.env_index].env_t > each.env_t_started]
         self._note_running(self._unread, stepped)
         return self.ended_chunks()
+
+    def notes_of(self, env_indices: list[int]) -> UnreadChunks:
+        """Of these envs' running episodes as they stand, whatever has become of the call."""
+        notes, table = UnreadChunks(), self.store.table
+        notes.add_running(table.records, table.envs, env_indices, time.perf_counter())
+        return notes
 
     # The end of a call.
 
@@ -149,7 +163,7 @@ class EpisodeLog:
         self._next_chunks(running)
         self._renew_env_states()
         self.store.release_lanes()
-        self._ended_chunks, self._to_sum_up = [], []
+        self._ended_chunks, self._to_sum_up, self.sealed = [], [], []
         self._n_finished = 0
 
     def _noted(self) -> list[MultiAgentEpisode]:

@@ -15,6 +15,8 @@ from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.errors import ConfigError
 from fastmarl.modules import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec, as_rl_module
 from fastmarl.record.agent_spaces import Spaces
+from fastmarl.recorder.meta import described
+from fastmarl.recorder.writer import ActionWriter
 from fastmarl.runner.envs import Envs
 from fastmarl.spaces import RowLayout
 
@@ -42,6 +44,22 @@ def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> Modu
         config.env_to_module_connector, module_id, envs.all[0], {module_id: spaces}, config.device
     )
     return ModuleConnectors(module_id, connectors, *spaces, keep_dtype=config.keep_dtype) if connectors else None
+
+
+def make_recorder(config: EnvRunnerConfig, env: Any) -> ActionWriter | None:
+    """What records the actions, if that is asked for.
+
+    Raises:
+        ConfigError: an episode of this env could not be made again.
+        RecordingError: the folder can't be written to.
+    """
+    if config.record_actions is None:
+        return None
+    if not getattr(env, "seeds_each_episode", True):
+        raise ConfigError(f"record_actions needs a seed for each episode, but the envs of {type(env).__name__} share a "
+                          f"random generator (seeds_each_episode), so none of its episodes can be made again")  # fmt: skip
+    meta = described(config, env, config.num_envs_per_env_runner)
+    return ActionWriter(config.record_actions, meta, late_rewards=config.post_death == "accumulate")
 
 
 def make_inference_options(

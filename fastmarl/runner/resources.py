@@ -7,7 +7,7 @@ from fastmarl.acting.backends.transfer import make_transfer
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.modules import MultiRLModule, RLModule
-from fastmarl.runner.building import check_module_options, make_env_to_module, make_modules
+from fastmarl.runner.building import check_module_options, make_env_to_module, make_modules, make_recorder
 from fastmarl.runner.devices import choose_device
 from fastmarl.runner.envs import Envs
 from fastmarl.runner.metrics import RunnerMetrics
@@ -26,6 +26,7 @@ class Resources:
         weights_seq_no: of the modules' weights.
         generator, rng: for the modules' exploration, and for random actions.
         change: of the modules, which has not come to its end: `put_module()` with its arguments.
+        recorder: writes the record of actions, if there is to be one.
     """
 
     def __init__(self, config: EnvRunnerConfig):
@@ -35,7 +36,9 @@ class Resources:
         self._coming_weights: tuple[dict[str, Any], int] | None = None
         self.change: Callable[[], None] | None = None
         self.streams = Streams(config.seed, config.worker_index, config.incarnation)
-        self.seeds = ResetSeeds(self.streams, config.num_envs_per_env_runner)
+        self.seeds = ResetSeeds(
+            self.streams, config.num_envs_per_env_runner, always=config.record_actions is not None
+        )
         self.transfer = make_transfer(choose_device(config))
         self.generator = self.streams.torch_generator(self.transfer.device)
         self.rng = self.streams.numpy_generator()
@@ -44,6 +47,7 @@ class Resources:
         try:
             self.env_to_module = make_env_to_module(config, self.envs)
             self.module = self.new_modules()
+            self.recorder = make_recorder(config, self.envs.all[0])
         except BaseException:
             self.envs.close()
             raise
@@ -51,6 +55,14 @@ class Resources:
     @property
     def num_envs(self) -> int:
         return self.config.num_envs_per_env_runner
+
+    def close(self) -> None:
+        """Close the envs, and the record of actions."""
+        try:
+            self.envs.close()
+        finally:
+            if self.recorder is not None:
+                self.recorder.close()
 
     def make_envs(self) -> None:
         """Close the envs, and create others."""

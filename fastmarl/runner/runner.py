@@ -52,7 +52,7 @@ class MultiAgentEnvRunner:
             self._state = RunnerState(self._sampling, self._calls)
             self._sampling.announce_envs()
         except BaseException:
-            self._resources.envs.close()
+            self._resources.close()
             raise
 
     def __repr__(self) -> str:
@@ -391,7 +391,7 @@ class MultiAgentEnvRunner:
         """
         self._calls.check("stop()")
         self._stopped = True
-        self._resources.envs.close()
+        self._resources.close()
 
     def __enter__(self) -> Self:
         """Raises RunnerStoppedError after stop()."""

@@ -5,7 +5,8 @@ from time import perf_counter
 from fastmarl.episodes.kept_chunks import KeptChunks
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.selection import only_modules
-from fastmarl.errors import RunnerStoppedError
+from fastmarl.errors import RecordingError, RunnerStoppedError
+from fastmarl.recorder.fragment import Fragment
 from fastmarl.runner.goals import Goal, make_goal
 from fastmarl.runner.listeners import Listeners
 from fastmarl.runner.resources import Resources
@@ -99,9 +100,11 @@ class Sampling:
         rollout.store.begin_call(goal.num_timesteps, of_agents=not goal.counts_env_steps)
         try:
             chunks = rollout.play(goal, begin, explore)
+            recorded = self._fragment()
             self._rescued += chunks
-        except BaseException:
+        except BaseException as error:
             self._keep_finished(goal)
+            self._record_failed_call(error)
             raise
         resources.counts.add_call(goal, rollout.log.sum_up())
         blocks = [rollout.store.blocks[module] for module in rollout.store.active]
@@ -109,6 +112,8 @@ class Sampling:
         rollout.policies.tidy()
         self.listeners.remember(chunks, {record.id_ for record in rollout.store.running()})
         self.is_whole = True
+        if resources.recorder is not None:
+            resources.recorder.write(recorded)
         samples = self._rescued
         if resources.config.return_only_policies_to_train:
             samples = [only_modules(chunk, resources.config.is_policy_to_train) for chunk in samples]
@@ -127,3 +132,18 @@ class Sampling:
         goal.env_steps -= rollout.env.n_stepping  # their results are discarded
         self.resources.counts.add_call(goal, rollout.log.sum_up())
         rollout.env.forget()
+
+    def _fragment(self, *, has_failed: bool = False) -> Fragment | None:
+        """What the call adds to the record of actions, if there is one."""
+        recorder, rollout = self.resources.recorder, self.rollout
+        if recorder is None:
+            return None
+        return recorder.fragment(rollout.log, rollout.policies.env_actions, has_failed=has_failed)
+
+    def _record_failed_call(self, error: BaseException) -> None:
+        """Write down what led to this error, which is about to be raised: it can be replayed."""
+        if self.resources.recorder is not None:
+            try:
+                self.resources.recorder.write(self._fragment(has_failed=True))
+            except RecordingError as another:
+                error.add_note(f"fastmarl: {another}")

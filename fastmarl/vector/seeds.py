@@ -80,14 +80,16 @@ class ResetSeeds:
     Args:
         streams: the runner's.
         num_envs: its envs.
+        always: whether resets are seeded in an unseeded run, too: by seeds that differ from run to run.
 
     Attributes:
         numbers: by env, the number of its next reset.
-        last: by env, the seed of its last reset: below 2**31; None in an unseeded run.
+        last: by env, the seed of its last reset: below 2**31; None if it had none.
     """
 
-    def __init__(self, streams: Streams, num_envs: int):
-        self._of_env = [Children(streams.resets_of(i)) for i in range(num_envs)] if streams.is_seeded else None
+    def __init__(self, streams: Streams, num_envs: int, *, always: bool = False):
+        seeds_all = streams.is_seeded or always
+        self._of_env = [Children(streams.resets_of(i)) for i in range(num_envs)] if seeds_all else None
         self.numbers = [0] * num_envs
         self.last: list[int | None] = [None] * num_envs
         self._streams = streams

@@ -1,0 +1,135 @@
+"""Numbers that change when a row of bytes does, and rows put in the order of their lanes: for a record of actions.
+
+Axes in names: R row, N one of n rows, W word, T entry (a lane's rows of one call).
+"""
+
+import numpy as np
+from numba import njit
+
+_STEP = 0x9E3779B97F4A7C15
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def word_keys(n: int) -> np.ndarray:
+    """uint64 [n]: odd, so that no change of a single word is lost; the same in all versions."""
+    with np.errstate(over="ignore"):
+        z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_STEP)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return (z ^ (z >> np.uint64(31))) | np.uint64(1)
+
+
+def add_words_numpy(words_RW, first, n, key_W, sum_N):
+    """Reference for add_words()."""
+    with np.errstate(over="ignore"):
+        sum_N[:n] += (words_RW[first : first + n].astype(np.uint64) * key_W[: words_RW.shape[1]]).sum(1, np.uint64)
+
+
+@njit(cache=True, nogil=True)
+def add_words(words_RW, first, n, key_W, sum_N):
+    """Add the words of rows first .. first + n, each times its key, to a sum for each row.
+
+    Args:
+        words_RW: unsigned integers [R, W].
+        first, n: ints.
+        key_W: uint64 [>= W].
+        sum_N: uint64 [>= n], added to.
+    """
+    for i in range(n):
+        total = np.uint64(0)
+        for w in range(words_RW.shape[1]):
+            total += np.uint64(words_RW[first + i, w]) * key_W[w]
+        sum_N[i] += total
+
+
+def mix_numpy(sum_N, prev_N, reward_R, out_N):
+    """Reference for mix()."""
+    bits_R = reward_R.view(np.uint64)
+    has_prev = prev_N >= 0
+    with np.errstate(over="ignore"):
+        z = sum_N.copy()
+        z[has_prev] += (bits_R[prev_N[has_prev]] ^ np.uint64(_STEP)) * np.uint64(0xD6E8FEB86659FD93)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    out_N[:] = (z >> np.uint64(32)).astype(np.uint32)
+
+
+@njit(cache=True, nogil=True)
+def mix(sum_N, prev_N, reward_R, out_N):
+    """Fingerprints of rows: of their words, and of what was paid on the way there.
+
+    Args:
+        sum_N: uint64 [n], see add_words().
+        prev_N: int64 [n], the row before, or -1: nothing was paid yet.
+        reward_R: float64, of rows as `prev_N` names them.
+        out_N: uint32 [n], written.
+    """
+    bits_R = reward_R.view(np.uint64)
+    for i in range(len(sum_N)):
+        z = sum_N[i]
+        if prev_N[i] >= 0:
+            z += (bits_R[prev_N[i]] ^ np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xD6E8FEB86659FD93)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        out_N[i] = np.uint32(z >> np.uint64(32))
+
+
+def group_by_entry_numpy(entry_N, env_t_N, count_T, first_T, order_N, step_N):
+    """Reference for group_by_entry()."""
+    order = np.argsort(entry_N, kind="stable")
+    order = order[entry_N[order] >= 0]
+    order_N[: len(order)] = order
+    entries, env_ts = entry_N[order], env_t_N[order]
+    count_T[:] = np.bincount(entries, minlength=len(count_T))
+    begins = np.flatnonzero(np.r_[True, entries[1:] != entries[:-1]][: len(order)])
+    first_T[entries[begins]] = env_ts[begins]
+    steps = np.diff(env_ts, prepend=0)
+    steps[begins] = 1
+    step_N[: len(order)] = steps
+    return len(order), int(steps.max(initial=1))
+
+
+@njit(cache=True, nogil=True)
+def group_by_entry(entry_N, env_t_N, count_T, first_T, order_N, step_N):
+    """Sort rows by their entry, in their order within each; those with an entry below 0 are left out.
+
+    Args:
+        entry_N: int32 [n].
+        env_t_N: int32 [n], ascending within an entry.
+        count_T: int64, written: rows of each entry.
+        first_T: int32, written at entries with rows: env step of the first.
+        order_N: int64 [n], written: row numbers.
+        step_N: int32 [n], written: env steps since the entry's row before; 1 for its first.
+
+    Returns:
+        (k, most): the rows that have an entry, and the greatest of their steps, 1 at least.
+    """
+    n, n_entries = len(entry_N), len(count_T)
+    count_T[:] = 0
+    for i in range(n):
+        if entry_N[i] >= 0:
+            count_T[entry_N[i]] += 1
+    place_T = np.empty(n_entries, np.int64)
+    last_T = np.empty(n_entries, np.int32)
+    k = 0
+    for t in range(n_entries):
+        place_T[t] = k
+        last_T[t] = -1
+        k += count_T[t]
+    most = 1
+    for i in range(n):
+        t = entry_N[i]
+        if t < 0:
+            continue
+        place = place_T[t]
+        place_T[t] = place + 1
+        order_N[place] = i
+        if last_T[t] < 0:
+            first_T[t] = env_t_N[i]
+            step_N[place] = 1
+        else:
+            step = env_t_N[i] - last_T[t]
+            step_N[place] = step
+            most = max(most, step)
+        last_T[t] = env_t_N[i]
+    return k, most

@@ -1,0 +1,122 @@
+"""The file of a record: blocks one after the other, each of named arrays and a few words about them.
+
+A block is a head (magic number, lengths, CRC), a header in JSON, and the arrays' bytes. A process that is killed while
+it writes leaves a block that is cut off, at the end of the file: readers see that and stop before it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fastmarl.errors import RecordingError
+
+MAGIC = b"fmr1"
+HEAD = struct.Struct("<4sIQI")  # magic, bytes of the header, bytes of the arrays, CRC of both
+
+
+def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any]) -> bytes:
+    """A block. `words` must be what JSON can hold."""
+    form = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
+    header = json.dumps({"arrays": form, **words}, separators=(",", ":")).encode()
+    body = b"".join([header, *(np.ascontiguousarray(array).data.cast("B") for array in arrays.values() if array.size)])
+    return HEAD.pack(MAGIC, len(header), len(body) - len(header), zlib.crc32(body)) + body
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of a file, as it was found.
+
+    Attributes:
+        path, offset: where it is.
+        words: of its header, without the arrays.
+    """
+
+    path: Path
+    offset: int
+    words: dict[str, Any]
+    _form: list[Any]
+    _n_header: int
+    _n_arrays: int
+    _crc: int
+
+    def arrays(self, names: list[str] | None = None) -> dict[str, np.ndarray]:
+        """Read some of the arrays; all of them, and then the CRC is looked at, for None.
+
+        Raises:
+            RecordingError: the file has changed, or the block is damaged.
+        """
+        begin = self.offset + HEAD.size + self._n_header
+        if names is None:
+            return self._all_arrays()
+        found, at = {}, begin
+        with self.path.open("rb") as file:
+            for name, dtype, shape in self._form:
+                n = _n_bytes(dtype, shape)
+                if name in names:
+                    file.seek(at)
+                    found[name] = _array(file.read(n), dtype, shape, self)
+                at += n
+        return found
+
+    def _all_arrays(self) -> dict[str, np.ndarray]:
+        with self.path.open("rb") as file:
+            file.seek(self.offset + HEAD.size)
+            body = file.read(self._n_header + self._n_arrays)
+        if len(body) < self._n_header + self._n_arrays or zlib.crc32(body) != self._crc:
+            raise RecordingError(f"{self.path}: the block at byte {self.offset} is damaged: its checksum is another")
+        found, at = {}, self._n_header
+        for name, dtype, shape in self._form:
+            n = _n_bytes(dtype, shape)
+            found[name] = _array(body[at : at + n], dtype, shape, self)
+            at += n
+        return found
+
+
+def _n_bytes(dtype: str, shape: list[int]) -> int:
+    return int(np.dtype(dtype).itemsize * np.prod(shape, dtype=np.int64))
+
+
+def _array(data: bytes, dtype: str, shape: list[int], block: Block) -> np.ndarray:
+    if len(data) < _n_bytes(dtype, shape):
+        raise RecordingError(f"{block.path}: the block at byte {block.offset} is cut off; has the file been changed?")
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def blocks_in(path: Path) -> Iterator[Block]:
+    """The blocks of a file that are whole, up to the first that is not.
+
+    Raises:
+        RecordingError: something in it is no block at all.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        offset = 0
+        while (block := _block_at(file, path, offset, size)) is not None:
+            yield block
+            offset += HEAD.size + block._n_header + block._n_arrays
+
+
+def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> Block | None:
+    file.seek(offset)
+    head = file.read(HEAD.size)
+    if len(head) < HEAD.size:
+        return None
+    magic, n_header, n_arrays, crc = HEAD.unpack(head)
+    if magic != MAGIC:
+        raise RecordingError(f"{path}: expected a block of a record of actions at byte {offset}, got {head[:4]!r}")
+    if offset + HEAD.size + n_header + n_arrays > size:
+        return None
+    try:
+        words = json.loads(file.read(n_header))
+        form = words.pop("arrays")
+    except (ValueError, KeyError) as error:
+        raise RecordingError(f"{path}: the block at byte {offset} is damaged: {error!r:.200}") from error
+    return Block(path, offset, words, form, n_header, n_arrays, crc)

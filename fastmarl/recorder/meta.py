@@ -1,0 +1,115 @@
+"""What a record says about the run: which env, with which options, and by which versions."""
+
+from __future__ import annotations
+
+import ast
+import json
+import platform
+import pkgutil
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any
+
+from fastmarl.config import EnvRunnerConfig
+from fastmarl.errors import RecordingError
+from fastmarl.version import __version__
+
+FORMAT = 1
+
+
+def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any]:
+    """What JSON can hold, of a runner's config and one of its envs."""
+    return {
+        "format": FORMAT,
+        "env": env_name(config.env),
+        **_env_config(config.env_config),
+        "env_class": f"{type(env.unwrapped).__module__}.{type(env.unwrapped).__qualname__}",
+        "seed": config.seed,
+        "worker_index": config.worker_index,
+        "incarnation": config.incarnation,
+        "num_envs": num_envs,
+        "num_env_runners": config.num_env_runners,
+        "remote": config.gym_env_vectorize_mode == "async",
+        "post_death": config.post_death,
+        "respawn": config.respawn,
+        "keep_dtype": config.keep_dtype,
+        "spaces": {repr(agent): [repr(space) for space in spaces] for agent, spaces in _spaces(env).items()},
+        "versions": _versions(env),
+    }
+
+
+def env_name(env: Any) -> str | None:
+    """By which another process can make the env; None: it has no such name."""
+    if isinstance(env, str):
+        return env
+    if isinstance(env, ModuleType):
+        return env.__name__
+    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "")
+    path = f"{module}:{name}"
+    try:
+        return path if module != "__main__" and pkgutil.resolve_name(path) is env else None
+    except (ValueError, ImportError, AttributeError):
+        return None
+
+
+def _env_config(env_config: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON if that gives it back, or as a Python literal; with neither, null."""
+    given = dict(env_config)
+    try:
+        if _same(json.loads(json.dumps(given, allow_nan=False)), given):
+            return {"env_config": given}
+    except (TypeError, ValueError):
+        pass
+    try:
+        if _same(ast.literal_eval(repr(given)), given):
+            return {"env_config": None, "env_config_literal": repr(given)}
+    except (TypeError, ValueError, SyntaxError):
+        pass
+    return {"env_config": None}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether these are equal, and of the same types all the way down."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(map(repr, one)) == list(map(repr, other)) and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def env_config_in(meta: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What `described()` has put in; None: it could not be written."""
+    if meta["env_config"] is not None:
+        return dict(meta["env_config"])
+    literal = meta.get("env_config_literal")
+    return None if literal is None else dict(ast.literal_eval(literal))
+
+
+def _spaces(env: Any) -> dict[Any, tuple[Any, Any]]:
+    from fastmarl.envs.base import env_spaces
+
+    return {agent: env_spaces(env, agent) for agent in getattr(env, "possible_agents", ())}
+
+
+def _versions(env: Any) -> dict[str, str]:
+    """Of what an episode may depend on."""
+    packages = dict.fromkeys(["numpy", "gymnasium", type(env.unwrapped).__module__.partition(".")[0]])
+    found = {"python": platform.python_version(), "machine": platform.machine(), "platform": sys.platform}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # a module of the user's
+            continue
+    return {**found, "fastmarl": __version__}
+
+
+def check_format(meta: Any, path: Any) -> None:
+    """Raises RecordingError if this is no description of a record that this version can read."""
+    number = meta.get("format") if isinstance(meta, dict) else None
+    if number != FORMAT:
+        raise RecordingError(f"{path} is no record of actions that this version reads: expected format {FORMAT}, got "
+                             f"{number!r}")  # fmt: skip

@@ -1,0 +1,385 @@
+"""Makes a recorded episode again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace as replaced
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.columns import Columns
+from fastmarl.envs.adapters import as_multi_agent_env
+from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.envs.base import env_spaces
+from fastmarl.envs.context import EnvContext
+from fastmarl.envs.form import check_reset_result, check_step_result, possible_agents_of
+from fastmarl.envs.registry import env_creator
+from fastmarl.episodes.log import EpisodeLog
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.errors import FastmarlError, RecordingError, ReplayError
+from fastmarl.record.agent_spaces import AgentSpaces, Spaces
+from fastmarl.record.block import Key
+from fastmarl.record.lanes import LaneTable
+from fastmarl.record.store import RowStore
+from fastmarl.recorder.fragment import AgentNames, fragment_of
+from fastmarl.recorder.meta import env_config_in
+from fastmarl.recorder.recording import EpisodeActions, RecordedEpisode, Recording, add_part
+from fastmarl.recorder.single import SingleOfBatch
+from fastmarl.spaces import RowLayout, leaf_spaces
+
+NOT_THE_SAME = "an env that draws from anything but its seed can't be replayed, see check_env(); was it changed since?"
+
+
+class ReplayStep(NamedTuple):
+    """One env step of an episode that is replayed.
+
+    Attributes:
+        env_t: env steps since the reset.
+        actions: what was sent to the env; empty at the reset.
+        observations, rewards, terminateds, truncateds, infos: what came, as the env returned it.
+    """
+
+    env_t: int
+    actions: dict[Any, Any]
+    observations: dict[Any, Any]
+    rewards: dict[Any, float]
+    terminateds: dict[Any, bool]
+    truncateds: dict[Any, bool]
+    infos: dict[Any, Any]
+
+
+class Replay:
+    """An episode that is made again, step by step. Iterate over it, once: it gives a `ReplayStep` for the reset, and
+    one for each env step.
+
+    ```python
+    with Replay(Recording("runs/1"), 17) as replay:
+        for step in replay:
+            print(step.env_t, step.rewards)
+    print(replay.episode.get_return())
+    ```
+
+    Args:
+        recording: a folder, or what was read from it.
+        episode: its number or id.
+        env, env_config: in place of the recorded ones, as in `EnvRunnerConfig`; `env_config` is merged into what is on
+            record.
+
+    Attributes:
+        recorded: the RecordedEpisode.
+        env: the env that is stepped.
+
+    Raises:
+        RecordingError: there is no such episode, some of it is missing, or its env can't be made from the record.
+        ReplayError: while it is played: the env takes another course.
+    """
+
+    def __init__(
+        self,
+        recording: Recording | str | os.PathLike,
+        episode: int | str,
+        *,
+        env: Any = None,
+        env_config: Mapping[str, Any] | None = None,
+    ):
+        recording = recording if isinstance(recording, Recording) else Recording(recording)
+        self.recorded = recording[episode]
+        self._actions = recording.read(self.recorded)
+        self.env = _make_env(recording.folder, self.recorded, env, env_config)
+        try:
+            self._scene = _Scene(self.recorded, self._actions, self.env)
+        except BaseException:
+            self.close()
+            raise
+        self._begun = False
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the env; twice is fine."""
+        env, self.env = self.env, None
+        if env is not None and hasattr(env, "close"):
+            env.close()
+
+    @property
+    def episode(self) -> MultiAgentEpisode:
+        """The episode, once it has been played to its end. Observations are those that the env has sent, before any
+        connectors; rewards are those paid; actions those that the env was sent.
+
+        Raises:
+            RecordingError: it has not, or it is in several chunks, because an agent has respawned: see `chunks`.
+        """
+        if not self.chunks:
+            raise RecordingError(f"episode {self.recorded.number} has no env step on record")
+        if len(self.chunks) != 1:
+            raise RecordingError(f"episode {self.recorded.number} is in {len(self.chunks)} chunks, as agents have "
+                                 f"respawned in it; use `chunks`")  # fmt: skip
+        return self.chunks[0]
+
+    @property
+    def chunks(self) -> list[MultiAgentEpisode]:
+        """The episode's chunks, one but where agents have respawned. Raises RecordingError before its end."""
+        if self._scene.chunks is None:
+            raise RecordingError(f"episode {self.recorded.number} has not been played to its end; iterate over it")
+        return self._scene.chunks
+
+    def __iter__(self) -> Iterator[ReplayStep]:
+        if self._begun or self.env is None:
+            raise RecordingError("an episode is replayed once, and not after close(); make another Replay")
+        self._begun = True
+        yield from self._scene.play(self.env)
+
+
+def replay(
+    run: Recording | str | os.PathLike,
+    episode: int | str,
+    *,
+    env: Any = None,
+    env_config: Mapping[str, Any] | None = None,
+    video: str | os.PathLike | None = None,
+    fps: float | None = None,
+    render_mode: str | None = "rgb_array",
+) -> MultiAgentEpisode:
+    """Make an episode again from a record of actions, and hold it against the record: observations, rewards and ends of
+    every step.
+
+    Args:
+        run: the folder given to `EnvRunnerConfig(record_actions=...)`, or a `Recording` of it.
+        episode: its number or id.
+        env, env_config: in place of the recorded ones; `env_config` is merged into what is on record.
+        video: an mp4 file to write; needs `pip install "fastmarl[video]"`.
+        fps: frames a second; None: what the env says (`metadata["render_fps"]`), or else 30.
+        render_mode: with `video`, is added to `env_config`; None: it is not.
+
+    Returns:
+        The whole episode. What modules answered beside the actions is not in it.
+
+    Raises:
+        RecordingError: there is no such episode, some of it is missing, its env can't be made from the record, or an
+            agent has respawned in it (see `fastmarl.recorder.Replay.chunks`).
+        ReplayError: the env takes another course, and where that begins.
+    """
+    from fastmarl.recorder.video import VideoFile, frame_of, frames_per_second
+
+    config = dict(env_config or {})
+    if video is not None and render_mode is not None:
+        config.setdefault("render_mode", render_mode)
+    with Replay(run, episode, env=env, env_config=config) as played:
+        if video is None:
+            for _ in played:
+                pass
+        else:
+            with closing(VideoFile(video, frames_per_second(played.env, fps))) as file:
+                for _ in played:
+                    file.add(frame_of(played.env))
+                file.finish()
+    return played.episode
+
+
+class _ActionForm:
+    """What an action looks like to an env, and in a store.
+
+    Attributes:
+        keys: of its leaves, as modules' outputs have them.
+    """
+
+    def __init__(self, space: gym.Space):
+        self._layout = RowLayout(space)
+        self._is_discrete = [isinstance(leaf, gym.spaces.Discrete) for leaf in leaf_spaces(space)]
+        self.keys: list[Key] = [
+            (Columns.ACTIONS, *leaf.path) if leaf.path else Columns.ACTIONS for leaf in self._layout.leaves
+        ]
+
+    def nested(self, leaves: list[np.ndarray]) -> Any:
+        """An action of the Python types that the env got, of arrays [1, ...]."""
+        values = zip(leaves, self._is_discrete, strict=True)
+        return self._layout.nest([int(leaf[0]) if is_discrete else leaf[0].copy() for leaf, is_discrete in values])
+
+
+class _Scene:
+    """A store of one env, which the replayed steps are written to."""
+
+    def __init__(self, recorded: RecordedEpisode, actions: EpisodeActions, env: Any):
+        self._recorded, self._actions = recorded, actions
+        meta = recorded.meta
+        self.chunks: list[MultiAgentEpisode] | None = None
+        self._late_rewards = meta["post_death"] == "accumulate"
+        self._module_ids = list(actions.modules)
+        known = [frozenset(possible_agents_of(env))]
+        self._table = LaneTable(known, self._module_for, post_death=meta["post_death"], respawn=meta["respawn"])
+        self._spaces: dict[Hashable, Spaces] = {}
+        self._env = env
+        self._made = -1  # env steps that are whole
+        self._forms: dict[Hashable, _ActionForm] = {}
+        AgentSpaces(self._table, self._spaces_of)
+        for agent in known[0]:
+            self._spaces_of(0, agent)
+        self._store = RowStore(self._make_layouts(), self._module_ids, self._table, 1)
+        self._log = EpisodeLog(self._store)
+
+    def _spaces_of(self, env_index: int, agent_id: Hashable) -> Spaces:
+        if agent_id not in self._spaces:
+            self._spaces[agent_id] = env_spaces(self._env, agent_id)
+        return self._spaces[agent_id]
+
+    def _module_for(self, agent_id: Hashable, env_index: int) -> int:
+        name = repr(agent_id)
+        if name not in self._actions.module_of:
+            raise self._differs(self._env_t, f"agent {name} is observed, which is not in the record")
+        return self._module_ids.index(self._actions.module_of[name])
+
+    def _make_layouts(self) -> list[RowLayout]:
+        """Of the modules, as they were when the record was made."""
+        layouts = []
+        for module_id, form in self._actions.modules.items():
+            spaces = [s for agent, s in self._spaces.items() if self._actions.module_of.get(repr(agent)) == module_id]
+            space = spaces[0][0] if spaces else getattr(self._env, "observation_space", None)
+            if not isinstance(space, gym.Space):
+                raise RecordingError(f"the env does not say what the agents of module {module_id!r} observe")
+            layouts.append(_layout_as(RowLayout(space), form["obs"], module_id))
+        return layouts
+
+    @property
+    def _env_t(self) -> int:
+        return int(self._table.envs[0].env_t)
+
+    def play(self, env: Any) -> Iterator[ReplayStep]:
+        """Make all steps; differences are looked for at the end, and where something fails."""
+        flags = 0
+        try:
+            self._log.open_episodes([0])
+            obs, infos = result = env.reset(seed=self._recorded.reset_seed)
+            check_reset_result(result, 0)
+            self._store.scatter.write_reset(0, obs, infos)
+            self._made = 0
+            yield ReplayStep(0, {}, obs, {}, {}, {}, infos)
+            while not flags and self._env_t < self._recorded.length:
+                actions = self._act()
+                result = env.step(actions)
+                check_step_result(result, 0, self._env_t + 1)
+                flags = self._store.scatter.write_step(0, *result)
+                if self._table.respawned:
+                    self._log.split_respawned()
+                self._made += 1
+                yield ReplayStep(self._env_t, actions, *result)
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            self._look_for_differences(is_over=False)
+            if isinstance(error, FastmarlError):
+                raise
+            raise self._differs(self._made + 1, f"the env raised {error!r:.200}") from error
+        if flags:
+            self._log.finish_episodes([0], [flags])
+        self._log.end_chunks()
+        self._look_for_differences(is_over=True)
+        self._check_end(flags)
+        self.chunks = self._log.ended_chunks()
+
+    def _act(self) -> dict[Any, Any]:
+        """The recorded actions of this step, in the order of the observations; they are written down."""
+        env_t, table, store = self._env_t, self._table, self._store
+        recorded = self._actions.actions.get(env_t, {})
+        acting = {table.agent_ids[lane]: lane for lane in table.envs[0].acting()}
+        if {repr(agent) for agent in acting} != set(recorded):
+            self._look_for_differences(is_over=False)
+            raise self._differs(env_t, f"the agents that act are {sorted(map(repr, acting))}, on record are "
+                                       f"{sorted(recorded)}")  # fmt: skip
+        by_agent = {agent: recorded[repr(agent)][1] for agent in acting}
+        for module in store.active:
+            first, end = store.acting_from[module], store.rows[module].n
+            if first < end:
+                agents = [table.agent_ids[lane] for lane in store.blocks[module].lane_R[first:end].tolist()]
+                leaves = zip(*(by_agent[agent] for agent in agents), strict=True)
+                store.record(module, dict(zip(self._form(agents[0]).keys, map(np.concatenate, leaves), strict=True)))
+        store.advance()
+        return {agent: self._form(agent).nested(leaves) for agent, leaves in by_agent.items()}
+
+    def _form(self, agent: Hashable) -> _ActionForm:
+        if agent not in self._forms:
+            self._forms[agent] = _ActionForm(self._spaces_of(0, agent)[1])
+        return self._forms[agent]
+
+    def _look_for_differences(self, *, is_over: bool) -> None:
+        """Raise ReplayError at the first fingerprint that differs, of the steps that were made."""
+        notes = list(self._log.sealed)
+        if not is_over:
+            if self._table.records[0] is None:
+                return
+            notes.append(self._log.notes_of([0]))
+        made = EpisodeActions()
+        fragment = fragment_of(self._store, notes, None, AgentNames(), late_rewards=self._late_rewards)
+        if fragment is None:
+            return
+        for chunk in range(len(fragment.arrays["env"])):
+            add_part(made, fragment.arrays, fragment.words["modules"], chunk, fragment.words["agents"])
+        last = min(self._made, self._recorded.length)
+        differing = [
+            (env_t, name)
+            for env_t, name in self._actions.prints.keys() | made.prints.keys()
+            if env_t <= last
+            and self._actions.prints.get((env_t, name)) != made.prints.get((env_t, name))
+        ]
+        if differing:
+            env_t, name = min(differing)
+            what = "observation, or what it was paid for it," if env_t else "first observation"
+            raise self._differs(env_t, f"agent {name}: its {what} is another than on record; {NOT_THE_SAME}")
+
+    def _check_end(self, flags: int) -> None:
+        recorded = self._recorded
+        if flags and self._env_t < recorded.length:
+            raise self._differs(self._env_t, f"the episode ends, and has {recorded.length} env steps on record")
+        if recorded.is_failed or (not flags and not recorded.is_done):
+            return
+        if (bool(flags & 1), bool(flags & 2)) != (recorded.is_terminated, recorded.is_truncated):
+            raise self._differs(self._env_t, f"the episode's end is another than on record, {recorded.end}")
+
+    def _differs(self, env_t: int, problem: str) -> ReplayError:
+        return ReplayError(self._recorded.env_index, self._recorded.number, env_t, problem)
+
+
+def _make_env(folder: Path, recorded: RecordedEpisode, env: Any, env_config: Mapping[str, Any] | None) -> Any:
+    """The env that the record names, or the given one."""
+    meta = recorded.meta
+    env = meta["env"] if env is None else env
+    if env is None:
+        raise RecordingError(f"the record in {folder} can't name its env ({meta['env_class']}), which was given as an "
+                             f"object; give it again: replay(..., env=...)")  # fmt: skip
+    config = env_config_in(meta)
+    if config is None and not env_config:
+        raise RecordingError(f"the env_config of the record in {folder} could not be written down; give it again: "
+                             f"replay(..., env_config=...)")  # fmt: skip
+    context = EnvContext(
+        {**(config or {}), **(env_config or {})},
+        meta["worker_index"],
+        recorded.env_index,
+        1,
+        num_workers=meta["num_env_runners"],
+        remote=meta["remote"],
+    )
+    made = as_multi_agent_env(env_creator(env)(context))
+    return SingleOfBatch(made) if isinstance(made, ArrayEnv) else made
+
+
+def _layout_as(layout: RowLayout, form: list[Any], module_id: str) -> RowLayout:
+    """With the dtypes on record.
+
+    Raises:
+        RecordingError: it has other leaves.
+    """
+    recorded = {path: (np.dtype(dtype), tuple(shape)) for path, dtype, shape in form}
+    here = {repr(leaf.path): leaf.shape for leaf in layout.leaves}
+    if {path: shape for path, (_, shape) in recorded.items()} != here:
+        raise RecordingError(f"the agents of module {module_id!r} observe {layout.space}, which is not what is on record: "
+                             f"{form!r:.300}; was the env changed, or another env_config given?")  # fmt: skip
+    layout.leaves = tuple(replaced(leaf, dtype=recorded[repr(leaf.path)][0]) for leaf in layout.leaves)
+    return layout
