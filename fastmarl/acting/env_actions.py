@@ -23,7 +23,7 @@ from fastmarl.kernels.actions import (
 from fastmarl.native._actions import ModuleActions
 from fastmarl.native._draws import ChoiceDraws
 from fastmarl.record.block import Key
-from fastmarl.spaces import Leaf, RowLayout, described, leaf_spaces
+from fastmarl.spaces import Leaf, RowLayout, described, leaf_spaces, narrowest
 from fastmarl.spaces.masks import choices_of
 
 WIDEST = 8  # bytes of an integer
@@ -41,6 +41,7 @@ class EnvActions(ModuleActions):
 
     Attributes:
         shapes: of the leaves of one raw action, by key.
+        narrow_dtypes: of the leaves of an action as envs get it, the smallest that hold what the space has.
     """
 
     def __init__(self, module_id: str, space: gym.Space, *, normalize: bool, clip: bool, as_arrays: bool = False):
@@ -56,6 +57,7 @@ class EnvActions(ModuleActions):
             for leaf, leaf_space in zip(self._layout.leaves, leaf_spaces(space), strict=True)
         ]
         self.shapes = {key: shape for key, shape, _ in self._leaves}
+        self.narrow_dtypes = list(map(_narrow_dtype, leaf_spaces(space)))
 
     def set(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
         """Take the actions of rows first .. first + n from a module's outputs.
@@ -245,3 +247,14 @@ class _LeafActions:
 
 def _key(leaf: Leaf) -> Key:
     return (Columns.ACTIONS, *leaf.path) if leaf.path else Columns.ACTIONS
+
+
+def _narrow_dtype(space: gym.Space) -> np.dtype | None:
+    """None: that of the space."""
+    if isinstance(space, gym.spaces.MultiBinary):
+        return np.dtype(np.int8)
+    if not isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+        return None
+    numbers = np.asarray(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec, np.int64)
+    start = np.asarray(space.start, np.int64)
+    return narrowest(int(start.min()), int((start + numbers).max()) - 1)

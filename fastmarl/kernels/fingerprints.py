@@ -7,7 +7,6 @@ import numpy as np
 from numba import njit
 
 _STEP = 0x9E3779B97F4A7C15
-_MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def word_keys(n: int) -> np.ndarray:
@@ -19,59 +18,80 @@ def word_keys(n: int) -> np.ndarray:
         return (z ^ (z >> np.uint64(31))) | np.uint64(1)
 
 
-def add_words_numpy(words_RW, first, n, key_W, sum_N):
+def add_words_numpy(words_RW, n, key_W, sum_N):
     """Reference for add_words()."""
     with np.errstate(over="ignore"):
-        sum_N[:n] += (words_RW[first : first + n].astype(np.uint64) * key_W[: words_RW.shape[1]]).sum(1, np.uint64)
+        sum_N[:n] += (words_RW[:n].astype(np.uint64) * key_W[: words_RW.shape[1]]).sum(1, np.uint64)
 
 
 @njit(cache=True, nogil=True)
-def add_words(words_RW, first, n, key_W, sum_N):
-    """Add the words of rows first .. first + n, each times its key, to a sum for each row.
+def add_words(words_RW, n, key_W, sum_N):
+    """Add the words of the first n rows, each times its key, to a sum for each row.
 
     Args:
         words_RW: unsigned integers [R, W].
-        first, n: ints.
+        n: int.
         key_W: uint64 [>= W].
         sum_N: uint64 [>= n], added to.
     """
     for i in range(n):
         total = np.uint64(0)
         for w in range(words_RW.shape[1]):
-            total += np.uint64(words_RW[first + i, w]) * key_W[w]
+            total += np.uint64(words_RW[i, w]) * key_W[w]
         sum_N[i] += total
 
 
-def mix_numpy(sum_N, prev_N, reward_R, out_N):
+def mix_numpy(sum_N, prev_N, reward_R, order_K, out_K):
     """Reference for mix()."""
-    bits_R = reward_R.view(np.uint64)
-    has_prev = prev_N >= 0
+    sums, prevs = sum_N[order_K], prev_N[order_K]
     with np.errstate(over="ignore"):
-        z = sum_N.copy()
-        z[has_prev] += (bits_R[prev_N[has_prev]] ^ np.uint64(_STEP)) * np.uint64(0xD6E8FEB86659FD93)
+        bits = (reward_R.view(np.uint64)[prevs] ^ np.uint64(_STEP)) * np.uint64(0xD6E8FEB86659FD93)
+        z = np.where(prevs >= 0, sums + bits, sums)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    out_N[:] = (z >> np.uint64(32)).astype(np.uint32)
+    out_K[:] = (z >> np.uint64(32)).astype(np.uint32)
 
 
 @njit(cache=True, nogil=True)
-def mix(sum_N, prev_N, reward_R, out_N):
+def mix(sum_N, prev_N, reward_R, order_K, out_K):
     """Fingerprints of rows: of their words, and of what was paid on the way there.
 
     Args:
         sum_N: uint64 [n], see add_words().
         prev_N: int64 [n], the row before, or -1: nothing was paid yet.
         reward_R: float64, of rows as `prev_N` names them.
-        out_N: uint32 [n], written.
+        order_K: int64 [k], of the n rows those that are wanted.
+        out_K: uint32 [k], written.
     """
     bits_R = reward_R.view(np.uint64)
-    for i in range(len(sum_N)):
+    for k in range(len(order_K)):
+        i = order_K[k]
         z = sum_N[i]
         if prev_N[i] >= 0:
             z += (bits_R[prev_N[i]] ^ np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xD6E8FEB86659FD93)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        out_N[i] = np.uint32(z >> np.uint64(32))
+        out_K[k] = np.uint32(z >> np.uint64(32))
+
+
+def checksum_numpy(words_W):
+    """Reference for checksum()."""
+    with np.errstate(over="ignore"):
+        z = words_W ^ (np.arange(1, len(words_W) + 1, dtype=np.uint64) * np.uint64(_STEP))
+        z = (z ^ (z >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+        return int((z ^ (z >> np.uint64(32))).sum(dtype=np.uint64))
+
+
+@njit(cache=True, nogil=True)
+def checksum(words_W):
+    """A number that changes with any word, and with their order: uint64, of uint64 [W]."""
+    total, key = np.uint64(0), np.uint64(0)
+    for w in range(len(words_W)):
+        key += np.uint64(0x9E3779B97F4A7C15)
+        z = words_W[w] ^ key
+        z = (z ^ (z >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+        total += z ^ (z >> np.uint64(32))
+    return total
 
 
 def group_by_entry_numpy(entry_N, env_t_N, count_T, first_T, order_N, step_N):

@@ -1,6 +1,6 @@
 """The file of a record: blocks one after the other, each of named arrays and a few words about them.
 
-A block is a head (magic number, lengths, CRC), a header in JSON, and the arrays' bytes. A process that is killed while
+A block is a head (magic number, lengths, checksum), a header in JSON, and the arrays' bytes. A process that is killed while
 it writes leaves a block that is cut off, at the end of the file: readers see that and stop before it.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import struct
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +16,25 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fastmarl.errors import RecordingError
+from fastmarl.kernels.fingerprints import checksum
 
 MAGIC = b"fmr1"
-HEAD = struct.Struct("<4sIQI")  # magic, bytes of the header, bytes of the arrays, CRC of both
+HEAD = struct.Struct("<4sIQQ")  # magic, bytes of the header, bytes of the arrays, checksum of both
+WORD = 8  # bytes; a block is as many words
 
 
-def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any]) -> bytes:
-    """A block. `words` must be what JSON can hold."""
+def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """A block: its head, and the rest. `words` must be what JSON can hold."""
     form = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
     header = json.dumps({"arrays": form, **words}, separators=(",", ":")).encode()
-    body = b"".join([header, *(np.ascontiguousarray(array).data.cast("B") for array in arrays.values() if array.size)])
-    return HEAD.pack(MAGIC, len(header), len(body) - len(header), zlib.crc32(body)) + body
+    data = [np.ascontiguousarray(array).data.cast("B") for array in arrays.values() if array.size]
+    n_bytes = sum(map(len, data))
+    body = b"".join([header, *data, bytes(-(len(header) + n_bytes) % WORD)])
+    return HEAD.pack(MAGIC, len(header), len(body) - len(header), _checksum(body)), body
+
+
+def _checksum(body: bytes) -> int:
+    return int(checksum(np.frombuffer(body, np.uint64)))
 
 
 @dataclass(frozen=True)
@@ -45,10 +52,10 @@ class Block:
     _form: list[Any]
     _n_header: int
     _n_arrays: int
-    _crc: int
+    _checksum: int
 
     def arrays(self, names: list[str] | None = None) -> dict[str, np.ndarray]:
-        """Read some of the arrays; all of them, and then the CRC is looked at, for None.
+        """Read some of the arrays; all of them, and then the checksum is looked at, for None.
 
         Raises:
             RecordingError: the file has changed, or the block is damaged.
@@ -70,7 +77,7 @@ class Block:
         with self.path.open("rb") as file:
             file.seek(self.offset + HEAD.size)
             body = file.read(self._n_header + self._n_arrays)
-        if len(body) < self._n_header + self._n_arrays or zlib.crc32(body) != self._crc:
+        if len(body) < self._n_header + self._n_arrays or _checksum(body) != self._checksum:
             raise RecordingError(f"{self.path}: the block at byte {self.offset} is damaged: its checksum is another")
         found, at = {}, self._n_header
         for name, dtype, shape in self._form:
@@ -109,7 +116,7 @@ def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> Block | Non
     head = file.read(HEAD.size)
     if len(head) < HEAD.size:
         return None
-    magic, n_header, n_arrays, crc = HEAD.unpack(head)
+    magic, n_header, n_arrays, total = HEAD.unpack(head)
     if magic != MAGIC:
         raise RecordingError(f"{path}: expected a block of a record of actions at byte {offset}, got {head[:4]!r}")
     if offset + HEAD.size + n_header + n_arrays > size:
@@ -119,4 +126,4 @@ def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> Block | Non
         form = words.pop("arrays")
     except (ValueError, KeyError) as error:
         raise RecordingError(f"{path}: the block at byte {offset} is damaged: {error!r:.200}") from error
-    return Block(path, offset, words, form, n_header, n_arrays, crc)
+    return Block(path, offset, words, form, n_header, n_arrays, total)

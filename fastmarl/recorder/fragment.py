@@ -20,9 +20,11 @@ from fastmarl.kernels.fingerprints import add_words, group_by_entry, mix, word_k
 from fastmarl.kernels.rows import as_bytes
 from fastmarl.record.block import Block
 from fastmarl.record.store import RowStore
+from fastmarl.spaces import narrowest
 
-RUN_DIGITS = 20  # of an episode's id: the run's
+ID_BYTES, RUN_BYTES = 16, 10  # of an episode's id, and those of its run
 OF_CHUNKS = ("env", "from", "to", "flags", "seed", "lanes")
+OF_ENTRIES = ("agent", "module", "done", "acted", "came", "acts_from", "comes_at")
 MOST_FIRST_KEYS = 1024  # leaves begin with different keys, by their paths: in whatever order they are
 WORDS = {8: np.uint64, 4: np.uint32, 1: np.uint8}
 
@@ -44,34 +46,31 @@ class AgentNames:
     """Numbers of the agents in one file. An id is known by its repr(): any hashable can be one."""
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[type, Hashable], int] = {}  # 1 and True are different agents
+        self._numbers: dict[Hashable, int] = {}
         self._by_name: dict[str, int] = {}
-        self._coming: dict[tuple[type, Hashable], int] = {}
+        self._coming: dict[Hashable, int] = {}
 
     def numbers_of(self, agent_ids: Sequence[Hashable]) -> tuple[np.ndarray, dict[str, int]]:
-        """int32: the numbers of these ids; and those that are new, by name, which `learn()` takes.
+        """int64: the numbers of these ids; and those that are new, by name, which `learn()` takes.
 
         Raises:
             RecordingError: an id can't be told from another one by its repr().
         """
+        try:
+            return np.fromiter(map(self._numbers.__getitem__, agent_ids), np.int64, len(agent_ids)), {}
+        except KeyError:
+            pass
         new: dict[str, int] = {}
-        of_new: dict[tuple[type, Hashable], int] = {}
-        known = self._numbers
-        found = np.empty(len(agent_ids), np.int32)
-        for index, agent_id in enumerate(agent_ids):
-            key = type(agent_id), agent_id
-            number = known.get(key, -1)
-            if number < 0:
-                if key not in of_new:
-                    of_new[key] = self._new(agent_id, new)
-                number = of_new[key]
-            found[index] = number
-        self._coming = of_new
-        return found, new
+        self._coming = {}
+        for agent_id in agent_ids:
+            if agent_id not in self._numbers and agent_id not in self._coming:
+                self._coming[agent_id] = self._new(agent_id, new)
+        numbers = self._numbers | self._coming
+        return np.array([numbers[agent_id] for agent_id in agent_ids], np.int64), new
 
     def _new(self, agent_id: Hashable, new: dict[str, int]) -> int:
         name = repr(agent_id)
-        if " at 0x" in name or (type(agent_id).__repr__ is object.__repr__):
+        if " at 0x" in name:
             raise RecordingError(f"record_actions knows agents by the repr() of their ids, but {name} says where an "
                                  f"object lies in memory; use strings, numbers or tuples, or give "
                                  f"{type(agent_id).__name__} a __repr__()")  # fmt: skip
@@ -81,8 +80,9 @@ class AgentNames:
 
     def learn(self, new: dict[str, int]) -> None:
         """These are in the file now."""
-        self._by_name.update(new)
-        self._numbers.update(self._coming)
+        if new:
+            self._by_name |= new
+            self._numbers |= self._coming
 
 
 def fragment_of(
@@ -102,24 +102,18 @@ def fragment_of(
         names: of the file's agents.
         late_rewards: whether rewards may come after an agent's end: those of last transitions are not certain then.
     """
-    numbers = np.concatenate([_numbers(each) for each in notes] or [np.zeros((0, 7), np.int64)])
+    numbers = np.concatenate([_numbers(each) for each in notes if len(each)] or [np.zeros((0, 7), np.int64)])
     if not len(numbers):
         return None
-    table = store.table
-    lanes = np.array([lane for each in notes for lane in each.lanes], np.int64)
+    table, agent_ids = store.table, store.table.agent_ids
+    lane_list = [lane for each in notes for lane in each.lanes] if len(notes) > 1 else notes[0].lanes
+    lanes = np.array(lane_list, np.int64)
     entry_L = np.full(len(table.row_L), -1, np.int32)
-    entry_L[lanes[::-1]] = np.arange(len(lanes), dtype=np.int32)[::-1]  # of several, the first
-    agent_ids = table.agent_ids
-    agent_T, new_agents = names.numbers_of([agent_ids[lane] for lane in lanes.tolist()])
-    arrays = {name: _narrow(numbers[:, index]) for name, index in zip(OF_CHUNKS, (0, 1, 2, 4, 5, 6), strict=True)}
-    ids = [id_ for each in notes for id_ in each.ids]
-    runs = list(dict.fromkeys(id_[:RUN_DIGITS] for id_ in ids))
-    arrays["run"] = _narrow(np.array([runs.index(id_[:RUN_DIGITS]) for id_ in ids] if len(runs) > 1 else [0] * len(ids)))
-    arrays["number"] = np.array([int(id_[RUN_DIGITS:], 16) for id_ in ids], np.uint64)
-    module_T = table.module_L[lanes]
-    arrays |= {"agent": _narrow(agent_T), "module": _narrow(module_T), "done": table.done_L[lanes]}
-    counts = np.zeros((2, len(lanes)), np.int64)
-    firsts = np.zeros((2, len(lanes)), np.int32)
+    entry_L[lanes[::-1]] = np.arange(len(lanes) - 1, -1, -1, dtype=np.int32)  # of several, the first
+    agent_T, new_agents = names.numbers_of(list(map(agent_ids.__getitem__, lane_list)))
+    arrays = _narrow_columns(numbers[:, [0, 1, 2, 4, 5, 6]], OF_CHUNKS)
+    words = _add_ids(arrays, [id_ for each in notes for id_ in each.ids])
+    counts, firsts = np.zeros((2, len(lanes)), np.int64), np.zeros((2, len(lanes)), np.int32)
     modules = {}
     for module in store.active:
         of_module = _ModuleRecord(store, module, entry_L, late_rewards)
@@ -127,10 +121,22 @@ def fragment_of(
             of_module.add_actions(arrays, counts[0], firsts[0], env_actions[module])
         of_module.add_fingerprints(arrays, counts[1], firsts[1])
         modules[str(module)] = {"id": store.module_ids[module], **of_module.forms}
-    for name, array in (("acted", counts[0]), ("came", counts[1]), ("acts_from", firsts[0]), ("comes_at", firsts[1])):
-        arrays[name] = _narrow(array)
-    words = {"runs": runs, "modules": modules, "agents": list(new_agents)}
-    return Fragment(arrays, words, new_agents)
+    columns = np.stack([agent_T, table.module_L[lanes], table.done_L[lanes], *counts, *firsts], 1)
+    arrays |= _narrow_columns(columns, OF_ENTRIES)
+    return Fragment(arrays, {**words, "modules": modules, "agents": list(new_agents)}, new_agents)
+
+
+def _add_ids(arrays: dict[str, np.ndarray], ids: list[str]) -> dict[str, Any]:
+    """Add the episodes' ids: what they begin with alike to the words, which are returned, and the rest as bytes."""
+    try:
+        number = np.frombuffer(bytes.fromhex("".join(ids)), np.uint8).reshape(len(ids), ID_BYTES)
+    except ValueError:  # of episodes that go on from somebody's own state
+        return {"run": "", "ids": ids}
+    if (number[:, :RUN_BYTES] == number[0, :RUN_BYTES]).all():
+        arrays["number"] = number[:, RUN_BYTES:]
+        return {"run": ids[0][: 2 * RUN_BYTES]}
+    arrays["number"] = number
+    return {"run": ""}
 
 
 def _numbers(notes: UnreadChunks) -> np.ndarray:
@@ -164,31 +170,40 @@ class _ModuleRecord:
         order, steps = self._grouped(self._entry_L[block.lane_R[rows]], block.env_t_R[rows], count_T, first_T)
         self._add_steps(arrays, "acts", steps)
         for index, sent in enumerate(env_actions.sent(block.outputs, first, end)):
-            arrays[f"{self._module}.action.{index}"] = _narrow(sent.take(order, 0))
+            narrow = sent.astype(env_actions.narrow_dtypes[index] or sent.dtype, copy=False)
+            if not np.array_equal(narrow, sent):  # a module may choose what its space has not, or NaN
+                narrow = sent
+            arrays[f"{self._module}.action.{index}"] = narrow.take(order, 0)
             self.forms["actions"].append([sent.dtype.str, list(sent.shape[1:])])
 
     def add_fingerprints(self, arrays: dict[str, np.ndarray], count_T: np.ndarray, first_T: np.ndarray) -> None:
         """Of the rows that have come in this call, and of final observations."""
-        block, rows = self._block, self._store.rows[self._module]
-        first, n = len(block.lookback_R), rows.n - len(block.lookback_R)
-        n_finals = rows.n_finals
+        block, n, n_finals = self._block, *self._n_rows()
         last_F = block.final_prev_F[:n_finals]
-        lane_N = np.concatenate([block.lane_R[first : rows.n], block.lane_R[last_F]])
-        env_t_N = np.concatenate([block.env_t_R[first : rows.n], self._store.table.end_env_t_L[lane_N[n:]]])
-        prev_N = np.concatenate([block.prev_R[first : rows.n], last_F])
+        lane_N = np.concatenate([block.lane_R[:n], block.lane_R[last_F]])
+        env_t_N = np.concatenate([block.env_t_R[:n], self._store.table.end_env_t_L[lane_N[n:]]])
+        prev_N = np.concatenate([block.prev_R[:n], last_F])
         if self._late_rewards:
             prev_N[n:] = -1
-        order, steps = self._grouped(self._entry_L[lane_N], env_t_N, count_T, first_T)
+        entry_N = self._entry_L[lane_N]
+        # Rows that were carried over have come before. An episode that had no step by then was in no chunk.
+        n_carried = len(block.lookback_R)
+        entry_N[:n_carried][env_t_N[:n_carried] > 0] = -1
+        order, steps = self._grouped(entry_N, env_t_N, count_T, first_T)
         self._add_steps(arrays, "comes", steps)
         sum_N = np.zeros(len(lane_N), np.uint64)
         for leaf, rows_R, finals_F in zip(self._obs_leaves, block.raw_obs, block.raw_final_obs, strict=True):
             if leaf.dtype != object:
                 first_key = zlib.crc32(repr(leaf.path).encode()) % MOST_FIRST_KEYS
-                _add_leaf(rows_R, first, n, first_key, sum_N)
-                _add_leaf(finals_F, 0, n_finals, first_key, sum_N[n:])
-        prints = np.empty(len(lane_N), np.uint32)
-        mix(sum_N, prev_N, block.reward_R, prints)
-        arrays[f"{self._module}.print"] = prints[order]
+                _add_leaf(rows_R, n, first_key, sum_N)
+                _add_leaf(finals_F, n_finals, first_key, sum_N[n:])
+        prints = np.empty(len(order), np.uint32)
+        mix(sum_N, prev_N, block.reward_R, order, prints)
+        arrays[f"{self._module}.print"] = prints
+
+    def _n_rows(self) -> tuple[int, int]:
+        rows = self._store.rows[self._module]
+        return rows.n, rows.n_finals
 
     def _grouped(
         self, entry_N: np.ndarray, env_t_N: np.ndarray, count_T: np.ndarray, first_T: np.ndarray
@@ -207,12 +222,12 @@ class _ModuleRecord:
             arrays[f"{self._module}.{name}"] = _narrow(steps)
 
 
-def _add_leaf(rows: np.ndarray, first: int, n: int, first_key: int, sum_N: np.ndarray) -> None:
-    """Add a leaf's words to the sums of rows first .. first + n."""
+def _add_leaf(rows: np.ndarray, n: int, first_key: int, sum_N: np.ndarray) -> None:
+    """Add a leaf's words to the sums of the first n rows."""
     row_bytes = as_bytes(rows)
     size = next(size for size in WORDS if row_bytes.shape[1] % size == 0)
     words = row_bytes.view(WORDS[size])
-    add_words(words, first, n, _keys(first_key + words.shape[1])[first_key:], sum_N)
+    add_words(words, n, _keys(first_key + words.shape[1])[first_key:], sum_N)
 
 
 _known_keys = word_keys(2 * MOST_FIRST_KEYS)
@@ -226,13 +241,13 @@ def _keys(n: int) -> np.ndarray:
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:
-    """The same numbers in as few bytes as they need, if they are integers."""
-    if array.dtype.kind not in "iu" or array.dtype.itemsize == 1:
-        return array
-    if not array.size:
-        return array.astype(np.uint8)
-    low, high = int(array.min()), int(array.max())
-    kinds = (np.uint8, np.uint16, np.uint32) if low >= 0 else (np.int8, np.int16, np.int32)
-    dtype = next((kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max), array.dtype)
-    return array.astype(dtype, copy=False)
+    """The same integers, of one row at least, in as few bytes as they need."""
+    return array.astype(narrowest(int(array.min()), int(array.max())), copy=False)
 
+
+def _narrow_columns(columns: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Columns [n, k] of integers by their names, each in as few bytes as it needs."""
+    if not len(columns):
+        return {name: np.zeros(0, np.uint8) for name in names}
+    bounds = zip(names, columns.min(0).tolist(), columns.max(0).tolist(), strict=True)
+    return {name: columns[:, k].astype(narrowest(low, high)) for k, (name, low, high) in enumerate(bounds)}

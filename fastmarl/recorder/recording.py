@@ -17,7 +17,7 @@ from fastmarl.recorder.blocks import Block, blocks_in
 from fastmarl.recorder.fragment import OF_CHUNKS
 from fastmarl.recorder.meta import check_format
 
-LISTED = [*OF_CHUNKS, "run", "number"]
+LISTED = [*OF_CHUNKS, "number"]
 
 
 @dataclass(eq=False)
@@ -142,9 +142,9 @@ class Recording:
 
     def _read_block(self, block: Block, meta: dict[str, Any], agents: list[str]) -> None:
         arrays = block.arrays(LISTED)
-        runs, columns = block.words["runs"], [arrays[name].tolist() for name in LISTED]
-        for chunk, (env, begin, end, flags, seed, _, run, number) in enumerate(zip(*columns, strict=True)):
-            id_ = f"{runs[run]}{number:012x}"
+        columns = [arrays[name].tolist() for name in OF_CHUNKS]
+        ids = block.words.get("ids") or [block.words["run"] + number.tobytes().hex() for number in arrays["number"]]
+        for chunk, (id_, env, begin, end, flags, seed, _) in enumerate(zip(ids, *columns, strict=True)):
             episode = self._by_id.get(id_)
             if episode is None:
                 episode = RecordedEpisode(len(self.episodes), id_, meta, env, seed)

@@ -22,6 +22,7 @@ from fastmarl.envs.registry import env_creator
 from fastmarl.episodes.log import EpisodeLog
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import FastmarlError, RecordingError, ReplayError
+from fastmarl.native._records import note_reset_seeds
 from fastmarl.record.agent_spaces import AgentSpaces, Spaces
 from fastmarl.record.block import Key
 from fastmarl.record.lanes import LaneTable
@@ -257,6 +258,7 @@ class _Scene:
         flags = 0
         try:
             self._log.open_episodes([0])
+            note_reset_seeds(self._table.records, [self._recorded.reset_seed], [0])
             obs, infos = result = env.reset(seed=self._recorded.reset_seed)
             check_reset_result(result, 0)
             self._store.scatter.write_reset(0, obs, infos)

@@ -77,19 +77,20 @@ class ActionWriter:
             return
         if not self._close.alive or os.getpid() != self._pid:
             raise RecordingError(f"{self.path} is closed, or belongs to the process that made the runner")
-        data = memoryview(encoded(fragment.arrays, fragment.words))
+        head, body = encoded(fragment.arrays, fragment.words)
+        n_bytes = len(head) + len(body)
         try:
-            os.lseek(self._file, self._size, os.SEEK_SET)
-            written = 0
-            while written < len(data):
-                written += os.write(self._file, data[written:])
+            written = os.pwritev(self._file, [head, body], self._size)
+            while written < n_bytes:  # as of a file that has reached what is allowed
+                rest = memoryview(head + body)[written:]
+                written += os.pwrite(self._file, rest, self._size + written)
         except BaseException as error:
             os.ftruncate(self._file, self._size)  # a part of a block would hide those that follow
             if not isinstance(error, OSError):
                 raise
             raise RecordingError(f"can't write the actions of this call to {self.path}: {error.strerror or error}; its "
                                  f"episodes are returned by the next call of sample()") from error  # fmt: skip
-        self._size += len(data)
+        self._size += n_bytes
         self._names.learn(fragment.agents)
 
     def close(self) -> None:

@@ -12,3 +12,4 @@ from fastmarl.spaces.structs import map_struct as map_struct
 from fastmarl.spaces.values import can_hold as can_hold
 from fastmarl.spaces.values import described as described
 from fastmarl.spaces.values import first_unheld as first_unheld
+from fastmarl.spaces.values import narrowest as narrowest

@@ -27,3 +27,9 @@ def described(array: np.ndarray) -> str:
     """An array's dtype and shape, and the range of integers, for errors."""
     values = f" with values from {array.min()} to {array.max()}" if array.dtype.kind in "iu" and array.size else ""
     return f"{array.dtype} of shape {array.shape}{values}"
+
+
+def narrowest(low: int, high: int) -> np.dtype:
+    """The smallest dtype of integers that holds those from `low` to `high`."""
+    kinds = (np.uint8, np.uint16, np.uint32, np.uint64) if low >= 0 else (np.int8, np.int16, np.int32, np.int64)
+    return np.dtype(next(kind for kind in kinds if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max))
