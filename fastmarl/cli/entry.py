@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import fastmarl
-from fastmarl.cli import check_env, evaluate, info, rllib_check, sample, tournament, train
+from fastmarl.cli import check_env, evaluate, info, replay, rllib_check, sample, tournament, train
 from fastmarl.cli.arguments import Parser
 from fastmarl.cli.bench_efficiency import EFFICIENCY
 from fastmarl.cli.bench_peers import PEERS
@@ -56,6 +56,7 @@ def _parser() -> Parser:
     train.add_parser(commands)
     evaluate.add_parser(commands)
     tournament.add_parser(commands)
+    replay.add_parser(commands)
     benchmarks = commands.add_parser("bench", help="measure").add_subparsers(title="benchmarks", required=True)
     for bench in (EFFICIENCY, RLLIB, SCALING, PEERS):
         bench.add_parser(benchmarks)

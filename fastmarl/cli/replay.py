@@ -1,0 +1,72 @@
+"""`fastmarl replay`."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import Any
+
+from fastmarl.bench.tables import Table
+from fastmarl.cli.arguments import json_object, output_file, search_current_folder, seconds
+from fastmarl.cli.terminal import Terminal
+
+COLUMNS = {
+    "number": ("episode", ""), "worker_index": ("worker", ""), "env_index": ("env", ""), "length": ("env\nsteps", ","),
+    "end": ("end", ""), "reset_seed": ("seed of\nthe reset", ""), "id_": ("id", ""),
+}  # fmt: skip
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("replay", help="make an episode again from a record of actions; list those on record")
+    parser.add_argument("folder", metavar="RUN", help="folder that EnvRunnerConfig(record_actions=...) named")
+    parser.add_argument("episode", metavar="EPISODE", nargs="?", help="its number or id; without it, all are listed")
+    parser.add_argument("--video", type=partial(output_file, (".mp4",)), metavar="MP4", help="write a video of it")
+    parser.add_argument("--fps", type=seconds, help="frames a second (default: what the environment says, or 30)")
+    parser.add_argument("--env", metavar="NAME", help="in place of the recorded environment")
+    parser.add_argument("--config", type=json_object, default={}, metavar="JSON", help="merged into the recorded "
+                        "env_config")  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, terminal: Terminal) -> int:
+    """List, or replay and show."""
+    from fastmarl.recorder import Recording, replay
+
+    recording = Recording(args.folder)
+    if args.episode is None:
+        terminal.show(_listed(recording))
+        return 0
+    recorded = recording[args.episode]
+    search_current_folder(args.env or recorded.meta["env"] or "")
+    with terminal.status("replaying ..."):
+        episode = replay(
+            recording, args.episode, env=args.env, env_config=args.config, video=args.video, fps=args.fps
+        )
+    terminal.show(_shown(recorded, episode))
+    if args.video:
+        terminal.show(f"video: {args.video}")
+    return 0
+
+
+def _listed(recording: Any) -> Table:
+    rows = [
+        {**{name: getattr(episode, name, None) for name in COLUMNS}, "worker_index": episode.meta["worker_index"]}
+        for episode in recording
+    ]
+    envs = ", ".join(sorted({str(episode.meta["env"] or episode.meta["env_class"]) for episode in recording}))
+    missing = sum(bool(episode.missing) for episode in recording)
+    notes = [f"{missing} of them can't be replayed: some of their steps are not on record"] if missing else []
+    return Table.of(f"{recording.folder}: {envs}, {len(rows)} episodes", COLUMNS, rows, notes)
+
+
+def _shown(recorded: Any, episode: Any) -> Table:
+    returns = {str(agent): part.get_return() for agent, part in episode.agent_episodes.items()}
+    rows = [
+        ["env", str(recorded.meta["env"] or recorded.meta["env_class"])],
+        ["env steps", f"{len(episode):,}"],
+        ["end", recorded.end],
+        ["return", f"{episode.get_return():.6g}"],
+        *([f"  {agent}", f"{total:.6g}"] for agent, total in returns.items()),
+    ]
+    title = f"episode {recorded.number}: observations, rewards and ends are those on record"
+    return Table(title, [], rows)
