@@ -80,6 +80,7 @@ class EpisodeLog:
             self.store.split_chunk(env_index)
             record.lanes += joining
             self._next_chunks([record])
+            self.sealed.append(self.notes_of([env_index]))  # should the call end here, those who join are known
         table.respawned.clear()
 
     # Chunks.
