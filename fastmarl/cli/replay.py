@@ -39,9 +39,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     recorded = recording[args.episode]
     search_current_folder(args.env or recorded.meta["env"] or "")
     with terminal.status("replaying ..."):
-        episode = replay(
-            recording, args.episode, env=args.env, env_config=args.config, video=args.video, fps=args.fps
-        )
+        episode = replay(recording, args.episode, env=args.env, env_config=args.config, video=args.video, fps=args.fps)
     terminal.show(_shown(recorded, episode))
     if args.video:
         terminal.show(f"video: {args.video}")

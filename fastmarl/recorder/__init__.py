@@ -1,7 +1,7 @@
 """The flight recorder: actions and seeds of a run on record, from which any episode is made again; and videos."""
 
-from fastmarl.recorder.recording import RecordedEpisode, Recording
 from fastmarl.recorder.playback import Replay, ReplayStep, replay
+from fastmarl.recorder.recording import RecordedEpisode, Recording
 from fastmarl.recorder.video import VideoCallback
 
 __all__ = ["RecordedEpisode", "Recording", "Replay", "ReplayStep", "VideoCallback", "replay"]

@@ -1,7 +1,7 @@
 """The file of a record: blocks one after the other, each of named arrays and a few words about them.
 
-A block is a head (magic number, lengths, checksum), a header in JSON, and the arrays' bytes. A process that is killed while
-it writes leaves a block that is cut off, at the end of the file: readers see that and stop before it.
+A block is a head (magic number, lengths, checksum), a header in JSON, and the arrays' bytes. A process that is killed
+while it writes leaves a block that is cut off, at the end of the file: readers see that and stop before it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-import platform
 import pkgutil
+import platform
 import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version

@@ -245,7 +245,8 @@ class _Scene:
             spaces = [s for agent, s in self._spaces.items() if self._actions.module_of.get(repr(agent)) == module_id]
             space = spaces[0][0] if spaces else getattr(self._env, "observation_space", None)
             if not isinstance(space, gym.Space):
-                raise RecordingError(f"the env does not say what the agents of module {module_id!r} observe")
+                raise RecordingError(f"module {module_id!r} is on record, but none of its agents is among those "
+                                     f"of the env, {list(self._spaces)!r:.200}; was another env given?")  # fmt: skip
             layouts.append(_layout_as(RowLayout(space), form["obs"], module_id))
         return layouts
 
@@ -324,12 +325,12 @@ class _Scene:
             return
         for chunk in range(len(fragment.arrays["env"])):
             add_part(made, fragment.arrays, fragment.words["modules"], chunk, fragment.words["agents"])
-        last = min(self._made, self._recorded.length)
+        # Where an env has failed, its agents were given their last observations again, to end with.
+        last = min(self._made, self._recorded.length - self._recorded.is_failed)
         differing = [
             (env_t, name)
             for env_t, name in self._actions.prints.keys() | made.prints.keys()
-            if env_t <= last
-            and self._actions.prints.get((env_t, name)) != made.prints.get((env_t, name))
+            if env_t <= last and self._actions.prints.get((env_t, name)) != made.prints.get((env_t, name))
         ]
         if differing:
             env_t, name = min(differing)
@@ -381,7 +382,7 @@ def _layout_as(layout: RowLayout, form: list[Any], module_id: str) -> RowLayout:
     recorded = {path: (np.dtype(dtype), tuple(shape)) for path, dtype, shape in form}
     here = {repr(leaf.path): leaf.shape for leaf in layout.leaves}
     if {path: shape for path, (_, shape) in recorded.items()} != here:
-        raise RecordingError(f"the agents of module {module_id!r} observe {layout.space}, which is not what is on record: "
+        raise RecordingError(f"the agents of module {module_id!r} observe {layout.space}, and not what is on record: "
                              f"{form!r:.300}; was the env changed, or another env_config given?")  # fmt: skip
     layout.leaves = tuple(replaced(leaf, dtype=recorded[repr(leaf.path)][0]) for leaf in layout.leaves)
     return layout

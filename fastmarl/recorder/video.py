@@ -94,7 +94,9 @@ def frame_of(env: Any) -> np.ndarray:
         frame = frame[-1]
     if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] not in (3, 4) or not frame.size:
         got = f"an array of shape {frame.shape}" if isinstance(frame, np.ndarray) else f"{type(frame).__name__}"
-        raise ConfigError(f"expected {_name(env)}.render() to return an array [height, width, 3], got {got}; {NO_IMAGE}")
+        raise ConfigError(
+            f"expected {_name(env)}.render() to return an array [height, width, 3], got {got}; {NO_IMAGE}"
+        )
     return np.ascontiguousarray(frame[..., :3], np.uint8)
 
 

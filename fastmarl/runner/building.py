@@ -56,8 +56,8 @@ def make_recorder(config: EnvRunnerConfig, env: Any) -> ActionWriter | None:
     if config.record_actions is None:
         return None
     if not getattr(env, "seeds_each_episode", True):
-        raise ConfigError(f"record_actions needs a seed for each episode, but the envs of {type(env).__name__} share a "
-                          f"random generator (seeds_each_episode), so none of its episodes can be made again")  # fmt: skip
+        raise ConfigError(f"record_actions needs a seed for each episode, but the envs of {type(env).__name__} share "
+                          f"a random generator (seeds_each_episode): their episodes can't be made again")  # fmt: skip
     meta = described(config, env, config.num_envs_per_env_runner)
     return ActionWriter(config.record_actions, meta, late_rewards=config.post_death == "accumulate")
 

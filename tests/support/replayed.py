@@ -2,14 +2,13 @@
 
 import itertools
 
-from support.compare import join
-
 import fastmarl
 from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.values import same
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.registry import env_creator
+from support.compare import join
 
 FRAGMENTS = (1, 2, 7, 40, 250)  # env steps in a call, over and over
 
@@ -35,9 +34,7 @@ def record(folder, env, env_config=None, *, steps=None, episodes=None, runs=None
     policies, mapping = by_spaces(env, env_config)
     defaults = {"policies": policies, "policy_mapping_fn": mapping, "num_envs_per_env_runner": 2, "seed": 0,
                 "model_config": {"fcnet_hiddens": [8]}}  # fmt: skip
-    config = fastmarl.EnvRunnerConfig(
-        env=env, env_config=env_config, record_actions=folder, **{**defaults, **options}
-    )
+    config = fastmarl.EnvRunnerConfig(env=env, env_config=env_config, record_actions=folder, **{**defaults, **options})
     chunks = {}
     with fastmarl.MultiAgentEnvRunner(config) as runner:
         for n in itertools.cycle(FRAGMENTS):

@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 
 import fastmarl
-from fastmarl.spaces import leaf_spaces
+from fastmarl.spaces import RowLayout, leaf_spaces
 
 OBS = gym.spaces.Dict({"far": gym.spaces.Box(-9, 9, (2,), np.float64), "near": gym.spaces.Discrete(5)})
 ACTIONS = {
@@ -24,8 +24,8 @@ IDS = [3, "three", (3, "b"), 0, -1]
 class Wild(fastmarl.MultiAgentEnv):
     """Agents come, wait, leave, and come again; some are paid before they are seen.
 
-    `env_config`: "actions", a key of ACTIONS; "respawn", whether agents come again; "length", at most; "fail_at", an env
-    step in which it raises; "drift_at", one from which on it is another env.
+    `env_config`: "actions", a key of ACTIONS; "respawn", whether agents come again; "length", at most; "fail_at", an
+    env step in which it raises; "drift_at", one from which on it is another env.
     """
 
     def __init__(self, config):
@@ -48,8 +48,8 @@ class Wild(fastmarl.MultiAgentEnv):
         told = sum(float(np.sum(part)) for action in actions.values() for part in parts_of(self.action_space, action))
         self.drawn = told + (1e-6 if self.t >= self.config.get("drift_at", 1000) else 0)
         ending = [agent for agent in sorted(self.live, key=repr) if self.rng.random() < 0.1]
-        terminateds = {agent: True for agent in ending[::2]} | {"__all__": self.t == self.length}
-        truncateds = {agent: True for agent in ending[1::2]} | {"__all__": False}
+        terminateds = dict.fromkeys(ending[::2], True) | {"__all__": self.t == self.length}
+        truncateds = dict.fromkeys(ending[1::2], True) | {"__all__": False}
         paid = [agent for agent in IDS if agent not in self.dead and self.rng.random() < 0.6]
         rewards = {agent: float(self.rng.normal() + self.drawn) for agent in paid}
         obs = self._observe(ending)
@@ -72,10 +72,10 @@ class Wild(fastmarl.MultiAgentEnv):
 
 def parts_of(space, action):
     """The leaves of an action; each must be of the Python type that its space promises."""
-    from fastmarl.spaces import RowLayout
-
     leaves = RowLayout(space).leaves_of(action)
     for leaf, of_leaf in zip(leaves, leaf_spaces(space), strict=True):
-        assert type(leaf) is int if isinstance(of_leaf, gym.spaces.Discrete) else isinstance(leaf, np.generic | np.ndarray)
+        assert (
+            type(leaf) is int if isinstance(of_leaf, gym.spaces.Discrete) else isinstance(leaf, np.generic | np.ndarray)
+        )
         assert isinstance(leaf, int) or leaf.dtype == of_leaf.dtype
     return leaves

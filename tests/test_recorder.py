@@ -1,0 +1,462 @@
+"""Records of actions: what is on record can be replayed, and what can't be is refused or told, exactly."""
+
+import dataclasses
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.levels import KINDS, Levels, runner_of
+from support.process_runners import contents, make_runner
+from support.replayed import assert_same_episode, record, whole
+from support.wild import ACTIONS
+
+import fastmarl
+from fastmarl.cli import main as cli
+from fastmarl.envs.jit.cart_pole import CartPole
+from fastmarl.errors import ConfigError, RecordingError, ReplayError
+from fastmarl.kernels import fingerprints
+from fastmarl.recorder import Recording, Replay
+
+CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", "12"))
+WILD = "support.wild:Wild"
+
+
+def play(recording, number, **options):
+    """The chunks of a replayed episode."""
+    with Replay(recording, number, **options) as replay:
+        for _ in replay:
+            pass
+    return replay.chunks
+
+
+def assert_all_replayed(folder, sampled, **options):
+    """Every episode of which there are chunks; returns the recording."""
+    recording = Recording(folder)
+    left = dict(sampled)
+    for recorded in recording:
+        (replayed,) = play(recording, recorded.number, **options)
+        assert_same_episode(whole(left.pop(recorded.id_)), replayed)
+    assert not left
+    return recording
+
+
+def by_id(chunks):
+    found = {}
+    for chunk in chunks:
+        found.setdefault(chunk.id_, []).append(chunk)
+    return found
+
+
+# Whatever an env does.
+
+
+@settings(max_examples=CASES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    actions=st.sampled_from(list(ACTIONS)),
+    respawn=st.booleans(),
+    post_death=st.sampled_from(["error", "accumulate", "drop"]),
+    lookback=st.integers(0, 3),
+    keep_dtype=st.booleans(),
+    seed=st.integers(0, 2**31),
+    splits=st.integers(1, 2),
+)
+def test_wild_episodes_are_replayed(actions, respawn, post_death, lookback, keep_dtype, seed, splits, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    options = {"respawn": respawn, "post_death": post_death, "episode_lookback_horizon": lookback, "seed": seed,
+               "keep_dtype": keep_dtype, "worker_num_splits": splits}  # fmt: skip
+    sampled = record(folder, WILD, {"actions": actions, "respawn": respawn}, steps=120, **options)
+    recording = Recording(folder)
+    assert {recorded.id_ for recorded in recording} == set(sampled)
+    for recorded in recording:
+        chunks = play(recording, recorded.number)  # raises where a fingerprint is another
+        assert sum(map(len, chunks)) == recorded.length == sum(map(len, sampled[recorded.id_]))
+        if not respawn:
+            as_sent = actions in ("many", "multi")
+            assert_same_episode(whole(sampled[recorded.id_]), chunks[0], actions=as_sent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_of_runners_record(kind, tmp_path):
+    with runner_of(kind, record_actions=tmp_path) as runner:
+        chunks = [chunk for n in (5, 1, 60, 40) for chunk in runner.sample(num_timesteps=n)]
+    assert_all_replayed(tmp_path, by_id(chunks), env=KINDS[kind]["env"])
+
+
+# What a difference looks like.
+
+
+@pytest.mark.parametrize("at", [1, 4, 9])
+def test_the_first_step_that_differs_is_named(at, tmp_path):
+    record(tmp_path, WILD, {"length": 40}, steps=150, worker_index=3)
+    recording = Recording(tmp_path)
+    recorded = max(recording, key=lambda episode: episode.length)
+    assert recorded.length > 10
+    with pytest.raises(ReplayError) as caught:
+        play(recording, recorded.number, env_config={"drift_at": at})
+    env_index, number, env_t, problem = caught.value.args
+    assert (env_index, number, env_t) == (recorded.env_index, recorded.number, at)
+    assert "another than on record" in problem
+
+
+def test_an_env_that_ends_or_raises_earlier_is_named(tmp_path):
+    record(tmp_path, WILD, {"length": 40}, steps=100)
+    recorded = max(Recording(tmp_path), key=lambda episode: episode.length)
+    with pytest.raises(ReplayError, match=r"env step 6: the env raised KeyError\('lost'\)"):
+        play(tmp_path, recorded.number, env_config={"fail_at": 6})
+    with pytest.raises(ReplayError):  # other lengths, by other draws
+        play(tmp_path, recorded.number, env_config={"length": 4})
+    with pytest.raises(RecordingError, match="none of its agents is among those of the env"):
+        play(tmp_path, recorded.number, env=Levels)
+
+
+class Unseeded(Levels):
+    """Draws from a generator that no reset begins anew."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset()
+
+
+def test_an_env_that_ignores_its_seed_is_told_apart_at_once(tmp_path):
+    record(tmp_path, Unseeded, steps=30)
+    with pytest.raises(ReplayError, match="env 0, episode 0, env step 0: agent 'a': its first observation"):
+        fastmarl.replay(tmp_path, 0)
+
+
+# Failures.
+
+
+@pytest.mark.parametrize("failed_episodes", ["truncate", "discard"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+def test_episodes_of_envs_that_failed_and_were_made_anew(mode, failed_episodes, tmp_path):
+    config = {"fail_at": 9, "length": 30}
+    workers = {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"} if mode == "async" else {}
+    sampled = record(tmp_path, WILD, config, steps=200, restart_failed_sub_environments=True,
+                     failed_episodes=failed_episodes, max_restarts=50, **workers)  # fmt: skip
+    recording = Recording(tmp_path)
+    assert {recorded.id_ for recorded in recording} >= set(sampled)
+    ends = {recorded.end for recorded in recording}
+    assert "terminated" in ends
+    assert ("failed" in ends) == (failed_episodes == "truncate")
+    for recorded in recording:
+        (replayed,) = play(recording, recorded.number)
+        assert len(replayed) == recorded.length <= 9
+        assert recorded.length == 8 or recorded.end != "failed"
+
+
+def test_what_led_to_an_error_is_on_record(tmp_path):
+    with pytest.raises(KeyError, match="lost"):
+        record(tmp_path, WILD, {"fail_at": 7, "length": 30}, steps=200)
+    recording = Recording(tmp_path)
+    failed = [recorded for recorded in recording if recorded.length == 6 and recorded.end == "cut"]
+    assert failed
+    actions = recording.read(failed[-1]).actions
+    assert max(actions) == 6  # those that the env has failed upon
+    assert len(play(recording, failed[-1].number)[0]) == 6
+
+
+# Files.
+
+
+def test_a_process_that_is_killed_loses_the_call_under_way_alone(tmp_path):
+    script = f"""
+        import os, signal, sys
+        sys.path[:0] = {[str(Path(__file__).parent)]!r}
+        import fastmarl
+        runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(
+            env="support.levels:Levels", record_actions={str(tmp_path)!r}, num_envs_per_env_runner=2))
+        for _ in range(3):
+            runner.sample(num_timesteps=50)
+        runner.env.envs[0].step = lambda actions: os.kill(os.getpid(), signal.SIGKILL)
+        runner.sample(num_timesteps=50)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    recording = Recording(tmp_path)
+    assert sum(recorded.length for recorded in recording) == 150
+    for recorded in recording:
+        play(recording, recorded.number)
+
+
+def test_a_file_that_is_cut_off_anywhere_ends_with_its_last_whole_block(tmp_path):
+    with runner_of("sync", record_actions=tmp_path / "run") as runner:
+        sizes = []
+        for _ in range(4):
+            runner.sample(num_timesteps=12)
+            sizes.append(next((tmp_path / "run").glob("*.actions")).stat().st_size)
+    (path,) = (tmp_path / "run").glob("*.actions")
+    data = path.read_bytes()
+    assert len(data) == sizes[-1]
+    for size in [0, 1, sizes[0] - 1, *range(sizes[2], sizes[3] + 1, 37), sizes[3]]:
+        path.write_bytes(data[:size])
+        n_calls = sum(size >= end for end in sizes)
+        recording = Recording(tmp_path / "run")
+        assert sum(recorded.length for recorded in recording) == 12 * n_calls
+        if n_calls:
+            play(recording, recorded_last(recording))
+
+
+def recorded_last(recording):
+    return len(recording) - 1
+
+
+def test_damaged_files_say_so(tmp_path):
+    record(tmp_path, WILD, steps=40)
+    (path,) = tmp_path.glob("*.actions")
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1 if data[-1] else 1]))
+    with pytest.raises(RecordingError, match="is damaged: its checksum"):
+        play(tmp_path, recorded_last(Recording(tmp_path)))
+    path.write_bytes(b"something else altogether, which is long enough")
+    with pytest.raises(RecordingError, match="expected a block"):
+        Recording(tmp_path)
+    path.write_bytes(data)
+    path.with_suffix(".json").write_text('{"format": 99}')
+    with pytest.raises(RecordingError, match="expected format 1, got 99"):
+        Recording(tmp_path)
+    path.with_suffix(".json").unlink()
+    with pytest.raises(RecordingError, match="lacks its description"):
+        Recording(tmp_path)
+    path.unlink()
+    with pytest.raises(RecordingError, match="has no record of actions"):
+        Recording(tmp_path)
+
+
+def test_a_full_disk_is_an_error_and_nothing_else_is_lost(tmp_path, monkeypatch):
+    real = os.pwritev
+
+    def full(file, buffers, offset):
+        os.pwrite(file, b"".join(buffers)[:50], offset)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with runner_of("sync", record_actions=tmp_path) as runner:
+        first = runner.sample(num_timesteps=30)
+        monkeypatch.setattr(os, "pwritev", full)
+        with pytest.raises(RecordingError, match="No space left on device; its episodes are returned by the next call"):
+            runner.sample(num_timesteps=30)
+        monkeypatch.setattr(os, "pwritev", real)
+        later = runner.sample(num_timesteps=30)
+    assert sum(map(len, first)) + sum(map(len, later)) == 90
+    sampled, recording = by_id([*first, *later]), Recording(tmp_path)
+    missing = [recorded for recorded in recording if recorded.missing]
+    assert missing
+    with pytest.raises(RecordingError, match=r"the env steps \d+ to \d+ are not on record here"):
+        play(recording, missing[0].number)
+    for recorded in recording:
+        if not recorded.missing and recorded.is_done:
+            assert_same_episode(whole(sampled[recorded.id_]), play(recording, recorded.number)[0])
+
+
+def test_runners_share_a_folder(tmp_path):
+    sampled = {}
+    runners = [runner_of("sync", record_actions=tmp_path, worker_index=i, incarnation=i // 2) for i in (1, 1, 2)]
+    for runner in runners * 2:
+        for chunk in runner.sample(num_timesteps=40):
+            sampled.setdefault(chunk.id_, []).append(chunk)
+    for runner in runners:
+        runner.stop()
+        runner.stop()
+    assert len(list(tmp_path.glob("*.actions"))) == 3
+    assert_all_replayed(tmp_path, sampled)
+
+
+# What else runners do.
+
+
+def test_what_is_sampled_stays_the_same_with_a_record(tmp_path):
+    def sampled(**options):
+        with runner_of("sync", **options) as runner:
+            chunks = [*runner.sample(num_timesteps=40), *runner.sample(num_episodes=3)]
+            return [contents(chunk) for chunk in chunks], runner.get_state("random_state")["random_state"]["numpy"]
+
+    (plain, rng), (recorded, same_rng) = sampled(), sampled(record_actions=tmp_path)
+    np.testing.assert_equal(recorded, plain)
+    assert rng == same_rng
+
+
+def test_unseeded_runners_are_seeded_for_the_record_alone(tmp_path):
+    folders = tmp_path / "one", tmp_path / "two"
+    seeds = []
+    for folder in folders:
+        with runner_of("sync", seed=None, record_actions=folder) as runner:
+            chunks = runner.sample(num_timesteps=40)
+        assert_all_replayed(folder, by_id(chunks))
+        seeds.append({chunk.reset_seed for chunk in chunks})
+    assert not seeds[0] & seeds[1]
+
+
+def test_evaluations_are_not_on_record(tmp_path):
+    with runner_of("sync", record_actions=tmp_path) as runner:
+        before = runner.sample(num_timesteps=30)
+        size = sum(path.stat().st_size for path in tmp_path.iterdir())
+        evaluated = runner.evaluate(5)
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) == size
+        after = runner.sample(num_timesteps=30)
+    recording = assert_all_replayed(tmp_path, by_id([*before, *after]))
+    assert not {episode.id_ for episode in evaluated} & {recorded.id_ for recorded in recording}
+
+
+def test_running_episodes_go_on_in_another_runner(tmp_path):
+    def runner(folder):
+        return make_runner("fastmarl.cart_pole", num_envs=3, mode="sync", record_actions=folder)
+
+    first = runner(tmp_path / "a")
+    chunks = first.sample(num_timesteps=21)
+    state = first.get_state()
+    first.stop()
+    same, other = runner(tmp_path / "a"), runner(tmp_path / "b")
+    for resumed in (same, other):
+        resumed.set_state(state)
+    later = same.sample(num_timesteps=150)
+    other.sample(num_timesteps=150)
+    same.stop()
+    other.stop()
+    assert_all_replayed(tmp_path / "a", by_id([*chunks, *later]))
+    missing = [recorded for recorded in Recording(tmp_path / "b") if recorded.missing]
+    assert len(missing) == 3
+    with pytest.raises(RecordingError, match="the env steps 0 to 7 are not on record here"):
+        play(tmp_path / "b", missing[0].number)
+
+
+def test_modules_of_their_own_connectors_and_scaled_rewards(tmp_path):
+    from fastmarl.connectors import MeanStdFilter
+
+    with runner_of("sync", record_actions=tmp_path, env_to_module_connector=MeanStdFilter(), reward_scale=0.1,
+                   clip_rewards=0.5) as runner:  # fmt: skip
+        chunks = runner.sample(num_timesteps=60)
+        runner.add_module("other", new_agent_to_module_mapping_fn=lambda agent, episode: "other")
+        later = runner.sample(num_timesteps=60)
+    recording = Recording(tmp_path)
+    for recorded in recording:
+        (replayed,) = play(recording, recorded.number)  # as the env sends and pays
+        parts = [chunk for chunk in [*chunks, *later] if chunk.id_ == recorded.id_]
+        assert len(replayed) == sum(map(len, parts))
+    assert {part.module_id for part in replayed.agent_episodes.values()} == {"other"}
+
+
+# What can't be recorded, or not be replayed.
+
+
+class Shared(CartPole):
+    seeds_each_episode = False
+
+
+class Opaque:
+    pass
+
+
+class OpaqueIds(Levels):
+    def __init__(self, config):
+        super().__init__(config)
+        self.possible_agents = [Opaque()]
+        self.observation_spaces = dict.fromkeys(self.possible_agents, self.observation_spaces["a"])
+        self.action_spaces = dict.fromkeys(self.possible_agents, self.action_spaces["a"])
+
+
+def test_what_could_not_be_replayed_is_refused(tmp_path):
+    def shared(config):
+        return Shared(num_envs=config.num_envs)
+
+    with pytest.raises(ConfigError, match="record_actions needs a seed for each episode, but the envs of Shared share"):
+        make_runner(shared, mode="sync", record_actions=tmp_path)
+    runner = runner_of("sync", env=OpaqueIds, record_actions=tmp_path)
+    with pytest.raises(RecordingError, match=r"knows agents by the repr\(\) of their ids"):
+        runner.sample(num_timesteps=5)
+    runner.stop()
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordingError, match="can't write a record of actions to"):
+        runner_of("sync", record_actions=tmp_path / "file")
+    for wrong in ("", 3, True):
+        with pytest.raises(ConfigError, match="record_actions must be"):
+            dataclasses.replace(fastmarl.EnvRunnerConfig(env=Levels), record_actions=wrong)
+
+
+def test_envs_and_options_that_have_no_name_are_to_be_given(tmp_path):
+    levels = Levels
+
+    record(tmp_path / "env", lambda config: levels(config), steps=20)
+    with pytest.raises(RecordingError, match=r"can't name its env .* give it again: replay\(..., env="):
+        fastmarl.replay(tmp_path / "env", 0)
+    assert fastmarl.replay(tmp_path / "env", 0, env=Levels).env_t
+    record(tmp_path / "config", Levels, {"what": object()}, steps=20)
+    with pytest.raises(RecordingError, match=r"give it again: replay\(..., env_config="):
+        fastmarl.replay(tmp_path / "config", 0)
+    record(tmp_path / "literal", Levels, {"map": (1, {2: None})}, steps=20)
+    meta = Recording(tmp_path / "literal")[0].meta
+    assert meta["env_config_literal"] == "{'map': (1, {2: None})}"
+    with Replay(tmp_path / "literal", 0) as replay, pytest.raises(RecordingError, match="not been played to its end"):
+        _ = replay.episode
+    for _ in (replay := Replay(tmp_path / "literal", 0)):
+        pass
+    with pytest.raises(RecordingError, match="replayed once"):
+        next(iter(replay))
+    replay.close()
+    replay.close()
+    for unknown in (999, "no such", -1):
+        with pytest.raises(RecordingError, match="has no episode"):
+            fastmarl.replay(tmp_path / "literal", unknown)
+
+
+# On the command line.
+
+
+def test_the_command_lists_and_replays(tmp_path, capsys):
+    record(tmp_path / "run", "mpe2.simple_spread_v3", {"max_cycles": 5}, episodes=2)
+    assert cli(["replay", str(tmp_path / "run")]) == 0
+    listed = capsys.readouterr().out
+    assert "mpe2.simple_spread_v3" in listed
+    recorded = Recording(tmp_path / "run")[0]
+    assert recorded.id_ in listed
+    for name in ("0", recorded.id_):
+        assert cli(["replay", str(tmp_path / "run"), name]) == 0
+        shown = capsys.readouterr().out
+        assert "observations, rewards and ends are those on record" in shown
+        assert f"{fastmarl.replay(tmp_path / 'run', 0).get_return():.6g}" in shown
+    assert cli(["replay", str(tmp_path / "run"), "0", "--config", '{"max_cycles": 4}']) == 1
+    assert "env 0, episode 0, env step 4" in capsys.readouterr().err
+    assert cli(["replay", str(tmp_path / "nothing")]) == 1
+    assert "is no folder" in capsys.readouterr().err
+
+
+# Kernels.
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint64])
+def test_fingerprints_are_those_of_the_reference(dtype):
+    rng = np.random.default_rng(0)
+    words = rng.integers(np.iinfo(dtype).max, size=(50, 7), dtype=dtype, endpoint=True)
+    keys = fingerprints.word_keys(7)
+    sums, prev = np.zeros((2, 50), np.uint64), rng.integers(-1, 50, 50)
+    fingerprints.add_words(words, 40, keys, sums[0])
+    fingerprints.add_words_numpy(words, 40, keys, sums[1])
+    assert (sums[0] == sums[1]).all()
+    rewards, order = rng.normal(size=50), rng.permutation(50)[:30]
+    prints = np.zeros((2, 30), np.uint32)
+    fingerprints.mix(sums[0], prev, rewards, order, prints[0])
+    fingerprints.mix_numpy(sums[0], prev, rewards, order, prints[1])
+    assert (prints[0] == prints[1]).all()
+    body = rng.integers(2**64, size=99, dtype=np.uint64)
+    assert int(fingerprints.checksum(body)) == fingerprints.checksum_numpy(body)
+    assert fingerprints.checksum(body) != fingerprints.checksum(body[::-1].copy())
+
+
+@given(st.lists(st.tuples(st.integers(-1, 4), st.integers(1, 9)), max_size=30))
+@settings(deadline=None)
+def test_rows_are_grouped_as_by_the_reference(rows):
+    entry = np.array([entry for entry, _ in rows], np.int32)
+    env_t = np.cumsum([step for _, step in rows] or [0])[: len(rows)].astype(np.int32)
+    found = []
+    for group in (fingerprints.group_by_entry, fingerprints.group_by_entry_numpy):
+        counts, firsts = np.zeros(5, np.int64), np.zeros(5, np.int32)
+        order, steps = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int32)
+        k, most = group(entry, env_t, counts, firsts, order, steps)
+        found.append((k, most, counts.tolist(), firsts[counts > 0].tolist(), order[:k].tolist(), steps[:k].tolist()))
+    assert found[0] == found[1]

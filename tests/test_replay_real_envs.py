@@ -1,0 +1,59 @@
+"""Real environments, replayed from their actions: equal to the bit in all that they say."""
+
+import os
+
+import pytest
+from support import optional
+from support.real_envs import KINDS, package_of
+from support.real_envs import pytestmark as pytestmark
+from support.replayed import assert_same_episode, record, whole
+
+import fastmarl
+import fastmarl.recorder
+
+EPISODES = int(os.environ.get("FASTMARL_REPLAY_EPISODES", "2"))  # of each kind
+OURS = {
+    "compiled cart_pole": ("fastmarl.cart_pole", {}),
+    "compiled simple_spread": ("fastmarl.simple_spread", {}),
+    "compiled simple_tag": ("fastmarl.simple_tag", {}),
+    "compiled connect_four": ("fastmarl.connect_four", {}),
+    "compiled gridworld": ("fastmarl.gridworld", {}),
+    "compiled lbforaging": ("fastmarl.lbforaging", {}),
+    "compiled rware": ("fastmarl.rware", {}),
+    "CartPole": ("CartPole-v1", {}),
+}
+SLOW = {  # most of their time goes into imports, or into episodes that are long
+    "pistonball", "cooperative_pong", "pursuit", "gather", "combined_arms", "adversarial_pursuit", "chess", "vmas",
+    "multigrid", "mamujoco", "multiwalker", "goofspiel", "simple_crypto", "simple_speaker_listener", "go",
+}  # fmt: skip
+CONTINUOUS = {
+    "simple_spread, continuous",
+    "pistonball",
+    "multiwalker",
+    "vmas",
+    "mamujoco",
+}  # sent scaled
+ALL = {**KINDS, **OURS}
+
+
+def package(kind):
+    return None if kind in OURS else package_of(kind)
+
+
+def marked(param):
+    return pytest.param(*param.values, marks=[*param.marks, *([pytest.mark.slow] if param.values[0] in SLOW else [])])
+
+
+@pytest.mark.parametrize("kind", [marked(param) for param in optional.params(ALL, package)])
+def test_replayed_episodes_are_those_that_were_sampled(kind, tmp_path):
+    env, env_config = ALL[kind]
+    sampled = record(tmp_path, env, env_config, episodes=EPISODES)
+    recording = fastmarl.recorder.Recording(tmp_path)
+    given = None if isinstance(env, str) else env  # a lambda has no name by which it could be made
+    n_done = 0
+    for recorded in recording:
+        replayed = fastmarl.replay(recording, recorded.number, env=given)
+        assert_same_episode(whole(sampled.pop(recorded.id_)), replayed, actions=kind not in CONTINUOUS)
+        n_done += recorded.is_done
+    assert not sampled
+    assert n_done >= EPISODES
