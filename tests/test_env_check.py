@@ -417,7 +417,8 @@ def test_the_report_is_short_however_many_agents_there_are():
         "Wrong: 50 problems, 0 notes",
         "  10 env steps, 500 actions of 50 agents, 1 episode finished",
     ]
-    assert lines[2].startswith("  problem  episode 0, env step 0, agent 'agent_0': observation has values from -1.0 to")
-    assert lines[2].endswith("[11 times]")
+    assert lines[2] == "  episodes can be replayed from their seeds and actions"
+    assert lines[3].startswith("  problem  episode 0, env step 0, agent 'agent_0': observation has values from -1.0 to")
+    assert lines[3].endswith("[11 times]")
     assert lines[-1] == "  problem  ... and 45 more like this"
-    assert len(lines) == 8
+    assert len(lines) == 9

@@ -138,7 +138,8 @@ class VideoCallback(Callbacks):
     ```
 
     Only the envs in `env_indices` are rendered, and only while a video is being made. Episodes and steps are counted
-    over these envs together.
+    over these envs together. While a video is being made, and always with a `step_trigger`, the runner makes a chunk of
+    every env in every step for it, as for any `on_episode_step`; else it costs next to nothing.
 
     Args:
         path: the folder of the videos, which are named `<name_prefix>-episode-<k>.mp4` or `<name_prefix>-step-<k>.mp4`.
@@ -180,10 +181,14 @@ class VideoCallback(Callbacks):
         self._most_frames = video_length or math.inf
         self._env_indices = frozenset(env_indices)
         self._files: dict[int, tuple[VideoFile, int]] = {}  # by env index: what is being written, its frames so far
+        self._listeners: Any = None  # of the runner
         self._n_episodes = self._n_steps = 0
 
-    def on_environment_created(self, *, env: Any, **kwargs: Any) -> None:
+    def on_environment_created(self, *, env: Any, env_runner: Any, **kwargs: Any) -> None:
         """Look whether the chosen envs can render; videos that were being made are given up."""
+        self._listeners = getattr(env_runner, "_listeners", None)
+        if self._listeners is None:
+            raise ConfigError(f"VideoCallback is for fastmarl.MultiAgentEnvRunner, got {type(env_runner).__name__}")
         self._drop(self._files)
         if isinstance(env.envs[0], ArrayEnv):
             raise ConfigError(f"VideoCallback is for single envs, but {_name(env.envs[0])} is a batch that steps by "
@@ -205,7 +210,7 @@ class VideoCallback(Callbacks):
         if self._episode_trigger is not None and self._episode_trigger(number):
             self._begin(env.envs[env_index], env_index, f"episode-{number}", env_runner)
 
-    def on_episode_step(self, *, env: Any, env_index: int, env_runner: Any, **kwargs: Any) -> None:
+    def _on_step(self, *, env: Any, env_index: int, env_runner: Any, **kwargs: Any) -> None:
         """Add a frame, if there is a video; begin one, if it is time."""
         if env_index not in self._env_indices:
             return
@@ -219,11 +224,19 @@ class VideoCallback(Callbacks):
         """Finish the episode's video."""
         self._finish(env_index)
 
+    def _listen(self) -> None:
+        """Hear of steps only while that is needed: in every step a runner makes a chunk for who listens."""
+        if self._files or self._step_trigger is not None:
+            self._listeners.add("on_episode_step", self._on_step)
+        else:
+            self._listeners.remove("on_episode_step", self._on_step)
+
     def _begin(self, env: Any, env_index: int, name: str, env_runner: Any) -> None:
         worker = f"-worker-{env_runner.worker_index}" if env_runner.worker_index else ""
         which = f"-env-{env_index}" if env_index else ""
         file = VideoFile(self._folder / f"{self._prefix}{worker}{which}-{name}.mp4", frames_per_second(env, self._fps))
         self._files[env_index] = file, 0
+        self._listen()
         self._add(env, env_index)
 
     def _add(self, env: Any, env_index: int) -> None:
@@ -239,10 +252,13 @@ class VideoCallback(Callbacks):
 
     def _finish(self, env_index: int) -> None:
         if env_index in self._files:
-            self._files.pop(env_index)[0].finish()
+            file, _ = self._files.pop(env_index)
+            self._listen()
+            file.finish()
 
     def _drop(self, env_indices: Collection[int]) -> None:
         """Give up these envs' videos: their episodes were dropped."""
         for env_index in list(env_indices):
             if env_index in self._files:
                 self._files.pop(env_index)[0].close()
+        self._listen()

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from fastmarl.callbacks import EVENTS, listeners
+from fastmarl.callbacks import EVENTS, Listener, listeners
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 
@@ -33,6 +33,15 @@ class Listeners:
     def call(self, event: str, **arguments: Any) -> None:
         for listener in self.by_event[event]:
             listener(env_runner=self._runner, metrics_logger=self._runner.metrics, **arguments)
+
+    def add(self, event: str, listener: Listener) -> None:
+        """Call this one, too, from now on; once, however often it is added."""
+        if listener not in self.by_event[event]:
+            self.by_event[event] = (*self.by_event[event], listener)
+
+    def remove(self, event: str, listener: Listener) -> None:
+        """Don't call this one any more."""
+        self.by_event[event] = tuple(other for other in self.by_event[event] if other != listener)
 
     def remember(self, samples: Sequence[MultiAgentEpisode], running: Collection[str]) -> None:
         """Keep the chunks of episodes that are running, if any callback listens for an episode's end."""

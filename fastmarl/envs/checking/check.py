@@ -27,7 +27,7 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
         env_config: given to what makes the env.
         steps: env steps to make, of a batch by each of its envs. The first 100 are then made again with the same seed
             and actions, and once more while what was observed is overwritten; a batch's while every other env acts
-            otherwise.
+            otherwise. Where the check makes the env itself, another one is made, and has to repeat them, too.
         seed: of the first reset() and of the actions. Actions obey the masks in observations and infos.
         post_death, respawn: as in `EnvRunnerConfig`: what agents may get after they have finished.
 
@@ -41,18 +41,18 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
     is_object = not isinstance(env, str) and not inspect.isclass(env)
     is_instance = is_object and (hasattr(env, "step") or any(adapter.adapts(env) for adapter in ADAPTERS))
     context = EnvContext(env_config or {}, 0, 0, BATCH_SIZE)
-    env = as_multi_agent_env(env if is_instance else env_creator(env)(context))
+    make = None if is_instance else env_creator(env)
+    env = as_multi_agent_env(env if make is None else make(context))
     findings = Findings()
     kind = BatchPlay if isinstance(env, ArrayEnv) else Play
     play = kind(env, findings, seed, post_death != "error", respawn)
     with suppress(UnplayableError):
         play.play(steps)
-    if hasattr(env, "close"):
-        findings.env_t = None
-        try:
-            env.close()
-        except Exception as error:
-            findings.problem("close", f"close() raised {error!r}")
+        if isinstance(play, Play) and make is not None:
+            other = as_multi_agent_env(make(context))
+            play.compare(other)
+            _close(other, findings)
+    _close(env, findings)
     return Report(
         env=name_of(env),
         problems=list(findings.problems.values()),
@@ -61,4 +61,14 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
         env_steps=play.env_steps,
         agent_steps=play.agent_steps,
         episodes=play.episodes,
+        seeds_each_episode=getattr(env, "seeds_each_episode", True),
     )
+
+
+def _close(env: Any, findings: Findings) -> None:
+    if hasattr(env, "close"):
+        findings.env_t = None
+        try:
+            env.close()
+        except Exception as error:
+            findings.problem("close", f"close() raised {error!r}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.mask_findings import MASK_KIND, MaskFindings
-from fastmarl.envs.checking.replay import look_for_differences
+from fastmarl.envs.checking.replay import look_at_another, look_for_differences
 from fastmarl.envs.checking.report import Findings, location_of
 from fastmarl.envs.checking.values import arrays_in, misfits, random_action, reward_problem, same
 from fastmarl.envs.form import check_dicts, flag_problems, possible_agents_of
@@ -100,6 +100,11 @@ class Play:
                                            f"terminateds or truncateds if one should")  # fmt: skip
         self._look_back_at_agents()
         look_for_differences(self._env, self._findings, self._seed, self._trace)
+
+    def compare(self, other: Any) -> None:
+        """Play the beginning in another env, which was made in the same way, if this one repeats it."""
+        if self._trace and not any(finding.kind == "seed" for finding in self._findings.problems.values()):
+            look_at_another(other, self._findings, self._seed, self._trace)
 
     def _look_back_at_episode(self) -> None:
         for agent in self._paid_unseen - self._seen:

@@ -15,6 +15,8 @@ from fastmarl.envs.checking.values import arrays_in, same
 from fastmarl.envs.form import RETURNED
 from fastmarl.spaces.masks import MASK_KEYS
 
+ODD_STEPS = 8  # the reset and 7 steps
+
 
 class _Difference(NamedTuple):
     env_t: int
@@ -32,7 +34,8 @@ def look_for_differences(env: Any, findings: Findings, seed: int, trace: Sequenc
     """
     findings.episode = 0
     first_difference = partial(_first_difference, env, seed, trace)
-    unspoilt = first_difference(spoil=False)
+    # What is carried over from one episode to the next may come round after steps of a round number.
+    unspoilt = _first_difference(env, seed, trace[:ODD_STEPS], spoil=False) or first_difference(spoil=False)
     difference = unspoilt or first_difference(spoil=True)
     if difference is None:
         return
@@ -45,6 +48,18 @@ def look_for_differences(env: Any, findings: Findings, seed: int, trace: Sequenc
         text = (f"other {difference.what} came after the same reset(seed={seed}) and the same actions; draw all "
                 f"randomness from a generator that reset() makes from its seed")  # fmt: skip
         findings.problem("seed", text, difference.agent)
+
+
+def look_at_another(env: Any, findings: Findings, seed: int, trace: Sequence[tuple[dict | None, tuple]]) -> None:
+    """Report another course of another env, which was made in the same way; see `look_for_differences()`."""
+    findings.episode = 0
+    difference = _first_difference(env, seed, trace, spoil=False)
+    if difference is not None:
+        findings.env_t = difference.env_t
+        text = (f"another env, made in the same way, brought other {difference.what} after the same reset(seed={seed}) "
+                f"and the same actions, so recorded episodes can't be replayed; draw nothing in the constructor, or "
+                f"from global generators")  # fmt: skip
+        findings.note("seed", text, difference.agent)
 
 
 def _first_difference(

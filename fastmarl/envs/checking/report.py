@@ -69,6 +69,7 @@ class Report:
         agents: ids of the agents that were observed.
         agent_steps: actions that were given.
         episodes: those that came to an end.
+        seeds_each_episode: False for a batch whose envs share a generator.
     """
 
     env: str
@@ -78,6 +79,13 @@ class Report:
     env_steps: int
     agent_steps: int
     episodes: int
+    seeds_each_episode: bool = True
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the env makes the same episode again from its seed and its actions, as far as was seen: what
+        `EnvRunnerConfig(record_actions=...)` needs."""
+        return self.seeds_each_episode and not any(each.kind == "seed" for each in [*self.problems, *self.notes])
 
     @property
     def ok(self) -> bool:
@@ -92,6 +100,7 @@ class Report:
             f"{self.env}: {_count(len(self.problems), 'problem')}, {_count(len(self.notes), 'note')}",
             f"  {_count(self.env_steps, 'env step')}, {_count(self.agent_steps, 'action')} of "
             f"{_count(len(self.agents), 'agent')}, {_count(self.episodes, 'episode')} finished",
+            f"  episodes {'can' if self.replayable else 'can not'} be replayed from their seeds and actions",
         ]
         return "\n".join(lines + _lines("problem", self.problems) + _lines("note", self.notes))
 
