@@ -388,7 +388,7 @@ def test_the_env_is_reset_stepped_and_closed_as_promised():
     generator = str(env.action_spaces["agent_0"].np_random.bit_generator.state)
     report = check_env(env, steps=2 * LENGTH + 5, seed=7)
     assert (report.env_steps, report.agent_steps, report.episodes) == (25, 50, 2)
-    assert [seed for seed in calls if isinstance(seed, int | None)] == [7, None, None, 7, 7]
+    assert [seed for seed in calls if isinstance(seed, int | None)] == [7, None, None, 7, 7, 7]
     first, again = calls[1 : LENGTH + 1], calls[-LENGTH - 1 : -1]
     assert again == first, "the first episode is made again, and once more"
     assert {action for actions in first for action in actions.values()} == {0, 1, 2}

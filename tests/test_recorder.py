@@ -58,6 +58,7 @@ def by_id(chunks):
 # Whatever an env does.
 
 
+@pytest.mark.slow
 @settings(max_examples=CASES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     actions=st.sampled_from(list(ACTIONS)),
@@ -166,6 +167,7 @@ def test_what_led_to_an_error_is_on_record(tmp_path):
 # Files.
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_loses_the_call_under_way_alone(tmp_path):
     script = f"""
         import os, signal, sys

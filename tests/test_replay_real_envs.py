@@ -38,6 +38,9 @@ CONTINUOUS = {
 ALL = {**KINDS, **OURS}
 # Its timer of new zombies goes on from one episode to the next.
 NOT_REPLAYABLE = {"knights_archers_zombies"}
+# No player is placed where another stood at the end of the episode before: some episodes in a hundred begin otherwise.
+SELDOM_NOT = {"lbforaging"}
+REPLAYABLE = [kind for kind in ALL if kind not in NOT_REPLAYABLE | SELDOM_NOT]
 
 
 def package(kind):
@@ -71,5 +74,4 @@ def test_what_depends_on_episodes_before_is_told_apart(kind, tmp_path):
     assert not check_env(env, env_config).replayable
     record(tmp_path, env, env_config, episodes=2, steps=300)
     with pytest.raises(ReplayError, match="another than on record"):
-        for recorded in fastmarl.recorder.Recording(tmp_path):
-            fastmarl.replay(tmp_path, recorded.number)
+        fastmarl.replay(tmp_path, 2)  # of one of two envs the second episode

@@ -45,6 +45,7 @@ def runner_with(make_callback, env=Painted, **options):
     return fastmarl.MultiAgentEnvRunner(config)
 
 
+@pytest.mark.slow
 def test_chosen_episodes_of_one_env_are_filmed(tmp_path):
     make = functools.partial(fastmarl.VideoCallback, tmp_path, lambda number: number in (1, 3), name_prefix="film")
     with runner_with(make) as runner:
