@@ -159,6 +159,30 @@ class RemoteSamplerError(SamplerProcessError):
     """A process of a `BackgroundSampler` raised an error that can't be pickled."""
 
 
+class EnvRunnerLostError(FastmarlError, RuntimeError):
+    """A runner of an `EnvRunnerGroup` ended, or did not answer in time, and was not replaced any more.
+
+    Args:
+        runner_index: from 0; None: all of them.
+        problem: what happened, and the way out.
+    """
+
+    def __init__(self, runner_index: int | None, problem: str):
+        super().__init__(runner_index, problem)
+
+    def __str__(self) -> str:
+        runner_index, problem = self.args
+        return problem if runner_index is None else f"env runner {runner_index} {problem}"
+
+
+class RemoteEnvRunnerError(FastmarlError, RuntimeError):
+    """A runner of an `EnvRunnerGroup` raised an error that can't be pickled.
+
+    Args:
+        problem: the error's type and text.
+    """
+
+
 class EnvCheckError(FastmarlError, ValueError):
     """A class, name or object can't be used as an environment."""
 

@@ -28,6 +28,7 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["__init__"],
     ["bench"],
     ["bench.rllib", "bench.peers", "efficiency", "arena"],
+    ["distributed"],
     ["cli"],
     ["__main__"],
 ]
@@ -56,7 +57,8 @@ PYTHON = sorted(path for path in PACKAGE.rglob("*.py") if STANDALONE not in path
 COMPILED = sorted((ROOT / "src_ext").glob("*.pyx"))
 FILES = [*PYTHON, *COMPILED]
 BATCH_CLASSES = PACKAGE / "legacy" / "batches" / "classes.py"  # RLlib's own
-CORE = [path for path in PYTHON if "rllib" not in path.relative_to(PACKAGE).parts and path != BATCH_CLASSES]
+WITH_RAY = [BATCH_CLASSES, PACKAGE / "distributed" / "ray_actors.py"]
+CORE = [path for path in PYTHON if "rllib" not in path.relative_to(PACKAGE).parts and path not in WITH_RAY]
 
 
 def name_of(path: pathlib.Path) -> str:

@@ -1,0 +1,258 @@
+"""A group's runners: calls of them, and new ones for those that are lost."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from fastmarl.config import EnvRunnerConfig
+from fastmarl.distributed.actors import ActorLost, Actors
+from fastmarl.distributed.calls import Call, CallsInFlight
+from fastmarl.distributed.host import MakeBatch, RunnerPlan
+from fastmarl.distributed.parts import SamplePart, owned
+from fastmarl.distributed.runners import NOTHING_SENT, RemoteRunner
+from fastmarl.errors import EnvRunnerLostError
+
+LOOKS_EVERY_S = 1.0  # for runners that take too long
+NO_LIMIT = -1
+COUNTED = ("num_samples_dropped", "num_env_runner_restarts")
+
+
+class Fleet:
+    """Calls runners, takes what comes of it, and replaces runners that are lost.
+
+    Args:
+        actors: what the runners are in.
+        config, make_batch: of the runners.
+        max_restarts: how often a runner is replaced until it delivers a batch, or NO_LIMIT.
+        sample_timeout_s, start_timeout_s: seconds for a call, and for a start.
+
+    Attributes:
+        runners: all, by index.
+        calls: whose results have not been taken.
+        hungry: runners that may have room for calls of sample().
+        arrived: (runner, part) of each batch that has come, and errors: what was not handed out.
+        new: what is `COUNTED`, since the last report.
+        weights, seq_no: a reference to the newest weights, and their number.
+        num_told: how many runners there are, as new ones are told.
+    """
+
+    def __init__(
+        self,
+        actors: Actors,
+        config: EnvRunnerConfig,
+        make_batch: MakeBatch,
+        *,
+        max_restarts: int,
+        sample_timeout_s: float,
+        start_timeout_s: float,
+    ):
+        self.actors = actors
+        self._config = config
+        self._make_batch = make_batch
+        self._max_restarts = max_restarts
+        self._sample_timeout_s, self._start_timeout_s = sample_timeout_s, start_timeout_s
+        self.runners: list[RemoteRunner] = []
+        self.calls = CallsInFlight(actors.wait)
+        self.hungry: dict[RemoteRunner, None] = {}
+        self.arrived: deque[tuple[RemoteRunner, SamplePart] | Exception] = deque()
+        self.new = dict.fromkeys(COUNTED, 0)
+        self.weights: Any = None
+        self.seq_no = 0
+        self.num_told = 1
+        self._numbers = count()
+        self._incarnations: dict[int, int] = {}  # by index, of the next runner there
+
+    # Calls of runners.
+
+    def ready(self) -> list[Any]:
+        """The runners that can be called; one at least.
+
+        Raises:
+            EnvRunnerLostError: all are lost.
+        """
+        self.wait_for_a_runner()
+        return [runner for runner in self.runners if runner.is_ready]
+
+    def wait_for_a_runner(self) -> None:
+        while not any(runner.is_ready for runner in self.runners):
+            self.check_that_some_are_there()
+            self.collect(LOOKS_EVERY_S)
+
+    def check_that_some_are_there(self) -> None:
+        if all(runner.is_lost for runner in self.runners):
+            if error := self.arrived_error():  # why the last one is
+                raise error
+            raise EnvRunnerLostError(None, "all env runners of the group are lost; make a new one")
+
+    def ask(self, runners: Sequence[RemoteRunner], method: str, *args: Any) -> dict[int, Any]:
+        """By the runner's index, what it has answered; lost ones have none."""
+        calls = [self.call(runner, method, *args) for runner in runners]
+        self.answers(calls)
+        raise_first(calls)
+        return {call.runner.index: call.value for call in calls if call.is_done}
+
+    def ask_one(self, method: str, *args: Any) -> Any:
+        """The answer of the first runner, or of another one if it is lost."""
+        while True:
+            for answer in self.ask(self.ready()[:1], method, *args).values():
+                return answer
+
+    def call(self, runner: RemoteRunner, method: str, *args: Any, timeout_s: float | None = None) -> Call:
+        """Weights that the runner hasn't been sent go along. A runner that is being made gets them later."""
+        are_due = runner.is_ready and runner.sent_seq_no != self.seq_no
+        weights = self.weights if are_due else None
+        call = Call(next(self._numbers), runner, method, self._sample_timeout_s if timeout_s is None else timeout_s)
+        self.calls.add(self.actors.call(runner.handle, method, self.seq_no, weights, *args), call)
+        if are_due:
+            runner.sent_seq_no = self.seq_no
+        return call
+
+    def answers(self, calls: Iterable[Call]) -> None:
+        """Wait until none of them is open."""
+        waited = list(calls)
+        while any(call.is_open for call in waited):
+            self.collect(LOOKS_EVERY_S)
+
+    def collect(self, timeout_s: float) -> None:
+        """Take what has come, and wait if that is nothing; replace runners that are lost."""
+        for reference, call in self.calls.ready(timeout_s):
+            if reference in self.calls:  # else its runner was lost just now
+                self._take(reference, call)
+        for runner in self.calls.overdue():
+            oldest = self.calls.oldest_of(runner)
+            hint = "; are there enough free CPUs in Ray's cluster?" if oldest.method == "start" else ""
+            self._lose(runner, f"did not answer {oldest.method}() within {oldest.timeout_s:g} s and was ended{hint}")
+
+    def _take(self, reference: Any, call: Call) -> None:
+        runner = call.runner
+        try:
+            value = self.actors.get(reference)
+        except ActorLost as error:
+            self._lose(runner, f"has ended: {error}")
+            return
+        except Exception as error:
+            self.calls.remove(reference)
+            self._fail(call, with_note(error, call))
+            return
+        if call.method == "sample":
+            value = owned(value.batch), value
+        self.calls.remove(reference)
+        call.finish(value)
+        if call.method == "start":
+            runner.start, runner.was_ready = value, True
+            self.hungry[runner] = None
+        elif call.method == "sample":
+            batch, told = value
+            runner.keep(told, call.number)
+            runner.n_arrived += 1
+            part = SamplePart(batch, told.weights_seq_no, runner.index, told.increment)
+            self.arrived.append((runner, part))
+            call.value = None  # the part has it
+
+    def _fail(self, call: Call, error: Exception) -> None:
+        """Something was raised there."""
+        call.fail(error)
+        call.runner.sent_seq_no = NOTHING_SENT  # perhaps by the weights
+        if call.method == "sample":
+            self.arrived.append(error)
+            self.hungry[call.runner] = None
+        elif call.method == "start":
+            self._give_up(call.runner, error)
+
+    def _lose(self, runner: RemoteRunner, problem: str) -> None:
+        """The runner is lost: start another one in its place. One that was never ready is not replaced."""
+        lost = self.let_go(runner)
+        self.new["num_samples_dropped"] += sum(call.method == "sample" for call in lost)
+        is_over = self._max_restarts != NO_LIMIT and runner.n_replaced >= self._max_restarts
+        if is_over or not runner.was_ready:
+            error = EnvRunnerLostError(runner.index, problem)
+            if runner.was_ready:
+                error.add_note(f"fastmarl: it was replaced max_restarts={self._max_restarts} times in a row")
+            self._give_up(runner, error)
+            return
+        runner.n_replaced += 1
+        self.new["num_env_runner_restarts"] += 1
+        self.start_anew(runner, self._next_incarnation(runner.index), runner.state)
+
+    def _give_up(self, runner: RemoteRunner, error: Exception) -> None:
+        """It is not replaced; the next call that samples raises the error."""
+        self.let_go(runner)
+        runner.end = error
+        self.arrived.append(error)
+
+    def let_go(self, runner: RemoteRunner) -> list[Call]:
+        """End it; returns the calls that are lost."""
+        lost = self.calls.remove_all_of(runner)
+        for call in lost:
+            call.fail(None)
+        runner.is_lost = True
+        if runner.handle is not None:
+            self.actors.kill(runner.handle)
+        return lost
+
+    def arrived_error(self) -> Exception | None:
+        """The first error among what has come, which is no longer there then."""
+        for index, each in enumerate(self.arrived):
+            if isinstance(each, Exception):
+                del self.arrived[index]
+                return each
+        return None
+
+    # New runners.
+
+    def new_runner(self, index: int) -> RemoteRunner:
+        return RemoteRunner(index, self._next_incarnation(index))
+
+    def _next_incarnation(self, index: int) -> int:
+        number = self._incarnations.get(index, self._config.incarnation)
+        self._incarnations[index] = number + 1
+        return number
+
+    def start_anew(self, runner: RemoteRunner, incarnation: int, state: dict[str, Any]) -> Call:
+        """Start another one in its place, which has ended."""
+        runner.is_lost, runner.end = False, None
+        runner.incarnation = incarnation
+        self._incarnations[runner.index] = max(self._incarnations[runner.index], incarnation + 1)
+        return self.start(runner, state)
+
+    def start(self, runner: RemoteRunner, state: dict[str, Any], *, is_module_wanted: bool = False) -> Call:
+        """Start its actor, which makes it, and has it go on with the state."""
+        own = self._config.num_env_runners
+        config = replace(
+            self._config,
+            worker_index=self._config.worker_index + 1 + runner.index,
+            incarnation=runner.incarnation,
+            num_env_runners=self.num_told if own == 1 else own,
+        )
+        runner.start, runner.sent_seq_no = None, NOTHING_SENT
+        runner.handle = self.actors.start()
+        plan = RunnerPlan(config, self._make_batch, state, is_module_wanted)
+        return self.call(runner, "start", plan, timeout_s=self._start_timeout_s)
+
+    def wait_for_starts(self, runners: Sequence[RemoteRunner]) -> None:
+        """Wait until they can be called.
+
+        Raises:
+            Exception: why one of them can't; what samples next does not raise it again.
+        """
+        while any(runner.start is None and not runner.is_lost for runner in runners):
+            self.collect(LOOKS_EVERY_S)
+        for runner in runners:
+            if runner.end is not None:
+                error, runner.end = runner.end, None
+                if error in self.arrived:
+                    self.arrived.remove(error)
+                raise error
+
+
+def with_note(error: Exception, call: Call) -> Exception:
+    error.add_note(f"fastmarl: raised by {call.runner.name} in {call.method}()")
+    return error
+
+
+def raise_first(calls: Iterable[Call]) -> None:
+    for call in calls:
+        if call.error is not None:
+            raise call.error

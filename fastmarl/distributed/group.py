@@ -1,0 +1,619 @@
+"""Many env runners as a learner uses them."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from time import monotonic, perf_counter
+from typing import Any, Self
+
+import torch
+
+from fastmarl.arena import Evaluation
+from fastmarl.config import EnvRunnerConfig, is_integer
+from fastmarl.distributed.actors import ActorLost, Actors
+from fastmarl.distributed.calls import Call
+from fastmarl.distributed.evaluations import join_evaluations
+from fastmarl.distributed.fleet import COUNTED, LOOKS_EVERY_S, NO_LIMIT, Fleet, raise_first, with_note
+from fastmarl.distributed.host import CONNECTORS, MakeBatch, columns_of
+from fastmarl.distributed.in_process import InProcess
+from fastmarl.distributed.parts import SamplePart, owned
+from fastmarl.envs.registry import portable
+from fastmarl.errors import ConfigError, RunnerStoppedError
+from fastmarl.modules import MultiRLModule
+from fastmarl.modules.base import as_rl_module
+from fastmarl.runner.metrics import RunnerMetrics
+from fastmarl.states import check_keys, check_mapping, whole_number
+from fastmarl.vector.seeds import Streams
+
+PLACEMENT_STRATEGIES = ("SPREAD", "DEFAULT")
+CLOSE_TIMEOUT_S = 5.0
+STATE = ("rl_module", "weights_seq_no", "num_env_steps_sampled_lifetime", "lifetime_counters", "env_runners")
+
+
+class EnvRunnerGroup:
+    """Samples in many runners at the same time, each in an actor of Ray.
+
+    ```python
+    with EnvRunnerGroup(config, num_env_runners=8) as group:
+        for part in group.sample_ready(num_timesteps=1000):
+            ...  # a step of training of group.module with part.batch
+            group.set_weights()
+    ```
+
+    A runner's `worker_index` is its index, from 0, plus `config.worker_index` + 1; its seeds go by that. Batches are
+    made where the runners are, by `make_batch`. Each call of a runner takes the newest weights along.
+
+    A runner whose process ends, or that takes too long, is ended and replaced while the others go on. The new one has
+    the newest weights, what its connectors knew with its last batch, and another `incarnation`, so its seeds were never
+    used. What an env, a module or `make_batch` raises is an error of the next call that samples; what other runners
+    deliver meanwhile is kept, and handed out by the calls after it.
+
+    Args:
+        config: of the runners.
+        num_env_runners: how many; 0: one in this process, without Ray.
+        make_batch: `(episodes, module) -> nested dict of arrays`, with the runner's modules.
+        placement_strategy: "SPREAD" over the nodes of Ray's cluster, or "DEFAULT", which fills node by node.
+        max_restarts: how often a runner is replaced until it delivers a batch; -1: as often as it takes.
+        sample_timeout_s: seconds that a runner has for a call, from the end of its call before.
+        start_timeout_s: seconds that a runner has to be placed and made.
+        actor_options: of Ray's actors, such as `num_cpus` (1 unless given), `resources` or `runtime_env`.
+
+    Attributes:
+        module: the runners' modules, for this process to train.
+
+    Raises:
+        ConfigError: an option can't be right, or what the runners need can't be sent to them. What a runner's
+            constructor raises there comes through.
+        EnvRunnerLostError: a runner's process has ended, or it was not ready in time.
+    """
+
+    module: MultiRLModule
+
+    def __init__(
+        self,
+        config: EnvRunnerConfig,
+        *,
+        num_env_runners: int = 2,
+        make_batch: MakeBatch = columns_of,
+        placement_strategy: str = "SPREAD",
+        max_restarts: int = 3,
+        sample_timeout_s: float = 300.0,
+        start_timeout_s: float = 300.0,
+        actor_options: Mapping[str, Any] | None = None,
+    ):
+        if not isinstance(config, EnvRunnerConfig):
+            raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
+        _check_integer("num_env_runners", num_env_runners, 0)
+        _check_integer("max_restarts", max_restarts, NO_LIMIT)
+        _check_seconds("sample_timeout_s", sample_timeout_s)
+        _check_seconds("start_timeout_s", start_timeout_s)
+        if placement_strategy not in PLACEMENT_STRATEGIES:
+            raise ConfigError(
+                f"placement_strategy must be one of {list(PLACEMENT_STRATEGIES)}, got {placement_strategy!r}"
+            )
+        if not callable(make_batch):
+            raise ConfigError(f"make_batch must be a function (episodes, module) -> batch, got {make_batch!r:.200}")
+        self._config = replace(config, env=portable(config.env))
+        self._is_here = num_env_runners == 0
+        options = {"num_gpus": config.num_gpus_per_env_runner, **(actor_options or {})}
+        self._fleet = Fleet(
+            self._make_actors(num_env_runners, placement_strategy, options),
+            self._config,
+            make_batch,
+            max_restarts=int(max_restarts),
+            sample_timeout_s=float(sample_timeout_s),
+            start_timeout_s=float(start_timeout_s),
+        )
+        self._metrics = RunnerMetrics(config.metrics_num_episodes_for_smoothing)
+        self._seconds_waited = 0.0
+        self._seq_no_of_part = 0
+        self._is_stopped = False
+        try:
+            self._start_first(max(1, num_env_runners))
+        except BaseException:
+            self._kill_all()
+            raise
+
+    def _make_actors(self, num_env_runners: int, placement_strategy: str, options: Mapping[str, Any]) -> Actors:
+        if num_env_runners == 0:
+            return InProcess()
+        from fastmarl.distributed.ray_actors import RayActors
+
+        return RayActors(placement_strategy, options)
+
+    def _start_first(self, n: int) -> None:
+        self._add(range(n))
+        start = self._fleet.runners[0].start
+        assert start is not None and start.module is not None
+        self.module, start.module = start.module, None
+        self._fleet.weights = self._fleet.actors.put(self.module.get_state())
+
+    def __repr__(self) -> str:
+        env, where = self._config.env, "in this process" if self._is_here else "in Ray's actors"
+        name = env if isinstance(env, str) else getattr(env, "__name__", repr(env))
+        return (f"<{type(self).__name__} of {name}: {len(self._fleet.runners)} runner{'s' * (len(self._fleet.runners) != 1)} "
+                f"{where}{', stopped' * self._is_stopped}>")  # fmt: skip
+
+    # What a group has.
+
+    @property
+    def config(self) -> EnvRunnerConfig:
+        return self._config
+
+    @property
+    def num_env_runners(self) -> int:
+        """Runners in other processes, those that are being replaced included."""
+        return 0 if self._is_here else len(self._fleet.runners)
+
+    @property
+    def num_healthy_env_runners(self) -> int:
+        """Those that are neither being replaced nor lost for good, as far as is known."""
+        return sum(runner.is_ready for runner in self._fleet.runners)
+
+    @property
+    def weights_seq_no(self) -> int:
+        """Of the newest weights: how often `set_weights()` was called."""
+        return self._fleet.seq_no
+
+    # Sampling.
+
+    def sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool | None = None,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> list[SamplePart]:
+        """One call of every runner's `sample()`, with the newest weights; the arguments are those of each call.
+
+        Returns:
+            The parts, in order of the runners. A runner that is being replaced has none; if none delivers, replaced
+            ones are waited for. What earlier calls have left behind comes first: parts of `sample_ready()` that were
+            not handed out, or, after an error, those of the other runners.
+
+        Raises:
+            EnvRunnerLostError: a runner was replaced `max_restarts` times in a row. The others go on.
+            RunnerStoppedError: the group was stopped.
+            Exception: what an env, a module, a connector, a callback or `make_batch` has raised, with its traceback and
+                the runner's index as notes.
+        """
+        self._check_open()
+        begun = perf_counter()
+        arguments = _arguments(num_timesteps, num_episodes, explore, random_actions, force_reset)
+        while True:
+            calls = [self._fleet.call(runner, "sample", arguments) for runner in self._fleet.runners if runner.is_ready]
+            self._fleet.answers(calls)
+            if error := self._fleet.arrived_error():
+                raise error
+            if self._fleet.arrived:
+                break
+            self._fleet.wait_for_a_runner()
+        order = sorted(range(len(self._fleet.arrived)), key=lambda i: self._order_of(self._fleet.arrived[i]))
+        arrived, self._fleet.arrived = list(self._fleet.arrived), deque()
+        parts = [self._hand_out(arrived[i]) for i in order]
+        self._seconds_waited += perf_counter() - begun
+        return parts
+
+    def sample_ready(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        in_flight: int = 2,
+        explore: bool | None = None,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> Iterator[SamplePart]:
+        """Parts of whichever runner is ready, for ever. When the next one is asked for, the runner of the last one is
+        called again, with the weights that are then the newest.
+
+        End the loop when you like: calls that are under way go on, and the next `sample_ready()` or `sample()` hands
+        out what comes of them. Other methods may be called within the loop.
+
+        Args:
+            num_timesteps, num_episodes, explore, random_actions, force_reset: of each call, see
+                `MultiAgentEnvRunner.sample()`.
+            in_flight: calls that a runner has before it, so that it doesn't wait for the learner; 1 or more. What it
+                delivers was sampled with weights that are up to so many of its own calls old. In this process it is 1.
+
+        Raises:
+            See `sample()`; parts come on in the next `sample_ready()`.
+        """
+        self._check_open()
+        _check_integer("in_flight", in_flight, 1)
+        arguments = _arguments(num_timesteps, num_episodes, explore, random_actions, force_reset)
+        return self._parts(arguments, min(in_flight, self._fleet.actors.most_in_flight))
+
+    def _parts(self, arguments: dict[str, Any], in_flight: float) -> Iterator[SamplePart]:
+        self._fleet.hungry = dict.fromkeys(self._fleet.runners)
+        while True:
+            self._check_open()
+            begun = perf_counter()
+            self._feed(arguments, in_flight)
+            while not self._fleet.arrived:
+                self._fleet.check_that_some_are_there()
+                self._fleet.collect(LOOKS_EVERY_S)
+                self._feed(arguments, in_flight)
+            self._seconds_waited += perf_counter() - begun
+            first = self._fleet.arrived.popleft()
+            if isinstance(first, Exception):
+                raise first
+            yield self._hand_out(first)
+
+    def _feed(self, arguments: dict[str, Any], in_flight: float) -> None:
+        """Give calls to those runners that have room for some."""
+        hungry, self._fleet.hungry = self._fleet.hungry, {}
+        for runner in hungry:
+            while runner.is_ready and self._fleet.calls.count_of(runner) + runner.n_arrived < in_flight:
+                self._fleet.call(runner, "sample", arguments)
+
+    def _hand_out(self, arrived: Any) -> SamplePart:
+        runner, part = arrived
+        runner.n_arrived -= 1
+        self._fleet.hungry[runner] = None
+        self._metrics.merge(part.increment)
+        self._seq_no_of_part = part.weights_seq_no
+        return part
+
+    @staticmethod
+    def _order_of(arrived: Any) -> tuple[int, int]:
+        runner, part = arrived
+        return part.weights_seq_no, runner.index
+
+    # Weights.
+
+    def set_weights(self, module: torch.nn.Module | Mapping[str, Any] | None = None) -> int:
+        """Have the runners sample with these weights from their next call on. This waits for nobody.
+
+        Args:
+            module: all modules, or the one module that there is, or weights by module id as `get_state()` returns them;
+                None: `group.module`. All modules must be there.
+
+        Returns:
+            Their number; the parts, and the rows that were sampled with them, have it as `weights_seq_no`.
+
+        Raises:
+            ConfigError: they are those of other modules; nothing was changed.
+            RunnerStoppedError: the group was stopped.
+        """
+        self._check_open()
+        given = self.module if module is None else module
+        if isinstance(given, MultiRLModule):
+            weights: Mapping[str, Any] = given.get_state()
+        elif isinstance(given, torch.nn.Module):
+            if len(self.module) != 1:
+                raise ConfigError(f"there are the modules {list(self.module)}, so give set_weights() all of them, or "
+                                  f"weights by module id")  # fmt: skip
+            weights = dict.fromkeys(self.module, as_rl_module(given).get_state())
+        else:
+            weights = given
+        self.module.check_state(weights)
+        if lacking := [module_id for module_id in self.module if module_id not in weights]:
+            raise ConfigError(f"set_weights() needs the weights of all modules; those of {lacking} are missing")
+        self._publish(weights, self._fleet.seq_no + 1)
+        return self._fleet.seq_no
+
+    def _publish(self, weights: Mapping[str, Any], seq_no: int) -> None:
+        self._fleet.weights = self._fleet.actors.put(dict(weights))
+        self._fleet.seq_no = seq_no
+
+    def get_weights(self) -> dict[str, Any]:
+        """Module id -> the newest weights, by parameter name, as arrays: a copy."""
+        self._check_open()
+        return owned(self._fleet.actors.fetch(self._fleet.weights))
+
+    # All runners.
+
+    def foreach(self, function: Callable[..., Any], *args: Any) -> dict[int, Any]:
+        """Call `function(runner, *args)` where the runners are, after what they were told before.
+
+        Returns:
+            By the runner's index, what it has returned; without runners that are being replaced, or are lost meanwhile.
+
+        Raises:
+            Exception: the first that it has raised, with the runner's index as a note.
+        """
+        self._check_open()
+        return self._fleet.ask(self._fleet.ready(), "apply", function, args)
+
+    def sync_connectors(self) -> None:
+        """Add up what the connectors of all runners have counted, and give that to all. It waits until they have done
+        what they were told before.
+
+        What a runner has counted by its last batch takes part also if the runner is being replaced.
+        """
+        self._check_open()
+        told = self._fleet.ask(self._fleet.ready(), "get_connectors")
+        merged = self._merged([told.get(runner.index, runner.connectors) for runner in self._fleet.runners])
+        if merged is not None:
+            self._give_connectors(merged)
+
+    def _merged(self, states: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+        """None if they know nothing."""
+        known = [state for state in states if state]
+        return self._fleet.ask_one("merge_connectors", known) if known else None
+
+    def _give_connectors(self, state: dict[str, Any]) -> None:
+        reference = self._fleet.actors.put(state)
+        calls = []
+        for runner in self._fleet.runners:
+            if not runner.is_lost:  # those that are being made take it when they are
+                calls.append(self._fleet.call(runner, "set_connectors", reference))
+                runner.keep_connectors(state, calls[-1].number)
+        self._fleet.answers([call for call in calls if call.runner.is_ready])
+        raise_first(calls)
+
+    def evaluate(self, num_episodes: int, *, seeds: Sequence[int] | None = None, explore: bool = False) -> Evaluation:
+        """Play whole episodes with the newest weights in all runners, and sum up what they return; see
+        `fastmarl.evaluate()`. Training goes on as if nothing had happened.
+
+        The runners share the episodes evenly; each has `sample_timeout_s` for its own. What a lost runner should have
+        played is played by the others. Connectors have what their runner knows: call `sync_connectors()` before.
+
+        Args:
+            num_episodes: at least 1.
+            seeds: as many integers, for the resets. None: in a group with a seed, the same in each call, and for each
+                number of runners; else none.
+            explore: sample actions, or take the most likely ones.
+
+        Raises:
+            ConfigError: a number is impossible. Else what a runner's `evaluate()` raises.
+        """
+        self._check_open()
+        _check_integer("num_episodes", num_episodes, 1)
+        if seeds is not None and len(seeds) != num_episodes:
+            raise ConfigError(f"seeds must be {num_episodes} integers, got {len(seeds)}")
+        numbers = self._evaluation_seeds(num_episodes) if seeds is None else list(seeds)
+        shares = _shares(num_episodes, max(1, self.num_healthy_env_runners))
+        done: dict[range, Evaluation] = {}
+        while left := [share for share in shares if share not in done]:
+            calls = {}
+            for share, runner in zip(left, self._fleet.ready(), strict=False):
+                of_share = None if numbers is None else [numbers[k] for k in share]
+                calls[share] = self._fleet.call(runner, "evaluate", len(share), of_share, explore)
+            self._fleet.answers(calls.values())
+            raise_first(calls.values())
+            done |= {share: call.value for share, call in calls.items() if call.is_done}
+        return join_evaluations([done[share] for share in shares])
+
+    def _evaluation_seeds(self, n: int) -> list[int] | None:
+        if self._config.seed is None or not all(runner.start.seeds_each_episode for runner in self._fleet.ready()):
+            return None
+        streams = Streams(self._config.seed, self._config.worker_index + 1, self._config.incarnation)
+        return [streams.of_evaluation(k) for k in range(n)]
+
+    def get_metrics(self) -> dict[str, Any]:
+        """What `MultiAgentEnvRunner.get_metrics()` reports, of all runners together, as far as their parts were handed
+        out; "weights_seq_no" is of the last part. Counts and sums are added, means go over all that was counted, those
+        of episodes over the last `metrics_num_episodes_for_smoothing` of all.
+
+        Besides, since the last report: "num_samples_dropped" (calls of lost runners), "num_env_runner_restarts" and
+        "seconds_waited" (in `sample()` and `sample_ready()`); and "num_healthy_env_runners".
+        """
+        report = self._metrics.report(self._seq_no_of_part, self.module)
+        report |= {
+            **self._fleet.new,
+            "seconds_waited": self._seconds_waited,
+            "num_healthy_env_runners": self.num_healthy_env_runners,
+        }
+        self._fleet.new, self._seconds_waited = dict.fromkeys(COUNTED, 0), 0.0
+        return report
+
+    # Other runners.
+
+    def resize(self, num_env_runners: int) -> None:
+        """Have so many runners from now on. Connectors are synchronised, and so are those of new runners; the last
+        runners go, and what they have sampled is handed out all the same. This waits for new runners.
+
+        `config.num_env_runners`, by which modules that explore by a schedule count, stays as it is in older runners.
+
+        Args:
+            num_env_runners: at least 1. A runner in this process stays the one that it is.
+
+        Raises:
+            ConfigError: the number is impossible. Else see `EnvRunnerGroup`: without the new runners then.
+        """
+        self._check_open()
+        _check_integer("num_env_runners", num_env_runners, 1)
+        if self._is_here:
+            raise ConfigError("a group with num_env_runners=0 has its one runner in this process and can't be resized; "
+                              "make a group with num_env_runners=1 or more")  # fmt: skip
+        self.sync_connectors()
+        kept, leaving = self._fleet.runners[:num_env_runners], self._fleet.runners[num_env_runners:]
+        for runner in leaving:
+            self._fleet.let_go(runner)
+        self._fleet.runners = kept
+        self._add(range(len(kept), num_env_runners))
+
+    def _add(self, indices: range) -> None:
+        """Have runners of these indices, too, when all of them are made."""
+        fleet = self._fleet
+        fleet.num_told = indices.stop
+        known = next((runner.connectors for runner in fleet.runners if runner.connectors), None)
+        added = [fleet.new_runner(index) for index in indices]
+        try:
+            for runner in added:
+                runner.state = {CONNECTORS: known} if known else {}
+                fleet.start(runner, runner.state, is_module_wanted=not fleet.runners and runner is added[0])
+            fleet.wait_for_starts(added)
+        except BaseException:
+            for runner in added:
+                fleet.let_go(runner)
+            raise
+        fleet.runners += added
+        fleet.hungry |= dict.fromkeys(added)
+
+    # State.
+
+    def get_state(self) -> dict[str, Any]:
+        """What is needed to go on elsewhere: the newest weights, the counters, and each runner's state (see
+        `MultiAgentEnvRunner.get_state()`). `fastmarl.checkpoint.save_state()` writes it to a folder.
+
+        It waits until the runners have done what they were told before; parts that were not handed out are not in it.
+        Of a runner that is being replaced there is what it had with its last batch.
+        """
+        self._check_open()
+        told = self._fleet.ask(self._fleet.ready(), "get_state")
+        return {
+            "rl_module": self.get_weights(),
+            "weights_seq_no": self._fleet.seq_no,
+            "num_env_steps_sampled_lifetime": self._metrics.lifetime.env_steps,
+            "lifetime_counters": self._metrics.get_state(),
+            "env_runners": [
+                {"incarnation": runner.incarnation, "state": told.get(runner.index, runner.state)}
+                for runner in self._fleet.runners
+            ],
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take what `get_state()` returned. What is in flight, or was not handed out, is dropped.
+
+        With as many runners each goes on where that of its index was; one of another incarnation is replaced for that.
+        With another number, all begin with what all connectors knew together. The number of the weights is the saved
+        one, or one above the group's, if that is not below it. `group.module` gets the weights, too.
+
+        Raises:
+            ConfigError: it is no such state, or one of other modules. Nothing was changed.
+        """
+        self._check_open()
+        check_keys("the state of a group", state, STATE)
+        self.module.check_state(state["rl_module"])
+        seq_no = whole_number("weights_seq_no", state["weights_seq_no"])
+        env_steps = whole_number("num_env_steps_sampled_lifetime", state["num_env_steps_sampled_lifetime"])
+        self._metrics.check_state(state["lifetime_counters"])
+        saved = _checked_states(state["env_runners"])
+        self._drop_parts()
+        self.module.set_state(state["rl_module"])
+        self._publish(state["rl_module"], seq_no if seq_no > self._fleet.seq_no else self._fleet.seq_no + 1)
+        self._metrics = RunnerMetrics(self._config.metrics_num_episodes_for_smoothing)
+        self._metrics.set_state(state["lifetime_counters"])
+        self._metrics.lifetime.env_steps = env_steps
+        self._take_states(saved)
+
+    def _drop_parts(self) -> None:
+        self._fleet.answers([call for call in self._fleet.calls.calls() if call.runner.is_ready])
+        for each in self._fleet.arrived:
+            if not isinstance(each, Exception):
+                each[0].n_arrived -= 1
+                self._fleet.new["num_samples_dropped"] += 1
+        self._fleet.arrived.clear()
+        self._fleet.hungry = dict.fromkeys(self._fleet.runners)
+
+    def _take_states(self, saved: list[tuple[int, dict[str, Any]]]) -> None:
+        fleet, calls = self._fleet, []
+        for runner, (incarnation, own) in zip(fleet.runners, saved, strict=False):
+            if runner.is_ready and runner.incarnation == incarnation:
+                calls.append(fleet.call(runner, "set_state", own))
+                number = calls[-1].number
+            else:
+                fleet.let_go(runner)
+                number = fleet.start_anew(runner, incarnation, own).number
+            runner.keep_state(own, number)
+        self._fleet.answers(calls)
+        raise_first(calls)
+        self._fleet.wait_for_starts(self._fleet.runners)
+        if len(saved) != len(self._fleet.runners) and (
+            merged := self._merged(own.get(CONNECTORS, {}) for _, own in saved)
+        ):
+            self._give_connectors(merged)
+
+    # The end.
+
+    def stop(self) -> None:
+        """End all runners; the first error of an env's close() is raised. Stopping twice is fine.
+
+        A runner that is sampling is waited for a little, and then ended.
+        """
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        ready = [] if self._is_here else [runner for runner in self._fleet.runners if runner.is_ready]
+        calls = [self._fleet.call(runner, "stop") for runner in ready]
+        end = monotonic() + CLOSE_TIMEOUT_S
+        try:
+            while any(call.is_open for call in calls) and (left := end - monotonic()) > 0:
+                for reference, call in self._fleet.calls.ready(min(left, LOOKS_EVERY_S)):
+                    self._take_quietly(reference, call)
+        finally:
+            self._kill_all()
+        raise_first(calls)
+
+    def _take_quietly(self, reference: Any, call: Call) -> None:
+        self._fleet.calls.remove(reference)
+        try:
+            call.finish(self._fleet.actors.get(reference))
+        except ActorLost:
+            call.fail(None)
+        except Exception as error:
+            call.fail(with_note(error, call))
+
+    def _kill_all(self) -> None:
+        self._is_stopped = True
+        for runner in self._fleet.runners:
+            self._fleet.let_go(runner)
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self._kill_all()
+
+    def _check_open(self) -> None:
+        if self._is_stopped:
+            raise RunnerStoppedError("this group was stopped; make a new one")
+
+
+def _arguments(
+    num_timesteps: int | None,
+    num_episodes: int | None,
+    explore: bool | None,
+    random_actions: bool,
+    force_reset: bool,
+) -> dict[str, Any]:
+    return {
+        "num_timesteps": num_timesteps,
+        "num_episodes": num_episodes,
+        "explore": explore,
+        "random_actions": random_actions,
+        "force_reset": force_reset,
+    }
+
+
+def _check_integer(name: str, value: Any, least: int) -> None:
+    if not is_integer(value) or value < least:
+        raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
+
+
+def _checked_states(states: Any) -> list[tuple[int, dict[str, Any]]]:
+    """(incarnation, state) of each runner.
+
+    Raises:
+        ConfigError: these are none.
+    """
+    if not isinstance(states, (list, tuple)) or not states:
+        raise ConfigError(f"env_runners must be a list of states, one for each runner, got {states!r:.200}")
+    found = []
+    for each in states:
+        check_keys("the state of an env runner", each, ("incarnation", "state"))
+        check_mapping("the state of an env runner", each["state"])
+        found.append((whole_number("incarnation", each["incarnation"]), dict(each["state"])))
+    return found
+
+
+def _shares(n: int, n_runners: int) -> list[range]:
+    """0 .. n - 1 in as many parts, but none that is empty."""
+    size, longer = divmod(n, n_runners)
+    begins = [k * size + min(k, longer) for k in range(n_runners + 1)]
+    return [range(begin, end) for begin, end in pairwise(begins) if end > begin]

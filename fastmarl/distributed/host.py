@@ -1,0 +1,149 @@
+"""What a group's actor has: a runner, and what is made there of its episodes."""
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastmarl.arena import Evaluation, evaluate
+from fastmarl.batches import columns
+from fastmarl.config import EnvRunnerConfig
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.modules import MultiRLModule
+from fastmarl.runner import MultiAgentEnvRunner
+from fastmarl.runner.increments import take_increment
+from fastmarl.runner.metrics import Increment
+
+MakeBatch = Callable[[list[MultiAgentEpisode], MultiRLModule], Any]
+CONNECTORS, ENV_STEPS = "env_to_module_connector", "num_env_steps_sampled_lifetime"
+OF_GROUP = ("rl_module", "weights_seq_no")  # components of a runner's state that the group has once for all
+
+
+def columns_of(episodes: list[MultiAgentEpisode], module: MultiRLModule) -> Any:
+    """The columns of all modules: `fastmarl.batches.columns(episodes)`."""
+    return columns(episodes)
+
+
+@dataclass
+class RunnerPlan:
+    """What a host is to make.
+
+    Attributes:
+        config: of its runner.
+        make_batch: what is made of the episodes of one call.
+        state: what the runner goes on with.
+        is_module_wanted: whether `Start.module` is.
+    """
+
+    config: EnvRunnerConfig
+    make_batch: MakeBatch
+    state: dict[str, Any] = field(default_factory=dict)
+    is_module_wanted: bool = False
+
+
+@dataclass
+class Start:
+    """What a host tells when its runner is made.
+
+    Attributes:
+        pid: of its process.
+        node: name of its machine.
+        module: a copy of the runner's modules, on the CPU, if they are wanted.
+        seeds_each_episode: whether its envs can be seeded for each episode.
+    """
+
+    pid: int
+    node: str
+    module: MultiRLModule | None
+    seeds_each_episode: bool
+
+
+@dataclass
+class Told:
+    """What came of a call of sample().
+
+    Attributes:
+        batch: what `make_batch` has made.
+        weights_seq_no: of the weights that acted.
+        increment: what the runner has counted.
+        state: what another runner would go on with, if this one were lost.
+    """
+
+    batch: Any
+    weights_seq_no: int
+    increment: Increment
+    state: dict[str, Any]
+
+
+class RunnerHost:
+    """Makes a runner, and hands on to it what a group wants.
+
+    Each call brings the number of the newest weights, and the weights, too, if the runner hasn't been sent them.
+    """
+
+    def __init__(self) -> None:
+        self._runner: MultiAgentEnvRunner | None = None
+        self._weights_seq_no = 0
+
+    def call(self, method: str, seq_no: int, weights: dict[str, Any] | None, *args: Any) -> Any:
+        """Take the weights, and call a method of these below."""
+        if weights is not None:
+            self.runner.set_weights(weights, seq_no)
+            self._weights_seq_no = seq_no
+        return getattr(self, method)(*args)
+
+    @property
+    def runner(self) -> MultiAgentEnvRunner:
+        assert self._runner is not None, "start() comes first"
+        return self._runner
+
+    def start(self, plan: RunnerPlan) -> Start:
+        """Make the runner."""
+        runner = MultiAgentEnvRunner(plan.config)
+        try:
+            take_increment(runner)
+            runner.set_state(plan.state)
+            module = deepcopy(runner.module).cpu() if plan.is_module_wanted else None
+        except BaseException:
+            runner.stop()
+            raise
+        self._runner, self._make_batch = runner, plan.make_batch
+        can_be_seeded = all(getattr(env, "seeds_each_episode", True) for env in runner.env.envs)
+        return Start(os.getpid(), socket.gethostname(), module, can_be_seeded)
+
+    def sample(self, arguments: dict[str, Any]) -> Told:
+        """A call of `runner.sample()`, and what is made of its episodes."""
+        batch = self._make_batch(self.runner.sample(**arguments), self.runner.module)
+        state = self.runner.get_state([CONNECTORS, ENV_STEPS])
+        return Told(batch, self._weights_seq_no, take_increment(self.runner), state)
+
+    def evaluate(self, num_episodes: int, seeds: Sequence[int] | None, explore: bool) -> Evaluation:
+        return evaluate(self.runner, episodes=num_episodes, seeds=seeds, explore=explore)
+
+    def apply(self, function: Callable[..., Any], args: tuple) -> Any:
+        """`function(runner, *args)`"""
+        return function(self.runner, *args)
+
+    def get_state(self) -> dict[str, Any]:
+        """All but what the group has."""
+        return self.runner.get_state(not_components=OF_GROUP)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.runner.set_state(state)
+
+    def get_connectors(self) -> dict[str, Any]:
+        return self.runner.env_to_module.get_state()
+
+    def set_connectors(self, state: dict[str, Any]) -> None:
+        self.runner.env_to_module.set_state(state)
+
+    def merge_connectors(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """One state of several runners' connectors; nothing is changed here."""
+        return self.runner.env_to_module.merge_states(states)
+
+    def stop(self) -> None:
+        """Close the envs."""
+        if self._runner is not None:
+            self._runner.stop()

@@ -1,0 +1,69 @@
+"""A host in this process, called as if it were an actor's."""
+
+from collections.abc import Hashable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from fastmarl.distributed.host import RunnerHost
+
+
+@dataclass(frozen=True, eq=False)
+class Put:
+    """Stands for a value among the arguments of calls."""
+
+    value: Any
+
+
+@dataclass(eq=False)
+class Deferred:
+    """A call, which is made when its result is waited for."""
+
+    host: RunnerHost
+    method: str
+    args: tuple
+    is_made: bool = False
+    value: Any = None
+    error: Exception | None = None
+
+    def make(self) -> None:
+        """An interrupt leaves it as it was."""
+        args = [arg.value if isinstance(arg, Put) else arg for arg in self.args]
+        try:
+            self.value = self.host.call(self.method, *args)
+        except Exception as error:
+            self.error = error
+        self.is_made = True
+
+
+class InProcess:
+    """See `Actors`. One call at a time is made, when it is waited for, with what it was given."""
+
+    most_in_flight = 1.0
+
+    def start(self) -> RunnerHost:
+        return RunnerHost()
+
+    def call(self, handle: RunnerHost, method: str, *args: Any) -> Hashable:
+        return Deferred(handle, method, args)
+
+    def put(self, value: Any) -> Put:
+        return Put(deepcopy(value))
+
+    def fetch(self, reference: Put) -> Any:
+        return deepcopy(reference.value)
+
+    def wait(self, references: Sequence[Any], num_returns: int, timeout_s: float) -> Sequence[Any]:
+        made = [each for each in references if each.is_made][:num_returns]
+        if not made and timeout_s > 0:
+            references[0].make()
+            made = [references[0]]
+        return made
+
+    def get(self, reference: Deferred) -> Any:
+        if reference.error is not None:
+            raise reference.error
+        return reference.value
+
+    def kill(self, handle: RunnerHost) -> None:
+        handle.stop()

@@ -1,0 +1,108 @@
+"""Hosts in Ray's actors."""
+
+import contextlib
+import pickle
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fastmarl.background.worker import Failure
+from fastmarl.distributed.actors import ActorLost
+from fastmarl.distributed.host import RunnerHost
+from fastmarl.errors import ConfigError, RemoteEnvRunnerError
+
+try:
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+except ImportError as error:
+    raise ImportError(f"env runners in other processes need Ray: pip install 'fastmarl[ray]' ({error})") from error
+
+FETCH_TIMEOUT_S = 60.0  # for a result that Ray says is there
+OURS = ("max_restarts", "max_task_retries", "max_concurrency", "scheduling_strategy", "lifetime", "name")
+
+
+class HostActor:
+    """What Ray runs in another process: a host, whose errors are returned whole."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)  # the other cores are for other processes
+        self._host = RunnerHost()
+
+    def call(self, method: str, *args: Any) -> Any:
+        """See `RunnerHost.call()`."""
+        try:
+            return self._host.call(method, *args)
+        except Exception as error:
+            return Failure.of(error, f"{method}() ran")
+
+
+class RayActors:
+    """See `Actors`.
+
+    Args:
+        placement_strategy: "SPREAD" over the nodes of the cluster, or Ray's "DEFAULT", which fills them.
+        options: of Ray's actors, such as `num_cpus`.
+
+    Raises:
+        ConfigError: options that the group has for itself.
+    """
+
+    most_in_flight = float("inf")
+
+    def __init__(self, placement_strategy: str, options: Mapping[str, Any]):
+        if own := [name for name in options if name in OURS]:
+            raise ConfigError(f"actor_options can't have {own}: the group decides these by itself")
+        try:
+            self._remote_class = ray.remote(HostActor).options(
+                **{"num_cpus": 1, **options},
+                scheduling_strategy=placement_strategy,
+                max_restarts=0,
+                max_task_retries=0,
+            )
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"Ray does not take actor_options={dict(options)!r:.200}: {error}") from error
+
+    def start(self) -> Any:
+        return self._remote_class.remote()
+
+    def call(self, handle: Any, method: str, *args: Any) -> Hashable:
+        try:
+            return handle.call.remote(method, *args)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise ConfigError(f"what {method}() needs can't be sent to another process: {error}") from error
+
+    def put(self, value: Any) -> Hashable:
+        return ray.put(value)
+
+    def fetch(self, reference: Any) -> Any:
+        return ray.get(reference, timeout=FETCH_TIMEOUT_S)
+
+    def wait(self, references: Sequence[Any], num_returns: int, timeout_s: float) -> Sequence[Any]:
+        return ray.wait(references, num_returns=num_returns, timeout=timeout_s)[0]
+
+    def get(self, reference: Any) -> Any:
+        try:
+            value = ray.get(reference, timeout=FETCH_TIMEOUT_S)
+        except RayTaskError:  # what it has returned can't be pickled, or what it was sent can't be unpickled
+            raise
+        except RayError as error:
+            raise ActorLost(str(error)) from error
+        if isinstance(value, Failure):
+            raise _error_of(value)
+        return value
+
+    def kill(self, handle: Any) -> None:
+        if ray.is_initialized():  # else Ray has ended it, and must not be started for that
+            with contextlib.suppress(RayError, ValueError):  # of another cluster than today's
+                ray.kill(handle)
+
+
+def _error_of(failure: Failure) -> Exception:
+    error: Exception
+    try:
+        error = pickle.loads(failure.error)
+    except Exception:  # its class may raise whatever it likes when it is made anew
+        error = RemoteEnvRunnerError(failure.text.strip().rpartition("\n")[2])
+    error.add_note(f"there, while {failure.during}:\n{failure.text}")
+    return error

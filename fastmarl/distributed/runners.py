@@ -1,0 +1,72 @@
+"""One runner of a group, as the group keeps it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastmarl.distributed.host import CONNECTORS, ENV_STEPS, Start, Told
+
+NOTHING_SENT = -1
+
+
+@dataclass(eq=False)
+class RemoteRunner:
+    """What is known of a runner in an actor, also while it is being replaced.
+
+    Attributes:
+        index: from 0.
+        incarnation: how many runners of this index there were before.
+        handle: of its actor.
+        start: what it told when it was made; None: it is being made.
+        was_ready: whether one of this index has been made.
+        is_lost: whether it is not there any more, and not replaced; `end` says why, if nobody was told.
+        n_arrived: batches of its that have come, and were not handed out.
+        n_replaced: how often it was replaced since its last batch.
+        sent_seq_no: of the weights that it was sent.
+        state: what another runner would go on with, as of the call `state_number`.
+    """
+
+    index: int
+    incarnation: int
+    handle: Any = None
+    start: Start | None = None
+    was_ready: bool = False
+    is_lost: bool = False
+    end: Exception | None = None
+    n_arrived: int = 0
+    n_replaced: int = 0
+    sent_seq_no: int = NOTHING_SENT
+    state: dict[str, Any] = field(default_factory=dict)
+    state_number: int = -1
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be called, as far as is known."""
+        return self.start is not None and not self.is_lost
+
+    @property
+    def name(self) -> str:
+        """For errors' notes."""
+        where = "" if self.start is None else f" (pid {self.start.pid} on {self.start.node})"
+        return f"env runner {self.index}{where}"
+
+    @property
+    def connectors(self) -> dict[str, Any]:
+        """What its connectors knew when that was last told."""
+        return self.state.get(CONNECTORS, {})
+
+    def keep_state(self, state: dict[str, Any], number: int) -> None:
+        """It goes on with this by the call of this number. Another one in its place has seeds and episodes of its own,
+        so these are not kept."""
+        self.state = {name: state[name] for name in (CONNECTORS, ENV_STEPS) if name in state}
+        self.state_number = number
+
+    def keep(self, told: Told, number: int) -> None:
+        """Its call of this number has come to its end. Nothing older than what is known is taken: connectors may have
+        been given a newer state while the batch was waiting."""
+        self.n_replaced = 0
+        if number > self.state_number:
+            self.state, self.state_number = told.state, number
+
+    def keep_connectors(self, state: dict[str, Any], number: int) -> None:
+        """They are given this state by the call of this number."""
+        self.state, self.state_number = {**self.state, CONNECTORS: state}, number
