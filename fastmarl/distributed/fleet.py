@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -19,6 +19,15 @@ NO_LIMIT = -1
 COUNTED = ("num_samples_dropped", "num_env_runner_restarts")
 
 
+@dataclass(frozen=True, eq=False)
+class Arrival:
+    """A batch that has come, and the number of its call."""
+
+    number: int
+    runner: RemoteRunner
+    part: SamplePart
+
+
 class Fleet:
     """Calls runners, takes what comes of it, and replaces runners that are lost.
 
@@ -32,7 +41,7 @@ class Fleet:
         runners: all, by index.
         calls: whose results have not been taken.
         hungry: runners that may have room for calls of sample().
-        arrived: (runner, part) of each batch that has come, and errors: what was not handed out.
+        arrived: batches that have come, and errors: what was not handed out.
         new: what is `COUNTED`, since the last report.
         weights, seq_no: a reference to the newest weights, and their number.
         num_told: how many runners there are, as new ones are told.
@@ -56,7 +65,7 @@ class Fleet:
         self.runners: list[RemoteRunner] = []
         self.calls = CallsInFlight(actors.wait)
         self.hungry: dict[RemoteRunner, None] = {}
-        self.arrived: deque[tuple[RemoteRunner, SamplePart] | Exception] = deque()
+        self.arrived: deque[Arrival | Exception] = deque()
         self.new = dict.fromkeys(COUNTED, 0)
         self.weights: Any = None
         self.seq_no = 0
@@ -148,7 +157,7 @@ class Fleet:
             runner.keep(told, call.number)
             runner.n_arrived += 1
             part = SamplePart(batch, told.weights_seq_no, runner.index, told.increment)
-            self.arrived.append((runner, part))
+            self.arrived.append(Arrival(call.number, runner, part))
             call.value = None  # the part has it
 
     def _fail(self, call: Call, error: Exception) -> None:
@@ -199,6 +208,12 @@ class Fleet:
                 del self.arrived[index]
                 return each
         return None
+
+    def take_arrivals(self) -> list[Arrival]:
+        """All batches that have come."""
+        arrived = [each for each in self.arrived if isinstance(each, Arrival)]
+        self.arrived.clear()
+        return arrived
 
     # New runners.
 

@@ -1,6 +1,5 @@
 """Many env runners as a learner uses them."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +13,7 @@ from fastmarl.config import EnvRunnerConfig, is_integer
 from fastmarl.distributed.actors import ActorLost, Actors
 from fastmarl.distributed.calls import Call
 from fastmarl.distributed.evaluations import join_evaluations
-from fastmarl.distributed.fleet import COUNTED, LOOKS_EVERY_S, NO_LIMIT, Fleet, raise_first, with_note
+from fastmarl.distributed.fleet import COUNTED, LOOKS_EVERY_S, NO_LIMIT, Arrival, Fleet, raise_first, with_note
 from fastmarl.distributed.host import CONNECTORS, MakeBatch, columns_of
 from fastmarl.distributed.in_process import InProcess
 from fastmarl.distributed.parts import SamplePart, owned
@@ -132,8 +131,9 @@ class EnvRunnerGroup:
     def __repr__(self) -> str:
         env, where = self._config.env, "in this process" if self._is_here else "in Ray's actors"
         name = env if isinstance(env, str) else getattr(env, "__name__", repr(env))
-        return (f"<{type(self).__name__} of {name}: {len(self._fleet.runners)} runner{'s' * (len(self._fleet.runners) != 1)} "
-                f"{where}{', stopped' * self._is_stopped}>")  # fmt: skip
+        n = len(self._fleet.runners)
+        return (f"<{type(self).__name__} of {name}: {n} runner{'s' * (n != 1)} {where}"
+                f"{', stopped' * self._is_stopped}>")  # fmt: skip
 
     # What a group has.
 
@@ -191,9 +191,8 @@ class EnvRunnerGroup:
             if self._fleet.arrived:
                 break
             self._fleet.wait_for_a_runner()
-        order = sorted(range(len(self._fleet.arrived)), key=lambda i: self._order_of(self._fleet.arrived[i]))
-        arrived, self._fleet.arrived = list(self._fleet.arrived), deque()
-        parts = [self._hand_out(arrived[i]) for i in order]
+        arrived = self._fleet.take_arrivals()
+        parts = [self._hand_out(each) for each in sorted(arrived, key=lambda each: each.number)]
         self._seconds_waited += perf_counter() - begun
         return parts
 
@@ -250,18 +249,13 @@ class EnvRunnerGroup:
             while runner.is_ready and self._fleet.calls.count_of(runner) + runner.n_arrived < in_flight:
                 self._fleet.call(runner, "sample", arguments)
 
-    def _hand_out(self, arrived: Any) -> SamplePart:
-        runner, part = arrived
+    def _hand_out(self, arrived: Arrival) -> SamplePart:
+        runner, part = arrived.runner, arrived.part
         runner.n_arrived -= 1
         self._fleet.hungry[runner] = None
         self._metrics.merge(part.increment)
         self._seq_no_of_part = part.weights_seq_no
         return part
-
-    @staticmethod
-    def _order_of(arrived: Any) -> tuple[int, int]:
-        runner, part = arrived
-        return part.weights_seq_no, runner.index
 
     # Weights.
 
@@ -495,11 +489,9 @@ class EnvRunnerGroup:
 
     def _drop_parts(self) -> None:
         self._fleet.answers([call for call in self._fleet.calls.calls() if call.runner.is_ready])
-        for each in self._fleet.arrived:
-            if not isinstance(each, Exception):
-                each[0].n_arrived -= 1
-                self._fleet.new["num_samples_dropped"] += 1
-        self._fleet.arrived.clear()
+        for each in self._fleet.take_arrivals():
+            each.runner.n_arrived -= 1
+            self._fleet.new["num_samples_dropped"] += 1
         self._fleet.hungry = dict.fromkeys(self._fleet.runners)
 
     def _take_states(self, saved: list[tuple[int, dict[str, Any]]]) -> None:

@@ -1,0 +1,81 @@
+"""Groups whose runners are all in this process, in actors that a test can kill and hang."""
+
+import time
+
+from fastmarl.distributed import EnvRunnerGroup
+from fastmarl.distributed.actors import ActorLost
+from fastmarl.distributed.host import RunnerHost
+from fastmarl.distributed.in_process import InProcess
+
+
+class FakeActor:
+    """Attributes: `is_alive`; `hangs`: what it is told is never done; `fails_next`: it ends with its next call."""
+
+    def __init__(self):
+        self.host = RunnerHost()
+        self.is_alive = True
+        self.hangs = self.fails_next = False
+
+    def call(self, method, *args):
+        if self.fails_next:
+            self.is_alive = False
+        return self.host.call(method, *args) if self.is_alive else None
+
+    def stop(self):
+        if self.is_alive:
+            self.host.stop()
+        self.is_alive = False
+
+
+class FakeActors(InProcess):
+    """Does what is oldest first, of actors that are alive and don't hang, one call for each wait.
+
+    Attributes:
+        started: all actors.
+        born_dead: how many of those to come end at once.
+    """
+
+    most_in_flight = float("inf")
+
+    def __init__(self):
+        self.started = []
+        self.born_dead = 0
+
+    def start(self):
+        actor = FakeActor()
+        if self.born_dead:
+            self.born_dead -= 1
+            actor.is_alive = False
+        self.started.append(actor)
+        return actor
+
+    def wait(self, references, num_returns, timeout_s):
+        ready = [each for each in references if each.is_made or not each.host.is_alive][:num_returns]
+        if ready or timeout_s == 0:
+            return ready
+        for each in references:
+            if not each.host.hangs:
+                each.make()
+                return [each]
+        time.sleep(min(timeout_s, 0.01))
+        return []
+
+    def get(self, reference):
+        if not reference.host.is_alive:
+            raise ActorLost("it was killed")
+        return super().get(reference)
+
+
+class FakeGroup(EnvRunnerGroup):
+    """As if they were elsewhere."""
+
+    def _make_actors(self, num_env_runners, placement_strategy, options):
+        return FakeActors() if num_env_runners else InProcess()
+
+    @property
+    def actors(self):
+        return self._fleet.actors
+
+    def actor(self, index):
+        """That of a runner."""
+        return self._fleet.runners[index].handle

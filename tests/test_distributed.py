@@ -1,0 +1,618 @@
+"""`EnvRunnerGroup` with runners in this process: what it hands out, and what becomes of runners that are lost."""
+
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fake_actors import FakeGroup
+from support.trouble import Trouble
+
+import fastmarl
+from fastmarl.batches import columns
+from fastmarl.checkpoint import load_state, save_state
+from fastmarl.connectors import MeanStdFilter
+from fastmarl.distributed import EnvRunnerGroup, calls
+from fastmarl.distributed.calls import Call, CallsInFlight
+from fastmarl.distributed.parts import owned
+from fastmarl.envs.checking.values import same
+from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerStoppedError
+
+
+def make_config(env="fastmarl.simple_spread", **options):
+    return fastmarl.EnvRunnerConfig(
+        env=env,
+        **{
+            "num_envs_per_env_runner": 2,
+            "rollout_fragment_length": 9,
+            "seed": 1,
+            "model_config": {"fcnet_hiddens": [4]},
+            **options,
+        },
+    )
+
+
+def make_group(config=None, n=3, **options):
+    return FakeGroup(config or make_config(), num_env_runners=n, **options)
+
+
+def seeds_of(episodes, module):
+    """As a batch: the resets' seeds of the episodes that began in this call."""
+    return [episode.reset_seed for episode in episodes if episode.env_t_started == 0]
+
+
+def without_ids(batch):
+    return {module_id: {name: c for name, c in part.items() if name != "eps_id"} for module_id, part in batch.items()}
+
+
+def indices(parts):
+    return [part.runner_index for part in parts]
+
+
+def lose(group, index):
+    """It ends, and is replaced. That is learned from the next call of it."""
+    group.actor(index).is_alive = False
+    group.foreach(repr)
+    group._fleet.wait_for_starts(group._fleet.runners)
+
+
+def sample_on(group):
+    for _ in range(20):
+        group.sample()
+
+
+def take_on(group):
+    for _ in zip(range(20), group.sample_ready(), strict=False):
+        pass
+
+
+def perturb(module):
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.1)
+
+
+# Calls and references.
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["add", "take", "lose"])), max_size=40), st.data())
+def test_calls_in_flight_are_those_of_a_plain_list(operations, data):
+    plain, ready = [], set()
+    in_flight = CallsInFlight(lambda references, n, timeout_s: [each for each in references if each in ready][:n])
+    for number, (runner, operation) in enumerate(operations):
+        if operation == "add":
+            plain.append((f"ref {number}", runner, number))
+            in_flight.add(f"ref {number}", Call(number, runner, "sample", 1.0))
+        elif operation == "lose":
+            want = [number for _, other, number in plain if other == runner]
+            assert [call.number for call in in_flight.remove_all_of(runner)] == want
+            plain = [each for each in plain if each[1] != runner]
+        elif plain:
+            reference, _, number = data.draw(st.sampled_from(plain))
+            ready.add(reference)
+            assert [call.number for _, call in in_flight.ready(1.0)] == sorted(
+                number for reference, _, number in plain if reference in ready
+            )
+            assert in_flight.remove(reference).number == number
+            plain.remove((reference, runner_of(plain, reference), number))
+        assert len(in_flight) == len(plain)
+        for other in range(4):
+            own = [number for _, of, number in plain if of == other]
+            assert in_flight.count_of(other) == len(own)
+            assert not own or in_flight.oldest_of(other).number == own[0]
+
+
+def runner_of(plain, reference):
+    return next(runner for other, runner, _ in plain if other == reference)
+
+
+def test_many_references_take_few_waits():
+    """Whatever waits for them looks at all of them each time."""
+    n_waits = 0
+
+    def wait(references, num_returns, timeout_s):
+        nonlocal n_waits
+        n_waits += 1
+        return list(references)[:num_returns] if timeout_s or n_waits > 1 else []
+
+    in_flight = CallsInFlight(wait)
+    for number in range(10_000):
+        in_flight.add(object(), Call(number, number, "sample", 1.0))
+    ready = in_flight.ready(1.0)
+    assert [call.number for _, call in ready] == list(range(10_000))
+    for reference, _ in ready:
+        in_flight.remove(reference)
+    assert len(in_flight) == 0
+    assert in_flight.ready(1.0) == []
+    assert n_waits == 3
+
+
+# What is handed out.
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_parts_are_what_runners_of_these_indices_sample(n):
+    runners = [
+        fastmarl.MultiAgentEnvRunner(make_config(worker_index=1 + i, num_env_runners=max(1, n)))
+        for i in range(max(1, n))
+    ]
+    with make_group(n=n) as group:
+        for number in range(4):
+            parts = group.sample()
+            want = [columns(runner.sample()) for runner in runners]
+            assert same([without_ids(part.batch) for part in parts], [*map(without_ids, want)])
+            assert indices(parts) == list(range(max(1, n)))
+            assert {part.weights_seq_no for part in parts} == {number}
+            perturb(group.module)
+            assert group.set_weights() == number + 1
+            for runner in runners:
+                runner.set_weights(group.module.get_state(), number + 1)
+        report, metrics = group.get_metrics(), [runner.get_metrics() for runner in runners]
+    assert (
+        report["num_env_steps_sampled"]
+        == sum(each["num_env_steps_sampled"] for each in metrics)
+        == 18 * 4 * len(runners)
+    )
+    assert report["num_episodes"] == sum(each["num_episodes"] for each in metrics) > 0
+    weights = [each["num_episodes"] for each in metrics]
+    mean = np.average([each["episode_return_mean"] for each in metrics], weights=weights)
+    assert report["episode_return_mean"] == pytest.approx(mean)
+    assert report["weights_seq_no"] == 3
+
+
+def test_a_part_has_its_own_metrics():
+    with make_group(make_config(rollout_fragment_length=25)) as group:
+        part = group.sample()[1]
+        assert part.metrics["num_env_steps_sampled"] == part.num_env_steps == 50
+        assert part.num_agent_steps == 150 == len(part.batch["default_policy"]["obs"])
+        assert part.metrics["num_episodes"] == 2
+
+
+def test_what_is_ready_is_at_most_in_flight_calls_old():
+    with make_group() as group:
+        taken = Counter()
+        for number, part in zip(range(30), group.sample_ready(in_flight=2), strict=False):
+            taken[part.runner_index] += 1
+            calls_since = [each for each in range(part.weights_seq_no, number)]
+            assert len(calls_since) <= 2 * 3
+            group.set_weights()
+        assert min(taken.values()) >= 9
+        late = group.sample()  # what was under way comes first
+        assert len(late) == 5 + 3
+        assert [part.weights_seq_no for part in late][-3:] == [30] * 3
+        assert group.get_metrics()["num_env_steps_sampled"] == 18 * (30 + 8)
+
+
+def test_in_this_process_nothing_is_sampled_ahead():
+    with make_group(n=0) as group:
+        for number, part in zip(range(4), group.sample_ready(in_flight=5), strict=False):
+            assert part.weights_seq_no == number
+            group.set_weights()
+
+
+def test_other_methods_can_be_called_within_the_loop():
+    with make_group(make_config(env_to_module_connector=MeanStdFilter())) as group:
+        for number, _ in zip(range(8), group.sample_ready(num_timesteps=4), strict=False):
+            if number == 1:
+                group.sync_connectors()
+            if number == 2:
+                group.resize(2)
+            if number == 4:
+                group.resize(4)
+            if number == 5:
+                assert len(group.sample(num_timesteps=4)) >= 4
+            if number == 6:
+                assert group.evaluate(3).num_episodes == 3
+        assert group.num_env_runners == 4
+
+
+def test_make_batch_gets_the_modules_with_the_newest_weights():
+    with make_group(make_batch=lambda episodes, module: module.get_state()) as group:
+        perturb(group.module)
+        group.set_weights()
+        for part in group.sample():
+            assert same(part.batch, group.module.get_state())
+        assert same(group.get_weights(), group.module.get_state())
+
+
+def test_runners_begin_with_the_weights_of_the_module_without_a_seed_too():
+    with make_group(make_config(seed=None), make_batch=lambda episodes, module: module.get_state()) as group:
+        assert all(same(part.batch, group.module.get_state()) for part in group.sample())
+
+
+def test_what_can_not_be_written_to_is_copied():
+    mine, theirs = np.arange(3), np.arange(4)
+    theirs.flags.writeable = False
+    got = owned({"a": (mine, [theirs]), "b": "text"})
+    assert got["a"][0] is mine
+    assert got["a"][1][0].flags.writeable
+    np.testing.assert_array_equal(got["a"][1][0], theirs)
+    assert got["b"] == "text"
+
+
+# Lost runners.
+
+
+def test_others_deliver_while_a_runner_is_replaced():
+    with make_group(make_batch=seeds_of) as group:
+        seeds = [seed for part in group.sample(num_episodes=4) for seed in part.batch]
+        perturb(group.module)
+        group.set_weights()
+        group.actor(1).is_alive = False
+        parts = group.sample(num_episodes=4)
+        assert indices(parts) == [0, 2]
+        assert group.num_healthy_env_runners in (2, 3)
+        seeds += [seed for part in parts for seed in part.batch]
+        parts = group.sample(num_episodes=4)
+        while len(parts) < 3:
+            parts += group.sample(num_episodes=4)
+        assert {part.weights_seq_no for part in parts} == {1}
+        seeds += [seed for part in parts for seed in part.batch]
+        assert len(seeds) == len(set(seeds)) >= 32
+        report = group.get_metrics()
+        assert report["num_env_runner_restarts"] == report["num_samples_dropped"] == 1
+        assert report["num_episodes"] == len(seeds)
+
+
+def test_a_batch_that_has_come_survives_its_runner():
+    with make_group() as group:
+        stream = group.sample_ready(in_flight=1)
+        first = next(stream)
+        group._fleet.answers(group._fleet.calls.calls())
+        for index in range(3):
+            group.actor(index).is_alive = False
+        others = [next(stream), next(stream)]
+        assert sorted(indices([first, *others])) == [0, 1, 2]
+        assert next(stream).num_env_steps == 18  # of a runner that was replaced
+        report = group.get_metrics()
+        assert report["num_env_steps_sampled"] == 4 * 18
+        assert report["num_env_runner_restarts"] == 3
+
+
+def test_a_runner_that_takes_too_long_is_ended(monkeypatch):
+    monkeypatch.setattr(calls, "OVERDUE_CHECKED_EVERY_S", 0.0)
+    with make_group(sample_timeout_s=0.2) as group:
+        hanging = group.actor(2)
+        hanging.hangs = True
+        assert indices(group.sample()) == [0, 1]
+        assert not hanging.is_alive
+        report = group.get_metrics()
+        assert report["num_samples_dropped"] == report["num_env_runner_restarts"] == 1
+        assert report["num_env_steps_sampled"] == 2 * 18
+
+
+def test_a_runner_is_not_replaced_for_ever():
+    with make_group(max_restarts=2) as group:
+        group.actors.born_dead = 5
+        group.actor(0).is_alive = False
+        with pytest.raises(EnvRunnerLostError, match="env runner 0 has ended: it was killed") as caught:
+            sample_on(group)
+        assert "max_restarts=2" in caught.value.__notes__[0]
+        assert indices(group.sample())[-2:] == [1, 2]  # the others go on
+        assert group.num_healthy_env_runners == 2
+        for index in (1, 2):
+            group.actor(index).is_alive = False
+        with pytest.raises(EnvRunnerLostError):
+            sample_on(group)
+        group.actors.born_dead = 0
+
+
+def test_without_a_limit_it_is():
+    with make_group(n=1, max_restarts=-1) as group:
+        group.actors.born_dead = 20
+        group.actor(0).is_alive = False
+        assert indices(group.sample()) == [0]
+        assert group.get_metrics()["num_env_runner_restarts"] == 21
+
+
+def test_a_runner_that_is_lost_when_the_group_is_made_is_an_error():
+    class Stillborn(FakeGroup):
+        def _make_actors(self, *args):
+            actors = super()._make_actors(*args)
+            actors.born_dead = 1
+            return actors
+
+    with pytest.raises(EnvRunnerLostError, match="env runner 0 has ended"):
+        Stillborn(make_config(), num_env_runners=2)
+
+
+def test_an_error_says_where_and_what_others_have_delivered_is_kept(tmp_path):
+    trouble = {"trouble": {(1, 4): "raise"}, "once": str(tmp_path)}  # in the second env of one of the runners
+    with make_group(make_config(Trouble, env_config=trouble)) as group:
+        with pytest.raises(KeyError, match="lost at 4") as caught:
+            group.sample()
+        assert "raised by env runner 0 (pid" in caught.value.__notes__[-1]
+        parts = group.sample()
+        assert indices(parts) == [1, 2, 0, 1, 2]
+        assert group.get_metrics()["num_env_steps_sampled"] == sum(part.num_env_steps for part in parts)
+        assert group.get_metrics()["num_env_runner_restarts"] == 0
+
+
+def test_an_error_of_make_batch_ends_a_loop_and_another_goes_on():
+    failed = []
+
+    def make_batch(episodes, module):
+        if len(failed) < 1:
+            failed.append(True)
+            raise ZeroDivisionError("none")
+        return columns(episodes)
+
+    with make_group(make_batch=make_batch) as group:
+        with pytest.raises(ZeroDivisionError):
+            take_on(group)
+        parts = [part for _, part in zip(range(9), group.sample_ready(), strict=False)]
+        assert set(indices(parts)) == {0, 1, 2}
+
+
+def test_an_error_when_a_runner_is_replaced_comes_once(tmp_path):
+    trouble = {"trouble": {(0, 0): "raise"}, "in": "init", "once": str(tmp_path)}
+    (tmp_path / "0-0").touch()
+    with make_group(make_config(Trouble, env_config=trouble)) as group:
+        (tmp_path / "0-0").unlink()
+        group.actor(1).is_alive = False
+        with pytest.raises(KeyError, match="lost at 0"):
+            sample_on(group)
+        assert set(indices(group.sample())) == {0, 2}
+        group.resize(1)
+        group.resize(3)
+        assert indices(group.sample())[-3:] == [0, 1, 2]
+
+
+# Connectors.
+
+
+def raw_moments(n, lost=()):
+    """(count, mean, std) of all that runners with such seeds see, as plain NumPy finds them."""
+    seen = []
+    for index in range(n):
+        config = make_config(num_envs_per_env_runner=1, worker_index=1 + index)
+        incarnations = [2, 0] if index not in lost else [1, 1]
+        with fastmarl.MultiAgentEnvRunner(config) as runner:
+            episodes = runner.sample(num_episodes=incarnations[0], random_actions=True)
+        with fastmarl.MultiAgentEnvRunner(replace(config, incarnation=1)) as runner:
+            if incarnations[1]:
+                episodes += runner.sample(num_episodes=1, random_actions=True)
+        for episode in episodes:
+            seen += [agent.get_observations() for agent in episode.agent_episodes.values()]
+    rows = np.concatenate(seen).astype(np.float64)
+    return len(rows), rows.mean(0), rows.std(0, ddof=1)
+
+
+@pytest.mark.parametrize("lost", [(), (1,)])
+def test_merged_filters_are_those_of_one_runner(lost):
+    config = make_config(num_envs_per_env_runner=1, env_to_module_connector=MeanStdFilter())
+    with make_group(config) as group:
+        group.sample(num_episodes=1, random_actions=True)
+        for index in lost:
+            lose(group, index)
+        group.sample(num_episodes=1, random_actions=True)
+        group.sync_connectors()
+        states = group.foreach(lambda runner: runner.env_to_module.get_state())
+        count, mean, std = raw_moments(3, lost)
+        for state in states.values():
+            (filter_state,) = state["default_policy"].values()
+            (found,) = filter_state["stats"]
+            assert found["count"] == count
+            np.testing.assert_allclose(found["mean"], mean, rtol=1e-12, atol=1e-14)
+            (moments,) = filter_of_state(filter_state)
+            np.testing.assert_allclose(moments, std, rtol=1e-12)
+        group.sync_connectors()  # adds nothing
+        assert same(group.foreach(lambda runner: runner.env_to_module.get_state()), states)
+
+
+def filter_of_state(state):
+    """The standard deviation of each Box."""
+    return [np.sqrt(np.asarray(each["m2"]) / (each["count"] - 1)) for each in state["stats"]]
+
+
+def test_a_runner_that_is_lost_after_a_synchronisation_has_its_result():
+    config = make_config(env_to_module_connector=MeanStdFilter())
+    with make_group(config) as group:
+        for _ in zip(range(4), group.sample_ready(in_flight=2), strict=False):
+            pass
+        group.sync_connectors()
+        want = group.foreach(lambda runner: runner.env_to_module.get_state())[0]
+        lose(group, 0)
+        assert same(group.foreach(lambda runner: runner.env_to_module.get_state())[0], want)
+
+
+# Sizes, state, evaluation.
+
+
+def test_resizing_keeps_what_was_sampled_and_repeats_no_seed():
+    config = make_config(env_to_module_connector=MeanStdFilter())
+    with make_group(config, make_batch=seeds_of) as group:
+        parts = [next(group.sample_ready(num_episodes=2))]
+        group.resize(1)
+        parts += group.sample(num_episodes=2)
+        assert set(indices(parts)) == {0, 1, 2}
+        group.resize(4)
+        assert group.num_env_runners == group.num_healthy_env_runners == 4
+        counts = group.foreach(lambda runner: runner.env_to_module.get_state()["default_policy"]["MeanStdFilter"])
+        assert len({each["base"][0]["count"] for each in counts.values()}) == 1
+        parts += group.sample(num_episodes=2)
+        assert set(indices(parts[-4:])) == {0, 1, 2, 3}
+        seeds = [seed for part in parts for seed in part.batch]
+        assert len(seeds) == len(set(seeds))
+        assert group.get_metrics()["num_episodes"] == len(seeds)
+
+
+def test_a_new_group_goes_on_where_a_state_was_saved(tmp_path):
+    config = make_config(env_to_module_connector=MeanStdFilter())
+    with make_group(config) as group:
+        group.sample(num_episodes=3)
+        group.actor(1).is_alive = False
+        while len(group.sample(num_episodes=3)) < 3:
+            pass
+        perturb(group.module)
+        group.set_weights()
+        save_state(tmp_path, group.get_state())
+        want = [group.sample(num_episodes=2) for _ in range(2)]
+        lifetime = group.get_metrics()["num_episodes_lifetime"]
+    with make_group(config) as group:
+        group.set_state(load_state(tmp_path))
+        got = [group.sample(num_episodes=2) for _ in range(2)]
+        assert group.get_metrics()["num_episodes_lifetime"] == lifetime
+    for one, other in zip(want, got, strict=True):
+        assert same([without_ids(part.batch) for part in one], [without_ids(part.batch) for part in other])
+        assert [part.weights_seq_no for part in one] == [part.weights_seq_no for part in other] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_a_state_is_taken_by_another_number_of_runners(n):
+    config = make_config(env_to_module_connector=MeanStdFilter())
+    with make_group(config) as group:
+        group.sample(num_episodes=3)
+        state = group.get_state()
+        group.sync_connectors()
+        (want,) = group.foreach(lambda r: r.env_to_module.get_state()["default_policy"]["MeanStdFilter"])[0]["stats"]
+    with make_group(config, n) as group:
+        group.set_weights()
+        group.set_state(state)
+        for found in group.foreach(lambda r: r.env_to_module.get_state()["default_policy"]["MeanStdFilter"]).values():
+            assert found["stats"][0]["count"] == want["count"]
+        assert group.weights_seq_no == 2
+        assert len(group.sample()) == n
+
+
+def test_a_wrong_state_changes_nothing():
+    with make_group() as group, make_group(make_config(model_config={"fcnet_hiddens": [5]})) as other:
+        before = group.get_state()
+        for state in (other.get_state(), {}, {**before, "env_runners": []}, {**before, "weights_seq_no": "1"}):
+            with pytest.raises(ConfigError):
+                group.set_state(state)
+        assert same(group.get_state(), before)
+
+
+@pytest.mark.parametrize("lose", [False, True])
+def test_an_evaluation_does_not_depend_on_the_number_of_runners(lose):
+    found = []
+    for n in (0, 1, 3):
+        with make_group(n=n) as group:
+            if lose and n == 3:
+                group.actor(1).fails_next = True
+            found.append(group.evaluate(8))
+            assert "episode_return_mean" not in group.get_metrics()
+    one, *others = found
+    for other in others:
+        np.testing.assert_allclose(other.returns, one.returns, rtol=1e-6)
+        assert other.reset_seeds == one.reset_seeds
+        np.testing.assert_array_equal(other.lengths, one.lengths)
+        for agent, returns in one.by_agent.items():
+            np.testing.assert_allclose(other.by_agent[agent].by_episode, returns.by_episode, rtol=1e-6)
+
+
+def test_seeds_of_an_evaluation_can_be_given():
+    with make_group() as group:
+        assert group.evaluate(4, seeds=[5, 6, 7, 8]).reset_seeds == (5, 6, 7, 8)
+        assert group.evaluate(1, seeds=[9]).reset_seeds == (9,)
+        with pytest.raises(ConfigError, match="seeds must be 4 integers, got 3"):
+            group.evaluate(4, seeds=[5, 6, 7])
+
+
+# Options and the end.
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"n": -1}, "num_env_runners must be an integer of at least 0, got -1"),
+        ({"max_restarts": -2}, "max_restarts must be an integer of at least -1"),
+        ({"sample_timeout_s": 0}, "sample_timeout_s must be a number of seconds above 0"),
+        ({"placement_strategy": "PACK"}, r"placement_strategy must be one of \['SPREAD', 'DEFAULT'\], got 'PACK'"),
+        ({"make_batch": 3}, "make_batch must be a function"),
+    ],
+)
+def test_impossible_options_are_refused(options, text):
+    with pytest.raises(ConfigError, match=text):
+        make_group(**options)
+
+
+def test_impossible_arguments_are_refused():
+    with make_group(n=0) as group, make_group() as other:
+        with pytest.raises(ConfigError, match="can't be resized"):
+            group.resize(2)
+        with pytest.raises(ConfigError, match="num_env_runners must be an integer of at least 1, got 0"):
+            other.resize(0)
+        with pytest.raises(ConfigError, match="in_flight must be an integer of at least 1"):
+            group.sample_ready(in_flight=0)
+        with pytest.raises(ConfigError, match="missing"):
+            group.set_weights({})
+        with pytest.raises(ConfigError):
+            group.set_weights({"default_policy": {}})
+        assert group.weights_seq_no == 0
+
+
+def test_after_the_end_there_is_one_error():
+    with make_group() as group:
+        stream = group.sample_ready()
+        next(stream)
+        actors = group.actors.started
+    assert not any(actor.is_alive for actor in actors)
+    group.stop()
+    for call in (group.sample, group.sample_ready, group.set_weights, group.get_state, group.sync_connectors):
+        with pytest.raises(RunnerStoppedError):
+            call()
+    with pytest.raises(RunnerStoppedError):
+        next(stream)
+    group.get_metrics()
+
+
+def test_an_error_in_the_block_ends_all_at_once():
+    group = make_group()
+    group.actor(0).hangs = True
+    with pytest.raises(ZeroDivisionError), group:
+        raise ZeroDivisionError
+    assert not any(actor.is_alive for actor in group.actors.started)
+
+
+def test_losses_can_be_pickled():
+    error = pickle.loads(pickle.dumps(EnvRunnerLostError(3, "has ended")))
+    assert str(error) == "env runner 3 has ended"
+
+
+CODE = """
+import sys
+{before}
+import fastmarl
+from fastmarl.distributed import EnvRunnerGroup
+config = fastmarl.EnvRunnerConfig(env="fastmarl.cart_pole", model_config={{"fcnet_hiddens": [4]}})
+{then}
+print(sorted({{"ray", "ray.rllib", "ray.tune"}} & set(sys.modules)))
+"""
+
+
+def run(before, then):
+    code = CODE.format(before=before, then=then)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.slow
+def test_in_this_process_ray_is_not_needed():
+    then = """
+with EnvRunnerGroup(config, num_env_runners=0) as group:
+    group.sample()
+try:
+    EnvRunnerGroup(config, num_env_runners=1)
+except ImportError as error:
+    print(error)
+del sys.modules["ray"]
+"""
+    *_, error, loaded = run('sys.modules["ray"] = None', then).splitlines()
+    assert "pip install 'fastmarl[ray]'" in error
+    assert loaded == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.needs("ray")
+def test_of_ray_only_its_core_is_loaded():
+    assert run("", "import fastmarl.distributed.ray_actors") == "['ray']"
+    assert EnvRunnerGroup.__module__ == "fastmarl.distributed.group"
