@@ -1,0 +1,210 @@
+"""`EnvRunnerGroup` with real actors of Ray: what it hands out, kills, and what is left in the end."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import ray
+from support import in_actors, trouble
+from support.background import assert_gone
+from support.in_actors import connectors_of, fail, make_batch, pid_of
+
+import fastmarl
+from fastmarl.batches import columns
+from fastmarl.connectors import MeanStdFilter
+from fastmarl.distributed import EnvRunnerGroup
+from fastmarl.distributed import group as group_module
+from fastmarl.envs.checking.values import same
+from fastmarl.errors import ConfigError, EnvRunnerLostError, RemoteEnvRunnerError
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("local_ray"),
+    pytest.mark.xdist_group("ray"),  # one set of Ray's processes at a time
+    pytest.mark.filterwarnings("ignore"),  # Ray's own
+]
+
+N_KILLS = int(os.environ.get("FASTMARL_KILLS", "1"))
+START_TIMEOUT_S = 240  # on a busy machine a process of Ray's takes long to begin
+ALL = ("obs", "actions", "rewards", "action_logp", "weights_seq_no")
+
+
+def make_config(**options):
+    return fastmarl.EnvRunnerConfig(
+        env="fastmarl.simple_spread",
+        **{
+            "num_envs_per_env_runner": 2,
+            "rollout_fragment_length": 25,
+            "seed": 1,
+            "model_config": {"fcnet_hiddens": [4]},
+            "env_to_module_connector": MeanStdFilter(),
+            **options,
+        },
+    )
+
+
+def pids_of(group):
+    return list(group.foreach(pid_of).values())
+
+
+def shared_memory():
+    return set(os.listdir("/dev/shm"))
+
+
+@pytest.fixture(scope="module")
+def sent_by_value():
+    """Ray's processes don't find the folder of the tests."""
+    for module in (in_actors, trouble):
+        ray.cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in (in_actors, trouble):
+        ray.cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.fixture(scope="module")
+def group(local_ray, sent_by_value):
+    """Four runners. In the end one stands still, and nothing is left of them."""
+    before = shared_memory()
+    with EnvRunnerGroup(make_config(), num_env_runners=4, make_batch=make_batch, max_restarts=-1) as group:
+        yield group
+        pids = pids_of(group)
+        os.kill(pids[0], signal.SIGSTOP)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(group_module, "CLOSE_TIMEOUT_S", 1.0)
+            group.stop()
+    assert_gone(pids)
+    assert shared_memory() <= before
+    assert ray.is_initialized()
+
+
+def test_batches_are_those_of_runners_in_this_process(group):
+    runners = [fastmarl.MultiAgentEnvRunner(make_config(worker_index=1 + i, num_env_runners=4)) for i in range(4)]
+    for number in range(1, 4):
+        assert group.set_weights() == number
+        parts = group.sample(num_timesteps=50)
+        for runner, part in zip(runners, parts, strict=True):
+            runner.set_weights(group.module.get_state(), number)
+            want = columns(runner.sample(num_timesteps=50))["default_policy"]
+            assert same({name: part.batch[name] for name in ALL}, {name: want[name] for name in ALL})
+            part.batch["rewards"][:] = 0.0  # they can be written to
+    group.sync_connectors()
+    merged = runners[0].env_to_module.merge_states([runner.env_to_module.get_state() for runner in runners])
+    for state in group.foreach(connectors_of).values():
+        assert same(state, merged)
+
+
+class Stream:
+    """Takes parts, and looks at each: no episode begins with a seed that was used."""
+
+    def __init__(self, group):
+        self.group = group
+        self.parts = group.sample_ready(num_timesteps=200)
+        self.seeds = set()
+        self.env_steps = 0
+
+    def next(self):
+        part = next(self.parts)
+        self.group.set_weights()
+        new = part.batch["seeds"]
+        assert self.seeds.isdisjoint(new)
+        assert len(set(new)) == len(new)
+        self.seeds.update(new)
+        self.env_steps += part.num_env_steps
+        return part
+
+
+def test_a_runner_that_is_killed_while_it_samples_comes_back(group):
+    """The others deliver meanwhile, and counts are of what was delivered. FASTMARL_KILLS says how often."""
+    group.get_metrics()
+    stream, before = Stream(group), shared_memory()
+    for kill in range(N_KILLS):
+        victim = group._fleet.runners[kill % 4]
+        pid, incarnation = group.foreach(pid_of)[victim.index], victim.incarnation
+        for _ in range(4):
+            stream.next()
+        killed_at, end, delivered = group.weights_seq_no, time.monotonic() + START_TIMEOUT_S, set()
+        os.kill(pid, signal.SIGKILL)
+        while victim.incarnation == incarnation or not victim.is_ready:
+            delivered.add(stream.next().runner_index)
+            assert time.monotonic() < end
+        assert delivered >= {0, 1, 2, 3} - {victim.index}
+        while (part := stream.next()).runner_index != victim.index:
+            pass
+        assert part.weights_seq_no >= killed_at
+        assert_gone([pid])
+    (filter_state,) = group.foreach(connectors_of)[victim.index]["default_policy"].values()
+    assert filter_state["base"][0]["count"] > 0  # what all had counted together
+    report = group.get_metrics()
+    assert report["num_env_steps_sampled"] == stream.env_steps
+    assert report["num_env_runner_restarts"] == N_KILLS
+    assert report["num_samples_dropped"] >= N_KILLS
+    assert shared_memory() <= before
+
+
+def test_a_runner_that_stands_still_is_killed(group, monkeypatch):
+    group.sample()
+    monkeypatch.setattr(group._fleet, "_sample_timeout_s", 3.0)
+    pid = pids_of(group)[1]
+    group.get_metrics()
+    os.kill(pid, signal.SIGSTOP)
+    parts = group.sample()
+    assert {part.runner_index for part in parts} == {0, 2, 3}
+    assert group.get_metrics()["num_samples_dropped"] == 1
+    assert_gone([pid])
+    monkeypatch.undo()
+    group._fleet.wait_for_starts(group._fleet.runners)
+    assert {part.runner_index for part in group.sample()} == {0, 1, 2, 3}
+
+
+def test_errors_come_whole_and_runners_go_on(group):
+    pids = pids_of(group)
+    with pytest.raises(LookupError, match="not there") as caught:
+        group.foreach(fail, "plain")
+    notes = "\n".join(caught.value.__notes__)
+    assert "raised by env runner 2 (pid " in notes
+    assert 'raise LookupError("not there")' in notes
+    with pytest.raises(RemoteEnvRunnerError, match="UnpicklableError"):
+        group.foreach(fail, "odd")
+    with pytest.raises(TypeError, match="lock"):
+        group.foreach(fail, "odd result")
+    with pytest.raises(ConfigError, match="can't be sent to another process"):
+        group.foreach(fail, threading.Lock())
+    assert group.foreach(fail, None) == {0: 1, 1: 2, 2: 3, 3: 4}
+    assert pids_of(group) == pids
+
+
+def test_the_size_can_be_changed_while_they_sample(group):
+    pids = pids_of(group)
+    stream = group.sample_ready(num_timesteps=100)
+    next(stream)
+    group.resize(3)
+    assert_gone(pids[3:])
+    assert sorted({next(stream).runner_index for _ in range(12)} - {3}) == [0, 1, 2]
+    assert pids_of(group) == pids[:3]
+
+
+def test_an_evaluation_is_shared(group):
+    group.sync_connectors()
+    found = group.evaluate(7)
+    with fastmarl.MultiAgentEnvRunner(make_config(worker_index=1)) as runner:
+        runner.set_weights(group.get_weights())
+        runner.env_to_module.set_state(group.foreach(connectors_of)[0])
+        want = fastmarl.evaluate(runner, episodes=7)
+    np.testing.assert_allclose(found.returns, want.returns, rtol=1e-5)
+    assert found.reset_seeds == want.reset_seeds
+
+
+def test_what_a_constructor_raises_comes_through(group):
+    config = fastmarl.EnvRunnerConfig(env=trouble.Trouble, env_config={"trouble": {(0, 0): "raise"}, "in": "init"})
+    with pytest.raises(KeyError, match="lost at 0"):
+        EnvRunnerGroup(config, num_env_runners=1, actor_options={"num_cpus": 0})
+
+
+def test_runners_that_have_no_place_are_an_error(group):
+    with pytest.raises(EnvRunnerLostError, match=r"did not answer start\(\) within 2 s .* enough free CPUs"):
+        EnvRunnerGroup(make_config(), num_env_runners=1, start_timeout_s=2, actor_options={"num_cpus": 64})
+    with pytest.raises(ConfigError, match="max_restarts"):
+        EnvRunnerGroup(make_config(), num_env_runners=1, actor_options={"max_restarts": 3})
