@@ -97,7 +97,10 @@ def test_batches_are_those_of_runners_in_this_process(group):
 
 
 class Stream:
-    """Takes parts, and looks at each: no episode begins with a seed that was used."""
+    """Takes parts, and looks at each: its episodes begin with seeds that were not used before.
+
+    Of so many seeds of 31 bits, two may be equal by chance; a stream that begins again repeats eight in each part.
+    """
 
     def __init__(self, group):
         self.group = group
@@ -109,8 +112,8 @@ class Stream:
         part = next(self.parts)
         self.group.set_weights()
         new = part.batch["seeds"]
-        assert self.seeds.isdisjoint(new)
-        assert len(set(new)) == len(new)
+        assert len(new) >= 8
+        assert len(self.seeds.intersection(new)) <= 1
         self.seeds.update(new)
         self.env_steps += part.num_env_steps
         return part

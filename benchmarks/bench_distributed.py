@@ -1,0 +1,240 @@
+"""Runners in Ray's actors against one in this process, and what a group costs.
+
+python benchmarks/bench_distributed.py    (on two free cores, 5 minutes; --parts chooses)
+
+Samplers take turns: what is compared was measured within seconds. Ray gives its processes nice 15: on a busy machine they
+get little, and ratios mean nothing. How many cores two actors got is printed, too.
+"""
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+import psutil
+import ray
+import torch
+
+import fastmarl
+from fastmarl.batches import add_gae, columns
+from fastmarl.distributed import EnvRunnerGroup
+from fastmarl.distributed.calls import Call, CallsInFlight
+from fastmarl.distributed.host import Start, Told
+from fastmarl.distributed.in_process import Put
+from fastmarl.distributed.parts import owned
+from fastmarl.learning import value_fn_of
+from fastmarl.runner.metrics import Counts, Increment
+
+ENVS = {"mpe2.simple_spread_v3": 32, "fastmarl.simple_spread": 128}
+STEPS_OF_CALL = {"mpe2.simple_spread_v3": 6_400, "fastmarl.simple_spread": 64_000}  # about a second
+NAMES = ("obs", "actions", "action_logp", "advantages", "value_targets")
+N_FAKES = 10_000
+TRIP_ENV_STEPS = 12_800  # three agent steps each
+PARTS = ("speed", "trip", "calls", "fakes")
+
+
+def make_config(env: str, num_envs: int | None = None) -> fastmarl.EnvRunnerConfig:
+    return fastmarl.EnvRunnerConfig(
+        env=env,
+        num_envs_per_env_runner=num_envs or ENVS[env],
+        rollout_fragment_length=25,
+        model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
+        seed=0,
+    )
+
+
+def columns_and_gae(episodes: Any, module: Any) -> Any:
+    batch = columns(episodes, outputs=["action_logp", "vf_preds"])["default_policy"]
+    add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=value_fn_of(module["default_policy"]))
+    return {name: batch[name] for name in NAMES}
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def show(name: str, values: Sequence[float], unit: str = "") -> None:
+    print(f"  {name:52} {median(values):9.4g} ({min(values):.4g} to {max(values):.4g}) {unit}", flush=True)
+
+
+def speed(env: str, n_rounds: int) -> None:
+    """Agent steps per second of groups, as multiples of one runner's in this process."""
+    config, steps = make_config(env), STEPS_OF_CALL[env]
+    print(
+        f"{env}, {ENVS[env]} environments, calls of {steps:,} env steps, columns and GAE made where they were sampled"
+    )
+    ratios: dict[str, list[float]] = {}
+    with (
+        fastmarl.MultiAgentEnvRunner(config) as local,
+        EnvRunnerGroup(config, num_env_runners=1, make_batch=columns_and_gae) as one,
+        EnvRunnerGroup(config, num_env_runners=2, make_batch=columns_and_gae) as two,
+    ):
+        actors = [psutil.Process(start_pid) for start_pid in two.foreach(pid_of).values()]
+
+        def here() -> None:
+            columns_and_gae(local.sample(num_timesteps=steps), local.module)
+
+        for turn in range(n_rounds + 1):
+            alone = seconds_of(here)
+            of_one = seconds_of(lambda: one.sample(num_timesteps=steps))
+            before = sum(sum(actor.cpu_times()[:2]) for actor in actors)
+            of_two = seconds_of(lambda: two.sample(num_timesteps=steps))
+            cores = (sum(sum(actor.cpu_times()[:2]) for actor in actors) - before) / of_two
+            again = seconds_of(here)
+            if turn:  # the first is for warming up
+                mean = (alone + again) / 2
+                found = {
+                    "group of one": mean / of_one,
+                    "two actors": 2 * mean / of_two,
+                    "cores that two actors got": cores,
+                }
+                for name, value in {**found, "agent steps/s here": 3 * steps / mean}.items():
+                    ratios.setdefault(name, []).append(value)
+    for name, values in ratios.items():
+        show(name, values)
+
+
+def pid_of(runner: Any) -> int:
+    import os
+
+    return os.getpid()
+
+
+def keep_columns(runner: Any) -> None:
+    runner.kept = columns_and_gae(runner.sample(num_timesteps=TRIP_ENV_STEPS), runner.module)
+
+
+def kept_columns(runner: Any) -> Any:
+    return runner.kept
+
+
+def trip(n_rounds: int) -> None:
+    """What it takes to have columns here instead of there."""
+    print(f"trip of the columns of {3 * TRIP_ENV_STEPS:,} agent steps of fastmarl.simple_spread")
+    with EnvRunnerGroup(make_config("fastmarl.simple_spread"), num_env_runners=1) as group:
+        group.foreach(keep_columns)
+        (batch,) = group.foreach(kept_columns).values()
+        n_rows = len(batch["actions"])
+        size = sum(column.nbytes for column in batch.values())
+        extra, cpu = [], []
+        for _ in range(10 * n_rounds):
+            nothing = seconds_of(lambda: group.foreach(pid_of))
+            begun = time.process_time()
+            whole = seconds_of(lambda: [owned(each) for each in group.foreach(kept_columns).values()])
+            cpu.append(1e6 * (time.process_time() - begun) / n_rows)
+            extra.append(1e6 * (whole - nothing) / n_rows)
+    print(f"  {size / n_rows:.0f} bytes an agent step")
+    show("beyond a call that returns a number", extra, "µs an agent step")
+    show("CPU time of this process, call and copy included", cpu, "µs an agent step")
+
+
+def calls(n_rounds: int) -> None:
+    """CPU time of this process for a call of an actor."""
+    print("one call of one actor, CPU time of this process")
+    with EnvRunnerGroup(make_config("fastmarl.simple_spread", 1), num_env_runners=1) as group:
+        weights = group.get_weights()
+        bare, weighed, put, latency = [], [], [], []
+        for _ in range(30 * n_rounds):
+            begun = time.process_time()
+            latency.append(1e3 * seconds_of(lambda: group.foreach(pid_of)))
+            bare.append(1e3 * (time.process_time() - begun))
+            begun = time.process_time()
+            group.set_weights(weights)
+            middle = time.process_time()
+            group.foreach(pid_of)
+            put.append(1e3 * (middle - begun))
+            weighed.append(1e3 * (time.process_time() - middle))
+    size = sum(array.nbytes for arrays in weights.values() for array in arrays.values())
+    show("a call that returns a number", bare, "ms")
+    show("the same with new weights", weighed, "ms")
+    show(f"set_weights(), {size / 1e3:.0f} kB", put, "ms")
+    show("time until the number is there", latency, "ms")
+
+
+class Canned:
+    """Actors that have done everything at once; see `fastmarl.distributed.actors.Actors`."""
+
+    most_in_flight = float("inf")
+
+    def __init__(self, module: Any):
+        self._start = Start(0, "here", module, True)
+
+    def start(self) -> Any:
+        return self
+
+    def call(self, handle: Any, method: str, seq_no: int, *args: Any) -> Any:
+        counts = Counts(1, 1, 1, 0, Counter(a=1), Counter(m=1))
+        value = Told({"obs": np.zeros(1)}, seq_no, Increment(counts, {}, Counter(), [], []), {})
+        return Put(self._start if method == "start" else value)
+
+    def put(self, value: Any) -> Any:
+        return Put(value)
+
+    def wait(self, references: Sequence[Any], num_returns: int, timeout_s: float) -> Sequence[Any]:
+        return references[:num_returns]
+
+    def get(self, reference: Any) -> Any:
+        return reference.value
+
+    def kill(self, handle: Any) -> None:
+        pass
+
+
+class CannedGroup(EnvRunnerGroup):
+    def _make_actors(self, *args: Any) -> Any:
+        with fastmarl.MultiAgentEnvRunner(make_config("fastmarl.cart_pole", 1)) as runner:
+            return Canned(runner.module)
+
+
+def fakes(n_rounds: int) -> None:
+    """What the bookkeeping of many runners takes, without Ray."""
+    print(f"{N_FAKES:,} runners without Ray, CPU time of this process")
+    of_references, of_group = [], []
+    with CannedGroup(make_config("fastmarl.cart_pole", 1), num_env_runners=N_FAKES) as group:
+        for _ in range(n_rounds):
+            begun = time.process_time()
+            in_flight = CallsInFlight(lambda references, n, timeout_s: references[:n])
+            for number in range(N_FAKES):
+                in_flight.add(object(), Call(number, number, "sample", 1.0))
+            for reference, _ in in_flight.ready(1.0):
+                in_flight.remove(reference)
+            of_references.append(time.process_time() - begun)
+            begun = time.process_time()
+            for _ in zip(range(N_FAKES), group.sample_ready(in_flight=1), strict=False):
+                pass
+            of_group.append(time.process_time() - begun)
+            group._fleet.answers(group._fleet.calls.calls())
+            group._fleet.take_arrivals()
+            for runner in group._fleet.runners:
+                runner.n_arrived = 0
+    show("references added, found ready, removed", of_references, "s")
+    show("a part of each handed out, and the next call made", of_group, "s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--envs", nargs="+", default=list(ENVS), choices=list(ENVS))
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if set(args.parts) - {"fakes"}:
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    if "speed" in args.parts:
+        for env in args.envs:
+            speed(env, args.rounds)
+    if "trip" in args.parts:
+        trip(args.rounds)
+    if "calls" in args.parts:
+        calls(args.rounds)
+    if "fakes" in args.parts:
+        fakes(args.rounds)
+
+
+if __name__ == "__main__":
+    main()

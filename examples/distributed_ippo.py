@@ -1,0 +1,109 @@
+"""IPPO on simple_spread with runners in Ray's actors, which make columns and advantages where they sample.
+
+python examples/distributed_ippo.py --runners 2 --steps 4000000
+python examples/distributed_ippo.py --runners 40 --steps 40000000 --address auto    (in a cluster that runs)
+
+One update for each batch, whichever runner has made it. The runners' weights are a few updates old, which is what PPO's
+clipping is for.
+"""
+
+import argparse
+import csv
+import math
+import time
+from pathlib import Path
+
+import ray
+import torch
+
+import fastmarl
+from fastmarl.batches import add_gae, columns
+from fastmarl.distributed import EnvRunnerGroup
+from fastmarl.learning import flat_parameters, keep_freed_memory, minibatches, ppo_loss, to_tensors, value_fn_of
+
+GAMMA, LAMBDA, MINIBATCHES, EPOCHS, MAX_GRAD_NORM = 0.95, 0.95, 4, 4, 0.5
+FRAGMENT, LEARNING_RATE = 25, 2e-3
+POLICY = "default_policy"
+NAMES = ["obs", "actions", "action_logp", "advantages", "value_targets"]
+
+
+def make_batch(episodes, module):
+    """Runs in the actors: of what it returns, arrays travel."""
+    batch = columns(episodes, outputs=["action_logp", "vf_preds"])[POLICY]
+    add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(module[POLICY]))
+    return {name: batch[name] for name in NAMES}
+
+
+def learn(module, optimizer, parameters, batch):
+    """Returns the numbers of the last minibatch."""
+    batch, stats = to_tensors(batch, NAMES), {}
+    advantages = batch["advantages"]
+    batch["advantages"] = (advantages - advantages.mean()) / advantages.std().clamp(min=1e-6)
+    for rows in minibatches(batch, -(-len(advantages) // MINIBATCHES), EPOCHS):
+        optimizer.zero_grad()
+        ppo_loss(module, rows, clip=0.2, vf_coeff=0.5, entropy_coeff=0.01, stats=stats).backward()
+        torch.nn.utils.clip_grad_norm_([parameters], MAX_GRAD_NORM)
+        optimizer.step()
+    return {name: value.item() for name, value in stats.items()}
+
+
+def train(group, steps, file):
+    module = group.module[POLICY]
+    parameters = flat_parameters(module)
+    optimizer = torch.optim.Adam([parameters], lr=LEARNING_RATE, eps=1e-5, fused=True)
+    curve = csv.writer(file)
+    curve.writerow(["env_steps", "seconds", "seconds_waited", "episode_return_mean", "entropy", "kl"])
+    begun, done, waited, shown = time.perf_counter(), 0, 0.0, 0
+    for part in group.sample_ready():
+        stats = learn(module, optimizer, parameters, part.batch)
+        done += part.num_env_steps
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.02, 1 - done / steps)
+        group.set_weights()
+        if done >= shown + steps / 100 or done >= steps:
+            metrics, shown = group.get_metrics(), done
+            waited += metrics["seconds_waited"]
+            mean = metrics.get("episode_return_mean", math.nan)
+            seconds = time.perf_counter() - begun
+            curve.writerow([done, round(seconds, 2), round(waited, 2), mean, stats["entropy"], stats["kl"]])
+            print(f"{done:>10} env steps  {seconds:6.1f} s  waited {waited:6.1f} s  mean return {mean:8.2f}")
+        if done >= steps:
+            return
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runners", type=int, default=2, help="processes that sample; 0: none but this one")
+    parser.add_argument("--num-envs", type=int, default=128, help="copies of the environment in each")
+    parser.add_argument("--steps", type=int, default=4_000_000, help="env steps")
+    parser.add_argument("--episodes", type=int, default=1000, help="of the evaluation")
+    parser.add_argument(
+        "--address", help="of Ray's cluster, such as auto; without it Ray begins here, and ends with this"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=Path("runs/distributed_ippo"))
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)  # the networks are small
+    keep_freed_memory()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    config = fastmarl.EnvRunnerConfig(
+        env="fastmarl.simple_spread",
+        num_envs_per_env_runner=args.num_envs,
+        rollout_fragment_length=FRAGMENT,
+        reward_scale=0.1,  # so that value targets are of the order of 1
+        model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
+        seed=args.seed,
+    )
+    if args.runners:
+        here = {} if args.address else {"num_cpus": args.runners, "include_dashboard": False}
+        ray.init(address=args.address or "local", **here)
+    with EnvRunnerGroup(config, num_env_runners=args.runners, make_batch=make_batch) as group:
+        with (args.folder / "curve.csv").open("w", newline="") as file:
+            train(group, args.steps, file)
+        found = group.evaluate(args.episodes, seeds=range(args.episodes))
+        mean, error = found.mean / config.reward_scale, found.standard_error / config.reward_scale
+        print(f"greedy play: mean return {mean:.2f} ± {error:.2f} over {args.episodes} episodes")
+
+
+if __name__ == "__main__":
+    main()
