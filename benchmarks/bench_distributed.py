@@ -2,8 +2,8 @@
 
 python benchmarks/bench_distributed.py    (on two free cores, 5 minutes; --parts chooses)
 
-Samplers take turns: what is compared was measured within seconds. Ray gives its processes nice 15: on a busy machine they
-get little, and ratios mean nothing. How many cores two actors got is printed, too.
+Samplers take turns: what is compared was measured within seconds. Ray gives its processes nice 15: on a busy machine
+they get little, and ratios of times mean nothing. By CPU time they tell what two free cores would give at most.
 """
 
 import argparse
@@ -62,6 +62,13 @@ def show(name: str, values: Sequence[float], unit: str = "") -> None:
     print(f"  {name:52} {median(values):9.4g} ({min(values):.4g} to {max(values):.4g}) {unit}", flush=True)
 
 
+def timed(work: Callable[[], Any], processes: Sequence[psutil.Process]) -> tuple[float, float]:
+    """(seconds, CPU seconds of these processes)"""
+    before = sum(sum(process.cpu_times()[:2]) for process in processes)
+    seconds = seconds_of(work)
+    return seconds, sum(sum(process.cpu_times()[:2]) for process in processes) - before
+
+
 def speed(env: str, n_rounds: int) -> None:
     """Agent steps per second of groups, as multiples of one runner's in this process."""
     config, steps = make_config(env), STEPS_OF_CALL[env]
@@ -74,27 +81,31 @@ def speed(env: str, n_rounds: int) -> None:
         EnvRunnerGroup(config, num_env_runners=1, make_batch=columns_and_gae) as one,
         EnvRunnerGroup(config, num_env_runners=2, make_batch=columns_and_gae) as two,
     ):
-        actors = [psutil.Process(start_pid) for start_pid in two.foreach(pid_of).values()]
+        own = [psutil.Process()]
+        of_one = [psutil.Process(pid) for pid in one.foreach(pid_of).values()]
+        of_two = [psutil.Process(pid) for pid in two.foreach(pid_of).values()]
 
         def here() -> None:
             columns_and_gae(local.sample(num_timesteps=steps), local.module)
 
         for turn in range(n_rounds + 1):
-            alone = seconds_of(here)
-            of_one = seconds_of(lambda: one.sample(num_timesteps=steps))
-            before = sum(sum(actor.cpu_times()[:2]) for actor in actors)
-            of_two = seconds_of(lambda: two.sample(num_timesteps=steps))
-            cores = (sum(sum(actor.cpu_times()[:2]) for actor in actors) - before) / of_two
-            again = seconds_of(here)
-            if turn:  # the first is for warming up
-                mean = (alone + again) / 2
-                found = {
-                    "group of one": mean / of_one,
-                    "two actors": 2 * mean / of_two,
-                    "cores that two actors got": cores,
-                }
-                for name, value in {**found, "agent steps/s here": 3 * steps / mean}.items():
-                    ratios.setdefault(name, []).append(value)
+            first, cpu_first = timed(here, own)
+            single, cpu_single = timed(lambda: one.sample(num_timesteps=steps), of_one)
+            double, cpu_double = timed(lambda: two.sample(num_timesteps=steps), of_two)
+            last, cpu_last = timed(here, own)
+            if not turn:  # for warming up
+                continue
+            alone, cpu = (first + last) / 2, (cpu_first + cpu_last) / 2
+            found = {
+                "group of one": alone / single,
+                "two actors": 2 * alone / double,
+                "group of one, by CPU time of an agent step": cpu / cpu_single,
+                "two actors, by CPU time of an agent step": 2 * cpu / (cpu_double / 2),
+                "cores that two actors got": cpu_double / double,
+                "agent steps/s here": 3 * steps / alone,
+            }
+            for name, value in found.items():
+                ratios.setdefault(name, []).append(value)
     for name, values in ratios.items():
         show(name, values)
 

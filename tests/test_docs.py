@@ -2,15 +2,18 @@
 
 import csv
 import dataclasses
+import os
 import pathlib
 import re
 import runpy
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import fastmarl
+from fastmarl.checkpoint import load_state
 from fastmarl.modules.model_config import DefaultModelConfig
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -112,6 +115,51 @@ def test_async_vtrace_learns(tmp_path):
     curve = (tmp_path / "curve.csv").read_text().splitlines()
     assert curve[0] == "env_steps,seconds,seconds_waited,episode_return_mean,entropy,kl"
     assert curve[-1].startswith("320000,")
+
+
+@pytest.mark.slow
+@pytest.mark.needs("ray")
+@pytest.mark.xdist_group("ray")
+def test_distributed_ippo_learns(tmp_path):
+    """With runners in a Ray of its own: random play returns -79 on average."""
+    options = ["--runners", "2", "--steps", "320000", "--episodes", "300", "--folder", str(tmp_path)]
+    command = [sys.executable, "-W", "ignore", ROOT / "examples" / "distributed_ippo.py", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    mean, _ = re.search(r"greedy play: mean return (\S+) ± (\S+) over 300 episodes", done.stdout).groups()
+    assert float(mean) > -73
+    curve = (tmp_path / "curve.csv").read_text().splitlines()
+    assert curve[0] == "env_steps,seconds,seconds_waited,episode_return_mean,entropy,kl"
+    assert int(curve[-1].split(",")[0]) >= 320_000
+
+
+@pytest.mark.slow
+def test_ddp_ippo_is_the_same_in_one_process(tmp_path):
+    """With the same total batch, but for rounding: weights after six updates."""
+    options = ["--steps", "4800", "--num-envs", "16", "--episodes", "20"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    weights = []
+    for python, runners, name in ((launch, "1", "two"), ([], "2", "one")):
+        folder = ["--runners", runners, "--folder", str(tmp_path / name)]
+        command = [sys.executable, *python, ROOT / "examples" / "ddp_ippo.py", *options, *folder]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **ONE_THREAD})
+        assert done.returncode == 0, done.stderr
+        assert "4800 env steps" in done.stdout
+        weights.append(load_state(tmp_path / name / "checkpoint")["rl_module"]["default_policy"])
+    two, one = weights
+    with fastmarl.MultiAgentEnvRunner(SPREAD) as runner:
+        first = runner.get_weights()["default_policy"]
+    for name, array in one.items():
+        np.testing.assert_allclose(two[name], array, rtol=1e-4, atol=1e-6)
+        assert np.abs(array - first[name]).max() > 1e-3
+
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # torchrun says so if nobody does
+SPREAD = fastmarl.EnvRunnerConfig(
+    env="fastmarl.simple_spread",
+    model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
+    seed=0,
+)
 
 
 @pytest.mark.slow
