@@ -349,6 +349,13 @@ def test_an_error_of_make_batch_ends_a_loop_and_another_goes_on():
         assert set(indices(parts)) == {0, 1, 2}
 
 
+@pytest.mark.parametrize("n", [0, 2])
+def test_what_a_constructor_raises_comes_through(n):
+    trouble = {"trouble": {(0, 0): "raise"}, "in": "init"}
+    with pytest.raises(KeyError, match="lost at 0"):
+        make_group(make_config(Trouble, env_config=trouble), n)
+
+
 def test_an_error_when_a_runner_is_replaced_comes_once(tmp_path):
     trouble = {"trouble": {(0, 0): "raise"}, "in": "init", "once": str(tmp_path)}
     (tmp_path / "0-0").touch()

@@ -121,16 +121,16 @@ def test_async_vtrace_learns(tmp_path):
 @pytest.mark.needs("ray")
 @pytest.mark.xdist_group("ray")
 def test_distributed_ippo_learns(tmp_path):
-    """With runners in a Ray of its own: random play returns -79 on average."""
-    options = ["--runners", "2", "--steps", "320000", "--episodes", "300", "--folder", str(tmp_path)]
+    """With a runner in a Ray of its own: random play returns -79 on average."""
+    options = ["--runners", "1", "--steps", "200000", "--episodes", "300", "--folder", str(tmp_path)]
     command = [sys.executable, "-W", "ignore", ROOT / "examples" / "distributed_ippo.py", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     mean, _ = re.search(r"greedy play: mean return (\S+) ± (\S+) over 300 episodes", done.stdout).groups()
-    assert float(mean) > -73
+    assert float(mean) > -74
     curve = (tmp_path / "curve.csv").read_text().splitlines()
     assert curve[0] == "env_steps,seconds,seconds_waited,episode_return_mean,entropy,kl"
-    assert int(curve[-1].split(",")[0]) >= 320_000
+    assert int(curve[-1].split(",")[0]) >= 200_000
 
 
 @pytest.mark.slow
