@@ -22,7 +22,7 @@ from fastmarl.distributed import EnvRunnerGroup, calls
 from fastmarl.distributed.calls import Call, CallsInFlight
 from fastmarl.distributed.parts import owned
 from fastmarl.envs.checking.values import same
-from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerStoppedError
+from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerBusyError, RunnerStoppedError
 
 
 def make_config(env="fastmarl.simple_spread", **options):
@@ -553,6 +553,28 @@ def test_impossible_arguments_are_refused():
         with pytest.raises(ConfigError):
             group.set_weights({"default_policy": {}})
         assert group.weights_seq_no == 0
+
+
+def test_calls_within_a_call_are_refused():
+    """As by an env, or `make_batch`; weights are taken all the same."""
+    found = []
+
+    def make_batch(episodes, module):
+        for call in (group.sample, group.sync_connectors, group.stop, lambda: group.resize(1)):
+            with pytest.raises(RunnerBusyError) as caught:
+                call()
+            found.append(str(caught.value))
+        group.set_weights()
+
+    with make_group(n=1, make_batch=make_batch) as group:
+        group.sample()
+        assert group.weights_seq_no == 1
+    assert [text.partition(" was called within a method of the group")[0] for text in found] == [
+        "sample()",
+        "sync_connectors()",
+        "stop()",
+        "resize()",
+    ]
 
 
 def test_after_the_end_there_is_one_error():

@@ -13,6 +13,7 @@ from fastmarl.distributed.host import MakeBatch, RunnerPlan
 from fastmarl.distributed.parts import SamplePart, owned
 from fastmarl.distributed.runners import NOTHING_SENT, RemoteRunner
 from fastmarl.errors import EnvRunnerLostError
+from fastmarl.native._call_guard import CallGuard
 
 LOOKS_EVERY_S = 1.0  # for runners that take too long
 NO_LIMIT = -1
@@ -43,7 +44,7 @@ class Fleet:
         hungry: runners that may have room for calls of sample().
         arrived: batches that have come, and errors: what was not handed out.
         new: what is `COUNTED`, since the last report.
-        weights, seq_no: a reference to the newest weights, and their number.
+        newest: a reference to the newest weights, and their number. Another thread may replace it at any time.
         num_told: how many runners there are, as new ones are told.
     """
 
@@ -67,8 +68,8 @@ class Fleet:
         self.hungry: dict[RemoteRunner, None] = {}
         self.arrived: deque[Arrival | Exception] = deque()
         self.new = dict.fromkeys(COUNTED, 0)
-        self.weights: Any = None
-        self.seq_no = 0
+        self.newest: tuple[Any, int] = (None, 0)
+        self._guard = CallGuard()
         self.num_told = 1
         self._numbers = count()
         self._incarnations: dict[int, int] = {}  # by index, of the next runner there
@@ -110,12 +111,13 @@ class Fleet:
 
     def call(self, runner: RemoteRunner, method: str, *args: Any, timeout_s: float | None = None) -> Call:
         """Weights that the runner hasn't been sent go along. A runner that is being made gets them later."""
-        are_due = runner.is_ready and runner.sent_seq_no != self.seq_no
-        weights = self.weights if are_due else None
+        weights, seq_no = self.newest
+        are_due = runner.is_ready and runner.sent_seq_no != seq_no
         call = Call(next(self._numbers), runner, method, self._sample_timeout_s if timeout_s is None else timeout_s)
-        self.calls.add(self.actors.call(runner.handle, method, self.seq_no, weights, *args), call)
+        reference = self.actors.call(runner.handle, method, seq_no, weights if are_due else None, *args)
+        self.calls.add(reference, call)
         if are_due:
-            runner.sent_seq_no = self.seq_no
+            runner.sent_seq_no = seq_no
         return call
 
     def answers(self, calls: Iterable[Call]) -> None:
@@ -124,8 +126,15 @@ class Fleet:
         while any(call.is_open for call in waited):
             self.collect(LOOKS_EVERY_S)
 
+    def check_idle(self, method: str) -> None:
+        """Raises RunnerBusyError if another thread, or what runs here within a call, has called the group."""
+        self._guard.check(method)
+
     def collect(self, timeout_s: float) -> None:
         """Take what has come, and wait if that is nothing; replace runners that are lost."""
+        self._guard.run("a method of the group", self._collect, {"timeout_s": timeout_s})
+
+    def _collect(self, timeout_s: float) -> None:
         for reference, call in self.calls.ready(timeout_s):
             if reference in self.calls:  # else its runner was lost just now
                 self._take(reference, call)

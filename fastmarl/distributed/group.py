@@ -126,7 +126,7 @@ class EnvRunnerGroup:
         start = self._fleet.runners[0].start
         assert start is not None and start.module is not None
         self.module, start.module = start.module, None
-        self._fleet.weights = self._fleet.actors.put(self.module.get_state())
+        self._publish(self.module.get_state(), 0)
 
     def __repr__(self) -> str:
         env, where = self._config.env, "in this process" if self._is_here else "in Ray's actors"
@@ -154,7 +154,7 @@ class EnvRunnerGroup:
     @property
     def weights_seq_no(self) -> int:
         """Of the newest weights: how often `set_weights()` was called."""
-        return self._fleet.seq_no
+        return self._fleet.newest[1]
 
     # Sampling.
 
@@ -180,7 +180,7 @@ class EnvRunnerGroup:
             Exception: what an env, a module, a connector, a callback or `make_batch` has raised, with its traceback and
                 the runner's index as notes.
         """
-        self._check_open()
+        self._check_usable("sample()")
         begun = perf_counter()
         arguments = _arguments(num_timesteps, num_episodes, explore, random_actions, force_reset)
         while True:
@@ -221,7 +221,7 @@ class EnvRunnerGroup:
         Raises:
             See `sample()`; parts come on in the next `sample_ready()`.
         """
-        self._check_open()
+        self._check_usable("sample_ready()")
         _check_integer("in_flight", in_flight, 1)
         arguments = _arguments(num_timesteps, num_episodes, explore, random_actions, force_reset)
         return self._parts(arguments, min(in_flight, self._fleet.actors.most_in_flight))
@@ -229,7 +229,7 @@ class EnvRunnerGroup:
     def _parts(self, arguments: dict[str, Any], in_flight: float) -> Iterator[SamplePart]:
         self._fleet.hungry = dict.fromkeys(self._fleet.runners)
         while True:
-            self._check_open()
+            self._check_usable("sample_ready()")
             begun = perf_counter()
             self._feed(arguments, in_flight)
             while not self._fleet.arrived:
@@ -260,7 +260,8 @@ class EnvRunnerGroup:
     # Weights.
 
     def set_weights(self, module: torch.nn.Module | Mapping[str, Any] | None = None) -> int:
-        """Have the runners sample with these weights from their next call on. This waits for nobody.
+        """Have the runners sample with these weights from their next call on. This waits for nobody, and another thread
+        may call it at any time; all other methods are for one thread at a time.
 
         Args:
             module: all modules, or the one module that there is, or weights by module id as `get_state()` returns them;
@@ -287,17 +288,17 @@ class EnvRunnerGroup:
         self.module.check_state(weights)
         if lacking := [module_id for module_id in self.module if module_id not in weights]:
             raise ConfigError(f"set_weights() needs the weights of all modules; those of {lacking} are missing")
-        self._publish(weights, self._fleet.seq_no + 1)
-        return self._fleet.seq_no
+        seq_no = self.weights_seq_no + 1
+        self._publish(weights, seq_no)
+        return seq_no
 
     def _publish(self, weights: Mapping[str, Any], seq_no: int) -> None:
-        self._fleet.weights = self._fleet.actors.put(dict(weights))
-        self._fleet.seq_no = seq_no
+        self._fleet.newest = self._fleet.actors.put(dict(weights)), seq_no
 
     def get_weights(self) -> dict[str, Any]:
         """Module id -> the newest weights, by parameter name, as arrays: a copy."""
         self._check_open()
-        return owned(self._fleet.actors.fetch(self._fleet.weights))
+        return owned(self._fleet.actors.fetch(self._fleet.newest[0]))
 
     # All runners.
 
@@ -310,7 +311,7 @@ class EnvRunnerGroup:
         Raises:
             Exception: the first that it has raised, with the runner's index as a note.
         """
-        self._check_open()
+        self._check_usable("foreach()")
         return self._fleet.ask(self._fleet.ready(), "apply", function, args)
 
     def sync_connectors(self) -> None:
@@ -319,7 +320,7 @@ class EnvRunnerGroup:
 
         What a runner has counted by its last batch takes part also if the runner is being replaced.
         """
-        self._check_open()
+        self._check_usable("sync_connectors()")
         told = self._fleet.ask(self._fleet.ready(), "get_connectors")
         merged = self._merged([told.get(runner.index, runner.connectors) for runner in self._fleet.runners])
         if merged is not None:
@@ -356,7 +357,7 @@ class EnvRunnerGroup:
         Raises:
             ConfigError: a number is impossible. Else what a runner's `evaluate()` raises.
         """
-        self._check_open()
+        self._check_usable("evaluate()")
         _check_integer("num_episodes", num_episodes, 1)
         if seeds is not None and len(seeds) != num_episodes:
             raise ConfigError(f"seeds must be {num_episodes} integers, got {len(seeds)}")
@@ -410,7 +411,7 @@ class EnvRunnerGroup:
         Raises:
             ConfigError: the number is impossible. Else see `EnvRunnerGroup`: without the new runners then.
         """
-        self._check_open()
+        self._check_usable("resize()")
         _check_integer("num_env_runners", num_env_runners, 1)
         if self._is_here:
             raise ConfigError("a group with num_env_runners=0 has its one runner in this process and can't be resized; "
@@ -449,11 +450,11 @@ class EnvRunnerGroup:
         It waits until the runners have done what they were told before; parts that were not handed out are not in it.
         Of a runner that is being replaced there is what it had with its last batch.
         """
-        self._check_open()
+        self._check_usable("get_state()")
         told = self._fleet.ask(self._fleet.ready(), "get_state")
         return {
             "rl_module": self.get_weights(),
-            "weights_seq_no": self._fleet.seq_no,
+            "weights_seq_no": self.weights_seq_no,
             "num_env_steps_sampled_lifetime": self._metrics.lifetime.env_steps,
             "lifetime_counters": self._metrics.get_state(),
             "env_runners": [
@@ -472,7 +473,7 @@ class EnvRunnerGroup:
         Raises:
             ConfigError: it is no such state, or one of other modules. Nothing was changed.
         """
-        self._check_open()
+        self._check_usable("set_state()")
         check_keys("the state of a group", state, STATE)
         self.module.check_state(state["rl_module"])
         seq_no = whole_number("weights_seq_no", state["weights_seq_no"])
@@ -481,7 +482,7 @@ class EnvRunnerGroup:
         saved = _checked_states(state["env_runners"])
         self._drop_parts()
         self.module.set_state(state["rl_module"])
-        self._publish(state["rl_module"], seq_no if seq_no > self._fleet.seq_no else self._fleet.seq_no + 1)
+        self._publish(state["rl_module"], max(seq_no, self.weights_seq_no + 1))
         self._metrics = RunnerMetrics(self._config.metrics_num_episodes_for_smoothing)
         self._metrics.set_state(state["lifetime_counters"])
         self._metrics.lifetime.env_steps = env_steps
@@ -521,6 +522,7 @@ class EnvRunnerGroup:
         """
         if self._is_stopped:
             return
+        self._fleet.check_idle("stop()")
         self._is_stopped = True
         ready = [] if self._is_here else [runner for runner in self._fleet.runners if runner.is_ready]
         calls = [self._fleet.call(runner, "stop") for runner in ready]
@@ -556,6 +558,11 @@ class EnvRunnerGroup:
             self.stop()
         else:
             self._kill_all()
+
+    def _check_usable(self, method: str) -> None:
+        """Raises RunnerStoppedError after the end, RunnerBusyError in the middle of another call."""
+        self._check_open()
+        self._fleet.check_idle(method)
 
     def _check_open(self) -> None:
         if self._is_stopped:
