@@ -10,6 +10,7 @@ SOAK_WAYS ?= in-process workers
 FUZZ_CASES ?= 300
 OLD_STACK_CASES ?= 300
 SANITIZED_CASES ?= 40
+KILLS ?= 100
 PEERS_FOLDER ?= build/peers
 PEERS_ARGS ?=
 
@@ -77,6 +78,9 @@ test-interrupts: $(VENV)/.test build ## interrupts at every line that runs in sa
 test-old-stack: $(VENV)/.test build ## OLD_STACK_CASES random worlds and configs of RLlib's old API stack, against RLlib's class
 	FASTMARL_OLD_STACK_CASES=$(OLD_STACK_CASES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) \
 		tests/rllib/test_old_stack_equality_fuzz.py $(PYTEST_ARGS)
+
+test-kills: $(VENV)/.test build ## KILLS kills of runners in Ray's actors, while they sample
+	FASTMARL_KILLS=$(KILLS) $(TEST) tests/rllib/test_env_runner_group.py -k killed $(PYTEST_ARGS)
 
 soak: $(VENV)/.test build ## sample for SECONDS in each way of SOAK_WAYS, with envs that fail; fails if memory or anything else grows
 	status=0; for way in $(SOAK_WAYS); do \
@@ -173,7 +177,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-kills test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -171,6 +171,7 @@ class Canned:
     """Actors that have done everything at once; see `fastmarl.distributed.actors.Actors`."""
 
     most_in_flight = float("inf")
+    is_running = True
 
     def __init__(self, module: Any):
         self._start = Start(0, "here", module, True)

@@ -1,5 +1,6 @@
 """`EnvRunnerGroup` with runners in this process: what it hands out, and what becomes of runners that are lost."""
 
+import gc
 import pickle
 import subprocess
 import sys
@@ -598,6 +599,14 @@ def test_an_error_in_the_block_ends_all_at_once():
     with pytest.raises(ZeroDivisionError), group:
         raise ZeroDivisionError
     assert not any(actor.is_alive for actor in group.actors.started)
+
+
+def test_a_group_that_nobody_stops_ends_its_runners():
+    group = make_group()
+    actors = group.actors.started
+    del group
+    gc.collect()
+    assert not any(actor.is_alive for actor in actors)
 
 
 def test_losses_can_be_pickled():

@@ -17,6 +17,10 @@ class Actors(Protocol):
 
     most_in_flight: float
 
+    @property
+    def is_running(self) -> bool:
+        """Whether there can be actors: not after the end of what they run in."""
+
     def start(self) -> Any:
         """Start an actor; returns its handle at once."""
 

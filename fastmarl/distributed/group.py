@@ -1,5 +1,7 @@
 """Many env runners as a learner uses them."""
 
+import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -108,6 +110,7 @@ class EnvRunnerGroup:
         self._seconds_waited = 0.0
         self._seq_no_of_part = 0
         self._is_stopped = False
+        self._finalizer = weakref.finalize(self, _end, self._fleet, os.getpid())
         try:
             self._start_first(max(1, num_env_runners))
         except BaseException:
@@ -524,7 +527,8 @@ class EnvRunnerGroup:
             return
         self._fleet.check_idle("stop()")
         self._is_stopped = True
-        ready = [] if self._is_here else [runner for runner in self._fleet.runners if runner.is_ready]
+        are_asked = not self._is_here and self._fleet.actors.is_running
+        ready = [] if not are_asked else [runner for runner in self._fleet.runners if runner.is_ready]
         calls = [self._fleet.call(runner, "stop") for runner in ready]
         end = monotonic() + CLOSE_TIMEOUT_S
         try:
@@ -546,8 +550,7 @@ class EnvRunnerGroup:
 
     def _kill_all(self) -> None:
         self._is_stopped = True
-        for runner in self._fleet.runners:
-            self._fleet.let_go(runner)
+        self._finalizer()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -563,10 +566,19 @@ class EnvRunnerGroup:
         """Raises RunnerStoppedError after the end, RunnerBusyError in the middle of another call."""
         self._check_open()
         self._fleet.check_idle(method)
+        if not self._fleet.actors.is_running:
+            raise RunnerStoppedError("Ray was shut down, and the runners of this group with it; make a new one")
 
     def _check_open(self) -> None:
         if self._is_stopped:
             raise RunnerStoppedError("this group was stopped; make a new one")
+
+
+def _end(fleet: Fleet, owner: int) -> None:
+    """End all runners, when nobody has stopped them, too."""
+    if os.getpid() == owner:  # a fork has the objects, but the runners are not its own
+        for runner in fleet.runners:
+            fleet.let_go(runner)
 
 
 def _arguments(

@@ -62,6 +62,14 @@ class RayActors:
             )
         except (TypeError, ValueError) as error:
             raise ConfigError(f"Ray does not take actor_options={dict(options)!r:.200}: {error}") from error
+        if not ray.is_initialized():
+            ray.init()
+        self._node = ray.get_runtime_context().get_node_id()
+
+    @property
+    def is_running(self) -> bool:
+        """Also false where another Ray was begun since. None is begun for this question."""
+        return ray.is_initialized() and ray.get_runtime_context().get_node_id() == self._node
 
     def start(self) -> Any:
         return self._remote_class.remote()
@@ -93,8 +101,8 @@ class RayActors:
         return value
 
     def kill(self, handle: Any) -> None:
-        if ray.is_initialized():  # else Ray has ended it, and must not be started for that
-            with contextlib.suppress(RayError, ValueError):  # of another cluster than today's
+        if self.is_running:  # else Ray has ended it, and would begin anew for this
+            with contextlib.suppress(RayError, ValueError):  # it is unknown by now
                 ray.kill(handle)
 
 

@@ -18,7 +18,7 @@ from fastmarl.connectors import MeanStdFilter
 from fastmarl.distributed import EnvRunnerGroup
 from fastmarl.distributed import group as group_module
 from fastmarl.envs.checking.values import same
-from fastmarl.errors import ConfigError, EnvRunnerLostError, RemoteEnvRunnerError
+from fastmarl.errors import ConfigError, EnvRunnerLostError, RemoteEnvRunnerError, RunnerStoppedError
 
 pytestmark = [
     pytest.mark.slow,
@@ -196,6 +196,12 @@ def test_runners_that_have_no_place_are_an_error(group):
         EnvRunnerGroup(make_config(), num_env_runners=1, start_timeout_s=2, actor_options={"num_cpus": 64})
     with pytest.raises(ConfigError, match="max_restarts"):
         EnvRunnerGroup(make_config(), num_env_runners=1, actor_options={"max_restarts": 3})
+
+
+def test_ray_is_not_begun_anew_for_a_group_whose_ray_has_ended(group, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(RunnerStoppedError, match="Ray was shut down"):
+        group.sample()
 
 
 def test_a_runner_that_stands_still_is_killed(group, monkeypatch):
