@@ -7,6 +7,8 @@ they get little, and ratios of times mean nothing. By CPU time they tell what tw
 """
 
 import argparse
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,7 +35,7 @@ STEPS_OF_CALL = {"mpe2.simple_spread_v3": 6_400, "fastmarl.simple_spread": 64_00
 NAMES = ("obs", "actions", "action_logp", "advantages", "value_targets")
 N_FAKES = 10_000
 TRIP_ENV_STEPS = 12_800  # three agent steps each
-PARTS = ("speed", "trip", "calls", "fakes")
+PARTS = ("speed", "trip", "calls", "kill", "fakes")
 
 
 def make_config(env: str, num_envs: int | None = None) -> fastmarl.EnvRunnerConfig:
@@ -111,8 +113,6 @@ def speed(env: str, n_rounds: int) -> None:
 
 
 def pid_of(runner: Any) -> int:
-    import os
-
     return os.getpid()
 
 
@@ -165,6 +165,34 @@ def calls(n_rounds: int) -> None:
     show("the same with new weights", weighed, "ms")
     show(f"set_weights(), {size / 1e3:.0f} kB", put, "ms")
     show("time until the number is there", latency, "ms")
+
+
+def kill(n_rounds: int) -> None:
+    """A runner of two is killed while both sample; a group of one is made for comparison."""
+    print("a runner of two is killed while both sample (seconds)")
+    start, known, made, back = [], [], [], []
+    config = make_config("fastmarl.simple_spread", 32)
+    with EnvRunnerGroup(config, num_env_runners=2, max_restarts=-1) as group:
+        for _ in range(n_rounds):
+            start.append(seconds_of(lambda: EnvRunnerGroup(config, num_env_runners=1).stop()))
+            stream, victim = group.sample_ready(num_timesteps=3_200), group._fleet.runners[0]
+            next(stream)
+            incarnation = victim.incarnation
+            os.kill(group.foreach(pid_of)[0], signal.SIGKILL)
+            begun = time.perf_counter()
+            while victim.incarnation == incarnation:
+                next(stream)
+            known.append(time.perf_counter() - begun)
+            while not victim.is_ready:
+                next(stream)
+            made.append(time.perf_counter() - begun - known[-1])
+            while next(stream).runner_index:
+                pass
+            back.append(time.perf_counter() - begun)
+    show("a group of one, made and stopped", start)
+    show("until the group knows", known)
+    show("from there until the new runner is made", made)
+    show("until the new runner's first part, in all", back)
 
 
 class Canned:
@@ -244,6 +272,8 @@ def main() -> None:
         trip(args.rounds)
     if "calls" in args.parts:
         calls(args.rounds)
+    if "kill" in args.parts:
+        kill(max(1, args.rounds // 5))
     if "fakes" in args.parts:
         fakes(args.rounds)
 

@@ -21,9 +21,12 @@ from fastmarl.checkpoint import load_state, save_state
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.distributed import EnvRunnerGroup, calls
 from fastmarl.distributed.calls import Call, CallsInFlight
+from fastmarl.distributed.host import CONNECTORS, Told
 from fastmarl.distributed.parts import owned
+from fastmarl.distributed.runners import RemoteRunner
 from fastmarl.envs.checking.values import same
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerBusyError, RunnerStoppedError
+from fastmarl.runner.metrics import Counts, Increment
 
 
 def make_config(env="fastmarl.simple_spread", **options):
@@ -427,6 +430,17 @@ def test_a_runner_that_is_lost_after_a_synchronisation_has_its_result():
         want = group.foreach(lambda runner: runner.env_to_module.get_state())[0]
         lose(group, 0)
         assert same(group.foreach(lambda runner: runner.env_to_module.get_state())[0], want)
+
+
+def test_a_batch_that_comes_late_brings_no_older_state():
+    """Its call was made before the connectors were synchronised."""
+    runner = RemoteRunner(0, 0)
+    for number, name in ((5, "call 5"), (4, "call 4")):
+        runner.keep(Told(None, 0, Increment(Counts(), {}, Counter(), [], []), {CONNECTORS: {"of": name}}), number)
+        assert runner.connectors == {"of": "call 5"}
+    runner.keep_connectors({"of": "all"}, 8)
+    runner.keep(Told(None, 0, Increment(Counts(), {}, Counter(), [], []), {CONNECTORS: {"of": "call 7"}}), 7)
+    assert runner.connectors == {"of": "all"}
 
 
 # Sizes, state, evaluation.

@@ -125,6 +125,8 @@ class Stream:
 
 def test_a_runner_that_is_killed_while_it_samples_comes_back(group):
     """The others deliver meanwhile, and counts are of what was delivered. FASTMARL_KILLS says how often."""
+    group.sample()
+    group.sync_connectors()
     group.get_metrics()
     stream, before = Stream(group), shared_memory()
     for kill in range(N_KILLS):
