@@ -80,7 +80,7 @@ test-old-stack: $(VENV)/.test build ## OLD_STACK_CASES random worlds and configs
 		tests/rllib/test_old_stack_equality_fuzz.py $(PYTEST_ARGS)
 
 test-kills: $(VENV)/.test build ## KILLS kills of runners in Ray's actors, while they sample
-	FASTMARL_KILLS=$(KILLS) $(TEST) tests/rllib/test_env_runner_group.py -k killed $(PYTEST_ARGS)
+	FASTMARL_KILLS=$(KILLS) $(TEST) tests/rllib/test_env_runner_group.py -k killed_while $(PYTEST_ARGS)
 
 soak: $(VENV)/.test build ## sample for SECONDS in each way of SOAK_WAYS, with envs that fail; fails if memory or anything else grows
 	status=0; for way in $(SOAK_WAYS); do \

@@ -1,6 +1,7 @@
 """`EnvRunnerGroup` with real actors of Ray: what it hands out, kills, and what is left in the end."""
 
 import os
+import pathlib
 import signal
 import threading
 import time
@@ -55,6 +56,20 @@ def shared_memory():
     return set(os.listdir("/dev/shm"))
 
 
+def assert_nothing_is_left(before):
+    """No new shared memory that no process uses: other processes may have some of their own."""
+    new = shared_memory() - before
+    used = "\n".join(map(maps_of, pathlib.Path("/proc").glob("[0-9]*/maps"))) if new else ""
+    assert not [name for name in new & shared_memory() if f"/dev/shm/{name}" not in used]
+
+
+def maps_of(path):
+    try:
+        return path.read_text()
+    except OSError:  # the process has ended meanwhile
+        return ""
+
+
 @pytest.fixture(scope="module")
 def sent_by_value():
     """Ray's processes don't find the folder of the tests."""
@@ -77,7 +92,7 @@ def group(local_ray, sent_by_value):
             patch.setattr(group_module, "CLOSE_TIMEOUT_S", 1.0)
             group.stop()
     assert_gone(pids)
-    assert shared_memory() <= before
+    assert_nothing_is_left(before)
     assert ray.is_initialized()
 
 
@@ -150,7 +165,7 @@ def test_a_runner_that_is_killed_while_it_samples_comes_back(group):
     assert report["num_env_steps_sampled"] == stream.env_steps
     assert report["num_env_runner_restarts"] == N_KILLS
     assert report["num_samples_dropped"] >= N_KILLS
-    assert shared_memory() <= before
+    assert_nothing_is_left(before)
 
 
 def test_errors_come_whole_and_runners_go_on(group):
@@ -214,6 +229,6 @@ def test_a_runner_that_stands_still_is_killed(group, monkeypatch):
     group.get_metrics()
     os.kill(pid, signal.SIGSTOP)
     parts = group.sample()
-    assert {part.runner_index for part in parts} == {0}
+    assert {part.runner_index for part in parts} == set(range(group.num_env_runners)) - {1}
     assert group.get_metrics()["num_samples_dropped"] == 1
     assert_gone([pid])
