@@ -304,6 +304,10 @@ class BatchError(FastmarlError, ValueError):
     """Episodes, columns and options don't fit into one batch."""
 
 
+class OfflineError(FastmarlError, RuntimeError):
+    """Episodes can't be written to files, or files hold none that can be read."""
+
+
 def similar(name: str, known: Iterable[str]) -> list[str]:
     """Those that begin with `name`; if there are none, those that are spelt like it, the likeliest first."""
     known = list(known)

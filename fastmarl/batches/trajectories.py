@@ -70,8 +70,13 @@ class BlockRun:
         block = self._block
         if name == Columns.REWARDS:
             return block.recorded_rewards(block.reward_R.take(rows))
-        column = block.layout.nest(list(block.obs)) if name == Columns.OBS else block.output(name)
-        return map_struct(lambda leaf: leaf.take(rows, 0), column)
+        if name != Columns.OBS:
+            return self.read_output(name, rows)
+        return map_struct(lambda leaf: leaf.take(rows, 0), block.layout.nest(list(block.obs)))
+
+    def read_output(self, name: Any, rows: np.ndarray) -> Any:
+        """An output of any name, also that of another column."""
+        return map_struct(lambda leaf: leaf.take(rows, 0), self._block.output(name))
 
     def env_ts(self, rows: np.ndarray) -> np.ndarray:
         return self._block.env_t_R.take(rows)
@@ -103,8 +108,13 @@ class SourceRun:
     def read(self, name: str, rows: np.ndarray) -> Any:
         source = self._source
         columns = {Columns.OBS: source.observations, Columns.ACTIONS: source.actions, Columns.REWARDS: source.rewards}
-        column = columns[name]() if name in columns else source.extra(name)
-        return map_struct(lambda leaf: leaf.take(rows, 0), column)
+        if name not in columns:
+            return self.read_output(name, rows)
+        return map_struct(lambda leaf: leaf.take(rows, 0), columns[name]())
+
+    def read_output(self, name: Any, rows: np.ndarray) -> Any:
+        """An output of any name, also that of another column."""
+        return map_struct(lambda leaf: leaf.take(rows, 0), self._source.extra(name))
 
     def env_ts(self, rows: np.ndarray) -> np.ndarray:
         return self._source.env_ts()[rows]
@@ -232,6 +242,16 @@ class Trajectories:
         filled = [blank_like(like, len(rows), name) if column is None else column
                   for column, rows in zip(columns, rows_of_runs, strict=True)]  # fmt: skip
         return self._joined(name, filled)
+
+    def read_outputs(self, names: Iterable[Any], steps: np.ndarray) -> dict[Any, Any]:
+        """Outputs that all trajectories have, of any name, also that of another column; see read()."""
+        rows_of_runs = self._rows(steps)
+        return {
+            name: self._joined(
+                name, [run.read_output(name, rows) for run, rows in zip(self._runs, rows_of_runs, strict=True)]
+            )
+            for name in names
+        }
 
     def env_ts(self, steps: np.ndarray) -> np.ndarray:
         """int64 [n]: the env step at which each observation arrived; `steps` as in read()."""

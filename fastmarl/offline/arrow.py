@@ -1,0 +1,18 @@
+"""pyarrow, where it is installed."""
+
+from importlib import import_module
+from typing import Any
+
+from fastmarl.errors import ConfigError
+
+
+def load(name: str = "pyarrow") -> Any:
+    """The module of this name.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError('Parquet files need pyarrow: pip install "fastmarl[io]"') from error

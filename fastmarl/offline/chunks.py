@@ -1,0 +1,120 @@
+"""What a chunk of an episode holds beside its agents' steps, as rows of an Arrow table, and back."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.offline.arrow import load
+from fastmarl.offline.json_values import from_json, to_json
+
+PLAIN = {  # field of the chunk -> its column's type
+    "id_": "string",
+    "env_t_started": "int64",
+    "env_t": "int64",
+    "lookback": "int64",
+    "is_terminated": "bool_",
+    "is_truncated": "bool_",
+    "duration_s": "float64",
+}
+EPISODE = "eps_id"  # the column of `id_`
+EXTRAS = ("custom_data", "common_infos", "hanging_rewards")  # of the chunk, kept as they are
+AGENT_IDS, EXTRA, ENV_STATES, STATES_FORM = "agent_ids", "extra", "env_states", "env_states_form"
+
+
+def schema() -> Any:
+    pa = load()
+    fields = [(EPISODE if name == "id_" else name, getattr(pa, kind)()) for name, kind in PLAIN.items()]
+    fields += [(AGENT_IDS, pa.string()), (EXTRA, pa.string())]
+    return pa.schema([*fields, (ENV_STATES, pa.large_binary()), (STATES_FORM, pa.string())])
+
+
+def chunk_table(episodes: Sequence[MultiAgentEpisode], text_of_ids: Callable[[tuple], str]) -> Any:
+    """A row for each of these.
+
+    Args:
+        text_of_ids: JSON of a list of agent ids.
+
+    Raises:
+        OfflineError: they hold something that JSON can't.
+    """
+    pa = load()
+    chunks = [episode.chunk for episode in episodes]
+    columns: dict[str, list[Any]] = {
+        EPISODE if name == "id_" else name: [getattr(chunk, name) for chunk in chunks] for name in PLAIN
+    }
+    columns[AGENT_IDS] = [text_of_ids(tuple(chunk.agent_ids)) for chunk in chunks]
+    columns[EXTRA] = [_extra_text(episode) for episode in episodes]
+    states = [episode.env_states for episode in episodes]
+    columns[ENV_STATES] = [None if each is None else np.ascontiguousarray(each).tobytes() for each in states]
+    columns[STATES_FORM] = [
+        None if each is None else to_json([each.dtype.str, list(each.shape)], "env states") for each in states
+    ]
+    of_type = schema()
+    return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in of_type], schema=of_type)
+
+
+def _extra_text(episode: MultiAgentEpisode) -> str | None:
+    chunk = episode.chunk
+    extra: dict[str, Any] = {name: value for name in EXTRAS if (value := getattr(chunk, name))}
+    if chunk.reset_seed is not None:
+        extra["reset_seed"] = chunk.reset_seed
+    if chunk.respawned:
+        extra["respawned"] = list(chunk.respawned)
+    if (chunk.lanes is None or chunk.lanes.infos) and (waiting := episode.get_waiting_infos()):
+        extra["waiting_infos"] = waiting
+    if chunk.agent_episodes is not None:
+        extra |= _of_agents(episode)
+    return to_json(extra, f"episode {chunk.id_!r}") if extra else None
+
+
+def _of_agents(episode: MultiAgentEpisode) -> dict[str, Any]:
+    """What users may have changed in agent episodes."""
+    agent_episodes = episode.agent_episodes
+    found: dict[str, Any] = {}
+    with_steps = [agent for agent, agent_episode in agent_episodes.items() if len(agent_episode)]
+    known = list(episode.chunk.agent_ids)
+    if list(agent_episodes) != with_steps or with_steps != [agent for agent in known if agent in agent_episodes]:
+        found["order"] = list(agent_episodes)
+    if empty := [agent_episode.get_state() for agent_episode in agent_episodes.values() if not len(agent_episode)]:
+        found["without_steps"] = empty
+    own = {}
+    for agent, agent_episode in agent_episodes.items():
+        id_, custom_data = agent_episode._id, agent_episode._custom_data
+        whose = agent_episode.multi_agent_episode_id
+        if len(agent_episode) and (id_ is not None or custom_data or whose != episode.id_):
+            own[agent] = [id_, custom_data or {}, whose]
+    if own:
+        found["of_agents"] = own
+    return found
+
+
+def chunk_states(table: Any) -> list[dict[str, Any]]:
+    """Of each row, the state that `MultiAgentEpisode.from_state()` takes, without its agents' episodes; besides
+    "waiting_infos", "order", "without_steps", "of_agents", see `chunk_table()`."""
+    columns = {name: table.column(name).to_pylist() for name in table.schema.names}
+    ids: dict[str, list[Hashable]] = {}
+    states = []
+    for row in range(table.num_rows):
+        state = {name: columns[EPISODE if name == "id_" else name][row] for name in PLAIN}
+        text = columns[AGENT_IDS][row]
+        if text not in ids:
+            ids[text] = from_json(text)
+        state["agent_ids"] = list(ids[text])
+        extra = columns[EXTRA][row]
+        state |= {
+            "custom_data": {}, "common_infos": {}, "hanging_rewards": {}, "respawned": [], "reset_seed": None,
+            "waiting_infos": {}, "order": None, "without_steps": [], "of_agents": {},
+        }  # fmt: skip
+        state |= from_json(extra) if extra is not None else {}
+        state["env_states"] = _array(columns[ENV_STATES][row], columns[STATES_FORM][row])
+        states.append(state)
+    return states
+
+
+def _array(data: bytes | None, form: str | None) -> np.ndarray | None:
+    if data is None or form is None:
+        return None
+    dtype, shape = from_json(form)
+    return np.frombuffer(data, np.dtype(dtype)).reshape(shape).copy()

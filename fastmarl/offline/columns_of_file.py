@@ -1,0 +1,107 @@
+"""The columns of one file as NumPy's arrays.
+
+Axes in names: S trajectory, N row.
+"""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastmarl.batches.flat import Batch
+from fastmarl.columns import Columns
+from fastmarl.errors import OfflineError
+from fastmarl.offline.arrow import load
+from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FORM, T, Form, LeafColumn, nest
+from fastmarl.spaces import map_struct
+
+
+
+class FileColumns:
+    """Rows of one module and form: of steps, or of lookbacks, which have no ends.
+
+    Args:
+        table: what was in the file.
+        file: for errors.
+
+    Attributes:
+        form, n_rows: what they are, and how many.
+    """
+
+    def __init__(self, table: Any, file: Path):
+        text = (table.schema.metadata or {}).get(FORM)
+        if text is None:
+            raise OfflineError(f"{file} was not written by a ParquetWriter")
+        self._table, self._file = table.combine_chunks(), file
+        self.form, self.n_rows = Form(text.decode()), table.num_rows
+
+    def numbers(self, name: str) -> np.ndarray:
+        """A plain column of numbers."""
+        array = self._column(name).to_numpy(zero_copy_only=False)
+        return array.astype(np.int64) if name == CHUNK else array
+
+    def texts(self, name: str) -> list[str | None]:
+        return self._column(name).to_pylist()
+
+    @cached_property
+    def end_S(self) -> np.ndarray:
+        """int64: position after each trajectory's last row."""
+        return np.flatnonzero(self._column(FINAL_ENV_T).is_valid().to_numpy(zero_copy_only=False)) + 1
+
+    @cached_property
+    def final_env_t_S(self) -> np.ndarray:
+        return self._column(FINAL_ENV_T).drop_null().to_numpy()
+
+    def leaf(self, described: LeafColumn, *, drop_null: bool = False, n: int | None = None) -> np.ndarray:
+        """A column of the form; `n` rows where an item has no numbers."""
+        if described.arrow_type() is None:
+            return np.empty((self.n_rows if n is None else n, *described.shape), described.dtype)
+        column = self._column(described.name)
+        return described.to_numpy(column.drop_null() if drop_null else column)
+
+    def leaves(self) -> list[np.ndarray]:
+        return [self.leaf(described) for described in self.form.leaves]
+
+    def final_obs(self) -> list[np.ndarray]:
+        """Of each leaf of the observations, [S, ...]."""
+        n = len(self.end_S)
+        return [self.leaf(each, drop_null=True, n=n) for each in self.form.of_obs(Columns.FINAL_OBS)]
+
+    def batch(self, order: np.ndarray, *, next_obs: bool) -> Batch:
+        """These rows, see `ParquetReader.iter_batches()`."""
+        form, leaves = self.form, self.leaves()
+        batch: Batch = {Columns.OBS: nest(form.obs, leaves), Columns.ACTIONS: nest(form.actions, leaves)}
+        batch |= {
+            str(getattr(name, "value", name)): nest(struct, leaves)
+            for name, struct in form.outputs.items()
+            if str(getattr(name, "value", name)) not in batch
+        }
+        names = (Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, T, ENV_T)
+        batch |= {name: self.numbers(name) for name in names}
+        for name in (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS):
+            batch[name] = self._column(name).to_numpy(zero_copy_only=False)
+        if next_obs:
+            batch[Columns.NEXT_OBS] = nest(form.obs, self._next_obs(leaves))
+        return {name: map_struct(lambda leaf: leaf[order], column) for name, column in batch.items()}
+
+    def _next_obs(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
+        """Of each leaf of the observations, [N, ...]: the next row's, or the final one."""
+        last = self.end_S - 1
+        found = []
+        for leaf, final in zip(leaves[: len(self.form.obs_leaves)], self.final_obs(), strict=True):
+            after = np.empty_like(leaf)
+            after[:-1] = leaf[1:]
+            after[last] = final
+            found.append(after)
+        return found
+
+    def _column(self, name: str) -> Any:
+        pa = load()
+        try:
+            column = self._table.column(name)
+        except KeyError as error:
+            raise OfflineError(f"{self._file} has no column {name!r}; it was changed") from error
+        if column.num_chunks == 1:
+            return column.chunk(0)
+        return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

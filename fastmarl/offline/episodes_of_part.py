@@ -1,0 +1,170 @@
+"""Chunks of episodes from the files of a part.
+
+Axes in names: S trajectory.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fastmarl.columns import Columns
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.episodes.single_agent import SingleAgentEpisode
+from fastmarl.episodes.sources import ArraySource
+from fastmarl.offline.columns_of_file import FileColumns
+from fastmarl.offline.form import CHUNK, ENV_T, FINAL_INFOS, T, nest
+from fastmarl.offline.json_values import agent_from_text, from_json
+
+Files = Iterable[tuple[str, FileColumns]]
+
+
+def episodes_of(states: list[dict[str, Any]], data: Files, lookback: Files) -> list[MultiAgentEpisode]:
+    """The chunks with these states, see `chunk_states()`.
+
+    Args:
+        data, lookback: (module id, its columns), of the part's files.
+    """
+    agents: list[dict[Any, SingleAgentEpisode]] = [{} for _ in states]
+    lookbacks = {(module_id, columns.form): columns for module_id, columns in lookback}
+    for module_id, columns in data:
+        before = lookbacks.get((module_id, columns.form))
+        for chunk, agent_episode in _agent_episodes(module_id, columns, before, states):
+            agents[chunk][agent_episode.agent_id] = agent_episode
+    return [_episode(state, of_chunk) for state, of_chunk in zip(states, agents, strict=True)]
+
+
+def _episode(state: dict[str, Any], agents: dict[Any, SingleAgentEpisode]) -> MultiAgentEpisode:
+    state = dict(state)
+    waiting, order = state.pop("waiting_infos"), state.pop("order")
+    for each in state.pop("without_steps"):
+        agents[each["agent_id"]] = SingleAgentEpisode.from_state(each)
+    for agent, (id_, custom_data, whose) in state.pop("of_agents").items():
+        agents[agent]._id, agents[agent]._custom_data = id_, custom_data
+        agents[agent].multi_agent_episode_id = whose
+    order = [agent for agent in state["agent_ids"] if agent in agents] if order is None else order
+    return MultiAgentEpisode(agent_episodes={agent: agents[agent] for agent in order}, waiting_infos=waiting, **state)
+
+
+def _agent_episodes(
+    module_id: str, columns: FileColumns, lookback: FileColumns | None, states: list[dict[str, Any]]
+) -> Iterable[tuple[int, SingleAgentEpisode]]:
+    """(index of its chunk, agent episode), of all trajectories of a file."""
+    end_S = columns.end_S
+    begin_S = np.append(0, end_S[:-1]).astype(np.int64)
+    chunk_S = columns.numbers(CHUNK)[begin_S].tolist()
+    agent_S = [columns.texts(Columns.AGENT_ID)[row] for row in begin_S.tolist()] if len(begin_S) else []
+    before_S = _lookbacks(lookback, list(zip(chunk_S, agent_S, strict=True)))
+    whole = _Whole(columns, lookback, begin_S, end_S, before_S)
+    ids: dict[Any, Any] = {text: agent_from_text(text) for text in set(agent_S)}
+    t_S = columns.numbers(T)[begin_S].tolist()
+    flags = [columns.numbers(name)[end_S - 1].tolist() for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS)]
+    for s, (chunk, agent) in enumerate(zip(chunk_S, agent_S, strict=True)):
+        yield (
+            chunk,
+            SingleAgentEpisode(
+                agent_id=ids[agent],
+                module_id=module_id,
+                multi_agent_episode_id=states[chunk]["id_"],
+                observation_space=None,
+                action_space=None,
+                source=whole.source(s),
+                lookback=len(before_S[s]),
+                t_started=t_S[s],
+                is_terminated=flags[0][s],
+                is_truncated=flags[1][s],
+            ),
+        )
+
+
+def _lookbacks(lookback: FileColumns | None, trajectories: list[tuple[int, str | None]]) -> list[range]:
+    """Of each trajectory (chunk, agent), its rows in the file of lookbacks."""
+    if lookback is None:
+        return [range(0)] * len(trajectories)
+    keys = list(zip(lookback.numbers(CHUNK).tolist(), lookback.texts(Columns.AGENT_ID), strict=True))
+    edges = [0, *(i + 1 for i, (one, other) in enumerate(pairwise(keys)) if one != other), len(keys)]
+    rows = {keys[begin]: range(begin, end) for begin, end in pairwise(edges)}
+    return [rows.get(key, range(0)) for key in trajectories]
+
+
+class _Whole:
+    """All trajectories' columns, each with its lookback before and its final observation behind, as long arrays."""
+
+    def __init__(
+        self,
+        columns: FileColumns,
+        lookback: FileColumns | None,
+        begin_S: np.ndarray,
+        end_S: np.ndarray,
+        before_S: list[range],
+    ):
+        self._form = columns.form
+        n_before_S = np.array([len(rows) for rows in before_S], np.int64)
+        n_S = n_before_S + end_S - begin_S  # steps
+        self._end_S = np.cumsum(n_S)
+        self._begin_S = self._end_S - n_S
+        n_obs = len(columns.form.obs_leaves)
+        # Where a row comes from: of the file of lookbacks if it is negative.
+        n_lookback = 0 if lookback is None else lookback.n_rows
+        row = np.empty(int(n_S.sum()), np.int64)
+        for begin, n_before, first, end, rows in zip(
+            self._begin_S.tolist(), n_before_S.tolist(), begin_S.tolist(), end_S.tolist(), before_S, strict=True
+        ):
+            row[begin : begin + n_before] = rows
+            row[begin + n_before : begin + n_before + end - first] = range(n_lookback + first, n_lookback + end)
+        # Observations: with one more for each trajectory.
+        at_last = self._end_S + np.arange(len(n_S))
+        is_step = np.ones(len(row) + len(n_S), bool)
+        is_step[at_last] = False
+
+        def steps(name: Any) -> np.ndarray:
+            own = columns.leaf(name) if not isinstance(name, str) else columns.numbers(name)
+            if lookback is None:
+                return own
+            before = lookback.leaf(name) if not isinstance(name, str) else lookback.numbers(name)
+            return np.concatenate([before, own])[row]
+
+        def with_final(values: np.ndarray, finals: np.ndarray) -> np.ndarray:
+            whole = np.empty((len(is_step), *values.shape[1:]), values.dtype)
+            whole[is_step], whole[at_last] = values, finals
+            return whole
+
+        self._leaves = [steps(leaf) for leaf in columns.form.leaves]
+        finals = columns.final_obs()
+        self._leaves[:n_obs] = map(with_final, self._leaves[:n_obs], finals)
+        self._n_obs = n_obs
+        self._rewards = steps(Columns.REWARDS)
+        self._env_ts = with_final(steps(ENV_T), columns.final_env_t_S)
+        self._infos = self._texts(columns, lookback, row, end_S)
+
+    def source(self, s: int) -> ArraySource:
+        """The columns of a trajectory."""
+        begin, end = int(self._begin_S[s]), int(self._end_S[s])
+        steps, obs = slice(begin, end), slice(begin + s, end + s + 1)
+        leaves = [leaf[obs if index < self._n_obs else steps] for index, leaf in enumerate(self._leaves)]
+        form = self._form
+        infos = None
+        if self._infos is not None:
+            texts = [*self._infos[0][begin:end], self._infos[1][s]]
+            infos = [{} if text is None else from_json(text) for text in texts]
+        return ArraySource(
+            observations=nest(form.obs, leaves),
+            env_ts=self._env_ts[obs],
+            actions=nest(form.actions, leaves),
+            rewards=self._rewards[steps],
+            infos=infos,
+            extras={name: nest(struct, leaves) for name, struct in form.outputs.items()},
+        )
+
+    @staticmethod
+    def _texts(
+        columns: FileColumns, lookback: FileColumns | None, row: np.ndarray, end_S: np.ndarray
+    ) -> tuple[list, list] | None:
+        """(infos of the steps, infos of the final observations), as texts; None: there are none."""
+        own, final = columns.texts(Columns.INFOS), columns.texts(FINAL_INFOS)
+        before = [] if lookback is None else lookback.texts(Columns.INFOS)
+        if not any(own) and not any(final) and not any(before):
+            return None
+        texts = [*before, *own]
+        return [texts[i] for i in row.tolist()], [final[i - 1] for i in end_S.tolist()]

@@ -1,0 +1,187 @@
+"""What the columns of a file look like: nested arrays as Arrow's columns, and back."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastmarl.columns import Columns, OwnName, Recorded
+from fastmarl.errors import OfflineError
+from fastmarl.offline.arrow import load
+from fastmarl.offline.json_values import Leaf, from_json, to_json
+from fastmarl.spaces import flatten_struct, map_struct
+
+T, ENV_T, CHUNK, MODULE_ID = "t", "env_t", "chunk", "module_id"
+FINAL_ENV_T, FINAL_INFOS = "final_env_t", "final_infos"
+IDS = (Columns.EPS_ID, Columns.AGENT_ID, MODULE_ID)
+RESERVED = (
+    *IDS, CHUNK, T, ENV_T, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, Columns.INFOS, FINAL_ENV_T,
+    FINAL_INFOS,
+)  # fmt: skip
+NUMBERS = {np.dtype(name) for name in ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")}
+FORM = b"fastmarl.form"  # in a file's metadata
+
+
+class LeafColumn(NamedTuple):
+    """One array of a nested column: [rows, *shape]."""
+
+    name: str
+    dtype: str  # as NumPy's `dtype.str`; "|O": texts in JSON
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def arrow_type(self) -> Any:
+        """None: an item has no numbers, so there is no column."""
+        pa = load()
+        if self.dtype == "|O":
+            return pa.string()
+        number = pa.from_numpy_dtype(np.dtype(self.dtype).newbyteorder("="))
+        if not self.shape:
+            return number
+        return pa.list_(number, self.size) if self.size else None
+
+    def to_arrow(self, leaf: np.ndarray, mask: np.ndarray | None = None) -> Any:
+        """An array [rows, *shape], or null where `mask` is True."""
+        pa = load()
+        if self.dtype == "|O":
+            texts = [to_json(item, f"an item of the column {self.name!r}") for item in leaf.tolist()]
+            return pa.array(texts, pa.string(), mask=mask)
+        flat = np.ascontiguousarray(leaf, leaf.dtype.newbyteorder("=")).reshape(-1)
+        if not self.shape:
+            return pa.array(flat, mask=mask)
+        given = None if mask is None else pa.array(mask)
+        return pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self.arrow_type(), mask=given)
+
+    def to_numpy(self, column: Any) -> np.ndarray:
+        """[rows, *shape] of an Arrow array without nulls."""
+        if self.dtype == "|O":
+            texts = column.to_pylist()
+            return np.fromiter(map(from_json, texts), object, len(texts))
+        values = column.flatten() if self.shape else column
+        array = values.to_numpy(zero_copy_only=False)
+        return array.reshape(len(column), *self.shape).astype(self.dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The nested columns of some rows; equal ones have equal texts.
+
+    Args:
+        text: JSON of {"obs": ..., "actions": ..., "outputs": [[name, ...], ...], "leaves": [[name, dtype, shape], ...]},
+            with `Leaf`s where arrays are.
+    """
+
+    text: str
+
+    @classmethod
+    def of(cls, obs: Any, actions: Any, outputs: Iterable[tuple[OwnName, Any]]) -> "Form":
+        """Of columns, all with the same number of rows.
+
+        Raises:
+            OfflineError: one of them can't be written to Parquet.
+        """
+        leaves: list[LeafColumn] = []
+        taken = set(RESERVED)
+
+        def structure(name: str, struct: Any) -> Any:
+            names = iter([".".join([name, *map(_text, path)]) for path, _ in flatten_struct(struct)])
+            return map_struct(lambda leaf: note(next(names), leaf), struct)
+
+        def note(name: str, leaf: np.ndarray) -> Leaf:
+            if leaf.dtype != object and leaf.dtype.newbyteorder("=") not in NUMBERS:
+                raise OfflineError(f"the column {name!r} is of dtype {leaf.dtype}, which Parquet has not; leave it out "
+                                   f"with `columns`, or let the module give another dtype")  # fmt: skip
+            name = _free(name, taken)
+            taken.add(name)
+            leaves.append(LeafColumn(name, leaf.dtype.str, leaf.shape[1:]))
+            return Leaf(len(leaves) - 1)
+
+        form = {
+            "obs": structure(Columns.OBS, obs),
+            "actions": structure(Columns.ACTIONS, actions),
+            "outputs": [[name, structure(_text(name), column)] for name, column in outputs],
+            "leaves": leaves,
+        }
+        form["leaves"] = [[leaf.name, leaf.dtype, list(leaf.shape)] for leaf in leaves]
+        return cls(to_json(form, "the form of a file"))
+
+    @cached_property
+    def _parts(self) -> dict[str, Any]:
+        return from_json(self.text)
+
+    @cached_property
+    def leaves(self) -> list[LeafColumn]:
+        return [LeafColumn(name, dtype, tuple(shape)) for name, dtype, shape in self._parts["leaves"]]
+
+    @property
+    def obs(self) -> Any:
+        """Nested `Leaf`s; so are `actions` and those of `outputs`."""
+        return self._parts["obs"]
+
+    @property
+    def actions(self) -> Any:
+        return self._parts["actions"]
+
+    @cached_property
+    def outputs(self) -> dict[OwnName, Any]:
+        return {name: struct for name, struct in self._parts["outputs"]}
+
+    @cached_property
+    def obs_leaves(self) -> list[LeafColumn]:
+        return self.leaves[: len(flatten_leaves(self.obs))]
+
+    def of_obs(self, name: str) -> Iterator[LeafColumn]:
+        """The columns of other observations, such as "new_obs"."""
+        return (leaf._replace(name=name + leaf.name.removeprefix(Columns.OBS)) for leaf in self.obs_leaves)
+
+    def schema(self, *, next_obs: bool) -> Any:
+        """Of a file of such rows."""
+        pa = load()
+        text = pa.dictionary(pa.int32(), pa.string())
+        fields = [
+            *((name, text) for name in IDS), (CHUNK, pa.int32()), (T, pa.int64()), (ENV_T, pa.int64()),
+            *((leaf.name, leaf.arrow_type()) for leaf in self.leaves), (Columns.REWARDS, pa.float64()),
+            (Columns.TERMINATEDS, pa.bool_()), (Columns.TRUNCATEDS, pa.bool_()), (Columns.INFOS, pa.string()),
+            (FINAL_ENV_T, pa.int64()), (FINAL_INFOS, pa.string()),
+            *((leaf.name, leaf.arrow_type()) for leaf in self.of_obs(Columns.FINAL_OBS)),
+        ]  # fmt: skip
+        if next_obs:
+            fields += [(leaf.name, leaf.arrow_type()) for leaf in self.of_obs(Columns.NEXT_OBS)]
+        return pa.schema([field for field in fields if field[1] is not None], {FORM: self.text.encode()})
+
+
+def flatten_leaves(struct: Any) -> list[Leaf]:
+    """The `Leaf`s of a nested value, in order."""
+    if isinstance(struct, Leaf):
+        return [struct]
+    entries = struct.values() if isinstance(struct, dict) else struct
+    return [leaf for entry in entries for leaf in flatten_leaves(entry)]
+
+
+def nest(struct: Any, arrays: list[np.ndarray]) -> Any:
+    """Nested arrays, by the `Leaf`s of a form."""
+    if isinstance(struct, Leaf):
+        return arrays[struct.index]
+    if isinstance(struct, dict):
+        return {key: nest(entry, arrays) for key, entry in struct.items()}
+    return tuple(nest(entry, arrays) for entry in struct)
+
+
+def _text(key: Any) -> str:
+    return str(key.value) if isinstance(key, Recorded) else str(key)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or a longer one: columns of a file have different names, and outputs none of the plain columns."""
+    name = name.encode("utf-8", "replace").decode()
+    is_plain = name in taken or name.partition(".")[0] in (Columns.FINAL_OBS, Columns.NEXT_OBS)
+    found, n = f"outputs.{name}" if is_plain else name, 2
+    while found in taken:
+        found, n = f"outputs.{name}.{n}", n + 1
+    return found

@@ -1,0 +1,191 @@
+"""Python values as JSON and back, without loss.
+
+What JSON has no word for is wrapped: {"$": kind, "value": ...}. Of dict, list, tuple, str, int and float, subclasses
+come back as the class they are derived from; everything else as it was, NumPy's scalars and arrays to the bit.
+"""
+
+import base64
+import json
+import math
+import struct
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import GraphInstance
+
+from fastmarl.columns import Recorded
+from fastmarl.errors import OfflineError, shown
+from fastmarl.spaces import Index
+
+MOST_SHOWN = 64  # numbers of an array that are written as such; larger ones are written as their bytes
+
+
+class Leaf(NamedTuple):
+    """Stands for column `index` in a nested value."""
+
+    index: int
+
+
+def to_json(value: Any, what: str) -> str:
+    """A value as text.
+
+    Args:
+        what: what the value is, for errors.
+
+    Raises:
+        OfflineError: it holds something that JSON can't.
+    """
+    return json.dumps(_encode(value, what), separators=(",", ":"), allow_nan=False)
+
+
+def from_json(text: str) -> Any:
+    """The value that `to_json()` was given."""
+    return _decode(json.loads(text))
+
+
+def agent_text(agent_id: Hashable) -> str:
+    """An agent's id as text, other ids as other texts: strings as they are, unless they look like JSON."""
+    if isinstance(agent_id, str) and not _is_json(agent_id):
+        return str(agent_id)
+    return to_json(agent_id, f"the agent id {shown(agent_id)}")
+
+
+def agent_from_text(text: str) -> Any:
+    """The id that `agent_text()` was given."""
+    return from_json(text) if _is_json(text) else text
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _encode(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    for kinds, encode in _ENCODERS:
+        if isinstance(value, kinds):
+            return encode(value, where)
+    raise OfflineError(
+        f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which can't be written to files: use None, "
+        "numbers, strings, bytes, NumPy arrays, or dicts, lists, tuples and sets of these"
+    )
+
+
+def _wrapped(kind: str, value: Any, **more: Any) -> dict[str, Any]:
+    return {"$": kind, "value": value, **more}
+
+
+def _encode_float(value: float, where: str) -> Any:
+    return float(value) if math.isfinite(value) else _wrapped("float", struct.pack(">d", value).hex())
+
+
+def _encode_str(value: str, where: str) -> Any:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # lone surrogates, which no file in UTF-8 can have
+        return _wrapped("str", _base64(value.encode("utf-8", "surrogatepass")))
+    return str(value)
+
+
+def _encode_dict(value: dict, where: str) -> Any:
+    plain = "$" not in value and all(isinstance(key, str) and key.isprintable() for key in value)
+    if plain:
+        return {str(key): _encode(item, f"{where}[{key!r}]") for key, item in value.items()}
+    key_of = f"a key of {where}"
+    pairs = [[_encode(key, key_of), _encode(item, f"{where}[{shown(key)}]")] for key, item in value.items()]
+    return _wrapped("dict", pairs)
+
+
+def _encode_items(items: Any, where: str) -> list:
+    return [_encode(item, f"{where}[{i}]") for i, item in enumerate(items)]
+
+
+def _encode_scalar(value: np.generic, where: str) -> Any:
+    return _wrapped("scalar", *_numbers(np.asarray(value), where), dtype=value.dtype.str)
+
+
+def _encode_array(value: np.ndarray, where: str) -> Any:
+    shape = list(value.shape)
+    if value.dtype == object:
+        return _wrapped("objects", _encode_items(value.ravel().tolist(), where), shape=shape)
+    return _wrapped("array", *_numbers(value, where), dtype=value.dtype.str, shape=shape)
+
+
+def _numbers(array: np.ndarray, where: str) -> tuple[Any]:
+    """Numbers in a list where these are exact and not many; else bytes."""
+    if array.dtype.kind not in "biufcUSmM":
+        raise OfflineError(f"{where} is an array of dtype {array.dtype}, which can't be written to files")
+    is_shown = array.dtype.kind in "biu" or (array.dtype.kind == "f" and array.dtype.itemsize <= 8)
+    if is_shown and array.size <= MOST_SHOWN and np.isfinite(array).all():
+        return (array.ravel().tolist(),)
+    return (_base64(array.tobytes()),)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+_ENCODERS: list[tuple[Any, Callable[[Any, str], Any]]] = [
+    (np.generic, _encode_scalar),  # first: np.float64 is a float, too
+    (float, _encode_float),
+    (Index, lambda value, where: _wrapped("index", int(value))),
+    (int, lambda value, where: int(value)),
+    (str, _encode_str),
+    (dict, _encode_dict),
+    (list, _encode_items),
+    (Leaf, lambda value, where: _wrapped("leaf", value.index)),
+    (GraphInstance, lambda value, where: _wrapped("graph", _encode_items(value, where))),
+    (tuple, lambda value, where: _wrapped("tuple", _encode_items(value, where))),
+    (np.ndarray, _encode_array),
+    (Recorded, lambda value, where: _wrapped("recorded", value.value)),
+    (bytes, lambda value, where: _wrapped("bytes", _base64(value))),
+    (frozenset, lambda value, where: _wrapped("frozenset", _encode_items(value, where))),
+    (set, lambda value, where: _wrapped("set", _encode_items(value, where))),
+]
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$" in value:
+        return _DECODERS[value["$"]](value)
+    return {key: _decode(item) for key, item in value.items()}
+
+
+def _decode_array(value: dict[str, Any]) -> np.ndarray:
+    dtype, numbers = np.dtype(value["dtype"]), value["value"]
+    if isinstance(numbers, str):
+        flat = np.frombuffer(base64.b64decode(numbers), dtype).copy()
+    else:
+        flat = np.array(numbers, dtype)
+    return flat.reshape(value.get("shape", ()))
+
+
+def _decode_objects(value: dict[str, Any]) -> np.ndarray:
+    items = _decode(value["value"])
+    return np.fromiter(items, object, len(items)).reshape(value["shape"])
+
+
+_DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "float": lambda value: struct.unpack(">d", bytes.fromhex(value["value"]))[0],
+    "str": lambda value: base64.b64decode(value["value"]).decode("utf-8", "surrogatepass"),
+    "dict": lambda value: {_decode(key): _decode(item) for key, item in value["value"]},
+    "scalar": lambda value: _decode_array(value)[()],
+    "array": _decode_array,
+    "objects": _decode_objects,
+    "index": lambda value: Index(value["value"]),
+    "leaf": lambda value: Leaf(value["value"]),
+    "graph": lambda value: GraphInstance(*_decode(value["value"])),
+    "tuple": lambda value: tuple(_decode(value["value"])),
+    "recorded": lambda value: Recorded(value["value"]),
+    "bytes": lambda value: base64.b64decode(value["value"]),
+    "frozenset": lambda value: frozenset(_decode(value["value"])),
+    "set": lambda value: set(_decode(value["value"])),
+}

@@ -1,0 +1,111 @@
+"""The files of one part while they are being written."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fastmarl.columns import Columns
+from fastmarl.offline import chunks, folder
+from fastmarl.offline.arrow import load
+from fastmarl.offline.form import ENV_T, IDS, T, Form
+from fastmarl.offline.rows import Rows
+
+GROUP_ROWS, GROUP_BYTES = 65_536, 32 * 1024 * 1024  # a row group is written when it has so many
+
+
+class GrowingFile:
+    """A Parquet file under a temporary name. Rows are kept until there are enough of them for a row group."""
+
+    def __init__(self, path: Path, schema: Any, compression: str):
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        texts = [field.name for field in schema if field.name in IDS or field.name == chunks.AGENT_IDS]
+        numbers = [*IDS, T, ENV_T, Columns.REWARDS, chunks.EPISODE]
+        self._writer = load("pyarrow.parquet").ParquetWriter(
+            folder.hidden(path),
+            schema,
+            compression=compression,
+            compression_level=1 if compression == "zstd" else None,
+            use_dictionary=texts,
+            write_statistics=[field.name for field in schema if field.name in numbers],
+        )
+        self._tables: list[Any] = []
+        self._n_rows = self._n_bytes = 0
+
+    def add(self, table: Any) -> None:
+        self._tables.append(table)
+        self._n_rows += table.num_rows
+        self._n_bytes += table.nbytes
+        if self._n_rows >= GROUP_ROWS or self._n_bytes >= GROUP_BYTES:
+            self._write()
+
+    def finish(self) -> None:
+        """Write what is left, and the footer; the name is still the temporary one."""
+        self._write()
+        self._writer.close()
+
+    def rename(self) -> None:
+        folder.hidden(self._path).replace(self._path)
+
+    def abandon(self) -> None:
+        """Remove the file, whatever state it is in."""
+        self._tables = []
+        with suppress(Exception):
+            self._writer.close()
+        with suppress(OSError):
+            folder.hidden(self._path).unlink()
+
+    def _write(self) -> None:
+        if not self._tables:
+            return
+        table = load().concat_tables(self._tables).unify_dictionaries()
+        self._tables, self._n_rows, self._n_bytes = [], 0, 0
+        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+
+
+class Part:
+    """Files of one name: chunks of episodes, and their agents' steps by module.
+
+    Attributes:
+        n_rows: steps in it.
+        n_chunks: chunks in it.
+    """
+
+    def __init__(self, path: Path, name: str, compression: str, *, next_obs: bool):
+        self._path, self._name, self._compression, self._next_obs = path, name, compression, next_obs
+        self._chunks = GrowingFile(self._file(folder.EPISODES), chunks.schema(), compression)
+        self._files: dict[tuple[str, str, Form], GrowingFile] = {}
+        self._n_forms: dict[tuple[str, str], int] = {}
+        self.n_rows = self.n_chunks = 0
+
+    def add(self, chunk_table: Any, rows: list[Rows]) -> None:
+        for module_id, form, table, lookback in rows:
+            self._of(folder.DATA, module_id, form).add(table)
+            self.n_rows += table.num_rows
+            if lookback is not None:
+                self._of(folder.LOOKBACK, module_id, form).add(lookback)
+        self._chunks.add(chunk_table)
+        self.n_chunks += chunk_table.num_rows
+
+    def finish(self) -> None:
+        """From now on the part is whole."""
+        files = [*self._files.values(), self._chunks]
+        for file in files:
+            file.finish()
+        for file in files:
+            file.rename()
+
+    def abandon(self) -> None:
+        for file in (*self._files.values(), self._chunks):
+            file.abandon()
+
+    def _of(self, kind: str, module_id: str, form: Form) -> GrowingFile:
+        key = kind, module_id, form
+        if key not in self._files:
+            n = self._n_forms[kind, module_id] = self._n_forms.get((kind, module_id), 0) + 1
+            path = self._file(f"{kind}/{folder.module_folder(module_id)}", "" if n == 1 else f"-form{n}")
+            self._files[key] = GrowingFile(path, form.schema(next_obs=self._next_obs), self._compression)
+        return self._files[key]
+
+    def _file(self, where: str, suffix: str = "") -> Path:
+        return self._path / where / f"{self._name}{suffix}{folder.SUFFIX}"

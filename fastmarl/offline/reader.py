@@ -1,0 +1,173 @@
+"""Reads episodes and batches from Parquet files."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastmarl.batches.flat import Batch
+from fastmarl.columns import Columns
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.episodes.sources import joined
+from fastmarl.errors import ConfigError, OfflineError
+from fastmarl.offline import folder
+from fastmarl.offline.arrow import load
+from fastmarl.offline.chunks import chunk_states
+from fastmarl.offline.columns_of_file import FileColumns
+from fastmarl.offline.episodes_of_part import episodes_of
+from fastmarl.spaces import map_struct
+
+
+class ParquetReader:
+    """Reads a folder that a `ParquetWriter` has written, or is writing: the parts that are whole at the time.
+
+    Args:
+        path: the folder.
+
+    Attributes:
+        info: what `meta/info.json` says: "modules" has the columns by module.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+        OfflineError: this is no such folder, or of a newer version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        load("pyarrow.parquet")
+        self.path = Path(path)
+        self.info = folder.read_info(self.path)
+
+    @property
+    def module_ids(self) -> list[str]:
+        """Of the modules that have steps here."""
+        return folder.modules_of(self.path)
+
+    def num_rows(self, module_id: str | None = None) -> int:
+        """Steps of agents; None: of all modules."""
+        parquet = load("pyarrow.parquet")
+        return sum(
+            parquet.read_metadata(file).num_rows
+            for name in folder.parts_of(self.path)
+            for _, file in folder.files_of(self.path, folder.DATA, name, module_id)
+        )
+
+    def iter_episodes(
+        self, *, batch_size: int = 64, shuffle_files: bool = False, seed: int | None = None
+    ) -> Iterator[list[MultiAgentEpisode]]:
+        """The chunks that were written, equal to the bit, in lists of `batch_size` (the last one may be shorter).
+
+        They have no spaces and no mapping function. Chunks of one episode are apart, as `sample()` has returned them;
+        `concat_episode()` joins them.
+
+        Args:
+            shuffle_files: whether the parts come in random order; in each, chunks are in order.
+            seed: of that order.
+
+        Raises:
+            OfflineError: a file is damaged, or missing.
+        """
+        _check_count("batch_size", batch_size)
+        waiting: list[MultiAgentEpisode] = []
+        for name in self._parts(shuffle_files, seed):
+            waiting += self._episodes(name)
+            while len(waiting) >= batch_size:
+                yield waiting[:batch_size]
+                del waiting[:batch_size]
+        if waiting:
+            yield waiting
+
+    def iter_batches(
+        self,
+        *,
+        module_id: str,
+        batch_size: int,
+        next_obs: bool = False,
+        shuffle: bool = False,
+        seed: int | None = None,
+        drop_last: bool = False,
+    ) -> Iterator[Batch]:
+        """A module's steps in batches of `batch_size`: "obs", "actions" and the outputs, nested as they were;
+        "rewards", "terminateds", "truncateds", "t", "env_t"; and "eps_id" (of the episode) and "agent_id", object [n].
+
+        Steps are in the order of the files, trajectory after trajectory. A batch has steps of one form: where a module
+        has recorded other outputs from some time on, the batch before is shorter. Recurrent states and infos are
+        there as recorded: infos as texts, in JSON.
+
+        Args:
+            next_obs: add "new_obs", the observation after each step.
+            shuffle: whether files, and the steps in each file, come in random order.
+            seed: of that order.
+            drop_last: leave out batches that are shorter.
+
+        Raises:
+            ConfigError: there is no such module.
+            OfflineError: a file is damaged.
+        """
+        _check_count("batch_size", batch_size)
+        if module_id not in self.module_ids:
+            raise ConfigError(f"{self.path} has no steps of module {module_id!r}, only of {self.module_ids}")
+        rng = np.random.default_rng(seed)
+        left: Batch | None = None
+        form = None
+        for name in self._parts(shuffle, seed):
+            for _, file in folder.files_of(self.path, folder.DATA, name, module_id):
+                columns = _read(file)
+                if left is not None and form != columns.form:
+                    if not drop_last:
+                        yield left
+                    left = None
+                form = columns.form
+                order = rng.permutation(columns.n_rows) if shuffle else np.arange(columns.n_rows)
+                batch = columns.batch(order, next_obs=next_obs)
+                if left is not None:
+                    batch = _joined(left, batch)
+                n, begin = len(batch[Columns.REWARDS]), 0
+                for begin in range(0, n - batch_size + 1, batch_size):
+                    yield _cut(batch, slice(begin, begin + batch_size))
+                rest = n % batch_size
+                left = _cut(batch, slice(n - rest, n)) if rest else None
+        if left is not None and not drop_last:
+            yield left
+
+    def _parts(self, shuffle: bool, seed: int | None) -> list[str]:
+        names = folder.parts_of(self.path)
+        if shuffle:
+            np.random.default_rng(seed).shuffle(names)
+        return names
+
+    def _episodes(self, name: str) -> list[MultiAgentEpisode]:
+        chunks = _read_table(self.path / folder.EPISODES / f"{name}{folder.SUFFIX}")
+        files = [
+            [(module_id, _read(file)) for module_id, file in folder.files_of(self.path, kind, name)]
+            for kind in (folder.DATA, folder.LOOKBACK)
+        ]
+        return episodes_of(chunk_states(chunks), *files)
+
+
+def _read(file: Path) -> FileColumns:
+    return FileColumns(_read_table(file), file)
+
+
+def _read_table(file: Path) -> Any:
+    pa, parquet = load(), load("pyarrow.parquet")
+    try:
+        with parquet.ParquetFile(file) as opened:
+            return opened.read()
+    except (OSError, pa.ArrowException) as error:
+        raise OfflineError(f"can't read {file}: {error}; is it damaged, or copied in part?") from error
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+def _cut(batch: Batch, rows: slice) -> Batch:
+    """Copies: they may be written to, and hold no more than their own memory."""
+    return {name: map_struct(lambda leaf: leaf[rows].copy(), column) for name, column in batch.items()}
+
+
+def _joined(one: Batch, other: Batch) -> Batch:
+    return {name: joined([one[name], other[name]]) for name in one}

@@ -1,0 +1,283 @@
+"""Episodes as Arrow tables, a row for each step of an agent.
+
+Axes in names: S trajectory (an agent episode), N step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastmarl.batches.agent_episode_table import CHUNK as CHUNK_S
+from fastmarl.batches.agent_episode_table import SOURCE, T_STARTED, AgentEpisodeTable
+from fastmarl.batches.trajectories import Trajectories
+from fastmarl.columns import Columns, OwnName, Recorded
+from fastmarl.episodes.lazy import in_numbers
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.episodes.sources import Source
+from fastmarl.offline.arrow import load
+from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FINAL_INFOS, IDS, MODULE_ID, T, Form, flatten_leaves
+from fastmarl.offline.json_values import agent_text, to_json
+from fastmarl.record.block import Block
+from fastmarl.spaces import flatten_struct
+
+MOST_TEXTS = 65_536  # that are kept
+
+
+class Rows(NamedTuple):
+    """Of one module, of one form."""
+
+    module_id: str
+    form: Form
+    table: Any  # of steps
+    lookback: Any  # of the steps before, which earlier chunks have, too; None: there are none
+
+
+class Texts:
+    """Ids of agents as text, each made once."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[type, Hashable], str] = {}
+
+    def __call__(self, agent_id: Hashable) -> str:
+        key = type(agent_id), agent_id
+        text = self._of.get(key)
+        if text is None:
+            if len(self._of) >= MOST_TEXTS:
+                self._of.clear()
+            text = self._of[key] = agent_text(agent_id)
+        return text
+
+
+class RowMaker:
+    """Makes tables of episodes.
+
+    Args:
+        columns: names of the outputs to keep, and "infos"; None: all.
+        next_obs: whether rows have the observation after their step, too.
+    """
+
+    def __init__(self, columns: Collection[str] | None, *, next_obs: bool):
+        self._columns = columns
+        self._next_obs = next_obs
+        self.keeps_infos = columns is None or Columns.INFOS in columns
+        self.text_of = Texts()
+
+    def rows(self, episodes: Sequence[MultiAgentEpisode], first_chunk: int) -> list[Rows]:
+        """By module and form. The column "chunk" counts the episodes, from `first_chunk` on.
+
+        Raises:
+            OfflineError: they hold something that Parquet or JSON can't.
+        """
+        table = AgentEpisodeTable(in_numbers(episodes))
+        forms = self._forms(table.sources)
+        infos = _Infos(episodes) if self.keeps_infos else None
+        found = []
+        for module_id, chosen in table.by_module().items():
+            form_of = [forms[source] for source in table.numbers[chosen, SOURCE].tolist()]
+            for form in dict.fromkeys(form_of):
+                of_form = chosen[[each is form for each in form_of]]
+                rows = _FormRows(table, of_form, form, module_id, infos, self.text_of, self._next_obs, first_chunk)
+                found.append(Rows(module_id, form, rows.steps(), rows.lookback()))
+        return found
+
+    def _forms(self, sources: Sequence[Block | Source]) -> list[Form]:
+        """Of each source; equal ones are one object."""
+        forms: dict[Form, Form] = {}
+        return [forms.setdefault(form, form) for form in map(self._form, sources)]
+
+    def _form(self, source: Block | Source) -> Form:
+        if isinstance(source, Block):
+            obs, actions = source.layout.nest(list(source.obs)), source.output(Columns.ACTIONS)
+            names, output = source.output_keys(), source.output
+        else:
+            obs, actions, names, output = source.observations(), source.actions(), source.extra_keys(), source.extra
+        wanted = self._columns
+        kept = names if wanted is None else [name for name in names if _plain(name) in wanted]
+        return Form.of(obs, actions, [(name, output(name)) for name in kept])
+
+
+def _plain(name: OwnName) -> Any:
+    return name.value if isinstance(name, Recorded) else name
+
+
+class _Infos:
+    """The agents' infos by env step, where there are any."""
+
+    def __init__(self, episodes: Sequence[MultiAgentEpisode]):
+        self._episodes = episodes
+        self._of_chunk = [_infos_of(episode) for episode in episodes]
+
+    def of(self, chunk: int, agent_id: Hashable) -> dict[int, Any]:
+        return self._of_chunk[chunk].get(agent_id, {})
+
+    def are_there(self, chunks: Sequence[int]) -> bool:
+        return any(self._of_chunk[chunk] for chunk in chunks)
+
+    def name(self, chunk: int) -> str:
+        return self._episodes[chunk].id_
+
+
+def _infos_of(episode: MultiAgentEpisode) -> dict[Hashable, dict[int, Any]]:
+    """Agent -> env step -> info that is not empty."""
+    chunk = episode.chunk
+    lanes = chunk.lanes
+    if chunk.agent_episodes is None and lanes is not None:
+        if not lanes.infos:
+            return {}
+        by_lane = zip(lanes.agent_ids, lanes.lanes, strict=True)
+        return {agent: lanes.infos[lane] for agent, lane in by_lane if lane in lanes.infos}
+    found: dict[Hashable, dict[int, Any]] = {}
+    for agent, agent_episode in episode.agent_episodes.items():
+        infos = agent_episode.source.infos()
+        if any(infos):
+            found[agent] = {
+                t: info for t, info in zip(agent_episode.source.env_ts().tolist(), infos, strict=True) if info
+            }
+    return found
+
+
+class _FormRows:
+    """The rows of some trajectories of one module and form."""
+
+    def __init__(
+        self,
+        table: AgentEpisodeTable,
+        chosen: np.ndarray,
+        form: Form,
+        module_id: str,
+        infos: _Infos | None,
+        text_of: Callable[[Hashable], str],
+        next_obs: bool,
+        first_chunk: int,
+    ):
+        self._trajectories = Trajectories(table, chosen)
+        self._form, self._module_id, self._next_obs = form, module_id, next_obs
+        self._schema = form.schema(next_obs=next_obs)
+        self._chunk_S = table.numbers[chosen, CHUNK_S]
+        self._t_started_S = table.numbers[chosen, T_STARTED]
+        self._first_chunk = first_chunk
+        some = chosen.tolist()
+        self._agent_ids = [table.agent_ids[s] for s in some]
+        self._ids_S = {
+            Columns.EPS_ID: [str(table.episode_ids[s]) for s in some],
+            Columns.AGENT_ID: list(map(text_of, self._agent_ids)),
+            MODULE_ID: [module_id] * len(some),
+        }
+        self._infos = infos if infos is not None and infos.are_there(self._chunk_S.tolist()) else None
+
+    def steps(self) -> Any:
+        """A table of all steps but the lookbacks'."""
+        trajectories = self._trajectories
+        length_S = trajectories.length_S
+        steps = trajectories.steps_after_lookback()
+        columns = self._columns(steps, length_S, self._t_started_S)
+        columns |= trajectories.end_flags()
+        is_last = np.zeros(len(steps), bool)
+        is_last[np.cumsum(length_S) - 1] = True
+        columns |= self._finals(is_last)
+        if self._next_obs:
+            columns |= self._other_obs(Columns.NEXT_OBS, trajectories.obs_after(steps))
+        return self._table(columns, len(steps))
+
+    def lookback(self) -> Any:
+        """A table of the lookbacks' steps; what only a trajectory's last row has is null."""
+        trajectories = self._trajectories
+        lookback_S = trajectories.lookback_S
+        n = int(lookback_S.sum())
+        if not n:
+            return None
+        before_S = np.cumsum(lookback_S) - lookback_S
+        steps = np.arange(n) + np.repeat(trajectories.begin_S - before_S, lookback_S)
+        return self._table(self._columns(steps, lookback_S, self._t_started_S - lookback_S), n)
+
+    def _columns(self, steps: np.ndarray, n_S: np.ndarray, t_S: np.ndarray) -> dict[str, Any]:
+        """What all rows have; trajectories have `n_S` of these steps, which begin at `t_S`."""
+        trajectories, form = self._trajectories, self._form
+        env_t = trajectories.env_ts(steps)
+        before_S = np.cumsum(n_S) - n_S
+        columns: dict[str, Any] = {name: _repeated(self._ids_S[name], n_S) for name in IDS}
+        columns[CHUNK] = np.repeat((self._chunk_S + self._first_chunk).astype(np.int32), n_S)
+        columns[T] = np.arange(len(steps)) + np.repeat(t_S - before_S, n_S)
+        columns[ENV_T] = env_t
+        read = trajectories.read_all((Columns.OBS, Columns.REWARDS), steps)
+        columns[Columns.REWARDS] = read[Columns.REWARDS]
+        outputs = trajectories.read_outputs((Columns.ACTIONS, *form.outputs), steps)
+        of_form = [(form.obs, read[Columns.OBS]), (form.actions, outputs[Columns.ACTIONS])]
+        of_form += [(struct, outputs[name]) for name, struct in form.outputs.items()]
+        for struct, column in of_form:
+            for leaf, (_, array) in zip(flatten_leaves(struct), flatten_struct(column), strict=True):
+                described = form.leaves[leaf.index]
+                if described.arrow_type() is not None:
+                    columns[described.name] = described.to_arrow(array)
+        if self._infos is not None:
+            columns[Columns.INFOS] = self._texts_of_infos(env_t, n_S)
+        return columns
+
+    def _texts_of_infos(self, env_t: np.ndarray, n_S: np.ndarray) -> list[str | None]:
+        texts: list[str | None] = [None] * len(env_t)
+        assert self._infos is not None
+        end = 0
+        for agent_id, chunk, n in zip(self._agent_ids, self._chunk_S.tolist(), n_S.tolist(), strict=True):
+            begin, end = end, end + n
+            infos = self._infos.of(chunk, agent_id)
+            for row, t in enumerate(env_t[begin:end].tolist() if infos else (), begin):
+                texts[row] = self._text_of_info(infos, t, chunk, agent_id)
+        return texts
+
+    def _text_of_info(self, infos: dict[int, Any], t: int, chunk: int, agent_id: Hashable) -> str | None:
+        info = infos.get(t)
+        assert self._infos is not None
+        if not info:
+            return None
+        return to_json(info, f"the info of agent {agent_id!r} at env step {t} of episode {self._infos.name(chunk)!r}")
+
+    def _finals(self, is_last: np.ndarray) -> dict[str, Any]:
+        """What only the last row of a trajectory has."""
+        pa = load()
+        final_env_t_S = self._trajectories.final_env_t()
+        final_env_t = np.zeros(len(is_last), np.int64)
+        final_env_t[is_last] = final_env_t_S
+        columns = {FINAL_ENV_T: pa.array(final_env_t, mask=~is_last)}
+        if self._infos is not None:
+            texts: list[str | None] = [None] * len(is_last)
+            rows = np.flatnonzero(is_last).tolist()
+            chunks = self._chunk_S.tolist()
+            for row, t, chunk, agent in zip(rows, final_env_t_S.tolist(), chunks, self._agent_ids, strict=True):
+                texts[row] = self._text_of_info(self._infos.of(chunk, agent), t, chunk, agent)
+            columns[FINAL_INFOS] = texts
+        finals = flatten_struct(self._trajectories.final_obs())
+        for described, (_, leaf) in zip(self._form.of_obs(Columns.FINAL_OBS), finals, strict=True):
+            if described.arrow_type() is not None:
+                spread = np.zeros((len(is_last), *leaf.shape[1:]), leaf.dtype)
+                spread[is_last] = leaf
+                columns[described.name] = described.to_arrow(spread, ~is_last)
+        return columns
+
+    def _other_obs(self, name: str, obs: Any) -> dict[str, Any]:
+        leaves = zip(self._form.of_obs(name), flatten_struct(obs), strict=True)
+        return {
+            described.name: described.to_arrow(leaf)
+            for described, (_, leaf) in leaves
+            if described.arrow_type() is not None
+        }
+
+    def _table(self, columns: dict[str, Any], n: int) -> Any:
+        pa = load()
+        arrays = [
+            pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(n, field.type)
+            for field in self._schema
+        ]
+        return pa.Table.from_arrays(arrays, schema=self._schema)
+
+
+def _repeated(texts: list[str], n_S: np.ndarray) -> Any:
+    """A dictionary-encoded array with each text as often as `n_S` says."""
+    pa = load()
+    codes: dict[str, int] = {}
+    code_S = np.array([codes.setdefault(text, len(codes)) for text in texts], np.int32)
+    return pa.DictionaryArray.from_arrays(np.repeat(code_S, n_S), pa.array(list(codes), pa.string()))
+
+
