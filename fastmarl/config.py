@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
 
@@ -37,9 +37,12 @@ AT_LEAST = {
     "num_env_workers": 0,
     "max_restarts": 0,
     "worker_num_splits": 1,
+    "output_max_rows_per_file": 1,
 }
 OF_WORKERS = ("num_env_workers", "step_timeout_s", "env_worker_start_method")
 OF_RESTARTS = ("failed_episodes", "max_restarts")
+OF_OUTPUT = ("output_max_rows_per_file", "output_config")
+IN_OUTPUT_CONFIG = ("compression", "columns", "next_obs", "max_queue_size", "timeout_s")
 OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dynamo_mode")
 
 
@@ -152,6 +155,14 @@ class EnvRunnerConfig:
     """A folder for a record of all actions, from which `fastmarl.replay()` makes any episode again; see docs/replay.md.
     Every reset is seeded then, also without a `seed`. Several runners may share the folder."""
 
+    output: Any = None
+    """A folder: what `sample()` returns is written there as well, to Parquet files, see docs/offline.md."""
+    output_max_rows_per_file: int = 1_000_000
+    """Steps of agents after which other files are begun."""
+    output_config: Mapping[str, Any] = field(default_factory=dict)
+    """More options of the `fastmarl.offline.ParquetWriter`: "compression", "columns", "next_obs", "max_queue_size",
+    "timeout_s"."""
+
     seed: int | None = None
     """Every reset of an env has a seed of its own, by (seed, worker_index, incarnation, env index, number of the
     reset): `MultiAgentEpisode.reset_seed`, from which and its actions an episode can be made again. None: envs are not
@@ -194,6 +205,7 @@ class EnvRunnerConfig:
         self._check("record_actions", folder is None or is_path, "None or the path of a folder")
         self._check_mapping_fn()
         self._check_policies_to_train()
+        self._check_output()
         for name in (*AT_LEAST, "env_batch_size", "seed"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, int(value))  # NumPy's integers are integers, too
@@ -214,9 +226,10 @@ class EnvRunnerConfig:
             (self.gym_env_vectorize_mode == "async", 'gym_env_vectorize_mode="async"', OF_WORKERS),
             (self.restart_failed_sub_environments, "restart_failed_sub_environments=True", OF_RESTARTS),
             (self.torch_compile_worker, "torch_compile_worker=True", OF_COMPILING),
+            (self.output is not None, 'output="a folder"', OF_OUTPUT),
         ):
             for name in () if is_on else names:
-                if (value := getattr(self, name)) != getattr(EnvRunnerConfig, name):
+                if (value := getattr(self, name)) != DEFAULTS[name]:
                     raise ConfigError(f"{name}={value!r} has no effect without {needed}")
 
     def _check_mapping_fn(self) -> None:
@@ -239,6 +252,12 @@ class EnvRunnerConfig:
         unknown = [module_id for module_id in chosen if module_id not in self.module_specs]
         if unknown:
             raise ConfigError(f"policies_to_train has {unknown}, which are not among {sorted(self.module_specs)}")
+
+    def _check_output(self) -> None:
+        self._check("output", self.output is None or isinstance(self.output, str | os.PathLike), "None or a folder")
+        options = self.output_config
+        known = isinstance(options, Mapping) and all(name in IN_OUTPUT_CONFIG for name in options)
+        self._check("output_config", known, f"a dict with some of the keys {list(IN_OUTPUT_CONFIG)}")
 
     @property
     def module_specs(self) -> dict[str, Any]:
@@ -267,6 +286,12 @@ class EnvRunnerConfig:
         if self.policy_mapping_fn is None:
             return next(iter(self.module_specs))
         return self.policy_mapping_fn(agent_id, episode)
+
+
+DEFAULTS = {
+    option.name: option.default if option.default_factory is MISSING else option.default_factory()
+    for option in fields(EnvRunnerConfig)
+}
 
 
 def is_integer(value: Any) -> bool:

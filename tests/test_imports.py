@@ -18,7 +18,7 @@ LAYERS = [  # from the ground up: rooms of one layer don't import from each othe
     ["record"],
     ["episodes", "modules", "envs"],
     ["connectors", "batches", "learning", "envs.checking", "envs.jit"],
-    ["acting.backends", "testing"],
+    ["acting.backends", "testing", "offline"],
     ["acting"],
     ["vector", "policy", "rllib.episodes"],
     ["vector.arrays", "vector.workers", "rllib.recording", "recorder"],
@@ -51,6 +51,7 @@ OPTIONAL = {
     "onnxruntime",
     "imageio",
     "imageio_ffmpeg",
+    "pyarrow",
 }
 STANDALONE = PACKAGE / "bench" / "peers" / "children"  # runs where fastmarl is not installed
 PYTHON = sorted(path for path in PACKAGE.rglob("*.py") if STANDALONE not in path.parents)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from fastmarl.config import EnvRunnerConfig
+from fastmarl.config import DEFAULTS, OF_OUTPUT, EnvRunnerConfig
 from fastmarl.connectors.mean_std_filter import MeanStdFilter
 from fastmarl.errors import ConfigError, misfit
 from fastmarl.legacy.batches.packing import check_can_pack
@@ -85,10 +85,18 @@ class RolloutWorkerConfig(EnvRunnerConfig):
         if not callable(given) or misfit(given, "agent_id", None, worker=None):
             super()._check_mapping_fn()
 
+    def _check_output(self) -> None:
+        """A worker writes batches, by options of its own."""
+        for name in OF_OUTPUT:
+            if (value := getattr(self, name)) != DEFAULTS[name]:
+                raise ConfigError(f"{name}={value!r} is for Parquet files; a RolloutWorker writes JSON, see "
+                                  f"output_max_file_size and output_compress_columns")  # fmt: skip
+
     def runner_config(self, mapping_fn: Callable[..., str] | None) -> EnvRunnerConfig:
         """What the runner needs to know; with this mapping function."""
         of_runner = {option.name: getattr(self, option.name) for option in fields(EnvRunnerConfig)}
         of_runner["policy_mapping_fn"] = mapping_fn
+        of_runner["output"] = None  # it is the worker that writes
         if self.policies is not None:
             of_runner["policies"] = {id_: as_policy_spec(spec).module for id_, spec in self.module_specs.items()}
         if self.observation_filter == MEAN_STD_FILTER:

@@ -82,13 +82,13 @@ def read_info(folder: Path) -> dict[str, Any]:
     return info
 
 
-def note_forms(folder: Path, forms: dict[str, Form], options: dict[str, Any]) -> None:
+def note_forms(folder: Path, forms: dict[str, Form]) -> None:
     """Write `meta/info.json`, with the columns of these modules beside those that it has."""
     modules: dict[str, Any] = read_info(folder)["modules"] if (folder / INFO).exists() else {}
     for module_id, form in forms.items():
         features = {leaf.name: {"dtype": leaf.dtype, "shape": list(leaf.shape)} for leaf in form.leaves}
         modules[module_id] = {**modules.get(module_id, {}), **features}
-    content = {"format": FORMAT, "version": VERSION, "fastmarl_version": __version__, **options, "modules": modules}
+    content = {"format": FORMAT, "version": VERSION, "fastmarl_version": __version__, "modules": modules}
     temporary = hidden(folder / f"{INFO}.{os.getpid()}-{os.urandom(4).hex()}")
     temporary.write_text(json.dumps(content, indent=1))
     temporary.replace(folder / INFO)

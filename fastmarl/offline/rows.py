@@ -202,10 +202,10 @@ class _FormRows:
         columns[CHUNK] = np.repeat((self._chunk_S + self._first_chunk).astype(np.int32), n_S)
         columns[T] = np.arange(len(steps)) + np.repeat(t_S - before_S, n_S)
         columns[ENV_T] = env_t
-        read = trajectories.read_all((Columns.OBS, Columns.REWARDS), steps)
+        read = trajectories.read_all((Columns.OBS, Columns.ACTIONS, Columns.REWARDS), steps)
         columns[Columns.REWARDS] = read[Columns.REWARDS]
-        outputs = trajectories.read_outputs((Columns.ACTIONS, *form.outputs), steps)
-        of_form = [(form.obs, read[Columns.OBS]), (form.actions, outputs[Columns.ACTIONS])]
+        outputs = trajectories.read_outputs(form.outputs, steps)
+        of_form = [(form.obs, read[Columns.OBS]), (form.actions, read[Columns.ACTIONS])]
         of_form += [(struct, outputs[name]) for name, struct in form.outputs.items()]
         for struct, column in of_form:
             for leaf, (_, array) in zip(flatten_leaves(struct), flatten_struct(column), strict=True):

@@ -74,6 +74,7 @@ class ParquetWriter:
         check_options(max_rows_per_file, compression, columns, worker_index, max_queue_size, timeout_s)
         load("pyarrow.parquet")
         self.path = folder.open_folder(path)
+        folder.note_forms(self.path, {})
         self._timeout_s, self._pid, self._told = float(timeout_s), os.getpid(), False
         maker = RowMaker(None if columns is None else frozenset(columns), next_obs=bool(next_obs))
         files = _Files(self.path, maker, compression, int(max_rows_per_file), int(worker_index), bool(next_obs))
@@ -217,11 +218,9 @@ class _Files:
             part = self._open()
             rows = self._maker.rows(some, part.n_chunks)
             part.add(chunk_table(some, self._text_of_ids), rows)
-            forms = {each.module_id: each.form for each in rows if self._forms.get(each.module_id) != each.form}
-            if forms or not self._forms:
+            if forms := {each.module_id: each.form for each in rows if self._forms.get(each.module_id) != each.form}:
                 self._forms |= forms
-                options = {"compression": self._compression, "next_obs": self._next_obs}
-                folder.note_forms(self._path, forms, options)
+                folder.note_forms(self._path, forms)
             if part.n_rows >= self._max_rows:
                 self.finish()
 

@@ -19,6 +19,7 @@ from fastmarl.runner.components import Names
 from fastmarl.runner.evaluation import Evaluation
 from fastmarl.runner.listeners import Listeners
 from fastmarl.runner.metrics import MetricsLogger
+from fastmarl.runner.output import make_output
 from fastmarl.runner.policy_changes import PolicyChanges, ToTrain
 from fastmarl.runner.resources import Resources
 from fastmarl.runner.sampling import Sampling
@@ -51,6 +52,7 @@ class MultiAgentEnvRunner:
             self._policy_changes = PolicyChanges(self._sampling)
             self._state = RunnerState(self._sampling, self._calls)
             self._sampling.announce_envs()
+            self._output = make_output(config)
         except BaseException:
             self._resources.close()
             raise
@@ -156,6 +158,7 @@ class MultiAgentEnvRunner:
         Raises:
             MultiAgentEnvError, ModuleOutputError, or whatever an env raises: running episodes are then dropped;
                 episodes that had finished are returned by the next call. So it is after an interrupt, too.
+            OfflineError: with `output`: files could not be written. The episodes of this call are lost.
             RunnerBusyError: another call is under way; it goes on.
         """
         self.assert_healthy()
@@ -166,7 +169,10 @@ class MultiAgentEnvRunner:
             "random_actions": random_actions,
             "force_reset": force_reset,
         }
-        return self._calls.run("sample()", self._sampling.sample, arguments)
+        episodes = self._calls.run("sample()", self._sampling.sample, arguments)
+        if self._output is not None:
+            self._output.write(episodes)
+        return episodes
 
     def run(self) -> Iterator[list[MultiAgentEpisode]]:
         """`sample()` for ever, with the configured amounts."""
@@ -384,14 +390,20 @@ class MultiAgentEnvRunner:
         self._resources.finish()
 
     def stop(self) -> None:
-        """Close the envs; sampling is over. Stopping twice is fine, and finishes what an interrupt has cut short.
+        """Close the envs and the files; sampling is over. Stopping twice is fine, and finishes what an interrupt has cut
+        short.
 
         Raises:
             RunnerBusyError: a call is under way, which needs them.
+            OfflineError: with `output`: files could not be written.
         """
         self._calls.check("stop()")
         self._stopped = True
-        self._resources.close()
+        try:
+            self._resources.close()
+        finally:
+            if self._output is not None:
+                self._output.close()
 
     def __enter__(self) -> Self:
         """Raises RunnerStoppedError after stop()."""

@@ -1,0 +1,550 @@
+"""Recording to Parquet files and reading them: what may be in episodes, and what may go wrong."""
+
+import gc
+import json
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import GraphInstance
+from support.batches import assert_same_bits
+from support.exactly import assert_same_episodes
+from support.scenario_envs import ClockEnv, Echo, RespawnEnv
+
+import fastmarl
+from fastmarl.batches import columns
+from fastmarl.columns import Columns, Recorded
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.episodes.single_agent import SingleAgentEpisode
+from fastmarl.episodes.sources import ArraySource
+from fastmarl.errors import ConfigError, OfflineError
+from fastmarl.learning import BackgroundSampler
+from fastmarl.offline import ParquetReader, ParquetWriter, writer
+from fastmarl.offline.json_values import agent_from_text, agent_text
+
+pytestmark = pytest.mark.needs("pyarrow")
+SPREAD = "fastmarl.simple_spread"
+
+
+def episode(agents, id_="e", module_id="p", **fields):
+    """A chunk of given columns: agent -> (observations, actions) or (observations, actions, extras, infos)."""
+    parts = {}
+    for agent, (obs, actions, *more) in agents.items():
+        extras, infos = (*more, None, None)[:2]
+        n = len(first_leaf(actions))
+        source = ArraySource(
+            observations=obs, env_ts=np.arange(n + 1), actions=actions, rewards=np.arange(n) / 3, extras=extras, infos=infos
+        )  # fmt: skip
+        parts[agent] = SingleAgentEpisode(
+            agent_id=agent, module_id=module_id, multi_agent_episode_id=id_, observation_space=None, action_space=None,
+            source=source, lookback=0, t_started=0, is_terminated=True,
+        )  # fmt: skip
+    n = max((len(part) for part in parts.values()), default=0)
+    return MultiAgentEpisode(agent_episodes=parts, id_=id_, env_t_started=0, env_t=n, is_terminated=True, **fields)
+
+
+def first_leaf(value):
+    while not isinstance(value, np.ndarray):
+        value = next(iter(value.values() if isinstance(value, dict) else value))
+    return value
+
+
+def objects(*items):
+    return np.fromiter(items, object, len(items))
+
+
+def read(path):
+    return [chunk for some in ParquetReader(path).iter_episodes() for chunk in some]
+
+
+def write(path, *calls, **options):
+    with ParquetWriter(path, **options) as file_writer:
+        for chunks in calls:
+            file_writer.write(chunks)
+
+
+def assert_comes_back(path, chunks, **options):
+    write(path, chunks, **options)
+    assert_same_episodes(read(path), chunks)
+
+
+def spread(n=3, **options):
+    config = fastmarl.EnvRunnerConfig(env=SPREAD, num_envs_per_env_runner=n, seed=1, **options)
+    return fastmarl.MultiAgentEnvRunner(config)
+
+
+ONE = np.zeros((3, 1), np.float32), np.zeros(2, np.int64)
+GRAPHS = [GraphInstance(np.ones((k, 2), np.float32), None, np.arange(2 * k).reshape(k, 2)) for k in (0, 1, 3)]
+OBSERVATIONS = {
+    "images": np.arange(3 * 4 * 5 * 3, dtype=np.uint8).reshape(3, 4, 5, 3),
+    "no numbers": np.zeros((3, 0), np.float32),
+    "no numbers among others": {"a": np.zeros((3, 2, 0), np.int8), "b": np.arange(3)},
+    "scalars": np.array([0, 2**63, 2**64 - 1], np.uint64),
+    "bits": np.array([[True, False, True]] * 3),
+    "half": np.array([[np.nan, -0.0], [np.inf, 65504], [5.96e-8, 1]], np.float16),
+    "odd NaNs": np.array([0x7FC00001, 0xFFC12345, 0x80000000], np.uint32).view(np.float32),
+    "another byte order": np.array([[1.5], [2.5], [3.5]], ">f8"),
+    "not contiguous": np.arange(24, dtype=np.int16).reshape(2, 3, 4)[1, :, ::2],
+    "texts": objects("", "ö\0\ud800", "x" * 1000),
+    "graphs": objects(*GRAPHS),
+    "ragged": objects((), (np.ones(2), np.float32(3)), (np.int8(1),)),
+    "nested": {"b": (np.arange(3), {"x": np.ones((3, 2))}), "a": {0: np.zeros(3), "0": np.ones(3), "b.0": np.ones(3)}},
+    "points in names": {"a": {"b": np.zeros(3)}, "a.b": np.ones(3)},
+}
+
+
+@pytest.mark.parametrize("obs", OBSERVATIONS.values(), ids=OBSERVATIONS)
+@pytest.mark.parametrize("next_obs", [False, True])
+def test_observations_of_every_kind(obs, next_obs, tmp_path):
+    chunks = [episode({"a": (obs, np.array([-(2**63), 2**63 - 1]))}), episode({"b": (obs, np.arange(2))}, "f")]
+    assert_comes_back(tmp_path, chunks, next_obs=next_obs)
+
+
+def test_names_of_columns_that_outputs_have_too(tmp_path):
+    names = [*vars(Columns).values(), "t", "env_t", "chunk", "module_id", "final_infos", "outputs.obs", 7, ("x", 1)]
+    extras = {name: np.arange(2) + i for i, name in enumerate(name for name in names if name != Columns.ACTIONS)}
+    extras |= {Recorded.ACTION_MASK: np.ones((2, 3), np.int8), "nested": {"obs": np.zeros(2), "t": (np.ones(2),)}}
+    assert_comes_back(tmp_path, [episode({"a": (*ONE, extras)})])
+
+
+def test_ids_that_look_alike(tmp_path):
+    ids = [0, "0", -1, "-1", 2.5, "2.5", None, "null", True, "true", ("a", 0), '["a", 0]', b"a", "", '""', "NaN", " 7",
+           float("inf"), frozenset({"x"}), "a\nb", "\ud800"]  # fmt: skip
+    assert len(set(map(agent_text, ids))) == len(ids)
+    assert [agent_from_text(agent_text(agent)) for agent in ids] == ids
+    assert_comes_back(tmp_path, [episode(dict.fromkeys(ids, ONE))])
+
+
+def test_more_agents_than_a_dictionary_has_room_for(tmp_path):
+    """Those of a file's column are written as numbers, as long as they fit into one page."""
+    chunks = [episode({f"{i}" * 40: ONE for i in range(k * 3000, k * 3000 + 5000)}, f"e{k}") for k in range(3)]
+    assert_comes_back(tmp_path, chunks)
+
+
+def test_chunks_without_steps_and_agents_without(tmp_path):
+    (chunk,) = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=ClockEnv, policies={"p": Echo()})).sample(
+        num_timesteps=2
+    )
+    parts = chunk.agent_episodes
+    chunk.agent_episodes = {"a1": parts["a1"].rows(0, 0, 0), "a0": parts["a0"]}
+    parts["a0"].id_ = "its own"
+    parts["a0"].custom_data["told"] = (1, 2)
+    assert_comes_back(tmp_path, [episode({}), chunk, chunk[1:], chunk[2:]])
+
+
+def test_modules_have_folders_of_their_own(tmp_path):
+    ids = ["p", "a/b", "..", ".hidden", "", "100%", "x=1", "ünï", "%2E."]
+    one = {"obs": np.zeros((3, 2))}, np.zeros(2, np.int64)
+    chunks = [episode({"a": ONE if i % 2 else one}, f"e{i}", module_id) for i, module_id in enumerate(ids)]
+    assert_comes_back(tmp_path / "x", chunks)
+    assert ParquetReader(tmp_path / "x").module_ids == sorted(ids)
+    assert [each.name for each in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (object(), r"info of agent 'a' at env step 1 of episode 'e'\['x'\]\[0\] is a builtins.object"),
+        (np.array([{1: object()}]), r"\['x'\]\[0\]\[0\]\[1\] is a builtins.object"),
+        (np.zeros(1, [("a", "i4")]), r"array of dtype \[\('a', '<i4'\)\]"),
+    ],
+)
+def test_infos_that_json_can_not_hold_are_an_error(value, text, tmp_path):
+    chunk = episode({"a": (*ONE, {}, [{}, {"x": [value]}, {}])})
+    file_writer = ParquetWriter(tmp_path / "x")
+    file_writer.write([chunk])
+    with pytest.raises(OfflineError, match=text):
+        file_writer.close()
+    assert_written_without_infos = ParquetWriter(tmp_path / "y", columns=["seen"])
+    assert_written_without_infos.write([chunk])
+    assert_written_without_infos.close()
+    assert read(tmp_path / "y")[0].agent_episodes["a"].get_infos() == [{}, {}, {}]
+
+
+def test_dtypes_that_parquet_has_not_are_an_error(tmp_path):
+    file_writer = ParquetWriter(tmp_path)
+    file_writer.write([episode({"a": (*ONE, {"z": np.zeros(2, complex)})})])
+    with pytest.raises(OfflineError, match="column 'z' is of dtype complex128, which Parquet has not"):
+        file_writer.close()
+
+
+def test_batches_are_those_of_the_episodes(tmp_path):
+    with spread() as runner:
+        chunks = [chunk for _ in range(4) for chunk in runner.sample(num_timesteps=100)]
+    write(tmp_path, chunks, max_rows_per_file=90)
+    reader = ParquetReader(tmp_path)
+    assert reader.num_rows() == reader.num_rows("default_policy") == 1200
+    want = columns(chunks, next_obs=True)["default_policy"]
+    got = list(reader.iter_batches(module_id="default_policy", batch_size=70, next_obs=True))
+    assert [len(batch["t"]) for batch in got] == [70] * 17 + [10]
+    names = ["obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "action_logp", "vf_preds"]
+    whole = {name: np.concatenate([batch[name] for batch in got]) for name in names}
+    assert_same_bits({"p": whole}, {"p": {name: want[name] for name in names}})
+    agents = np.concatenate([batch["agent_id"] for batch in got])
+    assert agents.tolist() == np.repeat(want["agent_id"], want["seq_lens"]).tolist()
+    shuffled = list(reader.iter_batches(module_id="default_policy", batch_size=70, shuffle=True, seed=1, drop_last=True))
+    rewards = np.concatenate([batch["rewards"] for batch in shuffled])
+    assert len(rewards) == 17 * 70 and not np.array_equal(rewards, want["rewards"][: 17 * 70])
+    assert set(rewards.tolist()) <= set(want["rewards"].tolist())
+    with pytest.raises(ConfigError, match=r"no steps of module 'q', only of \['default_policy'\]"):
+        next(reader.iter_batches(module_id="q", batch_size=1))
+
+
+def test_batches_end_where_other_outputs_begin(tmp_path):
+    with spread() as runner:
+        calls = [runner.sample(num_timesteps=30, random_actions=i == 1) for i in range(3)]
+    write(tmp_path, *calls)
+    batches = list(ParquetReader(tmp_path).iter_batches(module_id="default_policy", batch_size=1000))
+    assert sum(len(batch["t"]) for batch in batches) == 270
+    assert ["vf_preds" in batch for batch in batches] in ([True, False], [True, False, True])
+    assert_same_episodes(read(tmp_path), [chunk for call in calls for chunk in call])
+
+
+def test_what_is_changed_after_writing_is_not_seen(tmp_path):
+    with spread(episode_lookback_horizon=0) as runner, ParquetWriter(tmp_path) as file_writer:
+        first, second = runner.sample(num_timesteps=30), runner.sample(num_timesteps=30)
+        for chunk in first:
+            assert chunk.agent_episodes
+            chunk.custom_data["x"] = [1]
+        want = [pickle.loads(pickle.dumps(chunk)) for chunk in first]
+        file_writer.write(first)
+        for one, other in zip(first, second, strict=True):
+            one.concat_episode(other)
+            one.custom_data["y"] = 2
+    assert_same_episodes(read(tmp_path), want)
+
+
+# Files.
+
+
+def test_a_folder_that_has_data_gets_more(tmp_path):
+    with spread() as runner:
+        calls = [runner.sample(num_timesteps=60) for _ in range(4)]
+    one, other = ParquetWriter(tmp_path), ParquetWriter(tmp_path)  # two at once, of one number
+    for i, call in enumerate(calls):
+        (one, other)[i % 2].write(call)
+        one.flush()
+        other.flush()
+    one.close()
+    other.close()
+    write(tmp_path, calls[0])
+    assert_same_episodes(read(tmp_path), [chunk for call in [*calls, calls[0]] for chunk in call])
+
+
+def test_a_folder_of_other_things_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(OfflineError, match="has files in it that are no recorded episodes; give an empty one"):
+        ParquetWriter(tmp_path)
+    with pytest.raises(OfflineError, match=r"can't write episodes to the folder .*thesis.tex/run: .*Not a directory"):
+        ParquetWriter(tmp_path / "thesis.tex" / "run")
+    with pytest.raises(OfflineError, match="is no folder of recorded episodes"):
+        ParquetReader(tmp_path)
+
+
+def test_files_from_a_newer_version_are_refused(tmp_path):
+    write(tmp_path, [episode({"a": ONE})])
+    info = json.loads((tmp_path / "meta/info.json").read_text())
+    (tmp_path / "meta/info.json").write_text(json.dumps({**info, "version": 2}))
+    for opened in (ParquetReader, ParquetWriter):
+        with pytest.raises(OfflineError, match="has version 2, newer than this fastmarl"):
+            opened(tmp_path)
+
+
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
+    write(tmp_path, [episode({"a": ONE})])
+    file = tmp_path / "data/p/worker-000000-000000.parquet"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(OfflineError, match=f"can't read {file}.*is it damaged"):
+        read(tmp_path)
+
+
+def test_a_full_disk_is_one_clear_error(tmp_path):
+    """A limit of the file size stands for it: the system answers the same way."""
+    with spread(16) as runner:
+        chunks = runner.sample(num_timesteps=4000)
+    file_writer = ParquetWriter(tmp_path, compression="none")
+    file_writer.write(chunks[:10])
+    file_writer.flush()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        file_writer.write(chunks[10:])
+        with pytest.raises(OfflineError, match=f"episodes could not be written to {tmp_path}: OSError: .*File too large"):
+            file_writer.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.raises(OfflineError, match="File too large"):
+        file_writer.write(chunks[:1])
+    file_writer.close()  # it has been said
+    assert_same_episodes(read(tmp_path), chunks[:10])
+    assert not list(tmp_path.glob("data/*/.*"))
+
+
+KILLED = """
+import os, signal, sys
+import fastmarl
+from fastmarl.offline import ParquetWriter
+config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", num_envs_per_env_runner=3, seed=1)
+runner, writer = fastmarl.MultiAgentEnvRunner(config), ParquetWriter(sys.argv[1], max_rows_per_file=300)
+for i in range(40):
+    writer.write(runner.sample(num_timesteps=75))  # each call fills a part but the last ones
+    if i == 20:
+        writer.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_loses_no_file_that_was_whole(tmp_path):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    with spread() as runner:
+        calls = [runner.sample(num_timesteps=75) for _ in range(40)]
+    names = sorted(tmp_path.glob("meta/episodes/worker*"))
+    got = read(tmp_path)
+    n = len(got)
+    want = [chunk for call in calls for chunk in call][:n]
+    assert n >= 21 * 3 and len(names) >= 16
+    for one, other in zip(got, want, strict=True):  # another run has other ids
+        assert one.env_t == other.env_t
+        np.testing.assert_array_equal(
+            *(each.agent_episodes["agent_1"].get_observations() for each in (one, other)), strict=True
+        )
+    half = tmp_path / "data/default_policy/.worker-000000-000999.parquet.tmp"
+    half.write_bytes(b"PAR1 half a file")
+    (tmp_path / "data/default_policy/worker-000000-000998.parquet").write_bytes(b"whose part is not whole")
+    write(tmp_path, calls[0])
+    assert len(read(tmp_path)) == n + len(calls[0])
+    assert sum(len(batch["t"]) for batch in ParquetReader(tmp_path).iter_batches(module_id="default_policy", batch_size=64)) == (
+        ParquetReader(tmp_path).num_rows()
+    )  # fmt: skip
+
+
+# The thread.
+
+
+class Gate:
+    """Keeps the thread from writing until it is opened."""
+
+    def __init__(self, monkeypatch):
+        self.opened, add = threading.Event(), writer._Files.add
+
+        def wait_and_add(files, *args):
+            assert self.opened.wait(60)
+            add(files, *args)
+
+        monkeypatch.setattr(writer._Files, "add", wait_and_add)
+
+
+def test_a_full_queue_blocks_and_does_not_grow(tmp_path, monkeypatch):
+    gate = Gate(monkeypatch)
+    monkeypatch.setattr(writer, "ENOUGH_ROWS", 1)
+    file_writer = ParquetWriter(tmp_path, max_queue_size=2, timeout_s=0.2)
+    chunks = [episode({"a": ONE}, f"e{i}") for i in range(6)]
+    n = 0
+    with pytest.raises(OfflineError, match=r"had no room for 1 more episodes in 0.2 s; is the disk slow\?"):
+        for chunk in chunks:
+            file_writer.write([chunk])
+            n += 1
+    assert n == 3  # one is being written, two wait
+    file_writer._timeout_s = 60
+    blocked = threading.Thread(target=file_writer.write, args=([chunks[n]],))
+    blocked.start()
+    blocked.join(0.3)
+    assert blocked.is_alive()
+    gate.opened.set()
+    blocked.join(60)
+    file_writer.close()
+    assert_same_episodes(read(tmp_path), chunks[: n + 1])
+
+
+def test_an_error_in_the_thread_is_raised_by_the_next_call_and_once_by_close(tmp_path):
+    bad = episode({object(): ONE})
+    file_writer = ParquetWriter(tmp_path)
+    file_writer.write([bad])
+    with pytest.raises(OfflineError, match=r"could not be written to .*: the agent id <object .* is a builtins.object"):
+        file_writer.close()
+    file_writer.close()
+    with pytest.raises(OfflineError, match="the agent id"):
+        file_writer.write([bad])
+    with pytest.raises(ZeroDivisionError), ParquetWriter(tmp_path) as other:  # the body's error is the one that counts
+        1 / 0  # noqa: B018
+    assert other._thread.is_alive() is False
+    assert read(tmp_path) == []
+
+
+def test_an_error_frees_those_who_wait_for_room(tmp_path, monkeypatch):
+    gate = Gate(monkeypatch)
+    monkeypatch.setattr(writer, "ENOUGH_ROWS", 1)
+    file_writer = ParquetWriter(tmp_path, max_queue_size=1)
+    threading.Timer(0.3, gate.opened.set).start()
+    with pytest.raises(OfflineError, match="the agent id"):
+        for _ in range(4):
+            file_writer.write([episode({object(): ONE})])
+
+
+def test_use_after_close_and_in_another_process(tmp_path):
+    file_writer = ParquetWriter(tmp_path)
+    pid = os.fork()
+    if not pid:
+        try:
+            file_writer.write([episode({"a": ONE})])
+        except OfflineError as error:
+            os._exit(7 if "belongs to another process" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    file_writer.write([episode({"a": ONE})])
+    file_writer.close()
+    file_writer.close()
+    for call in (lambda: file_writer.write([]), file_writer.flush, file_writer.__enter__):
+        with pytest.raises(OfflineError, match="was closed; make a new one, which adds to the folder"):
+            call()
+    assert len(read(tmp_path)) == 1
+
+
+def test_one_that_nobody_closes_ends_with_its_last_reference_or_the_process(tmp_path):
+    file_writer = ParquetWriter(tmp_path / "here")
+    file_writer.write([episode({"a": ONE})])
+    thread = file_writer._thread
+    del file_writer
+    gc.collect()
+    assert not thread.is_alive() and len(read(tmp_path / "here")) == 1
+    script = textwrap.dedent(f"""
+        import fastmarl
+        from fastmarl.offline import ParquetWriter
+        writer = ParquetWriter({str(tmp_path / "there")!r})
+        config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread")
+        writer.write(fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=25))
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stderr == "" and len(read(tmp_path / "there")) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_rows_per_file": 0}, "max_rows_per_file must be an integer of at least 1, got 0"),
+        ({"compression": "zip"}, r"compression must be one of \['none', .*, got 'zip'"),
+        ({"columns": "obs"}, "columns must be None or names of outputs, got 'obs'"),
+        ({"timeout_s": 0}, "timeout_s must be a number of seconds above 0, got 0"),
+        ({"max_queue_size": True}, "max_queue_size must be an integer of at least 1, got True"),
+    ],
+)
+def test_options_that_can_not_be_right(options, text, tmp_path):
+    with pytest.raises(ConfigError, match=text):
+        ParquetWriter(tmp_path / "x", **options)
+    assert not (tmp_path / "x").exists()
+
+
+def test_without_pyarrow_the_error_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    for opened in (ParquetReader, ParquetWriter):
+        with pytest.raises(ConfigError, match=r'Parquet files need pyarrow: pip install "fastmarl\[io\]"'):
+            opened(tmp_path)
+
+
+# By the runner.
+
+
+def test_a_runner_writes_what_it_returns(tmp_path):
+    config = fastmarl.EnvRunnerConfig(
+        env=RespawnEnv, num_envs_per_env_runner=2, respawn=True, policies={"p": Echo()}, output=tmp_path,
+        output_max_rows_per_file=20, output_config={"compression": "lz4"}, worker_index=3,
+    )  # fmt: skip
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        chunks = [chunk for _ in range(5) for chunk in runner.sample(num_timesteps=17)]
+        runner.evaluate(2)
+    assert_same_episodes(read(tmp_path), chunks)
+    files = sorted(each.name for each in tmp_path.glob("data/p/*"))
+    assert len(files) > 3 and all(name.startswith("worker-000003-") for name in files)
+    runner.stop()
+
+
+def test_processes_that_sample_write_files_of_their_own(tmp_path):
+    config = fastmarl.EnvRunnerConfig(env=SPREAD, rollout_fragment_length=25, output=str(tmp_path))
+    with BackgroundSampler(config, processes=2, staleness=0) as sampler:
+        rows = [sampler.next()["default_policy"]["rewards"] for _ in range(3)]
+    assert sum(map(len, rows)) == ParquetReader(tmp_path).num_rows() == 450
+    names = sorted(file.name for file in tmp_path.glob("data/default_policy/*"))
+    assert names == ["worker-000001-000000.parquet", "worker-000002-000000.parquet"]
+
+
+def test_a_runner_that_can_not_write_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OfflineError, match="can't write episodes to the folder"):
+        spread(output=tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"output_config must be a dict with some of the keys \['compression', "):
+        spread(output=tmp_path / "x", output_config={"compresion": "lz4"})
+    for options in ({"output_max_rows_per_file": 5}, {"output_config": {"compression": "lz4"}}):
+        with pytest.raises(ConfigError, match='has no effect without output="a folder"'):
+            spread(**options)
+
+
+# Others read the files.
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """(data folder, the batch that is in its files): Dict observations; agents end at different times."""
+    path = tmp_path_factory.mktemp("recorded")
+    rng = np.random.default_rng(3)
+    chunks = []
+    for i in range(30):
+        agents = {}
+        for agent in range(3):
+            n = int(rng.integers(1, 9))
+            obs = {"position": rng.random((n + 1, 2), np.float32), "pixels": rng.integers(0, 255, (n + 1, 2, 2), np.uint8)}
+            agents[agent] = (obs, rng.integers(0, 5, n), {"action_logp": rng.random(n, np.float32)})
+        chunks.append(episode(agents, f"e{i}"))
+    write(path, chunks, max_rows_per_file=150)
+    return path / "data" / "p", columns(chunks)["p"]
+
+
+def assert_same_table(rows, batch):
+    """rows: column -> list."""
+    position = np.array([np.asarray(each) for each in rows["obs.position"]], np.float32)
+    np.testing.assert_array_equal(position, batch["obs"]["position"])
+    pixels = np.array([np.asarray(each) for each in rows["obs.pixels"]]).reshape(-1, 2, 2)
+    np.testing.assert_array_equal(pixels, batch["obs"]["pixels"])
+    for name in ("actions", "rewards", "terminateds", "action_logp"):
+        np.testing.assert_array_equal(np.array(rows[name], batch[name].dtype), batch[name])
+    last = [each is not None for each in rows["final_obs.position"]]
+    np.testing.assert_array_equal(last, batch["terminateds"])
+    assert list(map(str, rows["agent_id"])) == np.repeat(batch["agent_id"], batch["seq_lens"]).astype(str).tolist()
+
+
+@pytest.mark.needs("polars")
+def test_polars_reads_the_files(recorded):
+    polars = pytest.importorskip("polars")
+    folder, batch = recorded
+    table = polars.read_parquet(folder / "*.parquet")
+    assert table.schema["obs.pixels"] == polars.Array(polars.UInt8, 4)
+    assert_same_table(table.to_dict(as_series=False), batch)
+    returns = table.group_by("eps_id", "agent_id").agg(polars.col("rewards").sum())
+    assert len(returns) == 90
+
+
+@pytest.mark.needs("duckdb")
+def test_duckdb_reads_the_files(recorded):
+    duckdb = pytest.importorskip("duckdb")
+    folder, batch = recorded
+    with duckdb.connect() as connection:
+        found = connection.sql(f"select * from '{folder}/*.parquet'")
+        rows = dict(zip(found.columns, map(list, zip(*found.fetchall(), strict=True)), strict=True))
+        sums = connection.sql(f"select sum(rewards) from '{folder}/*.parquet' group by eps_id, agent_id").fetchall()
+    assert_same_table(rows, batch)
+    assert len(sums) == 90
+
+
+def test_spaces_of_gymnasium_that_are_no_arrays(tmp_path):
+    """As a module's `Echo` sees them, from an env."""
+    space = gym.spaces.Sequence(gym.spaces.Discrete(3))
+    items = objects(*(space.sample() for _ in range(3)))
+    assert_comes_back(tmp_path, [episode({"a": (items, np.arange(2))})])
