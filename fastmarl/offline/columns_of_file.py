@@ -41,8 +41,15 @@ class FileColumns:
         array = self._column(name).to_numpy(zero_copy_only=False)
         return array.astype(np.int64) if name == CHUNK else array
 
-    def texts(self, name: str) -> list[str | None]:
-        return self._column(name).to_pylist()
+    def texts(self, name: str, rows: np.ndarray | None = None) -> list[str | None]:
+        """Of all rows, or of these."""
+        column = self._column(name)
+        return (column if rows is None else column.take(load().array(rows))).to_pylist()
+
+    def has_any(self, name: str) -> bool:
+        """Whether a column is not null in all rows."""
+        column = self._column(name)
+        return column.null_count < len(column)
 
     @cached_property
     def end_S(self) -> np.ndarray:

@@ -54,7 +54,7 @@ def _agent_episodes(
     end_S = columns.end_S
     begin_S = np.append(0, end_S[:-1]).astype(np.int64)
     chunk_S = columns.numbers(CHUNK)[begin_S].tolist()
-    agent_S = [columns.texts(Columns.AGENT_ID)[row] for row in begin_S.tolist()] if len(begin_S) else []
+    agent_S = columns.texts(Columns.AGENT_ID, begin_S)
     before_S = _lookbacks(lookback, list(zip(chunk_S, agent_S, strict=True)))
     whole = _Whole(columns, lookback, begin_S, end_S, before_S)
     ids: dict[Any, Any] = {text: agent_from_text(text) for text in set(agent_S)}
@@ -162,9 +162,8 @@ class _Whole:
         columns: FileColumns, lookback: FileColumns | None, row: np.ndarray, end_S: np.ndarray
     ) -> tuple[list, list] | None:
         """(infos of the steps, infos of the final observations), as texts; None: there are none."""
-        own, final = columns.texts(Columns.INFOS), columns.texts(FINAL_INFOS)
-        before = [] if lookback is None else lookback.texts(Columns.INFOS)
-        if not any(own) and not any(final) and not any(before):
+        files = [columns] if lookback is None else [lookback, columns]
+        if not columns.has_any(FINAL_INFOS) and not any(each.has_any(Columns.INFOS) for each in files):
             return None
-        texts = [*before, *own]
-        return [texts[i] for i in row.tolist()], [final[i - 1] for i in end_S.tolist()]
+        texts = [text for each in files for text in each.texts(Columns.INFOS)]
+        return [texts[i] for i in row.tolist()], columns.texts(FINAL_INFOS, end_S - 1)

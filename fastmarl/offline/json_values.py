@@ -46,7 +46,7 @@ def from_json(text: str) -> Any:
 
 def agent_text(agent_id: Hashable) -> str:
     """An agent's id as text, other ids as other texts: strings as they are, unless they look like JSON."""
-    if isinstance(agent_id, str) and not _is_json(agent_id):
+    if isinstance(agent_id, str) and not _is_json(agent_id) and isinstance(_encode_str(agent_id, ""), str):
         return str(agent_id)
     return to_json(agent_id, f"the agent id {shown(agent_id)}")
 

@@ -1,0 +1,129 @@
+"""Behaviour cloning: record a policy's play in Parquet files, and train another one to play like it, from the files.
+
+python examples/behaviour_cloning.py --folder runs/bc               (trains a demonstrator by PPO first: a minute or two)
+python examples/behaviour_cloning.py --checkpoint runs/ippo/checkpoint   (one that examples/ippo.py has trained)
+
+Returns on simple_spread are negative: random play gets about -79. So the clone is judged by how much of the gap between
+random play and the recorded play it closes: 0 % is random play, 100 % the return of the episodes in the files. The
+demonstrator samples its actions, the clone is evaluated by sampled play, too (and by greedy play, to tell).
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+import fastmarl
+from fastmarl.batches import add_gae, columns
+from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.offline import ParquetReader, ParquetWriter
+
+ENV, POLICY, LENGTH = "fastmarl.simple_spread", "default_policy", 25  # env steps of an episode
+NET = {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False}
+
+
+def make_runner(num_envs, seed, **options):
+    config = fastmarl.EnvRunnerConfig(
+        env=ENV, num_envs_per_env_runner=num_envs, rollout_fragment_length=LENGTH, model_config=NET, seed=seed, **options
+    )  # fmt: skip
+    return fastmarl.MultiAgentEnvRunner(config)
+
+
+def train_demonstrator(steps, seed):
+    """Weights of a policy that PPO has trained; examples/ippo.py does it better, and in more steps."""
+    with make_runner(128, seed) as runner:
+        module = runner.module[POLICY]
+        parameters = flat_parameters(module)
+        optimizer = torch.optim.Adam([parameters], lr=2e-3, eps=1e-5, fused=True)
+        for _ in range(-(-steps // (128 * LENGTH))):
+            batch = columns(runner.sample(), outputs=["action_logp", "vf_preds"])[POLICY]
+            add_gae(batch, gamma=0.95, lambda_=0.95, value_fn=value_fn_of(module))
+            rows = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])
+            advantages = rows["advantages"]
+            rows["advantages"] = (advantages - advantages.mean()) / advantages.std()
+            for part in minibatches(rows, -(-len(rows["actions"]) // 4), 4):
+                optimizer.zero_grad()
+                ppo_loss(module, part, clip=0.2, vf_coeff=0.5, entropy_coeff=0.01).backward()
+                torch.nn.utils.clip_grad_norm_([parameters], 0.5)
+                optimizer.step()
+        return runner.get_weights()
+
+
+def record(weights, args):
+    """Files of the demonstrator's play."""
+    with make_runner(100, args.seed + 1) as runner, ParquetWriter(args.folder / "data", columns=[]) as writer:
+        if weights is None:
+            runner.restore_from_path(args.checkpoint)
+        else:
+            runner.set_weights(weights)
+        for _ in range(-(-args.episodes // 100)):
+            writer.write(runner.sample())
+
+
+def recorded_return(folder):
+    """(mean return of the episodes in the files, how many there are)."""
+    returns = [episode.get_return() for some in ParquetReader(folder).iter_episodes() for episode in some]
+    return sum(returns) / len(returns), len(returns)
+
+
+def clone(folder, args):
+    """Weights of a policy that was trained to choose the recorded actions."""
+    reader = ParquetReader(folder)
+    with make_runner(1, args.seed + 2) as runner:
+        module = runner.module[POLICY]
+        parameters = flat_parameters(module)
+        optimizer = torch.optim.Adam([parameters], lr=1e-3, fused=True)
+        steps = args.epochs * -(-reader.num_rows(POLICY) // args.batch_size)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, steps)
+        distribution = module.get_train_action_dist_cls()
+        for epoch in range(args.epochs):
+            losses = []
+            for batch in reader.iter_batches(module_id=POLICY, batch_size=args.batch_size, shuffle=True, seed=epoch):
+                rows = to_tensors(batch, ["obs", "actions"])
+                logits = module.forward_train(rows)["action_dist_inputs"]
+                loss = -distribution.from_logits(logits).logp(rows["actions"]).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                losses.append(loss.item())
+            print(f"epoch {epoch + 1:2}  loss {sum(losses) / len(losses):.4f}")
+        return runner.get_weights()
+
+
+def mean_return(args, weights=None, **play):
+    """Of episodes that nobody has recorded; without weights: of random play."""
+    with make_runner(100, args.seed + 3) as runner:
+        if weights is None:
+            episodes = [each for _ in range(-(-args.evaluation // 100)) for each in runner.sample(random_actions=True)]
+            return sum(episode.get_return() for episode in episodes) / len(episodes)
+        runner.set_weights(weights)
+        return fastmarl.evaluate(runner, episodes=args.evaluation, seeds=range(args.evaluation), **play).mean
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkpoint", type=Path, help="of the demonstrator; without it, one is trained")
+    parser.add_argument("--steps", type=int, default=2_000_000, help="env steps of the demonstrator's training")
+    parser.add_argument("--episodes", type=int, default=4000, help="that are recorded")
+    parser.add_argument("--epochs", type=int, default=10, help="over the recorded steps")
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--evaluation", type=int, default=2000, help="episodes of the evaluation")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=Path("runs/bc"))
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)  # the networks are small
+    weights = None if args.checkpoint else train_demonstrator(args.steps, args.seed)
+    record(weights, args)
+    data = args.folder / "data"
+    recorded, n = recorded_return(data)
+    cloned = clone(data, args)
+    random, sampled = mean_return(args), mean_return(args, cloned, explore=True)
+    print(f"recorded: mean return {recorded:.2f} over {n} episodes; random play {random:.2f}")
+    print(f"clone: sampled play {sampled:.2f}, greedy play {mean_return(args, cloned, explore=False):.2f}")
+    print(f"gap to random play closed: {(sampled - random) / (recorded - random):.1%}")
+
+
+if __name__ == "__main__":
+    main()
