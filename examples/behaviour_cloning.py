@@ -1,6 +1,6 @@
 """Behaviour cloning: record a policy's play in Parquet files, and train another one to play like it, from the files.
 
-python examples/behaviour_cloning.py --folder runs/bc               (trains a demonstrator by PPO first: a minute or two)
+python examples/behaviour_cloning.py --folder runs/bc                      (trains a demonstrator by PPO first)
 python examples/behaviour_cloning.py --checkpoint runs/ippo/checkpoint   (one that examples/ippo.py has trained)
 
 Returns on simple_spread are negative: random play gets about -79. So the clone is judged by how much of the gap between
@@ -22,10 +22,14 @@ ENV, POLICY, LENGTH = "fastmarl.simple_spread", "default_policy", 25  # env step
 NET = {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False}
 
 
-def make_runner(num_envs, seed, **options):
+def make_runner(num_envs, seed):
     config = fastmarl.EnvRunnerConfig(
-        env=ENV, num_envs_per_env_runner=num_envs, rollout_fragment_length=LENGTH, model_config=NET, seed=seed, **options
-    )  # fmt: skip
+        env=ENV,
+        num_envs_per_env_runner=num_envs,
+        rollout_fragment_length=LENGTH,
+        model_config=NET,
+        seed=seed,
+    )
     return fastmarl.MultiAgentEnvRunner(config)
 
 

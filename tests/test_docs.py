@@ -40,8 +40,9 @@ def params(paths: list[pathlib.Path]) -> list:
 
 
 OPTIONAL = {  # in code -> package
-    **{name: name for name in ("ray", "mpe2", "magent2", "rich", "tensorboard", "onnxruntime")},
+    **{name: name for name in ("ray", "mpe2", "magent2", "rich", "tensorboard", "onnxruntime", "polars")},
     "openspiel": "pyspiel",
+    "fastmarl.offline": "pyarrow",
 }
 PAGES = [path for path in PATHS if blocks_of(path)]
 WITH_WORKERS = [path for path in PAGES if any('if __name__ == "__main__":' in block for block in blocks_of(path))]

@@ -41,7 +41,8 @@ def episode(agents, id_="e", module_id="p", **fields):
         extras, infos = (*more, None, None)[:2]
         n = len(first_leaf(actions))
         source = ArraySource(
-            observations=obs, env_ts=np.arange(n + 1), actions=actions, rewards=np.arange(n) / 3, extras=extras, infos=infos
+            observations=obs, env_ts=np.arange(n + 1), actions=actions, rewards=np.arange(n) / 3, extras=extras,
+            infos=infos,
         )  # fmt: skip
         parts[agent] = SingleAgentEpisode(
             agent_id=agent, module_id=module_id, multi_agent_episode_id=id_, observation_space=None, action_space=None,
@@ -164,9 +165,7 @@ def test_infos_that_json_can_not_hold_are_an_error(value, text, tmp_path):
     file_writer.write([chunk])
     with pytest.raises(OfflineError, match=text):
         file_writer.close()
-    assert_written_without_infos = ParquetWriter(tmp_path / "y", columns=["seen"])
-    assert_written_without_infos.write([chunk])
-    assert_written_without_infos.close()
+    write(tmp_path / "y", [chunk], columns=["seen"])
     assert read(tmp_path / "y")[0].agent_episodes["a"].get_infos() == [{}, {}, {}]
 
 
@@ -191,7 +190,9 @@ def test_batches_are_those_of_the_episodes(tmp_path):
     assert_same_bits({"p": whole}, {"p": {name: want[name] for name in names}})
     agents = np.concatenate([batch["agent_id"] for batch in got])
     assert agents.tolist() == np.repeat(want["agent_id"], want["seq_lens"]).tolist()
-    shuffled = list(reader.iter_batches(module_id="default_policy", batch_size=70, shuffle=True, seed=1, drop_last=True))
+    shuffled = list(
+        reader.iter_batches(module_id="default_policy", batch_size=70, shuffle=True, seed=1, drop_last=True)
+    )
     rewards = np.concatenate([batch["rewards"] for batch in shuffled])
     assert len(rewards) == 17 * 70 and not np.array_equal(rewards, want["rewards"][: 17 * 70])
     assert set(rewards.tolist()) <= set(want["rewards"].tolist())
@@ -276,7 +277,9 @@ def test_a_full_disk_is_one_clear_error(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         file_writer.write(chunks[10:])
-        with pytest.raises(OfflineError, match=f"episodes could not be written to {tmp_path}: OSError: .*File too large"):
+        with pytest.raises(
+            OfflineError, match=f"episodes could not be written to {tmp_path}: OSError: .*File too large"
+        ):
             file_writer.flush()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -321,9 +324,9 @@ def test_a_kill_loses_no_file_that_was_whole(tmp_path):
     (tmp_path / "data/default_policy/worker-000000-000998.parquet").write_bytes(b"whose part is not whole")
     write(tmp_path, calls[0])
     assert len(read(tmp_path)) == n + len(calls[0])
-    assert sum(len(batch["t"]) for batch in ParquetReader(tmp_path).iter_batches(module_id="default_policy", batch_size=64)) == (
-        ParquetReader(tmp_path).num_rows()
-    )  # fmt: skip
+    reader = ParquetReader(tmp_path)
+    batches = reader.iter_batches(module_id="default_policy", batch_size=64)
+    assert sum(len(batch["t"]) for batch in batches) == reader.num_rows()
 
 
 # The thread.
@@ -347,12 +350,11 @@ def test_a_full_queue_blocks_and_does_not_grow(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "ENOUGH_ROWS", 1)
     file_writer = ParquetWriter(tmp_path, max_queue_size=2, timeout_s=0.2)
     chunks = [episode({"a": ONE}, f"e{i}") for i in range(6)]
-    n = 0
+    n = 3  # one is being written, two wait
+    for chunk in chunks[:n]:
+        file_writer.write([chunk])
     with pytest.raises(OfflineError, match=r"had no room for 1 more episodes in 0.2 s; is the disk slow\?"):
-        for chunk in chunks:
-            file_writer.write([chunk])
-            n += 1
-    assert n == 3  # one is being written, two wait
+        file_writer.write([chunks[n]])
     file_writer._timeout_s = 60
     blocked = threading.Thread(target=file_writer.write, args=([chunks[n]],))
     blocked.start()
@@ -384,9 +386,9 @@ def test_an_error_frees_those_who_wait_for_room(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "ENOUGH_ROWS", 1)
     file_writer = ParquetWriter(tmp_path, max_queue_size=1)
     threading.Timer(0.3, gate.opened.set).start()
+    bad = [episode({object(): ONE})]
     with pytest.raises(OfflineError, match="the agent id"):
-        for _ in range(4):
-            file_writer.write([episode({object(): ONE})])
+        any(file_writer.write(bad) for _ in range(4))
 
 
 def test_use_after_close_and_in_another_process(tmp_path):
@@ -499,7 +501,10 @@ def recorded(tmp_path_factory):
         agents = {}
         for agent in range(3):
             n = int(rng.integers(1, 9))
-            obs = {"position": rng.random((n + 1, 2), np.float32), "pixels": rng.integers(0, 255, (n + 1, 2, 2), np.uint8)}
+            obs = {
+                "position": rng.random((n + 1, 2), np.float32),
+                "pixels": rng.integers(0, 255, (n + 1, 2, 2), np.uint8),
+            }
             agents[agent] = (obs, rng.integers(0, 5, n), {"action_logp": rng.random(n, np.float32)})
         chunks.append(episode(agents, f"e{i}"))
     write(path, chunks, max_rows_per_file=150)
@@ -543,7 +548,6 @@ def test_duckdb_reads_the_files(recorded):
 
 
 def test_spaces_of_gymnasium_that_are_no_arrays(tmp_path):
-    """As a module's `Echo` sees them, from an env."""
     space = gym.spaces.Sequence(gym.spaces.Discrete(3))
     items = objects(*(space.sample() for _ in range(3)))
     assert_comes_back(tmp_path, [episode({"a": (items, np.arange(2))})])

@@ -13,9 +13,8 @@ from fastmarl.batches.flat import Batch
 from fastmarl.columns import Columns
 from fastmarl.errors import OfflineError
 from fastmarl.offline.arrow import load
-from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FORM, T, Form, LeafColumn, nest
+from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FORM, Form, LeafColumn, T, nest
 from fastmarl.spaces import map_struct
-
 
 
 class FileColumns:

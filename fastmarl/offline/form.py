@@ -73,8 +73,8 @@ class Form:
     """The nested columns of some rows; equal ones have equal texts.
 
     Args:
-        text: JSON of {"obs": ..., "actions": ..., "outputs": [[name, ...], ...], "leaves": [[name, dtype, shape], ...]},
-            with `Leaf`s where arrays are.
+        text: JSON of {"obs": ..., "actions": ..., "outputs": [[name, ...], ...], "leaves": [[name, dtype, shape],
+            ...]}, with `Leaf`s where arrays are.
     """
 
     text: str
@@ -130,7 +130,7 @@ class Form:
 
     @cached_property
     def outputs(self) -> dict[OwnName, Any]:
-        return {name: struct for name, struct in self._parts["outputs"]}
+        return dict(self._parts["outputs"])
 
     @cached_property
     def obs_leaves(self) -> list[LeafColumn]:

@@ -7,7 +7,7 @@ from typing import Any
 from fastmarl.columns import Columns
 from fastmarl.offline import chunks, folder
 from fastmarl.offline.arrow import load
-from fastmarl.offline.form import ENV_T, IDS, T, Form
+from fastmarl.offline.form import ENV_T, IDS, Form, T
 from fastmarl.offline.rows import Rows
 
 GROUP_ROWS, GROUP_BYTES = 65_536, 32 * 1024 * 1024  # a row group is written when it has so many

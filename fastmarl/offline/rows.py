@@ -18,7 +18,7 @@ from fastmarl.episodes.lazy import in_numbers
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.sources import Source
 from fastmarl.offline.arrow import load
-from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FINAL_INFOS, IDS, MODULE_ID, T, Form, flatten_leaves
+from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FINAL_INFOS, IDS, MODULE_ID, Form, T, flatten_leaves
 from fastmarl.offline.json_values import agent_text, to_json
 from fastmarl.record.block import Block
 from fastmarl.spaces import flatten_struct
@@ -279,5 +279,3 @@ def _repeated(texts: list[str], n_S: np.ndarray) -> Any:
     codes: dict[str, int] = {}
     code_S = np.array([codes.setdefault(text, len(codes)) for text in texts], np.int32)
     return pa.DictionaryArray.from_arrays(np.repeat(code_S, n_S), pa.array(list(codes), pa.string()))
-
-

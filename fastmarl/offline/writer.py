@@ -95,7 +95,7 @@ class ParquetWriter:
         if handed and not self._thread.put(handed, self._timeout_s):
             self._check_open()
             raise OfflineError(f"the thread that writes to {self.path} had no room for {len(handed)} more episodes in "
-                               f"{self._timeout_s:g} s; is the disk slow? See max_queue_size and timeout_s")  # fmt: skip
+                               f"{self._timeout_s:g} s; is the disk slow? See timeout_s")  # fmt: skip
 
     def flush(self) -> None:
         """Wait until all that was handed over is in files that are whole; what follows comes into others.
@@ -202,9 +202,7 @@ def _end(thread: "_WriterThread", timeout_s: float, pid: int) -> None:
 class _Files:
     """Puts episodes into one part after the other."""
 
-    def __init__(
-        self, path: Path, maker: RowMaker, compression: str, max_rows: int, worker_index: int, next_obs: bool
-    ):
+    def __init__(self, path: Path, maker: RowMaker, compression: str, max_rows: int, worker_index: int, next_obs: bool):
         self._path, self._maker, self._compression = path, maker, compression
         self._max_rows, self._worker_index, self._next_obs = max_rows, worker_index, next_obs
         self._part: Part | None = None

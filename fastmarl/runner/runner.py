@@ -390,8 +390,7 @@ class MultiAgentEnvRunner:
         self._resources.finish()
 
     def stop(self) -> None:
-        """Close the envs and the files; sampling is over. Stopping twice is fine, and finishes what an interrupt has cut
-        short.
+        """Close the envs and files; sampling is over. Stopping twice is fine, and finishes what an interrupt cut short.
 
         Raises:
             RunnerBusyError: a call is under way, which needs them.
