@@ -65,7 +65,8 @@ def slowdown(env: str, rounds: int, calls: int, compression: str) -> None:
     on_disk = (folder_bytes(folder) - bytes_before) / steps
     ratios.sort()
     print(f"{env}, {compression}: CPU time with output / without {median(ratios):.3f} "
-          f"({ratios[0]:.3f} to {ratios[-1]:.3f}); writer's thread {of_thread:.2f} us, {on_disk:.0f} bytes per agent step ({steps:,} steps)")  # fmt: skip
+          f"({ratios[0]:.3f} to {ratios[-1]:.3f}); writer's thread {of_thread:.2f} us, "
+          f"{on_disk:.0f} bytes per agent step ({steps:,} steps)")  # fmt: skip
     recording.stop()
     shutil.rmtree(folder)
 

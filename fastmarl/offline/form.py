@@ -167,7 +167,7 @@ def flatten_leaves(struct: Any) -> list[Leaf]:
 def nest(struct: Any, arrays: list[np.ndarray]) -> Any:
     """Nested arrays, by the `Leaf`s of a form."""
     if isinstance(struct, Leaf):
-        return arrays[struct.index]
+        return arrays[struct.number]
     if isinstance(struct, dict):
         return {key: nest(entry, arrays) for key, entry in struct.items()}
     return tuple(nest(entry, arrays) for entry in struct)

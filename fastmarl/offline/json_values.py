@@ -22,9 +22,9 @@ MOST_SHOWN = 64  # numbers of an array that are written as such; larger ones are
 
 
 class Leaf(NamedTuple):
-    """Stands for column `index` in a nested value."""
+    """Stands for column `number` in a nested value."""
 
-    index: int
+    number: int
 
 
 def to_json(value: Any, what: str) -> str:
@@ -138,7 +138,7 @@ _ENCODERS: list[tuple[Any, Callable[[Any, str], Any]]] = [
     (str, _encode_str),
     (dict, _encode_dict),
     (list, _encode_items),
-    (Leaf, lambda value, where: _wrapped("leaf", value.index)),
+    (Leaf, lambda value, where: _wrapped("leaf", value.number)),
     (GraphInstance, lambda value, where: _wrapped("graph", _encode_items(value, where))),
     (tuple, lambda value, where: _wrapped("tuple", _encode_items(value, where))),
     (np.ndarray, _encode_array),

@@ -209,7 +209,7 @@ class _FormRows:
         of_form += [(struct, outputs[name]) for name, struct in form.outputs.items()]
         for struct, column in of_form:
             for leaf, (_, array) in zip(flatten_leaves(struct), flatten_struct(column), strict=True):
-                described = form.leaves[leaf.index]
+                described = form.leaves[leaf.number]
                 if described.arrow_type() is not None:
                     columns[described.name] = described.to_arrow(array)
         if self._infos is not None:
