@@ -38,8 +38,6 @@ def cpu_seconds(runner: fastmarl.MultiAgentEnvRunner, calls: int) -> float:
     begun = time.process_time()
     for _ in range(calls):
         runner.sample()
-    if runner._output is not None:
-        runner._output.flush()
     return time.process_time() - begun
 
 
@@ -54,12 +52,14 @@ def slowdown(env: str, rounds: int, calls: int, compression: str) -> None:
     cpu_seconds(plain, 2), cpu_seconds(recording, 2)
     writer = recording._output
     assert writer is not None
+    writer.flush()
     bytes_before, seconds_before, ratios = folder_bytes(folder), writer.writer_seconds, []
     for i in range(rounds):
         both = {}
         for runner in (plain, recording) if i % 2 else (recording, plain):
             both[runner] = cpu_seconds(runner, calls)
         ratios.append(both[recording] / both[plain])
+    writer.flush()
     steps = rounds * calls * ENVS[env] * FRAGMENT * AGENTS
     of_thread = (writer.writer_seconds - seconds_before) / steps * 1e6
     on_disk = (folder_bytes(folder) - bytes_before) / steps

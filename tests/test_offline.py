@@ -125,9 +125,10 @@ def test_ids_that_look_alike(tmp_path):
     assert_comes_back(tmp_path, [episode(dict.fromkeys(ids, ONE))])
 
 
+@pytest.mark.slow
 def test_more_agents_than_a_dictionary_has_room_for(tmp_path):
     """Those of a file's column are written as numbers, as long as they fit into one page."""
-    chunks = [episode({f"{i}" * 40: ONE for i in range(k * 3000, k * 3000 + 5000)}, f"e{k}") for k in range(3)]
+    chunks = [episode({f"{i}" * 40: ONE for i in range(k * 2000, k * 2000 + 4200)}, f"e{k}") for k in range(2)]
     assert_comes_back(tmp_path, chunks)
 
 
@@ -304,6 +305,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_a_kill_loses_no_file_that_was_whole(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -410,6 +412,7 @@ def test_use_after_close_and_in_another_process(tmp_path):
     assert len(read(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_one_that_nobody_closes_ends_with_its_last_reference_or_the_process(tmp_path):
     file_writer = ParquetWriter(tmp_path / "here")
     file_writer.write([episode({"a": ONE})])
@@ -468,6 +471,7 @@ def test_a_runner_writes_what_it_returns(tmp_path):
     runner.stop()
 
 
+@pytest.mark.slow
 def test_processes_that_sample_write_files_of_their_own(tmp_path):
     config = fastmarl.EnvRunnerConfig(env=SPREAD, rollout_fragment_length=25, output=str(tmp_path))
     with BackgroundSampler(config, processes=2, staleness=0) as sampler:
