@@ -57,7 +57,7 @@ def _agent_episodes(
     agent_S = columns.texts(Columns.AGENT_ID, begin_S)
     before_S = _lookbacks(lookback, list(zip(chunk_S, agent_S, strict=True)))
     whole = _Whole(columns, lookback, begin_S, end_S, before_S)
-    ids: dict[Any, Any] = {text: agent_from_text(text) for text in set(agent_S)}
+    ids: dict[Any, Any] = {text: agent_from_text(text) for text in set(agent_S) if text is not None}
     t_S = columns.numbers(T)[begin_S].tolist()
     flags = [columns.numbers(name)[end_S - 1].tolist() for name in (Columns.TERMINATEDS, Columns.TRUNCATEDS)]
     for s, (chunk, agent) in enumerate(zip(chunk_S, agent_S, strict=True)):
@@ -148,13 +148,14 @@ class _Whole:
         if self._infos is not None:
             texts = [*self._infos[0][begin:end], self._infos[1][s]]
             infos = [{} if text is None else from_json(text) for text in texts]
+        extras: dict[Any, Any] = {name: nest(struct, leaves) for name, struct in form.outputs.items()}
         return ArraySource(
             observations=nest(form.obs, leaves),
             env_ts=self._env_ts[obs],
             actions=nest(form.actions, leaves),
             rewards=self._rewards[steps],
             infos=infos,
-            extras={name: nest(struct, leaves) for name, struct in form.outputs.items()},
+            extras=extras,
         )
 
     @staticmethod

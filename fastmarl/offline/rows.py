@@ -89,6 +89,7 @@ class RowMaker:
         return [forms.setdefault(form, form) for form in map(self._form, sources)]
 
     def _form(self, source: Block | Source) -> Form:
+        output: Callable[[Any], Any]
         if isinstance(source, Block):
             obs, actions = source.layout.nest(list(source.obs)), source.output(Columns.ACTIONS)
             names, output = source.output_keys(), source.output
