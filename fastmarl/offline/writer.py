@@ -25,7 +25,8 @@ from fastmarl.offline.rows import RowMaker
 COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
 ENOUGH_ROWS = 8_192  # are made into columns at once
 POLL_S = 0.5
-WAIT_S = 0.1  # for more to write at once
+WAIT_S = 0.1
+MOST_WAITS = 50  # in a row, for more to write at once
 MOST_TEXTS = 65_536
 
 
@@ -285,6 +286,7 @@ class _WriterThread(Thread):
         self.error: BaseException | None = None
         self.is_ending = False
         self.cpu_seconds = 0.0
+        self._n_waits = 0
         self._taken: list[MultiAgentEpisode] = []
         self._n_rows: list[int] = []  # of those, or a few more
 
@@ -339,8 +341,11 @@ class _WriterThread(Thread):
         try:
             item = self._queue.get(timeout=WAIT_S)
         except queue.Empty:
-            self._write()
+            self._n_waits += 1
+            if self._n_waits >= MOST_WAITS:
+                self._write()
             return
+        self._n_waits = 0
         if isinstance(item, Event):
             self._write()
             self._files.finish()
