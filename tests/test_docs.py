@@ -167,16 +167,16 @@ SPREAD = fastmarl.EnvRunnerConfig(
 def test_self_play_learns(tmp_path):
     """To what no untrained net did, of nine: they won at most 13 and 5 % as first and second player against the player
     that looks one move ahead; random play wins 3 %."""
-    options = ["--steps", "500000", "--games", "500", "--folder", str(tmp_path)]
+    options = ["--steps", "200000", "--games", "500", "--folder", str(tmp_path)]
     command = [sys.executable, ROOT / "examples" / "self_play.py", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found = re.findall(r"greedy play as (player_\d) against (\w+): won (\d+) of 500 games", done.stdout)
     won = {(opponent, side): int(games) for side, opponent, games in found}
     assert len(won) == 4 and min(won["random", "player_0"], won["random", "player_1"]) > 425
-    assert won["one_ply", "player_0"] > 110 and won["one_ply", "player_1"] > 40
+    assert won["one_ply", "player_0"] > 90 and won["one_ply", "player_1"] > 40
     curve = (tmp_path / "curve.csv").read_text().splitlines()
-    assert curve[0] == "env_steps,seconds,rating,rating_of_one_ply,entropy,kl" and curve[-1].startswith("507904,")
+    assert curve[0] == "env_steps,seconds,rating,rating_of_one_ply,entropy,kl" and curve[-1].startswith("204800,")
 
 
 @pytest.mark.slow
