@@ -13,6 +13,8 @@ from fastmarl.native import _build
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+# Ray gives its workers 15: actors would wait for the other processes of the suite, for minutes.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  Ray spells it so
 torch.set_num_threads(1)
 
 if (os.environ.get("FASTMARL_SANITIZE") == "1") != _build.SANITIZED:

@@ -7,14 +7,7 @@ from support.light_stack import LIGHT_INSPECT
 @pytest.fixture(scope="session")
 def local_ray():
     """Ray in processes of its own, for all tests that need it: they run in one process of the suite."""
-    as_others = {"worker_niceness": 0}  # Ray's 15 has actors wait for the suite's other processes, for minutes
-    ray.init(
-        num_cpus=4,
-        include_dashboard=False,
-        log_to_driver=False,
-        configure_logging=False,
-        _system_config=as_others,
-    )
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
     yield
     ray.shutdown()
 
