@@ -101,10 +101,11 @@ class Recording:
                                  f"writes one")  # fmt: skip
         self.episodes: list[RecordedEpisode] = []
         self._by_id: dict[str, RecordedEpisode] = {}
+        self._spans: dict[str, list[tuple[int, int]]] = {}  # by episode: first and last env step of each part
         for path in files:
             self._read_file(path)
         for episode in self.episodes:
-            _close_up(episode)
+            _close_up(episode, sorted(self._spans.pop(episode.id_)))
 
     def __len__(self) -> int:
         return len(self.episodes)
@@ -154,7 +155,7 @@ class Recording:
             episode.is_terminated |= bool(flags & TERMINATED)
             episode.is_truncated |= bool(flags & TRUNCATED)
             episode.is_failed |= bool(flags & FAILED)
-            _note_steps(episode, begin, end)
+            self._spans.setdefault(id_, []).append((begin, end))
 
     def read(self, episode: RecordedEpisode) -> EpisodeActions:
         """Its actions.
@@ -173,15 +174,10 @@ class Recording:
         return found
 
 
-def _note_steps(episode: RecordedEpisode, begin: int, end: int) -> None:
-    spans = episode.__dict__.setdefault("_spans", [])
-    spans.append((begin, end))
-
-
-def _close_up(episode: RecordedEpisode) -> None:
+def _close_up(episode: RecordedEpisode, spans: list[tuple[int, int]]) -> None:
     """Put together what the parts say of the episode's length; note what is missing."""
     at = 0
-    for begin, end in sorted(episode.__dict__.pop("_spans")):
+    for begin, end in spans:
         if begin > at:
             episode.missing = (f"the env steps {at} to {begin} are not on record here; were they recorded into another "
                                f"folder, or lost with a full disk?")  # fmt: skip
