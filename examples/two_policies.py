@@ -1,29 +1,62 @@
-"""Two policies with different observations learn against each other: hunters and prey of simple_tag, by REINFORCE.
+"""Two teams learn against each other by PPO, with a policy each: three hunters and their prey, on simple_tag.
 
-python examples/two_policies.py --iterations 50
+python examples/two_policies.py --steps 3000000 --folder runs/two_policies
+
+At the end hunters and prey of the restored checkpoint play each other, and players that move at random. The folder gets
+the learning curve and the checkpoint.
 """
 
 import argparse
+import csv
+import math
+import time
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
 
 import torch
 
 import fastmarl
+from fastmarl.batches import add_gae, columns
+from fastmarl.learning import ValueNorm, flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
 
-GAMMA = 0.95
+GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM, ENTROPY = 0.95, 0.95, 4, 4, 0.5, 0.01
+NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 1e-3
+NUM_ACTIONS = 5
+ROLES = ("hunters", "prey")
+TOUCH = 10  # what each hunter is paid for a touch
 
 
-class Policy(torch.nn.Module):
-    """Any module will do that maps {"obs": [B, ...]} to {"action_dist_inputs": [B, n]}."""
+class RandomPlayer(fastmarl.RLModule):
+    """Any move."""
 
-    def __init__(self, n_inputs, n_actions):
-        super().__init__()
-        self.net = torch.nn.Sequential(
-            torch.nn.Linear(n_inputs, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh()
-        )
-        self.logits = torch.nn.Linear(64, n_actions)
+    def _forward(self, batch, **kwargs):
+        return {"actions": torch.randint(NUM_ACTIONS, batch["obs"].shape[:1])}
 
-    def forward(self, batch):
-        return {"action_dist_inputs": self.logits(self.net(batch["obs"]))}
+
+class Learner:
+    """Trains a module in place, so that its runner acts with the newest weights."""
+
+    def __init__(self, module, num_updates):
+        self.module, self.value_norm, self.parameters = module, ValueNorm(), flat_parameters(module)
+        self.optimizer = torch.optim.Adam([self.parameters], lr=LEARNING_RATE, eps=1e-5, fused=True)
+        self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.02, num_updates)
+
+    def learn(self, batch):
+        """From the columns of its module. Returns the losses of the last minibatch."""
+        batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
+        add_gae(batch, gamma=GAMMA, lambda_=LAMBDA, value_fn=value_fn_of(self.module, self.value_norm))
+        batch, stats = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"]), {}
+        self.value_norm.update(batch["value_targets"])
+        batch["value_targets"] = self.value_norm.normalize(batch["value_targets"])
+        batch["advantages"] = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-6)
+        for rows in minibatches(batch, -(-len(batch["actions"]) // MINIBATCHES), EPOCHS):
+            self.optimizer.zero_grad()
+            ppo_loss(self.module, rows, entropy_coeff=ENTROPY, stats=stats).backward()
+            torch.nn.utils.clip_grad_norm_([self.parameters], MAX_GRAD_NORM)
+            self.optimizer.step()
+        self.schedule.step()
+        return {name: value.item() for name, value in stats.items()}
 
 
 def role_of(agent_id, episode=None, **kwargs):
@@ -31,64 +64,68 @@ def role_of(agent_id, episode=None, **kwargs):
     return "hunters" if agent_id.startswith("adversary") else "prey"
 
 
-def returns_to_go(rewards):
-    """Discounted sum of rewards from each step on, float32 [n]."""
-    total, result = 0.0, torch.empty(len(rewards))
-    for t in reversed(range(len(rewards))):
-        total = float(rewards[t]) + GAMMA * total
-        result[t] = total
-    return result
+def make_config(args):
+    return fastmarl.EnvRunnerConfig(
+        env=args.env,
+        num_envs_per_env_runner=NUM_ENVS,
+        rollout_fragment_length=FRAGMENT,
+        policies=set(ROLES),  # of the default networks, each for the observations of its agents
+        policy_mapping_fn=role_of,
+        model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
+        seed=args.seed,
+    )
 
 
-def policy_loss(policy, trajectories):
-    """REINFORCE over the trajectories of one policy's agents; the mean return at each step is the baseline."""
-    obs = torch.cat([torch.as_tensor(steps.get_observations())[:-1] for steps in trajectories])
-    actions = torch.cat([torch.as_tensor(steps.get_actions()) for steps in trajectories])
-    returns = [returns_to_go(steps.get_rewards()) for steps in trajectories]
-    baseline = torch.stack(returns).mean(0)
-    advantage = torch.cat([values - baseline for values in returns])
-    advantage = advantage / (advantage.std() + 1e-6)
-    logits = policy({"obs": obs})["action_dist_inputs"]
-    logp = torch.log_softmax(logits, -1).gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
-    return -(logp * advantage).mean()
+def train(args, runner):
+    num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT))
+    learners = {role: Learner(runner.module[role], num_updates) for role in ROLES}
+    with (args.folder / "curve.csv").open("w", newline="") as file:
+        curve = csv.writer(file)
+        curve.writerow(["env_steps", "cpu_seconds", "hunters", "prey"])
+        begun = time.process_time()
+        for update in range(num_updates):
+            batches = columns(runner.sample(), outputs=["action_logp", "vf_preds"])
+            for role, learner in learners.items():
+                learner.learn(batches[role])
+            if update % max(1, num_updates // 50) == 0 or update == num_updates - 1:
+                metrics, seconds = runner.get_metrics(), time.process_time() - begun
+                steps, returns = metrics["num_env_steps_sampled_lifetime"], metrics["module_episode_returns_mean"]
+                hunters, prey = [returns.get(role, math.nan) for role in ROLES]
+                curve.writerow([steps, round(seconds, 2), hunters, prey])
+                print(f"{steps:>10} env steps  {seconds:6.1f} CPU s  hunters {hunters:6.2f}, prey {prey:7.2f}")
+    runner.save_to_path(args.folder / "checkpoint")
 
 
-def train(runner, policies, iterations, episodes_per_iteration):
-    optimizers = {role: torch.optim.Adam(policy.parameters(), lr=1e-3) for role, policy in policies.items()}
-    for iteration in range(iterations):
-        episodes = runner.sample(num_episodes=episodes_per_iteration)
-        for role, policy in policies.items():
-            trajectories = [
-                steps
-                for episode in episodes
-                for agent, steps in episode.agent_episodes.items()
-                if role_of(agent) == role
-            ]
-            optimizers[role].zero_grad()
-            policy_loss(policy, trajectories).backward()
-            optimizers[role].step()
-        means = runner.get_metrics()["module_episode_returns_mean"]
-        print(f"iteration {iteration:3}  hunters {means['hunters']:8.2f}  prey {means['prey']:8.2f}")
+def evaluate(args, trained):
+    """Every team against every other: touches in an episode, and what the prey is paid."""
+    players = {"trained": trained, "random": {role: RandomPlayer() for role in ROLES}}
+    for hunters, prey in product(players, players):
+        modules = {"hunters": players[hunters]["hunters"], "prey": players[prey]["prey"]}
+        found = fastmarl.evaluate(
+            modules, args.env, episodes=args.episodes, seeds=range(args.episodes), policy_mapping_fn=role_of
+        )
+        paid, lost = found.by_agent["adversary_0"], found.by_agent["agent_0"]
+        touches, error = paid.mean / TOUCH, paid.standard_error / TOUCH
+        print(f"{hunters} hunters, {prey} prey: {touches:.2f} ± {error:.2f} touches an episode, "
+              f"the prey's return {lost.mean:.1f} ± {lost.standard_error:.1f}")  # fmt: skip
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--iterations", type=int, default=50)
-    parser.add_argument("--episodes", type=int, default=32)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--env", default="fastmarl.simple_tag", help="or mpe2.simple_tag_v3, of which it is a copy")
+    parser.add_argument("--steps", type=int, default=3_000_000, help="env steps")
+    parser.add_argument("--episodes", type=int, default=1000, help="of each match in the end")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=Path("runs/two_policies"))
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    policies = {"hunters": Policy(16, 5), "prey": Policy(14, 5)}
-    config = fastmarl.EnvRunnerConfig(
-        env="mpe2.simple_tag_v3",
-        num_envs_per_env_runner=8,
-        policies=policies,
-        policy_mapping_fn=role_of,
-        seed=args.seed,
-    )
-    runner = fastmarl.MultiAgentEnvRunner(config)
-    train(runner, policies, args.iterations, args.episodes)
-    runner.stop()
+    torch.set_num_threads(1)  # the networks are small
+    args.folder.mkdir(parents=True, exist_ok=True)
+    config = make_config(args)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        train(args, runner)
+    with fastmarl.MultiAgentEnvRunner.from_checkpoint(args.folder / "checkpoint", replace(config, seed=1)) as runner:
+        evaluate(args, runner.module)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def test_code_with_worker_processes_runs_as_a_script(page, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.needs("mpe2", "pettingzoo")
-@pytest.mark.parametrize("name", ["train_shared_policy", "two_policies", "league"])
+@pytest.mark.parametrize("name", ["train_shared_policy", "league"])
 @pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
 def test_an_example_trains(name, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [name, "--iterations", "2"])
@@ -161,6 +161,23 @@ SPREAD = fastmarl.EnvRunnerConfig(
     model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False},
     seed=0,
 )
+
+
+@pytest.mark.slow
+def test_two_policies_learn(tmp_path):
+    """Each team does better than at random against random players, by more than chance gives."""
+    options = ["--steps", "120000", "--episodes", "500", "--folder", str(tmp_path)]
+    command = [sys.executable, ROOT / "examples" / "two_policies.py", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    match = r"(\w+) hunters, (\w+) prey: (\S+) ± \S+ touches an episode, the prey's return (\S+) ±"
+    found = {(hunters, prey): rest for hunters, prey, *rest in re.findall(match, done.stdout)}
+    (touches, _), (_, lost), (touches_of_random, lost_of_random) = (
+        map(float, found[teams]) for teams in (("trained", "random"), ("random", "trained"), ("random", "random"))
+    )
+    assert touches > 1.5 * touches_of_random
+    assert lost > 0.8 * lost_of_random
+    assert (tmp_path / "curve.csv").read_text().startswith("env_steps,cpu_seconds,hunters,prey\n")
 
 
 @pytest.mark.slow
