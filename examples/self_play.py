@@ -1,6 +1,6 @@
 """Self-play in a league on connect four: PPO against itself, frozen copies of itself and two players by rules.
 
-python examples/self_play.py --steps 16000000 --folder runs/self_play
+python examples/self_play.py --steps 12000000 --folder runs/self_play
 
 Greedy play then won 999 and 997 of 1,000 games as first and second player against random moves, and 935 and 871 against
 a player that looks one move ahead, which is in the league as well (one seed, 821 s of CPU time on a busy machine). The
@@ -25,21 +25,28 @@ from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors
 GAMMA, LAMBDA, EPOCHS, MINIBATCH, MAX_GRAD_NORM = 0.98, 0.95, 4, 512, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 512, 16, 7e-4
 ENTROPY = 0.02, 0.005  # weight of its bonus, at first and in the end
-SELF_PLAY = 0.3  # share of games in which "main" plays both sides; in the others it plays one of the league
+SHARES = 0.3, 0.3, 0.4  # of games in which "main" plays both sides, or the one-ply player, or anyone of the league
 COPIES, COPY_EVERY = 6, 60  # at most; updates from one to the next
 SIDES = ("player_0", "player_1")
+
+
+def landing_cells(board):
+    """float32 [B, 6, 7]: 1 where the next stone of a column comes to lie. `board` is float32 [B, 6, 7, 2]."""
+    free = 1 - board.sum(-1)
+    return free * (1 - nn.functional.pad(free[:, 1:], (0, 0, 0, 1)))  # with no free cell below
 
 
 class Net(fastmarl.RLModule):
     """Every line of four is in one of the twelve squares of 4 x 4 cells, which are all seen with the same weights."""
 
     def setup(self):
-        self.square, self.trunk = nn.Linear(4 * 4 * 2, 64), nn.Linear(12 * 64, 128)
+        self.square, self.trunk = nn.Linear(4 * 4 * 3, 64), nn.Linear(12 * 64, 128)
         self.pi, self.vf = nn.Linear(128, 7), nn.Linear(128, 1)
 
     def _forward(self, batch, **kwargs):
         board, mask = batch["obs"]["observation"].float(), batch["obs"]["action_mask"]  # [B, 6, 7, 2], [B, 7]
-        squares = board.unfold(1, 4, 1).unfold(2, 4, 1).reshape(-1, 12, 4 * 4 * 2)
+        cells = torch.cat([board, landing_cells(board).unsqueeze(-1)], -1)
+        squares = cells.unfold(1, 4, 1).unfold(2, 4, 1).reshape(-1, 12, 4 * 4 * 3)
         features = self.trunk(self.square(squares).relu().flatten(1)).relu()
         logits = self.pi(features).masked_fill(mask == 0, torch.finfo(torch.float32).min)
         return {"action_dist_inputs": logits, "vf_preds": self.vf(features).squeeze(-1)}
@@ -59,19 +66,18 @@ class OnePlyPlayer(fastmarl.RLModule):
         row, diagonal = torch.eye(4)[:1].expand(4, 4).T, torch.eye(4)
         self.lines = torch.stack([row, row.T, diagonal, diagonal.flip(0)]).unsqueeze(1)
 
-    def winning(self, stones, places):
-        """bool [B, 7]: columns in which one stone more makes four in a row; stones and places are [B, 6, 7]."""
-        after = stones.unsqueeze(1) + places.unsqueeze(1) * torch.eye(7).unsqueeze(1)  # [B, 7, 6, 7]
+    def winning(self, stones, cells):
+        """bool [B, 7]: columns in which one stone more makes four in a row; stones and cells are [B, 6, 7]."""
+        after = stones.unsqueeze(1) + cells.unsqueeze(1) * torch.eye(7).unsqueeze(1)  # [B, 7, 6, 7]
         in_line = nn.functional.conv2d(after.reshape(-1, 1, 6, 7), self.lines, padding=3)
         return (in_line == 4).flatten(1).any(1).view(-1, 7)
 
     def _forward(self, batch, **kwargs):
-        own, others = batch["obs"]["observation"].float().unbind(-1)
-        free = 1 - own - others
-        places = free * (1 - nn.functional.pad(free[:, 1:], (0, 0, 0, 1)))  # with no free cell below
+        board = batch["obs"]["observation"].float()
+        cells, (own, others) = landing_cells(board), board.unbind(-1)
         choice = legal = batch["obs"]["action_mask"].bool()
         for stones in (others, own):
-            winning = self.winning(stones, places) & legal
+            winning = self.winning(stones, cells) & legal
             choice = torch.where(winning.any(1, keepdim=True), winning, choice)
         return {"actions": torch.multinomial(choice.float(), 1).squeeze(-1)}
 
@@ -89,11 +95,12 @@ class League:
         return 1 / (1 + 10 ** ((self.ratings[opponent] - self.ratings["main"]) / 400))
 
     def player_of(self, agent_id, episode, **kwargs):
-        """The mapping function. Who is hard to beat is played more often."""
+        """The mapping function. Of the league, who is hard to beat is played more often."""
         if not episode.custom_data:
-            others, opponent = [name for name in self.ratings if name != "main"], "main"
-            if self.rng.random() > SELF_PLAY:
-                opponent = self.rng.choices(others, [1.02 - self.expected(name) for name in others])[0]
+            league = [name for name in self.ratings if name != "main"]
+            hardness = [1.02 - self.expected(name) for name in league]
+            anyone = self.rng.choices(league, hardness)[0]
+            opponent = self.rng.choices(("main", "one_ply", anyone), SHARES)[0]
             episode.custom_data.update(zip(self.rng.sample(SIDES, 2), ("main", opponent), strict=True))
         return episode.custom_data[agent_id]
 
@@ -179,7 +186,7 @@ def evaluate(args, runner):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=16_000_000, help="env steps, that is moves of either player")
+    parser.add_argument("--steps", type=int, default=12_000_000, help="env steps, that is moves of either player")
     parser.add_argument("--games", type=int, default=1000, help="of the evaluation, for each opponent and side")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("runs/self_play"))

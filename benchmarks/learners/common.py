@@ -22,6 +22,16 @@ def make_env():
     return simple_spread_v3.parallel_env(N=AGENTS, max_cycles=MAX_CYCLES)
 
 
+def initialize(parameters):
+    """Weights [n_out, n_in] and biases of a policy and a value function, as CleanRL's PPO begins."""
+    gains = {ACTIONS: 0.01, 1: 1.0}  # of the last layers
+    for parameter in parameters:
+        if parameter.dim() == 1:
+            torch.nn.init.zeros_(parameter)
+        else:
+            torch.nn.init.orthogonal_(parameter, gains.get(len(parameter), 2**0.5))
+
+
 class Progress:
     """Counts a run's steps, episodes and seconds; the learner asks `is_over` after each iteration.
 

@@ -18,6 +18,7 @@ config = fastmarl.EnvRunnerConfig(
 )
 runner = fastmarl.MultiAgentEnvRunner(config)
 module = runner.module["default_policy"]
+common.initialize(module.parameters())
 parameters = flat_parameters(module)
 optimizer = torch.optim.Adam([parameters], lr=common.LEARNING_RATE, eps=common.ADAM_EPS, fused=True)
 progress = common.Progress(given)

@@ -80,6 +80,9 @@ config = (
     .debugging(seed=given.seed)
 )
 algorithm = config.build_algo()
+learner = algorithm.learner_group._learner
+common.initialize(learner.module["shared"].parameters())
+algorithm.env_runner.set_state({"rl_module": learner.module.get_state()})
 progress = common.Progress(given)
 while not progress.is_over:
     algorithm.train()

@@ -14,24 +14,19 @@ from torch.distributions import Categorical
 ROWS = common.NUM_ENVS * common.AGENTS
 
 
-def mlp(n_out, gain):
-    sizes = (common.OBSERVATION_SIZE, *common.HIDDENS)
-    layers = []
-    for n_in, n_hidden in zip(sizes, common.HIDDENS, strict=False):
-        layers += [nn.Linear(n_in, n_hidden), nn.Tanh()]
-    layers.append(nn.Linear(sizes[-1], n_out))
-    for layer in layers[::2]:
-        nn.init.orthogonal_(layer.weight, 2**0.5)
-        nn.init.zeros_(layer.bias)
-    nn.init.orthogonal_(layers[-1].weight, gain)
-    return nn.Sequential(*layers)
+def mlp(n_out):
+    first, second = common.HIDDENS
+    return nn.Sequential(
+        nn.Linear(common.OBSERVATION_SIZE, first), nn.Tanh(), nn.Linear(first, second), nn.Tanh(), nn.Linear(second, n_out)
+    )
 
 
 given = common.arguments()
 rows_of_env = supersuit.pettingzoo_env_to_vec_env_v1(common.make_env())
 envs = supersuit.concat_vec_envs_v1(rows_of_env, common.NUM_ENVS, num_cpus=0, base_class="gymnasium")
-actor, critic = mlp(common.ACTIONS, 0.01), mlp(1, 1.0)
+actor, critic = mlp(common.ACTIONS), mlp(1)
 parameters = [*actor.parameters(), *critic.parameters()]
+common.initialize(parameters)
 optimizer = torch.optim.Adam(parameters, lr=common.LEARNING_RATE, eps=common.ADAM_EPS)
 obs_T = torch.zeros(common.FRAGMENT, ROWS, common.OBSERVATION_SIZE)
 actions_T = torch.zeros(common.FRAGMENT, ROWS, dtype=torch.int64)

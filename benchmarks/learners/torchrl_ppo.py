@@ -40,6 +40,7 @@ actor = ProbabilisticActor(
     log_prob_key=("agents", "action_log_prob"),
 )
 critic = net(1, "state_value")
+common.initialize([*actor.parameters(), *critic.parameters()])
 envs = SerialEnv(common.NUM_ENVS, make_env)
 envs.set_seed(given.seed)
 collector = Collector(envs, actor, frames_per_batch=BATCH, total_frames=-1)
