@@ -9,17 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fake_actors import FakeGroup
-from support.trouble import Trouble
+from support.groups import indices, lose, make_config, make_group, perturb, seeds_of, without_ids
 
 import fastmarl
 from fastmarl.batches import columns
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.distributed import EnvRunnerGroup, calls
+from fastmarl.distributed import EnvRunnerGroup
 from fastmarl.distributed.calls import Call, CallsInFlight
 from fastmarl.distributed.host import CONNECTORS, Told
 from fastmarl.distributed.parts import owned
@@ -27,60 +25,6 @@ from fastmarl.distributed.runners import RemoteRunner
 from fastmarl.envs.checking.values import same
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerBusyError, RunnerStoppedError
 from fastmarl.runner.metrics import Counts, Increment
-
-
-def make_config(env="fastmarl.simple_spread", **options):
-    return fastmarl.EnvRunnerConfig(
-        env=env,
-        **{
-            "num_envs_per_env_runner": 2,
-            "rollout_fragment_length": 9,
-            "seed": 1,
-            "model_config": {"fcnet_hiddens": [4]},
-            **options,
-        },
-    )
-
-
-def make_group(config=None, n=3, **options):
-    return FakeGroup(config or make_config(), num_env_runners=n, **options)
-
-
-def seeds_of(episodes, module):
-    """As a batch: the resets' seeds of the episodes that began in this call."""
-    return [episode.reset_seed for episode in episodes if episode.env_t_started == 0]
-
-
-def without_ids(batch):
-    return {module_id: {name: c for name, c in part.items() if name != "eps_id"} for module_id, part in batch.items()}
-
-
-def indices(parts):
-    return [part.runner_index for part in parts]
-
-
-def lose(group, index):
-    """It ends, and is replaced. That is learned from the next call of it."""
-    group.actor(index).is_alive = False
-    group.foreach(repr)
-    group._fleet.wait_for_starts(group._fleet.runners)
-
-
-def sample_on(group):
-    for _ in range(20):
-        group.sample()
-
-
-def take_on(group):
-    for _ in zip(range(20), group.sample_ready(), strict=False):
-        pass
-
-
-def perturb(module):
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(0.1)
-
 
 # Calls and references.
 
@@ -237,141 +181,6 @@ def test_what_can_not_be_written_to_is_copied():
     assert got["a"][1][0].flags.writeable
     np.testing.assert_array_equal(got["a"][1][0], theirs)
     assert got["b"] == "text"
-
-
-# Lost runners.
-
-
-def test_others_deliver_while_a_runner_is_replaced():
-    with make_group(make_batch=seeds_of) as group:
-        seeds = [seed for part in group.sample(num_episodes=4) for seed in part.batch]
-        perturb(group.module)
-        group.set_weights()
-        group.actor(1).is_alive = False
-        parts = group.sample(num_episodes=4)
-        assert indices(parts) == [0, 2]
-        assert group.num_healthy_env_runners in (2, 3)
-        seeds += [seed for part in parts for seed in part.batch]
-        parts = group.sample(num_episodes=4)
-        while len(parts) < 3:
-            parts += group.sample(num_episodes=4)
-        assert {part.weights_seq_no for part in parts} == {1}
-        seeds += [seed for part in parts for seed in part.batch]
-        assert len(seeds) == len(set(seeds)) >= 32
-        report = group.get_metrics()
-        assert report["num_env_runner_restarts"] == report["num_samples_dropped"] == 1
-        assert report["num_episodes"] == len(seeds)
-
-
-def test_a_batch_that_has_come_survives_its_runner():
-    with make_group() as group:
-        stream = group.sample_ready(in_flight=1)
-        first = next(stream)
-        group._fleet.answers(group._fleet.calls.calls())
-        for index in range(3):
-            group.actor(index).is_alive = False
-        others = [next(stream), next(stream)]
-        assert sorted(indices([first, *others])) == [0, 1, 2]
-        assert next(stream).num_env_steps == 18  # of a runner that was replaced
-        report = group.get_metrics()
-        assert report["num_env_steps_sampled"] == 4 * 18
-        assert report["num_env_runner_restarts"] == 3
-
-
-def test_a_runner_that_takes_too_long_is_ended(monkeypatch):
-    monkeypatch.setattr(calls, "OVERDUE_CHECKED_EVERY_S", 0.0)
-    with make_group(sample_timeout_s=0.2) as group:
-        hanging = group.actor(2)
-        hanging.hangs = True
-        assert indices(group.sample()) == [0, 1]
-        assert not hanging.is_alive
-        report = group.get_metrics()
-        assert report["num_samples_dropped"] == report["num_env_runner_restarts"] == 1
-        assert report["num_env_steps_sampled"] == 2 * 18
-
-
-def test_a_runner_is_not_replaced_for_ever():
-    with make_group(max_restarts=2) as group:
-        group.actors.born_dead = 5
-        group.actor(0).is_alive = False
-        with pytest.raises(EnvRunnerLostError, match="env runner 0 has ended: it was killed") as caught:
-            sample_on(group)
-        assert "max_restarts=2" in caught.value.__notes__[0]
-        assert indices(group.sample())[-2:] == [1, 2]  # the others go on
-        assert group.num_healthy_env_runners == 2
-        for index in (1, 2):
-            group.actor(index).is_alive = False
-        with pytest.raises(EnvRunnerLostError):
-            sample_on(group)
-        group.actors.born_dead = 0
-
-
-def test_without_a_limit_it_is():
-    with make_group(n=1, max_restarts=-1) as group:
-        group.actors.born_dead = 20
-        group.actor(0).is_alive = False
-        assert indices(group.sample()) == [0]
-        assert group.get_metrics()["num_env_runner_restarts"] == 21
-
-
-def test_a_runner_that_is_lost_when_the_group_is_made_is_an_error():
-    class Stillborn(FakeGroup):
-        def _make_actors(self, *args):
-            actors = super()._make_actors(*args)
-            actors.born_dead = 1
-            return actors
-
-    with pytest.raises(EnvRunnerLostError, match="env runner 0 has ended"):
-        Stillborn(make_config(), num_env_runners=2)
-
-
-def test_an_error_says_where_and_what_others_have_delivered_is_kept(tmp_path):
-    trouble = {"trouble": {(1, 4): "raise"}, "once": str(tmp_path)}  # in the second env of one of the runners
-    with make_group(make_config(Trouble, env_config=trouble)) as group:
-        with pytest.raises(KeyError, match="lost at 4") as caught:
-            group.sample()
-        assert "raised by env runner 0 (pid" in caught.value.__notes__[-1]
-        parts = group.sample()
-        assert indices(parts) == [1, 2, 0, 1, 2]
-        assert group.get_metrics()["num_env_steps_sampled"] == sum(part.num_env_steps for part in parts)
-        assert group.get_metrics()["num_env_runner_restarts"] == 0
-
-
-def test_an_error_of_make_batch_ends_a_loop_and_another_goes_on():
-    failed = []
-
-    def make_batch(episodes, module):
-        if len(failed) < 1:
-            failed.append(True)
-            raise ZeroDivisionError("none")
-        return columns(episodes)
-
-    with make_group(make_batch=make_batch) as group:
-        with pytest.raises(ZeroDivisionError):
-            take_on(group)
-        parts = [part for _, part in zip(range(9), group.sample_ready(), strict=False)]
-        assert set(indices(parts)) == {0, 1, 2}
-
-
-@pytest.mark.parametrize("n", [0, 2])
-def test_what_a_constructor_raises_comes_through(n):
-    trouble = {"trouble": {(0, 0): "raise"}, "in": "init"}
-    with pytest.raises(KeyError, match="lost at 0"):
-        make_group(make_config(Trouble, env_config=trouble), n)
-
-
-def test_an_error_when_a_runner_is_replaced_comes_once(tmp_path):
-    trouble = {"trouble": {(0, 0): "raise"}, "in": "init", "once": str(tmp_path)}
-    (tmp_path / "0-0").touch()
-    with make_group(make_config(Trouble, env_config=trouble)) as group:
-        (tmp_path / "0-0").unlink()
-        group.actor(1).is_alive = False
-        with pytest.raises(KeyError, match="lost at 0"):
-            sample_on(group)
-        assert set(indices(group.sample())) == {0, 2}
-        group.resize(1)
-        group.resize(3)
-        assert indices(group.sample())[-3:] == [0, 1, 2]
 
 
 # Connectors.

@@ -41,8 +41,8 @@ class Call:
 
 
 class CallsInFlight:
-    """All calls whose results have not been taken. No operation but `ready()` and `overdue()` looks at more than one
-    runner's.
+    """All calls whose results have not been taken. No operation but `ready()`, `overdue()` and `forget_unfinished()`
+    looks at more than one runner's.
 
     Args:
         wait: `(references, num_returns, timeout_s) -> those that are ready`, as of `ray.wait()`.
@@ -86,6 +86,16 @@ class CallsInFlight:
         for reference in own:
             del self._calls[reference]
         return list(own.values())
+
+    def forget_unfinished(self) -> None:
+        """Those that were being added or removed when an interrupt came: one of the dicts has them and one doesn't."""
+        for runner, own in list(self._of_runner.items()):
+            self._of_runner[runner] = {each: call for each, call in own.items() if each in self._calls}
+            if not self._of_runner[runner]:
+                del self._of_runner[runner]
+        known = {reference for own in self._of_runner.values() for reference in own}
+        self._calls = {reference: call for reference, call in self._calls.items() if reference in known}
+        self._since = {runner: self._since.get(runner, monotonic()) for runner in self._of_runner}
 
     def calls(self) -> list[Call]:
         """In the order in which they were made."""

@@ -1,9 +1,10 @@
 """A group's runners: calls of them, and new ones for those that are lost."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from time import monotonic
 from typing import Any
 
 from fastmarl.config import EnvRunnerConfig
@@ -68,7 +69,7 @@ class Fleet:
         self.hungry: dict[RemoteRunner, None] = {}
         self.arrived: deque[Arrival | Exception] = deque()
         self.new = dict.fromkeys(COUNTED, 0)
-        self.newest: tuple[Any, int] = (None, 0)
+        self.newest: tuple[Any, int] = (None, -1)
         self._guard = CallGuard()
         self.num_told = 1
         self._numbers = count()
@@ -155,17 +156,16 @@ class Fleet:
             self._fail(call, with_note(error, call))
             return
         if call.method == "sample":
-            value = owned(value.batch), value
+            value = replace(value, batch=owned(value.batch), state=owned(value.state))
         self.calls.remove(reference)
-        call.finish(value)
+        call.finish(owned(value))
         if call.method == "start":
             runner.start, runner.was_ready = value, True
             self.hungry[runner] = None
         elif call.method == "sample":
-            batch, told = value
-            runner.keep(told, call.number)
+            runner.keep(value, call.number)
             runner.n_arrived += 1
-            part = SamplePart(batch, told.weights_seq_no, runner.index, told.increment)
+            part = SamplePart(value.batch, value.weights_seq_no, runner.index, value.increment)
             self.arrived.append(Arrival(call.number, runner, part))
             call.value = None  # the part has it
 
@@ -181,7 +181,7 @@ class Fleet:
 
     def _lose(self, runner: RemoteRunner, problem: str) -> None:
         """The runner is lost: start another one in its place. One that was never ready is not replaced."""
-        lost = self.let_go(runner)
+        lost = self._end(runner)
         self.new["num_samples_dropped"] += sum(call.method == "sample" for call in lost)
         is_over = self._max_restarts != NO_LIMIT and runner.n_replaced >= self._max_restarts
         if is_over or not runner.was_ready:
@@ -192,6 +192,10 @@ class Fleet:
             return
         runner.n_replaced += 1
         self.new["num_env_runner_restarts"] += 1
+        self._replace(runner)
+
+    def _replace(self, runner: RemoteRunner) -> None:
+        """By one of the next incarnation, which goes on with what was known of it last."""
         self.start_anew(runner, self._next_incarnation(runner.index), runner.state)
 
     def _give_up(self, runner: RemoteRunner, error: Exception) -> None:
@@ -201,14 +205,62 @@ class Fleet:
         self.arrived.append(error)
 
     def let_go(self, runner: RemoteRunner) -> list[Call]:
-        """End it; returns the calls that are lost."""
+        """End it for good; returns the calls that are lost."""
+        runner.is_lost = True
+        return self._end(runner)
+
+    def _end(self, runner: RemoteRunner) -> list[Call]:
+        """End its actor; returns the calls that are lost. From here until another one is started, it is a runner that
+        is neither ready nor lost and has no call: see `recover()`."""
+        runner.start = None
         lost = self.calls.remove_all_of(runner)
         for call in lost:
             call.fail(None)
-        runner.is_lost = True
         if runner.handle is not None:
             self.actors.kill(runner.handle)
         return lost
+
+    def close(self, runners: Sequence[RemoteRunner], timeout_s: float) -> list[Call]:
+        """Have them close their envs, wait for that so long at most, and end them; returns the calls, for errors."""
+        calls = [self.call(runner, "stop") for runner in runners if runner.is_ready]
+        leaving, end = set(runners), monotonic() + timeout_s
+        try:
+            while any(call.is_open for call in calls) and (left := end - monotonic()) > 0:
+                for reference, call in self.calls.ready(min(left, LOOKS_EVERY_S)):
+                    if call.runner in leaving:
+                        self._take_last(reference, call)
+                    elif reference in self.calls:
+                        self._take(reference, call)
+        finally:
+            for runner in runners:
+                self.let_go(runner)
+        return calls
+
+    def _take_last(self, reference: Any, call: Call) -> None:
+        """Of a runner that is not replaced if it is lost."""
+        self.calls.remove(reference)
+        try:
+            call.finish(self.actors.get(reference))
+        except ActorLost:
+            call.fail(None)
+        except Exception as error:
+            call.fail(with_note(error, call))
+
+    def recover(self) -> None:
+        """Mend what an interrupt (KeyboardInterrupt) of an earlier call may have left half done."""
+        self.calls.forget_unfinished()
+        counts = Counter(each.runner for each in self.arrived if isinstance(each, Arrival))
+        for runner in self.runners:
+            runner.n_arrived = counts[runner]
+            is_half_replaced = runner.start is None and not runner.is_lost and not self.calls.count_of(runner)
+            if is_half_replaced:
+                self._end(runner)
+                self._replace(runner)
+
+    def discard(self, runner: RemoteRunner) -> None:
+        """End a runner that is none of the group's; nobody is told why it may have been lost."""
+        self.let_go(runner)
+        self._take_back(runner.end)
 
     def arrived_error(self) -> Exception | None:
         """The first error among what has come, which is no longer there then."""
@@ -229,8 +281,12 @@ class Fleet:
     def new_runner(self, index: int) -> RemoteRunner:
         return RemoteRunner(index, self._next_incarnation(index))
 
+    def unused_incarnation(self, index: int) -> int:
+        """Of the next runner there."""
+        return self._incarnations.get(index, self._config.incarnation)
+
     def _next_incarnation(self, index: int) -> int:
-        number = self._incarnations.get(index, self._config.incarnation)
+        number = self.unused_incarnation(index)
         self._incarnations[index] = number + 1
         return number
 
@@ -266,9 +322,13 @@ class Fleet:
         for runner in runners:
             if runner.end is not None:
                 error, runner.end = runner.end, None
-                if error in self.arrived:
-                    self.arrived.remove(error)
+                self._take_back(error)
                 raise error
+
+    def _take_back(self, error: Exception | None) -> None:
+        """What samples next does not raise it."""
+        if error is not None and error in self.arrived:
+            self.arrived.remove(error)
 
 
 def with_note(error: Exception, call: Call) -> Exception:

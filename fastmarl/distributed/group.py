@@ -4,25 +4,27 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from time import monotonic, perf_counter
+from itertools import cycle, pairwise
+from threading import Lock
+from time import perf_counter
 from typing import Any, Self
 
 import torch
 
 from fastmarl.arena import Evaluation
 from fastmarl.config import EnvRunnerConfig, is_integer
-from fastmarl.distributed.actors import ActorLost, Actors
-from fastmarl.distributed.calls import Call
+from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.evaluations import join_evaluations
-from fastmarl.distributed.fleet import COUNTED, LOOKS_EVERY_S, NO_LIMIT, Arrival, Fleet, raise_first, with_note
+from fastmarl.distributed.fleet import COUNTED, LOOKS_EVERY_S, NO_LIMIT, Arrival, Fleet, raise_first
 from fastmarl.distributed.host import CONNECTORS, MakeBatch, columns_of
 from fastmarl.distributed.in_process import InProcess
 from fastmarl.distributed.parts import SamplePart, owned
+from fastmarl.distributed.runners import RemoteRunner
 from fastmarl.envs.registry import portable
 from fastmarl.errors import ConfigError, RunnerStoppedError
 from fastmarl.modules import MultiRLModule
 from fastmarl.modules.base import as_rl_module
+from fastmarl.runner.goals import make_goal
 from fastmarl.runner.metrics import RunnerMetrics
 from fastmarl.states import check_keys, check_mapping, whole_number
 from fastmarl.vector.seeds import Streams
@@ -110,6 +112,7 @@ class EnvRunnerGroup:
         self._seconds_waited = 0.0
         self._seq_no_of_part = 0
         self._is_stopped = False
+        self._publishing = Lock()
         self._finalizer = weakref.finalize(self, _end, self._fleet, os.getpid())
         try:
             self._start_first(max(1, num_env_runners))
@@ -129,7 +132,7 @@ class EnvRunnerGroup:
         start = self._fleet.runners[0].start
         assert start is not None and start.module is not None
         self.module, start.module = start.module, None
-        self._publish(self.module.get_state(), 0)
+        self._publish(self.module.get_state())
 
     def __repr__(self) -> str:
         env, where = self._config.env, "in this process" if self._is_here else "in Ray's actors"
@@ -180,12 +183,13 @@ class EnvRunnerGroup:
         Raises:
             EnvRunnerLostError: a runner was replaced `max_restarts` times in a row. The others go on.
             RunnerStoppedError: the group was stopped.
+            ConfigError: both numbers are given, or one is negative or no integer.
             Exception: what an env, a module, a connector, a callback or `make_batch` has raised, with its traceback and
                 the runner's index as notes.
         """
-        self._check_usable("sample()")
+        self._begin("sample()")
         begun = perf_counter()
-        arguments = _arguments(num_timesteps, num_episodes, explore, random_actions, force_reset)
+        arguments = self._arguments(num_timesteps, num_episodes, explore, random_actions, force_reset)
         while True:
             calls = [self._fleet.call(runner, "sample", arguments) for runner in self._fleet.runners if runner.is_ready]
             self._fleet.answers(calls)
@@ -226,10 +230,11 @@ class EnvRunnerGroup:
         """
         self._check_usable("sample_ready()")
         _check_integer("in_flight", in_flight, 1)
-        arguments = _arguments(num_timesteps, num_episodes, explore, random_actions, force_reset)
+        arguments = self._arguments(num_timesteps, num_episodes, explore, random_actions, force_reset)
         return self._parts(arguments, min(in_flight, self._fleet.actors.most_in_flight))
 
     def _parts(self, arguments: dict[str, Any], in_flight: float) -> Iterator[SamplePart]:
+        self._begin("sample_ready()")
         self._fleet.hungry = dict.fromkeys(self._fleet.runners)
         while True:
             self._check_usable("sample_ready()")
@@ -291,12 +296,15 @@ class EnvRunnerGroup:
         self.module.check_state(weights)
         if lacking := [module_id for module_id in self.module if module_id not in weights]:
             raise ConfigError(f"set_weights() needs the weights of all modules; those of {lacking} are missing")
-        seq_no = self.weights_seq_no + 1
-        self._publish(weights, seq_no)
-        return seq_no
+        return self._publish(weights)
 
-    def _publish(self, weights: Mapping[str, Any], seq_no: int) -> None:
-        self._fleet.newest = self._fleet.actors.put(dict(weights)), seq_no
+    def _publish(self, weights: Mapping[str, Any], least: int = 0) -> int:
+        """Make them the newest, with the next number, or `least` if that is higher; returns the number."""
+        reference = self._fleet.actors.put(dict(weights))
+        with self._publishing:
+            seq_no = max(least, self.weights_seq_no + 1)
+            self._fleet.newest = reference, seq_no
+        return seq_no
 
     def get_weights(self) -> dict[str, Any]:
         """Module id -> the newest weights, by parameter name, as arrays: a copy."""
@@ -314,7 +322,7 @@ class EnvRunnerGroup:
         Raises:
             Exception: the first that it has raised, with the runner's index as a note.
         """
-        self._check_usable("foreach()")
+        self._begin("foreach()")
         return self._fleet.ask(self._fleet.ready(), "apply", function, args)
 
     def sync_connectors(self) -> None:
@@ -323,7 +331,7 @@ class EnvRunnerGroup:
 
         What a runner has counted by its last batch takes part also if the runner is being replaced.
         """
-        self._check_usable("sync_connectors()")
+        self._begin("sync_connectors()")
         told = self._fleet.ask(self._fleet.ready(), "get_connectors")
         merged = self._merged([told.get(runner.index, runner.connectors) for runner in self._fleet.runners])
         if merged is not None:
@@ -338,9 +346,11 @@ class EnvRunnerGroup:
         reference = self._fleet.actors.put(state)
         calls = []
         for runner in self._fleet.runners:
-            if not runner.is_lost:  # those that are being made take it when they are
-                calls.append(self._fleet.call(runner, "set_connectors", reference))
-                runner.keep_connectors(state, calls[-1].number)
+            if runner.is_lost:  # what it had counted is in there, and not to be added again
+                runner.connectors = state
+                continue
+            calls.append(self._fleet.call(runner, "set_connectors", reference))  # one that is being made takes it then
+            runner.keep_connectors(state, calls[-1].number)
         self._fleet.answers([call for call in calls if call.runner.is_ready])
         raise_first(calls)
 
@@ -360,7 +370,7 @@ class EnvRunnerGroup:
         Raises:
             ConfigError: a number is impossible. Else what a runner's `evaluate()` raises.
         """
-        self._check_usable("evaluate()")
+        self._begin("evaluate()")
         _check_integer("num_episodes", num_episodes, 1)
         if seeds is not None and len(seeds) != num_episodes:
             raise ConfigError(f"seeds must be {num_episodes} integers, got {len(seeds)}")
@@ -404,7 +414,8 @@ class EnvRunnerGroup:
 
     def resize(self, num_env_runners: int) -> None:
         """Have so many runners from now on. Connectors are synchronised, and so are those of new runners; the last
-        runners go, and what they have sampled is handed out all the same. This waits for new runners.
+        runners close their envs and go, and what they have sampled is handed out all the same. This waits for new
+        runners.
 
         `config.num_env_runners`, by which modules that explore by a schedule count, stays as it is in older runners.
 
@@ -412,24 +423,25 @@ class EnvRunnerGroup:
             num_env_runners: at least 1. A runner in this process stays the one that it is.
 
         Raises:
-            ConfigError: the number is impossible. Else see `EnvRunnerGroup`: without the new runners then.
+            ConfigError: the number is impossible. Else the first error of an env's close(), or see `EnvRunnerGroup`:
+                without the new runners then.
         """
-        self._check_usable("resize()")
+        self._begin("resize()")
         _check_integer("num_env_runners", num_env_runners, 1)
         if self._is_here:
             raise ConfigError("a group with num_env_runners=0 has its one runner in this process and can't be resized; "
                               "make a group with num_env_runners=1 or more")  # fmt: skip
         self.sync_connectors()
         kept, leaving = self._fleet.runners[:num_env_runners], self._fleet.runners[num_env_runners:]
-        for runner in leaving:
-            self._fleet.let_go(runner)
+        calls = self._fleet.close(leaving, CLOSE_TIMEOUT_S)
         self._fleet.runners = kept
+        raise_first(calls)
         self._add(range(len(kept), num_env_runners))
 
     def _add(self, indices: range) -> None:
         """Have runners of these indices, too, when all of them are made."""
         fleet = self._fleet
-        fleet.num_told = indices.stop
+        before, fleet.num_told = fleet.num_told, indices.stop
         known = next((runner.connectors for runner in fleet.runners if runner.connectors), None)
         added = [fleet.new_runner(index) for index in indices]
         try:
@@ -438,8 +450,9 @@ class EnvRunnerGroup:
                 fleet.start(runner, runner.state, is_module_wanted=not fleet.runners and runner is added[0])
             fleet.wait_for_starts(added)
         except BaseException:
+            fleet.num_told = before
             for runner in added:
-                fleet.let_go(runner)
+                fleet.discard(runner)
             raise
         fleet.runners += added
         fleet.hungry |= dict.fromkeys(added)
@@ -453,7 +466,7 @@ class EnvRunnerGroup:
         It waits until the runners have done what they were told before; parts that were not handed out are not in it.
         Of a runner that is being replaced there is what it had with its last batch.
         """
-        self._check_usable("get_state()")
+        self._begin("get_state()")
         told = self._fleet.ask(self._fleet.ready(), "get_state")
         return {
             "rl_module": self.get_weights(),
@@ -461,10 +474,14 @@ class EnvRunnerGroup:
             "num_env_steps_sampled_lifetime": self._metrics.lifetime.env_steps,
             "lifetime_counters": self._metrics.get_state(),
             "env_runners": [
-                {"incarnation": runner.incarnation, "state": told.get(runner.index, runner.state)}
+                {"incarnation": self._incarnation_of(runner), "state": told.get(runner.index, runner.state)}
                 for runner in self._fleet.runners
             ],
         }
+
+    def _incarnation_of(self, runner: RemoteRunner) -> int:
+        """Who goes on with its state: another one, if it is lost, as its seeds were used."""
+        return self._fleet.unused_incarnation(runner.index) if runner.is_lost else runner.incarnation
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state()` returned. What is in flight, or was not handed out, is dropped.
@@ -476,16 +493,17 @@ class EnvRunnerGroup:
         Raises:
             ConfigError: it is no such state, or one of other modules. Nothing was changed.
         """
-        self._check_usable("set_state()")
+        self._begin("set_state()")
         check_keys("the state of a group", state, STATE)
         self.module.check_state(state["rl_module"])
         seq_no = whole_number("weights_seq_no", state["weights_seq_no"])
         env_steps = whole_number("num_env_steps_sampled_lifetime", state["num_env_steps_sampled_lifetime"])
         self._metrics.check_state(state["lifetime_counters"])
         saved = _checked_states(state["env_runners"])
+        self._check_in_runners([own for _, own in saved])
         self._drop_parts()
         self.module.set_state(state["rl_module"])
-        self._publish(state["rl_module"], max(seq_no, self.weights_seq_no + 1))
+        self._publish(state["rl_module"], seq_no)
         self._metrics = RunnerMetrics(self._config.metrics_num_episodes_for_smoothing)
         self._metrics.set_state(state["lifetime_counters"])
         self._metrics.lifetime.env_steps = env_steps
@@ -498,8 +516,17 @@ class EnvRunnerGroup:
             self._fleet.new["num_samples_dropped"] += 1
         self._fleet.hungry = dict.fromkeys(self._fleet.runners)
 
+    def _check_in_runners(self, states: list[dict[str, Any]]) -> None:
+        """Raises ConfigError if they can't take the states."""
+        calls = [
+            self._fleet.call(runner, "check_state", own)
+            for runner, own in zip(cycle(self._fleet.ready()), states, strict=False)
+        ]
+        self._fleet.answers(calls)
+        raise_first(calls)
+
     def _take_states(self, saved: list[tuple[int, dict[str, Any]]]) -> None:
-        fleet, calls = self._fleet, []
+        fleet, calls, begun = self._fleet, [], []
         for runner, (incarnation, own) in zip(fleet.runners, saved, strict=False):
             if runner.is_ready and runner.incarnation == incarnation:
                 calls.append(fleet.call(runner, "set_state", own))
@@ -507,10 +534,12 @@ class EnvRunnerGroup:
             else:
                 fleet.let_go(runner)
                 number = fleet.start_anew(runner, incarnation, own).number
+                begun.append(runner)
+            runner.n_replaced = 0
             runner.keep_state(own, number)
         self._fleet.answers(calls)
         raise_first(calls)
-        self._fleet.wait_for_starts(self._fleet.runners)
+        self._fleet.wait_for_starts(begun)
         if len(saved) != len(self._fleet.runners) and (
             merged := self._merged(own.get(CONNECTORS, {}) for _, own in saved)
         ):
@@ -528,25 +557,11 @@ class EnvRunnerGroup:
         self._fleet.check_idle("stop()")
         self._is_stopped = True
         are_asked = not self._is_here and self._fleet.actors.is_running
-        ready = [] if not are_asked else [runner for runner in self._fleet.runners if runner.is_ready]
-        calls = [self._fleet.call(runner, "stop") for runner in ready]
-        end = monotonic() + CLOSE_TIMEOUT_S
         try:
-            while any(call.is_open for call in calls) and (left := end - monotonic()) > 0:
-                for reference, call in self._fleet.calls.ready(min(left, LOOKS_EVERY_S)):
-                    self._take_quietly(reference, call)
+            calls = self._fleet.close(self._fleet.runners if are_asked else [], CLOSE_TIMEOUT_S)
         finally:
             self._kill_all()
         raise_first(calls)
-
-    def _take_quietly(self, reference: Any, call: Call) -> None:
-        self._fleet.calls.remove(reference)
-        try:
-            call.finish(self._fleet.actors.get(reference))
-        except ActorLost:
-            call.fail(None)
-        except Exception as error:
-            call.fail(with_note(error, call))
 
     def _kill_all(self) -> None:
         self._is_stopped = True
@@ -562,16 +577,39 @@ class EnvRunnerGroup:
         else:
             self._kill_all()
 
+    def _begin(self, method: str) -> None:
+        """Of each method that calls runners; see `_check_usable()`."""
+        self._check_usable(method)
+        self._fleet.recover()
+
     def _check_usable(self, method: str) -> None:
         """Raises RunnerStoppedError after the end, RunnerBusyError in the middle of another call."""
         self._check_open()
         self._fleet.check_idle(method)
-        if not self._fleet.actors.is_running:
-            raise RunnerStoppedError("Ray was shut down, and the runners of this group with it; make a new one")
 
     def _check_open(self) -> None:
         if self._is_stopped:
             raise RunnerStoppedError("this group was stopped; make a new one")
+        if not self._fleet.actors.is_running:
+            raise RunnerStoppedError("Ray was shut down, and the runners of this group with it; make a new one")
+
+    def _arguments(
+        self,
+        num_timesteps: int | None,
+        num_episodes: int | None,
+        explore: bool | None,
+        random_actions: bool,
+        force_reset: bool,
+    ) -> dict[str, Any]:
+        """Those of a call of a runner's `sample()`. Numbers that can't be right are one error here, not one of each."""
+        make_goal(self._config, num_timesteps, num_episodes, self._config.num_envs_per_env_runner)
+        return {
+            "num_timesteps": num_timesteps,
+            "num_episodes": num_episodes,
+            "explore": explore,
+            "random_actions": random_actions,
+            "force_reset": force_reset,
+        }
 
 
 def _end(fleet: Fleet, owner: int) -> None:
@@ -579,22 +617,6 @@ def _end(fleet: Fleet, owner: int) -> None:
     if os.getpid() == owner:  # a fork has the objects, but the runners are not its own
         for runner in fleet.runners:
             fleet.let_go(runner)
-
-
-def _arguments(
-    num_timesteps: int | None,
-    num_episodes: int | None,
-    explore: bool | None,
-    random_actions: bool,
-    force_reset: bool,
-) -> dict[str, Any]:
-    return {
-        "num_timesteps": num_timesteps,
-        "num_episodes": num_episodes,
-        "explore": explore,
-        "random_actions": random_actions,
-        "force_reset": force_reset,
-    }
 
 
 def _check_integer(name: str, value: Any, least: int) -> None:

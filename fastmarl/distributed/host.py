@@ -115,9 +115,13 @@ class RunnerHost:
 
     def sample(self, arguments: dict[str, Any]) -> Told:
         """A call of `runner.sample()`, and what is made of its episodes."""
-        batch = self._make_batch(self.runner.sample(**arguments), self.runner.module)
-        state = self.runner.get_state([CONNECTORS, ENV_STEPS])
-        return Told(batch, self._weights_seq_no, take_increment(self.runner), state)
+        episodes = self.runner.sample(**arguments)
+        try:
+            batch = self._make_batch(episodes, self.runner.module)
+            state = self.runner.get_state([CONNECTORS, ENV_STEPS])
+        finally:
+            increment = take_increment(self.runner)  # on an error, too: what is not delivered is not counted
+        return Told(batch, self._weights_seq_no, increment, state)
 
     def evaluate(self, num_episodes: int, seeds: Sequence[int] | None, explore: bool) -> Evaluation:
         return evaluate(self.runner, episodes=num_episodes, seeds=seeds, explore=explore)
@@ -129,6 +133,10 @@ class RunnerHost:
     def get_state(self) -> dict[str, Any]:
         """All but what the group has."""
         return self.runner.get_state(not_components=OF_GROUP)
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raises ConfigError if the runners of the group can't take it."""
+        self.runner.check_state(state)
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.runner.set_state(state)

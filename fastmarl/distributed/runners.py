@@ -54,6 +54,10 @@ class RemoteRunner:
         """What its connectors knew when that was last told."""
         return self.state.get(CONNECTORS, {})
 
+    @connectors.setter
+    def connectors(self, state: dict[str, Any]) -> None:
+        self.state = {**self.state, CONNECTORS: state}
+
     def keep_state(self, state: dict[str, Any], number: int) -> None:
         """It goes on with this by the call of this number. Another one in its place has seeds and episodes of its own,
         so these are not kept."""
@@ -69,4 +73,4 @@ class RemoteRunner:
 
     def keep_connectors(self, state: dict[str, Any], number: int) -> None:
         """They are given this state by the call of this number."""
-        self.state, self.state_number = {**self.state, CONNECTORS: state}, number
+        self.connectors, self.state_number = state, number

@@ -1,5 +1,6 @@
 """Groups whose runners are all in this process, in actors that a test can kill and hang."""
 
+import pickle
 import time
 
 from fastmarl.distributed import EnvRunnerGroup
@@ -22,8 +23,7 @@ class FakeActor:
         return self.host.call(method, *args) if self.is_alive else None
 
     def stop(self):
-        if self.is_alive:
-            self.host.stop()
+        """It is killed: nothing is closed."""
         self.is_alive = False
 
 
@@ -63,7 +63,14 @@ class FakeActors(InProcess):
     def get(self, reference):
         if not reference.host.is_alive:
             raise ActorLost("it was killed")
-        return super().get(reference)
+        return as_sent(super().get(reference))
+
+
+def as_sent(value):
+    """A copy whose arrays can't be written to, as those that lie in the memory of Ray's store."""
+    buffers = []
+    sent = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(sent, buffers=[bytes(buffer.raw()) for buffer in buffers])
 
 
 class FakeGroup(EnvRunnerGroup):

@@ -1,0 +1,359 @@
+"""What becomes of a group's runners that end, hang, or raise an error, and of a group that is interrupted."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+from support.fake_actors import FakeGroup
+from support.groups import indices, lose, make_config, make_group, perturb, sample_on, seeds_of, take_on
+from support.interrupts import in_own_thread, interrupted
+from support.trouble import Trouble
+
+from fastmarl.batches import columns
+from fastmarl.connectors import MeanStdFilter
+from fastmarl.distributed import calls, fleet
+from fastmarl.distributed import group as group_file
+from fastmarl.distributed.host import columns_of
+from fastmarl.envs.checking.values import same
+from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerStoppedError
+
+EVERY = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "7"))
+
+
+def test_others_deliver_while_a_runner_is_replaced():
+    with make_group(make_batch=seeds_of) as group:
+        seeds = [seed for part in group.sample(num_episodes=4) for seed in part.batch]
+        perturb(group.module)
+        group.set_weights()
+        group.actor(1).is_alive = False
+        parts = group.sample(num_episodes=4)
+        assert indices(parts) == [0, 2]
+        assert group.num_healthy_env_runners in (2, 3)
+        seeds += [seed for part in parts for seed in part.batch]
+        parts = group.sample(num_episodes=4)
+        while len(parts) < 3:
+            parts += group.sample(num_episodes=4)
+        assert {part.weights_seq_no for part in parts} == {1}
+        seeds += [seed for part in parts for seed in part.batch]
+        assert len(seeds) == len(set(seeds)) >= 32
+        report = group.get_metrics()
+        assert report["num_env_runner_restarts"] == report["num_samples_dropped"] == 1
+        assert report["num_episodes"] == len(seeds)
+
+
+def test_a_batch_that_has_come_survives_its_runner():
+    with make_group() as group:
+        stream = group.sample_ready(in_flight=1)
+        first = next(stream)
+        group._fleet.answers(group._fleet.calls.calls())
+        for index in range(3):
+            group.actor(index).is_alive = False
+        others = [next(stream), next(stream)]
+        assert sorted(indices([first, *others])) == [0, 1, 2]
+        assert next(stream).num_env_steps == 18  # of a runner that was replaced
+        report = group.get_metrics()
+        assert report["num_env_steps_sampled"] == 4 * 18
+        assert report["num_env_runner_restarts"] == 3
+
+
+def test_a_runner_that_takes_too_long_is_ended(monkeypatch):
+    monkeypatch.setattr(calls, "OVERDUE_CHECKED_EVERY_S", 0.0)
+    with make_group(sample_timeout_s=0.2) as group:
+        hanging = group.actor(2)
+        hanging.hangs = True
+        assert indices(group.sample()) == [0, 1]
+        assert not hanging.is_alive
+        report = group.get_metrics()
+        assert report["num_samples_dropped"] == report["num_env_runner_restarts"] == 1
+        assert report["num_env_steps_sampled"] == 2 * 18
+
+
+def test_a_runner_is_not_replaced_for_ever():
+    with make_group(max_restarts=2) as group:
+        group.actors.born_dead = 5
+        group.actor(0).is_alive = False
+        with pytest.raises(EnvRunnerLostError, match="env runner 0 has ended: it was killed") as caught:
+            sample_on(group)
+        assert "max_restarts=2" in caught.value.__notes__[0]
+        assert indices(group.sample())[-2:] == [1, 2]  # the others go on
+        assert group.num_healthy_env_runners == 2
+        for index in (1, 2):
+            group.actor(index).is_alive = False
+        with pytest.raises(EnvRunnerLostError):
+            sample_on(group)
+        group.actors.born_dead = 0
+
+
+def test_without_a_limit_it_is():
+    with make_group(n=1, max_restarts=-1) as group:
+        group.actors.born_dead = 20
+        group.actor(0).is_alive = False
+        assert indices(group.sample()) == [0]
+        assert group.get_metrics()["num_env_runner_restarts"] == 21
+
+
+def test_a_runner_that_is_lost_when_the_group_is_made_is_an_error():
+    class Stillborn(FakeGroup):
+        def _make_actors(self, *args):
+            actors = super()._make_actors(*args)
+            actors.born_dead = 1
+            return actors
+
+    with pytest.raises(EnvRunnerLostError, match="env runner 0 has ended"):
+        Stillborn(make_config(), num_env_runners=2)
+
+
+def test_an_error_says_where_and_what_others_have_delivered_is_kept(tmp_path):
+    trouble = {"trouble": {(1, 4): "raise"}, "once": str(tmp_path)}  # in the second env of one of the runners
+    with make_group(make_config(Trouble, env_config=trouble)) as group:
+        with pytest.raises(KeyError, match="lost at 4") as caught:
+            group.sample()
+        assert "raised by env runner 0 (pid" in caught.value.__notes__[-1]
+        parts = group.sample()
+        assert indices(parts) == [1, 2, 0, 1, 2]
+        assert group.get_metrics()["num_env_steps_sampled"] == sum(part.num_env_steps for part in parts)
+        assert group.get_metrics()["num_env_runner_restarts"] == 0
+
+
+def test_an_error_of_make_batch_ends_a_loop_and_another_goes_on():
+    failed = []
+
+    def make_batch(episodes, module):
+        if len(failed) < 1:
+            failed.append(True)
+            raise ZeroDivisionError("none")
+        return columns(episodes)
+
+    with make_group(make_batch=make_batch) as group:
+        with pytest.raises(ZeroDivisionError):
+            take_on(group)
+        parts = [part for _, part in zip(range(9), group.sample_ready(), strict=False)]
+        assert set(indices(parts)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_what_a_constructor_raises_comes_through(n):
+    trouble = {"trouble": {(0, 0): "raise"}, "in": "init"}
+    with pytest.raises(KeyError, match="lost at 0"):
+        make_group(make_config(Trouble, env_config=trouble), n)
+
+
+def test_an_error_when_a_runner_is_replaced_comes_once(tmp_path):
+    trouble = {"trouble": {(0, 0): "raise"}, "in": "init", "once": str(tmp_path)}
+    (tmp_path / "0-0").touch()
+    with make_group(make_config(Trouble, env_config=trouble)) as group:
+        (tmp_path / "0-0").unlink()
+        group.actor(1).is_alive = False
+        with pytest.raises(KeyError, match="lost at 0"):
+            sample_on(group)
+        assert set(indices(group.sample())) == {0, 2}
+        group.resize(1)
+        group.resize(3)
+        assert indices(group.sample())[-3:] == [0, 1, 2]
+
+
+def test_steps_of_a_batch_that_could_not_be_made_are_not_counted():
+    failed = []
+
+    def make_batch(episodes, module):
+        if not failed:
+            failed.append(True)
+            raise ZeroDivisionError
+        return sum(len(episode) for episode in episodes)
+
+    for n in (0, 2):
+        failed.clear()
+        with make_group(n=n, make_batch=make_batch) as group:
+            with pytest.raises(ZeroDivisionError):
+                group.sample()
+            parts = group.sample()
+            assert [part.batch for part in parts] == [part.num_env_steps for part in parts] == [18] * len(parts)
+            assert group.get_metrics()["num_env_steps_sampled"] == 18 * len(parts)
+
+
+def test_arguments_that_can_not_be_right_are_one_error():
+    """Not one of each runner, which the next calls would raise."""
+    with make_group() as group:
+        for arguments in ({"num_timesteps": 5, "num_episodes": 5}, {"num_timesteps": -1}, {"num_episodes": 1.5}):
+            for call in (group.sample, group.sample_ready):
+                with pytest.raises(ConfigError, match="num_"):
+                    call(**arguments)
+        assert indices(group.sample()) == [0, 1, 2]
+
+
+def test_new_runners_that_fail_leave_no_error_behind(tmp_path):
+    trouble = {"trouble": {(0, 0): "raise"}, "in": "init", "once": str(tmp_path)}
+    (tmp_path / "0-0").touch()
+    with make_group(make_config(Trouble, env_config=trouble), 1) as group:
+        group.actors.born_dead = 2
+        with pytest.raises(EnvRunnerLostError, match="env runner 1"):
+            group.resize(3)
+        assert indices(group.sample()) == [0]
+        assert group.num_env_runners == 1
+        lose(group, 0)
+        assert group.foreach(lambda runner: runner.config.num_env_runners) == {0: 1}
+        assert not any(actor.is_alive for actor in group.actors.started if actor is not group.actor(0))
+
+
+def test_what_runners_tell_occupies_no_memory_of_the_store():
+    """Arrays that can't be written to lie in it."""
+    with make_group(make_config(env_to_module_connector=MeanStdFilter()), make_batch=columns_of) as group:
+        (part, *_) = group.sample()
+        state = group.foreach(connectors_of)[0]
+        for told in (part.batch, group._fleet.runners[0].state, group.get_state()["env_runners"], state):
+            arrays = list(arrays_in(told))
+            assert arrays and all(array.flags.writeable for array in arrays)
+
+
+def arrays_in(value):
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from arrays_in(each)
+
+
+# Runners that are lost for good.
+
+
+def lose_for_good(group, index):
+    group.actor(index).is_alive = False
+    with pytest.raises(EnvRunnerLostError):
+        sample_on(group)
+
+
+def test_what_a_lost_runner_has_counted_is_added_once():
+    with make_group(make_config(env_to_module_connector=MeanStdFilter()), max_restarts=0) as group:
+        group.sample()
+        lose_for_good(group, 1)
+        for _ in range(3):
+            group.sync_connectors()
+        counts = group.foreach(count_of_filter)
+    assert counts == dict.fromkeys((0, 2), counts[0])
+    assert counts[0] == 3 * 60 + 2 * 54  # two envs with three agents: the first call of a runner has the resets, too
+
+
+def count_of_filter(runner):
+    return runner.env_to_module.get_state()["default_policy"]["MeanStdFilter"]["stats"][0]["count"]
+
+
+def connectors_of(runner):
+    return runner.env_to_module.get_state()
+
+
+def test_a_state_with_a_lost_runner_repeats_no_seed():
+    with make_group(make_batch=seeds_of, max_restarts=0) as group:
+        seeds = [seed for part in group.sample(num_episodes=4) for seed in part.batch]
+        lose_for_good(group, 1)
+        seeds += [seed for part in group.sample(num_episodes=4) for seed in part.batch]
+        state = group.get_state()
+    with make_group(make_batch=seeds_of) as group:
+        group.set_state(state)
+        parts = group.sample(num_episodes=4)
+        assert indices(parts) == [0, 1, 2]
+        assert not set(seeds).intersection(seed for part in parts for seed in part.batch)
+
+
+def test_a_state_is_taken_by_a_group_with_a_lost_runner():
+    with make_group(n=2) as group:
+        state = group.get_state()
+    with make_group(max_restarts=0) as group:
+        lose_for_good(group, 2)
+        group.set_state(state)
+        assert indices(group.sample()) == [0, 1]
+    with make_group(max_restarts=0) as group:
+        lose_for_good(group, 1)
+        group.set_state(state)
+        assert indices(group.sample()) == [0, 1, 2]
+
+
+def test_a_state_that_the_runners_can_not_take_changes_nothing():
+    with make_group() as group:
+        before = group.get_state()
+        for of_runner in ({"num_resets": "none"}, {"env_to_module_connector": 3}, {"unknown": 1}):
+            runners = [*before["env_runners"][:2], {"incarnation": 5, "state": of_runner}]
+            with pytest.raises(ConfigError):
+                group.set_state({**before, "env_runners": runners})
+        assert same(group.get_state(), before)
+
+
+# Interrupts.
+
+
+@in_own_thread
+def interrupt_everywhere(file, use, every):
+    """Interrupt a loop over a group's parts, one of whose runners ends, at every so many lines of the file."""
+    for at in range(0, 10_000, every):
+        with make_group(n=2, sample_timeout_s=60) as group:
+            group.actor(1).is_alive = False
+            was_interrupted = interrupted(lambda: use(group), file=file.__file__, at=at)
+            group.get_metrics()
+            parts = [part for _, part in zip(range(8), group.sample_ready(in_flight=1), strict=False)]
+            parts += [part for _ in range(3) for part in group.sample()]
+            assert set(indices(parts[-4:])) == {0, 1}
+            assert group.get_metrics()["num_env_steps_sampled"] == sum(part.num_env_steps for part in parts)
+            assert group.num_healthy_env_runners == 2
+        if not was_interrupted:
+            return
+
+
+def sample_thrice(group):
+    for _ in range(3):
+        group.sample()
+
+
+def take_some(group):
+    for _ in zip(range(6), group.sample_ready(), strict=False):
+        pass
+
+
+@pytest.mark.parametrize("use", [sample_thrice, take_some])
+@pytest.mark.parametrize("file", [fleet, group_file, calls])
+def test_a_group_that_was_interrupted_goes_on(file, use):
+    interrupt_everywhere(file, use, every=EVERY)
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_an_interrupt_of_make_batch_counts_nothing(n):
+    interrupts = [KeyboardInterrupt]
+
+    def make_batch(episodes, module):
+        if interrupts:
+            raise interrupts.pop()
+        return columns(episodes)
+
+    with make_group(n=n, make_batch=make_batch) as group:
+        with pytest.raises(KeyboardInterrupt):
+            group.sample()
+        parts = group.sample() + [part for _, part in zip(range(4), group.sample_ready(), strict=False)]
+        assert [part.num_env_steps for part in parts] == [18] * len(parts)
+        assert group.get_metrics()["num_env_steps_sampled"] == 18 * len(parts)
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_weights_begin_no_other_ray(n):
+    """Where the group's own has ended."""
+    with make_group(n=n) as group:
+        group.actors.is_running = False
+        for call in (group.set_weights, group.get_weights, group.sample):
+            with pytest.raises(RunnerStoppedError, match="Ray was shut down"):
+                call()
+        group.actors.is_running = True
+
+
+def test_weights_of_several_threads_have_a_number_each():
+    with make_group(n=1) as group, ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(lambda _: group.set_weights(), range(64)))
+        assert sorted(numbers) == list(range(1, 65))
+
+
+def test_envs_of_runners_that_leave_are_closed():
+    with make_group() as group:
+        envs = [group.actor(index).host.runner.env.envs[0] for index in range(3)]
+        closed = []
+        for index, env in enumerate(envs):
+            env.close = partial(closed.append, index)
+        group.resize(1)
+        assert closed == [1, 2]
