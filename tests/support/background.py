@@ -27,7 +27,7 @@ def pids_of(sampler):
 
 
 def assert_gone(pids):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60  # a busy machine takes its time to end one
     while any(map(is_running, pids)):
         assert time.monotonic() < end, "a process is still there"
         time.sleep(0.02)
