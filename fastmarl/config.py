@@ -299,6 +299,12 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def check_integer(name: str, value: Any, *, least: int) -> None:
+    """Raises ConfigError if an argument of this name is no integer of at least `least`."""
+    if not _is_integer_from(least, value):
+        raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
 def _is_integer_from(least: int, value: Any) -> bool:
     return is_integer(value) and value >= least
 

@@ -201,6 +201,24 @@ def test_batches_are_those_of_the_episodes(tmp_path):
         next(reader.iter_batches(module_id="q", batch_size=1))
 
 
+def test_agent_ids_in_batches_are_those_of_the_episodes(tmp_path):
+    ids = [0, "0", ("a", 1), "a"]
+    write(tmp_path, [episode(dict.fromkeys(ids, ONE), f"e{i}") for i in range(2)])
+    (batch,) = ParquetReader(tmp_path).iter_batches(module_id="p", batch_size=16)
+    assert batch["agent_id"].tolist() == [each for each in ids for _ in range(2)] * 2
+
+
+def test_numbers_of_numpy_are_options(tmp_path):
+    chunks = [episode({"a": ONE}, f"e{i}") for i in range(3)]
+    write(tmp_path, chunks, max_rows_per_file=np.int64(2), timeout_s=np.int8(9))
+    reader = ParquetReader(tmp_path)
+    assert [len(some) for some in reader.iter_episodes(batch_size=np.int64(2))] == [2, 1]
+    assert [len(each["t"]) for each in reader.iter_batches(module_id="p", batch_size=np.uint8(6))] == [6]
+    for wrong in (0, True, 1.0):
+        with pytest.raises(ConfigError, match=f"batch_size must be an integer of at least 1, got {wrong}"):
+            next(reader.iter_episodes(batch_size=wrong))
+
+
 def test_batches_end_where_other_outputs_begin(tmp_path):
     chunks = [episode({"a": (*ONE, {"x": np.ones(2)} if i % 3 else None)}, f"e{i}") for i in range(6)]
     assert_comes_back(tmp_path, chunks)
@@ -263,8 +281,9 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
     write(tmp_path, [episode({"a": ONE})])
     file = tmp_path / "data/p/worker-000000-000000.parquet"
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(OfflineError, match=f"can't read {file}.*is it damaged"):
-        read(tmp_path)
+    for use in (read, lambda path: ParquetReader(path).num_rows()):
+        with pytest.raises(OfflineError, match=f"can't read {file}.*is it damaged"):
+            use(tmp_path)
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path):

@@ -14,6 +14,7 @@ from fastmarl.columns import Columns
 from fastmarl.errors import OfflineError
 from fastmarl.offline.arrow import load
 from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FORM, Form, LeafColumn, T, nest
+from fastmarl.offline.json_values import agent_from_text
 from fastmarl.spaces import map_struct
 
 
@@ -85,8 +86,9 @@ class FileColumns:
         }
         names = (Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS, T, ENV_T)
         batch |= {name: self.numbers(name) for name in names}
-        for name in (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS):
+        for name in (Columns.EPS_ID, Columns.INFOS):
             batch[name] = self._column(name).to_numpy(zero_copy_only=False)
+        batch[Columns.AGENT_ID] = self._agent_ids()
         if next_obs:
             batch[Columns.NEXT_OBS] = nest(form.obs, self._next_obs(leaves))
         return {name: map_struct(lambda leaf: leaf[order], column) for name, column in batch.items()}
@@ -101,6 +103,12 @@ class FileColumns:
             after[last] = final
             found.append(after)
         return found
+
+    def _agent_ids(self) -> np.ndarray:
+        """object [N]; tuples stay items."""
+        column = self._column(Columns.AGENT_ID).dictionary_encode()
+        ids = np.fromiter(map(agent_from_text, column.dictionary.to_pylist()), object, len(column.dictionary))
+        return ids[column.indices.to_numpy()]
 
     def _column(self, name: str) -> Any:
         pa = load()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from fastmarl.batches.flat import Batch
 from fastmarl.columns import Columns
+from fastmarl.config import check_integer
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.sources import joined
 from fastmarl.errors import ConfigError, OfflineError
@@ -45,10 +47,13 @@ class ParquetReader:
         return folder.modules_of(self.path)
 
     def num_rows(self, module_id: str | None = None) -> int:
-        """Steps of agents; None: of all modules."""
-        parquet = load("pyarrow.parquet")
+        """Steps of agents; None: of all modules.
+
+        Raises:
+            OfflineError: a file is damaged.
+        """
         return sum(
-            parquet.read_metadata(file).num_rows
+            _num_rows(file)
             for name in folder.parts_of(self.path)
             for _, file in folder.files_of(self.path, folder.DATA, name, module_id)
         )
@@ -68,7 +73,8 @@ class ParquetReader:
         Raises:
             OfflineError: a file is damaged, or missing.
         """
-        _check_count("batch_size", batch_size)
+        check_integer("batch_size", batch_size, least=1)
+        batch_size = int(batch_size)
         waiting: list[MultiAgentEpisode] = []
         for name in self._parts(shuffle_files, seed):
             waiting += self._episodes(name)
@@ -89,7 +95,8 @@ class ParquetReader:
         drop_last: bool = False,
     ) -> Iterator[Batch]:
         """A module's steps in batches of `batch_size`: "obs", "actions" and the outputs, nested as they were;
-        "rewards", "terminateds", "truncateds", "t", "env_t"; and "eps_id" (of the episode) and "agent_id", object [n].
+        "rewards", "terminateds", "truncateds", "t", "env_t"; and "eps_id" (of the episode) and "agent_id", as they
+        were, object [n].
 
         Steps are in the order of the files, trajectory after trajectory. A batch has steps of one form: where a module
         has recorded other outputs from some time on, the batch before is shorter. Recurrent states and infos are
@@ -105,7 +112,8 @@ class ParquetReader:
             ConfigError: there is no such module.
             OfflineError: a file is damaged.
         """
-        _check_count("batch_size", batch_size)
+        check_integer("batch_size", batch_size, least=1)
+        batch_size = int(batch_size)
         if module_id not in self.module_ids:
             raise ConfigError(f"{self.path} has no steps of module {module_id!r}, only of {self.module_ids}")
         rng = np.random.default_rng(seed)
@@ -123,7 +131,7 @@ class ParquetReader:
                 batch = columns.batch(order, next_obs=next_obs)
                 if left is not None:
                     batch = _joined(left, batch)
-                n, begin = len(batch[Columns.REWARDS]), 0
+                n = len(batch[Columns.REWARDS])
                 for begin in range(0, n - batch_size + 1, batch_size):
                     yield _cut(batch, slice(begin, begin + batch_size))
                 rest = n % batch_size
@@ -151,17 +159,24 @@ def _read(file: Path) -> FileColumns:
 
 
 def _read_table(file: Path) -> Any:
+    with _opened(file) as opened:
+        return opened.read()
+
+
+def _num_rows(file: Path) -> int:
+    with _opened(file) as opened:
+        return opened.metadata.num_rows
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """A `pyarrow.parquet.ParquetFile`; its errors are OfflineErrors."""
     pa, parquet = load(), load("pyarrow.parquet")
     try:
         with parquet.ParquetFile(file) as opened:
-            return opened.read()
+            yield opened
     except (OSError, pa.ArrowException) as error:
         raise OfflineError(f"can't read {file}: {error}; is it damaged, or copied in part?") from error
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 def _cut(batch: Batch, rows: slice) -> Batch:

@@ -6,11 +6,12 @@ import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Self
 
-from fastmarl.config import is_integer
+from fastmarl.config import check_integer
 from fastmarl.episodes.chunk import Chunk
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import ConfigError, OfflineError
@@ -159,13 +160,12 @@ def check_options(
         ("worker_index", worker_index, 0),
         ("max_queue_size", max_queue_size, 1),
     ):
-        if not is_integer(value) or value < least:
-            raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+        check_integer(name, value, least=least)
     if compression not in COMPRESSIONS:
         raise ConfigError(f"compression must be one of {list(COMPRESSIONS)}, got {compression!r}")
     if isinstance(columns, str) or not (columns is None or isinstance(columns, Collection)):
         raise ConfigError(f"columns must be None or names of outputs, got {columns!r}")
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, Real) or not float(timeout_s) > 0:
         raise ConfigError(f"timeout_s must be a number of seconds above 0, got {timeout_s!r}")
 
 
