@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -166,8 +167,16 @@ def test_infos_that_json_can_not_hold_are_an_error(value, text, tmp_path):
     file_writer.write([chunk])
     with pytest.raises(OfflineError, match=text):
         file_writer.close()
+    chunk = episode(
+        {"a": (*ONE, {}, [{}, {"x": [value]}, {}])},
+        common_infos={0: {"x": value}},
+        waiting_infos={"a": {1: {"x": value}}},
+    )
+    chunk.agent_episodes["b"] = replace(chunk.agent_episodes["a"].rows(1, 1, 0), agent_id="b")
     write(tmp_path / "y", [chunk], columns=["seen"])
-    assert read(tmp_path / "y")[0].agent_episodes["a"].get_infos() == [{}, {}, {}]
+    (got,) = read(tmp_path / "y")
+    assert {agent: each.get_infos() for agent, each in got.agent_episodes.items()} == {"a": [{}] * 3, "b": [{}]}
+    assert got.chunk.common_infos == got.get_waiting_infos() == {}
 
 
 def test_dtypes_that_parquet_has_not_are_an_error(tmp_path):
@@ -232,12 +241,19 @@ def test_what_is_changed_after_writing_is_not_seen(tmp_path):
         first, second = runner.sample(num_timesteps=30), runner.sample(num_timesteps=30)
         for chunk in first:
             assert chunk.agent_episodes
-            chunk.custom_data["x"] = [1]
+            chunk.custom_data.update({"x": [1, {"z": {3}}, (4, [5])], "array": np.zeros(2)})
+            chunk.agent_episodes["agent_0"].custom_data["x"] = [1]
         want = [pickle.loads(pickle.dumps(chunk)) for chunk in first]
         file_writer.write(first)
         for one, other in zip(first, second, strict=True):
-            one.concat_episode(other)
             one.custom_data["y"] = 2
+            x = one.custom_data["x"]
+            x.append(6)
+            x[1]["z"].add(7)
+            x[2][1].append(8)
+            one.custom_data["array"][0] = 9
+            one.agent_episodes["agent_0"].custom_data["x"].append(10)
+            one.concat_episode(other)
     assert_same_episodes(read(tmp_path), want)
 
 
@@ -256,6 +272,17 @@ def test_a_folder_that_has_data_gets_more(tmp_path):
     other.close()
     write(tmp_path, calls[0])
     assert_same_episodes(read(tmp_path), [chunk for call in [*calls, calls[0]] for chunk in call])
+
+
+def test_the_working_directory_may_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file_writer = ParquetWriter("x")
+    reader = ParquetReader("x")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    file_writer.write([episode({"a": ONE})])
+    file_writer.close()
+    assert reader.num_rows() == ParquetReader(tmp_path / "x").num_rows() == 2
 
 
 def test_a_folder_of_other_things_is_refused(tmp_path):
@@ -400,6 +427,17 @@ def test_an_error_in_the_thread_is_raised_by_the_next_call_and_once_by_close(tmp
         1 / 0  # noqa: B018
     assert other._thread.is_alive() is False
     assert read(tmp_path) == []
+
+
+def test_an_episode_that_can_not_be_written_loses_none_before_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "ENOUGH_ROWS", 1)
+    good = [episode({"a": ONE}, f"e{i}") for i in range(2)]
+    file_writer = ParquetWriter(tmp_path)
+    for chunk in (*good, episode({object(): ONE})):
+        file_writer.write([chunk])
+    with pytest.raises(OfflineError, match="the agent id"):
+        file_writer.close()
+    assert_same_episodes(read(tmp_path), good)
 
 
 def test_an_error_frees_those_who_wait_for_room(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fastmarl.columns import Columns
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.offline.arrow import load
 from fastmarl.offline.json_values import from_json, to_json
@@ -19,7 +20,7 @@ PLAIN = {  # field of the chunk -> its column's type
     "duration_s": "float64",
 }
 EPISODE = "eps_id"  # the column of `id_`
-EXTRAS = ("custom_data", "common_infos", "hanging_rewards")  # of the chunk, kept as they are
+EXTRAS = ("custom_data", "hanging_rewards")  # of the chunk, kept as they are
 AGENT_IDS, EXTRA, ENV_STATES, STATES_FORM = "agent_ids", "extra", "env_states", "env_states_form"
 
 
@@ -30,11 +31,14 @@ def schema() -> Any:
     return pa.schema([*fields, (ENV_STATES, pa.large_binary()), (STATES_FORM, pa.string())])
 
 
-def chunk_table(episodes: Sequence[MultiAgentEpisode], text_of_ids: Callable[[tuple], str]) -> Any:
+def chunk_table(
+    episodes: Sequence[MultiAgentEpisode], text_of_ids: Callable[[tuple], str], *, keeps_infos: bool
+) -> Any:
     """A row for each of these.
 
     Args:
         text_of_ids: JSON of a list of agent ids.
+        keeps_infos: whether infos are written; else they come back empty.
 
     Raises:
         OfflineError: they hold something that JSON can't.
@@ -45,7 +49,7 @@ def chunk_table(episodes: Sequence[MultiAgentEpisode], text_of_ids: Callable[[tu
         EPISODE if name == "id_" else name: [getattr(chunk, name) for chunk in chunks] for name in PLAIN
     }
     columns[AGENT_IDS] = [text_of_ids(tuple(chunk.agent_ids)) for chunk in chunks]
-    columns[EXTRA] = [_extra_text(episode) for episode in episodes]
+    columns[EXTRA] = [_extra_text(episode, keeps_infos) for episode in episodes]
     states = [episode.env_states for episode in episodes]
     columns[ENV_STATES] = [None if each is None else np.ascontiguousarray(each).tobytes() for each in states]
     columns[STATES_FORM] = [
@@ -55,21 +59,32 @@ def chunk_table(episodes: Sequence[MultiAgentEpisode], text_of_ids: Callable[[tu
     return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in of_type], schema=of_type)
 
 
-def _extra_text(episode: MultiAgentEpisode) -> str | None:
+def _extra_text(episode: MultiAgentEpisode, keeps_infos: bool) -> str | None:
     chunk = episode.chunk
     extra: dict[str, Any] = {name: value for name in EXTRAS if (value := getattr(chunk, name))}
+    if keeps_infos:
+        extra |= _infos_of_nobody_observing(episode)
     if chunk.reset_seed is not None:
         extra["reset_seed"] = chunk.reset_seed
     if chunk.respawned:
         extra["respawned"] = list(chunk.respawned)
-    if (chunk.lanes is None or chunk.lanes.infos) and (waiting := episode.get_waiting_infos()):
-        extra["waiting_infos"] = waiting
     if chunk.agent_episodes is not None:
-        extra |= _of_agents(episode)
+        extra |= _of_agents(episode, keeps_infos)
     return to_json(extra, f"episode {chunk.id_!r}") if extra else None
 
 
-def _of_agents(episode: MultiAgentEpisode) -> dict[str, Any]:
+def _infos_of_nobody_observing(episode: MultiAgentEpisode) -> dict[str, Any]:
+    """The env's own infos, and those of agents that wait."""
+    chunk = episode.chunk
+    found: dict[str, Any] = {}
+    if chunk.common_infos:
+        found["common_infos"] = chunk.common_infos
+    if (chunk.lanes is None or chunk.lanes.infos) and (waiting := episode.get_waiting_infos()):
+        found["waiting_infos"] = waiting
+    return found
+
+
+def _of_agents(episode: MultiAgentEpisode, keeps_infos: bool) -> dict[str, Any]:
     """What users may have changed in agent episodes."""
     agent_episodes = episode.agent_episodes
     found: dict[str, Any] = {}
@@ -78,7 +93,7 @@ def _of_agents(episode: MultiAgentEpisode) -> dict[str, Any]:
     if list(agent_episodes) != with_steps or with_steps != [agent for agent in known if agent in agent_episodes]:
         found["order"] = list(agent_episodes)
     if empty := [agent_episode.get_state() for agent_episode in agent_episodes.values() if not len(agent_episode)]:
-        found["without_steps"] = empty
+        found["without_steps"] = [each if keeps_infos else _without_infos(each) for each in empty]
     own = {}
     for agent, agent_episode in agent_episodes.items():
         id_, custom_data = agent_episode._id, agent_episode._custom_data
@@ -88,6 +103,11 @@ def _of_agents(episode: MultiAgentEpisode) -> dict[str, Any]:
     if own:
         found["of_agents"] = own
     return found
+
+
+def _without_infos(state: dict[str, Any]) -> dict[str, Any]:
+    """Of an agent episode."""
+    return {**state, Columns.INFOS: [{} for _ in state[Columns.INFOS]]}
 
 
 def chunk_states(table: Any) -> list[dict[str, Any]]:

@@ -41,12 +41,12 @@ def hidden(path: Path) -> Path:
 
 
 def open_folder(path: str | os.PathLike[str]) -> Path:
-    """A folder to write to, made if it is not there.
+    """A folder to write to, made if it is not there: its absolute path, as the working directory may change.
 
     Raises:
         OfflineError: it can't be written to, or has other things in it.
     """
-    folder = Path(path)
+    folder = Path(path).absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()) and not (folder / INFO).exists() and not (folder / "meta").is_dir():

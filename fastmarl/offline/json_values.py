@@ -44,6 +44,15 @@ def from_json(text: str) -> Any:
     return _decode(json.loads(text))
 
 
+def copied(value: Any) -> Any:
+    """The value in containers and arrays of its own; what `to_json()` refuses stays what it is."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(copied, value))
+    return value.copy() if isinstance(value, set | np.ndarray) else value
+
+
 def agent_text(agent_id: Hashable) -> str:
     """An agent's id as text, other ids as other texts: strings as they are, unless they look like JSON."""
     if isinstance(agent_id, str) and not _is_json(agent_id) and isinstance(_encode_str(agent_id, ""), str):

@@ -38,7 +38,7 @@ class ParquetReader:
 
     def __init__(self, path: str | os.PathLike[str]):
         load("pyarrow.parquet")
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self.info = folder.read_info(self.path)
 
     @property

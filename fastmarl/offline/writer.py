@@ -19,9 +19,9 @@ from fastmarl.offline import folder
 from fastmarl.offline.arrow import load
 from fastmarl.offline.chunks import chunk_table
 from fastmarl.offline.form import Form
-from fastmarl.offline.json_values import to_json
+from fastmarl.offline.json_values import copied, to_json
 from fastmarl.offline.part import Part
-from fastmarl.offline.rows import RowMaker
+from fastmarl.offline.rows import RowMaker, Rows
 
 COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
 ENOUGH_ROWS = 8_192  # are made into columns at once
@@ -40,8 +40,8 @@ class ParquetWriter:
     ```
 
     A thread of its own makes the files. `write()` hands over and returns; while `max_queue_size` calls wait to be
-    written, it waits, too. What was handed over may be changed: this is not seen. Files get their names when they are
-    whole. If the process is killed, the part that was being written is lost, and no other.
+    written, it waits, too. What was handed over may be changed, except inside of infos: this is not seen. Files get
+    their names when they are whole. If the process is killed, the part that was being written is lost, and no other.
 
     Where the folder has data, what is written is added to it, in files of other names.
 
@@ -170,19 +170,19 @@ def check_options(
 
 
 def _snapshot(episode: MultiAgentEpisode) -> MultiAgentEpisode:
-    """The same chunk in an object that nobody else has. Arrays are not copied: they never change."""
+    """The same chunk in an object that nobody else has. The columns' arrays are not copied: they never change."""
     chunk = episode._chunk
     kept = MultiAgentEpisode.__new__(MultiAgentEpisode)
     if type(chunk) is not Chunk:
         unread, index, own = chunk
-        kept._chunk = (unread, index, (own[0], dict(own[1]), own[2])) if own is not None and own[1] else chunk
+        kept._chunk = (unread, index, (own[0], copied(own[1]), own[2])) if own is not None and own[1] else chunk
         return kept
     built = chunk.agent_episodes
     kept._chunk = replace(
         chunk,
         agent_episodes=None if built is None else {agent: _own(each) for agent, each in built.items()},
-        custom_data=dict(chunk.custom_data),
-        common_infos=dict(chunk.common_infos),
+        custom_data=copied(chunk.custom_data),
+        common_infos=copied(chunk.common_infos),
         hanging_rewards=dict(chunk.hanging_rewards),
     )
     return kept
@@ -191,7 +191,7 @@ def _snapshot(episode: MultiAgentEpisode) -> MultiAgentEpisode:
 def _own(agent_episode: Any) -> Any:
     other = replace(agent_episode)
     other._id = agent_episode._id
-    other._custom_data = None if agent_episode._custom_data is None else dict(agent_episode._custom_data)
+    other._custom_data = copied(agent_episode._custom_data)
     return other
 
 
@@ -214,14 +214,24 @@ class _Files:
     def add(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> None:
         """Append these, which have so many steps each."""
         for some in self._fitting(episodes, n_rows):
+            chunks, rows = self._tables(some)
             part = self._open()
-            rows = self._maker.rows(some, part.n_chunks)
-            part.add(chunk_table(some, self._text_of_ids), rows)
+            part.add(chunks, rows)
             if forms := {each.module_id: each.form for each in rows if self._forms.get(each.module_id) != each.form}:
                 self._forms |= forms
                 folder.note_forms(self._path, forms)
             if part.n_rows >= self._max_rows:
                 self.finish()
+
+    def _tables(self, episodes: list[MultiAgentEpisode]) -> tuple[Any, list[Rows]]:
+        """(their chunks, their rows). Where they can't be written, those before them are made whole."""
+        first_chunk = 0 if self._part is None else self._part.n_chunks
+        try:
+            rows = self._maker.rows(episodes, first_chunk)
+            return chunk_table(episodes, self._text_of_ids, keeps_infos=self._maker.keeps_infos), rows
+        except Exception:
+            self.finish()
+            raise
 
     def finish(self) -> None:
         """The part that is open is whole."""
