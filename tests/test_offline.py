@@ -28,8 +28,10 @@ from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.episodes.sources import ArraySource
 from fastmarl.errors import ConfigError, OfflineError
 from fastmarl.learning import BackgroundSampler
-from fastmarl.offline import ParquetReader, ParquetWriter, writer
+from fastmarl.offline import ParquetReader, ParquetWriter, folder, writer
+from fastmarl.offline.form import Form
 from fastmarl.offline.json_values import agent_from_text, agent_text
+from fastmarl.offline.part import GrowingFile
 
 pytestmark = pytest.mark.needs("pyarrow")
 SPREAD = "fastmarl.simple_spread"
@@ -311,6 +313,78 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
     for use in (read, lambda path: ParquetReader(path).num_rows()):
         with pytest.raises(OfflineError, match=f"can't read {file}.*is it damaged"):
             use(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["data", "lookback"])
+def test_a_missing_file_is_an_error(kind, tmp_path):
+    with spread(episode_lookback_horizon=3) as runner:
+        chunks = [chunk for _ in range(2) for chunk in runner.sample(num_timesteps=15)]
+    write(tmp_path, chunks)
+    (tmp_path / kind / "default_policy/worker-000000-000000.parquet").unlink()
+    with pytest.raises(OfflineError, match=rf"files worker-000000-000000 in {tmp_path / kind} .*; is one missing\?"):
+        read(tmp_path)
+
+
+def test_a_part_that_never_got_whole_has_nothing_to_do_with_later_ones(tmp_path, monkeypatch):
+    """Its files may lie around; without the hidden ones nobody sees that its number was taken."""
+    write(tmp_path, [episode({"a": ONE})])
+    (tmp_path / "meta/episodes/worker-000000-000000.parquet").unlink()
+    later = [episode({"a": ONE}, "f", "q")]
+    assert_comes_back(tmp_path, later)
+
+    def fail(file, rename=GrowingFile.rename):
+        if "meta" in file._path.parts:
+            raise OSError("no room")
+        rename(file)
+
+    monkeypatch.setattr(GrowingFile, "rename", fail)
+    with pytest.raises(OfflineError, match="no room"):
+        write(tmp_path, [episode({"a": ONE}, "g", "r")])
+    assert not list(tmp_path.glob("data/r/*"))
+    assert_same_episodes(read(tmp_path), later)
+
+
+def test_files_end_where_they_are_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "ENOUGH_BYTES", 10_000)
+    monkeypatch.setattr(writer, "ENOUGH_ROWS", 1)
+    chunks = [episode({"a": (np.zeros((3, 1500), np.uint8), np.arange(2))}, f"e{i}") for i in range(6)]
+    write(tmp_path, *([chunk] for chunk in chunks))
+    assert len(list(tmp_path.glob("data/p/*"))) == 3
+    assert_same_episodes(read(tmp_path), chunks)
+
+
+def test_two_writers_both_note_their_modules(tmp_path, monkeypatch):
+    """One of them comes while the other one is between reading and writing `info.json`."""
+    write(tmp_path, [])
+    forms = {name: Form.of(ONE[0], ONE[1], []) for name in ("p", "q")}
+    other = threading.Thread(target=folder.note_forms, args=(tmp_path, {"q": forms["q"]}))
+
+    def read_slowly(path, read_info=folder.read_info):
+        info = read_info(path)
+        if other.ident is None:
+            other.start()
+            other.join(0.3)
+        return info
+
+    monkeypatch.setattr(folder, "read_info", read_slowly)
+    folder.note_forms(tmp_path, {"p": forms["p"]})
+    other.join()
+    assert list(ParquetReader(tmp_path).info["modules"]) == ["p", "q"]
+
+
+def test_info_that_can_not_be_written_or_is_damaged(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(OfflineError, match=r"can't write .*info.json: .*File too large"):
+            ParquetWriter(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {each.name for each in tmp_path.glob("meta/*")} == {".info.lock", "episodes"}
+    (tmp_path / "meta/info.json").write_text('{"format": "fastmarl.offline", "version": 1}')
+    for opened in (ParquetReader, ParquetWriter):
+        with pytest.raises(OfflineError, match=r"info.json is not of recorded episodes"):
+            opened(tmp_path)
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path):

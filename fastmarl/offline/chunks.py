@@ -21,23 +21,31 @@ PLAIN = {  # field of the chunk -> its column's type
 }
 EPISODE = "eps_id"  # the column of `id_`
 EXTRAS = ("custom_data", "hanging_rewards")  # of the chunk, kept as they are
+AGENT_STEPS, LOOKBACK_STEPS = "agent_steps", "lookback_steps"  # rows of the chunk in other files of the part
 AGENT_IDS, EXTRA, ENV_STATES, STATES_FORM = "agent_ids", "extra", "env_states", "env_states_form"
 
 
 def schema() -> Any:
     pa = load()
     fields = [(EPISODE if name == "id_" else name, getattr(pa, kind)()) for name, kind in PLAIN.items()]
+    fields += [(AGENT_STEPS, pa.int64()), (LOOKBACK_STEPS, pa.int64())]
     fields += [(AGENT_IDS, pa.string()), (EXTRA, pa.string())]
     return pa.schema([*fields, (ENV_STATES, pa.large_binary()), (STATES_FORM, pa.string())])
 
 
 def chunk_table(
-    episodes: Sequence[MultiAgentEpisode], text_of_ids: Callable[[tuple], str], *, keeps_infos: bool
+    episodes: Sequence[MultiAgentEpisode],
+    text_of_ids: Callable[[tuple], str],
+    n_steps: np.ndarray,
+    n_lookback: np.ndarray,
+    *,
+    keeps_infos: bool,
 ) -> Any:
     """A row for each of these.
 
     Args:
         text_of_ids: JSON of a list of agent ids.
+        n_steps, n_lookback: int64, rows of each chunk in the files of steps, and in those of lookbacks.
         keeps_infos: whether infos are written; else they come back empty.
 
     Raises:
@@ -45,9 +53,10 @@ def chunk_table(
     """
     pa = load()
     chunks = [episode.chunk for episode in episodes]
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, Any] = {
         EPISODE if name == "id_" else name: [getattr(chunk, name) for chunk in chunks] for name in PLAIN
     }
+    columns |= {AGENT_STEPS: n_steps, LOOKBACK_STEPS: n_lookback}
     columns[AGENT_IDS] = [text_of_ids(tuple(chunk.agent_ids)) for chunk in chunks]
     columns[EXTRA] = [_extra_text(episode, keeps_infos) for episode in episodes]
     states = [episode.env_states for episode in episodes]

@@ -11,6 +11,8 @@ Files of one name are a part. They are written under names that begin with a dot
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -19,8 +21,13 @@ from fastmarl.errors import OfflineError
 from fastmarl.offline.form import Form
 from fastmarl.version import __version__
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 FORMAT, VERSION = "fastmarl.offline", 1
-INFO, EPISODES, DATA, LOOKBACK = "meta/info.json", "meta/episodes", "data", "lookback"
+INFO, LOCK, EPISODES, DATA, LOOKBACK = "meta/info.json", "meta/.info.lock", "meta/episodes", "data", "lookback"
 SUFFIX = ".parquet"
 
 
@@ -74,7 +81,7 @@ def read_info(folder: Path) -> dict[str, Any]:
         raise OfflineError(f"{folder} is no folder of recorded episodes: {error}") from error
     except ValueError as error:
         raise OfflineError(f"{folder / INFO} is damaged: {error}") from error
-    if not isinstance(info, dict) or info.get("format") != FORMAT:
+    if not isinstance(info, dict) or info.get("format") != FORMAT or not isinstance(info.get("modules"), dict):
         raise OfflineError(f"{folder / INFO} is not of recorded episodes")
     if not isinstance(info.get("version"), int) or info["version"] > VERSION:
         raise OfflineError(f"{folder / INFO} has version {info.get('version')!r}, newer than this fastmarl "
@@ -83,19 +90,44 @@ def read_info(folder: Path) -> dict[str, Any]:
 
 
 def note_forms(folder: Path, forms: dict[str, Form]) -> None:
-    """Write `meta/info.json`, with the columns of these modules beside those that it has."""
-    modules: dict[str, Any] = read_info(folder)["modules"] if (folder / INFO).exists() else {}
-    for module_id, form in forms.items():
-        features = {leaf.name: {"dtype": leaf.dtype, "shape": list(leaf.shape)} for leaf in form.leaves}
-        modules[module_id] = {**modules.get(module_id, {}), **features}
-    content = {"format": FORMAT, "version": VERSION, "fastmarl_version": __version__, "modules": modules}
-    temporary = hidden(folder / f"{INFO}.{os.getpid()}-{os.urandom(4).hex()}")
-    temporary.write_text(json.dumps(content, indent=1))
-    temporary.replace(folder / INFO)
+    """Write `meta/info.json`, with the columns of these modules beside those that it has.
+
+    Raises:
+        OfflineError: it can't be written, or is damaged.
+    """
+    try:
+        with _locked(folder / LOCK):
+            modules: dict[str, Any] = read_info(folder)["modules"] if (folder / INFO).exists() else {}
+            for module_id, form in forms.items():
+                features = {leaf.name: {"dtype": leaf.dtype, "shape": list(leaf.shape)} for leaf in form.leaves}
+                modules[module_id] = {**modules.get(module_id, {}), **features}
+            content = {"format": FORMAT, "version": VERSION, "fastmarl_version": __version__, "modules": modules}
+            temporary = hidden(folder / f"{INFO}.{os.getpid()}-{os.urandom(4).hex()}")
+            try:
+                temporary.write_text(json.dumps(content, indent=1))
+                temporary.replace(folder / INFO)
+            except OSError:
+                temporary.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise OfflineError(f"can't write {folder / INFO}: {error}") from error
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Other threads and processes wait here; not where the system has no locks, such as on some network drives."""
+    with file.open("w") as opened:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(opened, fcntl.LOCK_EX)
+        yield  # closing the file ends the lock
 
 
 def claim(folder: Path, worker_index: int, number: int) -> tuple[str, int]:
-    """(the name of a new part, its number): the first free one from `number` on, which nobody else gets."""
+    """(the name of a new part, its number): the first free one from `number` on, which nobody else gets.
+
+    A name is not free where a part that never got whole has left files.
+    """
     while True:
         name = f"worker-{worker_index:06d}-{number:06d}"
         final = folder / EPISODES / f"{name}{SUFFIX}"
@@ -104,7 +136,7 @@ def claim(folder: Path, worker_index: int, number: int) -> tuple[str, int]:
         except FileExistsError:
             number += 1
             continue
-        if not final.exists():
+        if not final.exists() and not any(files_of(folder, kind, name) for kind in (DATA, LOOKBACK)):
             return name, number
         hidden(final).unlink()
         number += 1

@@ -48,12 +48,13 @@ class GrowingFile:
         folder.hidden(self._path).replace(self._path)
 
     def abandon(self) -> None:
-        """Remove the file, whatever state it is in."""
+        """Remove the file, whatever state and name it has."""
         self._tables = []
         with suppress(Exception):
             self._writer.close()
-        with suppress(OSError):
-            folder.hidden(self._path).unlink()
+        for path in (folder.hidden(self._path), self._path):
+            with suppress(OSError):
+                path.unlink()
 
     def _write(self) -> None:
         if not self._tables:
@@ -69,6 +70,7 @@ class Part:
     Attributes:
         n_rows: steps in it.
         n_chunks: chunks in it.
+        n_bytes: of its tables, before compression.
     """
 
     def __init__(self, path: Path, name: str, compression: str, *, next_obs: bool):
@@ -76,7 +78,7 @@ class Part:
         self._chunks = GrowingFile(self._file(folder.EPISODES), chunks.schema(), compression)
         self._files: dict[tuple[str, str, Form], GrowingFile] = {}
         self._n_forms: dict[tuple[str, str], int] = {}
-        self.n_rows = self.n_chunks = 0
+        self.n_rows = self.n_chunks = self.n_bytes = 0
 
     def add(self, chunk_table: Any, rows: list[Rows]) -> None:
         for module_id, form, table, lookback in rows:
@@ -86,6 +88,8 @@ class Part:
                 self._of(folder.LOOKBACK, module_id, form).add(lookback)
         self._chunks.add(chunk_table)
         self.n_chunks += chunk_table.num_rows
+        tables = [chunk_table, *(table for each in rows for table in (each.table, each.lookback) if table is not None)]
+        self.n_bytes += sum(table.nbytes for table in tables)
 
     def finish(self) -> None:
         """From now on the part is whole."""

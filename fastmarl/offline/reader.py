@@ -16,9 +16,10 @@ from fastmarl.episodes.sources import joined
 from fastmarl.errors import ConfigError, OfflineError
 from fastmarl.offline import folder
 from fastmarl.offline.arrow import load
-from fastmarl.offline.chunks import chunk_states
+from fastmarl.offline.chunks import AGENT_STEPS, LOOKBACK_STEPS, chunk_states
 from fastmarl.offline.columns_of_file import FileColumns
 from fastmarl.offline.episodes_of_part import episodes_of
+from fastmarl.offline.form import CHUNK
 from fastmarl.spaces import map_struct
 
 
@@ -71,7 +72,7 @@ class ParquetReader:
             seed: of that order.
 
         Raises:
-            OfflineError: a file is damaged, or missing.
+            OfflineError: a file is damaged, missing, or of another part.
         """
         check_integer("batch_size", batch_size, least=1)
         batch_size = int(batch_size)
@@ -147,11 +148,23 @@ class ParquetReader:
 
     def _episodes(self, name: str) -> list[MultiAgentEpisode]:
         chunks = _read_table(self.path / folder.EPISODES / f"{name}{folder.SUFFIX}")
-        files = [
-            [(module_id, _read(file)) for module_id, file in folder.files_of(self.path, kind, name)]
-            for kind in (folder.DATA, folder.LOOKBACK)
-        ]
+        files = []
+        for kind, column in ((folder.DATA, AGENT_STEPS), (folder.LOOKBACK, LOOKBACK_STEPS)):
+            of_kind = [(module_id, _read(file)) for module_id, file in folder.files_of(self.path, kind, name)]
+            n_steps = chunks.column(column).to_numpy()
+            if not _have_steps([columns for _, columns in of_kind], n_steps):
+                raise OfflineError(
+                    f"the files {name} in {self.path / kind} are not those that were written with "
+                    f"{folder.EPISODES}/{name}, which had {n_steps.sum()} steps; is one missing?"
+                )
+            files.append(of_kind)
         return episodes_of(chunk_states(chunks), *files)
+
+
+def _have_steps(files: list[FileColumns], n_steps: np.ndarray) -> bool:
+    """Whether these files have so many rows of each chunk of their part."""
+    chunks = np.concatenate([np.empty(0, np.int64), *(columns.numbers(CHUNK) for columns in files)])
+    return np.array_equal(np.bincount(chunks, minlength=len(n_steps)), n_steps)
 
 
 def _read(file: Path) -> FileColumns:

@@ -100,6 +100,15 @@ class RowMaker:
         return Form.of(obs, actions, [(name, output(name)) for name in kept])
 
 
+def steps_by_chunk(tables: Sequence[Any], first_chunk: int, n_chunks: int) -> np.ndarray:
+    """int64 [n_chunks]: how many rows these tables have of each chunk, from `first_chunk` on; None has none."""
+    n_steps = np.zeros(n_chunks, np.int64)
+    for table in tables:
+        if table is not None:
+            n_steps += np.bincount(table.column(CHUNK).to_numpy() - first_chunk, minlength=n_chunks)
+    return n_steps
+
+
 def _plain(name: OwnName) -> Any:
     return name.value if isinstance(name, Recorded) else name
 

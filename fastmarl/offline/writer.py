@@ -21,10 +21,11 @@ from fastmarl.offline.chunks import chunk_table
 from fastmarl.offline.form import Form
 from fastmarl.offline.json_values import copied, to_json
 from fastmarl.offline.part import Part
-from fastmarl.offline.rows import RowMaker, Rows
+from fastmarl.offline.rows import RowMaker, Rows, steps_by_chunk
 
 COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
 ENOUGH_ROWS = 8_192  # are made into columns at once
+ENOUGH_BYTES = 1024**3  # of a part before compression: readers have a whole part in memory
 POLL_S = 0.5
 WAIT_S = 0.1
 MOST_WAITS = 50  # in a row, for more to write at once
@@ -48,7 +49,7 @@ class ParquetWriter:
     Args:
         path: the folder; it is made if it is not there.
         max_rows_per_file: steps of agents in a part at most, and so in each of its files. A chunk of an episode is in
-            one part, also if it is longer.
+            one part, also if it is longer. A part also ends where its columns have 1 GiB, before compression.
         compression: "zstd", "lz4", "snappy", "gzip", "brotli" or "none".
         columns: names of the modules' outputs to write, such as "action_logp", and "infos"; None: everything.
         next_obs: whether rows also have "new_obs", the observation after the step, as RLlib's reader needs it.
@@ -220,7 +221,7 @@ class _Files:
             if forms := {each.module_id: each.form for each in rows if self._forms.get(each.module_id) != each.form}:
                 self._forms |= forms
                 folder.note_forms(self._path, forms)
-            if part.n_rows >= self._max_rows:
+            if part.n_rows >= self._max_rows or part.n_bytes >= ENOUGH_BYTES:
                 self.finish()
 
     def _tables(self, episodes: list[MultiAgentEpisode]) -> tuple[Any, list[Rows]]:
@@ -228,7 +229,11 @@ class _Files:
         first_chunk = 0 if self._part is None else self._part.n_chunks
         try:
             rows = self._maker.rows(episodes, first_chunk)
-            return chunk_table(episodes, self._text_of_ids, keeps_infos=self._maker.keeps_infos), rows
+            n_steps = [
+                steps_by_chunk(tables, first_chunk, len(episodes))
+                for tables in ([each.table for each in rows], [each.lookback for each in rows])
+            ]
+            return chunk_table(episodes, self._text_of_ids, *n_steps, keeps_infos=self._maker.keeps_infos), rows
         except Exception:
             self.finish()
             raise
