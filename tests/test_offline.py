@@ -325,6 +325,15 @@ def test_a_missing_file_is_an_error(kind, tmp_path):
         read(tmp_path)
 
 
+def test_a_missing_column_is_an_error(tmp_path):
+    write(tmp_path, [episode({"a": ONE})])
+    file = tmp_path / "meta/episodes/worker-000000-000000.parquet"
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(parquet.read_table(file).drop_columns(["agent_steps", "env_t"]), file)
+    with pytest.raises(OfflineError, match=rf"{file} has no columns \['env_t', 'agent_steps'\]; it was changed"):
+        read(tmp_path)
+
+
 def test_a_part_that_never_got_whole_has_nothing_to_do_with_later_ones(tmp_path, monkeypatch):
     """Its files may lie around; without the hidden ones nobody sees that its number was taken."""
     write(tmp_path, [episode({"a": ONE})])

@@ -26,6 +26,7 @@ AGENT_IDS, EXTRA, ENV_STATES, STATES_FORM = "agent_ids", "extra", "env_states", 
 
 
 def schema() -> Any:
+    """Of the table."""
     pa = load()
     fields = [(EPISODE if name == "id_" else name, getattr(pa, kind)()) for name, kind in PLAIN.items()]
     fields += [(AGENT_STEPS, pa.int64()), (LOOKBACK_STEPS, pa.int64())]

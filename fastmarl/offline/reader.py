@@ -16,7 +16,7 @@ from fastmarl.episodes.sources import joined
 from fastmarl.errors import ConfigError, OfflineError
 from fastmarl.offline import folder
 from fastmarl.offline.arrow import load
-from fastmarl.offline.chunks import AGENT_STEPS, LOOKBACK_STEPS, chunk_states
+from fastmarl.offline.chunks import AGENT_STEPS, LOOKBACK_STEPS, chunk_states, schema
 from fastmarl.offline.columns_of_file import FileColumns
 from fastmarl.offline.episodes_of_part import episodes_of
 from fastmarl.offline.form import CHUNK
@@ -147,7 +147,10 @@ class ParquetReader:
         return names
 
     def _episodes(self, name: str) -> list[MultiAgentEpisode]:
-        chunks = _read_table(self.path / folder.EPISODES / f"{name}{folder.SUFFIX}")
+        file = self.path / folder.EPISODES / f"{name}{folder.SUFFIX}"
+        chunks = _read_table(file)
+        if lacking := [column for column in schema().names if column not in chunks.column_names]:
+            raise OfflineError(f"{file} has no columns {lacking}; it was changed, or is of an older fastmarl")
         files = []
         for kind, column in ((folder.DATA, AGENT_STEPS), (folder.LOOKBACK, LOOKBACK_STEPS)):
             of_kind = [(module_id, _read(file)) for module_id, file in folder.files_of(self.path, kind, name)]
