@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_legacy_members import all_p0, config_with
 
-from fastmarl.errors import BatchError, ConfigError
+from fastmarl.errors import BatchError, ConfigError, OfflineError
 from fastmarl.legacy import (
     InputReader,
     IOContext,
@@ -22,9 +22,11 @@ from fastmarl.legacy import (
     RolloutWorker,
     SampleBatch,
     ShuffledInput,
+    json_to_parquet,
 )
 from fastmarl.legacy.batches.packing import pack
 from fastmarl.legacy.files.json_format import from_json, to_json
+from fastmarl.offline import ParquetReader
 
 
 def numbered(i, n=3):
@@ -263,3 +265,62 @@ def test_workers_begin_with_different_files(tmp_path):
         with RolloutWorker(config=config_with(input_=str(tmp_path)), worker_index=index, num_workers=2) as worker:
             first.append(number_of(worker.sample()["p0"]))
     assert first == [1, 2]
+
+
+# To Parquet.
+
+
+def steps(rows, **columns):
+    """A batch of rows (episode, agent, t, terminated, truncated); observation i is i, and i + 1 comes after it."""
+    episode, agent, t, terminated, truncated = map(np.array, zip(*rows, strict=True))
+    obs = np.arange(len(t), dtype=np.float32)[:, None]
+    return SampleBatch({
+        "obs": obs, "new_obs": obs + 1, "actions": np.arange(len(t)), "rewards": obs[:, 0], "eps_id": episode,
+        "agent_index": agent, "t": t, "terminateds": terminated.astype(bool), "truncateds": truncated.astype(bool),
+        "unroll_id": np.zeros(len(t), np.int64), **columns,
+    })  # fmt: skip
+
+
+@pytest.mark.needs("pyarrow")
+def test_trajectories_in_json_become_episodes(tmp_path):
+    batches = [
+        MultiAgentBatch(
+            {
+                "p": steps([(7, 0, 3, 0, 0), (7, 0, 5, 1, 0), (7, 2, 3, 1, 0), (8, 0, 0, 0, 0)]),
+                "q": steps([(7, 1, 4, 0, 1), (8, 1, 0, 0, 0), (8, 1, 0, 0, 0)]),  # the last one stands there twice
+            },
+            4,
+        ),
+        steps([(9, 0, 0, 1, 0)], infos=[{"x": 1}], seq_lens=np.array([1, 0]), extra=np.array([2.5])),
+    ]
+    write(tmp_path / "json", batches)
+    assert json_to_parquet(tmp_path / "json", tmp_path / "parquet", columns=["extra", "infos"]) == 8
+    chunks = [chunk for some in ParquetReader(tmp_path / "parquet").iter_episodes() for chunk in some]
+    names = ("id_", "agent_episodes", "env_t_started", "env_t", "is_terminated", "is_truncated")
+    found = [tuple(getattr(chunk, name) for name in names) for chunk in chunks]
+    found = [(id_, list(agents), *rest) for id_, agents, *rest in found]
+    assert found == [
+        ("7", [0, 2, 1], 3, 6, False, True),
+        ("8", [0, 1], 0, 1, False, False),
+        ("8", [1], 0, 1, False, False),
+        ("9", [0], 0, 1, True, False),
+    ]
+    in_turns = chunks[0].agent_episodes[0]
+    assert in_turns.env_ts().tolist() == [3, 5, 6] and in_turns.module_id == "p"
+    assert in_turns.get_observations().ravel().tolist() == [0, 1, 2] and in_turns.is_terminated
+    last = chunks[-1].agent_episodes[0]
+    assert last.get_infos() == [{"x": 1}, {}] and last.module_id == "default_policy"
+    assert last.get_extra_model_outputs() == {"extra": [2.5]}
+
+
+@pytest.mark.needs("pyarrow")
+def test_json_that_holds_no_episodes_is_an_error(tmp_path):
+    no_end = steps([(7, 0, 0, 1, 0)])
+    del no_end["new_obs"]
+    tuples = steps([(7, 0, 0, 0, 0), (7, 0, 1, 0, 0)], actions=(np.zeros(2), np.zeros(2), np.zeros(2)))
+    for batch, text in ((no_end, r"lacks the columns \['new_obs'\]"), (tuples, "'actions' .* for each of the 2 rows")):
+        write(tmp_path / text[:5], [batch])
+        with pytest.raises(OfflineError, match=text):
+            json_to_parquet(tmp_path / text[:5], tmp_path / "parquet")
+    with pytest.raises(ConfigError, match="there are no files"):
+        json_to_parquet(tmp_path / "nowhere", tmp_path / "parquet")

@@ -13,6 +13,7 @@ from fastmarl.legacy.files.io_context import IOContext as IOContext
 from fastmarl.legacy.files.json_reader import JsonReader as JsonReader
 from fastmarl.legacy.files.json_writer import JsonWriter as JsonWriter
 from fastmarl.legacy.files.output_writer import OutputWriter as OutputWriter
+from fastmarl.legacy.files.parquet import json_to_parquet as json_to_parquet
 from fastmarl.legacy.filters import MeanStdFilter as MeanStdFilter
 from fastmarl.legacy.policies.policy import Policy as Policy
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy as PPOTorchPolicy

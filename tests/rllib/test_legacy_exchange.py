@@ -14,7 +14,16 @@ from ray.rllib.offline.json_writer import JsonWriter as RLlibWriter
 from ray.rllib.policy import sample_batch as of_rllib
 from test_legacy_members import config_with
 
-from fastmarl.legacy import JsonReader, JsonWriter, MultiAgentBatch, RolloutWorker, SampleBatch, concat_samples
+from fastmarl.legacy import (
+    JsonReader,
+    JsonWriter,
+    MultiAgentBatch,
+    RolloutWorker,
+    SampleBatch,
+    concat_samples,
+    json_to_parquet,
+)
+from fastmarl.offline import ParquetReader
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's and Gymnasium's own
 
@@ -100,6 +109,27 @@ def test_what_we_write_is_read_by_rllib(tmp_path, columns):
         batch = theirs.sample()
         assert_same(one, batch)
         theirs.learn_on_batch(batch)
+
+
+@pytest.mark.parametrize("packed", [[], ["obs"]])
+def test_what_rllib_writes_goes_to_parquet(packed, tmp_path):
+    theirs = rllib_worker(output=str(tmp_path / "json"), output_compress_columns=packed)
+    written = of_rllib.concat_samples([theirs.sample() for _ in range(3)])
+    n_steps = sum(columns.count for columns in written.policy_batches.values())
+    assert json_to_parquet(tmp_path / "json", tmp_path / "parquet") == n_steps
+    reader = ParquetReader(tmp_path / "parquet")
+    assert reader.module_ids == sorted(POLICIES)
+    for policy_id, columns in written.policy_batches.items():
+        (batch,) = reader.iter_batches(module_id=policy_id, batch_size=n_steps, next_obs=True)
+        for name in ("obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "t", "advantages"):
+            np.testing.assert_array_equal(batch[name].astype(columns[name].dtype), columns[name], strict=True)
+        assert batch["eps_id"].tolist() == list(map(str, columns["eps_id"]))
+        assert batch["agent_id"].tolist() == columns["agent_index"].tolist()
+    chunks = [chunk for some in reader.iter_episodes() for chunk in some]
+    assert sum(chunk.get_return() for chunk in chunks) == sum(
+        c["rewards"].sum() for c in written.policy_batches.values()
+    )
+    assert 0 < sum(chunk.is_terminated for chunk in chunks) < len(chunks)
 
 
 def test_lines_are_the_same_but_for_packed_columns(tmp_path):
