@@ -119,6 +119,23 @@ def test_async_vtrace_learns(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.needs("pyarrow")
+def test_behaviour_cloning_plays_like_what_was_recorded(tmp_path):
+    """The mean return of 400 episodes of random play is -79, with a standard error of 1."""
+    options = ["--steps", "160000", "--episodes", "400", "--epochs", "3", "--batch-size", "512", "--evaluation", "400"]
+    command = [sys.executable, ROOT / "examples" / "behaviour_cloning.py", *options, "--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    recorded, random = re.search(
+        r"recorded: mean return (\S+) over 400 episodes; random play (\S+)", done.stdout
+    ).groups()
+    cloned = re.search(r"clone: sampled play (\S+),", done.stdout)[1]
+    assert float(random) < -74
+    assert float(recorded) > -66
+    assert float(cloned) > -68
+
+
+@pytest.mark.slow
 @pytest.mark.needs("ray")
 @pytest.mark.xdist_group("ray")
 def test_distributed_ippo_learns(tmp_path):
