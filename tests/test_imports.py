@@ -52,6 +52,7 @@ OPTIONAL = {
     "imageio",
     "imageio_ffmpeg",
     "pyarrow",
+    "minari",
 }
 STANDALONE = PACKAGE / "bench" / "peers" / "children"  # runs where fastmarl is not installed
 PYTHON = sorted(path for path in PACKAGE.rglob("*.py") if STANDALONE not in path.parents)

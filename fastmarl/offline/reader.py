@@ -47,6 +47,11 @@ class ParquetReader:
         """Of the modules that have steps here."""
         return folder.modules_of(self.path)
 
+    def check_module(self, module_id: str) -> None:
+        """Raises ConfigError if there are no steps of this module."""
+        if module_id not in self.module_ids:
+            raise ConfigError(f"{self.path} has no steps of module {module_id!r}, only of {self.module_ids}")
+
     def num_rows(self, module_id: str | None = None) -> int:
         """Steps of agents; None: of all modules.
 
@@ -115,8 +120,7 @@ class ParquetReader:
         """
         check_integer("batch_size", batch_size, least=1)
         batch_size = int(batch_size)
-        if module_id not in self.module_ids:
-            raise ConfigError(f"{self.path} has no steps of module {module_id!r}, only of {self.module_ids}")
+        self.check_module(module_id)
         rng = np.random.default_rng(seed)
         left: Batch | None = None
         form = None
