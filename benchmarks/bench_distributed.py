@@ -249,9 +249,7 @@ def fakes(n_rounds: int) -> None:
                 pass
             of_group.append(time.process_time() - begun)
             group._fleet.answers(group._fleet.calls.calls())
-            group._fleet.take_arrivals()
-            for runner in group._fleet.runners:
-                runner.n_arrived = 0
+            group._fleet.arrivals.take_batches()
     show("references added, found ready, removed", of_references, "s")
     show("a part of each handed out, and the next call made", of_group, "s")
 

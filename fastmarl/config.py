@@ -305,12 +305,22 @@ def check_integer(name: str, value: Any, *, least: int) -> None:
         raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
+def check_seconds(name: str, value: Any) -> None:
+    """Raises ConfigError if it is no number above 0; it may be infinite."""
+    if not _is_real(value) or not value > 0:
+        raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
+
+
 def _is_integer_from(least: int, value: Any) -> bool:
     return is_integer(value) and value >= least
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and value is not True and value is not False and math.isfinite(value)
+    return _is_real(value) and math.isfinite(value)
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _is_clip(value: Any) -> bool:

@@ -13,7 +13,7 @@ from support.trouble import Trouble
 
 from fastmarl.batches import columns
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.distributed import calls, fleet
+from fastmarl.distributed import arrivals, calls, fleet
 from fastmarl.distributed import group as group_file
 from fastmarl.distributed.host import columns_of
 from fastmarl.envs.checking.values import same
@@ -310,7 +310,7 @@ def take_some(group):
 
 
 @pytest.mark.parametrize("use", [sample_thrice, take_some])
-@pytest.mark.parametrize("file", [fleet, group_file, calls])
+@pytest.mark.parametrize("file", [arrivals, calls, fleet, group_file])
 def test_a_group_that_was_interrupted_goes_on(file, use):
     interrupt_everywhere(file, use, every=EVERY)
 

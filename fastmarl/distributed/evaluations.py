@@ -1,12 +1,52 @@
-"""One evaluation, of those of several runners."""
+"""An evaluation that several runners share."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from fastmarl.arena import Evaluation
 from fastmarl.arena.evaluation import PartialReturns
+from fastmarl.config import EnvRunnerConfig, check_integer
+from fastmarl.distributed.fleet import Fleet, raise_first
+from fastmarl.errors import ConfigError
+from fastmarl.vector.seeds import Streams
+
+
+def evaluate_in(
+    fleet: Fleet, config: EnvRunnerConfig, num_episodes: int, seeds: Sequence[int] | None, explore: bool
+) -> Evaluation:
+    """See `EnvRunnerGroup.evaluate()`."""
+    check_integer("num_episodes", num_episodes, least=1)
+    if seeds is not None and len(seeds) != num_episodes:
+        raise ConfigError(f"seeds must be {num_episodes} integers, got {len(seeds)}")
+    numbers = _seeds(fleet, config, num_episodes) if seeds is None else list(seeds)
+    shares = _shares(num_episodes, max(1, fleet.num_ready))
+    done: dict[range, Evaluation] = {}
+    while left := [share for share in shares if share not in done]:  # lost runners have played none
+        calls = {}
+        for share, runner in zip(left, fleet.ready(), strict=False):
+            of_share = None if numbers is None else [numbers[k] for k in share]
+            calls[share] = fleet.call(runner, "evaluate", len(share), of_share, explore)
+        fleet.answers(calls.values())
+        raise_first(calls.values())
+        done |= {share: call.value for share, call in calls.items() if call.is_done}
+    return join_evaluations([done[share] for share in shares])
+
+
+def _seeds(fleet: Fleet, config: EnvRunnerConfig, n: int) -> list[int] | None:
+    if config.seed is None or not all(runner.start.seeds_each_episode for runner in fleet.ready()):
+        return None
+    streams = Streams(config.seed, config.worker_index + 1, config.incarnation)
+    return [streams.of_evaluation(k) for k in range(n)]
+
+
+def _shares(n: int, n_runners: int) -> list[range]:
+    """0 .. n - 1 in as many parts, but none that is empty."""
+    size, longer = divmod(n, n_runners)
+    begins = [k * size + min(k, longer) for k in range(n_runners + 1)]
+    return [range(begin, end) for begin, end in pairwise(begins) if end > begin]
 
 
 def join_evaluations(evaluations: Sequence[Evaluation]) -> Evaluation:

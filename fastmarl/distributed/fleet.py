@@ -1,33 +1,25 @@
 """A group's runners: calls of them, and new ones for those that are lost."""
 
-from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from time import monotonic
 from typing import Any
 
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.distributed.actors import ActorLost, Actors
+from fastmarl.distributed.arrivals import Arrival, Arrivals
 from fastmarl.distributed.calls import Call, CallsInFlight
 from fastmarl.distributed.host import MakeBatch, RunnerPlan
 from fastmarl.distributed.parts import SamplePart, owned
 from fastmarl.distributed.runners import NOTHING_SENT, RemoteRunner
+from fastmarl.distributed.weights import NewestWeights
 from fastmarl.errors import EnvRunnerLostError
 from fastmarl.native._call_guard import CallGuard
 
 LOOKS_EVERY_S = 1.0  # for runners that take too long
 NO_LIMIT = -1
 COUNTED = ("num_samples_dropped", "num_env_runner_restarts")
-
-
-@dataclass(frozen=True, eq=False)
-class Arrival:
-    """A batch that has come, and the number of its call."""
-
-    number: int
-    runner: RemoteRunner
-    part: SamplePart
 
 
 class Fleet:
@@ -43,9 +35,9 @@ class Fleet:
         runners: all, by index.
         calls: whose results have not been taken.
         hungry: runners that may have room for calls of sample().
-        arrived: batches that have come, and errors: what was not handed out.
+        arrivals: batches that have come, and errors: what was not handed out.
         new: what is `COUNTED`, since the last report.
-        newest: a reference to the newest weights, and their number. Another thread may replace it at any time.
+        weights: the newest ones.
         num_told: how many runners there are, as new ones are told.
     """
 
@@ -67,15 +59,19 @@ class Fleet:
         self.runners: list[RemoteRunner] = []
         self.calls = CallsInFlight(actors.wait)
         self.hungry: dict[RemoteRunner, None] = {}
-        self.arrived: deque[Arrival | Exception] = deque()
+        self.arrivals = Arrivals()
         self.new = dict.fromkeys(COUNTED, 0)
-        self.newest: tuple[Any, int] = (None, -1)
+        self.weights = NewestWeights(actors)
         self._guard = CallGuard()
         self.num_told = 1
         self._numbers = count()
         self._incarnations: dict[int, int] = {}  # by index, of the next runner there
 
     # Calls of runners.
+
+    @property
+    def num_ready(self) -> int:
+        return sum(runner.is_ready for runner in self.runners)
 
     def ready(self) -> list[Any]:
         """The runners that can be called; one at least.
@@ -93,7 +89,7 @@ class Fleet:
 
     def check_that_some_are_there(self) -> None:
         if all(runner.is_lost for runner in self.runners):
-            if error := self.arrived_error():  # why the last one is
+            if error := self.arrivals.take_error():  # why the last one is
                 raise error
             raise EnvRunnerLostError(None, "all env runners of the group are lost; make a new one")
 
@@ -112,7 +108,7 @@ class Fleet:
 
     def call(self, runner: RemoteRunner, method: str, *args: Any, timeout_s: float | None = None) -> Call:
         """Weights that the runner hasn't been sent go along. A runner that is being made gets them later."""
-        weights, seq_no = self.newest
+        weights, seq_no = self.weights.newest
         are_due = runner.is_ready and runner.sent_seq_no != seq_no
         call = Call(next(self._numbers), runner, method, self._sample_timeout_s if timeout_s is None else timeout_s)
         reference = self.actors.call(runner.handle, method, seq_no, weights if are_due else None, *args)
@@ -164,9 +160,8 @@ class Fleet:
             self.hungry[runner] = None
         elif call.method == "sample":
             runner.keep(value, call.number)
-            runner.n_arrived += 1
             part = SamplePart(value.batch, value.weights_seq_no, runner.index, value.increment)
-            self.arrived.append(Arrival(call.number, runner, part))
+            self.arrivals.add(Arrival(call.number, runner, part))
             call.value = None  # the part has it
 
     def _fail(self, call: Call, error: Exception) -> None:
@@ -174,7 +169,7 @@ class Fleet:
         call.fail(error)
         call.runner.sent_seq_no = NOTHING_SENT  # perhaps by the weights
         if call.method == "sample":
-            self.arrived.append(error)
+            self.arrivals.add(error)
             self.hungry[call.runner] = None
         elif call.method == "start":
             self._give_up(call.runner, error)
@@ -202,7 +197,7 @@ class Fleet:
         """It is not replaced; the next call that samples raises the error."""
         self.let_go(runner)
         runner.end = error
-        self.arrived.append(error)
+        self.arrivals.add(error)
 
     def let_go(self, runner: RemoteRunner) -> list[Call]:
         """End it for good; returns the calls that are lost."""
@@ -249,9 +244,8 @@ class Fleet:
     def recover(self) -> None:
         """Mend what an interrupt (KeyboardInterrupt) of an earlier call may have left half done."""
         self.calls.forget_unfinished()
-        counts = Counter(each.runner for each in self.arrived if isinstance(each, Arrival))
+        self.arrivals.recount()
         for runner in self.runners:
-            runner.n_arrived = counts[runner]
             is_half_replaced = runner.start is None and not runner.is_lost and not self.calls.count_of(runner)
             if is_half_replaced:
                 self._end(runner)
@@ -260,21 +254,7 @@ class Fleet:
     def discard(self, runner: RemoteRunner) -> None:
         """End a runner that is none of the group's; nobody is told why it may have been lost."""
         self.let_go(runner)
-        self._take_back(runner.end)
-
-    def arrived_error(self) -> Exception | None:
-        """The first error among what has come, which is no longer there then."""
-        for index, each in enumerate(self.arrived):
-            if isinstance(each, Exception):
-                del self.arrived[index]
-                return each
-        return None
-
-    def take_arrivals(self) -> list[Arrival]:
-        """All batches that have come."""
-        arrived = [each for each in self.arrived if isinstance(each, Arrival)]
-        self.arrived.clear()
-        return arrived
+        self.arrivals.forget(runner.end)
 
     # New runners.
 
@@ -322,13 +302,8 @@ class Fleet:
         for runner in runners:
             if runner.end is not None:
                 error, runner.end = runner.end, None
-                self._take_back(error)
+                self.arrivals.forget(error)
                 raise error
-
-    def _take_back(self, error: Exception | None) -> None:
-        """What samples next does not raise it."""
-        if error is not None and error in self.arrived:
-            self.arrived.remove(error)
 
 
 def with_note(error: Exception, call: Call) -> Exception:

@@ -2,36 +2,33 @@
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import cycle, pairwise
-from threading import Lock
 from time import perf_counter
 from typing import Any, Self
 
 import torch
 
 from fastmarl.arena import Evaluation
-from fastmarl.config import EnvRunnerConfig, is_integer
+from fastmarl.config import EnvRunnerConfig, check_integer
+from fastmarl.distributed import connectors, sizes
 from fastmarl.distributed.actors import Actors
-from fastmarl.distributed.evaluations import join_evaluations
-from fastmarl.distributed.fleet import COUNTED, LOOKS_EVERY_S, NO_LIMIT, Arrival, Fleet, raise_first
-from fastmarl.distributed.host import CONNECTORS, MakeBatch, columns_of
+from fastmarl.distributed.arrivals import Arrival
+from fastmarl.distributed.evaluations import evaluate_in
+from fastmarl.distributed.fleet import LOOKS_EVERY_S, Fleet, raise_first
+from fastmarl.distributed.host import MakeBatch, columns_of
 from fastmarl.distributed.in_process import InProcess
-from fastmarl.distributed.parts import SamplePart, owned
-from fastmarl.distributed.runners import RemoteRunner
+from fastmarl.distributed.metrics import GroupMetrics
+from fastmarl.distributed.options import check_options
+from fastmarl.distributed.parts import SamplePart
+from fastmarl.distributed.state import GroupState
+from fastmarl.distributed.weights import weights_for
 from fastmarl.envs.registry import portable
 from fastmarl.errors import ConfigError, RunnerStoppedError
 from fastmarl.modules import MultiRLModule
-from fastmarl.modules.base import as_rl_module
 from fastmarl.runner.goals import make_goal
-from fastmarl.runner.metrics import RunnerMetrics
-from fastmarl.states import check_keys, check_mapping, whole_number
-from fastmarl.vector.seeds import Streams
 
-PLACEMENT_STRATEGIES = ("SPREAD", "DEFAULT")
 CLOSE_TIMEOUT_S = 5.0
-STATE = ("rl_module", "weights_seq_no", "num_env_steps_sampled_lifetime", "lifetime_counters", "env_runners")
 
 
 class EnvRunnerGroup:
@@ -85,18 +82,15 @@ class EnvRunnerGroup:
         start_timeout_s: float = 300.0,
         actor_options: Mapping[str, Any] | None = None,
     ):
-        if not isinstance(config, EnvRunnerConfig):
-            raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
-        _check_integer("num_env_runners", num_env_runners, 0)
-        _check_integer("max_restarts", max_restarts, NO_LIMIT)
-        _check_seconds("sample_timeout_s", sample_timeout_s)
-        _check_seconds("start_timeout_s", start_timeout_s)
-        if placement_strategy not in PLACEMENT_STRATEGIES:
-            raise ConfigError(
-                f"placement_strategy must be one of {list(PLACEMENT_STRATEGIES)}, got {placement_strategy!r}"
-            )
-        if not callable(make_batch):
-            raise ConfigError(f"make_batch must be a function (episodes, module) -> batch, got {make_batch!r:.200}")
+        check_options(
+            config,
+            num_env_runners=num_env_runners,
+            make_batch=make_batch,
+            placement_strategy=placement_strategy,
+            max_restarts=max_restarts,
+            sample_timeout_s=sample_timeout_s,
+            start_timeout_s=start_timeout_s,
+        )
         self._config = replace(config, env=portable(config.env))
         self._is_here = num_env_runners == 0
         options = {"num_gpus": config.num_gpus_per_env_runner, **(actor_options or {})}
@@ -108,11 +102,8 @@ class EnvRunnerGroup:
             sample_timeout_s=float(sample_timeout_s),
             start_timeout_s=float(start_timeout_s),
         )
-        self._metrics = RunnerMetrics(config.metrics_num_episodes_for_smoothing)
-        self._seconds_waited = 0.0
-        self._seq_no_of_part = 0
+        self._metrics = GroupMetrics(config.metrics_num_episodes_for_smoothing)
         self._is_stopped = False
-        self._publishing = Lock()
         self._finalizer = weakref.finalize(self, _end, self._fleet, os.getpid())
         try:
             self._start_first(max(1, num_env_runners))
@@ -128,11 +119,12 @@ class EnvRunnerGroup:
         return RayActors(placement_strategy, options)
 
     def _start_first(self, n: int) -> None:
-        self._add(range(n))
+        sizes.add(self._fleet, range(n))
         start = self._fleet.runners[0].start
         assert start is not None and start.module is not None
         self.module, start.module = start.module, None
-        self._publish(self.module.get_state())
+        self._fleet.weights.publish(self.module.get_state())
+        self._state = GroupState(self._fleet, self.module, self._metrics)
 
     def __repr__(self) -> str:
         env, where = self._config.env, "in this process" if self._is_here else "in Ray's actors"
@@ -155,12 +147,12 @@ class EnvRunnerGroup:
     @property
     def num_healthy_env_runners(self) -> int:
         """Those that are neither being replaced nor lost for good, as far as is known."""
-        return sum(runner.is_ready for runner in self._fleet.runners)
+        return self._fleet.num_ready
 
     @property
     def weights_seq_no(self) -> int:
         """Of the newest weights: how often `set_weights()` was called."""
-        return self._fleet.newest[1]
+        return self._fleet.weights.newest[1]
 
     # Sampling.
 
@@ -193,14 +185,13 @@ class EnvRunnerGroup:
         while True:
             calls = [self._fleet.call(runner, "sample", arguments) for runner in self._fleet.runners if runner.is_ready]
             self._fleet.answers(calls)
-            if error := self._fleet.arrived_error():
+            if error := self._fleet.arrivals.take_error():
                 raise error
-            if self._fleet.arrived:
+            if self._fleet.arrivals:
                 break
             self._fleet.wait_for_a_runner()
-        arrived = self._fleet.take_arrivals()
-        parts = [self._hand_out(each) for each in sorted(arrived, key=lambda each: each.number)]
-        self._seconds_waited += perf_counter() - begun
+        parts = [self._hand_out(each) for each in self._fleet.arrivals.take_batches()]
+        self._metrics.seconds_waited += perf_counter() - begun
         return parts
 
     def sample_ready(
@@ -229,7 +220,7 @@ class EnvRunnerGroup:
             See `sample()`; parts come on in the next `sample_ready()`.
         """
         self._check_usable("sample_ready()")
-        _check_integer("in_flight", in_flight, 1)
+        check_integer("in_flight", in_flight, least=1)
         arguments = self._arguments(num_timesteps, num_episodes, explore, random_actions, force_reset)
         return self._parts(arguments, min(in_flight, self._fleet.actors.most_in_flight))
 
@@ -240,30 +231,46 @@ class EnvRunnerGroup:
             self._check_usable("sample_ready()")
             begun = perf_counter()
             self._feed(arguments, in_flight)
-            while not self._fleet.arrived:
+            while not self._fleet.arrivals:
                 self._fleet.check_that_some_are_there()
                 self._fleet.collect(LOOKS_EVERY_S)
                 self._feed(arguments, in_flight)
-            self._seconds_waited += perf_counter() - begun
-            first = self._fleet.arrived.popleft()
-            if isinstance(first, Exception):
-                raise first
-            yield self._hand_out(first)
+            self._metrics.seconds_waited += perf_counter() - begun
+            oldest = self._fleet.arrivals.take_oldest()
+            if isinstance(oldest, Exception):
+                raise oldest
+            yield self._hand_out(oldest)
 
     def _feed(self, arguments: dict[str, Any], in_flight: float) -> None:
         """Give calls to those runners that have room for some."""
-        hungry, self._fleet.hungry = self._fleet.hungry, {}
+        fleet = self._fleet
+        hungry, fleet.hungry = fleet.hungry, {}
         for runner in hungry:
-            while runner.is_ready and self._fleet.calls.count_of(runner) + runner.n_arrived < in_flight:
-                self._fleet.call(runner, "sample", arguments)
+            while runner.is_ready and fleet.calls.count_of(runner) + fleet.arrivals.count_of(runner) < in_flight:
+                fleet.call(runner, "sample", arguments)
 
     def _hand_out(self, arrived: Arrival) -> SamplePart:
-        runner, part = arrived.runner, arrived.part
-        runner.n_arrived -= 1
-        self._fleet.hungry[runner] = None
-        self._metrics.merge(part.increment)
-        self._seq_no_of_part = part.weights_seq_no
-        return part
+        self._fleet.hungry[arrived.runner] = None
+        self._metrics.add(arrived.part)
+        return arrived.part
+
+    def _arguments(
+        self,
+        num_timesteps: int | None,
+        num_episodes: int | None,
+        explore: bool | None,
+        random_actions: bool,
+        force_reset: bool,
+    ) -> dict[str, Any]:
+        """Those of a call of a runner's `sample()`. Numbers that can't be right are one error here, not one of each."""
+        make_goal(self._config, num_timesteps, num_episodes, self._config.num_envs_per_env_runner)
+        return {
+            "num_timesteps": num_timesteps,
+            "num_episodes": num_episodes,
+            "explore": explore,
+            "random_actions": random_actions,
+            "force_reset": force_reset,
+        }
 
     # Weights.
 
@@ -284,32 +291,12 @@ class EnvRunnerGroup:
         """
         self._check_open()
         given = self.module if module is None else module
-        if isinstance(given, MultiRLModule):
-            weights: Mapping[str, Any] = given.get_state()
-        elif isinstance(given, torch.nn.Module):
-            if len(self.module) != 1:
-                raise ConfigError(f"there are the modules {list(self.module)}, so give set_weights() all of them, or "
-                                  f"weights by module id")  # fmt: skip
-            weights = dict.fromkeys(self.module, as_rl_module(given).get_state())
-        else:
-            weights = given
-        self.module.check_state(weights)
-        if lacking := [module_id for module_id in self.module if module_id not in weights]:
-            raise ConfigError(f"set_weights() needs the weights of all modules; those of {lacking} are missing")
-        return self._publish(weights)
-
-    def _publish(self, weights: Mapping[str, Any], least: int = 0) -> int:
-        """Make them the newest, with the next number, or `least` if that is higher; returns the number."""
-        reference = self._fleet.actors.put(dict(weights))
-        with self._publishing:
-            seq_no = max(least, self.weights_seq_no + 1)
-            self._fleet.newest = reference, seq_no
-        return seq_no
+        return self._fleet.weights.publish(weights_for(self.module, given))
 
     def get_weights(self) -> dict[str, Any]:
         """Module id -> the newest weights, by parameter name, as arrays: a copy."""
         self._check_open()
-        return owned(self._fleet.actors.fetch(self._fleet.newest[0]))
+        return self._fleet.weights.fetch()
 
     # All runners.
 
@@ -332,27 +319,7 @@ class EnvRunnerGroup:
         What a runner has counted by its last batch takes part also if the runner is being replaced.
         """
         self._begin("sync_connectors()")
-        told = self._fleet.ask(self._fleet.ready(), "get_connectors")
-        merged = self._merged([told.get(runner.index, runner.connectors) for runner in self._fleet.runners])
-        if merged is not None:
-            self._give_connectors(merged)
-
-    def _merged(self, states: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-        """None if they know nothing."""
-        known = [state for state in states if state]
-        return self._fleet.ask_one("merge_connectors", known) if known else None
-
-    def _give_connectors(self, state: dict[str, Any]) -> None:
-        reference = self._fleet.actors.put(state)
-        calls = []
-        for runner in self._fleet.runners:
-            if runner.is_lost:  # what it had counted is in there, and not to be added again
-                runner.connectors = state
-                continue
-            calls.append(self._fleet.call(runner, "set_connectors", reference))  # one that is being made takes it then
-            runner.keep_connectors(state, calls[-1].number)
-        self._fleet.answers([call for call in calls if call.runner.is_ready])
-        raise_first(calls)
+        connectors.synchronise(self._fleet)
 
     def evaluate(self, num_episodes: int, *, seeds: Sequence[int] | None = None, explore: bool = False) -> Evaluation:
         """Play whole episodes with the newest weights in all runners, and sum up what they return; see
@@ -371,27 +338,7 @@ class EnvRunnerGroup:
             ConfigError: a number is impossible. Else what a runner's `evaluate()` raises.
         """
         self._begin("evaluate()")
-        _check_integer("num_episodes", num_episodes, 1)
-        if seeds is not None and len(seeds) != num_episodes:
-            raise ConfigError(f"seeds must be {num_episodes} integers, got {len(seeds)}")
-        numbers = self._evaluation_seeds(num_episodes) if seeds is None else list(seeds)
-        shares = _shares(num_episodes, max(1, self.num_healthy_env_runners))
-        done: dict[range, Evaluation] = {}
-        while left := [share for share in shares if share not in done]:
-            calls = {}
-            for share, runner in zip(left, self._fleet.ready(), strict=False):
-                of_share = None if numbers is None else [numbers[k] for k in share]
-                calls[share] = self._fleet.call(runner, "evaluate", len(share), of_share, explore)
-            self._fleet.answers(calls.values())
-            raise_first(calls.values())
-            done |= {share: call.value for share, call in calls.items() if call.is_done}
-        return join_evaluations([done[share] for share in shares])
-
-    def _evaluation_seeds(self, n: int) -> list[int] | None:
-        if self._config.seed is None or not all(runner.start.seeds_each_episode for runner in self._fleet.ready()):
-            return None
-        streams = Streams(self._config.seed, self._config.worker_index + 1, self._config.incarnation)
-        return [streams.of_evaluation(k) for k in range(n)]
+        return evaluate_in(self._fleet, self._config, num_episodes, seeds, explore)
 
     def get_metrics(self) -> dict[str, Any]:
         """What `MultiAgentEnvRunner.get_metrics()` reports, of all runners together, as far as their parts were handed
@@ -401,14 +348,7 @@ class EnvRunnerGroup:
         Besides, since the last report: "num_samples_dropped" (calls of lost runners), "num_env_runner_restarts" and
         "seconds_waited" (in `sample()` and `sample_ready()`); and "num_healthy_env_runners".
         """
-        report = self._metrics.report(self._seq_no_of_part, self.module)
-        report |= {
-            **self._fleet.new,
-            "seconds_waited": self._seconds_waited,
-            "num_healthy_env_runners": self.num_healthy_env_runners,
-        }
-        self._fleet.new, self._seconds_waited = dict.fromkeys(COUNTED, 0), 0.0
-        return report
+        return self._metrics.report(self._fleet, self.module)
 
     # Other runners.
 
@@ -427,35 +367,11 @@ class EnvRunnerGroup:
                 without the new runners then.
         """
         self._begin("resize()")
-        _check_integer("num_env_runners", num_env_runners, 1)
+        check_integer("num_env_runners", num_env_runners, least=1)
         if self._is_here:
             raise ConfigError("a group with num_env_runners=0 has its one runner in this process and can't be resized; "
                               "make a group with num_env_runners=1 or more")  # fmt: skip
-        self.sync_connectors()
-        kept, leaving = self._fleet.runners[:num_env_runners], self._fleet.runners[num_env_runners:]
-        calls = self._fleet.close(leaving, CLOSE_TIMEOUT_S)
-        self._fleet.runners = kept
-        raise_first(calls)
-        self._add(range(len(kept), num_env_runners))
-
-    def _add(self, indices: range) -> None:
-        """Have runners of these indices, too, when all of them are made."""
-        fleet = self._fleet
-        before, fleet.num_told = fleet.num_told, indices.stop
-        known = next((runner.connectors for runner in fleet.runners if runner.connectors), None)
-        added = [fleet.new_runner(index) for index in indices]
-        try:
-            for runner in added:
-                runner.state = {CONNECTORS: known} if known else {}
-                fleet.start(runner, runner.state, is_module_wanted=not fleet.runners and runner is added[0])
-            fleet.wait_for_starts(added)
-        except BaseException:
-            fleet.num_told = before
-            for runner in added:
-                fleet.discard(runner)
-            raise
-        fleet.runners += added
-        fleet.hungry |= dict.fromkeys(added)
+        sizes.resize(self._fleet, num_env_runners, CLOSE_TIMEOUT_S)
 
     # State.
 
@@ -467,21 +383,7 @@ class EnvRunnerGroup:
         Of a runner that is being replaced there is what it had with its last batch.
         """
         self._begin("get_state()")
-        told = self._fleet.ask(self._fleet.ready(), "get_state")
-        return {
-            "rl_module": self.get_weights(),
-            "weights_seq_no": self.weights_seq_no,
-            "num_env_steps_sampled_lifetime": self._metrics.lifetime.env_steps,
-            "lifetime_counters": self._metrics.get_state(),
-            "env_runners": [
-                {"incarnation": self._incarnation_of(runner), "state": told.get(runner.index, runner.state)}
-                for runner in self._fleet.runners
-            ],
-        }
-
-    def _incarnation_of(self, runner: RemoteRunner) -> int:
-        """Who goes on with its state: another one, if it is lost, as its seeds were used."""
-        return self._fleet.unused_incarnation(runner.index) if runner.is_lost else runner.incarnation
+        return self._state.get()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take what `get_state()` returned. What is in flight, or was not handed out, is dropped.
@@ -494,56 +396,7 @@ class EnvRunnerGroup:
             ConfigError: it is no such state, or one of other modules. Nothing was changed.
         """
         self._begin("set_state()")
-        check_keys("the state of a group", state, STATE)
-        self.module.check_state(state["rl_module"])
-        seq_no = whole_number("weights_seq_no", state["weights_seq_no"])
-        env_steps = whole_number("num_env_steps_sampled_lifetime", state["num_env_steps_sampled_lifetime"])
-        self._metrics.check_state(state["lifetime_counters"])
-        saved = _checked_states(state["env_runners"])
-        self._check_in_runners([own for _, own in saved])
-        self._drop_parts()
-        self.module.set_state(state["rl_module"])
-        self._publish(state["rl_module"], seq_no)
-        self._metrics = RunnerMetrics(self._config.metrics_num_episodes_for_smoothing)
-        self._metrics.set_state(state["lifetime_counters"])
-        self._metrics.lifetime.env_steps = env_steps
-        self._take_states(saved)
-
-    def _drop_parts(self) -> None:
-        self._fleet.answers([call for call in self._fleet.calls.calls() if call.runner.is_ready])
-        for each in self._fleet.take_arrivals():
-            each.runner.n_arrived -= 1
-            self._fleet.new["num_samples_dropped"] += 1
-        self._fleet.hungry = dict.fromkeys(self._fleet.runners)
-
-    def _check_in_runners(self, states: list[dict[str, Any]]) -> None:
-        """Raises ConfigError if they can't take the states."""
-        calls = [
-            self._fleet.call(runner, "check_state", own)
-            for runner, own in zip(cycle(self._fleet.ready()), states, strict=False)
-        ]
-        self._fleet.answers(calls)
-        raise_first(calls)
-
-    def _take_states(self, saved: list[tuple[int, dict[str, Any]]]) -> None:
-        fleet, calls, begun = self._fleet, [], []
-        for runner, (incarnation, own) in zip(fleet.runners, saved, strict=False):
-            if runner.is_ready and runner.incarnation == incarnation:
-                calls.append(fleet.call(runner, "set_state", own))
-                number = calls[-1].number
-            else:
-                fleet.let_go(runner)
-                number = fleet.start_anew(runner, incarnation, own).number
-                begun.append(runner)
-            runner.n_replaced = 0
-            runner.keep_state(own, number)
-        self._fleet.answers(calls)
-        raise_first(calls)
-        self._fleet.wait_for_starts(begun)
-        if len(saved) != len(self._fleet.runners) and (
-            merged := self._merged(own.get(CONNECTORS, {}) for _, own in saved)
-        ):
-            self._give_connectors(merged)
+        self._state.set(state)
 
     # The end.
 
@@ -593,60 +446,9 @@ class EnvRunnerGroup:
         if not self._fleet.actors.is_running:
             raise RunnerStoppedError("Ray was shut down, and the runners of this group with it; make a new one")
 
-    def _arguments(
-        self,
-        num_timesteps: int | None,
-        num_episodes: int | None,
-        explore: bool | None,
-        random_actions: bool,
-        force_reset: bool,
-    ) -> dict[str, Any]:
-        """Those of a call of a runner's `sample()`. Numbers that can't be right are one error here, not one of each."""
-        make_goal(self._config, num_timesteps, num_episodes, self._config.num_envs_per_env_runner)
-        return {
-            "num_timesteps": num_timesteps,
-            "num_episodes": num_episodes,
-            "explore": explore,
-            "random_actions": random_actions,
-            "force_reset": force_reset,
-        }
-
 
 def _end(fleet: Fleet, owner: int) -> None:
     """End all runners, when nobody has stopped them, too."""
     if os.getpid() == owner:  # a fork has the objects, but the runners are not its own
         for runner in fleet.runners:
             fleet.let_go(runner)
-
-
-def _check_integer(name: str, value: Any, least: int) -> None:
-    if not is_integer(value) or value < least:
-        raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
-
-
-def _check_seconds(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
-
-
-def _checked_states(states: Any) -> list[tuple[int, dict[str, Any]]]:
-    """(incarnation, state) of each runner.
-
-    Raises:
-        ConfigError: these are none.
-    """
-    if not isinstance(states, (list, tuple)) or not states:
-        raise ConfigError(f"env_runners must be a list of states, one for each runner, got {states!r:.200}")
-    found = []
-    for each in states:
-        check_keys("the state of an env runner", each, ("incarnation", "state"))
-        check_mapping("the state of an env runner", each["state"])
-        found.append((whole_number("incarnation", each["incarnation"]), dict(each["state"])))
-    return found
-
-
-def _shares(n: int, n_runners: int) -> list[range]:
-    """0 .. n - 1 in as many parts, but none that is empty."""
-    size, longer = divmod(n, n_runners)
-    begins = [k * size + min(k, longer) for k in range(n_runners + 1)]
-    return [range(begin, end) for begin, end in pairwise(begins) if end > begin]

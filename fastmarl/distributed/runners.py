@@ -19,7 +19,6 @@ class RemoteRunner:
         start: what it told when it was made; None: it is being made.
         was_ready: whether one of this index has been made.
         is_lost: whether it is not there any more, and not replaced; `end` says why, if nobody was told.
-        n_arrived: batches of its that have come, and were not handed out.
         n_replaced: how often it was replaced since its last batch.
         sent_seq_no: of the weights that it was sent.
         state: what another runner would go on with, as of the call `state_number`.
@@ -32,7 +31,6 @@ class RemoteRunner:
     was_ready: bool = False
     is_lost: bool = False
     end: Exception | None = None
-    n_arrived: int = 0
     n_replaced: int = 0
     sent_seq_no: int = NOTHING_SENT
     state: dict[str, Any] = field(default_factory=dict)

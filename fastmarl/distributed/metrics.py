@@ -1,0 +1,60 @@
+"""What a group reports: what its runners have counted, as far as that was handed out, and what became of them."""
+
+from typing import Any
+
+from fastmarl.distributed.fleet import COUNTED, Fleet
+from fastmarl.distributed.parts import SamplePart
+from fastmarl.modules import MultiRLModule
+from fastmarl.runner.metrics import RunnerMetrics
+from fastmarl.states import whole_number
+
+LIFETIME = ("num_env_steps_sampled_lifetime", "lifetime_counters")  # in a group's state
+
+
+class GroupMetrics:
+    """Takes the counts of parts that are handed out.
+
+    Args:
+        window: episodes over which means, minima and maxima go.
+
+    Attributes:
+        seconds_waited: since the last report, in methods that sample.
+    """
+
+    def __init__(self, window: int):
+        self._window = window
+        self._metrics = RunnerMetrics(window)
+        self._seq_no_of_part = 0
+        self.seconds_waited = 0.0
+
+    def add(self, part: SamplePart) -> None:
+        self._metrics.merge(part.increment)
+        self._seq_no_of_part = part.weights_seq_no
+
+    def report(self, fleet: Fleet, module: MultiRLModule) -> dict[str, Any]:
+        """See `EnvRunnerGroup.get_metrics()`."""
+        report = self._metrics.report(self._seq_no_of_part, module)
+        report |= {
+            **fleet.new,
+            "seconds_waited": self.seconds_waited,
+            "num_healthy_env_runners": fleet.num_ready,
+        }
+        fleet.new, self.seconds_waited = dict.fromkeys(COUNTED, 0), 0.0
+        return report
+
+    def get_state(self) -> dict[str, Any]:
+        """What is counted over the group's whole life."""
+        return dict(zip(LIFETIME, (self._metrics.lifetime.env_steps, self._metrics.get_state()), strict=True))
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raises ConfigError if `set_state()` can't take it."""
+        env_steps, counters = (state[name] for name in LIFETIME)
+        whole_number(LIFETIME[0], env_steps)
+        self._metrics.check_state(counters)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with these counters, and nothing else."""
+        env_steps, counters = (state[name] for name in LIFETIME)
+        self._metrics = RunnerMetrics(self._window)
+        self._metrics.set_state(counters)
+        self._metrics.lifetime.env_steps = int(env_steps)

@@ -1,0 +1,38 @@
+"""More runners, or fewer."""
+
+from fastmarl.distributed.connectors import synchronise
+from fastmarl.distributed.fleet import Fleet, raise_first
+from fastmarl.distributed.host import CONNECTORS
+
+
+def resize(fleet: Fleet, n: int, close_timeout_s: float) -> None:
+    """See `EnvRunnerGroup.resize()`."""
+    synchronise(fleet)
+    kept, leaving = fleet.runners[:n], fleet.runners[n:]
+    calls = fleet.close(leaving, close_timeout_s)
+    fleet.runners = kept
+    raise_first(calls)
+    add(fleet, range(len(kept), n))
+
+
+def add(fleet: Fleet, indices: range) -> None:
+    """Have runners of these indices, too, when all of them are made.
+
+    Raises:
+        Exception: why one of them can't be. None of them is there then.
+    """
+    before, fleet.num_told = fleet.num_told, indices.stop
+    known = next((runner.connectors for runner in fleet.runners if runner.connectors), None)
+    added = [fleet.new_runner(index) for index in indices]
+    try:
+        for runner in added:
+            runner.state = {CONNECTORS: known} if known else {}
+            fleet.start(runner, runner.state, is_module_wanted=not fleet.runners and runner is added[0])
+        fleet.wait_for_starts(added)
+    except BaseException:
+        fleet.num_told = before
+        for runner in added:
+            fleet.discard(runner)
+        raise
+    fleet.runners += added
+    fleet.hungry |= dict.fromkeys(added)

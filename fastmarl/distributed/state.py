@@ -1,0 +1,104 @@
+"""The state of a group: its weights and counters, and the state of each runner."""
+
+from itertools import cycle
+from typing import Any
+
+from fastmarl.distributed.connectors import give_merged
+from fastmarl.distributed.fleet import Fleet, raise_first
+from fastmarl.distributed.host import CONNECTORS
+from fastmarl.distributed.metrics import LIFETIME, GroupMetrics
+from fastmarl.distributed.runners import RemoteRunner
+from fastmarl.errors import ConfigError
+from fastmarl.modules import MultiRLModule
+from fastmarl.states import check_keys, check_mapping, whole_number
+
+COMPONENTS = ("rl_module", "weights_seq_no", *LIFETIME, "env_runners")
+Saved = list[tuple[int, dict[str, Any]]]  # of each runner: incarnation, state
+
+
+class GroupState:
+    """Reads and writes it.
+
+    Args:
+        fleet, module, metrics: of the group.
+    """
+
+    def __init__(self, fleet: Fleet, module: MultiRLModule, metrics: GroupMetrics):
+        self._fleet, self._module, self._metrics = fleet, module, metrics
+
+    def get(self) -> dict[str, Any]:
+        """See `EnvRunnerGroup.get_state()`."""
+        fleet = self._fleet
+        told = fleet.ask(fleet.ready(), "get_state")
+        return {
+            "rl_module": fleet.weights.fetch(),
+            "weights_seq_no": fleet.weights.newest[1],
+            **self._metrics.get_state(),
+            "env_runners": [
+                {"incarnation": self._successor_of(runner), "state": told.get(runner.index, runner.state)}
+                for runner in fleet.runners
+            ],
+        }
+
+    def _successor_of(self, runner: RemoteRunner) -> int:
+        """The incarnation that goes on with its state: another one, if it is lost, as its seeds were used."""
+        return self._fleet.unused_incarnation(runner.index) if runner.is_lost else runner.incarnation
+
+    def set(self, state: dict[str, Any]) -> None:
+        """See `EnvRunnerGroup.set_state()`."""
+        check_keys("the state of a group", state, COMPONENTS)
+        self._module.check_state(state["rl_module"])
+        seq_no = whole_number("weights_seq_no", state["weights_seq_no"])
+        self._metrics.check_state(state)
+        saved = _checked(state["env_runners"])
+        self._check_in_runners(saved)
+        self._drop_parts()
+        self._module.set_state(state["rl_module"])
+        self._fleet.weights.publish(state["rl_module"], seq_no)
+        self._metrics.set_state(state)
+        self._give(saved)
+        if len(saved) != len(self._fleet.runners):
+            give_merged(self._fleet, [own.get(CONNECTORS, {}) for _, own in saved])
+
+    def _check_in_runners(self, saved: Saved) -> None:
+        """Raises ConfigError if they can't take the states."""
+        fleet = self._fleet
+        ready = cycle(fleet.ready())
+        calls = [fleet.call(next(ready), "check_state", own) for _, own in saved]
+        fleet.answers(calls)
+        raise_first(calls)
+
+    def _drop_parts(self) -> None:
+        fleet = self._fleet
+        fleet.answers([call for call in fleet.calls.calls() if call.runner.is_ready])
+        fleet.new["num_samples_dropped"] += len(fleet.arrivals.take_batches())
+        fleet.hungry = dict.fromkeys(fleet.runners)
+
+    def _give(self, saved: Saved) -> None:
+        """Have the runners go on with these, as far as there are runners."""
+        fleet, calls, begun = self._fleet, [], []
+        for runner, (incarnation, own) in zip(fleet.runners, saved, strict=False):
+            if runner.is_ready and runner.incarnation == incarnation:
+                calls.append(fleet.call(runner, "set_state", own))
+                number = calls[-1].number
+            else:
+                fleet.let_go(runner)
+                number = fleet.start_anew(runner, incarnation, own).number
+                begun.append(runner)
+            runner.n_replaced = 0
+            runner.keep_state(own, number)
+        fleet.answers(calls)
+        raise_first(calls)
+        fleet.wait_for_starts(begun)
+
+
+def _checked(states: Any) -> Saved:
+    """Raises ConfigError if these are no states of runners."""
+    if not isinstance(states, (list, tuple)) or not states:
+        raise ConfigError(f"env_runners must be a list of states, one for each runner, got {states!r:.200}")
+    found = []
+    for each in states:
+        check_keys("the state of an env runner", each, ("incarnation", "state"))
+        check_mapping("the state of an env runner", each["state"])
+        found.append((whole_number("incarnation", each["incarnation"]), dict(each["state"])))
+    return found
