@@ -12,7 +12,7 @@ from fastmarl.errors import ConfigError
 from fastmarl.offline import ParquetReader, ParquetWriter, to_minari
 
 pytestmark = [
-    pytest.mark.needs("pyarrow", "minari"),
+    pytest.mark.needs("pyarrow", "minari", "h5py"),
     pytest.mark.filterwarnings("ignore:.*(is set to None|env_spec is None):UserWarning"),  # Minari's advice
 ]
 

@@ -17,7 +17,11 @@ ROWS = common.NUM_ENVS * common.AGENTS
 def mlp(n_out):
     first, second = common.HIDDENS
     return nn.Sequential(
-        nn.Linear(common.OBSERVATION_SIZE, first), nn.Tanh(), nn.Linear(first, second), nn.Tanh(), nn.Linear(second, n_out)
+        nn.Linear(common.OBSERVATION_SIZE, first),
+        nn.Tanh(),
+        nn.Linear(first, second),
+        nn.Tanh(),
+        nn.Linear(second, n_out),
     )
 
 

@@ -21,7 +21,7 @@ def to_minari(
     action_space: gym.Space[Any],
     **options: Any,
 ) -> Any:
-    """Make a Minari dataset of the steps of one module, needs the extra `minari`.
+    """Make a Minari dataset of the steps of one module. Needs the extra `minari`.
 
     Minari has no multi-agent episodes: each agent's trajectory becomes an episode, whose metadata has "eps_id" and
     "agent_id". Chunks are joined. A trajectory whose end is not in the files is truncated at its last step. Infos and
@@ -31,8 +31,7 @@ def to_minari(
         dataset_id: "NAMESPACE/NAME-v0", say, in Minari's folder, `MINARI_DATASETS_PATH`.
         observation_space, action_space: of one agent, as `runner.get_spaces()[module_id]` tells; files don't have them.
         options: of `minari.create_dataset_from_buffers()`, such as `description`. Unless they say otherwise,
-            data_format="arrow", which needs nothing else, and jpeg_encoding=False, so that images come back as they
-            were.
+            jpeg_encoding=False, so that images come back as they were.
 
     Returns:
         minari.MinariDataset
@@ -53,7 +52,7 @@ def to_minari(
         [EpisodeBuffer(**_columns(trajectory)) for trajectory in trajectories],
         observation_space=observation_space,
         action_space=action_space,
-        **{"data_format": "arrow", "jpeg_encoding": False, **options},
+        **{"jpeg_encoding": False, **options},
     )
     dataset.storage.update_episode_metadata(
         {"eps_id": each.multi_agent_episode_id, "agent_id": agent_text(each.agent_id)} for each in trajectories
