@@ -19,7 +19,7 @@ from fastmarl.background.process import Sample, SamplerProcess, end_all
 from fastmarl.background.weights import SharedWeights, Weights, new_weights_file
 from fastmarl.background.worker import MakeBatch, SamplerPlan
 from fastmarl.batches import columns
-from fastmarl.config import CHOICES, EnvRunnerConfig, is_integer
+from fastmarl.config import CHOICES, EnvRunnerConfig, check_integer
 from fastmarl.envs.registry import portable
 from fastmarl.errors import ConfigError, RunnerStoppedError, SamplerProcessError
 from fastmarl.modules import MultiRLModule
@@ -301,8 +301,7 @@ def _check_options(
         ("staleness", staleness, 0),
         ("max_restarts", max_restarts, 0),
     ):
-        if not is_integer(value) or value < least:
-            raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+        check_integer(name, value, least=least)
     if start_method not in CHOICES["env_worker_start_method"]:
         raise ConfigError(
             f"start_method must be one of {list(CHOICES['env_worker_start_method'])}, got {start_method!r}"

@@ -6,12 +6,11 @@ import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from numbers import Real
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Self
 
-from fastmarl.config import check_integer
+from fastmarl.config import check_integer, check_seconds
 from fastmarl.episodes.chunk import Chunk
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import ConfigError, OfflineError
@@ -166,8 +165,7 @@ def check_options(
         raise ConfigError(f"compression must be one of {list(COMPRESSIONS)}, got {compression!r}")
     if isinstance(columns, str) or not (columns is None or isinstance(columns, Collection)):
         raise ConfigError(f"columns must be None or names of outputs, got {columns!r}")
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, Real) or not float(timeout_s) > 0:
-        raise ConfigError(f"timeout_s must be a number of seconds above 0, got {timeout_s!r}")
+    check_seconds("timeout_s", timeout_s)
 
 
 def _snapshot(episode: MultiAgentEpisode) -> MultiAgentEpisode:
