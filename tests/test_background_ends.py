@@ -79,6 +79,7 @@ from fastmarl.learning import BackgroundSampler
 from support.trouble import Trouble
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs the tests in its background ignores it
     method, how, mode = sys.argv[1:]
     trouble = {"trouble": {(1, 60): "hang"}} if how == "kill" else {}
     workers = {"gym_env_vectorize_mode": "async", "num_env_workers": 1, "env_worker_start_method": "fork"}
@@ -168,6 +169,7 @@ def rounds(n):
         assert number <= 1 or len(os.listdir("/proc/self/fd")) <= files, number
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs the tests in its background ignores it
     random.seed(int(sys.argv[1]))
     rounds(int(sys.argv[2]))
 """
@@ -187,6 +189,21 @@ def test_interrupts_at_random_times_end_everything(tmp_path, random_seed):
         check=False,
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_an_interrupt_while_a_process_starts_does_not_block_later_ones(monkeypatch):
+    def interrupted(how, signals):
+        before = set_mask(how, signals)
+        if signal.SIGINT in signals:  # Python's own looks for interrupts before it returns
+            raise KeyboardInterrupt
+        return before
+
+    set_mask = signal.pthread_sigmask
+    monkeypatch.setattr(signal, "pthread_sigmask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make_sampler()
+    assert signal.SIGINT not in set_mask(signal.SIG_BLOCK, ())
+    assert not children()
 
 
 @pytest.mark.slow

@@ -66,12 +66,13 @@ class SamplerProcess(ChildProcess):
 
     def start(self) -> None:
         """Start the process."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it inherits that, until it ignores these
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits that, until it ignores these
             super().start()
         finally:
-            self._other_files.sock.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._other_files.sock.close()
 
     def finish_start(self) -> Start:
         """Wait until it has made its runner; what the runner's constructor raises comes through."""
