@@ -48,7 +48,8 @@ def curves_of(folder: pathlib.Path, column: str) -> tuple[np.ndarray, np.ndarray
     for path in sorted(folder.glob("seed_*.csv")):
         with path.open() as file:
             rows = list(csv.DictReader(file))
-        curves.append([np.array([float(row[name]) for row in rows]) for name in ("env_steps", column)])
+        env_steps = "env_steps" if "env_steps" in rows[0] else "step"  # as a MetricsWriter has it
+        curves.append([np.array([float(row[name]) for row in rows]) for name in (env_steps, column)])
     steps = curves[0][0]
     return steps, np.array([np.interp(steps, *curve) for curve in curves])
 

@@ -7,7 +7,6 @@ and 999 against random moves (12 minutes; docs/gallery.md). The folder gets the 
 """
 
 import argparse
-import csv
 import random
 import time
 from dataclasses import replace
@@ -19,7 +18,7 @@ from torch import nn
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import MetricsWriter, flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCH, MAX_GRAD_NORM = 0.98, 0.95, 4, 512, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 512, 16, 7e-4
@@ -133,7 +132,7 @@ def learn(module, optimizer, episodes, entropy_coeff):
         ppo_loss(module, rows, entropy_coeff=entropy_coeff, stats=stats).backward()
         nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], MAX_GRAD_NORM)
         optimizer.step()
-    return {name: value.item() for name, value in stats.items()}
+    return stats
 
 
 def make_config(args, league):
@@ -151,14 +150,11 @@ def make_config(args, league):
 
 
 def train(args, runner, league):
-    num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT))
+    num_updates, begun = -(-args.steps // (NUM_ENVS * FRAGMENT)), time.perf_counter()
     module = runner.module["main"]
     optimizer = torch.optim.Adam([flat_parameters(module)], lr=LEARNING_RATE, eps=1e-5, fused=True)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, num_updates)
-    with (args.folder / "curve.csv").open("w", newline="") as file:
-        curve = csv.writer(file)
-        curve.writerow(["env_steps", "seconds", "rating", "rating_of_one_ply", "entropy", "kl"])
-        begun = time.perf_counter()
+    with MetricsWriter(csv_path=args.folder / "curve.csv") as curve:
         for update in range(num_updates):
             episodes = runner.sample()
             league.rate(episodes)
@@ -166,9 +162,9 @@ def train(args, runner, league):
             schedule.step()
             if update % max(1, num_updates // 50) == 0 or update == num_updates - 1:
                 steps, seconds = runner.get_metrics()["num_env_steps_sampled_lifetime"], time.perf_counter() - begun
-                ratings = league.ratings["main"], league.ratings["one_ply"]
-                curve.writerow([steps, round(seconds, 2), *ratings, stats["entropy"], stats["kl"]])
-                print("{:>10} env steps  {:6.1f} s  rating {:5.0f}, one_ply's {:5.0f}".format(steps, seconds, *ratings))
+                ratings = {name: round(league.ratings[name]) for name in ("main", "one_ply")}
+                curve.write(steps, {"seconds": seconds, "rating": ratings}, stats)
+                print(f"{steps:>10} moves  {seconds:6.1f} s  ratings {ratings}")
             if update % COPY_EVERY == COPY_EVERY - 1:
                 league.add_copy(runner, f"main_{update + 1}")
     runner.save_to_path(args.folder / "checkpoint")
@@ -191,7 +187,6 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)  # the networks are small
-    args.folder.mkdir(parents=True, exist_ok=True)
     league = League(args.seed)
     with fastmarl.MultiAgentEnvRunner(make_config(args, league)) as runner:
         train(args, runner, league)

@@ -19,7 +19,7 @@ from fastmarl.background.process import Sample, SamplerProcess, end_all
 from fastmarl.background.weights import SharedWeights, Weights, new_weights_file
 from fastmarl.background.worker import MakeBatch, SamplerPlan
 from fastmarl.batches import columns
-from fastmarl.config import CHOICES, EnvRunnerConfig, check_integer
+from fastmarl.config import CHOICES, EnvRunnerConfig, check_integer, check_seconds
 from fastmarl.envs.registry import portable
 from fastmarl.errors import ConfigError, RunnerStoppedError, SamplerProcessError
 from fastmarl.modules import MultiRLModule
@@ -306,8 +306,7 @@ def _check_options(
         raise ConfigError(
             f"start_method must be one of {list(CHOICES['env_worker_start_method'])}, got {start_method!r}"
         )
-    if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
-        raise ConfigError(f"timeout_s must be a number of seconds above 0, got {timeout_s!r}")
+    check_seconds("timeout_s", timeout_s)
     if multiprocessing.current_process().daemon:
         raise ConfigError(
             "a BackgroundSampler starts processes, but this one is daemonic, and multiprocessing lets such start none; "
