@@ -190,7 +190,7 @@ class EnvRunnerConfig:
             self._check(name, getattr(self, name) in choices, f"one of {list(choices)}")
         for name, least in AT_LEAST.items():
             self._check(name, _is_integer_from(least, getattr(self, name)), f"an integer of at least {least}")
-        gpus, scale, seconds = self.num_gpus_per_env_runner, self.reward_scale, self.step_timeout_s
+        gpus, scale = self.num_gpus_per_env_runner, self.reward_scale
         size, most = self.env_batch_size, self.num_envs_per_env_runner
         sizes = f"None or an integer of at least 1 and at most num_envs_per_env_runner={most}"
         self._check("num_gpus_per_env_runner", _is_number(gpus) and gpus >= 0, "a number of at least 0")
@@ -199,7 +199,7 @@ class EnvRunnerConfig:
         self._check("reward_scale", _is_number(scale) and scale != 0, "a finite number other than 0")
         clips = "None, True, False, a number above 0 or a pair (low, high)"
         self._check("clip_rewards", self.clip_rewards is None or _is_clip(self.clip_rewards), clips)
-        self._check("step_timeout_s", _is_number(seconds) and seconds >= 1e-3, "a number of seconds of at least 0.001")
+        check_timeout("step_timeout_s", self.step_timeout_s)
         folder = self.record_actions
         is_path = isinstance(folder, (str, os.PathLike)) and bool(os.fspath(folder))
         self._check("record_actions", folder is None or is_path, "None or the path of a folder")
@@ -309,6 +309,12 @@ def check_seconds(name: str, value: Any) -> None:
     """Raises ConfigError if it is no number above 0; it may be infinite."""
     if not _is_real(value) or not value > 0:
         raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
+
+
+def check_timeout(name: str, value: Any) -> None:
+    """Raises ConfigError if a process can't be waited for so many seconds: they are finite, and 0.001 at least."""
+    if not _is_number(value) or value < 1e-3:
+        raise ConfigError(f"{name} must be a number of seconds of at least 0.001, got {value!r}")
 
 
 def _is_integer_from(least: int, value: Any) -> bool:

@@ -356,13 +356,23 @@ def test_joining_may_be_told():
         ({"staleness": 0.5}, "staleness must be an integer"),
         ({"max_restarts": True}, "max_restarts must be an integer"),
         ({"start_method": "forkserver"}, "start_method must be one of"),
-        ({"timeout_s": 0}, "timeout_s must be a number of seconds above 0"),
+        ({"timeout_s": 0}, "timeout_s must be a number of seconds of at least 0.001"),
+        ({"timeout_s": float("inf")}, "timeout_s must be a number of seconds"),
+        ({"timeout_s": True}, "timeout_s must be a number of seconds"),
     ],
 )
 def test_options_that_cannot_be_right(options, problem):
     with pytest.raises(ConfigError, match=problem):
         make_sampler(make_config(Trouble), **options)
     assert not children()
+
+
+def test_a_timeout_of_a_call_that_cannot_be_right_ends_nothing():
+    with make_sampler(make_config(Trouble)) as sampler:
+        for timeout_s in (0, -1.0, float("inf"), "1"):
+            with pytest.raises(ConfigError, match="timeout_s must be a number of seconds of at least 0.001"):
+                sampler.next(timeout_s=timeout_s)
+        sampler.next()
 
 
 def test_a_config_is_needed():

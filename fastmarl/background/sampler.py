@@ -19,7 +19,7 @@ from fastmarl.background.process import Sample, SamplerProcess, end_all
 from fastmarl.background.weights import SharedWeights, Weights, new_weights_file
 from fastmarl.background.worker import MakeBatch, SamplerPlan
 from fastmarl.batches import columns
-from fastmarl.config import CHOICES, EnvRunnerConfig, check_integer, check_seconds
+from fastmarl.config import CHOICES, EnvRunnerConfig, check_integer, check_timeout
 from fastmarl.envs.registry import portable
 from fastmarl.errors import ConfigError, RunnerStoppedError, SamplerProcessError
 from fastmarl.modules import MultiRLModule
@@ -58,7 +58,7 @@ class BackgroundSampler:
         max_restarts: how often a process that has ended, or took too long, is replaced until it hands over a batch.
             The new one has another `incarnation`, so its seeds were never used.
         start_method: "spawn" or "fork"; don't fork a process that has used CUDA.
-        timeout_s: seconds that a process is waited for.
+        timeout_s: seconds that a process is waited for; 0.001 or more.
 
     Attributes:
         module: the processes' modules, for this one to train.
@@ -125,14 +125,16 @@ class BackgroundSampler:
         Raises:
             SamplerProcessError, SamplerTimeoutError: a process has ended, or not answered in time, and is not replaced.
             RunnerStoppedError: the sampler is closed.
+            ConfigError: `timeout_s` can't be right; the sampler goes on.
             Exception: what an env, a module, a connector, a callback or `make_batch` has raised, with its traceback and
                 the process's number as notes.
         """
         begun = perf_counter()
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        check_timeout("timeout_s", timeout_s)
         with self._closing_on_errors():
             for process in self._processes:
                 process.permit(max(1, self._staleness))
-            timeout_s = self._timeout_s if timeout_s is None else timeout_s
             samples = [self._fresh(process, timeout_s) for process in self._processes]
             self._version_of_batch = min(sample.told.version for sample in samples)
             batch = self._join([sample.batch for sample in samples])
@@ -306,7 +308,7 @@ def _check_options(
         raise ConfigError(
             f"start_method must be one of {list(CHOICES['env_worker_start_method'])}, got {start_method!r}"
         )
-    check_seconds("timeout_s", timeout_s)
+    check_timeout("timeout_s", timeout_s)
     if multiprocessing.current_process().daemon:
         raise ConfigError(
             "a BackgroundSampler starts processes, but this one is daemonic, and multiprocessing lets such start none; "
