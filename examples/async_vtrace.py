@@ -76,7 +76,7 @@ def train(args, folder):
     options = {"processes": args.processes, "staleness": args.staleness}
     with (
         BackgroundSampler(make_config(args), **options) as sampler,
-        (folder / "curve.csv").open("w", newline="") as file,
+        (folder / "curve.csv").open("w", newline="", buffering=1) as file,
     ):
         learner = Learner(sampler.module[POLICY], num_updates)
         curve = csv.writer(file)

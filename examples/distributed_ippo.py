@@ -98,7 +98,7 @@ def main():
         here = {} if args.address else {"num_cpus": args.runners, "include_dashboard": False}
         ray.init(address=args.address or "local", **here)
     with EnvRunnerGroup(config, num_env_runners=args.runners, make_batch=make_batch) as group:
-        with (args.folder / "curve.csv").open("w", newline="") as file:
+        with (args.folder / "curve.csv").open("w", newline="", buffering=1) as file:
             train(group, args.steps, file)
         found = group.evaluate(args.episodes, seeds=range(args.episodes))
         mean, error = found.mean / config.reward_scale, found.standard_error / config.reward_scale

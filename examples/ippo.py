@@ -88,7 +88,10 @@ def show(steps, seconds, mean_return):
 def train(args, folder, report=show):
     config = make_config(args)
     num_updates = -(-args.steps // (args.num_envs * FRAGMENT))
-    with fastmarl.MultiAgentEnvRunner(config) as runner, (folder / "curve.csv").open("w", newline="") as file:
+    with (
+        fastmarl.MultiAgentEnvRunner(config) as runner,
+        (folder / "curve.csv").open("w", newline="", buffering=1) as file,
+    ):
         learner = Learner(runner.module[POLICY], args, num_updates)
         curve = csv.writer(file)
         curve.writerow(["env_steps", "cpu_seconds", "episode_return_mean", "entropy", "kl"])

@@ -92,7 +92,10 @@ class Learner:
 def train(args, folder):
     num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT))
     config = make_config(args)
-    with fastmarl.MultiAgentEnvRunner(config) as runner, (folder / "curve.csv").open("w", newline="") as file:
+    with (
+        fastmarl.MultiAgentEnvRunner(config) as runner,
+        (folder / "curve.csv").open("w", newline="", buffering=1) as file,
+    ):
         learner = Learner(runner.module[POLICY], runner.env.envs[0].state_space.shape[0], num_updates)
         curve = csv.writer(file)
         curve.writerow(["env_steps", "cpu_seconds", "episode_return_mean", "entropy", "kl"])

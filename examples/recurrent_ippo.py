@@ -96,7 +96,10 @@ class Learner:
 def train(args, folder):
     config = make_config(args)
     num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT))
-    with fastmarl.MultiAgentEnvRunner(config) as runner, (folder / "curve.csv").open("w", newline="") as file:
+    with (
+        fastmarl.MultiAgentEnvRunner(config) as runner,
+        (folder / "curve.csv").open("w", newline="", buffering=1) as file,
+    ):
         learner = Learner(runner.module[POLICY], num_updates)
         curve = csv.writer(file)
         curve.writerow(["env_steps", "cpu_seconds", "episode_return_mean", "entropy", "kl"])

@@ -79,7 +79,7 @@ def make_config(args):
 def train(args, runner):
     num_updates = -(-args.steps // (NUM_ENVS * FRAGMENT))
     learners = {role: Learner(runner.module[role], num_updates) for role in ROLES}
-    with (args.folder / "curve.csv").open("w", newline="") as file:
+    with (args.folder / "curve.csv").open("w", newline="", buffering=1) as file:
         curve = csv.writer(file)
         curve.writerow(["env_steps", "cpu_seconds", "hunters", "prey"])
         begun = time.process_time()

@@ -117,7 +117,10 @@ class Learner:
 def train(args, folder):
     config = make_config(args)
     num_rounds = -(-args.steps // (NUM_ENVS * FRAGMENT))
-    with fastmarl.MultiAgentEnvRunner(config) as runner, (folder / "curve.csv").open("w", newline="") as file:
+    with (
+        fastmarl.MultiAgentEnvRunner(config) as runner,
+        (folder / "curve.csv").open("w", newline="", buffering=1) as file,
+    ):
         learner, replay = Learner(runner.module[POLICY], num_rounds * UPDATES), Replay(CAPACITY, args.seed)
         curve = csv.writer(file)
         curve.writerow(["env_steps", "cpu_seconds", "episode_return_mean", "loss"])
