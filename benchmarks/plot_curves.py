@@ -22,23 +22,31 @@ class Picture:
     """Of one example.
 
     Attributes:
-        curves: label -> folder.
-        random_play: what random play returns, a dashed line.
-        column, meaning: what is drawn over env steps, and the axis' label.
+        curves: label -> (folder, the column that is drawn over env steps).
+        random_play: what that is of random play, a dashed line; None: there is none.
+        meaning: the axis' label.
     """
 
-    curves: dict[str, str]
-    random_play: float
-    column: str = "episode_return_mean"
+    curves: dict[str, tuple[str, str]]
+    random_play: float | None
     meaning: str = "mean episode return"
 
 
-SPREAD, TWO_POLES = -79.4, 44.3
+SPREAD, TWO_POLES, RETURN = -79.4, 44.3, "episode_return_mean"
 PICTURES = {
-    "ippo": Picture({"IPPO": "ippo"}, SPREAD),
-    "mappo": Picture({"MAPPO": "mappo"}, SPREAD),
-    "recurrent_ippo": Picture({"LSTM": "recurrent_ippo", "without memory": "recurrent_ippo_memoryless"}, TWO_POLES),
-    "vdn": Picture({"VDN": "vdn"}, SPREAD),
+    "ippo": Picture({"IPPO": ("ippo", RETURN)}, SPREAD),
+    "mappo": Picture({"MAPPO": ("mappo", RETURN)}, SPREAD),
+    "recurrent_ippo": Picture(
+        {"LSTM": ("recurrent_ippo", RETURN), "without memory": ("recurrent_ippo_memoryless", RETURN)}, TWO_POLES
+    ),
+    "vdn": Picture({"VDN": ("vdn", RETURN)}, SPREAD),
+    "async_vtrace": Picture({"V-trace": ("async_vtrace", RETURN)}, SPREAD),
+    "two_policies": Picture({"hunters": ("two_policies", "hunters"), "prey": ("two_policies", "prey")}, None),
+    "self_play": Picture(
+        {"trained policy": ("self_play", "rating/main"), "looks one move ahead": ("self_play", "rating/one_ply")},
+        0.0,
+        "Elo rating",
+    ),
 }
 
 
@@ -57,11 +65,12 @@ def curves_of(folder: pathlib.Path, column: str) -> tuple[np.ndarray, np.ndarray
 def draw(name: str, drawn: Picture) -> None:
     with picture(ROOT / "docs" / "images" / f"gallery_{name}.png", 5.6, 2.8) as figure:
         axes = figure.subplots()
-        for (label, folder), color in zip(drawn.curves.items(), COLORS, strict=False):
-            steps, returns = curves_of(CURVES / folder, drawn.column)
-            axes.plot(steps, returns.mean(0), color=color, linewidth=1.5, label=label)
-            axes.fill_between(steps, returns.min(0), returns.max(0), color=color, alpha=0.25, linewidth=0)
-        axes.axhline(drawn.random_play, color=LIMIT, linewidth=1, linestyle="--", label="random play")
+        for (label, (folder, column)), color in zip(drawn.curves.items(), COLORS, strict=False):
+            steps, values = curves_of(CURVES / folder, column)
+            axes.plot(steps, values.mean(0), color=color, linewidth=1.5, label=label)
+            axes.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.25, linewidth=0)
+        if drawn.random_play is not None:
+            axes.axhline(drawn.random_play, color=LIMIT, linewidth=1, linestyle="--", label="random play")
         axes.set_xlabel("env steps")
         axes.set_ylabel(drawn.meaning, fontsize=9)
         axes.locator_params(axis="x", nbins=5)
