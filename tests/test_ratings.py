@@ -111,6 +111,7 @@ def test_pairs_that_have_not_met_get_nothing_from_the_prior():
         ([[0, math.nan], [2, 0]], 1, "finite"),
         ([[0, 1], [2, 0]], -1, "prior must be a number of games of at least 0, got -1"),
         ([[0, 1], [2, 0]], math.inf, "prior"),
+        ([[0, 1], [2, 0]], "1", "prior must be a number of games of at least 0, got '1'"),
         ([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]], 1, "not connected"),
     ],
 )

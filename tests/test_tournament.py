@@ -333,6 +333,13 @@ def test_the_picture_is_drawn(tmp_path, num_players):
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+@pytest.mark.needs("matplotlib")
+def test_names_in_the_picture_are_no_formulas(tmp_path):
+    play({r"$\pay_$": Always(1), "a$b$": Always(2)}, episodes=2).plot(tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").exists()
+
+
 # Real games.
 
 OLD_API = pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
@@ -397,12 +404,33 @@ def test_games_of_openspiel():
         (numbers(1, 2), {"env_config": {"n": 2}}, "needs two sides, got 4"),
         (numbers(1, 2), {"sides": {"left0": "x", "right0": "x"}}, r"needs two sides, got 1: \['x'\]"),
         (numbers(1, 2), {"sides": {"left0": 0, "other": 1}}, "agent 'right0' is on no side"),
+        (numbers(1, 2), {"sides": ["left0", "right0"]}, r"sides must be a dict, .* or a function, got \['left0', 'right"),
+        (numbers(1, 2), {"sides": {"left0": [1], "right0": [2]}}, r"a side must be hashable, .* got {'left0': \[1\]"),
         ({"a": {"left0": Always(1)}, "b": Always(2)}, {}, "a module for each|needs one for each of the sides"),
     ],
 )
 def test_impossible_arguments(players, options, message):
     with pytest.raises(ConfigError, match=message):
         play(players, **options)
+
+
+@pytest.mark.parametrize("empty", ["all", "every other"])
+def test_a_game_in_which_nobody_acts_is_drawn(empty):
+    class Late(Duel):
+        number = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.number += 1
+            self.agents = [] if empty == "all" or self.number % 2 else self.possible_agents
+            return super().reset(seed=seed)
+
+        def _observations(self):
+            return {agent: np.zeros(2, np.float32) for agent in self.agents}
+
+    found = play(numbers(1, 5), Late, episodes=8, num_envs_per_env_runner=1)
+    drawn = 8 if empty == "all" else 4
+    assert found.games[0, 1] == 8 and found.draws[0, 1] == drawn and found.wins[1, 0] == 8 - drawn
+    assert np.count_nonzero((found.payoffs == 0).all(1)) == drawn and found.lengths.tolist() == [1] * 8
 
 
 def test_agents_with_different_spaces_need_modules_with_spaces():

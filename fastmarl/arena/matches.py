@@ -65,15 +65,15 @@ def tournament(
         options: others of `EnvRunnerConfig`; `num_envs_per_env_runner` is at most 128 unless given.
 
     Returns:
-        The games, payoffs and ratings.
+        The games, payoffs and ratings. An episode in which no agent acts is a game that both have drawn with 0.
 
     Raises:
         ConfigError: there are fewer than two players or not two sides, a number is impossible, or a player's modules
-            are not those of the sides.
+            are not those of the sides; `sides` is neither a dict nor a function.
         Else what `MultiAgentEnvRunner.sample()` raises.
     """
     seats = _seats(players)
-    _check(episodes, prior, options)
+    _check(episodes, sides, prior, options)
     dealer = Dealer(schedule(len(seats), int(episodes)))
     defaults = {"num_envs_per_env_runner": min(MOST_ENVS, len(dealer.games)), "explore": explore, "seed": seed}
     roles = {module_id: role for seat in seats for module_id, role in seat.values()}
@@ -110,7 +110,10 @@ class Dealer:
         Raises:
             ConfigError: there are not two, or a player lacks a module for one, or has one for another.
         """
-        found = tuple(dict.fromkeys(sides.values()))
+        try:
+            found = tuple(dict.fromkeys(sides.values()))
+        except TypeError:
+            raise ConfigError(f"a side must be hashable, such as a string, got {shown(dict(sides))} as sides") from None
         if len(found) != 2:
             raise ConfigError(f"a tournament needs two sides, got {len(found)}: {list(found)!r:.200}; give `sides`, "
                               "agent id -> one of two sides")  # fmt: skip
@@ -133,18 +136,24 @@ class Dealer:
                               "action_space, as an RLModule or in its RLModuleSpec")  # fmt: skip
         if agent_id not in self.side_of:
             raise ConfigError(f"agent {agent_id!r} is on no side; `sides` has {list(self.side_of)}")
+        side = self.side_of[agent_id]
+        return self._module_ids[self.games[self.game_of(episode), side]][side]
+
+    def game_of(self, episode: MultiAgentEpisode) -> int:
+        """The number of the episode's game: the next one, if it has none yet, as where no agent has acted."""
         game = episode.custom_data.get(GAME)
         if game is None:
             game = episode.custom_data[GAME] = self.num_dealt
             self.num_dealt += 1
-        side = self.side_of[agent_id]
-        return self._module_ids[self.games[game, side]][side]
+        return game
 
 
-def _check(episodes: Any, prior: float, options: Mapping[str, Any]) -> None:
+def _check(episodes: Any, sides: Any, prior: float, options: Mapping[str, Any]) -> None:
     """Raises ConfigError if one of them can't be right."""
     if not is_integer(episodes) or episodes < 2 or episodes % 2:
         raise ConfigError(f"episodes must be an even number of at least 2, half on either side, got {episodes!r}")
+    if not (sides is None or isinstance(sides, Mapping) or callable(sides)):
+        raise ConfigError(f"sides must be a dict, agent id -> side, or a function, got {shown(sides)}")
     check_prior(prior)
     if fixed := sorted(FIXED & options.keys()):
         raise ConfigError(f"a tournament decides on {', '.join(fixed)} by itself (connectors come with runners that "
@@ -195,7 +204,7 @@ def _play(runner: MultiAgentEnvRunner, dealer: Dealer, on_progress: Callable[[in
     while left := n - dealer.num_dealt:
         chunks = runner.sample(num_episodes=min(left, per_call))
         for chunk in chunks:  # several of an episode in which agents have respawned
-            game = chunk.custom_data[GAME]
+            game = dealer.game_of(chunk)
             lengths[game] += len(chunk)
             seeds[game] = chunk.reset_seed
             for agent, part in chunk.agent_episodes.items():

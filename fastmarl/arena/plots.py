@@ -21,7 +21,7 @@ def draw(path: Path, names: Sequence[str], payoffs: np.ndarray, ratings: np.ndar
         _draw_payoffs(figure, left, names, payoffs)
         places = range(len(names))
         right.errorbar(ratings, places, xerr=2 * errors, fmt="o", color=OURS, capsize=3)
-        right.set_yticks(places, names)
+        right.set_yticks(places, names, parse_math=False)
         right.invert_yaxis()
         right.axvline(0, color="#9e9e9e", linewidth=1, zorder=0)
         right.set_xlabel("rating (Elo), ± 2 standard errors")
@@ -31,8 +31,8 @@ def _draw_payoffs(figure: Any, axes: Any, names: Sequence[str], payoffs: np.ndar
     most = np.nanmax(np.abs(payoffs)) or 1.0
     image = axes.imshow(payoffs, cmap="RdBu", vmin=-most, vmax=most)
     places = range(len(names))
-    axes.set_xticks(places, names, rotation=90)
-    axes.set_yticks(places, names)
+    axes.set_xticks(places, names, rotation=90, parse_math=False)
+    axes.set_yticks(places, names, parse_math=False)
     axes.set_title("mean payoff of row against column", fontsize=10)
     figure.colorbar(image, ax=axes, shrink=0.8)
     for i in places if len(names) <= MOST_LABELLED else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def _checked(scores: np.ndarray, prior: float) -> np.ndarray:
 
 def check_prior(prior: float) -> None:
     """Raises ConfigError if it is none for `bradley_terry`."""
-    if not 0 <= prior < math.inf:
+    if not (isinstance(prior, Real) and 0 <= prior < math.inf):
         raise ConfigError(f"prior must be a number of games of at least 0, got {prior!r}")
 
 
