@@ -159,8 +159,28 @@ def test_modules_and_connectors_that_do_not_fit_are_refused(tmp_path):
         fastmarl.Policy.from_checkpoint(path)
     with pytest.raises(CheckpointError, match=r"connectors\['default_policy'\] must be those .*, got \['Average'\]"):
         fastmarl.Policy.from_checkpoint(path, connectors={MAIN: [Average()]})
+    with pytest.raises(CheckpointError, match=r"connectors\['default_policy'\] must be a list .*, got Average"):
+        fastmarl.Policy.from_checkpoint(path, connectors={MAIN: Average()})
+    with pytest.raises(CheckpointError, match=r"modules=, by module id, must be a dict, got Plain"):
+        fastmarl.Policy.from_checkpoint(path, Plain())
     with pytest.raises(ConfigError, match=r"expected a fastmarl.MultiAgentEnvRunner, got str"):
         fastmarl.Policy.from_runner("checkpoint")
+    with pytest.raises(ConfigError, match="seed must be None or an integer of at least 0, got -1"):
+        fastmarl.Policy.from_runner(runner, seed=-1)
+
+
+@pytest.mark.parametrize("component", ["rl_module", "env_to_module_connector"])
+def test_a_damaged_component_is_refused(component, tmp_path):
+    runner, _ = overheard_runner("filter")
+    save_state(tmp_path, {**load_state(runner.save_to_path(tmp_path)), component: None})
+    with pytest.raises(CheckpointError, match=r"no policy can be made .* must be a dict, got NoneType"):
+        fastmarl.Policy.from_checkpoint(tmp_path)
+
+
+def test_a_mapping_function_must_be_one(tmp_path):
+    runner, _ = overheard_runner("default")
+    with pytest.raises(ConfigError, match=r"policy_mapping_fn must be a function, .* got 'default_policy'"):
+        fastmarl.Policy.from_checkpoint(runner.save_to_path(tmp_path), policy_mapping_fn=MAIN)
 
 
 def test_given_objects_stay_as_they_are(tmp_path):

@@ -156,6 +156,16 @@ def test_a_carried_state_can_be_saved(tmp_path):
     assert same(policy.act(second, state=load_state(tmp_path / "state")), policy.act(second, state=state))
 
 
+def test_a_carried_state_has_nothing_but_what_was_written(tmp_path):
+    policy = policy_of("all, and memory", tmp_path)
+    first, second = (policy.get_spaces()[MAIN][0].sample() for _ in range(2))
+    _, state = policy.act(first, state={})
+    state["weights_seq_no"][:] = 7
+    policy.act(second, state=state)
+    _, fresh = policy.act(first, state={})
+    assert fresh["weights_seq_no"].tolist() == [0]
+
+
 def test_a_connector_that_does_not_say_what_it_keeps_has_no_states():
     class Silent(Average):
         lane_arrays = None

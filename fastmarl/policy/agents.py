@@ -329,6 +329,7 @@ class ModuleAgents:
         numbers = np.full(len(table.row_L), -1)
         numbers[lane] = 0
         rows = store.rows_of(lane)[-1 - self._connectors.min_lookback_rows :]
+        store.blocks[0].seq_no_R[rows[-1]] = 0  # weights have no numbers here
         lanes = np.array([lane], np.int32)
         state = rows_state(self._policy, store.blocks[0], store.acting_from[0], lanes, numbers, rows)
         state["env_t"][:] = 0  # calls of others don't count

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fastmarl.checkpoint import load_state
-from fastmarl.config import EnvRunnerConfig
+from fastmarl.config import EnvRunnerConfig, is_integer
 from fastmarl.connectors.base import Connector
 from fastmarl.errors import (
     CheckpointError,
@@ -18,6 +18,7 @@ from fastmarl.errors import (
     PolicyBusyError,
     UnknownModuleError,
     misfit,
+    shown,
 )
 from fastmarl.policy.agents import Guest, ModuleAgents
 from fastmarl.policy.saved import SAVED, VERSION, ModuleParts, PolicyOptions, copied_parts, parts_from
@@ -50,6 +51,11 @@ class Policy:
         policy_mapping_fn: Callable[..., str] | None,
         seed: int | None,
     ):
+        if not (policy_mapping_fn is None or callable(policy_mapping_fn)):
+            raise ConfigError(f"policy_mapping_fn must be a function, (agent_id, episode) -> module id, got "
+                              f"{shown(policy_mapping_fn)}")  # fmt: skip
+        if not (seed is None or (is_integer(seed) and seed >= 0)):
+            raise ConfigError(f"seed must be None or an integer of at least 0, got {shown(seed)}")
         if policy_mapping_fn is not None and (reason := misfit(policy_mapping_fn, "agent_id", None)):
             raise ConfigError(f"policy_mapping_fn is called as f(agent_id, episode): {reason}")
         sequence = np.random.SeedSequence(seed)
@@ -72,7 +78,10 @@ class Policy:
 
         Args:
             runner: a `MultiAgentEnvRunner`.
-            seed: for `explore=True`.
+            seed: for `explore=True`; at least 0.
+
+        Raises:
+            ConfigError: it is no runner, or a seed is impossible.
         """
         if not isinstance(getattr(runner, "config", None), EnvRunnerConfig):
             raise ConfigError(f"expected a fastmarl.MultiAgentEnvRunner, got {type(runner).__name__}")
@@ -101,11 +110,12 @@ class Policy:
             connectors: module id -> all of the module's connectors, in order.
             policy_mapping_fn: `(agent_id, episode) -> module id`, called with None as the episode and once for each
                 agent until it is reset. None: with several modules, `act()` needs a `module_id`.
-            seed: for `explore=True`.
+            seed: for `explore=True`; at least 0.
 
         Raises:
             CheckpointError: the folder is missing, damaged, or was written by another version; a module or connector
                 that is not fastmarl's own was not given, or another one.
+            ConfigError: the mapping function or the seed is impossible.
         """
         state = load_state(path)
         saved = state.get(SAVED) if isinstance(state, dict) else None

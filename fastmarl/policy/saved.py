@@ -150,7 +150,10 @@ def parts_from(
         raise ConfigError(f"policies were saved in version {saved['version']}, and this fastmarl reads {VERSION}")
     options = _options(saved["options"])
     check_mapping("the saved modules", saved["modules"])
+    check_mapping("the saved weights", weights)
+    check_mapping("what connectors have learned", learned)
     for name, given in (("modules", modules), ("connectors", connectors)):
+        check_mapping(f"{name}=, by module id,", given)
         if unknown := [module_id for module_id in given if module_id not in saved["modules"]]:
             raise ConfigError(f"{name}= has {unknown}, which are none of the saved modules {list(saved['modules'])}")
     parts = {}
@@ -223,6 +226,9 @@ def _made_connectors(
                               f"and so are not in the checkpoint; pass connectors={{{module_id!r}: [...]}} with all "
                               f"{len(names)} of them")  # fmt: skip
         given = [_made_connector(each) for each in saved]
+    elif not isinstance(given, (list, tuple)):
+        raise ConfigError(f"connectors[{module_id!r}] must be a list of all connectors of the module, in order, got "
+                          f"{type(given).__name__}")  # fmt: skip
     elif [type(each).__name__ for each in given] != names:
         raise ConfigError(f"connectors[{module_id!r}] must be those with which the module was trained, {names}, got "
                           f"{[type(each).__name__ for each in given]}")  # fmt: skip
