@@ -190,6 +190,7 @@ def test_the_runner_that_was_made_is_stopped_whatever_happens(monkeypatch):
         (({"a": None}, Levels), {}, "expected a torch.nn.Module"),
         (({"a": SPEC, "b": SPEC}, Levels), {}, "policy_mapping_fn is needed"),
         ((SPEC, Levels), {"episodes": 2, "seeds": [1]}, "seeds must be 2 integers"),
+        ((SPEC, Levels), {"episodes": 1, "seeds": 5}, r"seeds must be 1 integers .*, got 5"),
     ],
 )
 def test_impossible_arguments(arguments, options, message):
@@ -200,6 +201,59 @@ def test_impossible_arguments(arguments, options, message):
 def test_a_runner_takes_no_options_of_another():
     with runner_of("sync") as runner, pytest.raises(ConfigError, match="leave out env, seed"):
         fastmarl.evaluate(runner, Levels, seed=1)
+
+
+class Uneven(fastmarl.MultiAgentEnv):
+    """Agents 1 and "1" observe so many numbers; the first is paid 1, the other 2."""
+
+    def __init__(self, config):
+        self.possible_agents = [1, "1"]
+        shapes = config.get("shapes", (3, 3))
+        boxes = [gym.spaces.Box(-1, 1, (n,), np.float32) for n in shapes]
+        self.observation_spaces = dict(zip(self.possible_agents, boxes, strict=True))
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2))
+
+    def reset(self, *, seed=None, options=None):
+        return {agent: np.zeros(space.shape, np.float32) for agent, space in self.observation_spaces.items()}, {}
+
+    def step(self, actions):
+        return self.reset()[0], {1: 1.0, "1": 2.0}, {"__all__": True}, {"__all__": False}, {}
+
+
+class First(fastmarl.RLModule):
+    def _forward(self, batch, **kwargs):
+        return {"actions": np.zeros(len(batch["obs"]), np.int64)}
+
+
+def test_one_object_without_spaces_for_modules_of_different_ones_is_an_error():
+    def play(second, shapes):
+        modules, names = {"int": first, "str": second, "nobody's": first}, {1: "int", "1": "str"}
+        return fastmarl.evaluate(
+            modules,
+            Uneven,
+            episodes=1,
+            env_config={"shapes": shapes},
+            policy_mapping_fn=lambda agent, episode: names[agent],
+        )
+
+    first = First()
+    with pytest.raises(ConfigError, match=r"modules \['int', 'str'\] are one object without spaces .*\(3,\).*\(5,\)"):
+        play(first, (3, 5))
+    assert first.observation_space is None
+    assert play(First(), (3, 5)).mean == 3
+    first = First()
+    assert play(first, (3, 3)).mean == 3
+
+
+def test_agents_whose_ids_look_alike_have_columns_of_their_own(tmp_path):
+    fastmarl.evaluate(SPEC, Uneven, episodes=1).to_csv(tmp_path / "episodes.csv")
+    head, row = csv.reader((tmp_path / "episodes.csv").read_text().splitlines())
+    assert head[3:] == ["return", "agent:1", "agent:1", "module:default_policy"] and row[3:] == [
+        "3.0",
+        "1.0",
+        "2.0",
+        "3.0",
+    ]
 
 
 def test_the_table_and_the_file_have_every_agent_and_module(tmp_path):

@@ -63,13 +63,13 @@ class Evaluation(Returns):
     def to_csv(self, path: str | Path) -> None:
         """Write a row for each episode: its number, reset seed, length and return, and the returns of each agent and
         module, empty where they took no part."""
-        by_name = {f"agent:{agent}": found.by_episode for agent, found in self.by_agent.items()}
-        by_name |= {f"module:{module_id}": found.by_episode for module_id, found in self.by_module.items()}
+        columns = [(f"agent:{agent}", found.by_episode) for agent, found in self.by_agent.items()]  # 1 and "1": two
+        columns += [(f"module:{module_id}", found.by_episode) for module_id, found in self.by_module.items()]
         with Path(path).open("w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(["episode", "reset_seed", "length", "return", *by_name])
+            writer.writerow(["episode", "reset_seed", "length", "return", *(name for name, _ in columns)])
             for k in range(self.num_episodes):
-                parts = ["" if np.isnan(each[k]) else float(each[k]) for each in by_name.values()]
+                parts = ["" if np.isnan(each[k]) else float(each[k]) for _, each in columns]
                 writer.writerow([k, self.reset_seeds[k], int(self.lengths[k]), float(self.returns[k]), *parts])
 
 

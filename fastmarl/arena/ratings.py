@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -77,9 +78,9 @@ def _checked(scores: np.ndarray, prior: float) -> np.ndarray:
     return scores
 
 
-def check_prior(prior: float) -> None:
+def check_prior(prior: Any) -> None:
     """Raises ConfigError if it is none for `bradley_terry`."""
-    if not (isinstance(prior, Real) and 0 <= prior < math.inf):
+    if not (isinstance(prior, Real) and 0 <= float(prior) < math.inf):
         raise ConfigError(f"prior must be a number of games of at least 0, got {prior!r}")
 
 

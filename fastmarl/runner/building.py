@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -81,13 +82,35 @@ def make_inference_options(
 
 
 def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule) -> MultiRLModule:
-    """The modules named in `policies`."""
+    """The modules named in `policies`.
+
+    Raises:
+        ConfigError: see `make_module`; or one object without spaces is given for modules that see different ones.
+    """
+    _check_shared(config, envs, env_to_module)
     return MultiRLModule(
         {
             module_id: make_module(config, envs, module_id, env_to_module.get(module_id))
             for module_id in config.module_specs
         }
     )
+
+
+def _check_shared(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule) -> None:
+    """Raises ConfigError if an object without spaces, which are filled in, is given for modules of different ones."""
+    ids_of: dict[int, list[str]] = {}
+    for module_id in config.module_specs:
+        given = given_spec(config, module_id)
+        if isinstance(given, RLModule) and _given_spaces(given) is None:
+            ids_of.setdefault(id(given), []).append(module_id)
+    for module_ids in ids_of.values():
+        seen: dict[str, Spaces] = {}
+        for module_id in module_ids if len(module_ids) > 1 else ():
+            with suppress(ConfigError):  # nobody is mapped to it; what else may be wrong, `make_module` says
+                seen[module_id] = _spaces_seen(config, envs, module_id, env_to_module.get(module_id))
+        if not _all_equal(list(seen.values())):
+            raise ConfigError(f"the modules {list(seen)} are one object without spaces of its own, but what they see "
+                              f"and do has different ones: {seen}; give each an object of its own")  # fmt: skip
 
 
 def given_spec(config: EnvRunnerConfig, module_id: str) -> Any:

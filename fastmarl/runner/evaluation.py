@@ -1,6 +1,6 @@
 """Episodes that are for evaluation: training goes on as if they had not been."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,12 +21,12 @@ class Evaluation:
         self._resources = sampling.resources
         self._rescued: list[MultiAgentEpisode] = []  # by a call that then failed
 
-    def _checked_seeds(self, seeds: Sequence[int], num_episodes: int) -> list[int]:
+    def _checked_seeds(self, seeds: Any, num_episodes: int) -> list[int]:
         envs = self._resources.envs.all
         if not all(getattr(env, "seeds_each_episode", True) for env in envs):
             raise ConfigError(f"{type(envs[0]).__name__} can't be seeded for each episode "
                               "(seeds_each_episode); evaluate without seeds")  # fmt: skip
-        numbers = list(seeds)
+        numbers: list[Any] = list(seeds) if isinstance(seeds, Iterable) else [None]
         if len(numbers) != num_episodes or not all(is_integer(n) and 0 <= n < 2**63 for n in numbers):
             raise ConfigError(f"seeds must be {num_episodes} integers from 0 to 2**63 - 1, got {seeds!r:.200}")
         return [int(number) for number in numbers]
