@@ -173,6 +173,7 @@ def test_checkpoints_that_do_not_fit_are_one_line(capsys, command):
         (["evaluate", "folder", "--env", "match", "--mapping", "[]"], "must be a JSON object"),
         (["train", "dqn", "--env", "match"], "invalid choice: 'dqn'"),
         (["train", "ippo", "--env", "match", "--steps", "0"], "--steps: must be an integer of at least 1"),
+        (["train", "ippo", "--env", "match", "--folder", "/dev/null"], "--folder: can't be a folder: '/dev/null'"),
     ],
 )
 def test_wrong_arguments_are_one_line_before_the_work(capsys, args, message):

@@ -81,6 +81,16 @@ def output_file(suffixes: tuple[str, ...], text: str) -> Path:
     return path
 
 
+def output_folder(text: str) -> Path:
+    """A folder, which is made if needed."""
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"can't be a folder: {text!r}: {error.strerror or error}") from error
+    return path
+
+
 picture = partial(output_file, (".png", ".pdf", ".svg"))
 json_file = partial(output_file, (".json", ".jsonl"))
 markdown_file = partial(output_file, (".md",))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastmarl.bench.plots import OURS, picture
-from fastmarl.cli.arguments import ENV_HELP, json_object, natural, positive, search_current_folder
+from fastmarl.cli.arguments import ENV_HELP, json_object, natural, output_folder, positive, search_current_folder
 from fastmarl.cli.examples import example
 from fastmarl.cli.terminal import Terminal
 
@@ -35,7 +35,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--steps", type=positive, default=STEPS, help="env steps (default %(default)s)")
     parser.add_argument("--episodes", type=positive, default=EPISODES, help="of the evaluation (default %(default)s)")
     parser.add_argument("--seed", type=natural, default=0, help="default %(default)s")
-    parser.add_argument("--folder", type=Path, help="for curve.csv, curve.png and checkpoint (default runs/EXAMPLE)")
+    parser.add_argument(
+        "--folder", type=output_folder, help="for curve.csv, curve.png and checkpoint (default runs/EXAMPLE)"
+    )
     parser.add_argument("--no-plot", action="store_true", help="write no curve.png, which needs matplotlib")
     parser.set_defaults(run=run)
 
