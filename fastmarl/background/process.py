@@ -68,7 +68,7 @@ class SamplerProcess(ChildProcess):
         """Start the process."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits that, until it ignores these
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits that until it ignores it
             super().start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
