@@ -76,7 +76,7 @@ def clone(folder, args):
     with make_runner(1, args.seed + 2) as runner:
         module = runner.module[POLICY]
         parameters = flat_parameters(module)
-        optimizer = torch.optim.Adam([parameters], lr=1e-3, fused=True)
+        optimizer = torch.optim.Adam([parameters], lr=3e-3, fused=True)
         steps = args.epochs * -(-reader.num_rows(POLICY) // args.batch_size)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, steps)
         distribution = module.get_train_action_dist_cls()
@@ -110,7 +110,7 @@ def main():
     parser.add_argument("--checkpoint", type=Path, help="of the demonstrator; without it, one is trained")
     parser.add_argument("--steps", type=int, default=2_000_000, help="env steps of the demonstrator's training")
     parser.add_argument("--episodes", type=int, default=4000, help="that are recorded")
-    parser.add_argument("--epochs", type=int, default=10, help="over the recorded steps")
+    parser.add_argument("--epochs", type=int, default=20, help="over the recorded steps")
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--evaluation", type=int, default=2000, help="episodes of the evaluation")
     parser.add_argument("--seed", type=int, default=0)
