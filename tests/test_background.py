@@ -370,7 +370,7 @@ def test_options_that_cannot_be_right(options, problem):
 def test_a_timeout_of_a_call_that_cannot_be_right_ends_nothing():
     with make_sampler(make_config(Trouble)) as sampler:
         for timeout_s in (0, -1.0, float("inf"), "1"):
-            with pytest.raises(ConfigError, match="timeout_s must be a number of seconds"):
+            with pytest.raises(ConfigError, match=r"timeout_s must be a number of seconds of at least 0\.001"):
                 sampler.next(timeout_s=timeout_s)
         sampler.next()
 
