@@ -40,6 +40,7 @@ PICTURES = {
         {"LSTM": ("recurrent_ippo", RETURN), "without memory": ("recurrent_ippo_memoryless", RETURN)}, TWO_POLES
     ),
     "vdn": Picture({"VDN": ("vdn", RETURN)}, SPREAD),
+    "async_vtrace": Picture({"PPO with V-trace": ("async_vtrace", RETURN)}, SPREAD),
     "two_policies": Picture({"hunters": ("two_policies", "hunters"), "prey": ("two_policies", "prey")}, None),
     "self_play": Picture(
         {"trained policy": ("self_play", "rating/main"), "looks one move ahead": ("self_play", "rating/one_ply")},
