@@ -325,6 +325,17 @@ def test_a_missing_file_is_an_error(kind, tmp_path):
         read(tmp_path)
 
 
+def test_batches_of_a_part_that_lacks_a_file_are_an_error(tmp_path):
+    """Whichever module it is of: nobody knows of whom the missing steps are."""
+    other = "data/q/worker-000000-000000.parquet"
+    for i, module in enumerate(("p", "q")):
+        write(tmp_path / str(i), [episode({"a": ONE}), episode({"a": ONE}, "f", "q")])
+        (tmp_path / str(i) / other).unlink()
+        (tmp_path / str(i) / "data/q/worker-000001-000000.parquet").touch()  # of a part that is not whole
+        with pytest.raises(OfflineError, match="worker-000000-000000, which had 4 steps; is one missing"):
+            list(ParquetReader(tmp_path / str(i)).iter_batches(module_id=module, batch_size=4))
+
+
 def test_a_missing_column_is_an_error(tmp_path):
     write(tmp_path, [episode({"a": ONE})])
     file = tmp_path / "meta/episodes/worker-000000-000000.parquet"
@@ -332,6 +343,8 @@ def test_a_missing_column_is_an_error(tmp_path):
     parquet.write_table(parquet.read_table(file).drop_columns(["agent_steps", "env_t"]), file)
     with pytest.raises(OfflineError, match=rf"{file} has no columns \['env_t', 'agent_steps'\]; it was changed"):
         read(tmp_path)
+    with pytest.raises(OfflineError, match=rf"{file} has no columns \['agent_steps'\]; it was changed"):
+        list(ParquetReader(tmp_path).iter_batches(module_id="p", batch_size=1))
 
 
 def test_a_part_that_never_got_whole_has_nothing_to_do_with_later_ones(tmp_path, monkeypatch):
@@ -550,6 +563,23 @@ def test_use_after_close_and_in_another_process(tmp_path):
         with pytest.raises(OfflineError, match="was closed; make a new one, which adds to the folder"):
             call()
     assert len(read(tmp_path)) == 1
+
+
+def test_what_is_handed_over_while_another_thread_closes_is_written(tmp_path, monkeypatch):
+    file_writer = ParquetWriter(tmp_path)
+    waiting, put = file_writer._thread._queue, file_writer._thread._queue.put
+    closing = threading.Thread(target=file_writer.close)
+
+    def close_first(item, timeout):
+        closing.start()
+        closing.join(0.5)  # the thread could see an empty queue by now, and end
+        put(item, timeout=timeout)
+
+    monkeypatch.setattr(waiting, "put", close_first)
+    chunks = [episode({"a": ONE})]
+    file_writer.write(chunks)
+    closing.join(60)
+    assert_same_episodes(read(tmp_path), chunks)
 
 
 @pytest.mark.slow

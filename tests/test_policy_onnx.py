@@ -129,3 +129,14 @@ def test_masks_beside_observations_need_choices(tmp_path):
     runner, _ = overheard_runner("normalised")
     with pytest.raises(ConfigError, match="there is no action_mask beside observations"):
         fastmarl.Policy.from_runner(runner).export_onnx(tmp_path / "policy.onnx", action_mask=True)
+
+
+def test_two_inputs_or_outputs_of_one_name_are_told(tmp_path):
+    ambiguous = gym.spaces.Dict({"x": gym.spaces.Dict({"y": BOX}), "x.y": BOX})
+    for i, spaces in enumerate(({"observation_space": ambiguous}, {"action_space": ambiguous})):
+        env_config = {"observation_space": BOX, "action_space": BOX} | spaces
+        with fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=Wander, env_config=env_config)) as runner:
+            policy = fastmarl.Policy.from_runner(runner)
+        name = ("obs.x.y", "action.x.y")[i]
+        with pytest.raises(ConfigError, match=f"two inputs or outputs of the graph have the name '{name}'"):
+            policy.export_onnx(tmp_path / "policy.onnx")

@@ -116,7 +116,7 @@ class ParquetReader:
 
         Raises:
             ConfigError: there is no such module.
-            OfflineError: a file is damaged.
+            OfflineError: a file is damaged or missing.
         """
         check_integer("batch_size", batch_size, least=1)
         batch_size = int(batch_size)
@@ -125,6 +125,7 @@ class ParquetReader:
         left: Batch | None = None
         form = None
         for name in self._parts(shuffle, seed):
+            self._check_files(name)
             for _, file in folder.files_of(self.path, folder.DATA, name, module_id):
                 columns = _read(file)
                 if left is not None and form != columns.form:
@@ -151,21 +152,35 @@ class ParquetReader:
         return names
 
     def _episodes(self, name: str) -> list[MultiAgentEpisode]:
-        file = self.path / folder.EPISODES / f"{name}{folder.SUFFIX}"
-        chunks = _read_table(file)
-        if lacking := [column for column in schema().names if column not in chunks.column_names]:
-            raise OfflineError(f"{file} has no columns {lacking}; it was changed, or is of an older fastmarl")
+        chunks = self._chunks(name, schema().names)
         files = []
         for kind, column in ((folder.DATA, AGENT_STEPS), (folder.LOOKBACK, LOOKBACK_STEPS)):
             of_kind = [(module_id, _read(file)) for module_id, file in folder.files_of(self.path, kind, name)]
             n_steps = chunks.column(column).to_numpy()
             if not _have_steps([columns for _, columns in of_kind], n_steps):
-                raise OfflineError(
-                    f"the files {name} in {self.path / kind} are not those that were written with "
-                    f"{folder.EPISODES}/{name}, which had {n_steps.sum()} steps; is one missing?"
-                )
+                raise self._foreign_files(name, kind, n_steps.sum())
             files.append(of_kind)
         return episodes_of(chunk_states(chunks), *files)
+
+    def _check_files(self, name: str) -> None:
+        """Raises OfflineError if a part does not have as many steps as were written, in files of all modules."""
+        n_steps = self._chunks(name, [AGENT_STEPS]).column(AGENT_STEPS).to_numpy().sum()
+        if n_steps != sum(_num_rows(file) for _, file in folder.files_of(self.path, folder.DATA, name)):
+            raise self._foreign_files(name, folder.DATA, n_steps)
+
+    def _chunks(self, name: str, columns: list[str]) -> Any:
+        """These columns of a part's chunks."""
+        file = self.path / folder.EPISODES / f"{name}{folder.SUFFIX}"
+        chunks = _read_table(file, columns)
+        if lacking := [column for column in columns if column not in chunks.column_names]:
+            raise OfflineError(f"{file} has no columns {lacking}; it was changed, or is of an older fastmarl")
+        return chunks
+
+    def _foreign_files(self, name: str, kind: str, n_steps: int) -> OfflineError:
+        return OfflineError(
+            f"the files {name} in {self.path / kind} are not those that were written with {folder.EPISODES}/{name}, "
+            f"which had {n_steps} steps; is one missing?"
+        )
 
 
 def _have_steps(files: list[FileColumns], n_steps: np.ndarray) -> bool:
@@ -178,9 +193,9 @@ def _read(file: Path) -> FileColumns:
     return FileColumns(_read_table(file), file)
 
 
-def _read_table(file: Path) -> Any:
+def _read_table(file: Path, columns: list[str] | None = None) -> Any:
     with _opened(file) as opened:
-        return opened.read()
+        return opened.read(columns)
 
 
 def _num_rows(file: Path) -> int:

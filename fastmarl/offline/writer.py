@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any, Self
 
 from fastmarl.config import check_integer, check_seconds
@@ -299,22 +299,27 @@ class _WriterThread(Thread):
         self.error: BaseException | None = None
         self.is_ending = False
         self.cpu_seconds = 0.0
+        self._door = Lock()  # nothing comes into the queue after the thread has found it empty for good
+        self._is_shut = False
         self._n_waits = 0
         self._taken: list[MultiAgentEpisode] = []
         self._n_rows: list[int] = []  # of those, or a few more
 
     def put(self, item: list[MultiAgentEpisode] | Event, timeout_s: float) -> bool:
-        """False: there was no room, or the thread has failed."""
+        """False: there was no room, or the thread has failed or ended."""
         deadline = time.monotonic() + timeout_s
         while self.error is None and self.is_alive():
             left = deadline - time.monotonic()
-            try:
-                self._queue.put(item, timeout=min(POLL_S, max(0.0, left)))
-            except queue.Full:
-                if left <= 0:
+            with self._door:
+                if self._is_shut:
                     return False
-            else:
-                return True
+                try:
+                    self._queue.put(item, timeout=min(POLL_S, max(0.0, left)))
+                except queue.Full:
+                    if left <= 0:
+                        return False
+                else:
+                    return True
         return False
 
     def flush(self, timeout_s: float) -> bool:
@@ -337,7 +342,7 @@ class _WriterThread(Thread):
 
     def run(self) -> None:
         try:
-            while not (self.is_ending and self._queue.empty()):
+            while not self._is_over():
                 self._take()
             self._write()
             self._files.finish()
@@ -349,6 +354,13 @@ class _WriterThread(Thread):
                 self._queue.get_nowait()
         finally:
             self.cpu_seconds = time.thread_time()
+
+    def _is_over(self) -> bool:
+        """Whether nothing is left, and nothing comes any more."""
+        if self.is_ending and self._queue.empty():  # so nobody waits for room behind the door
+            with self._door:
+                self._is_shut = self._queue.empty()
+        return self._is_shut
 
     def _take(self) -> None:
         try:

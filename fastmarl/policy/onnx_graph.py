@@ -68,7 +68,8 @@ class GreedyGraph(nn.Module):
         self._action_layout = RowLayout(self._action_space)
         self.inputs = self._examples()
         state_names = [name.replace(STATE_IN, STATE_OUT, 1) for name in self.inputs if name.startswith(STATE_IN)]
-        self.output_names = [_name(ACTION, leaf.path) for leaf in self._action_layout.leaves] + state_names
+        action_names = _distinct([_name(ACTION, leaf.path) for leaf in self._action_layout.leaves])
+        self.output_names = action_names + state_names
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         n_obs = len(self._raw_layout.leaves)
@@ -110,15 +111,15 @@ class GreedyGraph(nn.Module):
         return leaf if self._initial is None else leaf.squeeze(1)
 
     def _examples(self) -> dict[str, Tensor]:
-        examples = {
-            _name(OBS, leaf.path): torch.from_numpy(np.zeros((2, *leaf.shape), leaf.dtype))
-            for leaf in self._raw_layout.leaves
-        }
+        names = [_name(OBS, leaf.path) for leaf in self._raw_layout.leaves]
+        examples = [torch.from_numpy(np.zeros((2, *leaf.shape), leaf.dtype)) for leaf in self._raw_layout.leaves]
         for path, leaf in flatten_struct(self._initial) if self._initial is not None else ():
-            examples[_name(STATE_IN, path)] = torch.stack([torch.as_tensor(leaf)] * 2)
+            names.append(_name(STATE_IN, path))
+            examples.append(torch.stack([torch.as_tensor(leaf)] * 2))
         if self._takes_mask:
-            examples[MASK] = torch.ones((2, sum(choices_of(self._action_space))), dtype=torch.bool)
-        return examples
+            names.append(MASK)
+            examples.append(torch.ones((2, sum(choices_of(self._action_space))), dtype=torch.bool))
+        return dict(zip(_distinct(names), examples, strict=True))
 
 
 class _Normalise(nn.Module):
@@ -276,6 +277,14 @@ def _flat_part(space: Any) -> nn.Module:
 def _name(what: str, path: tuple) -> str:
     """Such as "obs.position.0"."""
     return ".".join(map(str, (what, *path)))
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """These. Raises ConfigError if two are one, as of the keys "a.b" and "a" with "b" inside."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"two inputs or outputs of the graph have the name {twice[0]!r}: keys of nested spaces are "
+                          f"joined by dots; rename a key")  # fmt: skip
+    return names
 
 
 def _key(path: tuple) -> Key:
