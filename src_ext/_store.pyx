@@ -1,4 +1,5 @@
-"""Finding a lane's rows in a block. Rows are written in the order of arrival; each knows the lane's row before."""
+"""Finding a lane's rows in a block, and copying rows. Rows are written in the order of arrival; each knows the lane's
+row before."""
 cimport numpy as cnp
 import numpy as np
 from libc.string cimport memcpy
@@ -90,6 +91,77 @@ def carried(
             row = prev_R[row]
             n += 1
     return np.asarray(rows), np.asarray(counts)
+
+
+def gather(list columns, const row_t[::1] rows, const row_t[::1] counts):
+    """Rows of columns [m, ...] of one form, copied one after the other: of the first column the first `counts[0]` of
+    `rows`, of the second one the next `counts[1]`, and so on.
+
+    The interpreter's lock is kept: in a thread beside one that runs Python, to give it up for each of many small copies
+    takes far longer than they do.
+
+    Args:
+        columns: one at least, of any strides; of one dtype, not object, and one shape behind the first axis.
+        rows: int64 [n].
+        counts: int64 [columns]; they sum to n.
+
+    Returns:
+        [n, ...].
+
+    Raises:
+        IndexError: a row is not in its column.
+    """
+    cdef cnp.ndarray column = <cnp.ndarray?>columns[0]
+    cdef cnp.ndarray out = np.empty((rows.shape[0], *(<object>column).shape[1:]), column.dtype)
+    cdef size_t n_bytes = row_bytes(out)
+    cdef Py_ssize_t first = 0, left = rows.shape[0], k
+    for k in range(counts.shape[0]):
+        left = left - counts[k] if 0 <= counts[k] <= left else -1
+    if counts.shape[0] != len(columns) or left != 0:
+        raise ValueError(f"{len(columns)} columns, {rows.shape[0]} rows, counts {np.asarray(counts).tolist()}")
+    if out.dtype.hasobject:
+        raise TypeError(f"columns of {out.dtype}")
+    for k in range(len(columns)):
+        column = _with_whole_rows(<cnp.ndarray?>columns[k])
+        if column.dtype != out.dtype or row_bytes(column) != n_bytes:
+            raise TypeError(f"rows of {out.dtype}, {n_bytes} bytes each, and of {column.dtype}, {row_bytes(column)}")
+        _copy_rows(column, rows[first:first + counts[k]], n_bytes, cnp.PyArray_BYTES(out) + first * n_bytes)
+        first += counts[k]
+    return out
+
+
+cdef cnp.ndarray _with_whole_rows(cnp.ndarray column):
+    """The column, or a copy of it, in which each row is one piece of memory."""
+    cdef Py_ssize_t expected = cnp.PyArray_ITEMSIZE(column)
+    cdef int axis
+    for axis in range(cnp.PyArray_NDIM(column) - 1, 0, -1):
+        if cnp.PyArray_STRIDE(column, axis) != expected and cnp.PyArray_DIM(column, axis) > 1:
+            return np.ascontiguousarray(column)
+        expected *= cnp.PyArray_DIM(column, axis)
+    return column
+
+
+cdef int _copy_rows(
+    cnp.ndarray column,            # IN  [m, ...]
+    const row_t[::1] rows,         # IN  [n] in it
+    size_t n_bytes,
+    char* out,                     # OUT [n * n_bytes]
+) except -1:
+    cdef char* data = cnp.PyArray_BYTES(column)
+    cdef Py_ssize_t stride = cnp.PyArray_STRIDE(column, 0), m = cnp.PyArray_DIM(column, 0), i
+    for i in range(rows.shape[0]):
+        if not 0 <= rows[i] < m:
+            raise IndexError(f"row {rows[i]} of a column of {m}")
+    if n_bytes == 8:
+        for i in range(rows.shape[0]):
+            memcpy(out + 8 * i, data + rows[i] * stride, 8)
+    elif n_bytes == 4:
+        for i in range(rows.shape[0]):
+            memcpy(out + 4 * i, data + rows[i] * stride, 4)
+    else:
+        for i in range(rows.shape[0]):
+            memcpy(out + i * n_bytes, data + rows[i] * stride, n_bytes)
+    return 0
 
 
 def write_rows(dict columns, dict outputs, Py_ssize_t first, Py_ssize_t n):

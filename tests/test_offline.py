@@ -1,6 +1,7 @@
 """Recording to Parquet files and reading them: what may be in episodes, and what may go wrong."""
 
 import gc
+import itertools
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from dataclasses import replace
 
 import gymnasium as gym
@@ -28,10 +30,11 @@ from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.episodes.sources import ArraySource
 from fastmarl.errors import ConfigError, OfflineError
 from fastmarl.learning import BackgroundSampler
-from fastmarl.offline import ParquetReader, ParquetWriter, folder, writer
+from fastmarl.offline import ParquetReader, ParquetWriter, folder, parts, writer_thread
 from fastmarl.offline.form import Form
 from fastmarl.offline.json_values import agent_from_text, agent_text
 from fastmarl.offline.part import GrowingFile
+from fastmarl.offline.parts import Parts
 
 pytestmark = pytest.mark.needs("pyarrow")
 SPREAD = "fastmarl.simple_spread"
@@ -367,8 +370,8 @@ def test_a_part_that_never_got_whole_has_nothing_to_do_with_later_ones(tmp_path,
 
 
 def test_files_end_where_they_are_large(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "ENOUGH_BYTES", 10_000)
-    monkeypatch.setattr(writer, "ENOUGH_ROWS", 1)
+    monkeypatch.setattr(parts, "ENOUGH_BYTES", 10_000)
+    write_at_once(monkeypatch, 1)
     chunks = [episode({"a": (np.zeros((3, 1500), np.uint8), np.arange(2))}, f"e{i}") for i in range(6)]
     write(tmp_path, *([chunk] for chunk in chunks))
     assert len(list(tmp_path.glob("data/p/*"))) == 3
@@ -476,22 +479,28 @@ def test_a_kill_loses_no_file_that_was_whole(tmp_path):
 # The thread.
 
 
+def write_at_once(monkeypatch, n_rows):
+    """So many rows make a batch."""
+    monkeypatch.setattr(writer_thread, "FIRST_ROWS", n_rows)
+    monkeypatch.setattr(writer_thread, "MOST_ROWS", n_rows)
+
+
 class Gate:
     """Keeps the thread from writing until it is opened."""
 
     def __init__(self, monkeypatch):
-        self.opened, add = threading.Event(), writer._Files.add
+        self.opened, add = threading.Event(), Parts.add
 
         def wait_and_add(files, *args):
             assert self.opened.wait(60)
             add(files, *args)
 
-        monkeypatch.setattr(writer._Files, "add", wait_and_add)
+        monkeypatch.setattr(Parts, "add", wait_and_add)
 
 
 def test_a_full_queue_blocks_and_does_not_grow(tmp_path, monkeypatch):
     gate = Gate(monkeypatch)
-    monkeypatch.setattr(writer, "ENOUGH_ROWS", 1)
+    write_at_once(monkeypatch, 1)
     file_writer = ParquetWriter(tmp_path, max_queue_size=2, timeout_s=0.2)
     chunks = [episode({"a": ONE}, f"e{i}") for i in range(6)]
     n = 3  # one is being written, two wait
@@ -526,7 +535,7 @@ def test_an_error_in_the_thread_is_raised_by_the_next_call_and_once_by_close(tmp
 
 
 def test_an_episode_that_can_not_be_written_loses_none_before_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "ENOUGH_ROWS", 1)
+    write_at_once(monkeypatch, 1)
     good = [episode({"a": ONE}, f"e{i}") for i in range(2)]
     file_writer = ParquetWriter(tmp_path)
     for chunk in (*good, episode({object(): ONE})):
@@ -538,7 +547,7 @@ def test_an_episode_that_can_not_be_written_loses_none_before_it(tmp_path, monke
 
 def test_an_error_frees_those_who_wait_for_room(tmp_path, monkeypatch):
     gate = Gate(monkeypatch)
-    monkeypatch.setattr(writer, "ENOUGH_ROWS", 1)
+    write_at_once(monkeypatch, 1)
     file_writer = ParquetWriter(tmp_path, max_queue_size=1)
     threading.Timer(0.3, gate.opened.set).start()
     bad = [episode({object(): ONE})]
@@ -565,21 +574,54 @@ def test_use_after_close_and_in_another_process(tmp_path):
     assert len(read(tmp_path)) == 1
 
 
-def test_what_is_handed_over_while_another_thread_closes_is_written(tmp_path, monkeypatch):
-    file_writer = ParquetWriter(tmp_path)
-    waiting, put = file_writer._thread._queue, file_writer._thread._queue.put
-    closing = threading.Thread(target=file_writer.close)
+def test_what_is_handed_over_while_another_thread_closes_is_written_or_refused(tmp_path, monkeypatch):
+    write_at_once(monkeypatch, 3)  # two calls
+    for turn in range(20):
+        file_writer, written, refused = ParquetWriter(tmp_path / str(turn), max_queue_size=1), [], []
 
-    def close_first(item, timeout):
-        closing.start()
-        closing.join(0.5)  # the thread could see an empty queue by now, and end
-        put(item, timeout=timeout)
+        def write_until_refused(who, file_writer=file_writer, written=written, refused=refused):
+            for n in itertools.count():
+                chunk = episode({"a": ONE}, f"{who}-{n}")
+                try:
+                    file_writer.write([chunk])
+                except OfflineError as error:
+                    refused.append(str(error))
+                    return
+                written.append(chunk)
 
-    monkeypatch.setattr(waiting, "put", close_first)
-    chunks = [episode({"a": ONE})]
-    file_writer.write(chunks)
-    closing.join(60)
-    assert_same_episodes(read(tmp_path), chunks)
+        threads = [threading.Thread(target=write_until_refused, args=(i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.01)
+        file_writer.close()
+        for thread in threads:
+            thread.join(60)
+        assert ["was closed" in text for text in refused] == [True] * 3
+        found = read(tmp_path / str(turn))
+        assert sorted(each.id_ for each in found) == sorted(each.id_ for each in written)
+
+
+def test_the_thread_sleeps_until_there_is_enough_or_nothing_has_come_for_a_while(tmp_path, monkeypatch):
+    write_at_once(monkeypatch, 6)  # of 2 rows a call
+    added, add = [], Parts.add
+
+    def note_and_add(files, some, *args):
+        added.append(len(some))
+        add(files, some, *args)
+
+    monkeypatch.setattr(Parts, "add", note_and_add)
+    with ParquetWriter(tmp_path) as file_writer:
+        for n in range(4):
+            file_writer.write([episode({"a": ONE}, f"e{n}")])
+        file_writer.flush()
+        assert added == [3, 1]
+    monkeypatch.setattr(writer_thread, "IDLE_S", 0.05)
+    with ParquetWriter(tmp_path) as file_writer:
+        file_writer.write([episode({"a": ONE}, "last")])
+        deadline = time.monotonic() + 60
+        while len(added) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert added == [3, 1, 1]
 
 
 @pytest.mark.slow

@@ -63,6 +63,48 @@ def test_chain_of_nothing():
     assert _store.chain(np.zeros(0, np.int64), -1, 0)[0].tolist() == []
 
 
+@pytest.mark.parametrize(("dtype", "shape"), [
+    ("u1", ()), ("f4", ()), ("i8", ()), ("f4", (18,)), ("c16", (2, 3)), ("U5", (2,)), ("f4", (0,)), ("f8", (2, 0)),
+])  # fmt: skip
+@pytest.mark.parametrize("counts", [[0], [7], [5, 0, 3, 0], [1] * 20])
+def test_gather_is_take_and_concatenate(rng, dtype, shape, counts):
+    def column(kind):
+        values = rng.integers(0, 100, (12, *shape)).astype(dtype)
+        if kind == "every second":
+            return np.repeat(values, 2, 0)[::2]
+        if kind == "backwards":
+            return values[::-1]
+        if kind == "broadcast":
+            return np.broadcast_to(values[:1], values.shape)
+        return np.asfortranarray(values) if kind == "Fortran" else values
+
+    kinds = ("C", "Fortran", "every second", "backwards", "broadcast")
+    columns = [column(kinds[i % len(kinds)]) for i in range(len(counts))]
+    rows = rng.integers(0, 12, sum(counts))
+    pieces = np.split(rows, np.cumsum(counts)[:-1])
+    expected = np.concatenate([each.take(piece, 0) for each, piece in zip(columns, pieces, strict=True)])
+    got = _store.gather(columns, rows, np.array(counts))
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    assert got.tobytes() == expected.tobytes()
+    assert not any(np.shares_memory(got, each) for each in columns)
+
+
+@pytest.mark.parametrize(("columns", "rows", "counts", "error"), [
+    ([np.zeros((3, 2))], [3], [1], IndexError),
+    ([np.zeros((3, 2))], [-1], [1], IndexError),
+    ([np.zeros((0, 2))], [0], [1], IndexError),
+    ([np.zeros(3)], [0, 1], [1], ValueError),
+    ([np.zeros(3)], [0], [1, 0], ValueError),
+    ([np.zeros(3), np.zeros(3)], [0], [2, -1], ValueError),
+    ([np.zeros(3), np.zeros(3, "f4")], [0, 0], [1, 1], TypeError),
+    ([np.zeros((3, 2)), np.zeros((3, 3))], [0, 0], [1, 1], TypeError),
+    ([np.zeros(3, object)], [0], [1], TypeError),
+])  # fmt: skip
+def test_gather_refuses_what_it_can_not_copy(columns, rows, counts, error):
+    with pytest.raises(error):
+        _store.gather(columns, np.array(rows), np.array(counts))
+
+
 @pytest.mark.parametrize("n_lanes", [1, 5])
 @pytest.mark.parametrize("lookback", [0, 1, 10, 1000])
 @pytest.mark.parametrize("at_least", [0, 1, 5, 1000])

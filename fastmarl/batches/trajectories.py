@@ -7,30 +7,20 @@ action on it, and its reward.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastmarl.batches.agent_episode_table import (
-    COUNT,
-    DONE,
-    END_ENV_T,
-    FINAL,
-    LOOKBACK,
-    ROW,
-    SOURCE,
-    AgentEpisodeTable,
-)
+from fastmarl.batches.agent_episode_table import DONE, END_ENV_T, FINAL, LOOKBACK, AgentEpisodeTable
+from fastmarl.batches.runs import runs_of
 from fastmarl.columns import Columns, Recorded
 from fastmarl.episodes.lazy import in_numbers
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
-from fastmarl.episodes.sources import Source, blank_like, joined
+from fastmarl.episodes.sources import blank_like
 from fastmarl.errors import BatchError
 from fastmarl.native import _store
 from fastmarl.native._garbage import without_collection
-from fastmarl.record.block import Block
 from fastmarl.record.flags import TERMINATED, TRUNCATED
 from fastmarl.spaces import flatten_struct, map_struct
 
@@ -44,86 +34,11 @@ NOT_OUTPUTS = frozenset((
 """Names of columns of batches that a module's output may have, too; there they mean what they always mean."""
 
 
-class BlockRun:
-    """Consecutive trajectories that lie in one block.
+class Places(NamedTuple):
+    """Of some steps."""
 
-    Args:
-        numbers: int64 [s, 10], see `AgentEpisodeTable`.
-    """
-
-    def __init__(self, block: Block, numbers: np.ndarray):
-        self._block = block
-        self._last_row_S, self._final_S, self._end_env_t_S = numbers[:, ROW], numbers[:, FINAL], numbers[:, END_ENV_T]
-        has_ended = self._final_S >= 0  # else the agent has not acted on the last row
-        last_S = np.where(has_ended, self._last_row_S, block.prev_R[self._last_row_S])
-        self._row_N = _store.chains(block.prev_R, last_S, numbers[:, COUNT] - ~has_ended)
-        self.n_steps = len(self._row_N)
-
-    def output_keys(self) -> tuple[str, ...]:
-        return self._block.output_keys()
-
-    def rows(self, steps: np.ndarray) -> np.ndarray:
-        """Where these steps are, for `read()` and `env_ts()`."""
-        return self._row_N.take(steps)
-
-    def read(self, name: str, rows: np.ndarray) -> Any:
-        block = self._block
-        if name == Columns.REWARDS:
-            return block.recorded_rewards(block.reward_R.take(rows))
-        if name != Columns.OBS:
-            return self.read_output(name, rows)
-        return map_struct(lambda leaf: leaf.take(rows, 0), block.layout.nest(list(block.obs)))
-
-    def read_output(self, name: Any, rows: np.ndarray) -> Any:
-        """An output of any name, also that of another column."""
-        return map_struct(lambda leaf: leaf.take(rows, 0), self._block.output(name))
-
-    def env_ts(self, rows: np.ndarray) -> np.ndarray:
-        return self._block.env_t_R.take(rows)
-
-    def final_obs(self) -> Any:
-        block, has_ended = self._block, self._final_S >= 0
-        leaves = [leaf.take(self._last_row_S, 0) for leaf in block.obs]
-        for leaf, finals in zip(leaves, block.final_obs, strict=True):
-            leaf[has_ended] = finals[self._final_S[has_ended]]
-        return block.layout.nest(leaves)
-
-    def final_env_t(self) -> np.ndarray:
-        return np.where(self._final_S >= 0, self._end_env_t_S, self._block.env_t_R[self._last_row_S])
-
-
-class SourceRun:
-    """One trajectory whose columns are elsewhere: joined chunks, slices, restored ones."""
-
-    def __init__(self, source: Source):
-        self._source = source
-        self.n_steps = source.n_obs - 1
-
-    def output_keys(self) -> tuple[str, ...]:
-        return self._source.extra_keys()
-
-    def rows(self, steps: np.ndarray) -> np.ndarray:
-        return steps
-
-    def read(self, name: str, rows: np.ndarray) -> Any:
-        source = self._source
-        columns = {Columns.OBS: source.observations, Columns.ACTIONS: source.actions, Columns.REWARDS: source.rewards}
-        if name not in columns:
-            return self.read_output(name, rows)
-        return map_struct(lambda leaf: leaf.take(rows, 0), columns[name]())
-
-    def read_output(self, name: Any, rows: np.ndarray) -> Any:
-        """An output of any name, also that of another column."""
-        return map_struct(lambda leaf: leaf.take(rows, 0), self._source.extra(name))
-
-    def env_ts(self, rows: np.ndarray) -> np.ndarray:
-        return self._source.env_ts()[rows]
-
-    def final_obs(self) -> Any:
-        return map_struct(lambda leaf: leaf[-1:].copy(), self._source.observations())
-
-    def final_env_t(self) -> np.ndarray:
-        return self._source.env_ts()[-1:]
+    rows: np.ndarray  # int64 [n], where they are in their run
+    counts: np.ndarray  # int64 [runs], how many are in each
 
 
 class Trajectories:
@@ -142,13 +57,15 @@ class Trajectories:
     def __init__(self, table: AgentEpisodeTable, chosen: np.ndarray):
         self._table, self._chosen = table, chosen
         numbers = table.numbers[chosen]
-        self._runs, self._first_of_run = _runs(table.sources, numbers)
+        self._runs, self._first_of_run = runs_of(table.sources, numbers)
+        self._end_of_run = np.cumsum([len(run.rows) for run in self._runs])
+        self._row_N = np.concatenate([run.rows for run in self._runs])
+        self._final_S, self._end_env_t_S = numbers[:, FINAL], numbers[:, END_ENV_T]
         self.lookback_S, self.length_S = numbers[:, LOOKBACK], table.length_S[chosen]
         total_S = self.lookback_S + self.length_S
         self.begin_S = np.cumsum(total_S) - total_S
         flags = {Columns.TERMINATEDS: TERMINATED, Columns.TRUNCATEDS: TRUNCATED}
         self.ended_S = {name: numbers[:, DONE] & flag > 0 for name, flag in flags.items()}
-        self._first_step_of_run = np.cumsum([0] + [run.n_steps for run in self._runs[:-1]])
 
     @property
     def is_one_run(self) -> bool:
@@ -232,43 +149,60 @@ class Trajectories:
 
     def read_all(self, names: Iterable[str], steps: np.ndarray) -> dict[str, Any]:
         """Several columns at the same positions; see read()."""
-        rows_of_runs = self._rows(steps)
-        return {name: self._read(name, rows_of_runs) for name in names}
+        places = self._places(steps)
+        return {name: self._read(name, places) for name in names}
 
-    def _read(self, name: str, rows_of_runs: list[np.ndarray]) -> Any:
-        columns = [run.read(name, rows) if name in RECORDED or name in run.output_keys() else None
-                   for run, rows in zip(self._runs, rows_of_runs, strict=True)]  # fmt: skip
-        like = next(column for column in columns if column is not None)
-        filled = [blank_like(like, len(rows), name) if column is None else column
-                  for column, rows in zip(columns, rows_of_runs, strict=True)]  # fmt: skip
-        return self._joined(name, filled)
+    def _read(self, name: str, places: Places) -> Any:
+        if name == Columns.OBS:
+            return self._gathered(name, [run.observations() for run in self._runs], places)
+        if name == Columns.ACTIONS:
+            return self._gathered(name, [run.actions() for run in self._runs], places)
+        if name == Columns.REWARDS:
+            return self._rewards(places)
+        columns = [run.output(name) if name in run.output_keys() else None for run in self._runs]
+        if any(column is None for column in columns):
+            blank = blank_like(next(column for column in columns if column is not None), 1, name)
+            blank = map_struct(lambda leaf: np.broadcast_to(leaf, (len(self._row_N), *leaf.shape[1:])), blank)
+            columns = [blank if column is None else column for column in columns]
+        return self._gathered(name, columns, places)
+
+    def _rewards(self, places: Places) -> np.ndarray:
+        rewards: np.ndarray = self._gathered(Columns.REWARDS, [run.paid() for run in self._runs], places)
+        pieces = np.split(rewards, np.cumsum(places.counts)[:-1])
+        for run, piece in zip(self._runs, pieces, strict=True):
+            recorded = run.recorded_rewards(piece)
+            if recorded is not piece:
+                piece[...] = recorded
+        return rewards
 
     def read_outputs(self, names: Iterable[Any], steps: np.ndarray) -> dict[Any, Any]:
         """Outputs that all trajectories have, of any name, also that of another column; see read()."""
-        rows_of_runs = self._rows(steps)
-        return {
-            name: self._joined(
-                name, [run.read_output(name, rows) for run, rows in zip(self._runs, rows_of_runs, strict=True)]
-            )
-            for name in names
-        }
+        places = self._places(steps)
+        return {name: self._gathered(name, [run.output(name) for run in self._runs], places) for name in names}
 
     def env_ts(self, steps: np.ndarray) -> np.ndarray:
         """int64 [n]: the env step at which each observation arrived; `steps` as in read()."""
-        found = [run.env_ts(rows) for run, rows in zip(self._runs, self._rows(steps), strict=True)]
-        return np.concatenate(found, dtype=np.int64)
+        return self._env_ts(self._places(steps))
 
-    def _rows(self, steps: np.ndarray) -> list[np.ndarray]:
-        """Of each run, where its steps are."""
-        return [run.rows(piece) for run, piece in zip(self._runs, self._pieces(steps), strict=True)]
+    def _env_ts(self, places: Places) -> np.ndarray:
+        columns = [run.env_ts() for run in self._runs]
+        if len({column.dtype for column in columns}) > 1:
+            columns = [column.astype(np.int64) for column in columns]
+        return _gather(columns, places).astype(np.int64, copy=False)
 
-    def _pieces(self, steps: np.ndarray) -> list[np.ndarray]:
-        """Of each run, the positions in it."""
-        if len(self._runs) == 1:
-            return [steps]
-        run_of = np.searchsorted(self._first_step_of_run, steps, "right") - 1
-        pieces = np.split(steps, np.searchsorted(run_of, np.arange(1, len(self._runs))))
-        return [piece - first for piece, first in zip(pieces, self._first_step_of_run, strict=True)]
+    def _places(self, steps: np.ndarray) -> Places:
+        if self.is_one_run:
+            return Places(self._row_N.take(steps), np.array([len(steps)]))
+        run_of = np.searchsorted(self._end_of_run, steps, "right")
+        return Places(self._row_N.take(steps), np.bincount(run_of, minlength=len(self._runs)))
+
+    def _gathered(self, name: str, columns: list[Any], places: Places) -> Any:
+        """Of each run's whole column, the items at these places."""
+        if self.is_one_run:
+            return map_struct(lambda leaf: leaf.take(places.rows, 0), columns[0])
+        self._check_forms(name, columns)
+        leaves = zip(*([leaf for _, leaf in flatten_struct(column)] for column in columns), strict=True)
+        return map_struct(lambda _: _gather(list(next(leaves)), places), columns[0])
 
     def final_obs(self) -> Any:
         """The observation after each trajectory's last step, [S, ...], copied.
@@ -276,7 +210,23 @@ class Trajectories:
         Raises:
             BatchError: see read().
         """
-        return self._joined(Columns.OBS, [run.final_obs() for run in self._runs])
+        last = self._gathered(Columns.OBS, [run.observations() for run in self._runs], self._last_places())
+        has_ended = self._final_S >= 0
+        if has_ended.any():
+            places = Places(self._final_S[has_ended], np.add.reduceat(has_ended.astype(np.int64), self._first_of_run))
+            finals = self._gathered(Columns.OBS, [run.final_observations() for run in self._runs], places)
+            for (_, leaf), (_, final) in zip(flatten_struct(last), flatten_struct(finals), strict=True):
+                leaf[has_ended] = final
+        return last
+
+    def final_env_t(self) -> np.ndarray:
+        """int64 [S]: env step of the observation after each trajectory's last step."""
+        return np.where(self._final_S >= 0, self._end_env_t_S, self._env_ts(self._last_places()))
+
+    def _last_places(self) -> Places:
+        """Of the trajectories' last observations, unless they have final ones."""
+        n_S = np.diff([*self._first_of_run, len(self._chosen)])
+        return Places(np.concatenate([run.last_row_S for run in self._runs]), n_S)
 
     def obs_after(self, steps: np.ndarray) -> Any:
         """The observation after each of these steps, copied: the next step's, or the trajectory's final one.
@@ -295,13 +245,8 @@ class Trajectories:
 
         return map_struct(with_finals, self.read(Columns.OBS, steps + ~is_last))
 
-    def final_env_t(self) -> np.ndarray:
-        """int64 [S]: env step of the observation after each trajectory's last step."""
-        return np.concatenate([run.final_env_t() for run in self._runs]).astype(np.int64)
-
-    def _joined(self, name: str, columns: list[Any]) -> Any:
-        if len(columns) == 1:
-            return columns[0]
+    def _check_forms(self, name: str, columns: list[Any]) -> None:
+        """Raises BatchError unless the runs' columns have the same dtypes, shapes and structures."""
         expected = _form(columns[0])
         for column, first in zip(columns, self._first_of_run, strict=True):
             if (form := _form(column)) != expected:
@@ -309,7 +254,6 @@ class Trajectories:
                 raise BatchError(f"{name!r} of agent {agents[1]!r} is {_text(form)}, but that of agent {agents[0]!r} "
                                  f"is {_text(expected)}; they can't be in one column, so keep these agents in modules "
                                  f"or groups of their own")  # fmt: skip
-        return joined(columns)
 
 
 def by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
@@ -329,21 +273,18 @@ def as_objects(items: Sequence[Hashable]) -> np.ndarray:
     return np.fromiter(items, object, len(items))
 
 
-def _runs(sources: Sequence[Block | Source], numbers: np.ndarray) -> tuple[list[BlockRun | SourceRun], list[int]]:
-    """(runs, in order; index of the first agent episode of each)."""
-    source_S = numbers[:, SOURCE]
-    is_block = np.array([isinstance(source, Block) for source in sources])
-    goes_on = (source_S[1:] == source_S[:-1]) & is_block[source_S[1:]]
-    firsts = [0, *(np.flatnonzero(~goes_on) + 1).tolist()]
-    runs: list[BlockRun | SourceRun] = []
-    for first, end in pairwise([*firsts, len(source_S)]):
-        source = sources[source_S[first]]
-        runs.append(BlockRun(source, numbers[first:end]) if isinstance(source, Block) else SourceRun(source))
-    return runs, firsts
+def _gather(columns: list[np.ndarray], places: Places) -> np.ndarray:
+    """Of each run's column, the rows at these places, copied."""
+    if len(columns) == 1:
+        return columns[0].take(places.rows, 0)
+    if columns[0].dtype.hasobject:
+        pieces = np.split(places.rows, np.cumsum(places.counts)[:-1])
+        return np.concatenate([column.take(piece, 0) for column, piece in zip(columns, pieces, strict=True)])
+    return _store.gather(columns, places.rows, places.counts)
 
 
 def _form(column: Any) -> list[tuple]:
-    return [(path, str(leaf.dtype), leaf.shape[1:]) for path, leaf in flatten_struct(column)]
+    return [(path, leaf.dtype, leaf.shape[1:]) for path, leaf in flatten_struct(column)]
 
 
 def _text(form: list[tuple]) -> str:

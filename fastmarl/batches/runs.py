@@ -1,0 +1,113 @@
+"""Where the columns of trajectories are: in the block that they were recorded in, or in arrays of their own.
+
+Axes in names: S trajectory, N step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fastmarl.batches.agent_episode_table import COUNT, FINAL, ROW, SOURCE
+from fastmarl.columns import Columns
+from fastmarl.episodes.sources import Source
+from fastmarl.native import _store
+from fastmarl.record.block import Block
+
+
+class BlockRun:
+    """Consecutive trajectories that lie in one block.
+
+    Args:
+        numbers: int64 [s, 10], see `AgentEpisodeTable`.
+
+    Attributes:
+        rows: int64 [N], of each step, where it is in the columns.
+        last_row_S: int64, where each trajectory's last observation is, unless it has a final one.
+    """
+
+    def __init__(self, block: Block, numbers: np.ndarray):
+        self._block = block
+        self.last_row_S, final_S = numbers[:, ROW], numbers[:, FINAL]
+        has_ended = final_S >= 0  # else the agent has not acted on the last row
+        last_S = np.where(has_ended, self.last_row_S, block.prev_R[self.last_row_S])
+        self.rows = _store.chains(block.prev_R, last_S, numbers[:, COUNT] - ~has_ended)
+
+    def output_keys(self) -> tuple[str, ...]:
+        return self._block.output_keys()
+
+    def observations(self) -> Any:
+        return self._block.layout.nest(list(self._block.obs))
+
+    def actions(self) -> Any:
+        return self._block.output(Columns.ACTIONS)
+
+    def paid(self) -> np.ndarray:
+        """Rewards, before `recorded_rewards()`."""
+        return self._block.reward_R
+
+    def recorded_rewards(self, paid: np.ndarray) -> np.ndarray:
+        return self._block.recorded_rewards(paid)
+
+    def output(self, name: Any) -> Any:
+        """An output of any name, also that of another column."""
+        return self._block.output(name)
+
+    def env_ts(self) -> np.ndarray:
+        return self._block.env_t_R
+
+    def final_observations(self) -> Any:
+        """By FINAL of the table."""
+        return self._block.layout.nest(list(self._block.final_obs))
+
+
+class SourceRun:
+    """One trajectory whose columns are elsewhere: joined chunks, slices, restored ones; see `BlockRun`."""
+
+    def __init__(self, source: Source):
+        self._source = source
+        self.rows = np.arange(source.n_obs - 1)
+        self.last_row_S = np.array([source.n_obs - 1])
+
+    def output_keys(self) -> tuple[str, ...]:
+        return self._source.extra_keys()
+
+    def observations(self) -> Any:
+        return self._source.observations()
+
+    def actions(self) -> Any:
+        return self._source.actions()
+
+    def paid(self) -> np.ndarray:
+        return self._source.rewards()
+
+    def recorded_rewards(self, paid: np.ndarray) -> np.ndarray:
+        return paid
+
+    def output(self, name: Any) -> Any:
+        return self._source.extra(name)
+
+    def env_ts(self) -> np.ndarray:
+        return self._source.env_ts()
+
+    def final_observations(self) -> Any:
+        return self._source.observations()
+
+
+Run = BlockRun | SourceRun
+
+
+def runs_of(sources: Sequence[Block | Source], numbers: np.ndarray) -> tuple[list[Run], list[int]]:
+    """(runs, in order; index of the first agent episode of each)."""
+    source_S = numbers[:, SOURCE]
+    is_block = np.array([isinstance(source, Block) for source in sources])
+    goes_on = (source_S[1:] == source_S[:-1]) & is_block[source_S[1:]]
+    firsts = [0, *(np.flatnonzero(~goes_on) + 1).tolist()]
+    runs: list[Run] = []
+    for first, end in pairwise([*firsts, len(source_S)]):
+        source = sources[source_S[first]]
+        runs.append(BlockRun(source, numbers[first:end]) if isinstance(source, Block) else SourceRun(source))
+    return runs, firsts

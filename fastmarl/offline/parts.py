@@ -1,0 +1,112 @@
+"""Puts episodes into one part of a folder after the other."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.offline import folder
+from fastmarl.offline.chunks import chunk_table
+from fastmarl.offline.form import Form
+from fastmarl.offline.json_values import to_json
+from fastmarl.offline.part import Part
+from fastmarl.offline.rows import RowMaker, Rows, steps_by_chunk
+
+ENOUGH_BYTES = 1024**3  # of a part before compression: readers have a whole part in memory
+MOST_TEXTS = 65_536
+
+
+class Parts:
+    """The parts that a writer writes.
+
+    Args:
+        path: the folder.
+        maker: makes rows of episodes.
+        compression, next_obs, worker_index: see `ParquetWriter`.
+        max_rows: steps of agents in a part.
+
+    Attributes:
+        row_bytes: of a row before compression, the mean of the last part; 0.0: none was written.
+    """
+
+    def __init__(self, path: Path, maker: RowMaker, compression: str, max_rows: int, worker_index: int, next_obs: bool):
+        self._path, self._maker, self._compression = path, maker, compression
+        self._max_rows, self._worker_index, self._next_obs = max_rows, worker_index, next_obs
+        self.row_bytes = 0.0
+        self._part: Part | None = None
+        self._number = 0
+        self._forms: dict[str, Form] = {}
+        self._texts: dict[tuple, str] = {}
+
+    def add(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> None:
+        """Append these, which have so many steps each."""
+        for some in self._fitting(episodes, n_rows):
+            chunks, rows = self._tables(some)
+            part = self._open()
+            part.add(chunks, rows)
+            self.row_bytes = part.n_bytes / max(1, part.n_rows)
+            if forms := {each.module_id: each.form for each in rows if self._forms.get(each.module_id) != each.form}:
+                self._forms |= forms
+                folder.note_forms(self._path, forms)
+            if part.n_rows >= self._max_rows or part.n_bytes >= ENOUGH_BYTES:
+                self.finish()
+
+    def _tables(self, episodes: list[MultiAgentEpisode]) -> tuple[Any, list[Rows]]:
+        """(their chunks, their rows). Where they can't be written, those before them are made whole."""
+        first_chunk = 0 if self._part is None else self._part.n_chunks
+        try:
+            rows = self._maker.rows(episodes, first_chunk)
+            n_steps = [
+                steps_by_chunk(tables, first_chunk, len(episodes))
+                for tables in ([each.table for each in rows], [each.lookback for each in rows])
+            ]
+            return chunk_table(episodes, self._text_of_ids, *n_steps, keeps_infos=self._maker.keeps_infos), rows
+        except Exception:
+            self.finish()
+            raise
+
+    def finish(self) -> None:
+        """The part that is open is whole."""
+        part, self._part = self._part, None
+        if part is not None:
+            try:
+                part.finish()
+            except BaseException:
+                part.abandon()
+                raise
+
+    def abandon(self) -> None:
+        if self._part is not None:
+            self._part.abandon()
+            self._part = None
+
+    def _open(self) -> Part:
+        if self._part is None:
+            name, self._number = folder.claim(self._path, self._worker_index, self._number)
+            self._number += 1
+            self._part = Part(self._path, name, self._compression, next_obs=self._next_obs)
+        return self._part
+
+    def _fitting(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> Iterator[list[MultiAgentEpisode]]:
+        """These in order, so many at once as fit into the part that is open by then."""
+        begin = 0
+        while begin < len(episodes):
+            used = 0 if self._part is None else self._part.n_rows
+            end, total = begin + 1, used + n_rows[begin]
+            if used and total > self._max_rows:
+                self.finish()
+                continue
+            while end < len(episodes) and total + n_rows[end] <= self._max_rows:
+                total += n_rows[end]
+                end += 1
+            yield episodes[begin:end]
+            begin = end
+
+    def _text_of_ids(self, agent_ids: tuple) -> str:
+        key = (tuple(map(type, agent_ids)), agent_ids)
+        text = self._texts.get(key)
+        if text is None:
+            if len(self._texts) >= MOST_TEXTS:
+                self._texts.clear()
+            text = self._texts[key] = to_json(list(agent_ids), "the agents' ids")
+        return text

@@ -1,0 +1,76 @@
+"""The thread of a `ParquetWriter`."""
+
+import time
+from threading import Thread
+
+from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.offline.handover import Batch, Handover
+from fastmarl.offline.parts import Parts
+
+FIRST_ROWS = 1_024  # are written at once, before it is known how large they are
+MOST_ROWS, MOST_BYTES = 65_536, 32 * 1024 * 1024  # afterwards
+POLL_S = 0.5
+IDLE_S = 5.0  # then fewer rows are written, too
+
+
+class WriterThread(Thread):
+    """Writes what is handed over.
+
+    Args:
+        parts: where to.
+        max_queue_size: full batches that may wait.
+
+    Attributes:
+        error: what has gone wrong; nothing is written after it.
+        is_ending: whether `end()` was called.
+        cpu_seconds: that it has taken.
+    """
+
+    def __init__(self, parts: Parts, max_queue_size: int):
+        super().__init__(name="fastmarl ParquetWriter", daemon=True)
+        self._parts = parts
+        self._handover = Handover(max_queue_size, FIRST_ROWS)
+        self.error: BaseException | None = None
+        self.is_ending = False
+        self.cpu_seconds = 0.0
+
+    def put(self, episodes: list[MultiAgentEpisode], timeout_s: float) -> bool:
+        """False: there was no room, or the thread has failed or ended."""
+        return self._handover.put(episodes, timeout_s)
+
+    def flush(self, timeout_s: float) -> bool:
+        """False: it took longer, or the thread has failed."""
+        flushed, deadline = self._handover.flush(), time.monotonic() + timeout_s
+        while not flushed.wait(min(POLL_S, max(0.0, deadline - time.monotonic()))):
+            if self.error is not None or not self.is_alive() or time.monotonic() >= deadline:
+                return False
+        return self.error is None
+
+    def end(self, timeout_s: float) -> bool:
+        """Write what is left, and end. False: it took longer."""
+        self.is_ending = True
+        self._handover.end()
+        self.join(timeout_s)
+        return not self.is_alive()
+
+    def run(self) -> None:
+        try:
+            while (batch := self._handover.take(IDLE_S)) is not None:
+                self._write(batch)
+            self._parts.finish()
+        except BaseException as error:
+            self.error = error
+            self._handover.shut()  # the episodes' memory is free at once
+            self._parts.abandon()
+        finally:
+            self.cpu_seconds = time.thread_time()
+
+    def _write(self, batch: Batch) -> None:
+        if batch.calls:
+            self._parts.add(batch.episodes, batch.n_rows)
+            self._handover.enough_rows = max(1, int(min(MOST_ROWS, MOST_BYTES / max(1.0, self._parts.row_bytes))))
+        if batch.flushed is not None:
+            self._parts.finish()
+        self.cpu_seconds = time.thread_time()
+        if batch.flushed is not None:
+            batch.flushed.set()
