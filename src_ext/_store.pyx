@@ -20,8 +20,7 @@ def chain(const row_t[::1] prev_R, Py_ssize_t last, Py_ssize_t n):
     rows = np.empty(n, np.int64)
     cdef row_t[::1] out = rows
     cdef Py_ssize_t stride
-    with nogil:
-        stride = _chain(prev_R, last, n, out)
+    stride = _chain(prev_R, last, n, out)
     return rows, stride
 
 
@@ -32,10 +31,9 @@ def chains(const row_t[::1] prev_R, const row_t[::1] last_S, const row_t[::1] n_
         total += n_S[s]
     rows = np.empty(total, np.int64)
     cdef row_t[::1] out = rows
-    with nogil:
-        for s in range(n_S.shape[0]):
-            _chain(prev_R, last_S[s], n_S[s], out[first:first + n_S[s]])
-            first += n_S[s]
+    for s in range(n_S.shape[0]):
+        _chain(prev_R, last_S[s], n_S[s], out[first:first + n_S[s]])
+        first += n_S[s]
     return rows
 
 
@@ -44,7 +42,7 @@ cdef Py_ssize_t _chain(
     Py_ssize_t last,
     Py_ssize_t n,
     row_t[::1] out_rows,           # OUT [n]
-) except -2 nogil:
+) except -2:
     cdef Py_ssize_t i, row = last, stride = 1
     for i in range(n - 1, -1, -1):
         out_rows[i] = row

@@ -1,12 +1,15 @@
 """What a chunk of an episode holds beside its agents' steps, as rows of an Arrow table, and back."""
 
 from collections.abc import Callable, Hashable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from fastmarl.columns import Columns
+from fastmarl.episodes.chunk import Chunk
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.native._garbage import without_collection
 from fastmarl.offline.arrow import load
 from fastmarl.offline.json_values import from_json, to_json
 
@@ -53,7 +56,7 @@ def chunk_table(
         OfflineError: they hold something that JSON can't.
     """
     pa = load()
-    chunks = [episode.chunk for episode in episodes]
+    chunks: list[Chunk] = without_collection(list, map(attrgetter("chunk"), episodes))
     columns: dict[str, Any] = {
         EPISODE if name == "id_" else name: [getattr(chunk, name) for chunk in chunks] for name in PLAIN
     }

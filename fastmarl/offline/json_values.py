@@ -18,6 +18,7 @@ from fastmarl.columns import Recorded
 from fastmarl.errors import OfflineError, shown
 from fastmarl.spaces import Index
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 MOST_SHOWN = 64  # numbers of an array that are written as such; larger ones are written as their bytes
 
 
@@ -36,7 +37,7 @@ def to_json(value: Any, what: str) -> str:
     Raises:
         OfflineError: it holds something that JSON can't.
     """
-    return json.dumps(_encode(value, what), separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(_encode(value, what))
 
 
 def from_json(text: str) -> Any:

@@ -17,13 +17,14 @@ from fastmarl.columns import Columns, OwnName, Recorded
 from fastmarl.episodes.lazy import in_numbers
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.sources import Source
+from fastmarl.native._garbage import without_collection
 from fastmarl.offline.arrow import load
 from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FINAL_INFOS, IDS, MODULE_ID, Form, T, flatten_leaves
 from fastmarl.offline.json_values import agent_text, to_json
 from fastmarl.record.block import Block
-from fastmarl.spaces import flatten_struct
+from fastmarl.spaces import RowLayout, flatten_struct
 
-MOST_TEXTS = 65_536  # that are kept
+MOST_TEXTS, MOST_FORMS = 65_536, 1024  # that are kept
 
 
 class Rows(NamedTuple):
@@ -64,6 +65,7 @@ class RowMaker:
         self._next_obs = next_obs
         self.keeps_infos = columns is None or Columns.INFOS in columns
         self.text_of = Texts()
+        self._form_of: dict[tuple, tuple[Form, RowLayout]] = {}
 
     def rows(self, episodes: Sequence[MultiAgentEpisode], first_chunk: int) -> list[Rows]:
         """By module and form. The column "chunk" counts the episodes, from `first_chunk` on.
@@ -89,6 +91,19 @@ class RowMaker:
         return [forms.setdefault(form, form) for form in map(self._form, sources)]
 
     def _form(self, source: Block | Source) -> Form:
+        return self._form_of_block(source) if isinstance(source, Block) else self._made_form(source)
+
+    def _form_of_block(self, block: Block) -> Form:
+        """Blocks of one layout, with like outputs, have one form, which is made once."""
+        outputs = tuple((key, leaf.dtype, leaf.shape[1:]) for key, leaf in block.outputs.items())
+        key = id(block.layout), outputs
+        if key not in self._form_of:
+            if len(self._form_of) >= MOST_FORMS:
+                self._form_of.clear()
+            self._form_of[key] = self._made_form(block), block.layout  # nothing else has its id() meanwhile
+        return self._form_of[key][0]
+
+    def _made_form(self, source: Block | Source) -> Form:
         output: Callable[[Any], Any]
         if isinstance(source, Block):
             obs, actions = source.layout.nest(list(source.obs)), source.output(Columns.ACTIONS)
@@ -118,7 +133,7 @@ class _Infos:
 
     def __init__(self, episodes: Sequence[MultiAgentEpisode]):
         self._episodes = episodes
-        self._of_chunk = [_infos_of(episode) for episode in episodes]
+        self._of_chunk: list[dict[Hashable, dict[int, Any]]] = without_collection(list, map(_infos_of, episodes))
 
     def of(self, chunk: int, agent_id: Hashable) -> dict[int, Any]:
         return self._of_chunk[chunk].get(agent_id, {})
