@@ -35,7 +35,8 @@ def run(name, *options, python=sys.executable):
     """What a learner said last."""
     script, *of_learner = LEARNERS[name]
     command = [python, ROOT / "benchmarks" / "learners" / script, *of_learner, *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # RLlib goes through sets of ids, so that with other hashes it draws other numbers.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     printed = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads([line for line in printed.splitlines() if line.startswith("{")][-1])
 

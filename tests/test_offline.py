@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import gymnasium as gym
@@ -534,14 +535,20 @@ def test_an_error_in_the_thread_is_raised_by_the_next_call_and_once_by_close(tmp
     assert read(tmp_path) == []
 
 
-def test_an_episode_that_can_not_be_written_loses_none_before_it(tmp_path, monkeypatch):
-    write_at_once(monkeypatch, 1)
-    good = [episode({"a": ONE}, f"e{i}") for i in range(2)]
-    file_writer = ParquetWriter(tmp_path)
-    for chunk in (*good, episode({object(): ONE})):
-        file_writer.write([chunk])
-    with pytest.raises(OfflineError, match="the agent id"):
+@pytest.mark.parametrize("at_once", [1, 1000])
+def test_an_episode_that_can_not_be_written_loses_none_before_it(at_once, tmp_path, monkeypatch):
+    write_at_once(monkeypatch, at_once)
+    good = [episode({"a": ONE}, f"e{i}") for i in range(3)]
+    file_writer = ParquetWriter(tmp_path, max_rows_per_file=4)
+    for chunk in (*good, episode({object(): ONE}), episode({"a": ONE}, "after it")):
+        try:
+            file_writer.write([chunk])
+        except OfflineError:  # of the thread, if it came so far
+            break
+    with suppress(OfflineError):
         file_writer.close()
+    with pytest.raises(OfflineError, match="the agent id"):
+        file_writer.flush()
     assert_same_episodes(read(tmp_path), good)
 
 

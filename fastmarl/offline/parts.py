@@ -39,31 +39,44 @@ class Parts:
         self._texts: dict[tuple, str] = {}
 
     def add(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> None:
-        """Append these, which have so many steps each."""
+        """Append these, which have so many steps each. Where one can't be written, those before it are made whole."""
         for some in self._fitting(episodes, n_rows):
-            chunks, rows = self._tables(some)
-            part = self._open()
-            part.add(chunks, rows)
-            self.row_bytes = part.n_bytes / max(1, part.n_rows)
-            if forms := {each.module_id: each.form for each in rows if self._forms.get(each.module_id) != each.form}:
-                self._forms |= forms
-                folder.note_forms(self._path, forms)
-            if part.n_rows >= self._max_rows or part.n_bytes >= ENOUGH_BYTES:
-                self.finish()
+            for chunks, rows in self._tables(some):
+                self._append(chunks, rows)
 
-    def _tables(self, episodes: list[MultiAgentEpisode]) -> tuple[Any, list[Rows]]:
-        """(their chunks, their rows). Where they can't be written, those before them are made whole."""
-        first_chunk = 0 if self._part is None else self._part.n_chunks
-        try:
-            rows = self._maker.rows(episodes, first_chunk)
-            n_steps = [
-                steps_by_chunk(tables, first_chunk, len(episodes))
-                for tables in ([each.table for each in rows], [each.lookback for each in rows])
-            ]
-            return chunk_table(episodes, self._text_of_ids, *n_steps, keeps_infos=self._maker.keeps_infos), rows
-        except Exception:
+    def _append(self, chunks: Any, rows: list[Rows]) -> None:
+        part = self._open()
+        part.add(chunks, rows)
+        self.row_bytes = part.n_bytes / max(1, part.n_rows)
+        if forms := {each.module_id: each.form for each in rows if self._forms.get(each.module_id) != each.form}:
+            self._forms |= forms
+            folder.note_forms(self._path, forms)
+        if part.n_rows >= self._max_rows or part.n_bytes >= ENOUGH_BYTES:
             self.finish()
-            raise
+
+    def _tables(self, episodes: list[MultiAgentEpisode]) -> Iterator[tuple[Any, list[Rows]]]:
+        """(their chunks, their rows), to be appended before the next are asked for: all at once, or where one can't be
+        written, one by one up to that."""
+        try:
+            made = self._made(episodes)
+        except Exception:
+            if len(episodes) == 1:
+                self.finish()
+                raise
+        else:
+            yield made
+            return
+        for episode in episodes:
+            yield from self._tables([episode])
+
+    def _made(self, episodes: list[MultiAgentEpisode]) -> tuple[Any, list[Rows]]:
+        first_chunk = 0 if self._part is None else self._part.n_chunks
+        rows = self._maker.rows(episodes, first_chunk)
+        n_steps = [
+            steps_by_chunk(tables, first_chunk, len(episodes))
+            for tables in ([each.table for each in rows], [each.lookback for each in rows])
+        ]
+        return chunk_table(episodes, self._text_of_ids, *n_steps, keeps_infos=self._maker.keeps_infos), rows
 
     def finish(self) -> None:
         """The part that is open is whole."""
