@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.interrupts import interrupted
 from support.levels import KINDS, Levels, runner_of
 from support.process_runners import contents, make_runner
 from support.replayed import assert_same_episode, record, whole
@@ -23,7 +26,8 @@ from fastmarl.cli import main as cli
 from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.errors import ConfigError, RecordingError, ReplayError
 from fastmarl.kernels import fingerprints
-from fastmarl.recorder import Recording, Replay
+from fastmarl.recorder import Recording, Replay, writer
+from fastmarl.runner import sampling
 
 CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", "12"))
 WILD = "support.wild:Wild"
@@ -242,19 +246,48 @@ def test_a_full_disk_is_an_error_and_nothing_else_is_lost(tmp_path, monkeypatch)
     with runner_of("sync", record_actions=tmp_path) as runner:
         first = runner.sample(num_timesteps=30)
         monkeypatch.setattr(os, "pwritev", full)
-        with pytest.raises(RecordingError, match="No space left on device; its episodes are returned by the next call"):
-            runner.sample(num_timesteps=30)
+        for _ in range(2):
+            with pytest.raises(RecordingError, match="No space left on device; the next call of sample"):
+                runner.sample(num_timesteps=30)
         monkeypatch.setattr(os, "pwritev", real)
         later = runner.sample(num_timesteps=30)
     assert sum(map(len, first)) + sum(map(len, later)) == 90
-    sampled, recording = by_id([*first, *later]), Recording(tmp_path)
-    missing = [recorded for recorded in recording if recorded.missing]
-    assert missing
-    with pytest.raises(RecordingError, match=r"the env steps \d+ to \d+ are not on record here"):
-        play(recording, missing[0].number)
-    for recorded in recording:
-        if not recorded.missing and recorded.is_done:
-            assert_same_episode(whole(sampled[recorded.id_]), play(recording, recorded.number)[0])
+    assert_all_replayed(tmp_path, by_id([*first, *later]))
+
+
+def test_what_a_runner_could_not_write_is_tried_once_more_when_it_stops(tmp_path, monkeypatch):
+    def full(file, buffers, offset):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    real = os.pwritev
+    monkeypatch.setattr(os, "pwritev", full)
+    for is_full in (False, True):
+        runner = runner_of("sync", record_actions=tmp_path / str(is_full))
+        with pytest.raises(RecordingError, match="No space left on device"):
+            runner.sample(num_timesteps=30)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwritev", full if is_full else real)
+            with pytest.raises(RecordingError, match="No space left on device") if is_full else nullcontext():
+                runner.stop()
+        assert sum(recorded.length for recorded in Recording(tmp_path / str(is_full))) == (0 if is_full else 30)
+
+
+@pytest.mark.parametrize("module", [sampling, writer])
+def test_interrupted_calls_are_on_record(module, tmp_path):
+    """At every line of the module that a call runs: whatever the runner returns can be replayed."""
+    for at in count():
+        folder = tmp_path / str(at)
+        with runner_of("sync", record_actions=folder) as runner:
+            chunks = runner.sample(num_timesteps=20)
+            was_interrupted = interrupted(lambda: runner.sample(num_timesteps=20), file=module.__file__, at=at)
+            chunks += [*runner.sample(num_timesteps=9), *runner.sample(num_timesteps=9)]
+        recording = Recording(folder)
+        for id_, parts in by_id(chunks).items():
+            (replayed,) = play(recording, id_)
+            assert len(replayed) >= sum(map(len, parts))
+        if not was_interrupted:
+            break
+    assert at > 5
 
 
 def test_runners_share_a_folder(tmp_path):

@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastmarl.acting.env_actions import EnvActions
 from fastmarl.episodes.log import EpisodeLog
@@ -22,7 +22,7 @@ class ActionWriter:
     """A file of its own in a folder, which other runners may share.
 
     Every `write()` hands one block to the system at once: of a process that is killed, the call that was under way is
-    lost, and nothing else.
+    lost, and nothing else. A block that could not be written, or where that was interrupted, is kept for the next time.
 
     Args:
         folder: made if it is not there.
@@ -50,6 +50,7 @@ class ActionWriter:
                                  f"{error.strerror or error}; give record_actions a folder that can be written to"
                                  ) from error  # fmt: skip
         self._size = 0
+        self._unwritten: _Unwritten | None = None
         self._close = weakref.finalize(self, _close_own, self._file, self._pid)
 
     def fragment(
@@ -66,36 +67,68 @@ class ActionWriter:
             notes.append(log.notes_of([record.env_index for record in log.store.running()]))
         return fragment_of(log.store, notes, env_actions, self._names, late_rewards=self._late_rewards)
 
-    def write(self, fragment: Fragment | None) -> None:
-        """Add it to the file.
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether there is something for `write()`."""
+        return self._unwritten is not None
+
+    def take(self, fragment: Fragment | None) -> None:
+        """Have `write()` add this to the file, after it has written what was taken before."""
+        if fragment is not None:
+            head, body = encoded(fragment.arrays, fragment.words)
+            self._unwritten = _Unwritten(self._size, head, body, fragment.agents)
+
+    def write(self) -> None:
+        """Add what was taken to the file. What interrupts this leaves it to the next time.
 
         Raises:
-            RecordingError: that failed, as on a full disk; the file is as it was before. Later calls are recorded
-                if they can be.
+            RecordingError: that failed, as on a full disk; the file is as it was before.
         """
-        if fragment is None:
+        if (unwritten := self._unwritten) is None:
             return
         if not self._close.alive or os.getpid() != self._pid:
             raise RecordingError(f"{self.path} is closed, or belongs to the process that made the runner")
-        head, body = encoded(fragment.arrays, fragment.words)
-        n_bytes = len(head) + len(body)
+        head, body, n_bytes = unwritten.head, unwritten.body, unwritten.n_bytes
         try:
-            written = os.pwritev(self._file, [head, body], self._size)
+            written = os.pwritev(self._file, [head, body], unwritten.offset)
             while written < n_bytes:  # as of a file that has reached what is allowed
                 rest = memoryview(head + body)[written:]
-                written += os.pwrite(self._file, rest, self._size + written)
+                written += os.pwrite(self._file, rest, unwritten.offset + written)
         except BaseException as error:
-            os.ftruncate(self._file, self._size)  # a part of a block would hide those that follow
+            os.ftruncate(self._file, unwritten.offset)  # a part of a block would hide those that follow
             if not isinstance(error, OSError):
                 raise
-            raise RecordingError(f"can't write the actions of this call to {self.path}: {error.strerror or error}; its "
-                                 f"episodes are returned by the next call of sample()") from error  # fmt: skip
-        self._size += n_bytes
-        self._names.learn(fragment.agents)
+            raise RecordingError(f"can't write the actions of a call to {self.path}: {error.strerror or error}; the "
+                                 f"next call of sample() tries it again, and returns the episodes"
+                                 ) from error  # fmt: skip
+        self._size = unwritten.offset + n_bytes
+        self._names.learn(unwritten.agents)
+        self._unwritten = None
 
     def close(self) -> None:
-        """Close the file; twice is fine."""
-        self._close()
+        """Write what is left, and close the file; twice is fine.
+
+        Raises:
+            RecordingError: what is left can't be written, and is lost.
+        """
+        try:
+            if self._close.alive and os.getpid() == self._pid:
+                self.write()
+        finally:
+            self._close()
+
+
+class _Unwritten(NamedTuple):
+    """A block, and where it is to be: to write it twice is to write it once."""
+
+    offset: int
+    head: bytes
+    body: bytes
+    agents: dict[str, int]
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.head) + len(self.body)
 
 
 def _close_own(file: int, pid: int) -> None:

@@ -6,7 +6,6 @@ from fastmarl.episodes.kept_chunks import KeptChunks
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.selection import only_modules
 from fastmarl.errors import RecordingError, RunnerStoppedError
-from fastmarl.recorder.fragment import Fragment
 from fastmarl.runner.goals import Goal, make_goal
 from fastmarl.runner.listeners import Listeners
 from fastmarl.runner.resources import Resources
@@ -92,6 +91,7 @@ class Sampling:
         goal.random_actions = random_actions
         begun = perf_counter()
         self._kept.compact()
+        self._write_record()
         self.begin_call()
         rollout = self.rollout
         begin = goal.begin(range(resources.num_envs))
@@ -100,7 +100,7 @@ class Sampling:
         rollout.store.begin_call(goal.num_timesteps, of_agents=not goal.counts_env_steps)
         try:
             chunks = rollout.play(goal, begin, explore)
-            recorded = self._fragment()
+            self._take_down()
             self._rescued += chunks
         except BaseException as error:
             self._keep_finished(goal)
@@ -112,8 +112,7 @@ class Sampling:
         rollout.policies.tidy()
         self.listeners.remember(chunks, {record.id_ for record in rollout.store.running()})
         self.is_whole = True
-        if resources.recorder is not None:
-            resources.recorder.write(recorded)
+        self._write_record()
         samples = self._rescued
         if resources.config.return_only_policies_to_train:
             samples = [only_modules(chunk, resources.config.is_policy_to_train) for chunk in samples]
@@ -133,17 +132,24 @@ class Sampling:
         self.resources.counts.add_call(goal, rollout.log.sum_up())
         rollout.env.forget()
 
-    def _fragment(self, *, has_failed: bool = False) -> Fragment | None:
-        """What the call adds to the record of actions, if there is one."""
+    def _take_down(self, *, has_failed: bool = False) -> None:
+        """Hold what the call adds to the record of actions, if there is one, for `_write_record()`."""
         recorder, rollout = self.resources.recorder, self.rollout
-        if recorder is None:
-            return None
-        return recorder.fragment(rollout.log, rollout.policies.env_actions, has_failed=has_failed)
+        if recorder is not None:
+            recorder.take(recorder.fragment(rollout.log, rollout.policies.env_actions, has_failed=has_failed))
+
+    def _write_record(self) -> None:
+        """Write down what is held, also of a call that was interrupted before it came to that."""
+        if self.resources.recorder is not None:
+            self.resources.recorder.write()
 
     def _record_failed_call(self, error: BaseException) -> None:
         """Write down what led to this error, which is about to be raised: it can be replayed."""
-        if self.resources.recorder is not None:
+        recorder = self.resources.recorder
+        if recorder is not None:
             try:
-                self.resources.recorder.write(self._fragment(has_failed=True))
+                if not recorder.has_unwritten:
+                    self._take_down(has_failed=True)
+                recorder.write()
             except RecordingError as another:
                 error.add_note(f"fastmarl: {another}")
