@@ -361,6 +361,42 @@ def test_running_episodes_go_on_in_another_runner(tmp_path):
         play(tmp_path / "b", missing[0].number)
 
 
+@pytest.mark.parametrize("other_runner", [False, True])
+@pytest.mark.parametrize("worker_indices", [(0, 1, 2), (2, 1, 0)])  # files are read in the order of their names
+def test_runners_that_go_back_to_a_state_record_each_course(other_runner, worker_indices, tmp_path):
+    def runner(worker_index):
+        return make_runner("fastmarl.cart_pole", num_envs=3, mode="sync", record_actions=tmp_path,
+                           worker_index=worker_index)  # fmt: skip
+
+    resumed = runner(worker_indices[0])
+    begun = resumed.sample(num_timesteps=21)
+    state = resumed.get_state()
+    del state["random_state"]  # other actions come then
+    courses = {}
+    for worker_index in worker_indices:
+        if worker_index != worker_indices[0]:
+            if other_runner:
+                resumed.stop()
+                resumed = runner(worker_index)
+            resumed.set_state(state)
+        parts = by_id([*begun, *resumed.sample(num_timesteps=12), *resumed.sample(num_timesteps=150)])
+        for chunk in begun:
+            courses.setdefault(chunk.id_, []).append(whole(parts[chunk.id_]))
+    resumed.stop()
+    recording = Recording(tmp_path)
+    assert [recorded.number for recorded in recording] == list(range(len(recording)))
+    assert len(courses) == 3
+    for id_, expected in courses.items():
+        found = [recorded for recorded in recording if recorded.id_ == id_]
+        assert len(found) == len(expected) == 3
+        if worker_indices[0] and other_runner:
+            found.reverse()
+        for recorded, course in zip(found, expected, strict=True):
+            assert_same_episode(course, play(recording, recorded.number)[0])
+        with pytest.raises(RecordingError, match=rf"several courses of .* the numbers .*{found[0].number}"):
+            fastmarl.replay(recording, id_)
+
+
 def test_modules_of_their_own_connectors_and_scaled_rewards(tmp_path):
     from fastmarl.connectors import MeanStdFilter
 

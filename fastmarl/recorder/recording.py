@@ -6,8 +6,9 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,23 @@ from fastmarl.recorder.fragment import OF_CHUNKS
 from fastmarl.recorder.meta import check_format
 
 LISTED = [*OF_CHUNKS, "number"]
+
+
+class Part(NamedTuple):
+    """What a block has of an episode: its env steps from `begin` to `end`.
+
+    Attributes:
+        chunk: its number in the block.
+        agents: the names in the file up to this block.
+        flags: of its end.
+    """
+
+    block: Block
+    chunk: int
+    agents: list[str]
+    begin: int
+    end: int
+    flags: int
 
 
 @dataclass(eq=False)
@@ -46,7 +64,7 @@ class RecordedEpisode:
     is_truncated: bool = False
     is_failed: bool = False
     missing: str = ""
-    parts: list[tuple[Block, int, list[str]]] = field(default_factory=list, repr=False)  # block, chunk, agents
+    parts: list[Part] = field(default_factory=list, repr=False)
 
     @property
     def is_done(self) -> bool:
@@ -83,6 +101,7 @@ class Recording:
     """The episodes in a folder that runners with `record_actions` have written to. `recording[k]` is one of them, by
     number or id.
 
+    Where runners went back to a state in the midst of an episode, each of its courses is an episode, of the same id.
     It may be read while a runner writes: what is complete by now is there.
 
     Args:
@@ -99,13 +118,16 @@ class Recording:
             what = "is no folder" if not self.folder.is_dir() else "has no record of actions"
             raise RecordingError(f"{os.fspath(folder)!r} {what}; a runner with EnvRunnerConfig(record_actions=folder) "
                                  f"writes one")  # fmt: skip
-        self.episodes: list[RecordedEpisode] = []
-        self._by_id: dict[str, RecordedEpisode] = {}
-        self._spans: dict[str, list[tuple[int, int]]] = {}  # by episode: first and last env step of each part
+        self._strands: dict[str, list[_Strand]] = {}
+        self._n_strands = 0
         for path in files:
             self._read_file(path)
-        for episode in self.episodes:
-            _close_up(episode, sorted(self._spans.pop(episode.id_)))
+        found = [course for id_, strands in self._strands.items() for course in _courses(id_, strands)]
+        self.episodes = [episode for _, episode in sorted(found, key=itemgetter(0))]
+        self._by_id: dict[str, list[RecordedEpisode]] = {}
+        for number, episode in enumerate(self.episodes):
+            episode.number = number
+            self._by_id.setdefault(episode.id_, []).append(episode)
 
     def __len__(self) -> int:
         return len(self.episodes)
@@ -114,9 +136,13 @@ class Recording:
         return iter(self.episodes)
 
     def __getitem__(self, episode: int | str) -> RecordedEpisode:
-        """Raises RecordingError if there is none of this number or id."""
-        if isinstance(episode, str) and episode in self._by_id:
-            return self._by_id[episode]
+        """Raises RecordingError if there is none of this number or id, or several of this id."""
+        if isinstance(episode, str) and (of_id := self._by_id.get(episode)):
+            if len(of_id) > 1:
+                raise RecordingError(f"{self.folder} has several courses of the episode {episode!r}, as runners went "
+                                     f"back to a state in it; give one of the numbers "
+                                     f"{[each.number for each in of_id]}")  # fmt: skip
+            return of_id[0]
         try:
             number = int(episode)
         except ValueError:
@@ -137,25 +163,22 @@ class Recording:
             raise RecordingError(f"{path.with_suffix('.json')} is damaged: {error}") from error
         check_format(meta, path)
         agents: list[str] = []
+        latest: dict[str, _Strand] = {}
         for block in blocks_in(path):
             agents = [*agents, *block.words["agents"]] if block.words["agents"] else agents
-            self._read_block(block, meta, agents)
+            self._read_block(block, meta, agents, latest)
 
-    def _read_block(self, block: Block, meta: dict[str, Any], agents: list[str]) -> None:
+    def _read_block(self, block: Block, meta: dict[str, Any], agents: list[str], latest: dict[str, _Strand]) -> None:
         arrays = block.arrays(LISTED)
         columns = [arrays[name].tolist() for name in OF_CHUNKS]
         ids = block.words.get("ids") or [block.words["run"] + number.tobytes().hex() for number in arrays["number"]]
         for chunk, (id_, env, begin, end, flags, seed, _) in enumerate(zip(ids, *columns, strict=True)):
-            episode = self._by_id.get(id_)
-            if episode is None:
-                episode = RecordedEpisode(len(self.episodes), id_, meta, env, seed)
-                self._by_id[id_] = episode
-                self.episodes.append(episode)
-            episode.parts.append((block, chunk, agents))
-            episode.is_terminated |= bool(flags & TERMINATED)
-            episode.is_truncated |= bool(flags & TRUNCATED)
-            episode.is_failed |= bool(flags & FAILED)
-            self._spans.setdefault(id_, []).append((begin, end))
+            part, strand = Part(block, chunk, agents, begin, end, flags), latest.get(id_)
+            if strand is None or strand.is_behind(part):
+                strand = latest[id_] = _Strand(self._n_strands, meta, env, seed)
+                self._n_strands += 1
+                self._strands.setdefault(id_, []).append(strand)
+            strand.add(part)
 
     def read(self, episode: RecordedEpisode) -> EpisodeActions:
         """Its actions.
@@ -167,24 +190,94 @@ class Recording:
             raise RecordingError(f"episode {episode.number} of {self.folder} can't be replayed: {episode.missing}")
         found = EpisodeActions()
         seen: dict[int, dict[str, np.ndarray]] = {}
-        for block, chunk, agents in episode.parts:
+        for part in episode.parts:
+            block = part.block
             if id(block) not in seen:
                 seen = {id(block): block.arrays()}
-            add_part(found, seen[id(block)], block.words["modules"], chunk, agents)
+            add_part(found, seen[id(block)], block.words["modules"], part.chunk, part.agents)
         return found
 
 
-def _close_up(episode: RecordedEpisode, spans: list[tuple[int, int]]) -> None:
-    """Put together what the parts say of the episode's length; note what is missing."""
-    at = 0
-    for begin, end in spans:
-        if begin > at:
-            episode.missing = (f"the env steps {at} to {begin} are not on record here; were they recorded into another "
-                               f"folder, or lost with a full disk?")  # fmt: skip
-        at = max(at, end)
-    episode.length = at
-    if episode.reset_seed < 0:
-        episode.missing = "its env was reset without a seed"
+@dataclass(eq=False)
+class _Strand:
+    """What a file has of an episode, without going back.
+
+    Attributes:
+        number: in the order in which they begin.
+        meta, env_index, reset_seed: of the episode.
+        line: its parts, after those of other strands that come before them.
+        place: of its course among all.
+        goes_on: in another strand, so that this is no course of its own.
+    """
+
+    number: int
+    meta: dict[str, Any]
+    env_index: int
+    reset_seed: int
+    parts: list[Part] = field(default_factory=list)
+    line: list[Part] = field(default_factory=list)
+    place: int = -1
+    goes_on: bool = False
+    end: int = 0
+
+    def add(self, part: Part) -> None:
+        self.parts.append(part)
+        self.end = max(self.end, part.end)
+
+    def is_behind(self, part: Part) -> bool:
+        """Whether this part, of the same file, begins before the end, as the runner went back."""
+        return part.begin < self.end and self.parts[-1].block is not part.block
+
+
+def _courses(id_: str, strands: list[_Strand]) -> Iterator[tuple[int, RecordedEpisode]]:
+    """The courses of an episode, by their places; there is one, unless runners went back to a state in it."""
+    earlier: list[_Strand] = []
+    for strand in sorted(strands, key=lambda each: (each.parts[0].begin, each.number)):
+        strand.line, strand.place = strand.parts, strand.number
+        begin, before = strand.parts[0].begin, _before(strand, earlier)
+        if before is not None:
+            strand.line = [*(part for part in before.line if part.end <= begin), *strand.parts]
+            strand.meta, strand.env_index, strand.reset_seed = before.meta, before.env_index, before.reset_seed
+            if before.end <= begin and not before.goes_on:
+                before.goes_on, strand.place = True, before.place
+        earlier.append(strand)
+    for strand in earlier:
+        if not strand.goes_on:
+            yield strand.place, _episode(id_, strand)
+
+
+def _before(strand: _Strand, earlier: list[_Strand]) -> _Strand | None:
+    """Which of these a strand goes on from: the last that can be; None: its beginning is not on record."""
+    begin = strand.parts[0].begin
+    touching = [other for other in earlier if any(part.end == begin for part in other.parts)]
+    if touching:
+        return max(touching, key=lambda other: (other.number < strand.number, other.number))
+    reaching = [other for other in earlier if other.end < begin]  # what is between them was lost
+    return max(reaching, key=lambda other: other.end, default=None)
+
+
+def _episode(id_: str, strand: _Strand) -> RecordedEpisode:
+    """Put together what its parts say; note what is missing."""
+    flags, at, missing = 0, 0, ""
+    for part in sorted(strand.line, key=lambda each: (each.begin, each.end)):
+        if part.begin > at:
+            missing = (f"the env steps {at} to {part.begin} are not on record here; were they recorded into another "
+                       f"folder, or lost with a full disk?")  # fmt: skip
+        at = max(at, part.end)
+        flags |= part.flags
+    return RecordedEpisode(
+        number=-1,
+        id_=id_,
+        meta=strand.meta,
+        env_index=strand.env_index,
+        reset_seed=strand.reset_seed,
+        length=at,
+        is_terminated=bool(flags & TERMINATED),
+        is_truncated=bool(flags & TRUNCATED),
+        is_failed=bool(flags & FAILED),
+        missing="its env was reset without a seed" if strand.reset_seed < 0 else missing,
+        parts=strand.line,
+    )
 
 
 def add_part(
