@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import nullcontext
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 
@@ -134,6 +135,26 @@ def test_an_env_that_ignores_its_seed_is_told_apart_at_once(tmp_path):
     record(tmp_path, Unseeded, steps=30)
     with pytest.raises(ReplayError, match="env 0, episode 0, env step 0: agent 'a': its first observation"):
         fastmarl.replay(tmp_path, 0)
+
+
+class Plain:
+    """Has what a runner asks for, and nothing else."""
+
+    def __init__(self, config):
+        self._levels = Levels(config)
+        self.possible_agents, self.observation_spaces, self.action_spaces = (
+            self._levels.possible_agents, self._levels.observation_spaces, self._levels.action_spaces)  # fmt: skip
+        self.reset, self.step = self._levels.reset, self._levels.step
+
+
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+def test_the_class_is_on_record_of_whatever_is_an_env(mode, tmp_path):
+    options = {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"} if mode == "async" else {}
+    record(tmp_path / "plain", Plain, steps=20, **options)
+    record(tmp_path / "named", "mpe2.simple_spread_v3", steps=20, **options)
+    assert Recording(tmp_path / "plain")[0].meta["env_class"] == f"{Plain.__module__}.Plain"
+    assert Recording(tmp_path / "named")[0].meta["versions"]["mpe2"] == version("mpe2")
+    assert fastmarl.replay(tmp_path / "plain", 0, env=Plain).env_t
 
 
 # Failures.

@@ -110,6 +110,12 @@ def flag_problems(terminateds: dict, truncateds: dict) -> Iterator[tuple[str, An
         yield "__all__", None, problem
 
 
+def class_of(env: Any) -> tuple[str, str]:
+    """Module and name of an env's class."""
+    bare = type(getattr(env, "unwrapped", env))
+    return bare.__module__, bare.__qualname__
+
+
 def name_of(env: Any) -> str:
     """PettingZoo's envs have a name; the others' is that of their class."""
     bare = getattr(env, "unwrapped", env)

@@ -13,7 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from fastmarl.config import EnvRunnerConfig
+from fastmarl.envs.form import class_of
 from fastmarl.errors import RecordingError
+from fastmarl.vector.remote import RemoteEnv
 from fastmarl.version import __version__
 
 FORMAT = 1
@@ -25,7 +27,7 @@ def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any
         "format": FORMAT,
         "env": env_name(config.env),
         **_env_config(config.env_config),
-        "env_class": f"{type(env.unwrapped).__module__}.{type(env.unwrapped).__qualname__}",
+        "env_class": ".".join(_env_class(env)),
         "seed": config.seed,
         "worker_index": config.worker_index,
         "incarnation": config.incarnation,
@@ -95,9 +97,14 @@ def _spaces(env: Any) -> dict[Any, tuple[Any, Any]]:
     return {agent: env_spaces(env, agent) for agent in getattr(env, "possible_agents", ())}
 
 
+def _env_class(env: Any) -> tuple[str, str]:
+    """Module and name, also of an env in a worker process."""
+    return env.env_class if isinstance(env, RemoteEnv) else class_of(env)
+
+
 def _versions(env: Any) -> dict[str, str]:
     """Of what an episode may depend on."""
-    packages = dict.fromkeys(["numpy", "gymnasium", type(env.unwrapped).__module__.partition(".")[0]])
+    packages = dict.fromkeys(["numpy", "gymnasium", _env_class(env)[0].partition(".")[0]])
     found = {"python": platform.python_version(), "machine": platform.machine(), "platform": sys.platform}
     for package in packages:
         try:

@@ -14,7 +14,7 @@ class EnvDescription:
     """What is known of an env in a worker.
 
     Attributes:
-        name: of its class.
+        env_class: module and name of its class.
         possible_agents: ids of all that can appear; empty: any id.
         spaces: (observation space, action space) of these.
         observation_space, action_space: those for all agents, if the env has such.
@@ -22,7 +22,7 @@ class EnvDescription:
         supports_checkpoint: whether it tells its own state.
     """
 
-    name: str
+    env_class: tuple[str, str]
     possible_agents: list[Hashable]
     spaces: dict[Hashable, tuple[gym.Space, gym.Space]]
     observation_space: gym.Space | None
@@ -55,6 +55,7 @@ class RemoteEnv:
         self._index = index
         self._description = description
         self._asked: tuple[Hashable, tuple[gym.Space, gym.Space]] | None = None  # the last agent, and its spaces
+        self.env_class = description.env_class
         self.possible_agents = description.possible_agents
         self.observation_space = description.observation_space
         self.action_space = description.action_space
@@ -62,7 +63,7 @@ class RemoteEnv:
         self.supports_checkpoint = description.supports_checkpoint
 
     def __repr__(self) -> str:
-        return f"RemoteEnv({self._description.name} in process {self._worker.pid})"
+        return f"RemoteEnv({self.env_class[1]} in process {self._worker.pid})"
 
     @property
     def unwrapped(self) -> RemoteEnv:

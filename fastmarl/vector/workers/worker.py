@@ -19,7 +19,7 @@ from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.base import env_spaces
 from fastmarl.envs.context import EnvContext
-from fastmarl.envs.form import check_spaces
+from fastmarl.envs.form import check_spaces, class_of
 from fastmarl.envs.registry import env_creator
 from fastmarl.envs.resumable import supports_checkpoint
 from fastmarl.envs.states import state_space_of
@@ -100,7 +100,7 @@ def describe(env: Any, env_index: int, *, records_state: bool) -> EnvDescription
     """What to tell of an env."""
     agents = list(getattr(env, "possible_agents", None) or [])
     return EnvDescription(
-        type(getattr(env, "unwrapped", env)).__name__,
+        class_of(env),
         agents,
         {agent: env_spaces(env, agent) for agent in agents},
         getattr(env, "observation_space", None),
