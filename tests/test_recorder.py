@@ -481,6 +481,7 @@ def test_envs_and_options_that_have_no_name_are_to_be_given(tmp_path):
     record(tmp_path / "config", Levels, {"what": object()}, steps=20)
     with pytest.raises(RecordingError, match=r"give it again: replay\(..., env_config="):
         fastmarl.replay(tmp_path / "config", 0)
+    assert fastmarl.replay(tmp_path / "config", 0, env_config={"what": object()}).env_t
     record(tmp_path / "literal", Levels, {"map": (1, {2: None})}, steps=20)
     meta = Recording(tmp_path / "literal")[0].meta
     assert meta["env_config_literal"] == "{'map': (1, {2: None})}"

@@ -9,7 +9,7 @@ from support.levels import Levels
 from support.replayed import record
 
 import fastmarl
-from fastmarl.errors import ConfigError
+from fastmarl.errors import ConfigError, RecordingError
 from fastmarl.recorder.video import capped_cubic
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # imageio's reader
@@ -129,3 +129,11 @@ def test_a_recorded_episode_is_filmed(tmp_path):
     with pytest.raises(ConfigError, match="to return an array"):
         fastmarl.replay(tmp_path / "run", 1, video=tmp_path / "2.mp4", render_mode=None)
     assert not (tmp_path / "2.mp4").exists()
+
+
+def test_an_env_config_that_is_not_on_record_is_asked_for_with_a_video_too(tmp_path):
+    record(tmp_path / "run", Painted, {"what": object()}, steps=20)
+    with pytest.raises(RecordingError, match=r"give it again: replay\(..., env_config="):
+        fastmarl.replay(tmp_path / "run", 0, video=tmp_path / "0.mp4")
+    episode = fastmarl.replay(tmp_path / "run", 0, env_config={"what": 1}, video=tmp_path / "0.mp4")
+    assert len(frames(tmp_path / "0.mp4")[0]) == len(episode) + 1

@@ -36,6 +36,7 @@ class Replay:
         episode: its number or id.
         env, env_config: in place of the recorded ones, as in `EnvRunnerConfig`; `env_config` is merged into what is on
             record.
+        render_mode: is added to the `env_config`, unless that has one; None: it is not.
 
     Attributes:
         recorded: the RecordedEpisode.
@@ -53,11 +54,12 @@ class Replay:
         *,
         env: Any = None,
         env_config: Mapping[str, Any] | None = None,
+        render_mode: str | None = None,
     ):
         recording = recording if isinstance(recording, Recording) else Recording(recording)
         self.recorded = recording[episode]
         self._actions = recording.read(self.recorded)
-        self.env = _make_env(recording.folder, self.recorded, env, env_config)
+        self.env = _make_env(recording.folder, self.recorded, env, env_config or {}, render_mode)
         try:
             self._scene = Scene(self.recorded, self._actions, self.env)
         except BaseException:
@@ -125,7 +127,7 @@ def replay(
         env, env_config: in place of the recorded ones; `env_config` is merged into what is on record.
         video: an mp4 file to write; needs `pip install "fastmarl[video]"`.
         fps: frames a second; None: what the env says (`metadata["render_fps"]`), or else 30.
-        render_mode: with `video`, is added to `env_config`; None: it is not.
+        render_mode: with `video`, is added to `env_config`, unless that is given one; None: it is not.
 
     Returns:
         The whole episode. What modules answered beside the actions is not in it.
@@ -137,10 +139,8 @@ def replay(
     """
     from fastmarl.recorder.video import VideoFile, frame_of, frames_per_second
 
-    config = dict(env_config or {})
-    if video is not None and render_mode is not None:
-        config.setdefault("render_mode", render_mode)
-    with Replay(run, episode, env=env, env_config=config) as played:
+    mode = None if video is None else render_mode
+    with Replay(run, episode, env=env, env_config=env_config, render_mode=mode) as played:
         if video is None:
             for _ in played:
                 pass
@@ -152,7 +152,9 @@ def replay(
     return played.episode
 
 
-def _make_env(folder: Path, recorded: RecordedEpisode, env: Any, env_config: Mapping[str, Any] | None) -> Any:
+def _make_env(
+    folder: Path, recorded: RecordedEpisode, env: Any, given: Mapping[str, Any], render_mode: str | None
+) -> Any:
     """The env that the record names, or the given one."""
     meta = recorded.meta
     env = meta["env"] if env is None else env
@@ -160,11 +162,12 @@ def _make_env(folder: Path, recorded: RecordedEpisode, env: Any, env_config: Map
         raise RecordingError(f"the record in {folder} can't name its env ({meta['env_class']}), which was given as an "
                              f"object; give it again: replay(..., env=...)")  # fmt: skip
     config = env_config_in(meta)
-    if config is None and not env_config:
+    if config is None and not given:
         raise RecordingError(f"the env_config of the record in {folder} could not be written down; give it again: "
                              f"replay(..., env_config=...)")  # fmt: skip
+    mode = {} if render_mode is None else {"render_mode": render_mode}
     context = EnvContext(
-        {**(config or {}), **(env_config or {})},
+        {**(config or {}), **mode, **given},
         meta["worker_index"],
         recorded.env_index,
         1,
