@@ -445,10 +445,15 @@ class Opaque:
     pass
 
 
+class Alike:
+    def __repr__(self):
+        return "Alike"
+
+
 class OpaqueIds(Levels):
     def __init__(self, config):
         super().__init__(config)
-        self.possible_agents = [Opaque()]
+        self.possible_agents = [config.get("kind", Opaque)() for _ in range(config.get("n", 1))]
         self.observation_spaces = dict.fromkeys(self.possible_agents, self.observation_spaces["a"])
         self.action_spaces = dict.fromkeys(self.possible_agents, self.action_spaces["a"])
 
@@ -463,6 +468,13 @@ def test_what_could_not_be_replayed_is_refused(tmp_path):
     with pytest.raises(RecordingError, match=r"knows agents by the repr\(\) of their ids"):
         runner.sample(num_timesteps=5)
     runner.stop()
+    runner = runner_of("sync", env=OpaqueIds, env_config={"kind": Alike, "n": 2}, record_actions=tmp_path)
+    with pytest.raises(RecordingError, match="two agents of one episode are Alike; give Alike a __repr__"):
+        runner.sample(num_timesteps=5)
+    runner.stop()
+    with runner_of("sync", env=OpaqueIds, env_config={"kind": Alike}, record_actions=tmp_path / "apart") as runner:
+        runner.sample(num_timesteps=9)  # in each env, there is one
+    assert fastmarl.replay(tmp_path / "apart", 1, env_config={"kind": Alike}).env_t
     (tmp_path / "file").touch()
     with pytest.raises(RecordingError, match="can't write a record of actions to"):
         runner_of("sync", record_actions=tmp_path / "file")

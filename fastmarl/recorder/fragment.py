@@ -43,9 +43,14 @@ class Fragment:
 
 
 class AgentNames:
-    """Numbers of the agents in one file. An id is known by its repr(): any hashable can be one."""
+    """Numbers of the agents in one file. An id is known by its repr(): any hashable can be one.
+
+    Attributes:
+        are_shared: whether there are ids that differ and have one repr(), as of envs that have objects of their own.
+    """
 
     def __init__(self) -> None:
+        self.are_shared = False
         self._numbers: dict[Hashable, int] = {}
         self._by_name: dict[str, int] = {}
         self._coming: dict[Hashable, int] = {}
@@ -76,6 +81,8 @@ class AgentNames:
                                  f"{type(agent_id).__name__} a __repr__()")  # fmt: skip
         if name not in self._by_name and name not in new:
             new[name] = len(self._by_name) + len(new)
+        else:
+            self.are_shared = True
         return new.get(name, self._by_name.get(name, -1))
 
     def learn(self, new: dict[str, int]) -> None:
@@ -111,6 +118,8 @@ def fragment_of(
     entry_L = np.full(len(table.row_L), -1, np.int32)
     entry_L[lanes[::-1]] = np.arange(len(lanes) - 1, -1, -1, dtype=np.int32)  # of several, the first
     agent_T, new_agents = names.numbers_of(list(map(agent_ids.__getitem__, lane_list)))
+    if names.are_shared:
+        _check_told_apart(numbers[:, -1], agent_T.tolist(), list(map(agent_ids.__getitem__, lane_list)))
     arrays = _narrow_columns(numbers[:, [0, 1, 2, 4, 5, 6]], OF_CHUNKS)
     words = _add_ids(arrays, [id_ for each in notes for id_ in each.ids])
     counts, firsts = np.zeros((2, len(lanes)), np.int64), np.zeros((2, len(lanes)), np.int32)
@@ -124,6 +133,17 @@ def fragment_of(
     columns = np.stack([agent_T, table.module_L[lanes], table.done_L[lanes], *counts, *firsts], 1)
     arrays |= _narrow_columns(columns, OF_ENTRIES)
     return Fragment(arrays, {**words, "modules": modules, "agents": list(new_agents)}, new_agents)
+
+
+def _check_told_apart(lanes: np.ndarray, agent_T: Sequence[int], id_T: Sequence[Hashable]) -> None:
+    """Raises RecordingError if ids in one chunk differ, and have one number."""
+    seen: dict[tuple[int, int], Hashable] = {}
+    chunk_T = np.repeat(np.arange(len(lanes)), lanes).tolist()
+    for chunk, number, agent_id in zip(chunk_T, agent_T, id_T, strict=True):
+        if seen.setdefault((chunk, number), agent_id) != agent_id:
+            raise RecordingError(f"record_actions knows agents by the repr() of their ids, but two agents of one "
+                                 f"episode are {agent_id!r}; give {type(agent_id).__name__} a __repr__() that tells "
+                                 f"them apart")  # fmt: skip
 
 
 def _add_ids(arrays: dict[str, np.ndarray], ids: list[str]) -> dict[str, Any]:
