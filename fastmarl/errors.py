@@ -272,7 +272,7 @@ class CheckpointError(FastmarlError, ValueError):
 
 
 class RecordingError(FastmarlError, RuntimeError):
-    """A record of actions can't be written, or what is in its folder can't be read or replayed."""
+    """A record of actions, or a video, can't be written, or what is in the folder can't be read or replayed."""
 
 
 class ReplayError(FastmarlError, RuntimeError):

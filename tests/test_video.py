@@ -1,7 +1,10 @@
 """Videos of live episodes, and of replayed ones."""
 
 import functools
+import gc
+import resource
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from support.replayed import record
 
 import fastmarl
 from fastmarl.errors import ConfigError, RecordingError
-from fastmarl.recorder.video import capped_cubic
+from fastmarl.recorder.video import VideoFile, capped_cubic
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # imageio's reader
 imageio = pytest.importorskip("imageio.v2")
@@ -89,6 +92,41 @@ def test_a_video_that_was_not_finished_leaves_nothing(tmp_path):
         assert len(list(tmp_path.glob("*.mp4"))) == 1
 
 
+def test_a_video_that_nobody_finished_leaves_nothing(tmp_path):
+    make = functools.partial(fastmarl.VideoCallback, tmp_path, lambda number: True)
+    with runner_with(make) as runner:
+        runner.sample(num_timesteps=3)
+    del runner
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+
+
+@contextmanager
+def largest_file(n_bytes):
+    """As on a disk with so much room, for processes that begin meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("n_frames", [4, pytest.param(80, marks=pytest.mark.slow)])  # it ends at once, or in the midst
+def test_a_video_that_ffmpeg_could_not_write_is_an_error_and_leaves_nothing(n_frames, tmp_path, rng):
+    file = VideoFile(tmp_path / "1.mp4", 30)
+
+    def write():
+        for _ in range(n_frames):
+            file.add(rng.integers(255, size=(256, 256, 3), dtype=np.uint8))
+        file.finish()
+
+    with largest_file(50_000), pytest.raises(RecordingError, match=r"ffmpeg could not write .*1\.mp4: .*disk full"):
+        write()
+    file.close()
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_can_not_be_filmed_is_said_at_once(tmp_path, monkeypatch):
     make = functools.partial(fastmarl.VideoCallback, tmp_path)
     with pytest.raises(ConfigError, match="the render_mode of env 0 is 'human'; make the env with render_mode"):
@@ -108,7 +146,7 @@ def test_what_can_not_be_filmed_is_said_at_once(tmp_path, monkeypatch):
     ]:
         with pytest.raises(ConfigError, match=text):
             make(**options)
-    monkeypatch.setitem(sys.modules, "imageio.v2", None)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(ConfigError, match=r'pip install "fastmarl\[video\]"'):
         make()
 

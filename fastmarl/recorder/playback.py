@@ -133,8 +133,8 @@ def replay(
         The whole episode. What modules answered beside the actions is not in it.
 
     Raises:
-        RecordingError: there is no such episode, some of it is missing, its env can't be made from the record, or an
-            agent has respawned in it (see `fastmarl.recorder.Replay.chunks`).
+        RecordingError: there is no such episode, some of it is missing, its env can't be made from the record, an
+            agent has respawned in it (see `fastmarl.recorder.Replay.chunks`), or the video can't be written.
         ReplayError: the env takes another course, and where that begins.
     """
     from fastmarl.recorder.video import VideoFile, frame_of, frames_per_second

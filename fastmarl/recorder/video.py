@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import weakref
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,10 @@ import numpy as np
 
 from fastmarl.callbacks import Callbacks
 from fastmarl.envs.arrays import ArrayEnv
-from fastmarl.errors import ConfigError
+from fastmarl.errors import ConfigError, RecordingError
 
 USUAL_FPS = 30  # Gymnasium's
+FFMPEG_TIMEOUT_S = 60  # for the last frames
 NO_IMAGE = 'make the env with render_mode="rgb_array", as in env_config={"render_mode": "rgb_array"}'
 
 
@@ -26,7 +29,7 @@ class VideoFile:
         fps: frames a second.
 
     Raises:
-        ConfigError: the path has another ending, `fps` is no number above 0, or imageio is not installed.
+        ConfigError: the path has another ending, `fps` is no number above 0, or imageio-ffmpeg is not installed.
     """
 
     def __init__(self, path: str | os.PathLike, fps: float):
@@ -36,45 +39,87 @@ class VideoFile:
         if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < math.inf:
             raise ConfigError(f"fps must be a number above 0, got {fps!r}")
         try:
-            import imageio.v2
-            import imageio_ffmpeg  # noqa: F401  the plugin that writes mp4
+            import imageio_ffmpeg
         except ImportError as error:
-            raise ConfigError(f'videos need imageio with ffmpeg, and {error.name} is not installed; pip install '
-                              f'"fastmarl[video]"') from error  # fmt: skip
+            raise ConfigError('videos need imageio-ffmpeg, which is not installed; pip install "fastmarl[video]"'
+                              ) from error  # fmt: skip
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"can't write {os.fspath(path)!r}: {error.strerror}") from error
         self._part = self._path.with_name(f".{self._path.stem}.part.mp4")
-        self._imageio, self._fps = imageio.v2, fps
+        self._ffmpeg, self._fps = imageio_ffmpeg, fps
         self._writer: Any = None
         self._shape: tuple[int, ...] | None = None
+        self._give_up: Callable[[], None] | None = None
 
     def add(self, frame: np.ndarray) -> None:
-        """Add a frame, uint8 [height, width, 3]. Raises ConfigError if it has another size than the first."""
+        """Add a frame, uint8 [height, width, 3].
+
+        Raises:
+            ConfigError: it has another size than the first.
+            RecordingError: it can't be written.
+        """
         if self._shape is None:
             self._shape = frame.shape
-            self._writer = self._imageio.get_writer(
-                self._part, fps=self._fps, codec="libx264", macro_block_size=1, ffmpeg_log_level="error"
-            )
+            height, width, _ = _even(frame).shape
+            self._writer = self._ffmpeg.write_frames(
+                str(self._part), (width, height), fps=self._fps, codec="libx264", macro_block_size=1,
+                ffmpeg_log_level="error", ffmpeg_timeout=FFMPEG_TIMEOUT_S,
+            )  # fmt: skip
+            self._writer.send(None)  # it starts
+            self._give_up = weakref.finalize(self, _give_up, self._writer, self._part, os.getpid())
         if frame.shape != self._shape:
             raise ConfigError(f"a video's frames must have one size, got {frame.shape} after {self._shape}")
-        self._writer.append_data(_even(frame))
+        try:
+            self._writer.send(_even(frame))
+        except OSError as error:
+            raise self._failed("it has ended") from error
 
     def finish(self) -> None:
-        """All frames are there. Raises ConfigError if there is none."""
+        """All frames are there.
+
+        Raises:
+            ConfigError: there is none.
+            RecordingError: the video can't be written.
+        """
         if self._writer is None:
             raise ConfigError(f"{self._path} would have no frame")
-        self._writer.close()
-        self._writer = None
-        os.replace(self._part, self._path)
+        try:
+            self._writer.close()
+            self._check()
+            os.replace(self._part, self._path)
+        except OSError as error:
+            raise self._failed(error.strerror or str(error)) from error
+        finally:
+            self.close()
+
+    def _check(self) -> None:
+        """Raises RecordingError if the file can't be read to its end: nobody tells that ffmpeg has failed."""
+        command = [self._ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(self._part), "-c", "copy", "-f", "null", "-"]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=FFMPEG_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise self._failed(f"it did not read the file in {FFMPEG_TIMEOUT_S} s") from error
+        if done.returncode or done.stderr:
+            raise self._failed("its file is not whole")
+
+    def _failed(self, problem: str) -> RecordingError:
+        return RecordingError(f"ffmpeg could not write {self._path}: {problem}; it has said more on stderr. Is the "
+                              f"disk full?")  # fmt: skip
 
     def close(self) -> None:
         """Leave nothing of a video that was not finished."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
-            self._part.unlink(missing_ok=True)
+        self._writer = None
+        if self._give_up is not None:
+            self._give_up()
+
+
+def _give_up(writer: Any, part: Path, pid: int) -> None:
+    """Leave nothing of a video, also of one that nobody has closed; a process that was forked leaves it alone."""
+    if os.getpid() == pid:
+        writer.close()
+        part.unlink(missing_ok=True)
 
 
 def _even(frame: np.ndarray) -> np.ndarray:
@@ -153,8 +198,9 @@ class VideoCallback(Callbacks):
         env_indices: of the envs that are watched.
 
     Raises:
-        ConfigError: an argument can't be right, imageio is not installed, or, when the envs are made, they can't render
-            images.
+        ConfigError: an argument can't be right, imageio-ffmpeg is not installed, or, when the envs are made, they can't
+            render images.
+        RecordingError: in `sample()`, a video can't be written.
     """
 
     def __init__(
