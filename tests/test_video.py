@@ -35,6 +35,11 @@ class Painted(Levels):
         return np.full((33, 49, 3), 20 * self.t, np.uint8) if self.render_mode == "rgb_array" else None
 
 
+class Faint(Painted):
+    def render(self):
+        return np.full((8, 8, 3), 0.5)
+
+
 def frames(path):
     with imageio.get_reader(path) as video:
         return [int(np.median(frame)) for frame in video], video.get_meta_data()["fps"]
@@ -80,6 +85,19 @@ def test_steps_of_several_envs_in_workers_are_filmed(tmp_path):
     shades, fps = frames(path)
     assert len(shades) <= 2
     assert fps == 5
+
+
+@pytest.mark.slow
+def test_envs_in_workers_say_how_they_render(tmp_path):
+    make = functools.partial(fastmarl.VideoCallback, tmp_path)
+    options = {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork", "num_env_workers": 1}
+    with runner_with(make, **options) as runner:
+        runner.sample(num_episodes=3)
+    assert frames(tmp_path / "rl-video-episode-0.mp4")[1] == 7
+    with pytest.raises(ConfigError, match="the render_mode of env 0 is 'human'"):
+        runner_with(make, env_config={"render_mode": "human"}, **options)
+    with runner_with(make, env_config={}, **options) as runner, pytest.raises(ConfigError, match=r"Painted.render\(\)"):
+        runner.sample(num_timesteps=3)
 
 
 def test_a_video_that_was_not_finished_leaves_nothing(tmp_path):
@@ -135,6 +153,10 @@ def test_what_can_not_be_filmed_is_said_at_once(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"Painted.render\(\) to return an array \[height, width, 3\], got NoneType"):
         runner.sample(num_timesteps=3)
     runner.stop()
+    runner = runner_with(make, env=Faint)
+    with pytest.raises(ConfigError, match=r"Faint.render\(\) to return an array of uint8, .* float64 from 0.5 to 0.5"):
+        runner.sample(num_timesteps=3)
+    runner.stop()
     with pytest.raises(ConfigError, match="VideoCallback is for single envs, but CartPole is a batch"):
         runner_with(make, env="fastmarl.cart_pole", env_config={})
     with pytest.raises(ConfigError, match=r"env_indices has \[3\], but there are 3 envs"):
@@ -143,6 +165,9 @@ def test_what_can_not_be_filmed_is_said_at_once(tmp_path, monkeypatch):
         ({"fps": 0}, "fps must be"),
         ({"video_length": -1}, "video_length must be"),
         ({"episode_trigger": 3}, "episode_trigger must be callable"),
+        ({"env_indices": 3}, "env_indices must be a collection of the numbers of envs, got 3"),
+        ({"env_indices": ["0"]}, "env_indices must be the numbers of envs, got '0'"),
+        ({"name_prefix": None}, "name_prefix must be a string, got None"),
     ]:
         with pytest.raises(ConfigError, match=text):
             make(**options)

@@ -14,7 +14,9 @@ import numpy as np
 
 from fastmarl.callbacks import Callbacks
 from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.envs.form import class_of
 from fastmarl.errors import ConfigError, RecordingError
+from fastmarl.vector.remote import RemoteEnv
 
 USUAL_FPS = 30  # Gymnasium's
 FFMPEG_TIMEOUT_S = 60  # for the last frames
@@ -142,7 +144,10 @@ def frame_of(env: Any) -> np.ndarray:
         raise ConfigError(
             f"expected {_name(env)}.render() to return an array [height, width, 3], got {got}; {NO_IMAGE}"
         )
-    return np.ascontiguousarray(frame[..., :3], np.uint8)
+    if frame.dtype != np.uint8:
+        raise ConfigError(f"expected {_name(env)}.render() to return an array of uint8, from 0 to 255, got one of "
+                          f"{frame.dtype} from {frame.min()} to {frame.max()}; have the env convert it")  # fmt: skip
+    return np.ascontiguousarray(frame[..., :3])
 
 
 def frames_per_second(env: Any, fps: float | None) -> float:
@@ -155,7 +160,12 @@ def frames_per_second(env: Any, fps: float | None) -> float:
 
 
 def _attribute(env: Any, name: str) -> Any:
-    """Of the env, or of what it wraps; None: nobody has it."""
+    """Of the env, or of what it wraps, also in a worker process; None: nobody has it."""
+    if isinstance(env, RemoteEnv):
+        try:
+            return env.call(name)
+        except AttributeError:
+            return None
     for inner in (env, getattr(env, "env", None), env.unwrapped if hasattr(env, "unwrapped") else None):
         if (value := getattr(inner, name, None)) is not None:
             return value
@@ -163,7 +173,7 @@ def _attribute(env: Any, name: str) -> Any:
 
 
 def _name(env: Any) -> str:
-    return type(getattr(env, "unwrapped", env)).__name__
+    return env.env_class[1] if isinstance(env, RemoteEnv) else class_of(env)[1]
 
 
 def capped_cubic(episode: int) -> bool:
@@ -219,6 +229,13 @@ class VideoCallback(Callbacks):
         for name, trigger in (("episode_trigger", episode_trigger), ("step_trigger", step_trigger)):
             if trigger is not None and not callable(trigger):
                 raise ConfigError(f"{name} must be callable with a number, or None, got {trigger!r}")
+        if not isinstance(env_indices, Collection):
+            raise ConfigError(f"env_indices must be a collection of the numbers of envs, got {env_indices!r}")
+        for index in env_indices:
+            if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
+                raise ConfigError(f"env_indices must be the numbers of envs, got {index!r} in {env_indices!r}")
+        if not isinstance(name_prefix, str):
+            raise ConfigError(f"name_prefix must be a string, got {name_prefix!r}")
         VideoFile(Path(path, "any.mp4"), USUAL_FPS if fps is None else fps)  # raises what it would raise later
         self._folder, self._prefix, self._fps = Path(path), name_prefix, fps
         neither = episode_trigger is None and step_trigger is None
