@@ -396,6 +396,41 @@ def test_the_env_is_reset_stepped_and_closed_as_promised():
     assert str(env.action_spaces["agent_0"].np_random.bit_generator.state) == generator
 
 
+def test_every_env_is_made_with_a_config_of_its_own():
+    class Taking(CountingEnv):
+        def __init__(self, config):
+            super().__init__(config.pop("agents"), LENGTH)
+
+    given = {"agents": 3}
+    report = check_env(Taking, given)
+    assert not report.problems
+    assert report.agents == ("agent_0", "agent_1", "agent_2")
+    assert given == {"agents": 3}
+
+
+def test_an_env_of_which_there_can_be_but_one_is_reported_on_all_the_same():
+    closed = []
+
+    class Only(CountingEnv):
+        n_made = 0
+
+        def __init__(self, config):
+            Only.n_made += 1
+            if Only.n_made > 1:
+                raise OSError("the port is taken")
+            super().__init__(2, LENGTH)
+
+        def close(self):
+            closed.append(self)
+
+    report = check_env(Only)
+    (note,) = report.notes
+    assert not report.problems
+    assert report.env_steps == 500
+    assert "could not be made: OSError('the port is taken'); a runner with several envs needs that" in str(note)
+    assert len(closed) == 1
+
+
 def test_long_first_episodes_are_not_made_again_as_a_whole():
     env = CountingEnv(1, 10**9)
     check_env(env, steps=3 * REPLAYED_STEPS)

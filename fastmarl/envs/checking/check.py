@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -36,22 +37,20 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
         `problems`; `notes` say what is allowed but often not meant.
 
     Raises:
-        EnvCheckError: this is no multi-agent environment at all. What its constructor raises comes through, too.
+        EnvCheckError: this is no multi-agent environment at all. What its constructor raises comes through, too, the
+            first time.
     """
     is_object = not isinstance(env, str) and not inspect.isclass(env)
     is_instance = is_object and (hasattr(env, "step") or any(adapter.adapts(env) for adapter in ADAPTERS))
-    context = EnvContext(env_config or {}, 0, 0, BATCH_SIZE)
-    make = None if is_instance else env_creator(env)
-    env = as_multi_agent_env(env if make is None else make(context))
+    make = None if is_instance else _maker(env, env_config or {})
+    env = as_multi_agent_env(env) if make is None else make()
     findings = Findings()
     kind = BatchPlay if isinstance(env, ArrayEnv) else Play
     play = kind(env, findings, seed, post_death != "error", respawn)
     with suppress(UnplayableError):
         play.play(steps)
         if isinstance(play, Play) and make is not None:
-            other = as_multi_agent_env(make(context))
-            play.compare(other)
-            _close(other, findings)
+            _compare(play, make, findings)
     _close(env, findings)
     return Report(
         env=name_of(env),
@@ -63,6 +62,25 @@ def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, see
         episodes=play.episodes,
         seeds_each_episode=getattr(env, "seeds_each_episode", True),
     )
+
+
+def _maker(env: Any, env_config: dict) -> Callable[[], Any]:
+    """Makes envs, as a runner does: each with a context of its own, which its constructor may change."""
+    create = env_creator(env)
+    return lambda: as_multi_agent_env(create(EnvContext(env_config, 0, 0, BATCH_SIZE)))
+
+
+def _compare(play: Play, make: Callable[[], Any], findings: Findings) -> None:
+    """Have another env repeat what was played."""
+    try:
+        other = make()
+    except Exception as error:
+        findings.env_t = None
+        text = f"another env, made in the same way beside this one, could not be made: {error!r:.200}"
+        findings.note("another", f"{text}; a runner with several envs needs that")
+        return
+    play.compare(other)
+    _close(other, findings)
 
 
 def _close(env: Any, findings: Findings) -> None:
