@@ -12,6 +12,7 @@ from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -95,6 +96,20 @@ def test_all_kinds_of_runners_record(kind, tmp_path):
     with runner_of(kind, record_actions=tmp_path) as runner:
         chunks = [chunk for n in (5, 1, 60, 40) for chunk in runner.sample(num_timesteps=n)]
     assert_all_replayed(tmp_path, by_id(chunks), env=KINDS[kind]["env"])
+
+
+class NothingToChoose(Levels):
+    def __init__(self, config):
+        super().__init__(config)
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.MultiDiscrete(np.zeros(0, np.int64)))
+
+    def step(self, actions):
+        return super().step({agent: action.sum() for agent, action in actions.items()})
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_actions_of_no_numbers_are_recorded(tmp_path):
+    assert_all_replayed(tmp_path, record(tmp_path, NothingToChoose, steps=40))
 
 
 # What a difference looks like.

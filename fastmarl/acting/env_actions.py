@@ -257,4 +257,6 @@ def _narrow_dtype(space: gym.Space) -> np.dtype | None:
         return None
     numbers = np.asarray(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec, np.int64)
     start = np.asarray(space.start, np.int64)
+    if not numbers.size:
+        return None
     return narrowest(int(start.min()), int((start + numbers).max()) - 1)
