@@ -139,6 +139,20 @@ def test_an_env_that_ends_or_raises_earlier_is_named(tmp_path):
         play(tmp_path, recorded.number, env=Levels)
 
 
+class Pairs(Levels):
+    def __init__(self, config):
+        super().__init__(config)
+        choices = {"two": gym.spaces.Tuple([gym.spaces.Discrete(3)] * 2), "far": gym.spaces.Box(-1, 1, (), np.float32)}
+        self.action_spaces = dict.fromkeys(self.possible_agents, choices[config["kind"]])
+
+
+@pytest.mark.parametrize("kind", ["two", "far"])
+def test_actions_that_the_env_does_not_take_are_told_before_it_gets_them(kind, tmp_path):
+    record(tmp_path, Levels, steps=20)
+    with pytest.raises(RecordingError, match=r"actions of agent 'a' are of .* not what is on record: \[\('<i8'"):
+        fastmarl.replay(tmp_path, 0, env=Pairs, env_config={"kind": kind})
+
+
 class Unseeded(Levels):
     """Draws from a generator that no reset begins anew."""
 

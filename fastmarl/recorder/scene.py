@@ -60,6 +60,11 @@ class _ActionForm:
             (Columns.ACTIONS, *leaf.path) if leaf.path else Columns.ACTIONS for leaf in self._layout.leaves
         ]
 
+    def fits(self, leaves: list[np.ndarray]) -> bool:
+        """Whether arrays [1, ...] are an action of this space, as far as shapes and kinds of numbers go."""
+        own = [(leaf.shape, leaf.dtype.kind) for leaf in self._layout.leaves]
+        return [(leaf.shape[1:], leaf.dtype.kind) for leaf in leaves] == own
+
     def nested(self, leaves: list[np.ndarray]) -> Any:
         """An action of the Python types that the env got, of arrays [1, ...]."""
         values = zip(leaves, self._is_discrete, strict=True)
@@ -158,6 +163,12 @@ class Scene:
             raise self._differs(env_t, f"the agents that act are {sorted(map(repr, acting))}, on record are "
                                        f"{sorted(recorded)}")  # fmt: skip
         by_agent = {agent: recorded[repr(agent)][1] for agent in acting}
+        for agent, action in by_agent.items():
+            if not self._form(agent).fits(action):
+                form = [(leaf.dtype.str, leaf.shape[1:]) for leaf in action]
+                raise RecordingError(f"the actions of agent {agent!r} are of {self._spaces_of(0, agent)[1]}, and not "
+                                     f"what is on record: {form!r:.300}; was the env changed, or another env_config "
+                                     f"given?")  # fmt: skip
         for module in store.active:
             first, end = store.acting_from[module], store.rows[module].n
             if first < end:
