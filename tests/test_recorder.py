@@ -272,11 +272,22 @@ def test_damaged_files_say_so(tmp_path):
     with pytest.raises(RecordingError, match="is damaged: its checksum"):
         play(tmp_path, recorded_last(Recording(tmp_path)))
     path.write_bytes(b"something else altogether, which is long enough")
-    with pytest.raises(RecordingError, match="expected a block"):
+    with pytest.raises(RecordingError, match=r"expected a block .* at byte 0, got b'some'; to read what is before"):
+        Recording(tmp_path)
+    path.write_bytes(data.replace(b'"env"', b'"eve"', 1))
+    with pytest.raises(RecordingError, match=r"the block at byte 0 is damaged: KeyError\('env'\)"):
         Recording(tmp_path)
     path.write_bytes(data)
-    path.with_suffix(".json").write_text('{"format": 99}')
-    with pytest.raises(RecordingError, match="expected format 1, got 99"):
+    recording = Recording(tmp_path)
+    path.rename(tmp_path / "moved")
+    with pytest.raises(RecordingError, match=r"can't read .*\.actions, of a record of actions: No such file"):
+        recording.read(recording[0])
+    path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(RecordingError, match=r"can't read .*\.actions, of a record of actions: No such file"):
+        Recording(tmp_path)
+    (tmp_path / "moved").rename(path)
+    path.with_suffix(".json").write_text('{"format": 99, "versions": {"fastmarl": "9.1"}}')
+    with pytest.raises(RecordingError, match=r"expected format 1, got 99; fastmarl 9.1 has written it, and reads it"):
         Recording(tmp_path)
     path.with_suffix(".json").unlink()
     with pytest.raises(RecordingError, match="lacks its description"):
@@ -534,7 +545,7 @@ def test_envs_and_options_that_have_no_name_are_to_be_given(tmp_path):
         next(iter(replay))
     replay.close()
     replay.close()
-    for unknown in (999, "no such", -1):
+    for unknown in (999, "no such", -1, 1.0, None, slice(1)):
         with pytest.raises(RecordingError, match="has no episode"):
             fastmarl.replay(tmp_path / "literal", unknown)
 

@@ -60,10 +60,13 @@ class Block:
         Raises:
             RecordingError: the file has changed, or the block is damaged.
         """
-        begin = self.offset + HEAD.size + self._n_header
-        if names is None:
-            return self._all_arrays()
-        found, at = {}, begin
+        try:
+            return self._all_arrays() if names is None else self._arrays(names)
+        except OSError as error:
+            raise cant_read(self.path, error) from error
+
+    def _arrays(self, names: list[str]) -> dict[str, np.ndarray]:
+        found, at = {}, self.offset + HEAD.size + self._n_header
         with self.path.open("rb") as file:
             for name, dtype, shape in self._form:
                 n = _n_bytes(dtype, shape)
@@ -101,14 +104,23 @@ def blocks_in(path: Path) -> Iterator[Block]:
     """The blocks of a file that are whole, up to the first that is not.
 
     Raises:
-        RecordingError: something in it is no block at all.
+        RecordingError: something in it is no block at all, or it can't be read.
     """
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise cant_read(path, error) from error
+    with file:
         size = file.seek(0, 2)
         offset = 0
         while (block := _block_at(file, path, offset, size)) is not None:
             yield block
             offset += HEAD.size + block._n_header + block._n_arrays
+
+
+def cant_read(path: Path, error: OSError) -> RecordingError:
+    """What to raise for an error of the system."""
+    return RecordingError(f"can't read {path}, of a record of actions: {error.strerror or error}")
 
 
 def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> Block | None:
@@ -118,7 +130,8 @@ def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> Block | Non
         return None
     magic, n_header, n_arrays, total = HEAD.unpack(head)
     if magic != MAGIC:
-        raise RecordingError(f"{path}: expected a block of a record of actions at byte {offset}, got {head[:4]!r}")
+        raise RecordingError(f"{path}: expected a block of a record of actions at byte {offset}, got {head[:4]!r}; "
+                             f"to read what is before that, cut the file off there")  # fmt: skip
     if offset + HEAD.size + n_header + n_arrays > size:
         return None
     try:

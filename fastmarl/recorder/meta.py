@@ -118,5 +118,8 @@ def check_format(meta: Any, path: Any) -> None:
     """Raises RecordingError if this is no description of a record that this version can read."""
     number = meta.get("format") if isinstance(meta, dict) else None
     if number != FORMAT:
-        raise RecordingError(f"{path} is no record of actions that this version reads: expected format {FORMAT}, got "
-                             f"{number!r}")  # fmt: skip
+        versions = meta.get("versions") if isinstance(meta, dict) else None
+        writer = versions.get("fastmarl") if isinstance(versions, dict) else None
+        way_out = f"; fastmarl {writer} has written it, and reads it" if writer else ""
+        raise RecordingError(f"{path} is no record of actions that fastmarl {__version__} reads: expected format "
+                             f"{FORMAT}, got {number!r}{way_out}")  # fmt: skip

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from fastmarl.errors import RecordingError
 from fastmarl.record.flags import FAILED, TERMINATED, TRUNCATED
-from fastmarl.recorder.blocks import Block, blocks_in
+from fastmarl.recorder.blocks import Block, blocks_in, cant_read
 from fastmarl.recorder.fragment import OF_CHUNKS
 from fastmarl.recorder.meta import check_format
 
@@ -123,7 +123,7 @@ class Recording:
         for path in files:
             self._read_file(path)
         found = [course for id_, strands in self._strands.items() for course in _courses(id_, strands)]
-        self.episodes = [episode for _, episode in sorted(found, key=itemgetter(0))]
+        self.episodes = [episode for _, episode in sorted(found, key=operator.itemgetter(0))]
         self._by_id: dict[str, list[RecordedEpisode]] = {}
         for number, episode in enumerate(self.episodes):
             episode.number = number
@@ -144,8 +144,8 @@ class Recording:
                                      f"{[each.number for each in of_id]}")  # fmt: skip
             return of_id[0]
         try:
-            number = int(episode)
-        except ValueError:
+            number = int(episode) if isinstance(episode, str) else operator.index(episode)
+        except (TypeError, ValueError):
             number = -1
         if not 0 <= number < len(self.episodes):
             raise RecordingError(f"{self.folder} has no episode {episode!r}: give an id, or a number below "
@@ -161,12 +161,17 @@ class Recording:
             raise RecordingError(f"{path} lacks its description, {path.with_suffix('.json').name}") from None
         except ValueError as error:
             raise RecordingError(f"{path.with_suffix('.json')} is damaged: {error}") from error
+        except OSError as error:
+            raise cant_read(path.with_suffix(".json"), error) from error
         check_format(meta, path)
         agents: list[str] = []
         latest: dict[str, _Strand] = {}
         for block in blocks_in(path):
-            agents = [*agents, *block.words["agents"]] if block.words["agents"] else agents
-            self._read_block(block, meta, agents, latest)
+            try:
+                agents = [*agents, *block.words["agents"]] if block.words["agents"] else agents
+                self._read_block(block, meta, agents, latest)
+            except (KeyError, TypeError, ValueError) as error:
+                raise RecordingError(f"{path}: the block at byte {block.offset} is damaged: {error!r:.200}") from error
 
     def _read_block(self, block: Block, meta: dict[str, Any], agents: list[str], latest: dict[str, _Strand]) -> None:
         arrays = block.arrays(LISTED)
