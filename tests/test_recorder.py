@@ -186,6 +186,50 @@ def test_the_class_is_on_record_of_whatever_is_an_env(mode, tmp_path):
     assert fastmarl.replay(tmp_path / "plain", 0, env=Plain).env_t
 
 
+class Unclosable(Unseeded):
+    def close(self):
+        raise OSError("can't close")
+
+
+def test_what_is_raised_when_the_env_is_closed_hides_nothing(tmp_path):
+    record(tmp_path, Levels, steps=30)
+    with pytest.raises(ReplayError, match="its first observation") as caught:
+        fastmarl.replay(tmp_path, 0, env=Unclosable)
+    assert "close() of the env raised OSError" in caught.value.__notes__[0]
+    with pytest.raises(OSError, match="can't close"), Replay(tmp_path, 0, env=Unclosable):
+        pass
+
+
+@pytest.mark.slow
+def test_a_class_of_a_script_has_no_name_in_processes_that_it_spawns_either(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import multiprocessing, sys
+        sys.path[:0] = {[str(Path(__file__).parent)]!r}
+        import fastmarl
+        from support.levels import Levels
+
+        class Own(Levels):
+            pass
+
+        def sample():
+            config = fastmarl.EnvRunnerConfig(env=Own, record_actions={str(tmp_path / "run")!r})
+            with fastmarl.MultiAgentEnvRunner(config) as runner:
+                runner.sample(num_timesteps=20)
+
+        if __name__ == "__main__":
+            process = multiprocessing.get_context("spawn").Process(target=sample)
+            process.start()
+            process.join()
+        """)
+    )
+    subprocess.run([sys.executable, script], check=True, timeout=120)
+    assert Recording(tmp_path / "run")[0].meta["env"] is None
+    with pytest.raises(RecordingError, match=r"can't name its env \(__mp_main__.Own\)"):
+        fastmarl.replay(tmp_path / "run", 0)
+
+
 # Failures.
 
 

@@ -19,6 +19,7 @@ from fastmarl.vector.remote import RemoteEnv
 from fastmarl.version import __version__
 
 FORMAT = 1
+MAIN = ("__main__", "__mp_main__")  # the script, as it is named in a process that it has spawned; each has its own
 
 
 def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def env_name(env: Any) -> str | None:
     module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "")
     path = f"{module}:{name}"
     try:
-        return path if module != "__main__" and pkgutil.resolve_name(path) is env else None
+        return path if module not in MAIN and pkgutil.resolve_name(path) is env else None
     except (ValueError, ImportError, AttributeError):
         return None
 

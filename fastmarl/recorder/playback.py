@@ -70,8 +70,13 @@ class Replay:
     def __enter__(self) -> Replay:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            self.close()
+        except Exception as another:
+            if error is None:
+                raise
+            error.add_note(f"fastmarl: close() of the env raised {another!r:.200}, too")
 
     def close(self) -> None:
         """Close the env; twice is fine."""
