@@ -108,6 +108,24 @@ def test_images_and_nested_observations_come_back_as_they_were(tmp_path):
     assert episode.terminations.tolist() == [False, False, True]
 
 
+def test_what_failed_is_not_in_the_way_of_the_next_try(tmp_path, monkeypatch, minari):
+    config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", seed=1)
+    spaces = dict(
+        zip(("observation_space", "action_space"), record(tmp_path / "x", config, [30])["default_policy"], strict=True)
+    )
+    reader = ParquetReader(tmp_path / "x")
+
+    def full(self, metadatas, episode_indices=None):
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("minari.dataset._storages.hdf5_storage.HDF5Storage.update_episode_metadata", full)
+        with pytest.raises(OSError, match="No space left"):
+            to_minari(reader, "spread/again-v0", module_id="default_policy", **spaces)
+    assert "spread/again-v0" not in minari.list_local_datasets()
+    assert to_minari(reader, "spread/again-v0", module_id="default_policy", **spaces).total_steps == 90
+
+
 def test_what_is_missing_is_named(tmp_path, monkeypatch):
     spaces = {"observation_space": gym.spaces.Discrete(2), "action_space": gym.spaces.Discrete(2)}
     ParquetWriter(tmp_path / "x").close()

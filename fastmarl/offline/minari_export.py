@@ -54,9 +54,13 @@ def to_minari(
         action_space=action_space,
         **{"jpeg_encoding": False, **options},
     )
-    dataset.storage.update_episode_metadata(
-        {"eps_id": each.multi_agent_episode_id, "agent_id": agent_text(each.agent_id)} for each in trajectories
-    )
+    try:
+        dataset.storage.update_episode_metadata(
+            {"eps_id": each.multi_agent_episode_id, "agent_id": agent_text(each.agent_id)} for each in trajectories
+        )
+    except BaseException:
+        minari.delete_dataset(dataset_id)  # half of it would be in the way of the next try
+        raise
     return dataset
 
 
