@@ -24,8 +24,9 @@ def to_minari(
     """Make a Minari dataset of the steps of one module. Needs the extra `minari`.
 
     Minari has no multi-agent episodes: each agent's trajectory becomes an episode, whose metadata has "eps_id" and
-    "agent_id". Chunks are joined. A trajectory whose end is not in the files is truncated at its last step. Infos and
-    outputs are left out. All trajectories are in memory at once.
+    "agent_id". Chunks are joined. A trajectory whose end is not in the files is truncated at its last step. Actions are
+    as the module has put them out: from 0 on, where a Discrete space has another start, and normalised for a Box. Infos
+    and outputs are left out. All trajectories are in memory at once.
 
     Args:
         dataset_id: "NAMESPACE/NAME-v0", say, in Minari's folder, `MINARI_DATASETS_PATH`.
