@@ -514,6 +514,26 @@ def test_agents_that_do_not_fit_into_one_column_are_refused():
         sequences(episodes, max_seq_len=0)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_output_that_a_call_lacks_is_nan_there(order):
+    """Also of the last chunk of many, whose rows lie far behind in what the call has recorded."""
+    config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", num_envs_per_env_runner=4)
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    *_, without = runner.sample(num_timesteps=200, random_actions=True)
+    *_, chunk = runner.sample(num_timesteps=200)
+    alone = columns([chunk], outputs=["vf_preds"])["default_policy"]["vf_preds"]
+    n_random = without.agent_steps()
+    expected = np.concatenate([np.full(n_random, np.nan, np.float32), alone][::order])
+    chunks = [without, chunk][::order]
+    flat = columns(chunks, outputs=["vf_preds"])["default_policy"]["vf_preds"]
+    np.testing.assert_array_equal(flat, expected)
+    batch = sequences(chunks, max_seq_len=3, burn_in=1, outputs=["vf_preds"])["default_policy"]
+    np.testing.assert_array_equal(batch["vf_preds"][batch["loss_mask"]], expected)
+    batch = aligned(chunks, outputs=["vf_preds"])["default_policy"]
+    in_order = batch["vf_preds"].transpose(1, 2, 0)[batch["active"].transpose(1, 2, 0)]
+    np.testing.assert_array_equal(in_order, expected)
+
+
 def test_nothing_gives_nothing():
     assert columns([]) == sequences([], max_seq_len=3) == aligned([]) == {}
 

@@ -162,7 +162,8 @@ class Trajectories:
         columns = [run.output(name) if name in run.output_keys() else None for run in self._runs]
         if any(column is None for column in columns):
             blank = blank_like(next(column for column in columns if column is not None), 1, name)
-            blank = map_struct(lambda leaf: np.broadcast_to(leaf, (len(self._row_N), *leaf.shape[1:])), blank)
+            n = int(self._row_N.max()) + 1  # whichever rows a run asks for, in a block of any size
+            blank = map_struct(lambda leaf: np.broadcast_to(leaf, (n, *leaf.shape[1:])), blank)
             columns = [blank if column is None else column for column in columns]
         return self._gathered(name, columns, places)
 
