@@ -160,6 +160,40 @@ def test_parameters_that_were_moved_are_not_left_behind_in_silence(move):
             call()
 
 
+def replaced(module):
+    module[0].weight = torch.nn.Parameter(torch.zeros(3, 3))
+
+
+def assigned(module):
+    module.load_state_dict(deepcopy(module.state_dict()), assign=True)
+
+
+def frozen(module):
+    module[0].weight.requires_grad_(False)
+
+
+@pytest.mark.parametrize(("change", "text"), [
+    (replaced, "'weight' of the flat parameters is its module's no more"),
+    (assigned, "'weight' of the flat parameters is its module's no more"),
+    (frozen, "'weight' was frozen"),
+])  # fmt: skip
+def test_parameters_that_steps_would_miss_or_move_by_mistake_are_told(change, text):
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+    optimizer = torch.optim.Adam([flat_parameters(module)])
+    module(torch.ones(2, 3)).square().sum().backward()
+    optimizer.step()
+    change(module)
+    for call in (optimizer.zero_grad, optimizer.step):
+        with pytest.raises(ConfigError, match=f"{text}.*call flat_parameters"):
+            call()
+    optimizer = torch.optim.Adam([flat_parameters(module)])
+    before = deepcopy(module.state_dict())
+    module(torch.ones(2, 3)).square().sum().backward()
+    optimizer.step()
+    moved = {name for name, value in module.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
 def test_shared_parameters_are_there_once():
     shared = torch.nn.Linear(3, 3)
     module = torch.nn.Sequential(shared, torch.nn.Tanh(), shared)

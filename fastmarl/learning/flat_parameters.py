@@ -1,18 +1,30 @@
 """All parameters of a module as one tensor, so that an optimizer has one to look after instead of many."""
 
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from fastmarl.errors import ConfigError
 
+AGAIN = "call flat_parameters() again, and make an optimizer of what it returns"
+
+
+class Part(NamedTuple):
+    """A parameter that is a part of flat ones."""
+
+    parameter: torch.nn.Parameter
+    gradient: Tensor
+    address: int
+    places: dict[str, torch.nn.Parameter | None]  # of the module that has it
+    name: str  # there
+
 
 class FlatParameters(torch.nn.Parameter):
     """What `flat_parameters()` returns. `grad` is never None: the parameters' gradients are parts of it, and to set it
     to None fills it with zeros."""
 
-    _parts: list[tuple[torch.nn.Parameter, Tensor, int]]  # each with its gradient and its address
+    _parts: list[Part]
     _gradient: Tensor
 
     @property
@@ -20,12 +32,19 @@ class FlatParameters(torch.nn.Parameter):
         """The gradients, [k]. Those that were taken off their parameters, as by `module.zero_grad()`, are put back.
 
         Raises:
-            ConfigError: a parameter lies elsewhere by now, so that steps would not reach it.
+            ConfigError: a parameter lies elsewhere by now, or is the module's no more, so that steps would not reach
+                it; or it was frozen, and steps would.
         """
-        for parameter, part, address in self._parts:
+        for parameter, part, address, places, name in self._parts:
             if parameter.data_ptr() != address:
-                raise ConfigError("a parameter was moved out of its module's flat parameters, as by module.to(); call "
-                                  "flat_parameters() again, and make an optimizer of what it returns")  # fmt: skip
+                raise ConfigError(f"the parameter {name!r} was moved out of its module's flat parameters, as by "
+                                  f"module.to(); {AGAIN}")  # fmt: skip
+            if places.get(name) is not parameter:
+                raise ConfigError(f"the parameter {name!r} of the flat parameters is its module's no more, as after "
+                                  f"load_state_dict(assign=True); {AGAIN}")  # fmt: skip
+            if not parameter.requires_grad:
+                raise ConfigError(f"the parameter {name!r} was frozen, but as a part of flat parameters it would still "
+                                  f"be moved by momentum; {AGAIN}")  # fmt: skip
             if parameter.grad is not part:
                 if parameter.grad is None:
                     part.zero_()
@@ -42,7 +61,7 @@ class FlatParameters(torch.nn.Parameter):
         else:
             gradient.copy_(value)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise TypeError("flat parameters belong to a module; copy that, and call flat_parameters() with the copy")
 
 
@@ -58,7 +77,8 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
 
     The module is used, saved and loaded as before (but not by `load_state_dict(assign=True)`, which gives it other
     parameters). A runner that acts with it sees each step at once. Call it after `module.to(...)`, which moves
-    parameters out of the tensor again.
+    parameters out of the tensor again, after layers were replaced, and after parameters were frozen or freed. To save
+    a module, use `torch.save()`: plain `pickle` writes the whole tensor for each of its parameters.
 
     Args:
         module: its parameters that need gradients are moved; others stay where they are.
@@ -69,6 +89,12 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
     Raises:
         ConfigError: there are no such parameters, or they have several dtypes or devices.
     """
+    places = {
+        parameter: (part._parameters, name)
+        for part in module.modules()
+        for name, parameter in part._parameters.items()
+        if parameter is not None
+    }
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
     if len(kinds) != 1:
@@ -87,6 +113,6 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
                 part.copy_(parameter.grad)
             parameter.data = whole[begin:end].view(parameter.shape)
             parameter.grad = part
-            flat._parts.append((parameter, part, parameter.data_ptr()))
+            flat._parts.append(Part(parameter, part, parameter.data_ptr(), *places[parameter]))
             begin = end
     return flat
