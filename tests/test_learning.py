@@ -1,7 +1,10 @@
 """`fastmarl.learning`: each function against a plain version."""
 
+import io
+import pickle
 import subprocess
 import sys
+import warnings
 from copy import deepcopy
 
 import gymnasium as gym
@@ -192,6 +195,24 @@ def test_parameters_that_steps_would_miss_or_move_by_mistake_are_told(change, te
     optimizer.step()
     moved = {name for name, value in module.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def test_gradients_with_a_graph_are_taken():
+    module = make_module()
+    flat = flat_parameters(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of torch, about a cycle
+        ppo_loss(module, make_rows(module, 4)).backward(create_graph=True)
+    expected = torch.cat([parameter.grad.detach().ravel() for parameter in module.parameters()])
+    assert torch.equal(flat.grad, expected) and not flat.grad.requires_grad
+    torch.optim.Adam([flat]).zero_grad()
+    assert not flat.grad.any()
+
+
+@pytest.mark.parametrize("save", [pickle.dumps, lambda flat: torch.save(flat, io.BytesIO())])
+def test_flat_parameters_are_not_saved_apart_from_their_module(save):
+    with pytest.raises(TypeError, match="save that"):
+        save(flat_parameters(make_module()))
 
 
 def test_shared_parameters_are_there_once():

@@ -49,7 +49,7 @@ class FlatParameters(torch.nn.Parameter):
                 if parameter.grad is None:
                     part.zero_()
                 else:
-                    part.copy_(parameter.grad)
+                    part.copy_(parameter.grad.detach())
                 parameter.grad = part
         return self._gradient
 
@@ -59,10 +59,13 @@ class FlatParameters(torch.nn.Parameter):
         if value is None:
             gradient.zero_()
         else:
-            gradient.copy_(value)
+            gradient.copy_(value.detach())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         raise TypeError("flat parameters belong to a module; copy that, and call flat_parameters() with the copy")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("flat parameters belong to a module; save that, and call flat_parameters() with what is loaded")
 
 
 def flat_parameters(module: torch.nn.Module) -> FlatParameters:
