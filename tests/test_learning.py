@@ -328,6 +328,39 @@ def test_without_a_weight_the_loss_needs_no_values():
     assert stats.keys() == {"policy_loss", "entropy", "kl", "clip_fraction"}
 
 
+@pytest.mark.parametrize("name", ["action_logp", "advantages", "value_targets", "loss_mask"])
+@pytest.mark.parametrize("model_config", [{}, {"use_lstm": True, "lstm_cell_size": 4}], ids=["flat", "lstm"])
+def test_columns_are_not_spread_over_rows(name, model_config):
+    module = make_module(**model_config)
+    shape = (3, 4) if model_config else (12,)
+    rows = make_rows(module, *shape)
+    rows["loss_mask"] = torch.ones(shape, dtype=torch.bool)
+    for column in (rows[name][..., None], rows[name][..., :1]):
+        with pytest.raises(BatchError, match=f"row in '{name}', a tensor of shape .{shape[0]},.*got shape"):
+            ppo_loss(module, {**rows, name: column})
+    with pytest.raises(BatchError, match=r"needs a bool 'loss_mask', got torch\.float32"):
+        ppo_loss(module, {**rows, "loss_mask": torch.ones(shape)})
+
+
+def test_values_are_not_spread_over_rows():
+    class Widened(fastmarl.RLModule):
+        def _forward(self, batch, **kwargs):
+            n = len(batch["obs"])
+            return {"action_dist_inputs": torch.zeros(n, 4), "vf_preds": torch.zeros(n, 1)}
+
+    module = Widened(observation_space=OBS_SPACE, action_space=gym.spaces.Discrete(4))
+    with pytest.raises(ModuleOutputError, match=r"'vf_preds' of shape \(3,\), one for each row, got \(3, 1\)"):
+        ppo_loss(module, make_rows(make_module(), 3))
+
+
+def test_no_rows_have_no_loss():
+    module, stats = make_module(), {}
+    loss = ppo_loss(module, {name: column[:0] for name, column in make_rows(module, 3).items()}, stats=stats)
+    loss.backward()
+    assert loss == 0 and not any(parameter.grad.any() for parameter in module.parameters())
+    assert all(value == 0 for value in stats.values())
+
+
 def test_masked_actions_are_not_learned():
     module = make_module()
     rows = make_rows(module, 6)

@@ -1,6 +1,6 @@
 """The loss of Proximal Policy Optimization."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -42,8 +42,8 @@ def ppo_loss(
         The loss, a scalar.
 
     Raises:
-        BatchError: a column is missing.
-        ModuleOutputError: the module puts out no values.
+        BatchError: a column is missing, or does not have one number for each row, or "loss_mask" is not bool.
+        ModuleOutputError: the module puts out no values, or not one for each row.
     """
     needed = (*NEEDED, Columns.VALUE_TARGETS) if vf_coeff else NEEDED
     if missing := [name for name in needed if name not in rows]:
@@ -51,12 +51,14 @@ def ppo_loss(
     inputs = {name: rows[name] for name in (Columns.OBS, Columns.ACTION_MASK, Columns.STATE_IN) if name in rows}
     outputs = module.forward_train(inputs)
     distribution = module.get_train_action_dist_cls().from_logits(outputs[Columns.ACTION_DIST_INPUTS])
-    log_ratio = distribution.logp(rows[Columns.ACTIONS]) - rows[Columns.ACTION_LOGP]
+    logp = distribution.logp(rows[Columns.ACTIONS])
+    _check_rows(rows, (*needed[2:], Columns.LOSS_MASK), logp.shape)
+    log_ratio = logp - rows[Columns.ACTION_LOGP]
     advantages, entropy = rows[Columns.ADVANTAGES], distribution.entropy()
     mask = rows.get(Columns.LOSS_MASK)
-    if mask is not None:  # before anything is done with them: what padding holds may be NaN
+    if mask is not None:  # before anything is done with them: padding may be NaN
         log_ratio, advantages, entropy = (column.masked_fill(~mask, 0.0) for column in (log_ratio, advantages, entropy))
-    mean = _mean_of(mask)
+    mean = _mean_of(mask, logp.numel())
     ratio = log_ratio.exp()
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
     gain = surrogate + entropy_coeff * entropy
@@ -78,16 +80,32 @@ def _squared_value_error(
     if Columns.VF_PREDS not in outputs:
         raise ModuleOutputError(type(module).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} among the outputs, got "
                                 f"{list(outputs)}")  # fmt: skip
-    error = outputs[Columns.VF_PREDS] - rows[Columns.VALUE_TARGETS]
+    values, targets = outputs[Columns.VF_PREDS], rows[Columns.VALUE_TARGETS]
+    if values.shape != targets.shape:
+        raise ModuleOutputError(type(module).__name__, f"ppo_loss() needs {Columns.VF_PREDS!r} of shape "
+                                f"{tuple(targets.shape)}, one for each row, got {tuple(values.shape)}")  # fmt: skip
+    error = values - targets
     if Columns.LOSS_MASK in rows:
         error = error.masked_fill(~rows[Columns.LOSS_MASK], 0.0)
     squared_error = error.square()
     return squared_error if vf_clip is None else squared_error.clamp(max=vf_clip)
 
 
-def _mean_of(mask: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """The mean over the rows that count, where the others are 0; 0 if none counts."""
+def _check_rows(rows: Mapping[str, Any], names: Collection[str], shape: torch.Size) -> None:
+    """Raises BatchError unless these columns, where they are there, have that shape: else they would be spread."""
+    for name in names:
+        column = rows.get(name)
+        if column is not None and column.shape != shape:
+            raise BatchError(f"ppo_loss() needs one number for each row in {name!r}, a tensor of shape {tuple(shape)}, "
+                             f"got shape {tuple(column.shape)}")  # fmt: skip
+    mask = rows.get(Columns.LOSS_MASK)
+    if mask is not None and mask.dtype != torch.bool:
+        raise BatchError(f"ppo_loss() needs a bool {Columns.LOSS_MASK!r}, got {mask.dtype}; see its bool()")
+
+
+def _mean_of(mask: Tensor | None, n: int) -> Callable[[Tensor], Tensor]:
+    """The mean over the rows that count, of n, where the others are 0; 0 if none counts."""
     if mask is None:
-        return torch.mean
+        return torch.mean if n else torch.sum
     total = mask.sum().clamp(min=1)
     return lambda values: values.sum() / total
