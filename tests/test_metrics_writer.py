@@ -1,6 +1,7 @@
 """`MetricsWriter`: what it writes is what it was given, and a file is whole after each line."""
 
 import csv
+import enum
 import math
 import os
 import signal
@@ -72,6 +73,66 @@ def test_what_is_no_number_is_refused(tmp_path, value):
         with pytest.raises(ConfigError, match="metrics are numbers, but 'a/b' is"):
             writer.write(1, {"c": 1, "a": {"b": value}})
         assert path.read_text() == "step\n"
+
+
+class Kind(enum.IntEnum):
+    FIRST = 1
+
+
+def test_members_of_enums_are_digits(tmp_path):
+    with MetricsWriter(csv_path=tmp_path / "metrics.csv") as writer:
+        writer.write(1, {"a": Kind.FIRST})
+    assert rows_of(tmp_path / "metrics.csv") == [{"step": "1", "a": "1"}]
+
+
+def test_steps_are_integers(tmp_path):
+    path = tmp_path / "metrics.csv"
+    with MetricsWriter(csv_path=path) as writer:
+        writer.write(np.int64(1), {"a": 1})
+        writer.write(torch.tensor(2), {"a": 2})
+        for step in (3.0, "3", None):
+            with pytest.raises(ConfigError, match="a step is an integer, got"):
+                writer.write(step, {"a": 3})
+    with MetricsWriter(csv_path=path, resume_step=1):
+        assert rows_of(path) == [{"step": "1", "a": "1"}]
+
+
+def test_no_metric_has_the_name_of_the_steps(tmp_path):
+    path = tmp_path / "metrics.csv"
+    with MetricsWriter(csv_path=path) as writer:
+        with pytest.raises(ConfigError, match="a metric has the name 'step'"):
+            writer.write(1, {"a": 1}, {"step": 5})
+        assert path.read_text() == "step\n"
+        writer.write(1, {"a": {"step": 5}})
+    assert rows_of(path) == [{"step": "1", "a/step": "5"}]
+
+
+def test_nothing_is_written_after_closing(tmp_path):
+    path = tmp_path / "metrics.csv"
+    writer = MetricsWriter(csv_path=path)
+    writer.write(1, {"a": 1})
+    writer.close()
+    for metrics in ({"a": 2}, {"b": 2}):
+        with pytest.raises(ConfigError, match="was closed; make another one, with resume_step"):
+            writer.write(2, metrics)
+    assert rows_of(path) == [{"step": "1", "a": "1"}]
+
+
+IN_ANOTHER_ENCODING = """
+import sys
+from fastmarl.learning import MetricsWriter
+with MetricsWriter(csv_path=sys.argv[1]) as writer:
+    writer.write(1, {"r\\xfcckgabe": 1})
+    writer.write(2, {"new": 1})
+"""
+
+
+@pytest.mark.slow
+def test_names_of_any_letters_whatever_the_locale(tmp_path):
+    path = tmp_path / "metrics.csv"
+    settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", IN_ANOTHER_ENCODING, path], check=True, env=os.environ | settings)
+    assert path.read_text(encoding="utf-8") == "step,r\xfcckgabe,new\n1,1,\n2,,1\n"
 
 
 def test_a_runner_s_metrics_are_taken_as_they_are(tmp_path):

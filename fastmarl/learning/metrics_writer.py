@@ -2,6 +2,7 @@
 
 import csv
 import io
+import operator
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -46,6 +47,7 @@ class MetricsWriter:
         tensorboard_folder: str | os.PathLike | None = None,
         resume_step: int | None = None,
     ):
+        self._is_closed = False
         self._events = None if tensorboard_folder is None else _summary_writer(tensorboard_folder, resume_step)
         self._file = None if csv_path is None else _CsvFile(Path(csv_path), resume_step)
 
@@ -53,14 +55,22 @@ class MetricsWriter:
         """Write what is known of a step.
 
         Args:
-            step: such as the number of env steps so far; above those before.
+            step: such as the number of env steps so far; an integer above those before.
             metrics: nested dicts of numbers, or of arrays or tensors with one. Of two with the same name, the later
-                counts.
+                counts. None is named "step".
 
         Raises:
-            ConfigError: something is no number. Nothing was written.
+            ConfigError: something is no number, or the writer was closed. Nothing was written.
         """
+        if self._is_closed:
+            raise ConfigError("this MetricsWriter was closed; make another one, with resume_step to go on")
+        try:
+            step = operator.index(step)
+        except TypeError:
+            raise ConfigError(f"a step is an integer, got {shown(step)}; see int()") from None
         values = {name: value for each in metrics for name, value in _flat(each).items()}
+        if STEP in values:
+            raise ConfigError(f"a metric has the name {STEP!r}, which is that of the steps; give it another")
         if self._file is not None:
             self._file.write(step, values)
         if self._events is not None:
@@ -70,6 +80,7 @@ class MetricsWriter:
 
     def close(self) -> None:
         """Closing twice is fine."""
+        self._is_closed = True
         if self._file is not None:
             self._file.close()
         if self._events is not None:
@@ -109,7 +120,7 @@ class _CsvFile:
 
     def _read(self) -> list[list[str]]:
         """All lines, the columns' names first; a last one that is not whole is left out."""
-        text = self._path.read_text()
+        text = self._path.read_text(encoding="utf-8")
         lines = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
         if not lines or lines[0][:1] != [STEP] or any(len(line) != len(lines[0]) for line in lines):
             raise ConfigError(f"{self._path} is no file of a MetricsWriter, whose first column is {STEP!r}; leave "
@@ -146,9 +157,10 @@ def _number(name: str, value: Any) -> float:
     is_array = isinstance(value, (np.ndarray, np.generic, torch.Tensor))
     if is_array and np.prod(value.shape) == 1:
         value = value.item()
-    if not isinstance(value, (int, float)):
-        raise ConfigError(f"metrics are numbers, but {name!r} is {shown(value)}")
-    return value
+    for kind in (bool, int, float):  # members of an enum, too, are written as digits
+        if isinstance(value, kind):
+            return kind(value)
+    raise ConfigError(f"metrics are numbers, but {name!r} is {shown(value)}")
 
 
 def _summary_writer(folder: str | os.PathLike, resume_step: int | None) -> Any:
