@@ -261,6 +261,9 @@ def test_minibatches_of_what_is_no_batch():
             next(minibatches(batch, 2))
     with pytest.raises(BatchError, match="size of 1"):
         next(minibatches({"a": torch.zeros(3)}, 0))
+    assert len(next(minibatches({"a": torch.zeros(3)}, np.int64(2)))["a"]) == 2
+    with pytest.raises(TypeError, match="as an integer"):
+        next(minibatches({"a": torch.zeros(3)}, 2.0))
 
 
 # The loss.
@@ -451,6 +454,25 @@ def test_columns_become_tensors():
     for names, text in ((["x"], r"no columns \['x'\]"), (["infos"], "it has a list"), (["eps_id"], "array of object")):
         with pytest.raises(BatchError, match=text):
             to_tensors(given, names)
+
+
+@pytest.mark.parametrize("dtype", ["f4", ">f4", "f8", ">i8", "?", "longdouble"])
+def test_arrays_that_pytorch_does_not_take_are_copied(dtype):
+    array = np.array([[1, 2, 0], [3, 4, 0]], dtype)
+    read_only = array.copy()
+    read_only.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tensors = to_tensors({"given": array, "read only": read_only, "backwards": array[::-1, ::-1]})
+    for name, tensor in tensors.items():
+        tensor[:] = 0
+        expected = array.dtype.newbyteorder("=") if array.dtype.kind in "ib" else np.float32
+        assert tensor.numpy().dtype == expected, name
+    assert read_only.any() and to_tensors({"a": array[::-1]})["a"].tolist() == array[::-1].tolist()
+
+
+def test_names_may_come_one_by_one():
+    assert to_tensors({"a": np.zeros(2), "b": np.zeros(2)}, (name for name in "ab")).keys() == {"a", "b"}
 
 
 @pytest.mark.parametrize("model_config", [{}, {"use_lstm": True, "lstm_cell_size": 8}], ids=["flat", "lstm"])

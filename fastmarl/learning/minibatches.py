@@ -1,5 +1,6 @@
 """Epochs of random minibatches."""
 
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ def minibatches(
     packed = _Packed(batch)
     for _ in range(epochs):
         order = torch.randperm(packed.n, generator=generator, device=None if generator is None else generator.device)
-        for rows in order.to(packed.device).split(size):
+        for rows in order.to(packed.device).split(operator.index(size)):
             if len(rows):
                 yield packed.take(rows)
 

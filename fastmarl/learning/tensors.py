@@ -1,6 +1,6 @@
 """Columns as tensors."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,15 @@ NUMBERS = "fiub"  # kinds of dtypes
 
 
 def to_tensors(
-    columns: Mapping[str, Any], names: Collection[str] | None = None, device: torch.device | str = "cpu"
+    columns: Mapping[str, Any], names: Iterable[str] | None = None, device: torch.device | str = "cpu"
 ) -> dict[str, Any]:
     """A batch of `fastmarl.batches` for PyTorch.
 
     Args:
         columns: name -> array [n, ...], or dicts and tuples of such.
         names: of the columns wanted; None: all that are numbers.
-        device: where they go. On the CPU, tensors share the arrays' memory.
+        device: where they go. On the CPU, tensors share the arrays' memory, except that of arrays which PyTorch can't
+            take as they are: read-only ones, reversed ones, and those of another byte order.
 
     Returns:
         Name -> tensor, nested as before; float64 as float32.
@@ -30,6 +31,7 @@ def to_tensors(
     """
     if names is None:
         names = [name for name, column in columns.items() if not _others(column)]
+    names = list(names)
     if missing := [name for name in names if name not in columns]:
         raise BatchError(f"there are no columns {missing}; there are {list(columns)}")
     for name in names:
@@ -37,10 +39,19 @@ def to_tensors(
             raise BatchError(f"the column {name!r} can't become a tensor: it has {others[0]}")
 
     def tensor_of(leaf: Any) -> torch.Tensor:
-        tensor = torch.as_tensor(leaf)
+        tensor = torch.as_tensor(_fit(leaf) if isinstance(leaf, np.ndarray) else leaf)
         return tensor.to(device, torch.float32 if tensor.dtype == torch.float64 else tensor.dtype)
 
     return {name: map_struct(tensor_of, columns[name]) for name in names}
+
+
+def _fit(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy if PyTorch can't take it."""
+    if array.dtype.kind == "f" and array.itemsize > 8:
+        return array.astype(np.float64)
+    if array.flags.writeable and array.dtype.isnative and min(array.strides, default=0) >= 0:
+        return array
+    return array.astype(array.dtype.newbyteorder("="), order="C")
 
 
 def _others(column: Any) -> list[str]:
