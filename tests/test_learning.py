@@ -440,6 +440,30 @@ def test_value_norm(batches, beta):
     assert torch.equal(again.normalize(values), norm.normalize(values))
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_targets_that_would_spoil_a_value_norm_are_refused(bad):
+    norm = ValueNorm()
+    norm.update(torch.tensor([1.0, 2.0]))
+    before = deepcopy(norm.state_dict())
+    with pytest.raises(BatchError, match="got 1 of 3 that are NaN or infinite"):
+        norm.update(torch.tensor([1.0, bad, 2.0]))
+    assert norm.state_dict() == before
+
+
+@pytest.mark.parametrize("beta", [1.0, 2.0, -0.1, np.nan])
+def test_averages_that_would_not_follow_are_refused(beta):
+    with pytest.raises(ConfigError, match=r"expected beta in \[0, 1\)"):
+        ValueNorm(beta)
+
+
+def test_a_value_norm_may_be_part_of_a_module_in_float32():
+    plain, single = ValueNorm(), torch.nn.Sequential(ValueNorm()).float()[0]
+    for norm in (plain, single):
+        norm.update(torch.tensor([1.0, 2.0, 7.0]))
+    values = torch.tensor([0.0, 5.0])
+    torch.testing.assert_close(single.normalize(values), plain.normalize(values), rtol=1e-3, atol=1e-3)
+
+
 def test_columns_become_tensors():
     given = {"obs": {"a": np.zeros((2, 3)), "b": (np.ones(2, np.int64),)}, "eps_id": np.array(["x", "y"], object),
              "terminateds": np.array([True, False]), "infos": [{}, {}]}  # fmt: skip

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from fastmarl.errors import BatchError, ConfigError
+
 LEAST_VARIANCE = 1e-2
 
 
@@ -13,7 +15,10 @@ class ValueNorm(torch.nn.Module):
     the targets and their squares, corrected for their beginning at 0. Its state is that of a module (`state_dict()`).
 
     Args:
-        beta: how slowly the averages follow: what a target weighs falls by this factor with each later row.
+        beta: how slowly the averages follow: what a target weighs falls by this factor with each later row; in [0, 1).
+
+    Raises:
+        ConfigError: `beta` is not in [0, 1).
     """
 
     mean: Tensor
@@ -22,19 +27,28 @@ class ValueNorm(torch.nn.Module):
 
     def __init__(self, beta: float = 0.99999):
         super().__init__()
+        if not 0 <= beta < 1:
+            raise ConfigError(f"expected beta in [0, 1), got {beta}")
         self.beta = beta
         for name in ("mean", "mean_square", "weight"):
             self.register_buffer(name, torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, targets: Tensor) -> None:
-        """Take targets, of any shape, in the values' own unit."""
+        """Take targets, of any shape, in the values' own unit.
+
+        Raises:
+            BatchError: some are NaN or infinite, which no later ones would make good. None was taken.
+        """
         if not targets.numel():
             return
+        if not torch.isfinite(targets).all():
+            raise BatchError(f"expected finite targets, got {int((~torch.isfinite(targets)).sum())} of "
+                             f"{targets.numel()} that are NaN or infinite; look for such rewards")  # fmt: skip
         kept = self.beta ** targets.numel()
         of_batch = targets.double()
-        self.mean.lerp_(of_batch.mean(), 1 - kept)
-        self.mean_square.lerp_(of_batch.square().mean(), 1 - kept)
+        self.mean.lerp_(of_batch.mean().to(self.mean), 1 - kept)  # a module's float() makes it float32
+        self.mean_square.lerp_(of_batch.square().mean().to(self.mean_square), 1 - kept)
         self.weight.lerp_(torch.ones_like(self.weight), 1 - kept)
 
     def normalize(self, values: Tensor) -> Tensor:
