@@ -454,8 +454,13 @@ def test_what_vtrace_and_n_step_returns_cant_take():
         add_vtrace(batch, logp * np.nan, gamma=0.9, value_fn=value_of)
     with pytest.raises(BatchError, match=r"needs value_fn or values, for add_vtrace\(\)"):
         add_vtrace(batch, logp, gamma=0.9)
-    with pytest.raises(BatchError, match="n_step of 1"):
-        add_n_step_returns(batch, n_step=0, gamma=0.9, value_fn=value_of)
+    with pytest.raises(BatchError, match=f"row 1 of {n} has an action that was impossible"):
+        add_vtrace(
+            batch | {"action_logp": np.where(np.arange(n) == 1, -np.inf, logp)}, logp, gamma=0.9, value_fn=value_of
+        )
+    for n_step in (0, 1.5, np.nan, np.inf):
+        with pytest.raises(BatchError, match="n_step of 1"):
+            add_n_step_returns(batch, n_step=n_step, gamma=0.9, value_fn=value_of)
 
 
 def test_bad_values_are_refused():
@@ -472,11 +477,60 @@ def test_bad_values_are_refused():
     with pytest.raises(BatchError, match=rf"expected {s} values, .* got shape \({s}, 1\)"):
         add_gae(batch, value_fn=lambda obs: torch.zeros(len(obs), 1), **options)
     batch["vf_preds"][3] = np.nan
-    with pytest.raises(BatchError, match=f"value 3 of {n} is NaN"):
+    with pytest.raises(BatchError, match=f"row 3 of {n} values is NaN.*leave 'vf_preds' out"):
         add_gae(batch, last_values=np.zeros(s), **options)
+    batch["vf_preds"][3] = 0
+    with pytest.raises(BatchError, match=rf"row \d of {s} values is NaN; these are those of 'final_obs'"):
+        add_gae(batch, last_values=np.full(s, np.nan), **options)
     for name in options:
         with pytest.raises(BatchError, match=rf"{name} in \[0, 1\], got 1.5"):
             add_gae(batch | {"vf_preds": np.zeros(n)}, last_values=np.zeros(s), **(options | {name: 1.5}))
+
+
+ESTIMATES = {
+    "add_gae": lambda batch: add_gae(batch, gamma=0.9, lambda_=0.9, value_fn=value_of),
+    "add_vtrace": lambda batch: add_vtrace(batch, batch["action_logp"], gamma=0.9, value_fn=value_of),
+    "add_n_step_returns": lambda batch: add_n_step_returns(batch, n_step=2, gamma=0.9, value_fn=value_of),
+    "add_returns": lambda batch: add_returns(batch, gamma=0.9, value_fn=value_of),
+}
+
+
+@pytest.mark.parametrize("estimate", ESTIMATES.values(), ids=ESTIMATES)
+def test_rows_that_are_not_those_of_the_trajectories_are_refused(estimate):
+    """Else estimates would be made of other rows, or of memory that nobody has written."""
+    (batch,) = columns(ending_chunks()).values()
+    n, lengths = len(batch["rewards"]), batch["seq_lens"]
+    batch["action_logp"] = np.zeros(n)
+    for name in ("rewards", "terminateds"):
+        for column in (batch[name][:-1], np.append(batch[name], 0), batch[name][:, None]):
+            with pytest.raises(BatchError, match=rf"expected {n} rows in '{name}', the sum of 'seq_lens', got .*shape"):
+                estimate(batch | {name: column})
+    with pytest.raises(BatchError, match=f"expected {n - lengths[-1]} rows in 'rewards'"):
+        estimate(batch | {"seq_lens": lengths[:-1]})
+    for wrong in (np.append(lengths, 0), lengths[:, None]):
+        with pytest.raises(BatchError, match="expected 'seq_lens' of 1 or more, one for each trajectory"):
+            estimate(batch | {"seq_lens": wrong})
+    with pytest.raises(BatchError, match=f"row 2 of {n} rewards is NaN"):
+        estimate(batch | {"rewards": np.where(np.arange(n) == 2, np.nan, batch["rewards"])})
+
+
+@pytest.mark.parametrize("estimate", ESTIMATES.values(), ids=ESTIMATES)
+def test_estimates_of_numbers_of_any_kind(estimate):
+    (batch,) = columns(ending_chunks()).values()
+    batch["action_logp"], batch["rewards"] = np.zeros(len(batch["rewards"])), np.round(batch["rewards"])
+    given = dict(batch)
+    estimate(batch)
+    kinds = [
+        torch.from_numpy,
+        lambda rewards: torch.from_numpy(rewards).bfloat16(),
+        np.float16,
+        lambda rewards: rewards.astype(">f8"),
+        np.ndarray.tolist,
+    ]
+    for kind in kinds:
+        estimate(other := given | {"rewards": kind(given["rewards"])})
+        for name in batch.keys() - given.keys():
+            np.testing.assert_array_equal(other[name], batch[name])
 
 
 class OtherSpacesEnv(ClockEnv):

@@ -7,11 +7,15 @@ import numpy as np
 
 from fastmarl.batches.flat import Batch
 from fastmarl.columns import Columns
-from fastmarl.errors import BatchError
+from fastmarl.errors import BatchError, shown
 from fastmarl.kernels.returns import gae, n_step_returns, vtrace
 
 ValueFunction = Callable[[Any], Any]
 Array = Any  # a NumPy array or a tensor
+
+NO_VALUES = "; actions chosen at random have no recorded values, so leave 'vf_preds' out and give value_fn"
+NO_LOGP = "; actions chosen at random have none"
+NO_LAST = "; these are those of 'final_obs'"
 
 
 def add_gae(
@@ -31,16 +35,17 @@ def add_gae(
         last_values: [s], of "final_obs", instead of `value_fn`'s; those of agents that terminated don't matter.
 
     Raises:
-        BatchError: values are missing, NaN or of another number, or a factor is not in [0, 1].
+        BatchError: values are missing, NaN or of another number, a factor is not in [0, 1], a reward is NaN, or the
+            rows are not those of "seq_lens".
     """
-    values = batch.get(Columns.VF_PREDS)
-    if values is None:
+    rewards, lengths, ended = _trajectories(batch)
+    if Columns.VF_PREDS in batch:
+        values = _checked(batch[Columns.VF_PREDS], len(rewards), hint=NO_VALUES)
+    else:
         values = _asked(value_fn, batch[Columns.OBS], f"has no {Columns.VF_PREDS!r}, so add_gae() needs value_fn")
     if last_values is None:
         last_values = _asked(value_fn, batch[Columns.FINAL_OBS], "needs value_fn or last_values for 'final_obs'")
-    lengths = batch[Columns.SEQ_LENS]
-    ended = batch[Columns.TERMINATEDS][np.cumsum(lengths) - 1]
-    advantages, targets = _gae(batch[Columns.REWARDS], values, last_values, ended, lengths, gamma, lambda_)
+    advantages, targets = _gae(rewards, values, last_values, ended, lengths, gamma, lambda_)
     batch[Columns.ADVANTAGES], batch[Columns.VALUE_TARGETS] = advantages, targets
 
 
@@ -66,7 +71,8 @@ def add_aligned_gae(batch: Batch, values: Array, *, gamma: float, lambda_: float
     last_values = by_agent[batch[Columns.FINAL_T][acting], *acting]
     ended = batch[Columns.TERMINATEDS].any(0)[acting]
     lengths = n_steps_EA[acting]
-    found = _gae(batch[Columns.REWARDS][t, e, a], by_agent[t, e, a], last_values, ended, lengths, gamma, lambda_)
+    rewards = _checked(batch[Columns.REWARDS][t, e, a], len(t), "rewards")
+    found = _gae(rewards, by_agent[t, e, a], last_values, ended, lengths, gamma, lambda_)
     for name, flat in zip((Columns.ADVANTAGES, Columns.VALUE_TARGETS), found, strict=True):
         batch[name] = np.zeros((steps, n_envs, n_agents), np.float32)
         batch[name][t, e, a] = flat
@@ -108,14 +114,18 @@ def add_vtrace(
             raise BatchError(f"expected {name} above 0, got {clip}")
     if Columns.ACTION_LOGP not in batch:
         raise BatchError(f"add_vtrace() needs the column {Columns.ACTION_LOGP!r}; there are {list(batch)}")
-    n = len(batch[Columns.REWARDS])
-    logps = (_checked(given, n, "log-probabilities") for given in (logp, batch[Columns.ACTION_LOGP]))
-    ratio_N = np.exp(np.subtract(*logps))
-    value_N, last_S = _values_and_last(batch, value_fn, values, last_values, "add_vtrace()")
+    rewards, lengths, ended = _trajectories(batch)
+    n = len(rewards)
+    logps = [_checked(given, n, "log-probabilities", NO_LOGP) for given in (logp, batch[Columns.ACTION_LOGP])]
+    if np.isneginf(logps[1]).any():
+        raise BatchError(f"row {int(np.flatnonzero(np.isneginf(logps[1]))[0])} of {n} has an action that was "
+                         f"impossible when it was chosen: its {Columns.ACTION_LOGP!r} is -inf")  # fmt: skip
+    with np.errstate(over="ignore"):  # what is infinite is clipped
+        ratio_N = np.exp(logps[0] - logps[1])
+    value_N, last_S = _values_and_last(batch, ended, value_fn, values, last_values, "add_vtrace()")
     target_N, advantage_N = np.empty(n, np.float32), np.empty(n, np.float32)
-    lengths = batch[Columns.SEQ_LENS]
     factors = float(gamma), float(lambda_), float(clip_rho), float(clip_pg_rho)
-    vtrace(batch[Columns.REWARDS], value_N, last_S, lengths, ratio_N, *factors, target_N, advantage_N)
+    vtrace(rewards, value_N, last_S, lengths, ratio_N, *factors, target_N, advantage_N)
     batch[Columns.ADVANTAGES], batch[Columns.VALUE_TARGETS] = advantage_N, target_N
 
 
@@ -138,28 +148,27 @@ def add_n_step_returns(
         value_fn, values, last_values: see add_vtrace().
 
     Raises:
-        BatchError: see there; or `n_step` is less than 1.
+        BatchError: see there; or `n_step` is less than 1, or no integer.
     """
     _check_factor("gamma", gamma)
-    if n_step < 1:
-        raise BatchError(f"expected n_step of 1 or more, got {n_step}")
-    value_N, last_S = _values_and_last(batch, value_fn, values, last_values, "add_n_step_returns()")
+    if n_step < 1 or n_step % 1:
+        raise BatchError(f"expected n_step of 1 or more, an integer, got {n_step}")
+    rewards, lengths, ended = _trajectories(batch)
+    value_N, last_S = _values_and_last(batch, ended, value_fn, values, last_values, "add_n_step_returns()")
     return_N = np.empty(len(value_N))
-    rewards, lengths = batch[Columns.REWARDS], batch[Columns.SEQ_LENS]
     n_step_returns(rewards, value_N, last_S, lengths, int(n_step), float(gamma), return_N)
     batch[Columns.VALUE_TARGETS] = return_N.astype(np.float32)
     batch[Columns.ADVANTAGES] = (return_N - value_N).astype(np.float32)
 
 
 def _values_and_last(
-    batch: Batch, value_fn: ValueFunction | None, values: Array, last_values: Array, asked_by: str
+    batch: Batch, ended: np.ndarray, value_fn: ValueFunction | None, values: Array, last_values: Array, asked_by: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of "obs" [n], and of "final_obs" [s], 0 where the trajectory terminated."""
     if values is None:
         values = _asked(value_fn, batch[Columns.OBS], f"needs value_fn or values, for {asked_by}")
     if last_values is None:
         last_values = _asked(value_fn, batch[Columns.FINAL_OBS], "needs value_fn or last_values for 'final_obs'")
-    ended = batch[Columns.TERMINATEDS][np.cumsum(batch[Columns.SEQ_LENS]) - 1]
     return _checked(values, len(batch[Columns.REWARDS])), _last_values(last_values, ended)
 
 
@@ -171,15 +180,27 @@ def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = 
         value_fn: observations [k, ...] -> values [k], for what comes after trajectories that did not terminate. None:
             nothing does.
     """
-    lengths = batch[Columns.SEQ_LENS]
-    ended = batch[Columns.TERMINATEDS][np.cumsum(lengths) - 1]
+    rewards, lengths, ended = _trajectories(batch)
     last_values = np.zeros(len(lengths)) if value_fn is None else value_fn(batch[Columns.FINAL_OBS])
     last_values = _last_values(last_values, ended)
     _check_factor("gamma", gamma)
-    rewards = batch[Columns.REWARDS]
     found = np.empty(len(rewards), np.float32)
     gae(rewards, np.zeros(len(rewards)), last_values, lengths, float(gamma), 1.0, found)
     batch[Columns.RETURNS_TO_GO] = found
+
+
+def _trajectories(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rewards, float64 [n]; steps of each trajectory, int64 [s]; whether it terminated, bool [s])."""
+    lengths = np.asarray(batch[Columns.SEQ_LENS], np.int64)
+    if lengths.ndim != 1 or (lengths < 1).any():
+        raise BatchError(f"expected {Columns.SEQ_LENS!r} of 1 or more, one for each trajectory, got {shown(lengths)}")
+    n = int(lengths.sum())
+    for name in (Columns.REWARDS, Columns.TERMINATEDS):
+        if (shape := np.shape(batch[name])) != (n,):
+            raise BatchError(f"expected {n} rows in {name!r}, the sum of {Columns.SEQ_LENS!r}, got an array of shape "
+                             f"{shape}; estimate before rows are chosen, padded or joined")  # fmt: skip
+    ended = np.asarray(batch[Columns.TERMINATEDS], bool)[np.cumsum(lengths) - 1]
+    return _checked(batch[Columns.REWARDS], n, "rewards"), lengths, ended
 
 
 def _gae(
@@ -205,19 +226,16 @@ def _last_values(values: Array, ended: np.ndarray) -> np.ndarray:
     of_last = _array(values)
     if of_last.shape == ended.shape:
         of_last = np.where(ended, 0.0, of_last)
-    return _checked(of_last, len(ended))
+    return _checked(of_last, len(ended), hint=NO_LAST)
 
 
-def _checked(values: Array, n: int, what: str = "values") -> np.ndarray:
+def _checked(values: Array, n: int, what: str = "values", hint: str = "") -> np.ndarray:
     array = _array(values)
     if array.shape != (n,):
         raise BatchError(f"expected {n} {what}, an array of shape ({n},), got shape {array.shape}")
     if np.isnan(array).any():
         row = int(np.flatnonzero(np.isnan(array))[0])
-        if what != "values":
-            raise BatchError(f"row {row} of {n} {what} is NaN; actions chosen at random have none")
-        raise BatchError(f"value {row} of {n} is NaN; actions chosen at random have no recorded values, so leave "
-                         f"'vf_preds' out and give value_fn")  # fmt: skip
+        raise BatchError(f"row {row} of {n} {what} is NaN{hint}")
     return array
 
 
@@ -234,4 +252,4 @@ def _check_factor(name: str, value: float) -> None:
 
 def _array(values: Array) -> np.ndarray:
     """float64, of an array or a tensor."""
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, np.float64)
+    return np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values, np.float64)
