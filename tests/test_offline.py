@@ -3,6 +3,7 @@
 import gc
 import itertools
 import json
+import math
 import os
 import pickle
 import resource
@@ -664,6 +665,17 @@ def test_options_that_can_not_be_right(options, text, tmp_path):
     with pytest.raises(ConfigError, match=text):
         ParquetWriter(tmp_path / "x", **options)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("timeout_s", [math.inf, 1e300, 10**10])
+def test_a_timeout_may_be_infinite(timeout_s, tmp_path, monkeypatch):
+    write_at_once(monkeypatch, 1)
+    chunks = [episode({"a": ONE}, f"e{i}") for i in range(20)]
+    with ParquetWriter(tmp_path, max_queue_size=1, timeout_s=timeout_s) as file_writer:
+        for chunk in chunks:  # it waits for room now and then
+            file_writer.write([chunk])
+        file_writer.flush()
+    assert_same_episodes(read(tmp_path), chunks)
 
 
 def test_without_pyarrow_the_error_names_the_extra(tmp_path, monkeypatch):

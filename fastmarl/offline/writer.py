@@ -4,6 +4,7 @@ import os
 import weakref
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from threading import TIMEOUT_MAX
 from typing import Any, Self
 
 from fastmarl.config import check_integer, check_seconds
@@ -44,7 +45,7 @@ class ParquetWriter:
         worker_index: part of the files' names: of the runner.
         max_queue_size: batches that may wait: calls of `write()` that have 65,536 steps of agents or 32 MiB together,
             or a larger one.
-        timeout_s: seconds that `write()` waits for room, and `close()` for the last file.
+        timeout_s: seconds that `write()` waits for room, and `close()` for the last file; may be infinite.
 
     Raises:
         ConfigError: pyarrow is not installed, or an option is none.
@@ -67,7 +68,8 @@ class ParquetWriter:
         load("pyarrow.parquet")
         self.path = folder.open_folder(path)
         folder.note_forms(self.path, {})
-        self._timeout_s, self._pid, self._told = float(timeout_s), os.getpid(), False
+        self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # no lock waits longer, though it be some centuries
+        self._pid, self._told = os.getpid(), False
         maker = RowMaker(None if columns is None else frozenset(columns), next_obs=bool(next_obs))
         parts = Parts(self.path, maker, compression, int(max_rows_per_file), int(worker_index), bool(next_obs))
         self._thread = WriterThread(parts, int(max_queue_size))
