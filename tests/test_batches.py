@@ -263,6 +263,22 @@ def _assert_aligned(world, group, batch, found, members, first_E, rows_E):
         assert not any(leaf[~active].any() for leaf in leaves(batch[name])), f"{name} of those that did not act"
 
 
+@pytest.mark.parametrize("groups", [None, lambda agent_id, chunk: "all"])
+def test_an_order_of_agents_that_lacks_one_is_refused(groups):
+    """Else its steps would be in no row."""
+    chunks = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=ClockEnv, policies={"p": Echo()})).sample(
+        num_episodes=2
+    )
+    with pytest.raises(
+        BatchError, match=r"all agents in `agents`, but \['a0'\] have steps, too; leave agents out with"
+    ):
+        aligned(chunks, agents=["a1", "nobody"], groups=groups)
+    (batch,) = aligned(chunks, groups=lambda agent_id, chunk: "some" if agent_id == "a1" else None).values()
+    assert set(batch["agent_id"].ravel()) == {"a1"}
+    (batch,) = aligned(chunks, agents=["nobody", "a1", "a0"], groups=groups).values()
+    assert batch["active"].sum() == sum(chunk.agent_steps() for chunk in chunks)
+
+
 def test_groups_may_change_with_the_episode():
     class FourAgents(ClockEnv):
         possible_agents = [0, 1, 2, 3]  # noqa: RUF012

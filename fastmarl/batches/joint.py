@@ -53,8 +53,8 @@ def aligned(
             and those with the name of another column.
 
     Raises:
-        BatchError: the agents of a group have different spaces, an output was not recorded, or only some of the chunks
-            have env states, or they have different ones.
+        BatchError: the agents of a group have different spaces, an output was not recorded, `agents` lacks one that has
+            steps, or only some of the chunks have env states, or they have different ones.
     """
     chunks = [*in_numbers(episodes)]
     table = AgentEpisodeTable(chunks)

@@ -7,7 +7,7 @@ import numpy as np
 from fastmarl.batches.agent_episode_table import CHUNK, NOTHING, AgentEpisodeTable
 from fastmarl.batches.trajectories import as_objects
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.errors import BatchError
+from fastmarl.errors import BatchError, shown
 
 AgentID = Hashable
 Groups = Mapping[str, Sequence[AgentID]] | Callable[[AgentID, MultiAgentEpisode], str | None]
@@ -28,6 +28,8 @@ def members_of(
         return {group: as_objects(list(of_group))[None] for group, of_group in groups.items()}
     if agents is None:
         agents = list(dict.fromkeys(table.agent_ids))
+    else:
+        _check_all(table, agents)
     if groups is None:
         return _members_of_modules(table, agents)
     members: dict[str, list[list[AgentID]]] = {}
@@ -36,6 +38,16 @@ def members_of(
             if (group := groups(agent_id, episode)) is not None:
                 members.setdefault(group, [[] for _ in episodes])[chunk].append(agent_id)
     return {group: _padded(members_E) for group, members_E in members.items()}
+
+
+def _check_all(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> None:
+    """Raises BatchError unless these are all agents that have steps: those of others would be lost."""
+    acted = dict.fromkeys(table.agent_ids[s] for s in np.flatnonzero(table.length_S).tolist())
+    for agent_id in agents:
+        acted.pop(agent_id, None)
+    if acted:
+        raise BatchError(f"expected all agents in `agents`, but {shown(list(acted))} have steps, too; leave agents out "
+                         f"with `groups`, as by a function that answers None for them")  # fmt: skip
 
 
 def _members_of_modules(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> Members:
