@@ -651,6 +651,37 @@ def test_one_that_nobody_closes_ends_with_its_last_reference_or_the_process(tmp_
     assert done.returncode == 0 and done.stderr == "" and len(read(tmp_path / "there")) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("afterwards", ["raise", "writer.close()"])
+def test_a_close_that_was_interrupted_loses_nothing(afterwards, tmp_path):
+    """Neither if it is called again, nor if the process ends."""
+    script = textwrap.dedent(f"""
+        import os, signal, threading, time
+        import fastmarl
+        from fastmarl.offline import ParquetReader, ParquetWriter
+        from fastmarl.offline.parts import Parts
+        add = Parts.add
+        def add_slowly(*args):
+            time.sleep(1)
+            add(*args)
+        Parts.add = add_slowly
+        writer = ParquetWriter({str(tmp_path / "there")!r})
+        config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread")
+        writer.write(fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=25))
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            writer.close()
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+            {afterwards}
+        chunks = ParquetReader({str(tmp_path / "there")!r}).iter_episodes()
+        assert sum(map(len, chunks)) == 1
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "interrupted\n" and (done.returncode == 0) == (afterwards != "raise"), done.stderr
+    assert len(read(tmp_path / "there")) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -1,7 +1,7 @@
 """The thread of a `ParquetWriter`."""
 
 import time
-from threading import Thread
+from threading import Event, Thread
 
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.offline.handover import Batch, Handover
@@ -30,6 +30,7 @@ class WriterThread(Thread):
         super().__init__(name="fastmarl ParquetWriter", daemon=True)
         self._parts = parts
         self._handover = Handover(max_queue_size, FIRST_ROWS)
+        self._is_done = Event()
         self.error: BaseException | None = None
         self.is_ending = False
         self.cpu_seconds = 0.0
@@ -42,7 +43,7 @@ class WriterThread(Thread):
         """False: it took longer, or the thread has failed."""
         flushed, deadline = self._handover.flush(), time.monotonic() + timeout_s
         while not flushed.wait(min(POLL_S, max(0.0, deadline - time.monotonic()))):
-            if self.error is not None or not self.is_alive() or time.monotonic() >= deadline:
+            if self.error is not None or self._is_done.is_set() or time.monotonic() >= deadline:
                 return False
         return self.error is None
 
@@ -50,8 +51,11 @@ class WriterThread(Thread):
         """Write what is left, and end. False: it took longer."""
         self.is_ending = True
         self._handover.end()
+        # Not join() alone: where an interrupt ends it, Python 3.11 takes the thread for ended, which still writes.
+        if not self._is_done.wait(timeout_s):
+            return False
         self.join(timeout_s)
-        return not self.is_alive()
+        return True
 
     def run(self) -> None:
         try:
@@ -64,6 +68,7 @@ class WriterThread(Thread):
             self._parts.abandon()
         finally:
             self.cpu_seconds = time.thread_time()
+            self._is_done.set()
 
     def _write(self, batch: Batch) -> None:
         if batch.calls:
