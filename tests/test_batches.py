@@ -604,6 +604,24 @@ def test_an_output_that_a_call_lacks_is_nan_there(order):
     np.testing.assert_array_equal(in_order, expected)
 
 
+MAKES = {"columns": columns, "sequences": lambda *a, **k: sequences(*a, max_seq_len=3, **k), "aligned": aligned}
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+def test_names_of_outputs_are_those_of_all_modules(make):
+    """Also if they come one by one; a text is no names."""
+    config = fastmarl.EnvRunnerConfig(
+        env=ClockEnv, policies={"p": Echo(), "q": Echo()},
+        policy_mapping_fn=lambda agent_id, episode: "p" if agent_id == "a0" else "q",
+    )  # fmt: skip
+    chunks = fastmarl.MultiAgentEnvRunner(config).sample(num_episodes=2)
+    expected = make(chunks, outputs=["weights_seq_no"])
+    oracle.assert_same_bits(make(chunks, outputs=(name for name in ["weights_seq_no"])), expected)
+    assert all("weights_seq_no" in batch for batch in expected.values()) and len(expected) == 2
+    with pytest.raises(BatchError, match=r"names of outputs, such as \['weights_seq_no'\], got the text"):
+        make(chunks, outputs="weights_seq_no")
+
+
 def test_nothing_gives_nothing():
     assert columns([]) == sequences([], max_seq_len=3) == aligned([]) == {}
 

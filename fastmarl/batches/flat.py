@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from fastmarl.batches.trajectories import RECORDED, Trajectories, by_module
+from fastmarl.batches.trajectories import RECORDED, Trajectories, by_module, names_of
 from fastmarl.columns import Columns
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 
@@ -11,7 +11,7 @@ Batch = dict[str, Any]
 
 
 def columns(
-    episodes: Iterable[MultiAgentEpisode], *, outputs: Collection[str] | None = None, next_obs: bool = False
+    episodes: Iterable[MultiAgentEpisode], *, outputs: Iterable[str] | None = None, next_obs: bool = False
 ) -> dict[str, Batch]:
     """Module id -> the steps of its agents, trajectory after trajectory, without lookbacks.
 
@@ -36,6 +36,7 @@ def columns(
     Raises:
         BatchError: an output was not recorded, or a module's agents have different spaces.
     """
+    outputs = names_of(outputs)
     return {
         module_id: _columns(trajectories, outputs, next_obs) for module_id, trajectories in by_module(episodes).items()
     }

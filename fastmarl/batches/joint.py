@@ -4,14 +4,14 @@ Axes in names: T env step, E chunk, A agent's seat in its group, S trajectory, N
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from fastmarl.batches.agent_episode_table import AgentEpisodeTable
 from fastmarl.batches.flat import Batch
 from fastmarl.batches.seats import AgentID, Groups, members_of, seated
-from fastmarl.batches.trajectories import RECORDED, Trajectories
+from fastmarl.batches.trajectories import RECORDED, Trajectories, names_of
 from fastmarl.columns import Columns
 from fastmarl.episodes.chunk import Unbuilt
 from fastmarl.episodes.lazy import in_numbers
@@ -25,7 +25,7 @@ def aligned(
     *,
     groups: Groups | None = None,
     agents: Sequence[AgentID] | None = None,
-    outputs: Collection[str] | None = None,
+    outputs: Iterable[str] | None = None,
 ) -> dict[str, Batch]:
     """Group -> the steps of its agents by env step: T env steps of E chunks, with A seats for agents.
 
@@ -56,6 +56,7 @@ def aligned(
         BatchError: the agents of a group have different spaces, an output was not recorded, `agents` lacks one that has
             steps, or only some of the chunks have env states, or they have different ones.
     """
+    outputs = names_of(outputs)
     chunks = [*in_numbers(episodes)]
     table = AgentEpisodeTable(chunks)
     members = members_of(table, episodes, groups, agents)

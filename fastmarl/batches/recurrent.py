@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.batches.flat import Batch
-from fastmarl.batches.trajectories import RECORDED, Trajectories, by_module
+from fastmarl.batches.trajectories import RECORDED, Trajectories, by_module, names_of
 from fastmarl.columns import Columns, Recorded, recorded_name
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import BatchError
@@ -23,7 +23,7 @@ def sequences(
     *,
     max_seq_len: int,
     burn_in: int = 0,
-    outputs: Collection[str] | None = None,
+    outputs: Iterable[str] | None = None,
     extra_columns: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Batch]:
     """Module id -> the steps of its agents in b sequences of T = burn_in + max_seq_len steps, zero padded behind.
@@ -53,7 +53,7 @@ def sequences(
     """
     if max_seq_len < 1 or burn_in < 0:
         raise BatchError(f"expected max_seq_len of at least 1 and burn_in of at least 0, got {max_seq_len}, {burn_in}")
-    batches = {}
+    batches, outputs = {}, names_of(outputs)
     for module_id, trajectories in by_module(episodes).items():
         cuts = _cut(trajectories, max_seq_len, burn_in)
         batches[module_id] = _recorded(trajectories, cuts, outputs) | _states(trajectories, cuts)

@@ -263,6 +263,17 @@ def by_module(episodes: Iterable[MultiAgentEpisode]) -> dict[str, Trajectories]:
     return {module_id: Trajectories(table, chosen) for module_id, chosen in table.by_module().items()}
 
 
+def names_of(outputs: Iterable[str] | None) -> list[str] | None:
+    """As a list, which each module may go through.
+
+    Raises:
+        BatchError: they are one text.
+    """
+    if isinstance(outputs, str):
+        raise BatchError(f"expected names of outputs, such as [{outputs!r}], got the text {outputs!r}")
+    return None if outputs is None else list(outputs)
+
+
 def trajectories_of(agent_episodes: Iterable[SingleAgentEpisode]) -> Trajectories:
     """These, each with a step or more; those of one block should be adjacent."""
     table = AgentEpisodeTable.of(agent_episodes)
