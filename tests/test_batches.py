@@ -622,6 +622,12 @@ def test_names_of_outputs_are_those_of_all_modules(make):
         make(chunks, outputs="weights_seq_no")
 
 
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+def test_chunks_may_come_one_by_one(make):
+    chunks = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=ClockEnv)).sample(num_episodes=3)
+    oracle.assert_same_bits(make(iter(chunks)), make(chunks))
+
+
 def test_nothing_gives_nothing():
     assert columns([]) == sequences([], max_seq_len=3) == aligned([]) == {}
 

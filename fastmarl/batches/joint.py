@@ -21,7 +21,7 @@ from fastmarl.spaces import map_struct
 
 
 def aligned(
-    episodes: Sequence[MultiAgentEpisode],
+    episodes: Iterable[MultiAgentEpisode],
     *,
     groups: Groups | None = None,
     agents: Sequence[AgentID] | None = None,
@@ -56,7 +56,7 @@ def aligned(
         BatchError: the agents of a group have different spaces, an output was not recorded, `agents` lacks one that has
             steps, or only some of the chunks have env states, or they have different ones.
     """
-    outputs = names_of(outputs)
+    episodes, outputs = list(episodes), names_of(outputs)
     chunks = [*in_numbers(episodes)]
     table = AgentEpisodeTable(chunks)
     members = members_of(table, episodes, groups, agents)
