@@ -51,9 +51,13 @@ def pyarrow_microseconds(folder: Path, compression: str) -> float:
     table = parquet.read_table(next(folder.glob("data/*/*.parquet"))).slice(0, 65_536)
     level = 1 if compression == "zstd" else None
     seconds = []
-    options = {"use_dictionary": ["eps_id", "agent_id", "module_id"], "write_statistics": False}
+    options = {
+        "compression": compression,
+        "use_dictionary": ["eps_id", "agent_id", "module_id"],
+        "write_statistics": False,
+    }
     again = folder / "again"
-    with parquet.ParquetWriter(again, table.schema, compression, compression_level=level, **options) as file:
+    with parquet.ParquetWriter(again, table.schema, compression_level=level, **options) as file:
         for _ in range(5):
             begun = time.thread_time()
             file.write_table(table, row_group_size=len(table))
