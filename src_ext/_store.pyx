@@ -37,6 +37,28 @@ def chains(const row_t[::1] prev_R, const row_t[::1] last_S, const row_t[::1] n_
     return rows
 
 
+def acted_rows(
+    const row_t[::1] prev_R,       # IN  [row] the same lane's row before
+    const row_t[:] row_S,          # IN  [s] each trajectory's last row
+    const row_t[:] count_S,        # IN  [s] its rows
+    const row_t[:] final_S,        # IN  [s] its final observation; negative: it has none
+):
+    """The rows that trajectories have acted on, one trajectory's after the other's, int64: all of its rows, but where
+    it has no final observation, the last one is what it would act on next."""
+    cdef Py_ssize_t s, n, first = 0, total = 0, last
+    for s in range(row_S.shape[0]):
+        total += count_S[s] - (final_S[s] < 0)
+    rows = np.empty(total, np.int64)
+    cdef row_t[::1] out = rows
+    for s in range(row_S.shape[0]):
+        n, last = count_S[s], row_S[s]
+        if final_S[s] < 0:
+            n, last = n - 1, prev_R[last]
+        _chain(prev_R, last, n, out[first:first + n])
+        first += n
+    return rows
+
+
 cdef Py_ssize_t _chain(
     const row_t[::1] prev_R,       # IN  [row] the same lane's row before
     Py_ssize_t last,

@@ -261,3 +261,18 @@ def test_chains_are_those_of_each_lane(rng, n_chains):
     last_S = np.array([indices[-1] for indices in wanted], np.int64)
     got = _store.chains(prev_R, last_S, np.array([len(indices) for indices in wanted], np.int64))
     assert got.tolist() == [row for indices in wanted for row in indices]
+
+
+@pytest.mark.parametrize("n_trajectories", [0, 1, 40])
+def test_acted_rows_are_all_rows_or_all_but_the_one_without_an_outcome(rng, n_trajectories):
+    rows, prev_R = random_rows(rng, 300, 7)
+    numbers = np.full((n_trajectories, 5), -77)  # the columns of a table, which are not contiguous
+    wanted = []
+    for number, lane in zip(numbers, rng.integers(7, size=n_trajectories).tolist(), strict=True):
+        indices = rows.indices(lane)[: int(rng.integers(1, 20))]
+        indices = indices[int(rng.integers(len(indices))) :]
+        has_ended = bool(rng.integers(2))
+        number[1:4] = indices[-1], len(indices), 3 if has_ended else -1
+        wanted += indices if has_ended else indices[:-1]
+    got = _store.acted_rows(prev_R, *numbers.T[1:4])
+    assert got.dtype == np.int64 and got.tolist() == wanted

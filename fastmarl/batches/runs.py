@@ -31,10 +31,8 @@ class BlockRun:
 
     def __init__(self, block: Block, numbers: np.ndarray):
         self._block = block
-        self.last_row_S, final_S = numbers[:, ROW], numbers[:, FINAL]
-        has_ended = final_S >= 0  # else the agent has not acted on the last row
-        last_S = np.where(has_ended, self.last_row_S, block.prev_R[self.last_row_S])
-        self.rows = _store.chains(block.prev_R, last_S, numbers[:, COUNT] - ~has_ended)
+        self.last_row_S = numbers[:, ROW]
+        self.rows = _store.acted_rows(block.prev_R, self.last_row_S, numbers[:, COUNT], numbers[:, FINAL])
 
     def output_keys(self) -> tuple[str, ...]:
         return self._block.output_keys()

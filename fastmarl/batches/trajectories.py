@@ -192,10 +192,11 @@ class Trajectories:
         return _gather(columns, places).astype(np.int64, copy=False)
 
     def _places(self, steps: np.ndarray) -> Places:
+        rows = self._row_N.take(steps)
         if self.is_one_run:
-            return Places(self._row_N.take(steps), np.array([len(steps)]))
-        run_of = np.searchsorted(self._end_of_run, steps, "right")
-        return Places(self._row_N.take(steps), np.bincount(run_of, minlength=len(self._runs)))
+            return Places(rows, np.array([len(steps)]))
+        # A run's steps are adjacent, though not ascending: enough for a search of where they end.
+        return Places(rows, np.diff(np.searchsorted(steps, self._end_of_run), prepend=0))
 
     def _gathered(self, name: str, columns: list[Any], places: Places) -> Any:
         """Of each run's whole column, the items at these places."""
