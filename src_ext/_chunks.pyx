@@ -15,6 +15,11 @@ cnp.import_array()
 
 cdef enum:
     N_NUMBERS = 7
+    N_LANE_COLUMNS = 8   # of Scatter.lanes_now()
+    COUNT = 1
+    LOOKBACK = 2
+    FINAL = 4
+    MODULE = 7
 
 
 cdef class ChunkNotes:
@@ -99,3 +104,83 @@ cdef class ChunkNotes:
             taken.append(later)
         self.n_taken = len(self.ids)
         return taken
+
+    def lanes_of(self, list places, const row_t[:, ::1] columns, tuple agent_ids):
+        """When the chunks at these places were, and their lanes, chunk after chunk.
+
+        Args:
+            columns: int64 [lanes, 8], see `Scatter.lanes_now()`.
+            agent_ids: by lane.
+
+        Returns:
+            Of each chunk int64 [2], env_t_started and env_t, and the number of its lanes, int64; of each lane its
+            agent's id, a list, and its columns.
+        """
+        cdef Py_ssize_t i, place, lane, first, n = 0
+        times, n_lanes = np.empty((len(places), 2), np.int64), np.empty(len(places), np.int64)
+        cdef row_t[:, ::1] times_E = times
+        cdef row_t[::1] n_lanes_E = n_lanes
+        for i in range(len(places)):
+            place = places[i]
+            first = self._numbers[place - 1, 6] if place else 0
+            times_E[i] = self._numbers[place, 1:3]
+            n_lanes_E[i] = self._numbers[place, 6] - first
+            n += n_lanes_E[i]
+        chosen = np.empty((n, N_LANE_COLUMNS), np.int64)
+        cdef row_t[:, ::1] out = chosen
+        cdef list chosen_ids = []
+        n = 0
+        for i in range(len(places)):
+            place = places[i]
+            first = self._numbers[place - 1, 6] if place else 0
+            for lane in range(first, self._numbers[place, 6]):
+                out[n] = columns[lane]
+                chosen_ids.append(agent_ids[lane])
+                n += 1
+        return times, n_lanes, chosen_ids, chosen
+
+
+def lanes_with_steps(
+    const row_t[:, ::1] columns,
+    const row_t[::1] n_lanes,
+    list agent_ids,
+    list chunk_ids,
+    Py_ssize_t first_chunk,
+    number_of,
+):
+    """Those lanes of chunks that have a step after their lookback, as rows of an `AgentEpisodeTable`.
+
+    Args:
+        columns: int64 [m, 8], see `Scatter.lanes_now()`; of one chunk after the other.
+        n_lanes: int64, of each chunk.
+        agent_ids: [m].
+        chunk_ids: of each chunk.
+        first_chunk: the table's number of the first chunk.
+        number_of: from a module of `columns` to the table's indices of it and of its source; asked once for each
+            module, in the order in which their lanes come.
+
+    Returns:
+        int64 [s, 10]; their agents' ids and their chunks' ids, lists [s].
+    """
+    cdef Py_ssize_t chunk, lane = 0, end = 0, n = 0, module
+    cdef list kept_agents = [], kept_chunks = []
+    cdef dict known = {}
+    cdef tuple indices
+    numbers = np.empty((columns.shape[0], N_LANE_COLUMNS + 2), np.int64)
+    cdef row_t[:, ::1] out = numbers
+    for chunk in range(n_lanes.shape[0]):
+        end += n_lanes[chunk]
+        for lane in range(lane, end):
+            if columns[lane, COUNT] + (columns[lane, FINAL] >= 0) - 1 <= columns[lane, LOOKBACK]:
+                continue
+            module = columns[lane, MODULE]
+            if module not in known:
+                known[module] = number_of(module)
+            indices = known[module]
+            out[n, :N_LANE_COLUMNS] = columns[lane]
+            out[n, MODULE], out[n, MODULE + 1], out[n, MODULE + 2] = indices[0], indices[1], first_chunk + chunk
+            kept_agents.append(agent_ids[lane])
+            kept_chunks.append(chunk_ids[chunk])
+            n += 1
+        lane = end
+    return numbers[:n], kept_agents, kept_chunks

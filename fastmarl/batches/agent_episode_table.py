@@ -5,8 +5,8 @@ Axes in names: E chunk, S agent episode.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from itertools import chain, compress
+from collections.abc import Hashable, Iterable
+from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -16,6 +16,7 @@ from fastmarl.episodes.lane_source import LaneSource
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.episodes.sources import Source
+from fastmarl.native._chunks import lanes_with_steps
 from fastmarl.record.block import Block
 from fastmarl.record.flags import TERMINATED, TRUNCATED
 
@@ -93,21 +94,16 @@ class AgentEpisodeTable:
 
     def _unbuilt(self, chunks: Unbuilt, first_chunk: int) -> np.ndarray:
         """The numbers of these chunks' agent episodes; notes who they are."""
-        chunk_S = np.repeat(np.arange(len(chunks.ids)), chunks.n_lanes)
-        kept = _lengths(chunks.columns) > 0
-        chunk_S, columns = chunk_S[kept], chunks.columns[kept]
-        self.agent_ids += compress(chunks.agent_ids, kept)
-        self.episode_ids += map(chunks.ids.__getitem__, chunk_S.tolist())
-        self.own_ids += [None] * len(chunk_S)
-        blocks = chunks.blocks if isinstance(chunks.blocks, Mapping) else dict(enumerate(chunks.blocks))
-        lanes_module_S = columns[:, MODULE]
-        index = np.full((2, len(chunks.module_ids)), NOTHING)
-        for module in dict.fromkeys(lanes_module_S.tolist()):
-            index[:, module] = self._module(chunks.module_ids[module]), self._source(blocks[module])
-        numbers = np.empty((len(columns), 10), np.int64)
-        numbers[:, :8] = columns
-        numbers[:, MODULE], numbers[:, SOURCE] = index[:, lanes_module_S]
-        numbers[:, CHUNK] = first_chunk + chunk_S
+
+        def number_of(module: int) -> tuple[int, int]:
+            return self._module(chunks.module_ids[module]), self._source(chunks.blocks[module])
+
+        numbers, agent_ids, episode_ids = lanes_with_steps(
+            chunks.columns, chunks.n_lanes, chunks.agent_ids, chunks.ids, first_chunk, number_of
+        )
+        self.agent_ids += agent_ids
+        self.episode_ids += episode_ids
+        self.own_ids += [None] * len(agent_ids)
         return numbers
 
     def _rows(self, agent_episodes: Iterable[SingleAgentEpisode], chunk: int) -> list[tuple[int, ...]]:

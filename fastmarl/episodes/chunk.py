@@ -29,14 +29,28 @@ Blocks = Sequence[Block] | Mapping[int, Block]  # by module index
 class Unbuilt(NamedTuple):
     """n chunks of one call in numbers, as long as nobody has asked for their agent episodes. They have m lanes."""
 
-    ids: Sequence[str]
+    ids: list[str]
     times: np.ndarray  # int64 [n, 2]: env_t_started, env_t
     env_states: Sequence[Any]
-    n_lanes: Any  # int [n]
-    agent_ids: Sequence[Hashable]  # [m], of each chunk in order of appearance
+    n_lanes: np.ndarray  # int64 [n]
+    agent_ids: list[Hashable]  # [m], of each chunk in order of appearance
     columns: np.ndarray  # int64 [m, 8], see `Scatter.lanes_now()`
     blocks: Blocks
     module_ids: Sequence[str]  # by module index
+
+
+class ChunkHead(NamedTuple):
+    """What a chunk holds beside its agents' steps, where that is little; see `Chunk`."""
+
+    id_: str
+    env_t_started: int
+    env_t: int
+    lookback: int
+    is_terminated: bool
+    is_truncated: bool
+    duration_s: float
+    agent_ids: tuple[Hashable, ...]
+    reset_seed: int | None
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -207,21 +221,36 @@ class UnreadChunks(ChunkNotes):
 
     def unbuilt(self, places: list[tuple[int, OwnData | None]]) -> Unbuilt:
         """What `read()` would give for these indices and own data, as far as it is numbers."""
-        indices = np.array([index for index, _ in places])
-        numbers = self.numbers[indices]
-        first_lanes = np.where(indices > 0, self.numbers[indices - 1, -1], 0)
-        n_lanes = numbers[:, -1] - first_lanes
-        before = np.cumsum(n_lanes) - n_lanes
-        at = np.arange(n_lanes.sum()) + np.repeat(first_lanes - before, n_lanes)
+        indices = [index for index, _ in places]
+        times, n_lanes, agent_ids, columns = self.lanes_of(indices, self._columns, self._agent_ids)
         return Unbuilt(
-            ids=[self.ids[index] for index, _ in places],
-            times=numbers[:, 1:3],
+            ids=[self.ids[index] for index in indices],
+            times=times,
             env_states=[None if own_data is None else own_data[2] for _, own_data in places],
             n_lanes=n_lanes,
-            agent_ids=list(map(self._agent_ids.__getitem__, at.tolist())),
-            columns=self._columns[at],
+            agent_ids=agent_ids,
+            columns=columns,
             blocks=self._blocks,
             module_ids=self._module_ids,
+        )
+
+    def head(self, index: int, own_data: OwnData | None) -> ChunkHead | None:
+        """Of the chunk at this index; None: it holds more than that, such as infos, or somebody waits."""
+        at = self._lanes_of(index)
+        _, env_t_started, env_t, lookback, flags, reset_seed, _ = self.numbers[index].tolist()
+        is_more = own_data is not None and (own_data[0] or own_data[1] or own_data[2] is not None)
+        if is_more or (not flags and waiting_places(self._columns[at], self._acting_from)):
+            return None
+        return ChunkHead(
+            id_=self.ids[index],
+            env_t_started=env_t_started,
+            env_t=env_t,
+            lookback=lookback,
+            is_terminated=bool(flags & TERMINATED),
+            is_truncated=bool(flags & TRUNCATED),
+            duration_s=self.durations_s[index],
+            agent_ids=self._agent_ids[at],
+            reset_seed=None if reset_seed < 0 else reset_seed,
         )
 
     def read(self, index: int, own_data: OwnData | None) -> Chunk:

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.episodes.chunk import Blocks, Chunk, ChunkLanes, Unbuilt
+from fastmarl.episodes.chunk import Blocks, Chunk, ChunkHead, ChunkLanes, Unbuilt
 from fastmarl.episodes.common import Episode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.native._locked import locked
@@ -95,6 +95,12 @@ class LazyEpisode(Episode):
             chunk.agent_episodes = chunk.lanes.agent_episodes()
         return chunk.agent_episodes
 
+    def head(self) -> ChunkHead | None:
+        """What the chunk holds beside its agents' steps, if nobody has read it, and that is little. Nothing is read or
+        built by that."""
+        chunk = self._chunk
+        return None if type(chunk) is Chunk else chunk[0].head(*chunk[1:])
+
     def n_unbuilt_rows(self) -> int:
         """Rows of the agents whose agent episodes have not been built yet; nothing is built by that."""
         chunk = self._chunk
@@ -141,7 +147,7 @@ def _unbuilt(chunks: list[tuple[Chunk, ChunkLanes]]) -> Unbuilt:
         ids=[lanes.episode_id for _, lanes in chunks],
         times=np.array([(chunk.env_t_started, chunk.env_t) for chunk, _ in chunks], np.int64),
         env_states=[chunk.env_states for chunk, _ in chunks],
-        n_lanes=[len(lanes.agent_ids) for _, lanes in chunks],
+        n_lanes=np.array([len(lanes.agent_ids) for _, lanes in chunks], np.int64),
         agent_ids=[agent_id for _, lanes in chunks for agent_id in lanes.agent_ids],
         columns=np.concatenate([lanes.columns for _, lanes in chunks]),
         blocks=chunks[0][1].blocks,

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,3 +29,15 @@ class ChunkNotes:
         self, records: list[EpisodeRecord | None], envs: list[EnvLanes], env_indices: list[int], now: float
     ) -> None: ...
     def take_as(self, kind: type[Kind]) -> list[Kind]: ...
+    def lanes_of(
+        self, places: list[int], columns: np.ndarray, agent_ids: tuple[Hashable, ...]
+    ) -> tuple[np.ndarray, np.ndarray, list[Hashable], np.ndarray]: ...
+
+def lanes_with_steps(
+    columns: np.ndarray,
+    n_lanes: np.ndarray,
+    agent_ids: list[Hashable],
+    chunk_ids: list[str],
+    first_chunk: int,
+    number_of: Callable[[int], tuple[int, int]],
+) -> tuple[np.ndarray, list[Hashable], list[str]]: ...

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.columns import Columns
-from fastmarl.episodes.chunk import Chunk
+from fastmarl.episodes.chunk import Chunk, ChunkHead
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.native._garbage import without_collection
 from fastmarl.offline.arrow import load
@@ -39,6 +39,7 @@ def schema() -> Any:
 
 def chunk_table(
     episodes: Sequence[MultiAgentEpisode],
+    heads: Sequence[ChunkHead | None],
     text_of_ids: Callable[[tuple], str],
     n_steps: np.ndarray,
     n_lookback: np.ndarray,
@@ -48,6 +49,7 @@ def chunk_table(
     """A row for each of these.
 
     Args:
+        heads: of each; see `LazyEpisode.head()`.
         text_of_ids: JSON of a list of agent ids.
         n_steps, n_lookback: int64, rows of each chunk in the files of steps, and in those of lookbacks.
         keeps_infos: whether infos are written; else they come back empty.
@@ -56,20 +58,32 @@ def chunk_table(
         OfflineError: they hold something that JSON can't.
     """
     pa = load()
-    chunks: list[Chunk] = without_collection(list, map(attrgetter("chunk"), episodes))
+    chunks: list[ChunkHead | Chunk] = without_collection(list, map(_head_or_chunk, episodes, heads))
     columns: dict[str, Any] = {
-        EPISODE if name == "id_" else name: [getattr(chunk, name) for chunk in chunks] for name in PLAIN
+        EPISODE if name == "id_" else name: list(map(attrgetter(name), chunks)) for name in PLAIN
     }
     columns |= {AGENT_STEPS: n_steps, LOOKBACK_STEPS: n_lookback}
     columns[AGENT_IDS] = [text_of_ids(tuple(chunk.agent_ids)) for chunk in chunks]
-    columns[EXTRA] = [_extra_text(episode, keeps_infos) for episode in episodes]
-    states = [episode.env_states for episode in episodes]
+    columns[EXTRA] = [
+        _extra_text(episode, keeps_infos) if head is None else _seed_text(head)
+        for episode, head in zip(episodes, heads, strict=True)
+    ]
+    states = [episode.env_states if head is None else None for episode, head in zip(episodes, heads, strict=True)]
     columns[ENV_STATES] = [None if each is None else np.ascontiguousarray(each).tobytes() for each in states]
     columns[STATES_FORM] = [
         None if each is None else to_json([each.dtype.str, list(each.shape)], "env states") for each in states
     ]
     of_type = schema()
     return pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in of_type], schema=of_type)
+
+
+def _head_or_chunk(episode: MultiAgentEpisode, head: ChunkHead | None) -> ChunkHead | Chunk:
+    return episode.chunk if head is None else head
+
+
+def _seed_text(head: ChunkHead) -> str | None:
+    """The JSON of what most chunks have beside the plain columns, without an encoder's run."""
+    return None if head.reset_seed is None else f'{{"reset_seed":{head.reset_seed}}}'
 
 
 def _extra_text(episode: MultiAgentEpisode, keeps_infos: bool) -> str | None:

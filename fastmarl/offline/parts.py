@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fastmarl.episodes.chunk import ChunkHead
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.native._garbage import without_collection
 from fastmarl.offline import folder
 from fastmarl.offline.chunks import chunk_table
 from fastmarl.offline.form import Form
@@ -71,12 +73,14 @@ class Parts:
 
     def _made(self, episodes: list[MultiAgentEpisode]) -> tuple[Any, list[Rows]]:
         first_chunk = 0 if self._part is None else self._part.n_chunks
-        rows = self._maker.rows(episodes, first_chunk)
+        heads: list[ChunkHead | None] = without_collection(list, map(MultiAgentEpisode.head, episodes))
+        rows = self._maker.rows(episodes, heads, first_chunk)
         n_steps = [
             steps_by_chunk(tables, first_chunk, len(episodes))
             for tables in ([each.table for each in rows], [each.lookback for each in rows])
         ]
-        return chunk_table(episodes, self._text_of_ids, *n_steps, keeps_infos=self._maker.keeps_infos), rows
+        chunks = chunk_table(episodes, heads, self._text_of_ids, *n_steps, keeps_infos=self._maker.keeps_infos)
+        return chunks, rows
 
     def finish(self) -> None:
         """The part that is open is whole."""

@@ -14,6 +14,7 @@ from fastmarl.batches.agent_episode_table import CHUNK as CHUNK_S
 from fastmarl.batches.agent_episode_table import SOURCE, T_STARTED, AgentEpisodeTable
 from fastmarl.batches.trajectories import Trajectories
 from fastmarl.columns import Columns, OwnName, Recorded
+from fastmarl.episodes.chunk import ChunkHead
 from fastmarl.episodes.lazy import in_numbers
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.sources import Source
@@ -67,15 +68,21 @@ class RowMaker:
         self.text_of = Texts()
         self._form_of: dict[tuple, tuple[Form, RowLayout]] = {}
 
-    def rows(self, episodes: Sequence[MultiAgentEpisode], first_chunk: int) -> list[Rows]:
-        """By module and form. The column "chunk" counts the episodes, from `first_chunk` on.
+    def rows(
+        self, episodes: Sequence[MultiAgentEpisode], heads: Sequence[ChunkHead | None], first_chunk: int
+    ) -> list[Rows]:
+        """By module and form.
+
+        Args:
+            heads: of each episode; see `LazyEpisode.head()`.
+            first_chunk: from here on the column "chunk" counts the episodes.
 
         Raises:
             OfflineError: they hold something that Parquet or JSON can't.
         """
         table = AgentEpisodeTable(in_numbers(episodes))
         forms = self._forms(table.sources)
-        infos = _Infos(episodes) if self.keeps_infos else None
+        infos = _Infos(episodes, heads) if self.keeps_infos else None
         found = []
         for module_id, chosen in table.by_module().items():
             form_of = [forms[source] for source in table.numbers[chosen, SOURCE].tolist()]
@@ -131,9 +138,9 @@ def _plain(name: OwnName) -> Any:
 class _Infos:
     """The agents' infos by env step, where there are any."""
 
-    def __init__(self, episodes: Sequence[MultiAgentEpisode]):
+    def __init__(self, episodes: Sequence[MultiAgentEpisode], heads: Sequence[ChunkHead | None]):
         self._episodes = episodes
-        self._of_chunk: list[dict[Hashable, dict[int, Any]]] = without_collection(list, map(_infos_of, episodes))
+        self._of_chunk: list[dict[Hashable, dict[int, Any]]] = without_collection(list, map(_infos_of, episodes, heads))
 
     def of(self, chunk: int, agent_id: Hashable) -> dict[int, Any]:
         return self._of_chunk[chunk].get(agent_id, {})
@@ -145,8 +152,10 @@ class _Infos:
         return self._episodes[chunk].id_
 
 
-def _infos_of(episode: MultiAgentEpisode) -> dict[Hashable, dict[int, Any]]:
+def _infos_of(episode: MultiAgentEpisode, head: ChunkHead | None) -> dict[Hashable, dict[int, Any]]:
     """Agent -> env step -> info that is not empty."""
+    if head is not None:
+        return {}
     chunk = episode.chunk
     lanes = chunk.lanes
     if chunk.agent_episodes is None and lanes is not None:
@@ -186,10 +195,10 @@ class _FormRows:
         self._first_chunk = first_chunk
         some = chosen.tolist()
         self._agent_ids = [table.agent_ids[s] for s in some]
-        self._ids_S = {
-            Columns.EPS_ID: [str(table.episode_ids[s]) for s in some],
-            Columns.AGENT_ID: list(map(text_of, self._agent_ids)),
-            MODULE_ID: [module_id] * len(some),
+        self._ids = {
+            Columns.EPS_ID: _Encoded([table.episode_ids[s] for s in some], str),
+            Columns.AGENT_ID: _Encoded(self._agent_ids, text_of),
+            MODULE_ID: _Encoded([module_id] * len(some), str),
         }
         self._infos = infos if infos is not None and infos.are_there(self._chunk_S.tolist()) else None
 
@@ -200,9 +209,7 @@ class _FormRows:
         steps = trajectories.steps_after_lookback()
         columns = self._columns(steps, length_S, self._t_started_S)
         columns |= trajectories.end_flags()
-        is_last = np.zeros(len(steps), bool)
-        is_last[np.cumsum(length_S) - 1] = True
-        columns |= self._finals(is_last)
+        columns |= self._finals(np.cumsum(length_S) - 1, len(steps))
         if self._next_obs:
             columns |= self._other_obs(Columns.NEXT_OBS, trajectories.obs_after(steps))
         return self._table(columns, len(steps))
@@ -223,7 +230,7 @@ class _FormRows:
         trajectories, form = self._trajectories, self._form
         env_t = trajectories.env_ts(steps)
         before_S = np.cumsum(n_S) - n_S
-        columns: dict[str, Any] = {name: _repeated(self._ids_S[name], n_S) for name in IDS}
+        columns: dict[str, Any] = {name: self._ids[name].repeated(n_S) for name in IDS}
         columns[CHUNK] = np.repeat((self._chunk_S + self._first_chunk).astype(np.int32), n_S)
         columns[T] = np.arange(len(steps)) + np.repeat(t_S - before_S, n_S)
         columns[ENV_T] = env_t
@@ -259,26 +266,29 @@ class _FormRows:
             return None
         return to_json(info, f"the info of agent {agent_id!r} at env step {t} of episode {self._infos.name(chunk)!r}")
 
-    def _finals(self, is_last: np.ndarray) -> dict[str, Any]:
-        """What only the last row of a trajectory has."""
+    def _finals(self, last_S: np.ndarray, n: int) -> dict[str, Any]:
+        """What only the last row of a trajectory has, of `n` rows."""
         pa = load()
+        is_null = np.ones(n, bool)
+        is_null[last_S] = False
         final_env_t_S = self._trajectories.final_env_t()
-        final_env_t = np.zeros(len(is_last), np.int64)
-        final_env_t[is_last] = final_env_t_S
-        columns = {FINAL_ENV_T: pa.array(final_env_t, mask=~is_last)}
+        final_env_t = np.zeros(n, np.int64)
+        final_env_t[last_S] = final_env_t_S
+        columns = {FINAL_ENV_T: pa.array(final_env_t, mask=is_null)}
         if self._infos is not None:
-            texts: list[str | None] = [None] * len(is_last)
-            rows = np.flatnonzero(is_last).tolist()
+            texts: list[str | None] = [None] * n
             chunks = self._chunk_S.tolist()
-            for row, t, chunk, agent in zip(rows, final_env_t_S.tolist(), chunks, self._agent_ids, strict=True):
+            for row, t, chunk, agent in zip(
+                last_S.tolist(), final_env_t_S.tolist(), chunks, self._agent_ids, strict=True
+            ):
                 texts[row] = self._text_of_info(self._infos.of(chunk, agent), t, chunk, agent)
             columns[FINAL_INFOS] = texts
         finals = flatten_struct(self._trajectories.final_obs())
         for described, (_, leaf) in zip(self._form.of_obs(Columns.FINAL_OBS), finals, strict=True):
             if described.arrow_type() is not None:
-                spread = np.zeros((len(is_last), *leaf.shape[1:]), leaf.dtype)
-                spread[is_last] = leaf
-                columns[described.name] = described.to_arrow(spread, ~is_last)
+                spread = np.zeros((n, *leaf.shape[1:]), leaf.dtype)
+                spread[last_S] = leaf
+                columns[described.name] = described.to_arrow(spread, is_null)
         return columns
 
     def _other_obs(self, name: str, obs: Any) -> dict[str, Any]:
@@ -298,9 +308,22 @@ class _FormRows:
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
 
-def _repeated(texts: list[str], n_S: np.ndarray) -> Any:
-    """A dictionary-encoded array with each text as often as `n_S` says."""
-    pa = load()
-    codes: dict[str, int] = {}
-    code_S = np.array([codes.setdefault(text, len(codes)) for text in texts], np.int32)
-    return pa.DictionaryArray.from_arrays(np.repeat(code_S, n_S), pa.array(list(codes), pa.string()))
+class _Encoded:
+    """Ids as texts, each different text once.
+
+    Args:
+        ids: by trajectory.
+        text_of: asked once for each object.
+    """
+
+    def __init__(self, ids: Sequence[Any], text_of: Callable[[Any], str]):
+        codes: dict[str, int] = {}
+        objects = dict(zip(map(id, ids), ids, strict=True))
+        code_of = {key: codes.setdefault(text_of(each), len(codes)) for key, each in objects.items()}
+        self._texts = list(codes)
+        self._code_S = np.fromiter(map(code_of.__getitem__, map(id, ids)), np.int32, len(ids))
+
+    def repeated(self, n_S: np.ndarray) -> Any:
+        """A dictionary-encoded array with each trajectory's text as often as `n_S` says."""
+        pa = load()
+        return pa.DictionaryArray.from_arrays(np.repeat(self._code_S, n_S), pa.array(self._texts, pa.string()))
