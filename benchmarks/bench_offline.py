@@ -21,6 +21,7 @@ import fastmarl
 
 ENVS = {"mpe2.simple_spread_v3": 16, "fastmarl.simple_spread": 128}
 FRAGMENT, AGENTS = 25, 3
+WARM_UP = 2 * 65_536  # steps before the measured ones: two row groups, for which memory is got from the system
 
 
 def make_runner(env: str, **options) -> fastmarl.MultiAgentEnvRunner:
@@ -70,10 +71,12 @@ def slowdown(env: str, rounds: int, calls: int, compression: str) -> None:
     folder = Path(tempfile.mkdtemp())
     plain = make_runner(env)
     recording = make_runner(env, output=folder, output_config={"compression": compression})
-    cpu_seconds(plain, 2), cpu_seconds(recording, 2)
+    steps_of_call = ENVS[env] * FRAGMENT * AGENTS
+    cpu_seconds(plain, 2), cpu_seconds(recording, WARM_UP // steps_of_call + 1)
     writer = recording._output
     assert writer is not None
     writer.flush()
+    first = writer.writer_seconds
     bytes_before, seconds_before, ratios = folder_bytes(folder), writer.writer_seconds, []
     for i in range(rounds):
         both = {}
@@ -82,14 +85,14 @@ def slowdown(env: str, rounds: int, calls: int, compression: str) -> None:
         ratios.append(both[recording] / both[plain])
     writer.flush()
     of_pyarrow = pyarrow_microseconds(folder, compression)
-    steps = rounds * calls * ENVS[env] * FRAGMENT * AGENTS
+    steps = rounds * calls * steps_of_call
     of_thread = (writer.writer_seconds - seconds_before) / steps * 1e6
     on_disk = (folder_bytes(folder) - bytes_before) / steps
     ratios.sort()
     print(
         f"{env}, {compression}: CPU time with output / without {median(ratios):.3f} ({ratios[0]:.3f} to "
         f"{ratios[-1]:.3f}); writer's thread {of_thread:.2f} us (pyarrow alone {of_pyarrow:.2f}), {on_disk:.0f} bytes "
-        f"per agent step ({steps:,} steps)"
+        f"per agent step ({steps:,} steps; before them {first * 1e3:.0f} ms for the first {WARM_UP:,})"
     )
     recording.stop()
     shutil.rmtree(folder)

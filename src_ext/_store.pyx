@@ -113,7 +113,7 @@ def carried(
     return np.asarray(rows), np.asarray(counts)
 
 
-def gather(list columns, const row_t[::1] rows, const row_t[::1] counts):
+def gather(list columns, const row_t[::1] rows, const row_t[::1] counts, empty=np.empty):
     """Rows of columns [m, ...] of one form, copied one after the other: of the first column the first `counts[0]` of
     `rows`, of the second one the next `counts[1]`, and so on.
 
@@ -124,6 +124,7 @@ def gather(list columns, const row_t[::1] rows, const row_t[::1] counts):
         columns: one at least, of any strides; of one dtype, not object, and one shape behind the first axis.
         rows: int64 [n].
         counts: int64 [columns]; they sum to n.
+        empty: what makes the array that is returned, of its shape and dtype.
 
     Returns:
         [n, ...].
@@ -132,7 +133,7 @@ def gather(list columns, const row_t[::1] rows, const row_t[::1] counts):
         IndexError: a row is not in its column.
     """
     cdef cnp.ndarray column = <cnp.ndarray?>columns[0]
-    cdef cnp.ndarray out = np.empty((rows.shape[0], *(<object>column).shape[1:]), column.dtype)
+    cdef cnp.ndarray out = empty((rows.shape[0], *(<object>column).shape[1:]), column.dtype)
     cdef size_t n_bytes = row_bytes(out)
     cdef Py_ssize_t first = 0, left = rows.shape[0], k
     for k in range(counts.shape[0]):
@@ -169,9 +170,11 @@ cdef int _copy_rows(
 ) except -1:
     cdef char* data = cnp.PyArray_BYTES(column)
     cdef Py_ssize_t stride = cnp.PyArray_STRIDE(column, 0), m = cnp.PyArray_DIM(column, 0), i
+    cdef row_t least = 0, most = -1
     for i in range(rows.shape[0]):
-        if not 0 <= rows[i] < m:
-            raise IndexError(f"row {rows[i]} of a column of {m}")
+        least, most = min(least, rows[i]), max(most, rows[i])
+    if least < 0 or most >= m:
+        raise IndexError(f"rows {least} to {most} of a column of {m}")
     if n_bytes == 8:
         for i in range(rows.shape[0]):
             memcpy(out + 8 * i, data + rows[i] * stride, 8)

@@ -16,6 +16,7 @@ from fastmarl.episodes.lane_source import LaneSource
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.episodes.sources import Source
+from fastmarl.native import _steps
 from fastmarl.native._chunks import lanes_with_steps
 from fastmarl.record.block import Block
 from fastmarl.record.flags import TERMINATED, TRUNCATED
@@ -60,15 +61,15 @@ class AgentEpisodeTable:
                 self._built[n] = each
                 rows += self._rows(each.agent_episodes.values(), n)
                 n += 1
-        self.numbers = np.concatenate([*numbers, _array(rows)])
-        self.length_S = _lengths(self.numbers)
+        self.numbers = _steps.joined([*numbers, _array(rows)])
+        self.length_S = _steps.lengths(self.numbers)
 
     @classmethod
     def of(cls, agent_episodes: Iterable[SingleAgentEpisode]) -> Self:
         """These alone; their modules are not known."""
         table = cls([])
         table.numbers = _array(table._rows(agent_episodes, NOTHING))
-        table.length_S = _lengths(table.numbers)
+        table.length_S = _steps.lengths(table.numbers)
         return table
 
     @property
@@ -87,10 +88,15 @@ class AgentEpisodeTable:
 
     def by_module(self) -> dict[str, np.ndarray]:
         """Module id -> int64 [s], its agent episodes with steps; modules in order of appearance."""
-        with_steps = np.flatnonzero(self.length_S)
-        module_S = self.modules(with_steps)
+        if self._built:
+            self.modules(np.flatnonzero(self.length_S))
         module_ids = self.module_ids
-        return {module_ids[module]: with_steps[module_S == module] for module in dict.fromkeys(module_S.tolist())}
+        by_module = _steps.with_steps(self.numbers[:, MODULE], self.length_S)
+        return {module_ids[module]: chosen for module, chosen in by_module.items()}
+
+    def steps_by_chunk(self, n_chunks: int) -> tuple[np.ndarray, np.ndarray]:
+        """int64 [n_chunks], twice: steps of the agent episodes that have any after their lookback; the lookbacks'."""
+        return _steps.steps_by_chunk(self.numbers, self.length_S, n_chunks)
 
     def _unbuilt(self, chunks: Unbuilt, first_chunk: int) -> np.ndarray:
         """The numbers of these chunks' agent episodes; notes who they are."""
@@ -138,9 +144,3 @@ class AgentEpisodeTable:
 
 def _array(rows: list[tuple[int, ...]]) -> np.ndarray:
     return np.fromiter(chain.from_iterable(rows), np.int64, 10 * len(rows)).reshape(-1, 10)
-
-
-def _lengths(numbers: np.ndarray) -> np.ndarray:
-    """int64 [S], steps after the lookback."""
-    lengths: np.ndarray = numbers[:, COUNT] + (numbers[:, FINAL] >= 0) - 1 - numbers[:, LOOKBACK]
-    return lengths

@@ -128,7 +128,7 @@ def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
         unknown = np.isnan(leaf.reshape(len(leaf), -1)).any(1) if leaf.dtype.kind == "f" else np.zeros(0, bool)
         if unknown.any():
             index = int(cuts.trajectory_B[np.flatnonzero(unknown)[0]])
-            agent_id, episode_id = trajectories.agent_id(index), trajectories.episode_id(index)
+            agent_id, episode_id = trajectories.agent_ids[index], trajectories.episode_ids[index]
             raise BatchError(f"agent {agent_id!r}, episode {episode_id!r}: a sequence begins with an action chosen at "
                              f"random, or by a module without memory, so there is no recurrent state; leave such "
                              f"episodes out, and go on with force_reset=True")  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 from fastmarl.batches.agent_episode_table import COUNT, FINAL, ROW, SOURCE
 from fastmarl.columns import Columns
 from fastmarl.episodes.sources import Source
-from fastmarl.native import _store
+from fastmarl.native import _steps, _store
 from fastmarl.record.block import Block
 
 
@@ -100,12 +100,10 @@ Run = BlockRun | SourceRun
 
 def runs_of(sources: Sequence[Block | Source], numbers: np.ndarray) -> tuple[list[Run], list[int]]:
     """(runs, in order; index of the first agent episode of each)."""
-    source_S = numbers[:, SOURCE]
-    is_block = np.array([isinstance(source, Block) for source in sources])
-    goes_on = (source_S[1:] == source_S[:-1]) & is_block[source_S[1:]]
-    firsts = [0, *(np.flatnonzero(~goes_on) + 1).tolist()]
+    is_block = np.array([isinstance(source, Block) for source in sources], np.int64)
+    firsts = _steps.firsts_of_runs(numbers[:, SOURCE], is_block)
     runs: list[Run] = []
-    for first, end in pairwise([*firsts, len(source_S)]):
-        source = sources[source_S[first]]
+    for first, end in pairwise([*firsts, len(numbers)]):
+        source = sources[numbers[first, SOURCE]]
         runs.append(BlockRun(source, numbers[first:end]) if isinstance(source, Block) else SourceRun(source))
     return runs, firsts

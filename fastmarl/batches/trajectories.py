@@ -6,8 +6,9 @@ action on it, and its reward.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,12 +20,13 @@ from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.episodes.sources import blank_like
 from fastmarl.errors import BatchError
-from fastmarl.native import _store
+from fastmarl.native import _steps, _store
 from fastmarl.native._garbage import without_collection
 from fastmarl.record.flags import TERMINATED, TRUNCATED
 from fastmarl.spaces import flatten_struct, map_struct
 
 RECORDED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+FLAGS = {Columns.TERMINATEDS: TERMINATED, Columns.TRUNCATEDS: TRUNCATED}
 STATES = (Columns.STATE_IN, Recorded.STATE_IN, Columns.STATE_OUT)
 NOT_OUTPUTS = frozenset((
     Columns.OBS, Columns.NEXT_OBS, Columns.FINAL_OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS,
@@ -32,6 +34,9 @@ NOT_OUTPUTS = frozenset((
     Columns.ENV_STATE, Columns.FINAL_T, Columns.FIRST_ENV_T,
 ))  # fmt: skip
 """Names of columns of batches that a module's output may have, too; there they mean what they always mean."""
+
+
+Item = TypeVar("Item")
 
 
 class Places(NamedTuple):
@@ -47,30 +52,34 @@ class Trajectories:
     Args:
         table: of agent episodes.
         chosen: int64 [s], which of them, each with a step or more; those of one block should be adjacent.
+        empty: like `numpy.empty()`, makes the arrays that columns are copied into.
 
     Attributes:
         begin_S: int64, position of each trajectory's first step, the lookback's.
         lookback_S, length_S: int64, steps in the lookback and after it.
-        ended_S: "terminateds" and "truncateds", bool.
+        numbers: int64 [s, 10], see `AgentEpisodeTable`.
     """
 
-    def __init__(self, table: AgentEpisodeTable, chosen: np.ndarray):
-        self._table, self._chosen = table, chosen
-        numbers = table.numbers[chosen]
+    def __init__(self, table: AgentEpisodeTable, chosen: np.ndarray, empty: Callable[..., np.ndarray] = np.empty):
+        self._table, self._chosen, self._empty = table, chosen, empty
+        self.numbers = numbers = _take(table.numbers, chosen)
         self._runs, self._first_of_run = runs_of(table.sources, numbers)
         self._end_of_run = np.cumsum([len(run.rows) for run in self._runs])
-        self._row_N = np.concatenate([run.rows for run in self._runs])
-        self._final_S, self._end_env_t_S = numbers[:, FINAL], numbers[:, END_ENV_T]
-        self.lookback_S, self.length_S = numbers[:, LOOKBACK], table.length_S[chosen]
-        total_S = self.lookback_S + self.length_S
-        self.begin_S = np.cumsum(total_S) - total_S
-        flags = {Columns.TERMINATEDS: TERMINATED, Columns.TRUNCATEDS: TRUNCATED}
-        self.ended_S = {name: numbers[:, DONE] & flag > 0 for name, flag in flags.items()}
+        self._row_N = _steps.joined([run.rows for run in self._runs])
+        self._final_S, self._end_env_t_S, self._done_S = numbers[:, FINAL], numbers[:, END_ENV_T], numbers[:, DONE]
+        self._have_all_ended = min(self._final_S.tolist()) >= 0
+        self.lookback_S, self.length_S = numbers[:, LOOKBACK], _steps.lengths(numbers)
+        self.begin_S = _steps.begins(self.lookback_S, self.length_S)
 
     @property
     def is_one_run(self) -> bool:
         """Whether all lie in one block, or there is one trajectory only."""
         return len(self._runs) == 1
+
+    @property
+    def ended_S(self) -> dict[str, np.ndarray]:
+        """ "terminateds" and "truncateds", bool."""
+        return {name: self._done_S & flag > 0 for name, flag in FLAGS.items()}
 
     @property
     def first_S(self) -> np.ndarray:
@@ -84,34 +93,32 @@ class Trajectories:
 
     def steps_after_lookback(self) -> np.ndarray:
         """int64 [N]: positions of all steps except the lookbacks'."""
-        before_S = np.cumsum(self.length_S) - self.length_S
-        return np.arange(self.length_S.sum()) + np.repeat(self.first_S - before_S, self.length_S)
+        return _steps.ranges(self.first_S, self.length_S)
 
     def end_flags(self) -> dict[str, np.ndarray]:
         """ "terminateds" and "truncateds", bool [N], of the steps after the lookbacks: True at the last ones."""
-        flags = {name: np.zeros(int(self.length_S.sum()), bool) for name in self.ended_S}
-        for name, ended_S in self.ended_S.items():
-            flags[name][np.cumsum(self.length_S) - 1] = ended_S
-        return flags
+        return {name: _steps.end_flags(self._done_S, self.length_S, flag) for name, flag in FLAGS.items()}
 
-    def agent_id(self, index: int) -> Hashable:
-        return self._table.agent_ids[self._chosen[index]]
+    @cached_property
+    def agent_ids(self) -> list[Hashable]:
+        return self._of_chosen(self._table.agent_ids)
 
-    def episode_id(self, index: int) -> str | None:
-        """Of the chunk."""
-        return self._table.episode_ids[self._chosen[index]]
+    @cached_property
+    def episode_ids(self) -> list[str | None]:
+        """Of the chunks."""
+        return self._of_chosen(self._table.episode_ids)
+
+    def _of_chosen(self, items: list[Item]) -> list[Item]:
+        return list(map(items.__getitem__, self._chosen.tolist()))
 
     def ids(self) -> dict[str, np.ndarray]:
         """ "eps_id" and "agent_id", object [S]."""
-        table, chosen = self._table, self._chosen.tolist()
-        agent_ids, episode_ids, own_ids = (
-            [ids[s] for s in chosen] for ids in (table.agent_ids, table.episode_ids, table.own_ids)
-        )
+        own_ids = self._of_chosen(self._table.own_ids)
         ids = [
             f"{episode_id}_{agent_id}" if own_id is None else own_id
-            for agent_id, episode_id, own_id in zip(agent_ids, episode_ids, own_ids, strict=True)
+            for agent_id, episode_id, own_id in zip(self.agent_ids, self.episode_ids, own_ids, strict=True)
         ]
-        return {Columns.EPS_ID: as_objects(ids), Columns.AGENT_ID: as_objects(agent_ids)}
+        return {Columns.EPS_ID: as_objects(ids), Columns.AGENT_ID: as_objects(self.agent_ids)}
 
     def output_keys(self) -> list[str]:
         """Names of the recorded outputs, of those that any trajectory has."""
@@ -189,10 +196,10 @@ class Trajectories:
         columns = [run.env_ts() for run in self._runs]
         if len({column.dtype for column in columns}) > 1:
             columns = [column.astype(np.int64) for column in columns]
-        return _gather(columns, places).astype(np.int64, copy=False)
+        return self._gather(columns, places).astype(np.int64, copy=False)
 
     def _places(self, steps: np.ndarray) -> Places:
-        rows = self._row_N.take(steps)
+        rows = _take(self._row_N, steps)
         if self.is_one_run:
             return Places(rows, np.array([len(steps)]))
         # A run's steps are adjacent, though not ascending: enough for a search of where they end.
@@ -200,11 +207,17 @@ class Trajectories:
 
     def _gathered(self, name: str, columns: list[Any], places: Places) -> Any:
         """Of each run's whole column, the items at these places."""
-        if self.is_one_run:
-            return map_struct(lambda leaf: leaf.take(places.rows, 0), columns[0])
-        self._check_forms(name, columns)
+        if not self.is_one_run:
+            self._check_forms(name, columns)
         leaves = zip(*([leaf for _, leaf in flatten_struct(column)] for column in columns), strict=True)
-        return map_struct(lambda _: _gather(list(next(leaves)), places), columns[0])
+        return map_struct(lambda _: self._gather(list(next(leaves)), places), columns[0])
+
+    def _gather(self, columns: list[np.ndarray], places: Places) -> np.ndarray:
+        """Of each run's column, the rows at these places, copied."""
+        if columns[0].dtype.hasobject:
+            pieces = np.split(places.rows, np.cumsum(places.counts)[:-1])
+            return np.concatenate([column.take(piece, 0) for column, piece in zip(columns, pieces, strict=True)])
+        return _store.gather(columns, places.rows, places.counts, self._empty)
 
     def final_obs(self) -> Any:
         """The observation after each trajectory's last step, [S, ...], copied.
@@ -212,23 +225,36 @@ class Trajectories:
         Raises:
             BatchError: see read().
         """
+        if self._have_all_ended:
+            return self._finals(self._final_S, self._n_of_run)
         last = self._gathered(Columns.OBS, [run.observations() for run in self._runs], self._last_places())
         has_ended = self._final_S >= 0
         if has_ended.any():
-            places = Places(self._final_S[has_ended], np.add.reduceat(has_ended.astype(np.int64), self._first_of_run))
-            finals = self._gathered(Columns.OBS, [run.final_observations() for run in self._runs], places)
+            counts = np.add.reduceat(has_ended.astype(np.int64), self._first_of_run)
+            finals = self._finals(self._final_S[has_ended], counts)
             for (_, leaf), (_, final) in zip(flatten_struct(last), flatten_struct(finals), strict=True):
                 leaf[has_ended] = final
         return last
 
+    def _finals(self, rows: np.ndarray, counts: np.ndarray) -> Any:
+        """Final observations, so many of each run."""
+        places = Places(np.ascontiguousarray(rows), counts)
+        return self._gathered(Columns.OBS, [run.final_observations() for run in self._runs], places)
+
     def final_env_t(self) -> np.ndarray:
         """int64 [S]: env step of the observation after each trajectory's last step."""
+        if self._have_all_ended:
+            return self._end_env_t_S
         return np.where(self._final_S >= 0, self._end_env_t_S, self._env_ts(self._last_places()))
 
     def _last_places(self) -> Places:
         """Of the trajectories' last observations, unless they have final ones."""
-        n_S = np.diff([*self._first_of_run, len(self._chosen)])
-        return Places(np.concatenate([run.last_row_S for run in self._runs]), n_S)
+        return Places(np.concatenate([run.last_row_S for run in self._runs]), self._n_of_run)
+
+    @property
+    def _n_of_run(self) -> np.ndarray:
+        """int64: how many trajectories each run has."""
+        return np.diff([*self._first_of_run, len(self._chosen)])
 
     def obs_after(self, steps: np.ndarray) -> Any:
         """The observation after each of these steps, copied: the next step's, or the trajectory's final one.
@@ -252,7 +278,7 @@ class Trajectories:
         expected = _form(columns[0])
         for column, first in zip(columns, self._first_of_run, strict=True):
             if (form := _form(column)) != expected:
-                agents = self.agent_id(0), self.agent_id(first)
+                agents = self.agent_ids[0], self.agent_ids[first]
                 raise BatchError(f"{name!r} of agent {agents[1]!r} is {_text(form)}, but that of agent {agents[0]!r} "
                                  f"is {_text(expected)}; they can't be in one column, so keep these agents in modules "
                                  f"or groups of their own")  # fmt: skip
@@ -286,14 +312,9 @@ def as_objects(items: Sequence[Hashable]) -> np.ndarray:
     return np.fromiter(items, object, len(items))
 
 
-def _gather(columns: list[np.ndarray], places: Places) -> np.ndarray:
-    """Of each run's column, the rows at these places, copied."""
-    if len(columns) == 1:
-        return columns[0].take(places.rows, 0)
-    if columns[0].dtype.hasobject:
-        pieces = np.split(places.rows, np.cumsum(places.counts)[:-1])
-        return np.concatenate([column.take(piece, 0) for column, piece in zip(columns, pieces, strict=True)])
-    return _store.gather(columns, places.rows, places.counts)
+def _take(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """column.take(rows, 0), but the interpreter's lock is kept; see _steps."""
+    return _store.gather([column], rows, np.array([len(rows)]))
 
 
 def _form(column: Any) -> list[tuple]:

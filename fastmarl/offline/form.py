@@ -46,17 +46,15 @@ class LeafColumn(NamedTuple):
             return number
         return pa.list_(number, self.size) if self.size else None
 
-    def to_arrow(self, leaf: np.ndarray, mask: np.ndarray | None = None) -> Any:
-        """An array [rows, *shape], or null where `mask` is True."""
-        pa = load()
+    def to_arrow(self, leaf: np.ndarray, is_there: np.ndarray | None = None) -> Any:
+        """An array [rows, *shape], null where `is_there` is False."""
         if self.dtype == "|O":
             texts = [to_json(item, f"an item of the column {self.name!r}") for item in leaf.tolist()]
-            return pa.array(texts, pa.string(), mask=mask)
-        flat = np.ascontiguousarray(leaf, leaf.dtype.newbyteorder("=")).reshape(-1)
+            return load().array(texts, load().string(), mask=None if is_there is None else ~is_there)
         if not self.shape:
-            return pa.array(flat, mask=mask)
-        given = None if mask is None else pa.array(mask)
-        return pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self.arrow_type(), mask=given)
+            return numbers(leaf, is_there)
+        flat = numbers(np.ascontiguousarray(leaf).reshape(-1))
+        return load().Array.from_buffers(self.arrow_type(), len(leaf), [_bits(is_there)], children=[flat])
 
     def to_numpy(self, column: Any) -> np.ndarray:
         """[rows, *shape] of an Arrow array without nulls."""
@@ -154,6 +152,32 @@ class Form:
         if next_obs:
             fields += [(leaf.name, leaf.arrow_type()) for leaf in self.of_obs(Columns.NEXT_OBS)]
         return pa.schema([field for field in fields if field[1] is not None], {FORM: self.text.encode()})
+
+
+def numbers(array: np.ndarray, is_there: np.ndarray | None = None) -> Any:
+    """An array [n] as Arrow's, null where `is_there` is False; memory is shared where it can be.
+
+    `pyarrow.array()` gives up the interpreter's lock, which takes longer to get back than the work; see native._steps.
+    """
+    pa = load()
+    if array.dtype == bool:
+        kind, data = pa.bool_(), _bits(array)
+    else:
+        native = array.dtype.newbyteorder("=")
+        kind, data = pa.from_numpy_dtype(native), pa.py_buffer(np.ascontiguousarray(array, native))
+    return pa.Array.from_buffers(kind, len(array), [_bits(is_there), data])
+
+
+def without_texts(n: int) -> Any:
+    """`pyarrow.nulls()` of strings, but the interpreter's lock is kept, see `numbers()`."""
+    pa = load()
+    are_there, ends = np.zeros(-(-n // 8), np.uint8), np.zeros(n + 1, np.int32)
+    return pa.Array.from_buffers(pa.string(), n, [*map(pa.py_buffer, (are_there, ends, b""))])
+
+
+def _bits(flags: np.ndarray | None) -> Any:
+    """A buffer, or none."""
+    return None if flags is None else load().py_buffer(np.packbits(flags, bitorder="little"))
 
 
 def flatten_leaves(struct: Any) -> list[Leaf]:

@@ -10,7 +10,8 @@ from fastmarl.offline.arrow import load
 from fastmarl.offline.form import ENV_T, IDS, Form, T
 from fastmarl.offline.rows import Rows
 
-GROUP_ROWS, GROUP_BYTES = 65_536, 32 * 1024 * 1024  # a row group is written when it has so many
+# A row group is written when it has so many: what the thread adds at once, full or almost, is one.
+GROUP_ROWS, GROUP_BYTES = 32_768, 16 * 1024 * 1024
 
 
 class GrowingFile:
@@ -27,17 +28,21 @@ class GrowingFile:
             compression=compression,
             compression_level=1 if compression == "zstd" else None,
             use_dictionary=texts,
+            write_batch_size=65_536,
             write_statistics=[field.name for field in schema if field.name in numbers],
         )
         self._tables: list[Any] = []
         self._n_rows = self._n_bytes = 0
 
-    def add(self, table: Any) -> None:
+    def add(self, table: Any) -> int:
+        """Returns its bytes, before compression."""
+        n_bytes: int = table.nbytes
         self._tables.append(table)
         self._n_rows += table.num_rows
-        self._n_bytes += table.nbytes
+        self._n_bytes += n_bytes
         if self._n_rows >= GROUP_ROWS or self._n_bytes >= GROUP_BYTES:
             self._write()
+        return n_bytes
 
     def finish(self) -> None:
         """Write what is left, and the footer; the name is still the temporary one."""
@@ -82,14 +87,12 @@ class Part:
 
     def add(self, chunk_table: Any, rows: list[Rows]) -> None:
         for module_id, form, table, lookback in rows:
-            self._of(folder.DATA, module_id, form).add(table)
+            self.n_bytes += self._of(folder.DATA, module_id, form).add(table)
             self.n_rows += table.num_rows
             if lookback is not None:
-                self._of(folder.LOOKBACK, module_id, form).add(lookback)
-        self._chunks.add(chunk_table)
+                self.n_bytes += self._of(folder.LOOKBACK, module_id, form).add(lookback)
+        self.n_bytes += self._chunks.add(chunk_table)
         self.n_chunks += chunk_table.num_rows
-        tables = [chunk_table, *(table for each in rows for table in (each.table, each.lookback) if table is not None)]
-        self.n_bytes += sum(table.nbytes for table in tables)
 
     def finish(self) -> None:
         """From now on the part is whole."""

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fastmarl.batches.agent_episode_table import AgentEpisodeTable
 from fastmarl.episodes.chunk import ChunkHead
+from fastmarl.episodes.lazy import in_numbers
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.native._garbage import without_collection
 from fastmarl.offline import folder
@@ -12,7 +14,7 @@ from fastmarl.offline.chunks import chunk_table
 from fastmarl.offline.form import Form
 from fastmarl.offline.json_values import to_json
 from fastmarl.offline.part import Part
-from fastmarl.offline.rows import RowMaker, Rows, steps_by_chunk
+from fastmarl.offline.rows import RowMaker, Rows
 
 ENOUGH_BYTES = 1024**3  # of a part before compression: readers have a whole part in memory
 MOST_TEXTS = 65_536
@@ -74,11 +76,9 @@ class Parts:
     def _made(self, episodes: list[MultiAgentEpisode]) -> tuple[Any, list[Rows]]:
         first_chunk = 0 if self._part is None else self._part.n_chunks
         heads: list[ChunkHead | None] = without_collection(list, map(MultiAgentEpisode.head, episodes))
-        rows = self._maker.rows(episodes, heads, first_chunk)
-        n_steps = [
-            steps_by_chunk(tables, first_chunk, len(episodes))
-            for tables in ([each.table for each in rows], [each.lookback for each in rows])
-        ]
+        table = AgentEpisodeTable(in_numbers(episodes))
+        rows = self._maker.rows(table, episodes, heads, first_chunk)
+        n_steps = table.steps_by_chunk(len(episodes))
         chunks = chunk_table(episodes, heads, self._text_of_ids, *n_steps, keeps_infos=self._maker.keeps_infos)
         return chunks, rows
 

@@ -5,7 +5,7 @@ Axes in names: S trajectory (an agent episode), N step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +15,26 @@ from fastmarl.batches.agent_episode_table import SOURCE, T_STARTED, AgentEpisode
 from fastmarl.batches.trajectories import Trajectories
 from fastmarl.columns import Columns, OwnName, Recorded
 from fastmarl.episodes.chunk import ChunkHead
-from fastmarl.episodes.lazy import in_numbers
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.sources import Source
+from fastmarl.native import _steps
 from fastmarl.native._garbage import without_collection
 from fastmarl.offline.arrow import load
-from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FINAL_INFOS, IDS, MODULE_ID, Form, T, flatten_leaves
+from fastmarl.offline.form import (
+    CHUNK,
+    ENV_T,
+    FINAL_ENV_T,
+    FINAL_INFOS,
+    IDS,
+    MODULE_ID,
+    Form,
+    T,
+    flatten_leaves,
+    numbers,
+    without_texts,
+)
 from fastmarl.offline.json_values import agent_text, to_json
+from fastmarl.offline.table_memory import TableMemory
 from fastmarl.record.block import Block
 from fastmarl.spaces import RowLayout, flatten_struct
 
@@ -63,39 +76,39 @@ class RowMaker:
 
     def __init__(self, columns: Collection[str] | None, *, next_obs: bool):
         self._columns = columns
-        self._next_obs = next_obs
+        self.next_obs = next_obs
         self.keeps_infos = columns is None or Columns.INFOS in columns
         self.text_of = Texts()
         self._form_of: dict[tuple, tuple[Form, RowLayout]] = {}
+        self.memory = TableMemory()
 
     def rows(
-        self, episodes: Sequence[MultiAgentEpisode], heads: Sequence[ChunkHead | None], first_chunk: int
+        self,
+        table: AgentEpisodeTable,
+        episodes: Sequence[MultiAgentEpisode],
+        heads: Sequence[ChunkHead | None],
+        first_chunk: int,
     ) -> list[Rows]:
         """By module and form.
 
         Args:
+            table: of the episodes.
             heads: of each episode; see `LazyEpisode.head()`.
             first_chunk: from here on the column "chunk" counts the episodes.
 
         Raises:
             OfflineError: they hold something that Parquet or JSON can't.
         """
-        table = AgentEpisodeTable(in_numbers(episodes))
-        forms = self._forms(table.sources)
+        self.memory.begin_table()
+        form_of_source = list(map(self._form, table.sources))
         infos = _Infos(episodes, heads) if self.keeps_infos else None
         found = []
         for module_id, chosen in table.by_module().items():
-            form_of = [forms[source] for source in table.numbers[chosen, SOURCE].tolist()]
-            for form in dict.fromkeys(form_of):
-                of_form = chosen[[each is form for each in form_of]]
-                rows = _FormRows(table, of_form, form, module_id, infos, self.text_of, self._next_obs, first_chunk)
+            for form, of_form in _by_form(table, chosen, form_of_source):
+                trajectories = Trajectories(table, of_form, self.memory.empty)
+                rows = _FormRows(self, trajectories, form, module_id, infos, first_chunk)
                 found.append(Rows(module_id, form, rows.steps(), rows.lookback()))
         return found
-
-    def _forms(self, sources: Sequence[Block | Source]) -> list[Form]:
-        """Of each source; equal ones are one object."""
-        forms: dict[Form, Form] = {}
-        return [forms.setdefault(form, form) for form in map(self._form, sources)]
 
     def _form(self, source: Block | Source) -> Form:
         return self._form_of_block(source) if isinstance(source, Block) else self._made_form(source)
@@ -122,13 +135,18 @@ class RowMaker:
         return Form.of(obs, actions, [(name, output(name)) for name in kept])
 
 
-def steps_by_chunk(tables: Sequence[Any], first_chunk: int, n_chunks: int) -> np.ndarray:
-    """int64 [n_chunks]: how many rows these tables have of each chunk, from `first_chunk` on; None has none."""
-    n_steps = np.zeros(n_chunks, np.int64)
-    for table in tables:
-        if table is not None:
-            n_steps += np.bincount(table.column(CHUNK).to_numpy() - first_chunk, minlength=n_chunks)
-    return n_steps
+def _by_form(
+    table: AgentEpisodeTable, chosen: np.ndarray, form_of_source: Sequence[Form]
+) -> Iterator[tuple[Form, np.ndarray]]:
+    """Form -> the agent episodes of it, of those chosen."""
+    forms = list(dict.fromkeys(form_of_source))
+    if len(forms) == 1:
+        yield forms[0], chosen
+        return
+    index = np.array([forms.index(form) for form in form_of_source])
+    form_s = index[table.numbers[chosen, SOURCE]]
+    for form in dict.fromkeys(form_s.tolist()):
+        yield forms[form], chosen[form_s == form]
 
 
 def _plain(name: OwnName) -> Any:
@@ -178,27 +196,23 @@ class _FormRows:
 
     def __init__(
         self,
-        table: AgentEpisodeTable,
-        chosen: np.ndarray,
+        maker: RowMaker,
+        trajectories: Trajectories,
         form: Form,
         module_id: str,
         infos: _Infos | None,
-        text_of: Callable[[Hashable], str],
-        next_obs: bool,
         first_chunk: int,
     ):
-        self._trajectories = Trajectories(table, chosen)
-        self._form, self._module_id, self._next_obs = form, module_id, next_obs
-        self._schema = form.schema(next_obs=next_obs)
-        self._chunk_S = table.numbers[chosen, CHUNK_S]
-        self._t_started_S = table.numbers[chosen, T_STARTED]
-        self._first_chunk = first_chunk
-        some = chosen.tolist()
-        self._agent_ids = [table.agent_ids[s] for s in some]
+        self._trajectories, self._form = trajectories, form
+        self._next_obs, self._empty = maker.next_obs, maker.memory.empty
+        self._schema = form.schema(next_obs=self._next_obs)
+        self._chunk_S = trajectories.numbers[:, CHUNK_S]
+        self._number_S = (self._chunk_S + first_chunk).astype(np.int32)
+        self._t_started_S = trajectories.numbers[:, T_STARTED]
         self._ids = {
-            Columns.EPS_ID: _Encoded([table.episode_ids[s] for s in some], str),
-            Columns.AGENT_ID: _Encoded(self._agent_ids, text_of),
-            MODULE_ID: _Encoded([module_id] * len(some), str),
+            Columns.EPS_ID: _Encoded(trajectories.episode_ids, str),
+            Columns.AGENT_ID: _Encoded(trajectories.agent_ids, maker.text_of),
+            MODULE_ID: _Encoded([module_id] * len(self._chunk_S), str),
         }
         self._infos = infos if infos is not None and infos.are_there(self._chunk_S.tolist()) else None
 
@@ -209,7 +223,7 @@ class _FormRows:
         steps = trajectories.steps_after_lookback()
         columns = self._columns(steps, length_S, self._t_started_S)
         columns |= trajectories.end_flags()
-        columns |= self._finals(np.cumsum(length_S) - 1, len(steps))
+        columns |= self._finals(_steps.ends(length_S), len(steps))
         if self._next_obs:
             columns |= self._other_obs(Columns.NEXT_OBS, trajectories.obs_after(steps))
         return self._table(columns, len(steps))
@@ -221,18 +235,16 @@ class _FormRows:
         n = int(lookback_S.sum())
         if not n:
             return None
-        before_S = np.cumsum(lookback_S) - lookback_S
-        steps = np.arange(n) + np.repeat(trajectories.begin_S - before_S, lookback_S)
+        steps = _steps.ranges(trajectories.begin_S, lookback_S)
         return self._table(self._columns(steps, lookback_S, self._t_started_S - lookback_S), n)
 
     def _columns(self, steps: np.ndarray, n_S: np.ndarray, t_S: np.ndarray) -> dict[str, Any]:
         """What all rows have; trajectories have `n_S` of these steps, which begin at `t_S`."""
         trajectories, form = self._trajectories, self._form
         env_t = trajectories.env_ts(steps)
-        before_S = np.cumsum(n_S) - n_S
         columns: dict[str, Any] = {name: self._ids[name].repeated(n_S) for name in IDS}
-        columns[CHUNK] = np.repeat((self._chunk_S + self._first_chunk).astype(np.int32), n_S)
-        columns[T] = np.arange(len(steps)) + np.repeat(t_S - before_S, n_S)
+        columns[CHUNK] = np.repeat(self._number_S, n_S)
+        columns[T] = _steps.ranges(t_S, n_S)
         columns[ENV_T] = env_t
         read = trajectories.read_all((Columns.OBS, Columns.ACTIONS, Columns.REWARDS), steps)
         columns[Columns.REWARDS] = read[Columns.REWARDS]
@@ -252,7 +264,7 @@ class _FormRows:
         texts: list[str | None] = [None] * len(env_t)
         assert self._infos is not None
         end = 0
-        for agent_id, chunk, n in zip(self._agent_ids, self._chunk_S.tolist(), n_S.tolist(), strict=True):
+        for agent_id, chunk, n in zip(self._trajectories.agent_ids, self._chunk_S.tolist(), n_S.tolist(), strict=True):
             begin, end = end, end + n
             infos = self._infos.of(chunk, agent_id)
             for row, t in enumerate(env_t[begin:end].tolist() if infos else (), begin):
@@ -268,27 +280,21 @@ class _FormRows:
 
     def _finals(self, last_S: np.ndarray, n: int) -> dict[str, Any]:
         """What only the last row of a trajectory has, of `n` rows."""
-        pa = load()
-        is_null = np.ones(n, bool)
-        is_null[last_S] = False
+        is_last = _steps.put(np.ones(len(last_S), bool), last_S, n)
         final_env_t_S = self._trajectories.final_env_t()
-        final_env_t = np.zeros(n, np.int64)
-        final_env_t[last_S] = final_env_t_S
-        columns = {FINAL_ENV_T: pa.array(final_env_t, mask=is_null)}
+        columns = {FINAL_ENV_T: numbers(_steps.put(final_env_t_S, last_S, n), is_last)}
         if self._infos is not None:
             texts: list[str | None] = [None] * n
             chunks = self._chunk_S.tolist()
             for row, t, chunk, agent in zip(
-                last_S.tolist(), final_env_t_S.tolist(), chunks, self._agent_ids, strict=True
+                last_S.tolist(), final_env_t_S.tolist(), chunks, self._trajectories.agent_ids, strict=True
             ):
                 texts[row] = self._text_of_info(self._infos.of(chunk, agent), t, chunk, agent)
             columns[FINAL_INFOS] = texts
         finals = flatten_struct(self._trajectories.final_obs())
         for described, (_, leaf) in zip(self._form.of_obs(Columns.FINAL_OBS), finals, strict=True):
             if described.arrow_type() is not None:
-                spread = np.zeros((n, *leaf.shape[1:]), leaf.dtype)
-                spread[last_S] = leaf
-                columns[described.name] = described.to_arrow(spread, is_null)
+                columns[described.name] = described.to_arrow(_steps.put(leaf, last_S, n, self._empty), is_last)
         return columns
 
     def _other_obs(self, name: str, obs: Any) -> dict[str, Any]:
@@ -300,12 +306,19 @@ class _FormRows:
         }
 
     def _table(self, columns: dict[str, Any], n: int) -> Any:
-        pa = load()
-        arrays = [
-            pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(n, field.type)
-            for field in self._schema
-        ]
-        return pa.Table.from_arrays(arrays, schema=self._schema)
+        arrays = [_column(columns.get(field.name), field.type, n) for field in self._schema]
+        return load().Table.from_arrays(arrays, schema=self._schema)
+
+
+def _column(values: Any, kind: Any, n: int) -> Any:
+    """An array of this type: of an array of NumPy's or Arrow's, texts, or nothing at all."""
+    pa = load()
+    if values is None:
+        return without_texts(n) if kind == pa.string() else pa.nulls(n, kind)
+    if not isinstance(values, np.ndarray):
+        return pa.array(values, kind)
+    array = numbers(values)
+    return array if array.type == kind else array.cast(kind)
 
 
 class _Encoded:
@@ -326,4 +339,5 @@ class _Encoded:
     def repeated(self, n_S: np.ndarray) -> Any:
         """A dictionary-encoded array with each trajectory's text as often as `n_S` says."""
         pa = load()
-        return pa.DictionaryArray.from_arrays(np.repeat(self._code_S, n_S), pa.array(self._texts, pa.string()))
+        codes = numbers(np.repeat(self._code_S, n_S))
+        return pa.DictionaryArray.from_arrays(codes, pa.array(self._texts, pa.string()), safe=False)

@@ -10,7 +10,7 @@ from fastmarl.offline.parts import Parts
 FIRST_ROWS = 1_024  # are written at once, before it is known how large they are
 MOST_ROWS, MOST_BYTES = 65_536, 32 * 1024 * 1024  # afterwards
 POLL_S = 0.5
-IDLE_S = 5.0  # then fewer rows are written, too
+IDLE_S = 60.0  # then fewer rows are written, too
 
 
 class WriterThread(Thread):
