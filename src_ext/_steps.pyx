@@ -110,13 +110,25 @@ cdef Py_ssize_t _total(const row_t[:] n_S) except -1:
 def end_flags(const row_t[:] done_S, const row_t[:] n_S, int flag):
     """bool [N]: True at the last step of each trajectory whose `done_S` has this flag."""
     cdef Py_ssize_t s, n = 0
-    flags = np.zeros(_total(n_S), np.bool_)
+    flags = np.empty(_total(n_S), np.bool_)
     cdef cnp.npy_bool[::1] out = flags
+    out[:] = False
     for s in range(n_S.shape[0]):
         n += n_S[s]
         if done_S[s] & flag and n_S[s] > 0:
             out[n - 1] = True
     return flags
+
+
+def packed(const cnp.npy_bool[::1] flags):
+    """uint8 [(n + 7) // 8], the flags as bits, the first one lowest, as Arrow has them."""
+    cdef Py_ssize_t i, n = flags.shape[0]
+    bits = np.empty((n + 7) // 8, np.uint8)
+    cdef cnp.uint8_t[::1] out = bits
+    out[:] = 0
+    for i in range(n):
+        out[i >> 3] |= <cnp.uint8_t>(flags[i] << (i & 7))
+    return bits
 
 
 def put(cnp.ndarray items, const row_t[::1] at, Py_ssize_t n, empty=np.empty):

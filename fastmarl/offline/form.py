@@ -10,6 +10,7 @@ import numpy as np
 
 from fastmarl.columns import Columns, OwnName, Recorded
 from fastmarl.errors import OfflineError
+from fastmarl.native import _steps
 from fastmarl.offline.arrow import load
 from fastmarl.offline.json_values import Leaf, from_json, to_json
 from fastmarl.spaces import flatten_struct, map_struct
@@ -171,13 +172,13 @@ def numbers(array: np.ndarray, is_there: np.ndarray | None = None) -> Any:
 def without_texts(n: int) -> Any:
     """`pyarrow.nulls()` of strings, but the interpreter's lock is kept, see `numbers()`."""
     pa = load()
-    are_there, ends = np.zeros(-(-n // 8), np.uint8), np.zeros(n + 1, np.int32)
-    return pa.Array.from_buffers(pa.string(), n, [*map(pa.py_buffer, (are_there, ends, b""))])
+    no_bits, no_ends = bytes(-(-n // 8)), bytes(4 * (n + 1))
+    return pa.Array.from_buffers(pa.string(), n, [pa.py_buffer(each) for each in (no_bits, no_ends, b"")])
 
 
 def _bits(flags: np.ndarray | None) -> Any:
     """A buffer, or none."""
-    return None if flags is None else load().py_buffer(np.packbits(flags, bitorder="little"))
+    return None if flags is None else load().py_buffer(_steps.packed(np.ascontiguousarray(flags)))
 
 
 def flatten_leaves(struct: Any) -> list[Leaf]:

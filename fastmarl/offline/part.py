@@ -12,6 +12,7 @@ from fastmarl.offline.rows import Rows
 
 # A row group is written when it has so many: what the thread adds at once, full or almost, is one.
 GROUP_ROWS, GROUP_BYTES = 32_768, 16 * 1024 * 1024
+COUNTED = (T, ENV_T)  # columns that go up by one from row to row
 
 
 class GrowingFile:
@@ -20,16 +21,22 @@ class GrowingFile:
     def __init__(self, path: Path, schema: Any, compression: str):
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        texts = [field.name for field in schema if field.name in IDS or field.name == chunks.AGENT_IDS]
-        numbers = [*IDS, T, ENV_T, Columns.REWARDS, chunks.EPISODE]
+        pa = load()
+        repeated = [
+            field.name
+            for field in schema
+            if field.name in (*IDS, chunks.AGENT_IDS) or (pa.types.is_integer(field.type) and field.name not in COUNTED)
+        ]
+        looked_for = [*IDS, T, ENV_T, Columns.REWARDS, chunks.EPISODE]
         self._writer = load("pyarrow.parquet").ParquetWriter(
             folder.hidden(path),
             schema,
             compression=compression,
             compression_level=1 if compression == "zstd" else None,
-            use_dictionary=texts,
-            write_batch_size=65_536,
-            write_statistics=[field.name for field in schema if field.name in numbers],
+            use_dictionary=repeated,
+            column_encoding={field.name: "DELTA_BINARY_PACKED" for field in schema if field.name in COUNTED},
+            write_batch_size=GROUP_ROWS,
+            write_statistics=[field.name for field in schema if field.name in looked_for],
         )
         self._tables: list[Any] = []
         self._n_rows = self._n_bytes = 0
@@ -64,7 +71,9 @@ class GrowingFile:
     def _write(self) -> None:
         if not self._tables:
             return
-        table = load().concat_tables(self._tables).unify_dictionaries()
+        table = self._tables[0]
+        if len(self._tables) > 1:
+            table = load().concat_tables(self._tables).unify_dictionaries()
         self._tables, self._n_rows, self._n_bytes = [], 0, 0
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
