@@ -3,7 +3,9 @@
 python benchmarks/bench_offline.py                           (the slowdown of sampling, in turn with and without output)
 python benchmarks/bench_offline.py --memory --steps 10000000 (memory over many agent steps)
 
-CPU time is that of the whole process, so it has the writer's thread in it: that is the slowdown with no core to spare.
+A round is as many calls as make a batch of the writer's. CPU time is that of the whole process until the batch is
+written, so it has the writer's thread in it: that is the slowdown with no core to spare. All is the median of rounds;
+of the first two, for which the system gives memory, none counts.
 """
 
 import argparse
@@ -18,10 +20,11 @@ import pyarrow.parquet as parquet
 import torch
 
 import fastmarl
+from fastmarl.offline.part import GrowingFile
+from fastmarl.offline.writer_thread import MOST_ROWS
 
 ENVS = {"mpe2.simple_spread_v3": 16, "fastmarl.simple_spread": 128}
 FRAGMENT, AGENTS = 25, 3
-WARM_UP = 2 * 65_536  # steps before the measured ones: two row groups, for which memory is got from the system
 
 
 def make_runner(env: str, **options) -> fastmarl.MultiAgentEnvRunner:
@@ -43,56 +46,61 @@ def cpu_seconds(runner: fastmarl.MultiAgentEnvRunner, calls: int) -> float:
     return time.process_time() - begun
 
 
+def cpu_seconds_of_batch(runner: fastmarl.MultiAgentEnvRunner, calls: int) -> tuple[float, float]:
+    """Of the process and of the writer's thread, for as many calls as make a batch, until that is written."""
+    writer = runner._output
+    assert writer is not None
+    before, begun = writer.writer_seconds, time.process_time()
+    for _ in range(calls):
+        runner.sample()
+    while writer.writer_seconds == before:
+        time.sleep(0.001)
+    return time.process_time() - begun, writer.writer_seconds - before
+
+
 def folder_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def pyarrow_microseconds(folder: Path, compression: str) -> float:
     """CPU time per row in which pyarrow alone writes rows that were recorded again: the least that the thread takes."""
-    table = parquet.read_table(next(folder.glob("data/*/*.parquet"))).slice(0, 65_536)
-    level = 1 if compression == "zstd" else None
+    largest = max(folder.glob("data/*/*.parquet"), key=lambda file: file.stat().st_size)
+    table = parquet.read_table(largest).slice(0, MOST_ROWS)
+    file = GrowingFile(folder / "again.parquet", table.schema, compression)
     seconds = []
-    options = {
-        "compression": compression,
-        "use_dictionary": ["eps_id", "agent_id", "module_id"],
-        "write_statistics": False,
-    }
-    again = folder / "again"
-    with parquet.ParquetWriter(again, table.schema, compression_level=level, **options) as file:
-        for _ in range(5):
-            begun = time.thread_time()
-            file.write_table(table, row_group_size=len(table))
-            seconds.append(time.thread_time() - begun)
-    again.unlink()
+    for _ in range(9):
+        begun = time.thread_time()
+        file.add(table)
+        seconds.append(time.thread_time() - begun)
+    file.abandon()
     return median(seconds) / len(table) * 1e6
 
 
-def slowdown(env: str, rounds: int, calls: int, compression: str) -> None:
+def measure(env: str, rounds: int, compression: str) -> None:
     folder = Path(tempfile.mkdtemp())
     plain = make_runner(env)
     recording = make_runner(env, output=folder, output_config={"compression": compression})
-    steps_of_call = ENVS[env] * FRAGMENT * AGENTS
-    cpu_seconds(plain, 2), cpu_seconds(recording, WARM_UP // steps_of_call + 1)
     writer = recording._output
     assert writer is not None
-    writer.flush()
-    first = writer.writer_seconds
-    bytes_before, seconds_before, ratios = folder_bytes(folder), writer.writer_seconds, []
+    cpu_seconds(recording, 1), writer.flush()  # afterwards it is known how large rows are
+    steps_of_call = ENVS[env] * AGENTS * FRAGMENT
+    calls = -(-MOST_ROWS // steps_of_call)
+    for _ in range(2):
+        cpu_seconds(plain, calls), cpu_seconds_of_batch(recording, calls)
+    ratios, of_thread = [], []
     for i in range(rounds):
-        both = {}
-        for runner in (plain, recording) if i % 2 else (recording, plain):
-            both[runner] = cpu_seconds(runner, calls)
-        ratios.append(both[recording] / both[plain])
+        without = cpu_seconds(plain, calls) if i % 2 else 0.0
+        both, thread = cpu_seconds_of_batch(recording, calls)
+        ratios.append(both / (without or cpu_seconds(plain, calls)))
+        of_thread.append(thread / (calls * steps_of_call) * 1e6)
+    ratios.sort(), of_thread.sort()
     writer.flush()
-    of_pyarrow = pyarrow_microseconds(folder, compression)
-    steps = rounds * calls * steps_of_call
-    of_thread = (writer.writer_seconds - seconds_before) / steps * 1e6
-    on_disk = (folder_bytes(folder) - bytes_before) / steps
-    ratios.sort()
+    rows = sum(parquet.read_metadata(file).num_rows for file in folder.glob("data/*/*.parquet"))
     print(
         f"{env}, {compression}: CPU time with output / without {median(ratios):.3f} ({ratios[0]:.3f} to "
-        f"{ratios[-1]:.3f}); writer's thread {of_thread:.2f} us (pyarrow alone {of_pyarrow:.2f}), {on_disk:.0f} bytes "
-        f"per agent step ({steps:,} steps; before them {first * 1e3:.0f} ms for the first {WARM_UP:,})"
+        f"{ratios[-1]:.3f}); writer's thread {median(of_thread):.2f} us per agent step ({of_thread[0]:.2f} to "
+        f"{of_thread[-1]:.2f}; pyarrow alone {pyarrow_microseconds(folder, compression):.2f}), "
+        f"{folder_bytes(folder) / rows:.0f} bytes"
     )
     recording.stop()
     shutil.rmtree(folder)
@@ -117,7 +125,6 @@ def main() -> None:
     parser.add_argument("--envs", nargs="+", default=list(ENVS), choices=list(ENVS))
     parser.add_argument("--compression", nargs="+", default=["zstd", "lz4"])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--calls", type=int, default=20, help="of a round")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--steps", type=int, default=10_000_000)
     args = parser.parse_args()
@@ -127,7 +134,7 @@ def main() -> None:
         return
     for env in args.envs:
         for compression in args.compression:
-            slowdown(env, args.rounds, args.calls, compression)
+            measure(env, args.rounds, compression)
 
 
 if __name__ == "__main__":
