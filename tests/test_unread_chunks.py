@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.interrupts import Interruption, in_own_thread, lines_of
 from support.short_episodes import Short, make_runner
+from support.tapes.worlds import World
 
-from fastmarl import MultiAgentEpisode
+from fastmarl import MultiAgentEnvRunner, MultiAgentEpisode
 from fastmarl.episodes import chunk as chunk_file
 from fastmarl.episodes import lazy
 
@@ -30,6 +31,27 @@ def test_an_episode_is_read_when_somebody_asks_for_anything(ask):
         assert not is_read(episode)
         ask(episode)
         assert is_read(episode)
+
+
+def test_heads_are_those_of_chunks_that_hold_no_more():
+    n_heads = n_others = 0
+    for seed in range(30):
+        world = World(seed)
+        with MultiAgentEnvRunner(world.config()) as runner:
+            episodes = [episode for call in world.calls() for episode in runner.sample(**call)]
+        for episode in episodes:
+            was_read, head = is_read(episode), episode.head()
+            assert is_read(episode) == was_read
+            chunk = episode.chunk
+            infos = chunk.lanes.infos if chunk.lanes else True
+            more = (infos, chunk.common_infos, chunk.custom_data, chunk.hanging_rewards, chunk.respawned)
+            holds_more = any(more) or chunk.env_states is not None
+            assert (head is None) == (was_read or holds_more)
+            if head is not None:
+                assert head == tuple(getattr(chunk, name) for name in head._fields)
+            n_heads += head is not None
+            n_others += head is None and not was_read
+    assert n_heads > 20 < n_others
 
 
 def test_agent_episodes_are_built_when_somebody_asks_for_them():

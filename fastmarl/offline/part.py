@@ -35,7 +35,6 @@ class GrowingFile:
             compression_level=1 if compression == "zstd" else None,
             use_dictionary=repeated,
             column_encoding={field.name: "DELTA_BINARY_PACKED" for field in schema if field.name in COUNTED},
-            write_batch_size=GROUP_ROWS,
             memory_pool=pa.system_memory_pool(),  # keeps memory for the next row group; others give it back
             write_statistics=[field.name for field in schema if field.name in looked_for],
         )

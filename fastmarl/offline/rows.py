@@ -139,14 +139,15 @@ def _by_form(
     table: AgentEpisodeTable, chosen: np.ndarray, form_of_source: Sequence[Form]
 ) -> Iterator[tuple[Form, np.ndarray]]:
     """Form -> the agent episodes of it, of those chosen."""
-    forms = list(dict.fromkeys(form_of_source))
+    index_of = {form: index for index, form in enumerate(dict.fromkeys(form_of_source))}
+    forms = list(index_of)
     if len(forms) == 1:
         yield forms[0], chosen
         return
-    index = np.array([forms.index(form) for form in form_of_source])
-    form_s = index[table.numbers[chosen, SOURCE]]
-    for form in dict.fromkeys(form_s.tolist()):
-        yield forms[form], chosen[form_s == form]
+    index_of_source = np.array([index_of[form] for form in form_of_source])
+    index_s = index_of_source[table.numbers[chosen, SOURCE]]
+    for index in dict.fromkeys(index_s.tolist()):
+        yield forms[index], chosen[index_s == index]
 
 
 def _plain(name: OwnName) -> Any:
