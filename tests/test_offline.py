@@ -666,6 +666,7 @@ def test_a_close_that_was_interrupted_loses_nothing(afterwards, tmp_path):
             time.sleep(1)
             add(*args)
         Parts.add = add_slowly
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
         writer = ParquetWriter({str(tmp_path / "there")!r})
         config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread")
         writer.write(fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=25))
