@@ -236,11 +236,15 @@ class UnreadChunks(ChunkNotes):
 
     def head(self, index: int, own_data: OwnData | None) -> ChunkHead | None:
         """Of the chunk at this index; None: it holds more than that, such as infos, or somebody waits."""
-        at = self._lanes_of(index)
-        _, env_t_started, env_t, lookback, flags, reset_seed, _ = self.numbers[index].tolist()
-        is_more = own_data is not None and (own_data[0] or own_data[1] or own_data[2] is not None)
-        if is_more or (not flags and waiting_places(self._columns[at], self._acting_from)):
+        if own_data is not None and (own_data[0] or own_data[1] or own_data[2] is not None):
             return None
+        head = self._head(index)
+        is_over = head.is_terminated or head.is_truncated
+        waits = not is_over and waiting_places(self._columns[self._lanes_of(index)], self._acting_from)
+        return None if waits else head
+
+    def _head(self, index: int) -> ChunkHead:
+        _, env_t_started, env_t, lookback, flags, reset_seed, _ = self.numbers[index].tolist()
         return ChunkHead(
             id_=self.ids[index],
             env_t_started=env_t_started,
@@ -249,41 +253,33 @@ class UnreadChunks(ChunkNotes):
             is_terminated=bool(flags & TERMINATED),
             is_truncated=bool(flags & TRUNCATED),
             duration_s=self.durations_s[index],
-            agent_ids=self._agent_ids[at],
+            agent_ids=self._agent_ids[self._lanes_of(index)],
             reset_seed=None if reset_seed < 0 else reset_seed,
         )
 
     def read(self, index: int, own_data: OwnData | None) -> Chunk:
         """The chunk at this index, with `own_data`, which its episode holds itself."""
         own_infos, custom_data, env_states = own_data or ((), {}, None)
-        env_index, env_t_started, env_t, lookback, flags, reset_seed, _ = self.numbers[index].tolist()
-        at = self._lanes_of(index)
+        head, at = self._head(index), self._lanes_of(index)
         infos: dict[int, dict[int, dict[str, Any]]] = {}
         for t, lane, info in own_infos:
             infos.setdefault(lane, {})[t] = info
         lanes = ChunkLanes(
-            agent_ids=self._agent_ids[at],
+            agent_ids=head.agent_ids,
             lanes=tuple(self.lanes[at]),
             columns=self._columns[at].copy(),
             blocks=self._blocks,
             module_ids=self._module_ids,
-            episode_id=self.ids[index],
-            spaces=self._spaces[env_index],
+            episode_id=head.id_,
+            spaces=self._spaces[int(self.numbers[index, 0])],
             infos=infos,
         )
+        is_over = head.is_terminated or head.is_truncated
         return Chunk(
-            id_=self.ids[index],
-            env_t_started=env_t_started,
-            env_t=env_t,
-            lookback=lookback,
-            is_terminated=bool(flags & TERMINATED),
-            is_truncated=bool(flags & TRUNCATED),
+            **head._asdict(),
             common_infos=infos.get(-1, {}),
-            hanging_rewards={} if flags else lanes.hanging_rewards(self._acting_from),
+            hanging_rewards={} if is_over else lanes.hanging_rewards(self._acting_from),
             custom_data=custom_data,
-            agent_ids=lanes.agent_ids,
             env_states=env_states,
-            duration_s=self.durations_s[index],
-            reset_seed=None if reset_seed < 0 else reset_seed,
             lanes=lanes,
         )
