@@ -11,6 +11,7 @@ FUZZ_CASES ?= 300
 OLD_STACK_CASES ?= 300
 SANITIZED_CASES ?= 40
 KILLS ?= 100
+REPLAY_EPISODES ?= 50
 PEERS_FOLDER ?= build/peers
 PEERS_ARGS ?=
 
@@ -57,7 +58,7 @@ SANITIZERS := OMP_NUM_THREADS=1 PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/$(SANIT
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) $$(gcc -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=1 \
 	UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1
-SANITIZED_TESTS ?= $(patsubst %,tests/%.py,test_store test_slots test_scatter test_step_keys test_recording_properties \
+SANITIZED_TESTS ?= $(patsubst %,tests/%.py,test_store test_steps test_slots test_scatter test_step_keys test_recording_properties \
 	test_tapes test_unread_chunks test_observation_kinds test_array_envs test_array_splits test_episodes test_batches test_unread_batches \
 	test_connector_properties test_resuming test_episode_states test_action_masks test_action_sampling test_dense test_lean rllib/test_equality rllib/test_equality_fuzz \
 	rllib/test_rllib_lean rllib/test_rllib_sampling)
@@ -81,6 +82,9 @@ test-old-stack: $(VENV)/.test build ## OLD_STACK_CASES random worlds and configs
 
 test-kills: $(VENV)/.test build ## KILLS kills of runners in Ray's actors, while they sample
 	FASTMARL_KILLS=$(KILLS) $(TEST) tests/rllib/test_env_runner_group.py -k killed_while $(PYTEST_ARGS)
+
+test-replay: $(VENV)/.test build ## REPLAY_EPISODES of each real environment replayed from their actions
+	FASTMARL_REPLAY_EPISODES=$(REPLAY_EPISODES) $(TEST) tests/test_replay_real_envs.py $(PYTEST_ARGS)
 
 soak: $(VENV)/.test build ## sample for SECONDS in each way of SOAK_WAYS, with envs that fail; fails if memory or anything else grows
 	status=0; for way in $(SOAK_WAYS); do \
@@ -177,7 +181,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-kills test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
