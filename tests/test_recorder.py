@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -126,6 +127,21 @@ def test_the_first_step_that_differs_is_named(at, tmp_path):
     env_index, number, env_t, problem = caught.value.args
     assert (env_index, number, env_t) == (recorded.env_index, recorded.number, at)
     assert "another than on record" in problem
+
+
+def test_versions_that_have_changed_since_are_told_with_a_difference(tmp_path):
+    record(tmp_path, WILD, {"length": 40}, steps=50)
+    with pytest.raises(ReplayError) as caught:
+        play(tmp_path, 0, env_config={"drift_at": 1})
+    assert "recorded with" not in str(caught.value)
+    [description] = tmp_path.glob("*.json")
+    meta = json.loads(description.read_text())
+    meta["versions"] |= {"numpy": "1.0", "gone": "2.0"}
+    description.write_text(json.dumps(meta))
+    with pytest.raises(
+        ReplayError, match=rf"recorded with numpy 1.0 \(here {np.__version__}\), gone 2.0 \(here none\)$"
+    ):
+        play(tmp_path, 0, env_config={"drift_at": 1})
 
 
 def test_an_env_that_ends_or_raises_earlier_is_named(tmp_path):

@@ -7,7 +7,7 @@ import json
 import pkgutil
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
@@ -19,6 +19,11 @@ from fastmarl.vector.remote import RemoteEnv
 from fastmarl.version import __version__
 
 FORMAT = 1
+PLATFORM: dict[str, Callable[[], str]] = {
+    "python": platform.python_version,
+    "machine": platform.machine,
+    "platform": lambda: sys.platform,
+}
 MAIN = ("__main__", "__mp_main__")  # the script, as it is named in a process that it has spawned; each has its own
 
 
@@ -105,14 +110,26 @@ def _env_class(env: Any) -> tuple[str, str]:
 
 def _versions(env: Any) -> dict[str, str]:
     """Of what an episode may depend on."""
-    packages = dict.fromkeys(["numpy", "gymnasium", _env_class(env)[0].partition(".")[0]])
-    found = {"python": platform.python_version(), "machine": platform.machine(), "platform": sys.platform}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # a module of the user's
-            continue
-    return {**found, "fastmarl": __version__}
+    packages = ["numpy", "gymnasium", _env_class(env)[0].partition(".")[0]]
+    names = dict.fromkeys([*PLATFORM, *packages, "fastmarl"])
+    return {name: here for name in names if (here := _version_here(name))}
+
+
+def _version_here(name: str) -> str:
+    """ "": a module of the user's has none, or the package is not installed."""
+    if name in PLATFORM:
+        return PLATFORM[name]()
+    try:
+        return __version__ if name == "fastmarl" else version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def changed_versions(meta: Mapping[str, Any]) -> str:
+    """What is of another version here than on record, in words; "": nothing."""
+    pairs = [(name, recorded, _version_here(name)) for name, recorded in meta["versions"].items()]
+    changed = [f"{name} {recorded} (here {here or 'none'})" for name, recorded, here in pairs if recorded != here]
+    return ", ".join(changed)
 
 
 def check_format(meta: Any, path: Any) -> None:

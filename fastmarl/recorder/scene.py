@@ -22,6 +22,7 @@ from fastmarl.record.flags import TERMINATED, TRUNCATED
 from fastmarl.record.lanes import LaneTable
 from fastmarl.record.store import RowStore
 from fastmarl.recorder.fragment import AgentNames, fragment_of
+from fastmarl.recorder.meta import changed_versions
 from fastmarl.recorder.recording import EpisodeActions, RecordedEpisode, add_part
 from fastmarl.spaces import RowLayout, leaf_spaces
 
@@ -218,6 +219,8 @@ class Scene:
             raise self._differs(self._env_t, f"the episode's end is another than on record, {recorded.end}")
 
     def _differs(self, env_t: int, problem: str) -> ReplayError:
+        if changed := changed_versions(self._recorded.meta):
+            problem += f"; it was recorded with {changed}"
         return ReplayError(self._recorded.env_index, self._recorded.number, env_t, problem)
 
 
