@@ -580,6 +580,8 @@ def test_agents_that_do_not_fit_into_one_column_are_refused():
         columns(episodes, outputs=["logp"])
     with pytest.raises(BatchError, match=r"expected 6 rows in the extra column 'x'.*\(5,\)"):
         sequences(episodes, max_seq_len=2, extra_columns={"a0": {"x": np.zeros(5)}})
+    with pytest.raises(BatchError, match=r"columns of \['a2'\], but these episodes have steps of \['a0', 'a1'\] only"):
+        sequences(episodes, max_seq_len=2, extra_columns={"a0": {"x": np.zeros(6)}, "a2": {"x": np.zeros(6)}})
     with pytest.raises(BatchError, match="max_seq_len of at least 1"):
         sequences(episodes, max_seq_len=0)
 

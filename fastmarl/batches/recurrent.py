@@ -49,16 +49,20 @@ def sequences(
 
     Raises:
         BatchError: an output was not recorded, a module's agents have different spaces, an extra column has another
-            length, or a sequence begins with an action that was chosen at random, without a recurrent state.
+            length or is of a module that has no steps here, or a sequence begins with an action that was chosen at
+            random, without a recurrent state.
     """
     if max_seq_len < 1 or burn_in < 0:
         raise BatchError(f"expected max_seq_len of at least 1 and burn_in of at least 0, got {max_seq_len}, {burn_in}")
-    batches, outputs = {}, names_of(outputs)
+    batches, outputs, extra_columns = {}, names_of(outputs), extra_columns or {}
     for module_id, trajectories in by_module(episodes).items():
         cuts = _cut(trajectories, max_seq_len, burn_in)
         batches[module_id] = _recorded(trajectories, cuts, outputs) | _states(trajectories, cuts)
-        for name, column in (extra_columns or {}).get(module_id, {}).items():
+        for name, column in extra_columns.get(module_id, {}).items():
             batches[module_id][name] = _extra(trajectories, cuts, name, column)
+    if lost := [module_id for module_id, named in extra_columns.items() if named and module_id not in batches]:
+        raise BatchError(f"extra_columns has columns of {lost}, but these episodes have steps of {list(batches)} only; "
+                         f"take modules and rows from columns(episodes)")  # fmt: skip
     return batches
 
 
