@@ -20,6 +20,7 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
+from fastmarl.errors import BatchError
 from fastmarl.learning import (
     ValueNorm,
     flat_parameters,
@@ -58,7 +59,10 @@ class Learner:
 
     def batch_of(self, episodes):
         """All agents' steps as tensors, with normalised advantages and value targets."""
-        batch = columns(episodes, outputs=["action_logp", "vf_preds"])[POLICY]
+        batch = columns(episodes, outputs=["action_logp", "vf_preds"]).get(POLICY)
+        if batch is None:
+            n = sum(map(len, episodes))
+            raise BatchError(f"no agent has acted in {n:,} env steps: there is nothing to learn from")
         batch["vf_preds"] = self.value_norm.denormalize(torch.from_numpy(batch["vf_preds"]))
         add_gae(batch, gamma=self.args.gamma, lambda_=LAMBDA, value_fn=value_fn_of(self.module, self.value_norm))
         batch = to_tensors(batch, ["obs", "actions", "action_logp", "advantages", "value_targets"])

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -297,6 +298,35 @@ def test_nothing_is_shown_if_nothing_was_sampled(tmp_path, capsys):
     args = ["--env", "interrupting", "--num-envs", "1", "--config", '{"steps": 0}']
     assert cli.main(["sample", *args]) == 130
     assert capsys.readouterr().out == ""
+
+
+class NobodyActs:
+    """Agents come once they are needed, and none ever is."""
+
+    def __init__(self, config=None):
+        self.possible_agents = ["a"]
+        self.observation_spaces = {"a": gym.spaces.Box(-1, 1, (2,))}
+        self.action_spaces = {"a": gym.spaces.Discrete(2)}
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return {}, {}
+
+    def step(self, actions):
+        self.t += 1
+        return {}, {}, {"__all__": self.t == 5}, {"__all__": False}, {}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["sample", "--steps", "100"], ["train", "ippo", "--steps", "100", "--no-plot"], ["sample", "--no-efficiency"]],
+)
+def test_an_env_in_which_nobody_acts_is_told(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    fastmarl.register_env("nobody acts", NobodyActs)
+    is_fine = "--no-efficiency" in command
+    assert cli.main([*command, "--env", "nobody acts", "--num-envs", "2"]) == (0 if is_fine else 1)
+    assert ("fastmarl: no agent has acted in" in capsys.readouterr().err) != is_fine
 
 
 def test_a_benchmark_that_is_interrupted_shows_what_was_measured(monkeypatch, tmp_path, capsys):

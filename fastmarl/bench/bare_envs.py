@@ -59,6 +59,7 @@ class BareEnvs:
         self._check_repeats()
         self.env_steps = self.calls * TICKS_PER_CALL * len(envs)
         self.agent_steps = sum(len(actions) for _, actions in self._steps if actions)
+        _check_acted(self)
 
     def run(self) -> float:
         """Microseconds per agent step of one pass, the resets included."""
@@ -136,6 +137,7 @@ class BareBatch:
                 self.agent_steps += int(sum(acting.sum() for acting in self._acting.values()))
                 self._watch(self._step(tick))
         self.env_steps = self.calls * TICKS_PER_CALL * env.num_envs
+        _check_acted(self)
 
     def run(self) -> float:
         """Microseconds per agent step of one pass, the resets included."""
@@ -195,6 +197,12 @@ class BareBatch:
             going_on = self._going_on[name] & ~group.terminated & ~group.truncated
             self._going_on[name] = going_on | over[:, None]
             self._acting[name] = self._going_on[name] & group.present
+
+
+def _check_acted(loop: BareEnvs | BareBatch) -> None:
+    """Raises EnvCheckError if there is nothing to divide by."""
+    if not loop.agent_steps:
+        raise EnvCheckError(f"no agent has acted in {loop.env_steps:,} env steps, so there is no time of an agent step")
 
 
 def _without_adapter(env: Any) -> Any:
