@@ -177,6 +177,15 @@ def test_a_damaged_component_is_refused(component, tmp_path):
         fastmarl.Policy.from_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("learned", [{}, {MAIN: {}}])
+def test_what_connectors_have_learned_must_be_there(learned, tmp_path):
+    """A filter that knows nothing would change every observation in another way."""
+    runner, _ = overheard_runner("filter")
+    save_state(tmp_path, {**load_state(runner.save_to_path(tmp_path)), "env_to_module_connector": learned})
+    with pytest.raises(CheckpointError, match=r"what its connectors \['MeanStdFilter'\] have learned was not saved"):
+        fastmarl.Policy.from_checkpoint(tmp_path)
+
+
 def test_a_mapping_function_must_be_one(tmp_path):
     runner, _ = overheard_runner("default")
     with pytest.raises(ConfigError, match=r"policy_mapping_fn must be a function, .* got 'default_policy'"):

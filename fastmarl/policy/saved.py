@@ -171,7 +171,11 @@ def parts_from(
         except (ConfigError, KeyError) as error:
             raise ConfigError(f"module {module_id!r}: {error}") from error
         parts[module_id] = ModuleParts(module, of_module)
-    EnvToModule({module_id: each.connectors for module_id, each in parts.items()}).set_state(dict(learned))
+    env_to_module = EnvToModule({module_id: each.connectors for module_id, each in parts.items()})
+    env_to_module.set_state(dict(learned))
+    for module_id, states in env_to_module.get_state().items():
+        if lacking := [name for name in states if name not in learned.get(module_id, {})]:
+            raise ConfigError(f"module {module_id!r}: what its connectors {lacking} have learned was not saved")
     return options, parts
 
 
