@@ -121,13 +121,16 @@ def end_flags(const row_t[:] done_S, const row_t[:] n_S, int flag):
 
 
 def packed(const cnp.npy_bool[::1] flags):
-    """uint8 [(n + 7) // 8], the flags as bits, the first one lowest, as Arrow has them."""
+    """uint8 [(n + 7) // 8], the flags as bits, the first one lowest, as Arrow has them.
+
+    True is any byte but 0, as in NumPy: bytes that were viewed as bools may be others than 1.
+    """
     cdef Py_ssize_t i, n = flags.shape[0]
     bits = np.empty((n + 7) // 8, np.uint8)
     cdef cnp.uint8_t[::1] out = bits
     out[:] = 0
     for i in range(n):
-        out[i >> 3] |= <cnp.uint8_t>(flags[i] << (i & 7))
+        out[i >> 3] |= <cnp.uint8_t>((flags[i] != 0) << (i & 7))
     return bits
 
 

@@ -87,6 +87,11 @@ def test_packed_is_numpys_packbits(rng, n):
     assert _steps.packed(flags).tolist() == np.packbits(flags, bitorder="little").tolist()
 
 
+def test_packed_takes_any_byte_but_0_for_true():
+    flags = np.array([2, 0, 255, 0, 0, 128, 0, 3, 0, 16], np.uint8).view(bool)
+    assert _steps.packed(flags).tolist() == np.packbits(flags, bitorder="little").tolist()
+
+
 def poisoned(shape, dtype):
     return np.frombuffer(b"\xa5" * int(np.prod(shape) * np.dtype(dtype).itemsize), dtype).reshape(shape).copy()
 
