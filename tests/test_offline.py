@@ -265,6 +265,16 @@ def test_what_is_changed_after_writing_is_not_seen(tmp_path):
     assert_same_episodes(read(tmp_path), want)
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_custom_data_of_an_unread_chunk_may_come_after_writing(is_over, tmp_path):
+    with spread(1) as runner, ParquetWriter(tmp_path) as file_writer:
+        (chunk,) = runner.sample(num_timesteps=25 if is_over else 10)
+        file_writer.write([chunk])
+        chunk.custom_data["x"] = 1
+    (got,) = read(tmp_path)
+    assert got.custom_data == {}
+
+
 # Files.
 
 

@@ -166,7 +166,8 @@ def _snapshot(episode: MultiAgentEpisode) -> MultiAgentEpisode:
     kept = MultiAgentEpisode.__new__(MultiAgentEpisode)
     if type(chunk) is not Chunk:
         unread, index, own = chunk
-        kept._chunk = (unread, index, (own[0], copied(own[1]), own[2])) if own is not None and own[1] else chunk
+        # Custom data are copied though they are empty: the chunk's own dict may get some later.
+        kept._chunk = chunk if own is None else (unread, index, (own[0], copied(own[1]), own[2]))
         return kept
     built = chunk.agent_episodes
     kept._chunk = replace(
