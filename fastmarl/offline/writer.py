@@ -30,8 +30,9 @@ class ParquetWriter:
     ```
 
     A thread of its own makes the files. `write()` hands over and returns; while `max_queue_size` batches wait to
-    be written, it waits, too. What was handed over may be changed, except inside of infos: this is not seen. Files get
-    their names when they are whole. If the process is killed, the part that was being written is lost, and no other.
+    be written, it waits, too. What was handed over may be changed, except inside of infos and arrays: this is not seen.
+    Files get their names when they are whole. If the process is killed, the part that was being written is lost, and no
+    other.
 
     Where the folder has data, what is written is added to it, in files of other names.
 
@@ -161,7 +162,7 @@ def check_options(
 
 
 def _snapshot(episode: MultiAgentEpisode) -> MultiAgentEpisode:
-    """The same chunk in an object that nobody else has. The columns' arrays are not copied: they never change."""
+    """The same chunk in an object that nobody else has. The columns' arrays are not copied: nobody may change them."""
     chunk = episode._chunk
     kept = MultiAgentEpisode.__new__(MultiAgentEpisode)
     if type(chunk) is not Chunk:
