@@ -158,8 +158,10 @@ def put(cnp.ndarray items, const row_t[::1] at, Py_ssize_t n, empty=np.empty):
 
 
 def joined(list columns):
-    """C-contiguous arrays [..., ...] of one dtype and one shape behind the first axis, one at least, one after the
+    """C-contiguous arrays [n, ...] of one dtype and one shape behind the first axis, one at least, one after the
     other."""
+    if not columns:
+        raise ValueError("expected one array at least")
     cdef cnp.ndarray first = <cnp.ndarray?>columns[0], column
     cdef Py_ssize_t n = 0
     for each in columns:

@@ -132,6 +132,8 @@ def gather(list columns, const row_t[::1] rows, const row_t[::1] counts, empty=n
     Raises:
         IndexError: a row is not in its column.
     """
+    if not columns:
+        raise ValueError("expected one column at least")
     cdef cnp.ndarray column = <cnp.ndarray?>columns[0]
     cdef cnp.ndarray out = empty((rows.shape[0], *(<object>column).shape[1:]), column.dtype)
     cdef size_t n_bytes = row_bytes(out)

@@ -130,3 +130,8 @@ def test_joined_is_concatenate(rng, counts, shape):
 def test_joined_refuses_what_it_can_not_copy(other):
     with pytest.raises(ValueError, match="C-contiguous"):
         _steps.joined([np.zeros((2, 4)), other])
+
+
+def test_joined_refuses_nothing_at_all():
+    with pytest.raises(ValueError, match="at least"):
+        _steps.joined([])

@@ -96,6 +96,7 @@ def test_gather_is_take_and_concatenate(rng, dtype, shape, counts):
     ([np.zeros(3)], [0, 1], [1], ValueError),
     ([np.zeros(3)], [0], [1, 0], ValueError),
     ([np.zeros(3), np.zeros(3)], [0], [2, -1], ValueError),
+    ([], np.zeros(0, int), np.zeros(0, int), ValueError),
     ([np.zeros(3), np.zeros(3, "f4")], [0, 0], [1, 1], TypeError),
     ([np.zeros((3, 2)), np.zeros((3, 3))], [0, 0], [1, 1], TypeError),
     ([np.zeros(3, object)], [0], [1], TypeError),
