@@ -30,6 +30,7 @@ from fastmarl.envs.jit.cart_pole import CartPole
 from fastmarl.errors import ConfigError, RecordingError, ReplayError
 from fastmarl.kernels import fingerprints
 from fastmarl.recorder import Recording, Replay, writer
+from fastmarl.recorder.blocks import HEAD_BYTES, blocks_in
 from fastmarl.runner import sampling
 
 CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", "12"))
@@ -347,14 +348,32 @@ def test_damaged_files_say_so(tmp_path):
         Recording(tmp_path)
     (tmp_path / "moved").rename(path)
     path.with_suffix(".json").write_text('{"format": 99, "versions": {"fastmarl": "9.1"}}')
-    with pytest.raises(RecordingError, match=r"expected format 1, got 99; fastmarl 9.1 has written it, and reads it"):
+    with pytest.raises(RecordingError, match=r"expected format 2, got 99; fastmarl 9.1 has written it, and reads it"):
         Recording(tmp_path)
     path.with_suffix(".json").unlink()
     with pytest.raises(RecordingError, match="lacks its description"):
         Recording(tmp_path)
     path.unlink()
+    path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(RecordingError, match="lacks its description"):
+        Recording(tmp_path)
+    path.unlink()
     with pytest.raises(RecordingError, match="has no record of actions"):
         Recording(tmp_path)
+
+
+def test_a_damaged_head_hides_no_blocks_behind_it(tmp_path):
+    """A block that seems to go beyond the file's end is no block that was cut off."""
+    record(tmp_path, WILD, steps=40)
+    (path,) = tmp_path.glob("*.actions")
+    data, blocks = path.read_bytes(), list(blocks_in(path))
+    assert len(blocks) > 1
+    for at in range(blocks[0].offset, blocks[0].offset + HEAD_BYTES):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0x80]) + data[at + 1 :])
+        with pytest.raises(RecordingError, match="at byte 0"):
+            Recording(tmp_path)
+    path.write_bytes(data[: blocks[1].offset + 10])  # this one was
+    assert [block.offset for block in blocks_in(path)] == [0]
 
 
 def test_a_full_disk_is_an_error_and_nothing_else_is_lost(tmp_path, monkeypatch):

@@ -1,13 +1,15 @@
 """The file of a record: blocks one after the other, each of named arrays and a few words about them.
 
-A block is a head (magic number, lengths, checksum), a header in JSON, and the arrays' bytes. A process that is killed
-while it writes leaves a block that is cut off, at the end of the file: readers see that and stop before it.
+A block is a head (magic number, lengths, checksum of the rest, checksum of the head), a header in JSON, and the arrays'
+bytes. A process that is killed while it writes leaves a block that is cut off, at the end of the file: readers see that
+and stop before it.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +20,9 @@ import numpy as np
 from fastmarl.errors import RecordingError
 from fastmarl.kernels.fingerprints import checksum
 
-MAGIC = b"fmr1"
-HEAD = struct.Struct("<4sIQQ")  # magic, bytes of the header, bytes of the arrays, checksum of both
+MAGIC = b"fmr2"
+FIELDS = struct.Struct("<4sIQQ")  # of a head: magic, bytes of the header, bytes of the arrays, checksum of both
+HEAD_BYTES = FIELDS.size + 4
 WORD = 8  # bytes; a block is as many words
 
 
@@ -30,7 +33,12 @@ def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any]) -> tuple
     data = [np.ascontiguousarray(array).data.cast("B") for array in arrays.values() if array.size]
     n_bytes = sum(map(len, data))
     body = b"".join([header, *data, bytes(-(len(header) + n_bytes) % WORD)])
-    return HEAD.pack(MAGIC, len(header), len(body) - len(header), _checksum(body)), body
+    return _sealed(FIELDS.pack(MAGIC, len(header), len(body) - len(header), _checksum(body))), body
+
+
+def _sealed(fields: bytes) -> bytes:
+    """A head. With a checksum of its own, a damaged length is not taken for that of a block that is cut off."""
+    return fields + zlib.crc32(fields).to_bytes(4, "little")
 
 
 def _checksum(body: bytes) -> int:
@@ -66,7 +74,7 @@ class Block:
             raise cant_read(self.path, error) from error
 
     def _arrays(self, names: list[str]) -> dict[str, np.ndarray]:
-        found, at = {}, self.offset + HEAD.size + self._n_header
+        found, at = {}, self.offset + HEAD_BYTES + self._n_header
         with self.path.open("rb") as file:
             for name, dtype, shape in self._form:
                 n = _n_bytes(dtype, shape)
@@ -78,7 +86,7 @@ class Block:
 
     def _all_arrays(self) -> dict[str, np.ndarray]:
         with self.path.open("rb") as file:
-            file.seek(self.offset + HEAD.size)
+            file.seek(self.offset + HEAD_BYTES)
             body = file.read(self._n_header + self._n_arrays)
         if len(body) < self._n_header + self._n_arrays or _checksum(body) != self._checksum:
             raise RecordingError(f"{self.path}: the block at byte {self.offset} is damaged: its checksum is another")
@@ -115,7 +123,7 @@ def blocks_in(path: Path) -> Iterator[Block]:
         offset = 0
         while (block := _block_at(file, path, offset, size)) is not None:
             yield block
-            offset += HEAD.size + block._n_header + block._n_arrays
+            offset += HEAD_BYTES + block._n_header + block._n_arrays
 
 
 def cant_read(path: Path, error: OSError) -> RecordingError:
@@ -125,14 +133,18 @@ def cant_read(path: Path, error: OSError) -> RecordingError:
 
 def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> Block | None:
     file.seek(offset)
-    head = file.read(HEAD.size)
-    if len(head) < HEAD.size:
+    head = file.read(HEAD_BYTES)
+    if len(head) < HEAD_BYTES:
         return None
-    magic, n_header, n_arrays, total = HEAD.unpack(head)
+    fields = head[: FIELDS.size]
+    magic, n_header, n_arrays, total = FIELDS.unpack(fields)
     if magic != MAGIC:
         raise RecordingError(f"{path}: expected a block of a record of actions at byte {offset}, got {head[:4]!r}; "
                              f"to read what is before that, cut the file off there")  # fmt: skip
-    if offset + HEAD.size + n_header + n_arrays > size:
+    if head != _sealed(fields):
+        raise RecordingError(f"{path}: the head of the block at byte {offset} is damaged; to read what is before that, "
+                             f"cut the file off there")  # fmt: skip
+    if offset + HEAD_BYTES + n_header + n_arrays > size:
         return None
     try:
         words = json.loads(file.read(n_header))

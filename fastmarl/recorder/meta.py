@@ -18,7 +18,7 @@ from fastmarl.errors import RecordingError
 from fastmarl.vector.remote import RemoteEnv
 from fastmarl.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 PLATFORM: dict[str, Callable[[], str]] = {
     "python": platform.python_version,
     "machine": platform.machine,
@@ -116,7 +116,7 @@ def _versions(env: Any) -> dict[str, str]:
 
 
 def _version_here(name: str) -> str:
-    """ "": a module of the user's has none, or the package is not installed."""
+    """Empty where there is none: of a module of the user's, or a package that is not installed."""
     if name in PLATFORM:
         return PLATFORM[name]()
     try:
@@ -126,7 +126,7 @@ def _version_here(name: str) -> str:
 
 
 def changed_versions(meta: Mapping[str, Any]) -> str:
-    """What is of another version here than on record, in words; "": nothing."""
+    """What is of another version here than on record, in words; empty if nothing is."""
     pairs = [(name, recorded, _version_here(name)) for name, recorded in meta["versions"].items()]
     changed = [f"{name} {recorded} (here {here or 'none'})" for name, recorded, here in pairs if recorded != here]
     return ", ".join(changed)

@@ -156,7 +156,7 @@ class Recording:
         try:
             meta = json.loads(path.with_suffix(".json").read_text())
         except FileNotFoundError:
-            if path.stat().st_size == 0:  # its runner ended before it began
+            if path.exists() and path.stat().st_size == 0:  # its runner ended before it began
                 return
             raise RecordingError(f"{path} lacks its description, {path.with_suffix('.json').name}") from None
         except ValueError as error:
