@@ -88,10 +88,14 @@ def measure(env: str, rounds: int, compression: str) -> None:
     for _ in range(2):
         cpu_seconds(plain, calls), cpu_seconds_of_batch(recording, calls)
     ratios, of_thread = [], []
-    for i in range(rounds):
-        without = cpu_seconds(plain, calls) if i % 2 else 0.0
-        both, thread = cpu_seconds_of_batch(recording, calls)
-        ratios.append(both / (without or cpu_seconds(plain, calls)))
+    for number in range(rounds):
+        if number % 2:
+            without = cpu_seconds(plain, calls)
+            both, thread = cpu_seconds_of_batch(recording, calls)
+        else:
+            both, thread = cpu_seconds_of_batch(recording, calls)
+            without = cpu_seconds(plain, calls)
+        ratios.append(both / without)
         of_thread.append(thread / (calls * steps_of_call) * 1e6)
     ratios.sort(), of_thread.sort()
     writer.flush()
