@@ -135,6 +135,13 @@ def test_ids_that_look_alike(tmp_path):
 
 
 @pytest.mark.slow
+def test_ids_that_are_equal_and_of_other_types(tmp_path):
+    """Texts of ids are kept from one episode to the next."""
+    ids = [0, False, 0.0, ("t", 0), ("t", False), ("t", ("u", 0)), ("t", ("u", 0.0)), ("t",), "t"]
+    write(tmp_path, [episode({agent_id: ONE}, id_=str(n)) for n, agent_id in enumerate(ids)])
+    assert [repr(agent_id) for each in read(tmp_path) for agent_id in each.agent_episodes] == [*map(repr, ids)]
+
+
 def test_more_agents_than_a_dictionary_has_room_for(tmp_path):
     """Those of a file's column are written as numbers, as long as they fit into one page."""
     chunks = [episode({f"{i}" * 40: ONE for i in range(k * 2000, k * 2000 + 4200)}, f"e{k}") for k in range(2)]

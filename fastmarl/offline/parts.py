@@ -15,9 +15,9 @@ from fastmarl.offline.form import Form
 from fastmarl.offline.json_values import to_json
 from fastmarl.offline.part import Part
 from fastmarl.offline.rows import RowMaker, Rows
+from fastmarl.offline.texts import Texts
 
 ENOUGH_BYTES = 1024**3  # of a part before compression: readers have a whole part in memory
-MOST_TEXTS = 65_536
 
 
 class Parts:
@@ -40,7 +40,7 @@ class Parts:
         self._part: Part | None = None
         self._number = 0
         self._forms: dict[str, Form] = {}
-        self._texts: dict[tuple, str] = {}
+        self._text_of_ids = Texts(lambda agent_ids: to_json(list(agent_ids), "the agents' ids"))
 
     def add(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> None:
         """Append these, which have so many steps each. Where one can't be written, those before it are made whole."""
@@ -118,12 +118,3 @@ class Parts:
                 end += 1
             yield episodes[begin:end]
             begin = end
-
-    def _text_of_ids(self, agent_ids: tuple) -> str:
-        key = (tuple(map(type, agent_ids)), agent_ids)
-        text = self._texts.get(key)
-        if text is None:
-            if len(self._texts) >= MOST_TEXTS:
-                self._texts.clear()
-            text = self._texts[key] = to_json(list(agent_ids), "the agents' ids")
-        return text

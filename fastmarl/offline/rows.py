@@ -35,10 +35,11 @@ from fastmarl.offline.form import (
 )
 from fastmarl.offline.json_values import agent_text, to_json
 from fastmarl.offline.table_memory import TableMemory
+from fastmarl.offline.texts import Texts
 from fastmarl.record.block import Block
 from fastmarl.spaces import RowLayout, flatten_struct
 
-MOST_TEXTS, MOST_FORMS = 65_536, 1024  # that are kept
+MOST_FORMS = 1024  # that are kept
 
 
 class Rows(NamedTuple):
@@ -48,22 +49,6 @@ class Rows(NamedTuple):
     form: Form
     table: Any  # of steps
     lookback: Any  # of the steps before, which earlier chunks have, too; None: there are none
-
-
-class Texts:
-    """Ids of agents as text, each made once."""
-
-    def __init__(self) -> None:
-        self._of: dict[tuple[type, Hashable], str] = {}
-
-    def __call__(self, agent_id: Hashable) -> str:
-        key = type(agent_id), agent_id
-        text = self._of.get(key)
-        if text is None:
-            if len(self._of) >= MOST_TEXTS:
-                self._of.clear()
-            text = self._of[key] = agent_text(agent_id)
-        return text
 
 
 class RowMaker:
@@ -78,7 +63,7 @@ class RowMaker:
         self._columns = columns
         self.next_obs = next_obs
         self.keeps_infos = columns is None or Columns.INFOS in columns
-        self.text_of = Texts()
+        self.text_of = Texts(agent_text)
         self._form_of: dict[tuple, tuple[Form, RowLayout]] = {}
         self.memory = TableMemory()
 
