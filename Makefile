@@ -94,7 +94,7 @@ soak: $(VENV)/.test build ## sample for SECONDS in each way of SOAK_WAYS, with e
 test-versions: build build/versions/oldest/.made build/versions/newest/.made ## the core's tests with the oldest and the newest Gymnasium and PettingZoo
 	status=0; for versions in oldest newest; do \
 		echo "== the $$versions versions"; \
-		PYTHONPATH=. OMP_NUM_THREADS=1 build/versions/$$versions/bin/python -m pytest $(WITHOUT_RAY) \
+		PYTHONPATH=$(CURDIR) OMP_NUM_THREADS=1 build/versions/$$versions/bin/python -m pytest $(WITHOUT_RAY) \
 			--numprocesses $(TEST_WORKERS) --dist loadgroup $(PYTEST_ARGS) || status=1; \
 	done; exit $$status
 
