@@ -333,6 +333,34 @@ def test_an_interrupt_of_make_batch_counts_nothing(n):
 
 
 @pytest.mark.parametrize("n", [0, 2])
+def test_a_call_that_was_interrupted_keeps_no_runner_from_sampling(n):
+    """It is under way still, and takes the one place that a runner has for calls."""
+    interrupts = [KeyboardInterrupt]
+
+    def function(runner):
+        if interrupts:
+            raise interrupts.pop()
+
+    with make_group(n=n) as group:
+        with pytest.raises(KeyboardInterrupt):
+            group.foreach(function)
+        parts = [part for _, part in zip(range(8), group.sample_ready(in_flight=1), strict=False)]
+        assert set(indices(parts)) == set(range(max(1, n)))
+
+
+def test_a_runner_that_is_synchronised_while_it_is_made_samples():
+    with make_group(make_config(env_to_module_connector=MeanStdFilter()), n=2) as group:
+        stream = group.sample_ready(in_flight=1)
+        next(stream)
+        group.actor(1).is_alive = False
+        group.foreach(repr)
+        group.actor(1).hangs = True
+        group.sync_connectors()
+        group.actor(1).hangs = False
+        assert 1 in indices(next(stream) for _ in range(8))
+
+
+@pytest.mark.parametrize("n", [0, 2])
 def test_weights_begin_no_other_ray(n):
     """Where the group's own has ended."""
     with make_group(n=n) as group:

@@ -149,15 +149,16 @@ class Fleet:
             return
         except Exception as error:
             self.calls.remove(reference)
+            self.hungry[runner] = None
             self._fail(call, with_note(error, call))
             return
         if call.method == "sample":
             value = replace(value, batch=owned(value.batch), state=owned(value.state))
         self.calls.remove(reference)
+        self.hungry[runner] = None  # whatever it did: perhaps that was all that kept it from a call of sample()
         call.finish(owned(value))
         if call.method == "start":
             runner.start, runner.was_ready = value, True
-            self.hungry[runner] = None
         elif call.method == "sample":
             runner.keep(value, call.number)
             part = SamplePart(value.batch, value.weights_seq_no, runner.index, value.increment)
@@ -170,7 +171,6 @@ class Fleet:
         call.runner.sent_seq_no = NOTHING_SENT  # perhaps by the weights
         if call.method == "sample":
             self.arrivals.add(error)
-            self.hungry[call.runner] = None
         elif call.method == "start":
             self._give_up(call.runner, error)
 
