@@ -311,6 +311,17 @@ def test_a_state_is_taken_by_another_number_of_runners(n):
         assert len(group.sample()) == n
 
 
+def test_runners_that_come_after_a_state_of_more_runners_repeat_no_seed():
+    with make_group(make_batch=seeds_of) as group:
+        seeds = [seed for part in group.sample(num_episodes=4) for seed in part.batch]
+        state = group.get_state()
+    with make_group(n=1, make_batch=seeds_of) as group:
+        group.set_state(state)
+        group.resize(3)
+        seeds += [seed for part in group.sample(num_episodes=4) for seed in part.batch]
+    assert len(seeds) == len(set(seeds)) >= 18
+
+
 def test_a_wrong_state_changes_nothing():
     with make_group() as group, make_group(make_config(model_config={"fcnet_hiddens": [5]})) as other:
         before = group.get_state()

@@ -267,14 +267,18 @@ class Fleet:
 
     def _next_incarnation(self, index: int) -> int:
         number = self.unused_incarnation(index)
-        self._incarnations[index] = number + 1
+        self.mark_used(index, number)
         return number
+
+    def mark_used(self, index: int, incarnation: int) -> None:
+        """No other runner there will have this incarnation, or one before it: their seeds were used."""
+        self._incarnations[index] = max(self.unused_incarnation(index), incarnation + 1)
 
     def start_anew(self, runner: RemoteRunner, incarnation: int, state: dict[str, Any]) -> Call:
         """Start another one in its place, which has ended."""
         runner.is_lost, runner.end = False, None
         runner.incarnation = incarnation
-        self._incarnations[runner.index] = max(self._incarnations[runner.index], incarnation + 1)
+        self.mark_used(runner.index, incarnation)
         return self.start(runner, state)
 
     def start(self, runner: RemoteRunner, state: dict[str, Any], *, is_module_wanted: bool = False) -> Call:

@@ -77,6 +77,8 @@ class GroupState:
     def _give(self, saved: Saved) -> None:
         """Have the runners go on with these, as far as there are runners."""
         fleet, calls, begun = self._fleet, [], []
+        for index, (incarnation, _) in enumerate(saved):  # a resize() may bring runners for all of these
+            fleet.mark_used(index, incarnation)
         for runner, (incarnation, own) in zip(fleet.runners, saved, strict=False):
             if runner.is_ready and runner.incarnation == incarnation:
                 calls.append(fleet.call(runner, "set_state", own))
