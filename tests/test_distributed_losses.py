@@ -243,6 +243,34 @@ def connectors_of(runner):
     return runner.env_to_module.get_state()
 
 
+@pytest.mark.parametrize("n", [1, 3, 4])
+def test_resizing_fills_the_places_of_lost_runners(n):
+    config = make_config(env_to_module_connector=MeanStdFilter())
+    with make_group(config, make_batch=seeds_of, max_restarts=0) as group:
+        seeds = [seed for part in group.sample(num_episodes=4) for seed in part.batch]
+        lose_for_good(group, 0)
+        seeds += [seed for part in group.sample(num_episodes=4) for seed in part.batch]
+        group.resize(n)
+        assert group.num_healthy_env_runners == n
+        counts = group.foreach(count_of_filter)
+        assert counts == dict.fromkeys(range(n), counts[0])
+        parts = group.sample(num_episodes=4)
+        assert indices(parts) == list(range(n))
+        assert not set(seeds).intersection(seed for part in parts for seed in part.batch)
+        assert group.foreach(lambda runner: runner.config.num_env_runners)[0] == n
+
+
+def test_a_place_that_can_not_be_filled_stays_empty():
+    with make_group(max_restarts=0) as group:
+        lose_for_good(group, 1)
+        group.actors.born_dead = 1
+        with pytest.raises(EnvRunnerLostError, match="env runner 1"):
+            group.resize(3)
+        assert indices(group.sample())[-2:] == [0, 2]
+        group.resize(3)
+        assert indices(group.sample()) == [0, 1, 2]
+
+
 def test_a_state_with_a_lost_runner_repeats_no_seed():
     with make_group(make_batch=seeds_of, max_restarts=0) as group:
         seeds = [seed for part in group.sample(num_episodes=4) for seed in part.batch]

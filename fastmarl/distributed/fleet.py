@@ -187,9 +187,9 @@ class Fleet:
             return
         runner.n_replaced += 1
         self.new["num_env_runner_restarts"] += 1
-        self._replace(runner)
+        self.replace(runner)
 
-    def _replace(self, runner: RemoteRunner) -> None:
+    def replace(self, runner: RemoteRunner) -> None:
         """By one of the next incarnation, which goes on with what was known of it last."""
         self.start_anew(runner, self._next_incarnation(runner.index), runner.state)
 
@@ -249,7 +249,7 @@ class Fleet:
             is_half_replaced = runner.start is None and not runner.is_lost and not self.calls.count_of(runner)
             if is_half_replaced:
                 self._end(runner)
-                self._replace(runner)
+                self.replace(runner)
 
     def discard(self, runner: RemoteRunner) -> None:
         """End a runner that is none of the group's; nobody is told why it may have been lost."""

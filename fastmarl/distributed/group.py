@@ -353,9 +353,9 @@ class EnvRunnerGroup:
     # Other runners.
 
     def resize(self, num_env_runners: int) -> None:
-        """Have so many runners from now on. Connectors are synchronised, and so are those of new runners; the last
-        runners close their envs and go, and what they have sampled is handed out all the same. This waits for new
-        runners.
+        """Have so many runners from now on, and others for those that are lost. Connectors are synchronised, and so are
+        those of new runners; the last runners close their envs and go, and what they have sampled is handed out all the
+        same. This waits for new runners.
 
         `config.num_env_runners`, by which modules that explore by a schedule count, stays as it is in older runners.
 
@@ -364,7 +364,7 @@ class EnvRunnerGroup:
 
         Raises:
             ConfigError: the number is impossible. Else the first error of an env's close(), or see `EnvRunnerGroup`:
-                without the new runners then.
+                without the new runners then. One that is lost stays lost.
         """
         self._begin("resize()")
         check_integer("num_env_runners", num_env_runners, least=1)

@@ -1,8 +1,11 @@
 """More runners, or fewer."""
 
+from collections.abc import Sequence
+
 from fastmarl.distributed.connectors import synchronise
 from fastmarl.distributed.fleet import Fleet, raise_first
 from fastmarl.distributed.host import CONNECTORS
+from fastmarl.distributed.runners import RemoteRunner
 
 
 def resize(fleet: Fleet, n: int, close_timeout_s: float) -> None:
@@ -13,6 +16,19 @@ def resize(fleet: Fleet, n: int, close_timeout_s: float) -> None:
     fleet.runners = kept
     raise_first(calls)
     add(fleet, range(len(kept), n))
+    fill(fleet, [runner for runner in kept if runner.is_lost])
+
+
+def fill(fleet: Fleet, lost: Sequence[RemoteRunner]) -> None:
+    """Have others in the places of these.
+
+    Raises:
+        Exception: why one of them can't be made. It stays lost then.
+    """
+    for runner in lost:
+        runner.n_replaced = 0
+        fleet.replace(runner)
+    fleet.wait_for_starts(lost)
 
 
 def add(fleet: Fleet, indices: range) -> None:
