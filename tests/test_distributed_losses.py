@@ -13,7 +13,7 @@ from support.trouble import Trouble
 
 from fastmarl.batches import columns
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.distributed import arrivals, calls, fleet
+from fastmarl.distributed import arrivals, calls, fleet, sizes
 from fastmarl.distributed import group as group_file
 from fastmarl.distributed.host import columns_of
 from fastmarl.envs.checking.values import same
@@ -341,6 +341,27 @@ def take_some(group):
 @pytest.mark.parametrize("file", [arrivals, calls, fleet, group_file])
 def test_a_group_that_was_interrupted_goes_on(file, use):
     interrupt_everywhere(file, use, every=EVERY)
+
+
+def leave(group):
+    with pytest.raises(ZeroDivisionError), group:
+        raise ZeroDivisionError
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [FakeGroup.stop, leave])
+@pytest.mark.parametrize("file", [calls, sizes])
+@in_own_thread
+def test_after_an_interrupt_a_group_can_end_at_once(file, end):
+    """And ends all of its runners, those that were being made or replaced, too."""
+    for at in range(10_000):
+        group = make_group(n=2, sample_timeout_s=60)
+        group.actor(1).is_alive = False
+        was_interrupted = interrupted(lambda group=group: group.resize(3), file=file.__file__, at=at)
+        end(group)
+        assert not any(actor.is_alive for actor in group.actors.started)
+        if not was_interrupted:
+            return
 
 
 @pytest.mark.parametrize("n", [0, 2])

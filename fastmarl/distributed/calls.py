@@ -66,7 +66,7 @@ class CallsInFlight:
         own = self._of_runner.setdefault(call.runner, {})
         if not own:
             self._since[call.runner] = monotonic()
-        self._calls[reference] = own[reference] = call
+        own[reference] = self._calls[reference] = call
 
     def remove(self, reference: Hashable) -> Call:
         """Its result was taken: the runner's next call is waited for from now on."""
@@ -81,10 +81,11 @@ class CallsInFlight:
 
     def remove_all_of(self, runner: Any) -> list[Call]:
         """The runner is lost, and these calls with it."""
-        own = self._of_runner.pop(runner, {})
-        self._since.pop(runner, None)
+        own = self._of_runner.get(runner, {})
         for reference in own:
-            del self._calls[reference]
+            self._calls.pop(reference, None)  # it is not there if an interrupt came while it was added or removed
+        self._of_runner.pop(runner, None)
+        self._since.pop(runner, None)
         return list(own.values())
 
     def forget_unfinished(self) -> None:

@@ -37,18 +37,19 @@ def add(fleet: Fleet, indices: range) -> None:
     Raises:
         Exception: why one of them can't be. None of them is there then.
     """
-    before, fleet.num_told = fleet.num_told, indices.stop
-    known = next((runner.connectors for runner in fleet.runners if runner.connectors), None)
+    runners, num_told = fleet.runners, fleet.num_told
+    fleet.num_told = indices.stop
+    known = next((runner.connectors for runner in runners if runner.connectors), None)
     added = [fleet.new_runner(index) for index in indices]
     try:
         for runner in added:
             runner.state = {CONNECTORS: known} if known else {}
-            fleet.start(runner, runner.state, is_module_wanted=not fleet.runners and runner is added[0])
+            fleet.start(runner, runner.state, is_module_wanted=not runners and runner is added[0])
         fleet.wait_for_starts(added)
+        fleet.hungry |= dict.fromkeys(added)
+        fleet.runners = runners + added
     except BaseException:
-        fleet.num_told = before
+        fleet.runners, fleet.num_told = runners, num_told
         for runner in added:
             fleet.discard(runner)
         raise
-    fleet.runners += added
-    fleet.hungry |= dict.fromkeys(added)
