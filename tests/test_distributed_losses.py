@@ -364,6 +364,51 @@ def test_after_an_interrupt_a_group_can_end_at_once(file, end):
             return
 
 
+def interrupt(*args):
+    raise KeyboardInterrupt
+
+
+def test_runners_that_were_leaving_at_an_interrupt_are_gone():
+    with make_group() as group:
+        group.actor(1).host.runner.env.envs[0].close = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            group.resize(1)
+        assert group.num_env_runners == group.num_healthy_env_runners == 1
+        assert indices(group.sample()) == [0]
+        group.resize(2)
+        assert indices(group.sample()) == [0, 1]
+
+
+def test_runners_that_are_told_to_leave_at_an_interrupt_are_gone(monkeypatch):
+    """Some of them have closed their envs then."""
+    with make_group() as group:
+        told = []
+
+        def call(runner, method, *args):
+            if method == "stop" and runner.index == 2:
+                raise KeyboardInterrupt
+            told.append(method)
+            return fleet.Fleet.call(group._fleet, runner, method, *args)
+
+        monkeypatch.setattr(group._fleet, "call", call)
+        with pytest.raises(KeyboardInterrupt):
+            group.resize(1)
+        monkeypatch.undo()
+        assert told[-1] == "stop"
+        assert indices(group.sample()) == [0]
+
+
+def test_a_runner_that_was_to_be_replaced_for_a_state_at_an_interrupt_is(monkeypatch):
+    with make_group(n=2) as group:
+        state = group.get_state()
+        state["env_runners"][1]["incarnation"] = 5
+        monkeypatch.setattr(group.actors, "kill", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            group.set_state(state)
+        monkeypatch.undo()
+        assert set(indices(group.sample() + group.sample())) == {0, 1}
+
+
 @pytest.mark.parametrize("n", [0, 2])
 def test_an_interrupt_of_make_batch_counts_nothing(n):
     interrupts = [KeyboardInterrupt]

@@ -176,7 +176,7 @@ class Fleet:
 
     def _lose(self, runner: RemoteRunner, problem: str) -> None:
         """The runner is lost: start another one in its place. One that was never ready is not replaced."""
-        lost = self._end(runner)
+        lost = self.end_actor(runner)
         self.new["num_samples_dropped"] += sum(call.method == "sample" for call in lost)
         is_over = self._max_restarts != NO_LIMIT and runner.n_replaced >= self._max_restarts
         if is_over or not runner.was_ready:
@@ -202,9 +202,9 @@ class Fleet:
     def let_go(self, runner: RemoteRunner) -> list[Call]:
         """End it for good; returns the calls that are lost."""
         runner.is_lost = True
-        return self._end(runner)
+        return self.end_actor(runner)
 
-    def _end(self, runner: RemoteRunner) -> list[Call]:
+    def end_actor(self, runner: RemoteRunner) -> list[Call]:
         """End its actor; returns the calls that are lost. From here until another one is started, it is a runner that
         is neither ready nor lost and has no call: see `recover()`."""
         runner.start = None
@@ -217,9 +217,10 @@ class Fleet:
 
     def close(self, runners: Sequence[RemoteRunner], timeout_s: float) -> list[Call]:
         """Have them close their envs, wait for that so long at most, and end them; returns the calls, for errors."""
-        calls = [self.call(runner, "stop") for runner in runners if runner.is_ready]
+        calls: list[Call] = []
         leaving, end = set(runners), monotonic() + timeout_s
         try:
+            calls += [self.call(runner, "stop") for runner in runners if runner.is_ready]
             while any(call.is_open for call in calls) and (left := end - monotonic()) > 0:
                 for reference, call in self.calls.ready(min(left, LOOKS_EVERY_S)):
                     if call.runner in leaving:
@@ -248,7 +249,7 @@ class Fleet:
         for runner in self.runners:
             is_half_replaced = runner.start is None and not runner.is_lost and not self.calls.count_of(runner)
             if is_half_replaced:
-                self._end(runner)
+                self.end_actor(runner)
                 self.replace(runner)
 
     def discard(self, runner: RemoteRunner) -> None:

@@ -12,8 +12,10 @@ def resize(fleet: Fleet, n: int, close_timeout_s: float) -> None:
     """See `EnvRunnerGroup.resize()`."""
     synchronise(fleet)
     kept, leaving = fleet.runners[:n], fleet.runners[n:]
-    calls = fleet.close(leaving, close_timeout_s)
-    fleet.runners = kept
+    try:
+        calls = fleet.close(leaving, close_timeout_s)
+    finally:  # after an interrupt, too: their envs may be closed
+        fleet.runners = kept
     raise_first(calls)
     add(fleet, range(len(kept), n))
     fill(fleet, [runner for runner in kept if runner.is_lost])

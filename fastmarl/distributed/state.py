@@ -84,7 +84,7 @@ class GroupState:
                 calls.append(fleet.call(runner, "set_state", own))
                 number = calls[-1].number
             else:
-                fleet.let_go(runner)
+                fleet.end_actor(runner)
                 number = fleet.start_anew(runner, incarnation, own).number
                 begun.append(runner)
             runner.n_replaced = 0
