@@ -176,7 +176,7 @@ class EnvRunnerLostError(FastmarlError, RuntimeError):
 
 
 class RemoteEnvRunnerError(FastmarlError, RuntimeError):
-    """A runner of an `EnvRunnerGroup` raised an error that can't be pickled.
+    """A runner of an `EnvRunnerGroup` raised an error that can't be pickled, or what it returned can't be unpickled.
 
     Args:
         problem: the error's type and text.

@@ -14,7 +14,7 @@ from fastmarl.errors import ConfigError, RemoteEnvRunnerError
 
 try:
     import ray
-    from ray.exceptions import RayError, RayTaskError
+    from ray.exceptions import RayError, RaySystemError, RayTaskError
 except ImportError as error:
     raise ImportError(f"env runners in other processes need Ray: pip install 'fastmarl[ray]' ({error})") from error
 
@@ -30,9 +30,9 @@ class HostActor:
         self._host = RunnerHost()
 
     def call(self, method: str, *args: Any) -> Any:
-        """See `RunnerHost.call()`."""
+        """See `RunnerHost.call()`. The result comes in a tuple: of a generator Ray would send the first item alone."""
         try:
-            return self._host.call(method, *args)
+            return (self._host.call(method, *args),)
         except Exception as error:
             return Failure.of(error, f"{method}() ran")
 
@@ -94,11 +94,17 @@ class RayActors:
             value = ray.get(reference, timeout=FETCH_TIMEOUT_S)
         except RayTaskError:  # what it has returned can't be pickled, or what it was sent can't be unpickled
             raise
+        except RaySystemError as error:
+            if isinstance(error.client_exc, Exception):  # what it has returned can't be unpickled
+                problem = f"what came of a call can't be unpickled in this process: {error.client_exc!r}"
+                raise RemoteEnvRunnerError(problem) from error.client_exc
+            raise ActorLost(str(error)) from error
         except RayError as error:
             raise ActorLost(str(error)) from error
         if isinstance(value, Failure):
             raise _error_of(value)
-        return value
+        (result,) = value
+        return result
 
     def kill(self, handle: Any) -> None:
         if self.is_running:  # else Ray has ended it, and would begin anew for this

@@ -203,6 +203,10 @@ def test_errors_come_whole_and_runners_go_on(group):
         group.foreach(fail, "odd")
     with pytest.raises(TypeError, match="lock"):
         group.foreach(fail, "odd result")
+    with pytest.raises(TypeError, match="generator"):
+        group.foreach(fail, "generator")
+    with pytest.raises(RemoteEnvRunnerError, match="can't be unpickled in this process: LookupError"):
+        group.foreach(fail, "local result")
     with pytest.raises(ConfigError, match="can't be sent to another process"):
         group.foreach(fail, threading.Lock())
     assert group.foreach(fail, None) == {index: index + 1 for index in range(N_RUNNERS)}

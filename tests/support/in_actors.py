@@ -21,6 +21,19 @@ def connectors_of(runner):
     return runner.env_to_module.get_state()
 
 
+class OfThisProcess:
+    """Can't be unpickled in another one."""
+
+    def __reduce__(self):
+        return made_in, (os.getpid(),)
+
+
+def made_in(pid):
+    if os.getpid() != pid:
+        raise LookupError("made elsewhere")
+    return OfThisProcess()
+
+
 def fail(runner, kind):
     if runner.worker_index == 3:
         if kind == "plain":
@@ -29,4 +42,8 @@ def fail(runner, kind):
             raise UnpicklableError(lambda: None, "more")
         if kind == "odd result":
             return threading.Lock()
+        if kind == "generator":
+            return (number for number in range(3))
+        if kind == "local result":
+            return OfThisProcess()
     return runner.worker_index
