@@ -4,8 +4,9 @@ import gc
 import pickle
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -181,6 +182,37 @@ def test_what_can_not_be_written_to_is_copied():
     assert got["a"][1][0].flags.writeable
     np.testing.assert_array_equal(got["a"][1][0], theirs)
     assert got["b"] == "text"
+
+
+class Named(NamedTuple):
+    rows: np.ndarray
+    n: int
+
+
+class OfAClass(dict):
+    """With something of its own."""
+
+    made_by = None
+
+
+def test_batches_stay_of_their_classes():
+    """Their arrays are copied all the same; and so are those within arrays of objects."""
+    theirs = np.arange(4)
+    theirs.flags.writeable = False
+    objects = np.empty((2, 1), object)
+    objects[0, 0], objects[1, 0] = Named(theirs, 3), theirs
+    batch = OfAClass(named=Named(theirs, 3), counted=Counter(a=2), ordered=OrderedDict(rows=theirs), objects=objects)
+    batch.made_by = "a test"
+    got = owned(batch)
+    assert [type(value) for value in (got, *got.values())] == [OfAClass, Named, Counter, OrderedDict, np.ndarray]
+    assert got.made_by == "a test"
+    assert got["counted"] == {"a": 2}
+    assert got["objects"].shape == (2, 1)
+    assert got["named"].n == got["objects"][0, 0].n == 3
+    for array in (got["named"].rows, got["ordered"]["rows"], got["objects"][0, 0].rows, got["objects"][1, 0]):
+        assert array.flags.writeable
+        np.testing.assert_array_equal(array, theirs)
+    assert batch["ordered"]["rows"] is objects[1, 0] is theirs
 
 
 # Connectors.

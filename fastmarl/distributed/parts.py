@@ -1,5 +1,6 @@
 """What a group hands out: the batch of one call of one runner."""
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from fastmarl.runner.metrics import Increment, RunnerMetrics
+
+OF_IDS = {str, int, type(None)}  # in most arrays of objects there is nothing else
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +46,22 @@ class SamplePart:
 
 def owned(batch: Any) -> Any:
     """The batch, with copies of arrays that can't be written to: those lie in the memory of Ray's object store, which
-    they would fill for as long as anybody has one of them. Arrays are looked for in dicts, lists and tuples."""
+    they would fill for as long as anybody has one of them. Arrays are looked for in dicts, lists, tuples, named tuples
+    and arrays of objects."""
     if isinstance(batch, np.ndarray):
-        return batch if batch.flags.writeable else batch.copy()
+        if batch.dtype != object:
+            return batch if batch.flags.writeable else batch.copy()
+        items = batch.ravel().tolist()
+        if set(map(type, items)) <= OF_IDS:
+            return batch
+        return np.fromiter(map(owned, items), object, batch.size).reshape(batch.shape)  # observations of a Graph, say
     if isinstance(batch, dict):
-        return {key: owned(value) for key, value in batch.items()}
+        mine = copy(batch)  # it may be of another class, and have more than its items
+        for key, value in batch.items():
+            dict.__setitem__(mine, key, owned(value))
+        return mine
     if type(batch) in (list, tuple):
         return type(batch)(map(owned, batch))
+    if isinstance(batch, tuple) and hasattr(batch, "_make"):
+        return batch._make(map(owned, batch))
     return batch
