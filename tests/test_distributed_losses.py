@@ -471,6 +471,24 @@ def test_weights_of_several_threads_have_a_number_each():
         assert sorted(numbers) == list(range(1, 65))
 
 
+def test_a_state_has_the_number_of_its_weights(monkeypatch):
+    """Another thread may publish newer ones while they are fetched."""
+    with make_group(n=1) as group:
+        before, fetch = group.get_weights(), group.actors.fetch
+
+        def fetch_slowly(reference):
+            fetched = fetch(reference)
+            perturb(group.module)
+            group.set_weights()
+            return fetched
+
+        monkeypatch.setattr(group.actors, "fetch", fetch_slowly)
+        state = group.get_state()
+        assert state["weights_seq_no"] == 0
+        assert same(state["rl_module"], before)
+        assert group.weights_seq_no == 1
+
+
 def test_envs_of_runners_that_leave_are_closed():
     with make_group() as group:
         envs = [group.actor(index).host.runner.env.envs[0] for index in range(3)]

@@ -296,7 +296,7 @@ class EnvRunnerGroup:
     def get_weights(self) -> dict[str, Any]:
         """Module id -> the newest weights, by parameter name, as arrays: a copy."""
         self._check_open()
-        return self._fleet.weights.fetch()
+        return self._fleet.weights.fetch()[0]
 
     # All runners.
 

@@ -30,9 +30,10 @@ class GroupState:
         """See `EnvRunnerGroup.get_state()`."""
         fleet = self._fleet
         told = fleet.ask(fleet.ready(), "get_state")
+        weights, seq_no = fleet.weights.fetch()  # at once: another thread may publish others in between
         return {
-            "rl_module": fleet.weights.fetch(),
-            "weights_seq_no": fleet.weights.newest[1],
+            "rl_module": weights,
+            "weights_seq_no": seq_no,
             **self._metrics.get_state(),
             "env_runners": [
                 {"incarnation": self._successor_of(runner), "state": told.get(runner.index, runner.state)}

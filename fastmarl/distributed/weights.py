@@ -36,9 +36,10 @@ class NewestWeights:
             self.newest = reference, seq_no
         return seq_no
 
-    def fetch(self) -> dict[str, Any]:
-        """A copy."""
-        return owned(self._actors.fetch(self.newest[0]))
+    def fetch(self) -> tuple[dict[str, Any], int]:
+        """A copy, and their number."""
+        reference, seq_no = self.newest
+        return owned(self._actors.fetch(reference)), seq_no
 
 
 def weights_for(module: MultiRLModule, given: torch.nn.Module | Mapping[str, Any]) -> Mapping[str, Any]:
