@@ -305,6 +305,15 @@ def test_resizing_keeps_what_was_sampled_and_repeats_no_seed():
         assert group.get_metrics()["num_episodes"] == len(seeds)
 
 
+def test_batches_of_runners_that_leave_may_come_late():
+    """As those of other machines do, later than smaller results of later calls."""
+    with make_group() as group:
+        next(group.sample_ready(in_flight=2))
+        group.actors.batches_are_late = 30
+        group.resize(1)
+        assert len(group.sample()) == 5 + 1
+
+
 def test_a_new_group_goes_on_where_a_state_was_saved(tmp_path):
     config = make_config(env_to_module_connector=MeanStdFilter())
     with make_group(config) as group:

@@ -123,6 +123,12 @@ class Fleet:
         while any(call.is_open for call in waited):
             self.collect(LOOKS_EVERY_S)
 
+    def wait_for_all_of(self, runners: Sequence[RemoteRunner]) -> None:
+        """Take the results of all their calls. Batches come from other machines later than small results of later
+        calls."""
+        ready = {runner for runner in runners if runner.is_ready}
+        self.answers([call for call in self.calls.calls() if call.runner in ready])
+
     def check_idle(self, method: str) -> None:
         """Raises RunnerBusyError if another thread, or what runs here within a call, has called the group."""
         self._guard.check(method)

@@ -12,6 +12,7 @@ def resize(fleet: Fleet, n: int, close_timeout_s: float) -> None:
     """See `EnvRunnerGroup.resize()`."""
     synchronise(fleet)
     kept, leaving = fleet.runners[:n], fleet.runners[n:]
+    fleet.wait_for_all_of(leaving)
     try:
         calls = fleet.close(leaving, close_timeout_s)
     finally:  # after an interrupt, too: their envs may be closed

@@ -71,7 +71,7 @@ class GroupState:
 
     def _drop_parts(self) -> None:
         fleet = self._fleet
-        fleet.answers([call for call in fleet.calls.calls() if call.runner.is_ready])
+        fleet.wait_for_all_of(fleet.runners)
         fleet.new["num_samples_dropped"] += len(fleet.arrivals.take_batches())
         fleet.hungry = dict.fromkeys(fleet.runners)
 

@@ -33,6 +33,7 @@ class FakeActors(InProcess):
     Attributes:
         started: all actors.
         born_dead: how many of those to come end at once.
+        batches_are_late: so many waits say of no batch that it has come.
     """
 
     most_in_flight = float("inf")
@@ -40,6 +41,7 @@ class FakeActors(InProcess):
     def __init__(self):
         self.started = []
         self.born_dead = 0
+        self.batches_are_late = 0
 
     def start(self):
         actor = FakeActor()
@@ -50,13 +52,16 @@ class FakeActors(InProcess):
         return actor
 
     def wait(self, references, num_returns, timeout_s):
-        ready = [each for each in references if each.is_made or not each.host.is_alive][:num_returns]
+        are_late = self.batches_are_late > 0
+        self.batches_are_late -= are_late
+        known = [each for each in references if not (are_late and each.method == "sample")]
+        ready = [each for each in known if each.is_made or not each.host.is_alive][:num_returns]
         if ready or timeout_s == 0:
             return ready
         for each in references:
-            if not each.host.hangs:
+            if not each.host.hangs and not each.is_made:
                 each.make()
-                return [each]
+                return [each] if each in known else []
         time.sleep(min(timeout_s, 0.01))
         return []
 
