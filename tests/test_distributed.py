@@ -54,7 +54,7 @@ def test_calls_in_flight_are_those_of_a_plain_list(operations, data):
         for other in range(4):
             own = [number for _, of, number in plain if of == other]
             assert in_flight.count_of(other) == len(own)
-            assert not own or in_flight.oldest_of(other).number == own[0]
+            assert not own or in_flight.oldest_of(other)[1].number == own[0]
 
 
 def runner_of(plain, reference):

@@ -70,6 +70,15 @@ def test_a_runner_that_takes_too_long_is_ended(monkeypatch):
         assert report["num_env_steps_sampled"] == 2 * 18
 
 
+def test_a_runner_that_has_answered_is_not_ended(monkeypatch):
+    """Its batch is on its way from another machine; the learner did not look for it in time."""
+    monkeypatch.setattr(calls, "OVERDUE_CHECKED_EVERY_S", 0.0)
+    with make_group(n=1, sample_timeout_s=1e-9) as group:
+        group.actors.batches_are_late = 30
+        assert indices(group.sample()) == [0]
+        assert group.get_metrics()["num_env_runner_restarts"] == 0
+
+
 def test_a_runner_is_not_replaced_for_ever():
     with make_group(max_restarts=2) as group:
         group.actors.born_dead = 5

@@ -37,6 +37,9 @@ class Actors(Protocol):
     def wait(self, references: Sequence[Any], num_returns: int, timeout_s: float) -> Sequence[Any]:
         """At most `num_returns` of the references whose results have come."""
 
+    def is_answered(self, reference: Any) -> bool:
+        """Whether there is a result, though it may not have come yet: from another machine it takes its time."""
+
     def get(self, reference: Any) -> Any:
         """A result that has come, or what was raised there.
 

@@ -121,7 +121,8 @@ class CallsInFlight:
         if now - self._checked_at < OVERDUE_CHECKED_EVERY_S:
             return []
         self._checked_at = now
-        return [runner for runner, since in self._since.items() if now - since > self.oldest_of(runner).timeout_s]
+        return [runner for runner, since in self._since.items() if now - since > self.oldest_of(runner)[1].timeout_s]
 
-    def oldest_of(self, runner: Any) -> Call:
-        return next(iter(self._of_runner[runner].values()))
+    def oldest_of(self, runner: Any) -> tuple[Any, Call]:
+        """(reference, call)"""
+        return next(iter(self._of_runner[runner].items()))

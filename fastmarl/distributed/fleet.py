@@ -142,7 +142,9 @@ class Fleet:
             if reference in self.calls:  # else its runner was lost just now
                 self._take(reference, call)
         for runner in self.calls.overdue():
-            oldest = self.calls.oldest_of(runner)
+            reference, oldest = self.calls.oldest_of(runner)
+            if self.actors.is_answered(reference):  # nobody looked for it in time
+                continue
             hint = "; are there enough free CPUs in Ray's cluster?" if oldest.method == "start" else ""
             self._lose(runner, f"did not answer {oldest.method}() within {oldest.timeout_s:g} s and was ended{hint}")
 

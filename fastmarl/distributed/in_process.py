@@ -61,6 +61,9 @@ class InProcess:
             made = [references[0]]
         return made
 
+    def is_answered(self, reference: Deferred) -> bool:
+        return reference.is_made
+
     def get(self, reference: Deferred) -> Any:
         if reference.error is not None:
             raise reference.error

@@ -89,6 +89,9 @@ class RayActors:
     def wait(self, references: Sequence[Any], num_returns: int, timeout_s: float) -> Sequence[Any]:
         return ray.wait(references, num_returns=num_returns, timeout=timeout_s)[0]
 
+    def is_answered(self, reference: Any) -> bool:
+        return bool(ray.wait([reference], timeout=0, fetch_local=False)[0])
+
     def get(self, reference: Any) -> Any:
         try:
             value = ray.get(reference, timeout=FETCH_TIMEOUT_S)
