@@ -64,12 +64,13 @@ class RayActors:
             raise ConfigError(f"Ray does not take actor_options={dict(options)!r:.200}: {error}") from error
         if not ray.is_initialized():
             ray.init()
-        self._node = ray.get_runtime_context().get_node_id()
+        self._session = _session()
 
     @property
     def is_running(self) -> bool:
-        """Also false where another Ray was begun since. None is begun for this question."""
-        return ray.is_initialized() and ray.get_runtime_context().get_node_id() == self._node
+        """Also false where another Ray was begun since, or the same cluster joined anew, which ends the actors of
+        before. None is begun for this question."""
+        return ray.is_initialized() and _session() == self._session
 
     def start(self) -> Any:
         return self._remote_class.remote()
@@ -113,6 +114,12 @@ class RayActors:
         if self.is_running:  # else Ray has ended it, and would begin anew for this
             with contextlib.suppress(RayError, ValueError):  # it is unknown by now
                 ray.kill(handle)
+
+
+def _session() -> tuple[str, str]:
+    """What tells this process's time in a cluster from others: clusters on one machine number their jobs alike."""
+    context = ray.get_runtime_context()
+    return context.get_node_id(), context.get_job_id()
 
 
 def _error_of(failure: Failure) -> Exception:

@@ -249,6 +249,13 @@ def test_ray_is_not_begun_anew_for_a_group_whose_ray_has_ended(group, monkeypatc
         group.sample()
 
 
+def test_a_group_ends_with_its_time_in_the_cluster(group, monkeypatch):
+    """After `ray.shutdown()`, and `ray.init()` with the same address, there is another job on the same node."""
+    monkeypatch.setattr(type(ray.get_runtime_context()), "get_job_id", lambda self: "ff000000")
+    with pytest.raises(RunnerStoppedError, match="Ray was shut down"):
+        group.sample()
+
+
 def test_a_runner_that_stands_still_is_killed(group, monkeypatch):
     """Last of all: the group ends while the new one begins."""
     group.sample()
