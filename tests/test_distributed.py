@@ -115,6 +115,24 @@ def test_parts_are_what_runners_of_these_indices_sample(n):
     assert report["weights_seq_no"] == 3
 
 
+def log_creation(*, metrics_logger, **kwargs):
+    for reduce in ("lifetime_sum", "sum", "mean", "max"):
+        metrics_logger.log_value(("created", reduce), 2.0, reduce=reduce)
+    metrics_logger.log_value(("created", "once"), 2.0, clear_on_reduce=True)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_what_callbacks_log_when_envs_are_made_is_reported(n):
+    config = make_config(callbacks_on_environment_created=log_creation)
+    with make_group(config, n) as group, fastmarl.MultiAgentEnvRunner(replace(config, worker_index=1)) as runner:
+        for _ in range(2):
+            group.sample()
+            runner.sample()
+            created = runner.get_metrics()["created"]
+            assert group.get_metrics()["created"] == created
+    assert created == {"lifetime_sum": 2.0, "mean": 2.0}
+
+
 def test_a_part_has_its_own_metrics():
     with make_group(make_config(rollout_fragment_length=25)) as group:
         part = group.sample()[1]

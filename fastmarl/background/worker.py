@@ -17,7 +17,7 @@ from fastmarl.background.weights import Form, SharedWeights, form_of
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.runner import MultiAgentEnvRunner
-from fastmarl.runner.increments import take_increment
+from fastmarl.runner.increments import begin_increments, take_increment
 from fastmarl.runner.metrics import Increment
 from fastmarl.vector.workers.channel import Channel
 from fastmarl.vector.workers.child import pickled
@@ -131,7 +131,7 @@ class SamplerWorker:
         self._make_batch = plan.make_batch
         self._runner = MultiAgentEnvRunner(plan.config)
         try:
-            take_increment(self._runner)
+            begin_increments(self._runner)
             self._runner.set_state(plan.state)
             self._form = form_of(self._runner.module.get_state())
             way_out = "let their classes stand at the top of a module, or install cloudpickle"

@@ -13,7 +13,7 @@ from fastmarl.config import EnvRunnerConfig
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.modules import MultiRLModule
 from fastmarl.runner import MultiAgentEnvRunner
-from fastmarl.runner.increments import take_increment
+from fastmarl.runner.increments import begin_increments, take_increment
 from fastmarl.runner.metrics import Increment
 
 MakeBatch = Callable[[list[MultiAgentEpisode], MultiRLModule], Any]
@@ -103,7 +103,7 @@ class RunnerHost:
         """Make the runner."""
         runner = MultiAgentEnvRunner(plan.config)
         try:
-            take_increment(runner)
+            begin_increments(runner)
             runner.set_state(plan.state)
             module = deepcopy(runner.module).cpu() if plan.is_module_wanted else None
         except BaseException:

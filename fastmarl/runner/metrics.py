@@ -78,6 +78,15 @@ class MetricsLogger:
         reduce, values = self._values.get(path, ("mean", ()))
         return float(REDUCTIONS[reduce](values)) if values else default
 
+    def begin_journal(self) -> None:
+        """Keep one from now on. What was logged before, as by callbacks when envs are made, is in it."""
+        self.journal = [
+            (path, value, {"reduce": reduce, "window": values.maxlen, "clear_on_reduce": values.maxlen is None})
+            for path, (reduce, values) in self._values.items()
+            for value in values
+        ]
+        self.journal += [(path, total, {"reduce": "lifetime_sum"}) for path, total in self._lifetime.items()]
+
     def get_state(self) -> list[tuple[list[str], float]]:
         """(key, sum) of each "lifetime_sum"."""
         return [(list(path), value) for path, value in self._lifetime.items()]
@@ -186,8 +195,8 @@ class RunnerMetrics:
         self._episodes.extend(summary.episodes)
 
     def take_increment(self) -> Increment:
-        """What was counted since the last one, instead of reports. The first call begins the journal of custom values:
-        make it before anything is sampled."""
+        """What was counted since the last one, instead of reports. Custom values are in it if `logger.begin_journal()`
+        was called, or from the second call on."""
         n_ended = min(self._new.episodes, len(self._episodes))
         ended = list(self._episodes)[len(self._episodes) - n_ended :]
         custom, self.logger.journal = self.logger.journal or [], []
