@@ -370,9 +370,12 @@ def test_a_state_is_taken_by_another_number_of_runners(n):
         assert len(group.sample()) == n
 
 
-def test_runners_that_come_after_a_state_of_more_runners_repeat_no_seed():
+@pytest.mark.parametrize("left", [3, 1])
+def test_runners_that_come_after_a_state_of_more_runners_repeat_no_seed(left):
+    """Also where those runners had left by then."""
     with make_group(make_batch=seeds_of) as group:
         seeds = [seed for part in group.sample(num_episodes=4) for seed in part.batch]
+        group.resize(left)
         state = group.get_state()
     with make_group(n=1, make_batch=seeds_of) as group:
         group.set_state(state)
@@ -384,7 +387,8 @@ def test_runners_that_come_after_a_state_of_more_runners_repeat_no_seed():
 def test_a_wrong_state_changes_nothing():
     with make_group() as group, make_group(make_config(model_config={"fcnet_hiddens": [5]})) as other:
         before = group.get_state()
-        for state in (other.get_state(), {}, {**before, "env_runners": []}, {**before, "weights_seq_no": "1"}):
+        for state in (other.get_state(), {}, {**before, "env_runners": []}, {**before, "weights_seq_no": "1"},
+                      {**before, "unused_incarnations": 1}, {**before, "unused_incarnations": [1, "2"]}):  # fmt: skip
             with pytest.raises(ConfigError):
                 group.set_state(state)
         assert same(group.get_state(), before)

@@ -274,6 +274,10 @@ class Fleet:
         """Of the next runner there."""
         return self._incarnations.get(index, self._config.incarnation)
 
+    def unused_incarnations(self) -> list[int]:
+        """By index, of all runners that there have ever been."""
+        return [self.unused_incarnation(index) for index in range(1 + max(self._incarnations))]
+
     def _next_incarnation(self, index: int) -> int:
         number = self.unused_incarnation(index)
         self.mark_used(index, number)

@@ -12,7 +12,7 @@ from fastmarl.errors import ConfigError
 from fastmarl.modules import MultiRLModule
 from fastmarl.states import check_keys, check_mapping, whole_number
 
-COMPONENTS = ("rl_module", "weights_seq_no", *LIFETIME, "env_runners")
+COMPONENTS = ("rl_module", "weights_seq_no", *LIFETIME, "env_runners", "unused_incarnations")
 Saved = list[tuple[int, dict[str, Any]]]  # of each runner: incarnation, state
 
 
@@ -39,6 +39,7 @@ class GroupState:
                 {"incarnation": self._successor_of(runner), "state": told.get(runner.index, runner.state)}
                 for runner in fleet.runners
             ],
+            "unused_incarnations": fleet.unused_incarnations(),  # also where there are no runners any more
         }
 
     def _successor_of(self, runner: RemoteRunner) -> int:
@@ -51,12 +52,14 @@ class GroupState:
         self._module.check_state(state["rl_module"])
         seq_no = whole_number("weights_seq_no", state["weights_seq_no"])
         self._metrics.check_state(state)
-        saved = _checked(state["env_runners"])
+        saved, unused = _checked(state["env_runners"]), _checked_unused(state["unused_incarnations"])
         self._check_in_runners(saved)
         self._drop_parts()
         self._module.set_state(state["rl_module"])
         self._fleet.weights.publish(state["rl_module"], seq_no)
         self._metrics.set_state(state)
+        for index, incarnation in enumerate(unused):  # a resize() may bring runners for all of these
+            self._fleet.mark_used(index, incarnation - 1)
         self._give(saved)
         if len(saved) != len(self._fleet.runners):
             give_merged(self._fleet, [own.get(CONNECTORS, {}) for _, own in saved])
@@ -78,8 +81,6 @@ class GroupState:
     def _give(self, saved: Saved) -> None:
         """Have the runners go on with these, as far as there are runners."""
         fleet, calls, begun = self._fleet, [], []
-        for index, (incarnation, _) in enumerate(saved):  # a resize() may bring runners for all of these
-            fleet.mark_used(index, incarnation)
         for runner, (incarnation, own) in zip(fleet.runners, saved, strict=False):
             if runner.is_ready and runner.incarnation == incarnation:
                 calls.append(fleet.call(runner, "set_state", own))
@@ -105,3 +106,10 @@ def _checked(states: Any) -> Saved:
         check_mapping("the state of an env runner", each["state"])
         found.append((whole_number("incarnation", each["incarnation"]), dict(each["state"])))
     return found
+
+
+def _checked_unused(numbers: Any) -> list[int]:
+    """Raises ConfigError if these are no incarnations."""
+    if not isinstance(numbers, (list, tuple)):
+        raise ConfigError(f"unused_incarnations must be a list of numbers, one for each runner, got {numbers!r:.200}")
+    return [whole_number("an unused incarnation", number) for number in numbers]
