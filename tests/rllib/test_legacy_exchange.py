@@ -33,11 +33,17 @@ def rllib_closes_its_files(monkeypatch):
     """Which it doesn't: the warnings would come in another test."""
     opened = []
 
-    def kept(self, path, open_file=RLlibReader._try_open_file):
-        opened.append(open_file(self, path))
-        return opened[-1]
+    def keep_files_of(kind, method):
+        open_file = getattr(kind, method)
 
-    monkeypatch.setattr(RLlibReader, "_try_open_file", kept)
+        def kept(self, *args):
+            opened.append(open_file(self, *args))
+            return opened[-1]
+
+        monkeypatch.setattr(kind, method, kept)
+
+    keep_files_of(RLlibReader, "_try_open_file")
+    keep_files_of(RLlibWriter, "_get_file")
     yield
     for file in opened:
         file.close()
