@@ -45,7 +45,8 @@ class LeafColumn(NamedTuple):
         number = pa.from_numpy_dtype(np.dtype(self.dtype).newbyteorder("="))
         if not self.shape:
             return number
-        return pa.list_(number, self.size) if self.size else None
+        # Lists of values that may be null take longer to write: there is a level for each value.
+        return pa.list_(pa.field("element", number, nullable=False), self.size) if self.size else None
 
     def to_arrow(self, leaf: np.ndarray, is_there: np.ndarray | None = None) -> Any:
         """An array [rows, *shape], null where `is_there` is False."""
@@ -140,19 +141,23 @@ class Form:
         return (leaf._replace(name=name + leaf.name.removeprefix(Columns.OBS)) for leaf in self.obs_leaves)
 
     def schema(self, *, next_obs: bool) -> Any:
-        """Of a file of such rows."""
+        """Of a file of such rows. Only columns that some rows lack, such as a lookback's, may have nulls."""
         pa = load()
         text = pa.dictionary(pa.int32(), pa.string())
-        fields = [
+        of_all = [
             *((name, text) for name in IDS), (CHUNK, pa.int32()), (T, pa.int64()), (ENV_T, pa.int64()),
             *((leaf.name, leaf.arrow_type()) for leaf in self.leaves), (Columns.REWARDS, pa.float64()),
+        ]  # fmt: skip
+        of_some = [
             (Columns.TERMINATEDS, pa.bool_()), (Columns.TRUNCATEDS, pa.bool_()), (Columns.INFOS, pa.string()),
             (FINAL_ENV_T, pa.int64()), (FINAL_INFOS, pa.string()),
             *((leaf.name, leaf.arrow_type()) for leaf in self.of_obs(Columns.FINAL_OBS)),
         ]  # fmt: skip
         if next_obs:
-            fields += [(leaf.name, leaf.arrow_type()) for leaf in self.of_obs(Columns.NEXT_OBS)]
-        return pa.schema([field for field in fields if field[1] is not None], {FORM: self.text.encode()})
+            of_some += [(leaf.name, leaf.arrow_type()) for leaf in self.of_obs(Columns.NEXT_OBS)]
+        fields = [pa.field(name, kind, nullable=False) for name, kind in of_all if kind is not None]
+        fields += [pa.field(name, kind) for name, kind in of_some if kind is not None]
+        return pa.schema(fields, {FORM: self.text.encode()})
 
 
 def numbers(array: np.ndarray, is_there: np.ndarray | None = None) -> Any:
