@@ -6,7 +6,7 @@ cimport numpy as cnp
 import numpy as np
 from cpython.object cimport PyObject_GenericSetAttr
 
-from typedefs cimport row_t
+from typedefs cimport TERMINATED, TRUNCATED, row_t
 
 from fastmarl.native._records cimport EpisodeRecord
 from fastmarl.native._env_lanes cimport EnvLanes
@@ -16,10 +16,14 @@ cnp.import_array()
 cdef enum:
     N_NUMBERS = 7
     N_LANE_COLUMNS = 8   # of Scatter.lanes_now()
+    ROW = 0
     COUNT = 1
     LOOKBACK = 2
     FINAL = 4
+    DONE = 6
     MODULE = 7
+
+new_tuple = tuple.__new__
 
 
 cdef class ChunkNotes:
@@ -39,6 +43,7 @@ cdef class ChunkNotes:
     cdef readonly list lanes, ids, durations_s, own
     cdef readonly dict env_states
     cdef Py_ssize_t n_taken
+    cdef tuple last_agents
 
     def __init__(self):
         self.lanes, self.ids, self.durations_s, self.own, self.env_states = [], [], [], [], {}
@@ -105,6 +110,52 @@ cdef class ChunkNotes:
         self.n_taken = len(self.ids)
         return taken
 
+    def waits(self, Py_ssize_t place, columns, list acting_from):
+        """Whether an agent of the chunk at this place, which goes on, has acted and not been observed since.
+
+        Args:
+            columns: int64 [lanes, 8], see `Scatter.lanes_now()`.
+            acting_from: by module, the first row that has not been acted upon.
+        """
+        if self._numbers[place, 4]:
+            return False
+        cdef const row_t[:, ::1] now = columns
+        cdef Py_ssize_t lane
+        for lane in range(self._first_lane(place), self._numbers[place, 6]):
+            if now[lane, DONE] == 0 and now[lane, ROW] < <row_t>acting_from[now[lane, MODULE]]:
+                return True
+        return False
+
+    def head_of(self, Py_ssize_t place, tuple agent_ids, type kind):
+        """A `ChunkHead` of the chunk at this place.
+
+        Args:
+            agent_ids: by lane.
+            kind: the class.
+        """
+        cdef row_t[::1] numbers = self._numbers[place]
+        cdef tuple agents = self._agents(agent_ids, self._first_lane(place), numbers[6])
+        return new_tuple(kind, (
+            self.ids[place], numbers[1], numbers[2], numbers[3], numbers[4] & TERMINATED != 0,
+            numbers[4] & TRUNCATED != 0, self.durations_s[place], agents, None if numbers[5] < 0 else numbers[5],
+        ))
+
+    cdef Py_ssize_t _first_lane(self, Py_ssize_t place) noexcept:
+        return self._numbers[place - 1, 6] if place else 0
+
+    cdef tuple _agents(self, tuple agent_ids, Py_ssize_t first, Py_ssize_t end):
+        """These of them; the tuple of the last time, if they are the same again, as they mostly are."""
+        cdef Py_ssize_t i, n = end - first
+        cdef tuple last = self.last_agents
+        if last is not None and len(last) == n:
+            for i in range(n):
+                if last[i] is not agent_ids[first + i]:
+                    break
+            else:
+                return last
+        self.last_agents = agent_ids[first:end]
+        return self.last_agents
+
     def lanes_of(self, list places, const row_t[:, ::1] columns, tuple agent_ids):
         """When the chunks at these places were, and their lanes, chunk after chunk.
 
@@ -122,7 +173,7 @@ cdef class ChunkNotes:
         cdef row_t[::1] n_lanes_E = n_lanes
         for i in range(len(places)):
             place = places[i]
-            first = self._numbers[place - 1, 6] if place else 0
+            first = self._first_lane(place)
             times_E[i] = self._numbers[place, 1:3]
             n_lanes_E[i] = self._numbers[place, 6] - first
             n += n_lanes_E[i]
@@ -132,7 +183,7 @@ cdef class ChunkNotes:
         n = 0
         for i in range(len(places)):
             place = places[i]
-            first = self._numbers[place - 1, 6] if place else 0
+            first = self._first_lane(place)
             for lane in range(first, self._numbers[place, 6]):
                 out[n] = columns[lane]
                 chosen_ids.append(agent_ids[lane])

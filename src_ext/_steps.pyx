@@ -179,3 +179,27 @@ def joined(list columns):
         memcpy(target, cnp.PyArray_BYTES(column), n_bytes)
         target += n_bytes
     return out
+
+
+def encoded(list ids, text_of):
+    """(texts, int32 [n]): each different text of these ids once, in order, and which of them each id has.
+
+    Args:
+        ids: one object often stands there many times.
+        text_of: asked once for each object.
+    """
+    cdef dict of_object = {}, of_text = {}
+    cdef Py_ssize_t i
+    cdef cnp.int32_t code = 0
+    codes = np.empty(len(ids), np.int32)
+    cdef cnp.int32_t[::1] out = codes
+    last = None
+    for i in range(len(ids)):
+        each = ids[i]
+        if i == 0 or each is not last:
+            known = of_object.get(<size_t><void *>each)
+            if known is None:
+                known = of_object[<size_t><void *>each] = of_text.setdefault(text_of(each), len(of_text))
+            code, last = known, each
+        out[i] = code
+    return list(of_text), codes

@@ -168,6 +168,16 @@ def test_modules_have_folders_of_their_own(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["x"]
 
 
+def test_only_columns_that_some_rows_lack_may_have_nulls(tmp_path):
+    with spread(output=tmp_path) as runner:
+        runner.sample(num_timesteps=100)
+    (file,) = tmp_path.glob(f"{folder.DATA}/*/*{folder.SUFFIX}")
+    schema = pytest.importorskip("pyarrow.parquet").read_schema(file)
+    lacked = {"terminateds", "truncateds", "infos", "final_env_t", "final_infos", "final_obs"}
+    assert {field.name for field in schema if field.nullable} == lacked
+    assert not schema.field("obs").type.value_field.nullable
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

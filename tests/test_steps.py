@@ -135,3 +135,15 @@ def test_joined_refuses_what_it_can_not_copy(other):
 def test_joined_refuses_nothing_at_all():
     with pytest.raises(ValueError, match="at least"):
         _steps.joined([])
+
+
+@SIZES
+def test_encoded_has_each_text_once_and_asks_once_for_each_object(rng, n):
+    objects = [(0,), (1,), (2,), tuple(range(1, 2))]  # the second and the last one are equal, and have one text
+    ids = [objects[i] for i in rng.integers(0, len(objects), n)]
+    asked = []
+    texts, codes = _steps.encoded(ids, lambda id_: asked.append(id(id_)) or str(id_))
+    assert codes.dtype == np.int32
+    assert [texts[code] for code in codes] == [str(id_) for id_ in ids]
+    assert texts == list(dict.fromkeys(map(str, ids)))
+    assert asked == list(dict.fromkeys(map(id, ids)))

@@ -36,6 +36,7 @@ NOT_OUTPUTS = frozenset((
 """Names of columns of batches that a module's output may have, too; there they mean what they always mean."""
 
 
+FlatStruct = list[tuple[tuple, Any]]  # see flatten_struct()
 Item = TypeVar("Item")
 
 
@@ -207,9 +208,10 @@ class Trajectories:
 
     def _gathered(self, name: str, columns: list[Any], places: Places) -> Any:
         """Of each run's whole column, the items at these places."""
+        of_run = list(map(flatten_struct, columns))
         if not self.is_one_run:
-            self._check_forms(name, columns)
-        leaves = zip(*([leaf for _, leaf in flatten_struct(column)] for column in columns), strict=True)
+            self._check_forms(name, of_run)
+        leaves = zip(*([leaf for _, leaf in flat] for flat in of_run), strict=True)
         return map_struct(lambda _: self._gather(list(next(leaves)), places), columns[0])
 
     def _gather(self, columns: list[np.ndarray], places: Places) -> np.ndarray:
@@ -273,11 +275,11 @@ class Trajectories:
 
         return map_struct(with_finals, self.read(Columns.OBS, steps + ~is_last))
 
-    def _check_forms(self, name: str, columns: list[Any]) -> None:
+    def _check_forms(self, name: str, of_run: list[FlatStruct]) -> None:
         """Raises BatchError unless the runs' columns have the same dtypes, shapes and structures."""
-        expected = _form(columns[0])
-        for column, first in zip(columns, self._first_of_run, strict=True):
-            if (form := _form(column)) != expected:
+        expected = _form(of_run[0])
+        for flat, first in zip(of_run, self._first_of_run, strict=True):
+            if (form := _form(flat)) != expected:
                 agents = self.agent_ids[0], self.agent_ids[first]
                 raise BatchError(f"{name!r} of agent {agents[1]!r} is {_text(form)}, but that of agent {agents[0]!r} "
                                  f"is {_text(expected)}; they can't be in one column, so keep these agents in modules "
@@ -317,8 +319,8 @@ def _take(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return _store.gather([column], rows, np.array([len(rows)]))
 
 
-def _form(column: Any) -> list[tuple]:
-    return [(path, leaf.dtype, leaf.shape[1:]) for path, leaf in flatten_struct(column)]
+def _form(flat: FlatStruct) -> list[tuple]:
+    return [(path, leaf.dtype, leaf.shape[1:]) for path, leaf in flat]
 
 
 def _text(form: list[tuple]) -> str:

@@ -238,24 +238,10 @@ class UnreadChunks(ChunkNotes):
         """Of the chunk at this index; None: it holds more than that, such as infos, or somebody waits."""
         if own_data is not None and (own_data[0] or own_data[1] or own_data[2] is not None):
             return None
-        head = self._head(index)
-        is_over = head.is_terminated or head.is_truncated
-        waits = not is_over and waiting_places(self._columns[self._lanes_of(index)], self._acting_from)
-        return None if waits else head
+        return None if self.waits(index, self._columns, self._acting_from) else self._head(index)
 
     def _head(self, index: int) -> ChunkHead:
-        _, env_t_started, env_t, lookback, flags, reset_seed, _ = self.numbers[index].tolist()
-        return ChunkHead(
-            id_=self.ids[index],
-            env_t_started=env_t_started,
-            env_t=env_t,
-            lookback=lookback,
-            is_terminated=bool(flags & TERMINATED),
-            is_truncated=bool(flags & TRUNCATED),
-            duration_s=self.durations_s[index],
-            agent_ids=self._agent_ids[self._lanes_of(index)],
-            reset_seed=None if reset_seed < 0 else reset_seed,
-        )
+        return self.head_of(index, self._agent_ids, ChunkHead)
 
     def read(self, index: int, own_data: OwnData | None) -> Chunk:
         """The chunk at this index, with `own_data`, which its episode holds itself."""

@@ -12,7 +12,6 @@ from fastmarl.offline.rows import Rows
 
 # A row group is written when it has so many: what the thread adds at once, full or almost, is one.
 GROUP_ROWS, GROUP_BYTES = 32_768, 16 * 1024 * 1024
-SLICE_ROWS = 4_096  # of a row group, that pyarrow encodes at once: what it needs for that stays in the cache
 COUNTED = (T, ENV_T)  # columns that go up by one from row to row
 
 
@@ -70,14 +69,13 @@ class GrowingFile:
                 path.unlink()
 
     def _write(self) -> None:
-        if not self._n_rows:
+        if not self._tables:
             return
         table = self._tables[0]
         if len(self._tables) > 1:
             table = load().concat_tables(self._tables).unify_dictionaries()
         self._tables, self._n_rows, self._n_bytes = [], 0, 0
-        slices = [table.slice(begin, SLICE_ROWS) for begin in range(0, table.num_rows, SLICE_ROWS)]
-        self._writer.write_table(load().concat_tables(slices), row_group_size=table.num_rows)
+        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
 
 class Part:

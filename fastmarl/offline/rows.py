@@ -150,7 +150,7 @@ class _Infos:
         return self._of_chunk[chunk].get(agent_id, {})
 
     def are_there(self, chunks: Sequence[int]) -> bool:
-        return any(self._of_chunk[chunk] for chunk in chunks)
+        return any(map(self._of_chunk.__getitem__, chunks))
 
     def name(self, chunk: int) -> str:
         return self._episodes[chunk].id_
@@ -315,12 +315,8 @@ class _Encoded:
         text_of: asked once for each object.
     """
 
-    def __init__(self, ids: Sequence[Any], text_of: Callable[[Any], str]):
-        codes: dict[str, int] = {}
-        objects = dict(zip(map(id, ids), ids, strict=True))
-        code_of = {key: codes.setdefault(text_of(each), len(codes)) for key, each in objects.items()}
-        self._texts = list(codes)
-        self._code_S = np.fromiter(map(code_of.__getitem__, map(id, ids)), np.int32, len(ids))
+    def __init__(self, ids: list[Any], text_of: Callable[[Any], str]):
+        self._texts, self._code_S = _steps.encoded(ids, text_of)
 
     def repeated(self, n_S: np.ndarray) -> Any:
         """A dictionary-encoded array with each trajectory's text as often as `n_S` says."""

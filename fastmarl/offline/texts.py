@@ -16,8 +16,16 @@ class Texts:
     def __init__(self, make: Callable[[Any], str]):
         self._make = make
         self._of: dict[Hashable, str] = {}
+        self._last: tuple[Any, str] = object(), ""
 
     def __call__(self, id_: Hashable) -> str:
+        last, text = self._last
+        if id_ is not last:
+            text = self._text(id_)
+            self._last = id_, text
+        return text
+
+    def _text(self, id_: Hashable) -> str:
         key = _key(id_)
         text = self._of.get(key)
         if text is None:
