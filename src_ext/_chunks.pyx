@@ -16,11 +16,9 @@ cnp.import_array()
 cdef enum:
     N_NUMBERS = 7
     N_LANE_COLUMNS = 8   # of Scatter.lanes_now()
-    ROW = 0
     COUNT = 1
     LOOKBACK = 2
     FINAL = 4
-    DONE = 6
     MODULE = 7
 
 new_tuple = tuple.__new__
@@ -109,22 +107,6 @@ cdef class ChunkNotes:
             taken.append(later)
         self.n_taken = len(self.ids)
         return taken
-
-    def waits(self, Py_ssize_t place, columns, list acting_from):
-        """Whether an agent of the chunk at this place, which goes on, has acted and not been observed since.
-
-        Args:
-            columns: int64 [lanes, 8], see `Scatter.lanes_now()`.
-            acting_from: by module, the first row that has not been acted upon.
-        """
-        if self._numbers[place, 4]:
-            return False
-        cdef const row_t[:, ::1] now = columns
-        cdef Py_ssize_t lane
-        for lane in range(self._first_lane(place), self._numbers[place, 6]):
-            if now[lane, DONE] == 0 and now[lane, ROW] < <row_t>acting_from[now[lane, MODULE]]:
-                return True
-        return False
 
     def head_of(self, Py_ssize_t place, tuple agent_ids, type kind):
         """A `ChunkHead` of the chunk at this place.

@@ -238,7 +238,10 @@ class UnreadChunks(ChunkNotes):
         """Of the chunk at this index; None: it holds more than that, such as infos, or somebody waits."""
         if own_data is not None and (own_data[0] or own_data[1] or own_data[2] is not None):
             return None
-        return None if self.waits(index, self._columns, self._acting_from) else self._head(index)
+        head = self._head(index)
+        is_over = head.is_terminated or head.is_truncated
+        waits = not is_over and waiting_places(self._columns[self._lanes_of(index)], self._acting_from)
+        return None if waits else head
 
     def _head(self, index: int) -> ChunkHead:
         return self.head_of(index, self._agent_ids, ChunkHead)
