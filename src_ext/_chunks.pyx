@@ -113,7 +113,7 @@ cdef class ChunkNotes:
 
         Args:
             agent_ids: by lane.
-            kind: the class.
+            kind: the class, whose fields are in the order in which they are given here.
         """
         cdef row_t[::1] numbers = self._numbers[place]
         cdef tuple agents = self._agents(agent_ids, self._first_lane(place), numbers[6])
@@ -126,7 +126,7 @@ cdef class ChunkNotes:
         return self._numbers[place - 1, 6] if place else 0
 
     cdef tuple _agents(self, tuple agent_ids, Py_ssize_t first, Py_ssize_t end):
-        """These of them; the tuple of the last time, if they are the same again, as they mostly are."""
+        """These of them; the tuple of the last time, if they are the same objects, as in compiled environments."""
         cdef Py_ssize_t i, n = end - first
         cdef tuple last = self.last_agents
         if last is not None and len(last) == n:

@@ -191,6 +191,7 @@ def encoded(list ids, text_of):
     cdef dict of_object = {}, of_text = {}
     cdef Py_ssize_t i
     cdef cnp.int32_t code = 0
+    ids = list(ids)  # they live as long as their addresses stand for them, whatever text_of() does
     codes = np.empty(len(ids), np.int32)
     cdef cnp.int32_t[::1] out = codes
     last = None

@@ -43,8 +43,9 @@ pytestmark = pytest.mark.needs("pyarrow")
 SPREAD = "fastmarl.simple_spread"
 
 
-def episode(agents, id_="e", module_id="p", **fields):
-    """A chunk of given columns: agent -> (observations, actions) or (observations, actions, extras, infos)."""
+def episode(agents, id_="e", module_id="p", lookback=0, **fields):
+    """A chunk of given columns, whose first steps are its lookback: agent -> (observations, actions) or (observations,
+    actions, extras, infos)."""
     parts = {}
     for agent, (obs, actions, *more) in agents.items():
         extras, infos = (*more, None, None)[:2]
@@ -55,10 +56,11 @@ def episode(agents, id_="e", module_id="p", **fields):
         )  # fmt: skip
         parts[agent] = SingleAgentEpisode(
             agent_id=agent, module_id=module_id, multi_agent_episode_id=id_, observation_space=None, action_space=None,
-            source=source, lookback=0, t_started=0, is_terminated=True,
+            source=source, lookback=lookback, t_started=lookback, is_terminated=True,
         )  # fmt: skip
     n = max((len(part) for part in parts.values()), default=0)
-    return MultiAgentEpisode(agent_episodes=parts, id_=id_, env_t_started=0, env_t=n, is_terminated=True, **fields)
+    times = {"env_t_started": lookback, "env_t": lookback + n, "lookback": lookback}
+    return MultiAgentEpisode(agent_episodes=parts, id_=id_, **times, is_terminated=True, **fields)
 
 
 def first_leaf(value):
@@ -105,6 +107,8 @@ OBSERVATIONS = {
     "not contiguous": np.arange(24, dtype=np.int16).reshape(2, 3, 4)[1, :, ::2],
     "texts": objects("", "ö\0\ud800", "x" * 1000),
     "graphs": objects(*GRAPHS),
+    "objects of several axes": objects(*range(12)).reshape(3, 2, 2),
+    "no objects": np.empty((3, 0), object),
     "ragged": objects((), (np.ones(2), np.float32(3)), (np.int8(1),)),
     "nested": {"b": (np.arange(3), {"x": np.ones((3, 2))}), "a": {0: np.zeros(3), "0": np.ones(3), "b.0": np.ones(3)}},
     "points in names": {"a": {"b": np.zeros(3)}, "a.b": np.ones(3)},
@@ -113,8 +117,12 @@ OBSERVATIONS = {
 
 @pytest.mark.parametrize("obs", OBSERVATIONS.values(), ids=OBSERVATIONS)
 @pytest.mark.parametrize("next_obs", [False, True])
-def test_observations_of_every_kind(obs, next_obs, tmp_path):
-    chunks = [episode({"a": (obs, np.array([-(2**63), 2**63 - 1]))}), episode({"b": (obs, np.arange(2))}, "f")]
+@pytest.mark.parametrize("lookback", [0, 1])
+def test_observations_of_every_kind(obs, next_obs, lookback, tmp_path):
+    chunks = [
+        episode({"a": (obs, np.array([-(2**63), 2**63 - 1]))}, lookback=lookback),
+        episode({"b": (obs, np.arange(2))}, "f"),
+    ]
     assert_comes_back(tmp_path, chunks, next_obs=next_obs)
 
 
@@ -137,7 +145,8 @@ def test_ids_that_look_alike(tmp_path):
 @pytest.mark.slow
 def test_ids_that_are_equal_and_of_other_types(tmp_path):
     """Texts of ids are kept from one episode to the next."""
-    ids = [0, False, 0.0, ("t", 0), ("t", False), ("t", ("u", 0)), ("t", ("u", 0.0)), ("t",), "t"]
+    ids = [0, False, 0.0, -0.0, np.float32(0), np.float32(-0.0), frozenset({0}), frozenset({False}), ("t", 0),
+           ("t", False), ("t", ("u", 0)), ("t", ("u", 0.0)), ("t",), "t"]  # fmt: skip
     write(tmp_path, [episode({agent_id: ONE}, id_=str(n)) for n, agent_id in enumerate(ids)])
     assert [repr(agent_id) for each in read(tmp_path) for agent_id in each.agent_episodes] == [*map(repr, ids)]
 

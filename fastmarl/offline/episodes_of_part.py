@@ -123,7 +123,7 @@ class _Whole:
             if lookback is None:
                 return own
             before = lookback.leaf(name) if not isinstance(name, str) else lookback.numbers(name)
-            return np.concatenate([before, own])[row]
+            return np.concatenate([before, own], dtype=own.dtype)[row]  # in its byte order
 
         def with_final(values: np.ndarray, finals: np.ndarray) -> np.ndarray:
             whole = np.empty((len(is_step), *values.shape[1:]), values.dtype)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ class LeafColumn(NamedTuple):
     """One array of a nested column: [rows, *shape]."""
 
     name: str
-    dtype: str  # as NumPy's `dtype.str`; "|O": texts in JSON
+    dtype: str  # as NumPy's `dtype.str`; "|O": texts in JSON, of a list where a row has several objects
     shape: tuple[int, ...]
 
     @property
@@ -45,13 +46,14 @@ class LeafColumn(NamedTuple):
         number = pa.from_numpy_dtype(np.dtype(self.dtype).newbyteorder("="))
         if not self.shape:
             return number
-        # Lists of values that may be null take longer to write: there is a level for each value.
+        # Values that may be null take longer to write: their levels, one for each value, have more bits.
         return pa.list_(pa.field("element", number, nullable=False), self.size) if self.size else None
 
     def to_arrow(self, leaf: np.ndarray, is_there: np.ndarray | None = None) -> Any:
         """An array [rows, *shape], null where `is_there` is False."""
         if self.dtype == "|O":
-            texts = [to_json(item, f"an item of the column {self.name!r}") for item in leaf.tolist()]
+            rows = leaf.reshape(len(leaf), self.size).tolist() if self.shape else leaf.tolist()
+            texts = [to_json(row, f"an item of the column {self.name!r}") for row in rows]
             return load().array(texts, load().string(), mask=None if is_there is None else ~is_there)
         if not self.shape:
             return numbers(leaf, is_there)
@@ -61,8 +63,9 @@ class LeafColumn(NamedTuple):
     def to_numpy(self, column: Any) -> np.ndarray:
         """[rows, *shape] of an Arrow array without nulls."""
         if self.dtype == "|O":
-            texts = column.to_pylist()
-            return np.fromiter(map(from_json, texts), object, len(texts))
+            rows = list(map(from_json, column.to_pylist()))
+            items = chain.from_iterable(rows) if self.shape else rows
+            return np.fromiter(items, object, len(rows) * self.size).reshape(len(rows), *self.shape)
         values = column.flatten() if self.shape else column
         array = values.to_numpy(zero_copy_only=False)
         return array.reshape(len(column), *self.shape).astype(self.dtype, copy=False)
@@ -141,7 +144,7 @@ class Form:
         return (leaf._replace(name=name + leaf.name.removeprefix(Columns.OBS)) for leaf in self.obs_leaves)
 
     def schema(self, *, next_obs: bool) -> Any:
-        """Of a file of such rows. Only columns that some rows lack, such as a lookback's, may have nulls."""
+        """Of a file of such rows. Only what lookbacks lack, or all rows but a trajectory's last, may be null."""
         pa = load()
         text = pa.dictionary(pa.int32(), pa.string())
         of_all = [

@@ -150,7 +150,7 @@ class _Infos:
         return self._of_chunk[chunk].get(agent_id, {})
 
     def are_there(self, chunks: Sequence[int]) -> bool:
-        return any(map(self._of_chunk.__getitem__, chunks))
+        return any(self._of_chunk[chunk] for chunk in chunks)
 
     def name(self, chunk: int) -> str:
         return self._episodes[chunk].id_

@@ -3,11 +3,15 @@
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import numpy as np
+
 MOST_TEXTS = 65_536  # that are kept
 
 
 class Texts:
     """Remembers what `make` has made of ids, and of tuples of ids.
+
+    The last one is told by its identity: compiled environments give the same tuple again and again.
 
     Args:
         make: text of an id.
@@ -36,10 +40,14 @@ class Texts:
 
 
 def _key(id_: Any) -> Hashable:
-    """Other keys for ids of other types, which may be equal, such as 0, False and 0.0; also inside of tuples."""
+    """Other keys for equal ids that have other texts, such as 0, False and 0.0; also inside of tuples and sets."""
     kind = type(id_)
     if kind is str:
         return id_
-    if kind is tuple:
-        return tuple(map(_key, id_))
+    if isinstance(id_, tuple):
+        return kind, *map(_key, id_)
+    if isinstance(id_, frozenset):
+        return kind, frozenset(map(_key, id_))
+    if isinstance(id_, float | np.generic):
+        return kind, id_, str(id_)  # -0.0 is equal to 0.0
     return kind, id_
