@@ -111,6 +111,9 @@ test-rays: $(VENV)/.test build $(patsubst %,build/rays/%/.made,$(FAST_RAYS) $(OT
 			--dist loadgroup $$(printf "tests/rllib/%s.py " $$tests) $(PYTEST_ARGS) || status=1; \
 	done; exit $$status
 
+long: $(VENV)/.test build ## every long suite in turn, to benchmarks/results/long.md; a second run goes on where the first one stopped
+	$(BIN)/python tools/long_suites.py
+
 # PufferLib leaves a link in the folder that it is imported in.
 test-peers: build build/test-peers/pufferlib/.made ## adapters with EnvPool and the compiled envs of PufferLib, which are built for it
 	cd build/test-peers && PYTHONPATH=$(CURDIR):pufferlib OMP_NUM_THREADS=1 bin/python -m pytest -W default \
@@ -181,7 +184,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

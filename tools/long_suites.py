@@ -1,0 +1,136 @@
+"""Runs the long suites one after the other, each within a time limit, and writes benchmarks/results/long.md.
+
+    python tools/long_suites.py [SUITE...]
+
+A suite that has passed on the committed code is not run again, so an interrupted run goes on where it stopped. Output
+goes to build/long/SUITE.log. The exit status is 1 unless every suite has passed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+LOGS = ROOT / "build/long"
+STATE = LOGS / "state.json"
+TABLE = ROOT / "benchmarks/results/long.md"
+# A suite's result holds as long as none of these changes.
+CODE = ("fastmarl", "src_ext", "tests", "setup.py", "pyproject.toml", "constraints.txt", "Makefile")
+SUMMARY = re.compile(r"^(?:=+ )?((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s", re.MULTILINE)
+
+
+class Suite(NamedTuple):
+    name: str
+    make: tuple[str, ...]
+    limit_min: int
+
+
+class Result(NamedTuple):
+    outcome: str  # "passed", "failed" or "timed out"
+    tests: str
+    minutes: float
+    date: str
+
+
+SUITES = (
+    Suite("sanitized", ("test-sanitized",), 60),
+    Suite("fuzz", ("fuzz",), 45),
+    Suite("interrupts", ("test-interrupts",), 60),
+    Suite("rays", ("test-rays",), 60),
+    Suite("versions", ("test-versions",), 60),
+    Suite("kills", ("test-kills",), 30),
+    Suite("replay", ("test-replay",), 30),
+    Suite("soak-in-process", ("soak", "SOAK_WAYS=in-process", "SECONDS=600"), 15),
+    Suite("soak-workers", ("soak", "SOAK_WAYS=workers", "SECONDS=600"), 15),
+)
+
+
+def main(names: list[str]) -> int:
+    if unknown := set(names) - {suite.name for suite in SUITES}:
+        raise SystemExit(f"unknown suites {sorted(unknown)}; there are {[suite.name for suite in SUITES]}")
+    if git("status", "--porcelain", "--", *CODE):
+        raise SystemExit("commit first: the table names the commit whose code was tested")
+    commit = git("log", "-1", "--format=%h", "--", *CODE)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    results = load(commit)
+    for suite in SUITES:
+        if (not names or suite.name in names) and not has_passed(results.get(suite.name)):
+            print(f"{suite.name}: at most {suite.limit_min} min", flush=True)
+            results[suite.name] = run(suite)
+            print(f"{suite.name}: {results[suite.name].outcome}", flush=True)
+            STATE.write_text(json.dumps({"commit": commit, "results": results}))
+    TABLE.write_text(table(commit, results))
+    print(TABLE.read_text())
+    return 0 if all(has_passed(results.get(suite.name)) for suite in SUITES) else 1
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def has_passed(result: Result | None) -> bool:
+    return result is not None and result.outcome == "passed"
+
+
+def load(commit: str) -> dict[str, Result]:
+    """Return the results of earlier runs on the same code, by the suites' names."""
+    if not STATE.exists():
+        return {}
+    state = json.loads(STATE.read_text())
+    return {name: Result(*fields) for name, fields in state["results"].items()} if state["commit"] == commit else {}
+
+
+def run(suite: Suite) -> Result:
+    log = LOGS / f"{suite.name}.log"
+    started = time.monotonic()
+    with log.open("w") as output:
+        # A session of its own: at its limit the suite ends with all the processes that it started.
+        command = ["make", *suite.make]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
+        try:
+            outcome = "failed" if process.wait(suite.limit_min * 60) else "passed"
+        except subprocess.TimeoutExpired:
+            outcome = "timed out"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    minutes = round((time.monotonic() - started) / 60, 1)
+    return Result(outcome, counts(log.read_text(errors="replace")), minutes, datetime.date.today().isoformat())
+
+
+def counts(log: str) -> str:
+    """Return the tests of all pytest runs in a log, such as "838 passed, 2 skipped"; empty without any."""
+    total: Counter[str] = Counter()
+    for summary in SUMMARY.findall(log):
+        for item in summary.split(", "):
+            number, what = item.split()
+            total[what] += int(number)
+    return ", ".join(f"{number:,} {what}" for what, number in total.items() if what != "warnings")
+
+
+def table(commit: str, results: dict[str, Result]) -> str:
+    lines = [
+        f"The long suites at commit {commit}, as `make long` runs them, each within its own time limit.",
+        "",
+        "| suite | command | result | tests | minutes | date |",
+        "|---|---|---|---|---:|---|",
+    ]
+    for suite in SUITES:
+        result = results.get(suite.name, Result("not run", "", 0, ""))
+        lines.append(f"| {suite.name} | `make {' '.join(suite.make)}` | {' | '.join(map(str, result))} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
