@@ -119,9 +119,9 @@ test-peers: build build/test-peers/pufferlib/.made ## adapters with EnvPool and 
 	cd build/test-peers && PYTHONPATH=$(CURDIR):pufferlib OMP_NUM_THREADS=1 bin/python -m pytest -W default \
 		-c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/peers $(PYTEST_ARGS)
 
-FUZZ_TESTS := $(patsubst %,tests/%.py,test_tapes test_recording_properties test_array_envs test_resuming rllib/test_equality_fuzz)
+FUZZ_TESTS := $(patsubst %,tests/%.py,test_tapes test_recording_properties test_array_envs test_resuming test_flipped_bytes rllib/test_equality_fuzz)
 
-fuzz: $(VENV)/.test build ## random worlds against oracles and RLlib: FUZZ_CASES of each kind, where `make test` has few
+fuzz: $(VENV)/.test build ## random worlds against oracles and RLlib, and flipped bytes in files: FUZZ_CASES of each kind
 	FASTMARL_FUZZ_CASES=$(FUZZ_CASES) $(TEST) $(FUZZ_TESTS) $(PYTEST_ARGS)
 
 build: $(VENV)/.run ## the release build, in place

@@ -24,6 +24,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as dump_arrays
 
 from fastmarl.errors import CheckpointError
+from fastmarl.sealed_json import digest
 
 FORMAT = "fastmarl.checkpoint"
 VERSION = 1
@@ -51,9 +52,9 @@ def save_state(path: str | os.PathLike[str], state: Any) -> None:
     arrays: list[np.ndarray] = []
     tree = _encode(state, "state", arrays)
     blob = dump_arrays({str(i): array for i, array in enumerate(arrays)})
-    digest = hashlib.sha256(blob).hexdigest()
-    content = {"tree": tree, "arrays": f"arrays-{digest[:16]}.safetensors", "arrays_sha256": digest}
-    text = json.dumps({"format": FORMAT, "version": VERSION, "sha256": _digest(content), "content": content}, indent=1)
+    of_arrays = hashlib.sha256(blob).hexdigest()
+    content = {"tree": tree, "arrays": f"arrays-{of_arrays[:16]}.safetensors", "arrays_sha256": of_arrays}
+    text = json.dumps({"format": FORMAT, "version": VERSION, "sha256": digest(content), "content": content}, indent=1)
 
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -182,7 +183,7 @@ def _checked_content(file: Path, blob: bytes) -> dict:
             "upgrade fastmarl"
         )
     try:
-        fits = document.get("sha256") == _digest(content)
+        fits = document.get("sha256") == digest(content)
     except RecursionError:
         fits = False
     if not fits:
@@ -197,10 +198,6 @@ def _is_content(content: Any) -> bool:
     if not isinstance(content, dict) or set(content) != {"tree", "arrays", "arrays_sha256"}:
         return False
     return isinstance(content["arrays"], str) and re.fullmatch(_ARRAYS_FILE, content["arrays"]) is not None
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _read(file: Path, hint: str) -> bytes:

@@ -11,7 +11,7 @@ import sys
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "fastmarl"
 LAYERS = [  # from the ground up: rooms of one layer don't import from each other
-    ["errors", "columns", "kernels", "version"],
+    ["errors", "columns", "kernels", "sealed_json", "version"],
     ["config", "spaces", "states", "callbacks", "checkpoint"],
     ["native"],
     ["moments", "distributions"],

@@ -32,7 +32,7 @@ from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.episodes.sources import ArraySource
 from fastmarl.errors import ConfigError, OfflineError
 from fastmarl.learning import BackgroundSampler
-from fastmarl.offline import ParquetReader, ParquetWriter, folder, parts, writer_thread
+from fastmarl.offline import ParquetReader, ParquetWriter, folder, part, parts, writer_thread
 from fastmarl.offline.form import Form
 from fastmarl.offline.json_values import agent_from_text, agent_text
 from fastmarl.offline.part import GrowingFile
@@ -339,12 +339,13 @@ def test_a_folder_of_other_things_is_refused(tmp_path):
         ParquetReader(tmp_path)
 
 
-def test_files_from_a_newer_version_are_refused(tmp_path):
+@pytest.mark.parametrize("version", [1, 3])
+def test_files_from_another_version_are_refused(version, tmp_path):
     write(tmp_path, [episode({"a": ONE})])
     info = json.loads((tmp_path / "meta/info.json").read_text())
-    (tmp_path / "meta/info.json").write_text(json.dumps({**info, "version": 2}))
+    (tmp_path / "meta/info.json").write_text(json.dumps({**info, "version": version}))
     for opened in (ParquetReader, ParquetWriter):
-        with pytest.raises(OfflineError, match="has version 2, newer than this fastmarl"):
+        with pytest.raises(OfflineError, match=f"has version {version}; this fastmarl .* reads version 2"):
             opened(tmp_path)
 
 
@@ -378,15 +379,33 @@ def test_batches_of_a_part_that_lacks_a_file_are_an_error(tmp_path):
             list(ParquetReader(tmp_path / str(i)).iter_batches(module_id=module, batch_size=4))
 
 
-def test_a_missing_column_is_an_error(tmp_path):
+def test_a_file_of_another_writer_is_an_error(tmp_path):
+    """It has no checksums, and may lack columns."""
     write(tmp_path, [episode({"a": ONE})])
     file = tmp_path / "meta/episodes/worker-000000-000000.parquet"
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(parquet.read_table(file).drop_columns(["agent_steps", "env_t"]), file)
-    with pytest.raises(OfflineError, match=rf"{file} has no columns \['env_t', 'agent_steps'\]; it was changed"):
+    with pytest.raises(OfflineError, match=rf"can't read {file}: its footer has not the checksum .* of another writer"):
         read(tmp_path)
-    with pytest.raises(OfflineError, match=rf"{file} has no columns \['agent_steps'\]; it was changed"):
-        list(ParquetReader(tmp_path).iter_batches(module_id="p", batch_size=1))
+
+
+def test_the_damaged_row_group_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(part, "GROUP_ROWS", 4)
+    monkeypatch.setattr(writer_thread, "FIRST_ROWS", 1)
+    monkeypatch.setattr(writer_thread, "MOST_ROWS", 1)
+    write(tmp_path, *[[episode({"a": ONE}, f"e{i}")] for i in range(20)])
+    file = tmp_path / "data/p/worker-000000-000000.parquet"
+    parquet = pytest.importorskip("pyarrow.parquet")
+    metadata = parquet.read_metadata(file)
+    for group in range(metadata.num_row_groups):
+        data = bytearray(file.read_bytes())
+        data[metadata.row_group(group).column(3).data_page_offset] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(OfflineError, match=rf"row group {group} of {file} is damaged: its checksum is another"):
+            read(tmp_path)
+        data[metadata.row_group(group).column(3).data_page_offset] ^= 1
+        file.write_bytes(data)
+    assert metadata.num_row_groups > 1 and len(read(tmp_path)) == 20
 
 
 def test_a_part_that_never_got_whole_has_nothing_to_do_with_later_ones(tmp_path, monkeypatch):
@@ -445,10 +464,13 @@ def test_info_that_can_not_be_written_or_is_damaged(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert {each.name for each in tmp_path.glob("meta/*")} == {".info.lock", "episodes"}
-    (tmp_path / "meta/info.json").write_text('{"format": "fastmarl.offline", "version": 1}')
-    for opened in (ParquetReader, ParquetWriter):
-        with pytest.raises(OfflineError, match=r"info.json is not of recorded episodes"):
-            opened(tmp_path)
+    texts = {'{"format": "another"}': "is not of recorded episodes", '{"format": "fastmarl.offline", "version": 2}':
+             "is damaged: its content does not match", "{": "is damaged: Expecting"}  # fmt: skip
+    for text, problem in texts.items():
+        (tmp_path / "meta/info.json").write_text(text)
+        for opened in (ParquetReader, ParquetWriter):
+            with pytest.raises(OfflineError, match=f"info.json {problem}"):
+                opened(tmp_path)
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path):

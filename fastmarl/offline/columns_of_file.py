@@ -4,14 +4,12 @@ Axes in names: S trajectory, N row.
 """
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fastmarl.batches.flat import Batch
 from fastmarl.columns import Columns
-from fastmarl.errors import OfflineError
 from fastmarl.offline.arrow import load
 from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FORM, Form, LeafColumn, T, nest
 from fastmarl.offline.json_values import agent_from_text
@@ -23,18 +21,14 @@ class FileColumns:
 
     Args:
         table: what was in the file.
-        file: for errors.
 
     Attributes:
         form, n_rows: what they are, and how many.
     """
 
-    def __init__(self, table: Any, file: Path):
-        text = (table.schema.metadata or {}).get(FORM)
-        if text is None:
-            raise OfflineError(f"{file} was not written by a ParquetWriter")
-        self._table, self._file = table.combine_chunks(), file
-        self.form, self.n_rows = Form(text.decode()), table.num_rows
+    def __init__(self, table: Any):
+        self._table = table.combine_chunks()
+        self.form, self.n_rows = Form(table.schema.metadata[FORM].decode()), table.num_rows
 
     def numbers(self, name: str) -> np.ndarray:
         """A plain column of numbers."""
@@ -112,10 +106,7 @@ class FileColumns:
 
     def _column(self, name: str) -> Any:
         pa = load()
-        try:
-            column = self._table.column(name)
-        except KeyError as error:
-            raise OfflineError(f"{self._file} has no column {name!r}; it was changed") from error
+        column = self._table.column(name)
         if column.num_chunks == 1:
             return column.chunk(0)
         return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

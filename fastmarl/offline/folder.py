@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 
 from fastmarl.errors import OfflineError
 from fastmarl.offline.form import Form
+from fastmarl.sealed_json import check_seal, sealed
 from fastmarl.version import __version__
 
 try:
@@ -26,7 +27,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-FORMAT, VERSION = "fastmarl.offline", 1
+FORMAT, VERSION = "fastmarl.offline", 2
 INFO, LOCK, EPISODES, DATA, LOOKBACK = "meta/info.json", "meta/.info.lock", "meta/episodes", "data", "lookback"
 SUFFIX = ".parquet"
 
@@ -73,20 +74,23 @@ def read_info(folder: Path) -> dict[str, Any]:
     """What `meta/info.json` says.
 
     Raises:
-        OfflineError: it is not there, damaged, or of a newer version.
+        OfflineError: it is not there, damaged, or of another version.
     """
     try:
-        info = json.loads((folder / INFO).read_text())
+        info = json.loads((folder / INFO).read_bytes())
     except OSError as error:
         raise OfflineError(f"{folder} is no folder of recorded episodes: {error}") from error
     except ValueError as error:
         raise OfflineError(f"{folder / INFO} is damaged: {error}") from error
-    if not isinstance(info, dict) or info.get("format") != FORMAT or not isinstance(info.get("modules"), dict):
+    if not isinstance(info, dict) or info.get("format") != FORMAT:
         raise OfflineError(f"{folder / INFO} is not of recorded episodes")
-    if not isinstance(info.get("version"), int) or info["version"] > VERSION:
-        raise OfflineError(f"{folder / INFO} has version {info.get('version')!r}, newer than this fastmarl "
-                           f"{__version__} can read")  # fmt: skip
-    return info
+    if info.get("version") != VERSION:
+        raise OfflineError(f"{folder / INFO} has version {info.get('version')!r}; this fastmarl {__version__} reads "
+                           f"version {VERSION}")  # fmt: skip
+    try:
+        return check_seal(info)
+    except ValueError as error:
+        raise OfflineError(f"{folder / INFO} is damaged: {error}") from error
 
 
 def note_forms(folder: Path, forms: dict[str, Form]) -> None:
@@ -104,7 +108,7 @@ def note_forms(folder: Path, forms: dict[str, Form]) -> None:
             content = {"format": FORMAT, "version": VERSION, "fastmarl_version": __version__, "modules": modules}
             temporary = hidden(folder / f"{INFO}.{os.getpid()}-{os.urandom(4).hex()}")
             try:
-                temporary.write_text(json.dumps(content, indent=1))
+                temporary.write_text(sealed(content))
                 temporary.replace(folder / INFO)
             except OSError:
                 temporary.unlink(missing_ok=True)

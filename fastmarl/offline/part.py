@@ -7,6 +7,7 @@ from typing import Any
 from fastmarl.columns import Columns
 from fastmarl.offline import chunks, folder
 from fastmarl.offline.arrow import load
+from fastmarl.offline.checksums import RowGroupChecksums
 from fastmarl.offline.form import ENV_T, IDS, Form, T
 from fastmarl.offline.rows import Rows
 
@@ -38,6 +39,7 @@ class GrowingFile:
             memory_pool=pa.system_memory_pool(),  # keeps memory for the next row group; others give it back
             write_statistics=[field.name for field in schema if field.name in looked_for],
         )
+        self._checksums = RowGroupChecksums(folder.hidden(path))
         self._tables: list[Any] = []
         self._n_rows = self._n_bytes = 0
 
@@ -52,9 +54,10 @@ class GrowingFile:
         return n_bytes
 
     def finish(self) -> None:
-        """Write what is left, and the footer; the name is still the temporary one."""
+        """Write what is left, the checksums and the footer; the name is still the temporary one."""
         self._write()
         self._writer.close()
+        self._checksums.finish()
 
     def rename(self) -> None:
         folder.hidden(self._path).replace(self._path)
@@ -76,6 +79,7 @@ class GrowingFile:
             table = load().concat_tables(self._tables).unify_dictionaries()
         self._tables, self._n_rows, self._n_bytes = [], 0, 0
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        self._checksums.add_group()
 
 
 class Part:

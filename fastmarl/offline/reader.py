@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from fastmarl.config import check_integer
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.sources import joined
 from fastmarl.errors import ConfigError, OfflineError
-from fastmarl.offline import folder
+from fastmarl.offline import checksums, folder
 from fastmarl.offline.arrow import load
 from fastmarl.offline.chunks import AGENT_STEPS, LOOKBACK_STEPS, chunk_states, schema
 from fastmarl.offline.columns_of_file import FileColumns
@@ -170,11 +169,7 @@ class ParquetReader:
 
     def _chunks(self, name: str, columns: list[str]) -> Any:
         """These columns of a part's chunks."""
-        file = self.path / folder.EPISODES / f"{name}{folder.SUFFIX}"
-        chunks = _read_table(file, columns)
-        if lacking := [column for column in columns if column not in chunks.column_names]:
-            raise OfflineError(f"{file} has no columns {lacking}; it was changed, or is of an older fastmarl")
-        return chunks
+        return _read_table(self.path / folder.EPISODES / f"{name}{folder.SUFFIX}", columns)
 
     def _foreign_files(self, name: str, kind: str, n_steps: int) -> OfflineError:
         return OfflineError(
@@ -190,28 +185,31 @@ def _have_steps(files: list[FileColumns], n_steps: np.ndarray) -> bool:
 
 
 def _read(file: Path) -> FileColumns:
-    return FileColumns(_read_table(file), file)
+    return FileColumns(_read_table(file))
 
 
 def _read_table(file: Path, columns: list[str] | None = None) -> Any:
-    with _opened(file) as opened:
-        return opened.read(columns)
+    """Raises OfflineError if it can't be read, or is damaged."""
+    pa, parquet = load(), load("pyarrow.parquet")
+    try:
+        checksums.check(file)
+        with parquet.ParquetFile(file) as opened:
+            return opened.read(columns)
+    except (OSError, pa.ArrowException) as error:
+        raise _cant_read(file, error) from error
 
 
 def _num_rows(file: Path) -> int:
-    with _opened(file) as opened:
-        return opened.metadata.num_rows
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    """A `pyarrow.parquet.ParquetFile`; its errors are OfflineErrors."""
+    """Raises OfflineError if it can't be read, or its footer is damaged."""
     pa, parquet = load(), load("pyarrow.parquet")
     try:
-        with parquet.ParquetFile(file) as opened:
-            yield opened
+        return parquet.read_metadata(pa.BufferReader(checksums.footer_of(file))).num_rows
     except (OSError, pa.ArrowException) as error:
-        raise OfflineError(f"can't read {file}: {error}; is it damaged, or copied in part?") from error
+        raise _cant_read(file, error) from error
+
+
+def _cant_read(file: Path, error: Exception) -> OfflineError:
+    return OfflineError(f"can't read {file}: {error}; is it damaged, or copied in part?")
 
 
 def _cut(batch: Batch, rows: slice) -> Batch:

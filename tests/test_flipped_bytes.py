@@ -1,0 +1,95 @@
+"""Flipped bytes in files that fastmarl has written: an error, or the data that were written; never other data."""
+
+import os
+
+import numpy as np
+import pytest
+from support.exactly import assert_same
+
+import fastmarl
+from fastmarl.checkpoint import load_state, save_state
+from fastmarl.errors import FastmarlError
+from fastmarl.offline import ParquetReader
+
+FLIPS = int(os.environ.get("FASTMARL_FUZZ_CASES", "20"))  # in files of each kind
+FIRST_SEED = int(os.environ.get("FASTMARL_SEED", "0"))
+SPREAD = "fastmarl.simple_spread"
+
+
+def runner_of(**options):
+    config = fastmarl.EnvRunnerConfig(env=SPREAD, num_envs_per_env_runner=3, seed=1, **options)
+    return fastmarl.MultiAgentEnvRunner(config)
+
+
+class Episodes:
+    """Parquet files of two parts, with lookbacks, infos and custom data."""
+
+    def __init__(self, compression="zstd"):
+        self._compression = compression
+
+    def write(self, folder):
+        options = {"compression": self._compression, "next_obs": True}
+        with runner_of(output=folder, output_config=options, output_max_rows_per_file=200) as runner:
+            for _ in range(2):
+                for chunk in runner.sample(num_timesteps=60):
+                    chunk.custom_data["name"] = f"chunk {chunk.id_}"
+
+    def read(self, folder):
+        reader = ParquetReader(folder)
+        return [
+            reader.info,
+            reader.num_rows(),
+            [chunk.get_state() for some in reader.iter_episodes() for chunk in some],
+            list(reader.iter_batches(module_id="default_policy", batch_size=1000, next_obs=True)),
+        ]
+
+
+class State:
+    def write(self, folder):
+        save_state(folder, {"weights": [np.arange(50.0), np.ones(3, np.int8)], "n": 2**70, "x": (0.1, None, "text")})
+
+    def read(self, folder):
+        return load_state(folder)
+
+
+KINDS = {
+    "Parquet, zstd": (Episodes(), "*.parquet"),
+    "Parquet, not compressed": (Episodes("none"), "*.parquet"),
+    "description of a folder of Parquet files": (Episodes(), "info.json"),
+    "state": (State(), "state.json"),
+    "arrays of a state": (State(), "*.safetensors"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.needs("pyarrow")
+@pytest.mark.parametrize(("kind", "pattern"), KINDS.values(), ids=KINDS)
+def test_a_flipped_byte_is_an_error_or_makes_no_difference(kind, pattern, tmp_path):
+    kind.write(tmp_path)
+    whole = kind.read(tmp_path)
+    files = sorted(tmp_path.rglob(pattern))
+    rng = np.random.default_rng(FIRST_SEED)
+    n_errors = 0
+    for _ in range(FLIPS):
+        file = files[rng.integers(len(files))]
+        data = file.read_bytes()
+        flipped = bytearray(data)
+        at = int(rng.integers(len(data)))
+        flipped[at] ^= int(rng.integers(1, 256))
+        file.write_bytes(flipped)
+        try:
+            is_same = same(kind.read(tmp_path), whole)
+        except FastmarlError:
+            n_errors += 1
+        else:
+            assert is_same, f"byte {at} of {file.name} was {data[at]}, is {flipped[at]}: other data are read"
+        file.write_bytes(data)
+    assert n_errors > FLIPS / 4
+
+
+def same(got, want):
+    try:
+        assert_same(got, want, "data")
+    except AssertionError:
+        return False
+    return True
