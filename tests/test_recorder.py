@@ -32,6 +32,7 @@ from fastmarl.kernels import fingerprints
 from fastmarl.recorder import Recording, Replay, writer
 from fastmarl.recorder.blocks import HEAD_BYTES, blocks_in
 from fastmarl.runner import sampling
+from fastmarl.sealed_json import check_seal, sealed
 
 CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", "12"))
 WILD = "support.wild:Wild"
@@ -136,9 +137,9 @@ def test_versions_that_have_changed_since_are_told_with_a_difference(tmp_path):
         play(tmp_path, 0, env_config={"drift_at": 1})
     assert "recorded with" not in str(caught.value)
     [description] = tmp_path.glob("*.json")
-    meta = json.loads(description.read_text())
+    meta = check_seal(json.loads(description.read_text()))
     meta["versions"] |= {"numpy": "1.0", "gone": "2.0"}
-    description.write_text(json.dumps(meta))
+    description.write_text(sealed(meta))
     with pytest.raises(
         ReplayError, match=rf"recorded with numpy 1.0 \(here {np.__version__}\), gone 2.0 \(here none\)$"
     ):
@@ -336,7 +337,7 @@ def test_damaged_files_say_so(tmp_path):
     with pytest.raises(RecordingError, match=r"expected a block .* at byte 0, got b'some'; to read what is before"):
         Recording(tmp_path)
     path.write_bytes(data.replace(b'"env"', b'"eve"', 1))
-    with pytest.raises(RecordingError, match=r"the block at byte 0 is damaged: KeyError\('env'\)"):
+    with pytest.raises(RecordingError, match="the block at byte 0 is damaged: its checksum is another"):
         Recording(tmp_path)
     path.write_bytes(data)
     recording = Recording(tmp_path)
@@ -347,8 +348,19 @@ def test_damaged_files_say_so(tmp_path):
     with pytest.raises(RecordingError, match=r"can't read .*\.actions, of a record of actions: No such file"):
         Recording(tmp_path)
     (tmp_path / "moved").rename(path)
+    text = path.with_suffix(".json").read_text()
+    for key in json.loads(text):
+        path.with_suffix(".json").write_text(text.replace(f'"{key}"', f'"{key}_"', 1))
+        with pytest.raises(
+            RecordingError, match=r"\.json is (damaged, or was changed by hand|of no record of actions)"
+        ):
+            Recording(tmp_path)
+    for damaged in (b"{", b"[]", text.encode().replace(b"env", b"\xffnv", 1)):
+        path.with_suffix(".json").write_bytes(damaged)
+        with pytest.raises(RecordingError, match=r"\.json is (damaged|of no record of actions)"):
+            Recording(tmp_path)
     path.with_suffix(".json").write_text('{"format": 99, "versions": {"fastmarl": "9.1"}}')
-    with pytest.raises(RecordingError, match=r"expected format 2, got 99; fastmarl 9.1 has written it, and reads it"):
+    with pytest.raises(RecordingError, match=r"expected format 3, got 99; fastmarl 9.1 has written it, and reads it"):
         Recording(tmp_path)
     path.with_suffix(".json").unlink()
     with pytest.raises(RecordingError, match="lacks its description"):
@@ -366,14 +378,14 @@ def test_a_damaged_head_hides_no_blocks_behind_it(tmp_path):
     """A block that seems to go beyond the file's end is no block that was cut off."""
     record(tmp_path, WILD, steps=40)
     (path,) = tmp_path.glob("*.actions")
-    data, blocks = path.read_bytes(), list(blocks_in(path))
+    data, blocks = path.read_bytes(), [block for block, _ in blocks_in(path)]
     assert len(blocks) > 1
     for at in range(blocks[0].offset, blocks[0].offset + HEAD_BYTES):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x80]) + data[at + 1 :])
         with pytest.raises(RecordingError, match="at byte 0"):
             Recording(tmp_path)
     path.write_bytes(data[: blocks[1].offset + 10])  # this one was
-    assert [block.offset for block in blocks_in(path)] == [0]
+    assert [block.offset for block, _ in blocks_in(path)] == [0]
 
 
 def test_a_full_disk_is_an_error_and_nothing_else_is_lost(tmp_path, monkeypatch):

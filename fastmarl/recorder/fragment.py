@@ -24,6 +24,7 @@ from fastmarl.spaces import narrowest
 
 ID_BYTES, RUN_BYTES = 16, 10  # of an episode's id, and those of its run
 OF_CHUNKS = ("env", "from", "to", "flags", "seed", "lanes")
+LISTED = (*OF_CHUNKS, "number")  # what is read to find episodes
 OF_ENTRIES = ("agent", "module", "done", "acted", "came", "acts_from", "comes_at")
 MOST_FIRST_KEYS = 1024  # leaves begin with different keys, by their paths: in whatever order they are
 WORDS = {8: np.uint64, 4: np.uint32, 1: np.uint8}

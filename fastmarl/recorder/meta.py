@@ -15,10 +15,11 @@ from typing import Any
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.envs.form import class_of
 from fastmarl.errors import RecordingError
+from fastmarl.sealed_json import check_seal
 from fastmarl.vector.remote import RemoteEnv
 from fastmarl.version import __version__
 
-FORMAT = 2
+FORMAT = 3
 PLATFORM: dict[str, Callable[[], str]] = {
     "python": platform.python_version,
     "machine": platform.machine,
@@ -132,12 +133,21 @@ def changed_versions(meta: Mapping[str, Any]) -> str:
     return ", ".join(changed)
 
 
-def check_format(meta: Any, path: Any) -> None:
-    """Raises RecordingError if this is no description of a record that this version can read."""
+def checked(meta: Any, path: Any) -> dict[str, Any]:
+    """The description of a record without its checksum.
+
+    Raises:
+        RecordingError: this version can't read it, or it is damaged.
+    """
     number = meta.get("format") if isinstance(meta, dict) else None
     if number != FORMAT:
         versions = meta.get("versions") if isinstance(meta, dict) else None
         writer = versions.get("fastmarl") if isinstance(versions, dict) else None
         way_out = f"; fastmarl {writer} has written it, and reads it" if writer else ""
-        raise RecordingError(f"{path} is no record of actions that fastmarl {__version__} reads: expected format "
+        raise RecordingError(f"{path} is of no record of actions that fastmarl {__version__} reads: expected format "
                              f"{FORMAT}, got {number!r}{way_out}")  # fmt: skip
+    try:
+        return check_seal(meta)
+    except ValueError as error:
+        raise RecordingError(f"{path} is damaged, or was changed by hand: {error}; replay() takes another env or "
+                             f"env_config as arguments") from error  # fmt: skip

@@ -14,11 +14,9 @@ import numpy as np
 
 from fastmarl.errors import RecordingError
 from fastmarl.record.flags import FAILED, TERMINATED, TRUNCATED
-from fastmarl.recorder.blocks import Block, blocks_in, cant_read
+from fastmarl.recorder.blocks import Arrays, Block, blocks_in, cant_read
 from fastmarl.recorder.fragment import OF_CHUNKS
-from fastmarl.recorder.meta import check_format
-
-LISTED = [*OF_CHUNKS, "number"]
+from fastmarl.recorder.meta import checked
 
 
 class Part(NamedTuple):
@@ -154,7 +152,7 @@ class Recording:
 
     def _read_file(self, path: Path) -> None:
         try:
-            meta = json.loads(path.with_suffix(".json").read_text())
+            meta = json.loads(path.with_suffix(".json").read_bytes())
         except FileNotFoundError:
             if path.exists() and path.stat().st_size == 0:  # its runner ended before it began
                 return
@@ -163,18 +161,16 @@ class Recording:
             raise RecordingError(f"{path.with_suffix('.json')} is damaged: {error}") from error
         except OSError as error:
             raise cant_read(path.with_suffix(".json"), error) from error
-        check_format(meta, path)
+        meta = checked(meta, path.with_suffix(".json"))
         agents: list[str] = []
         latest: dict[str, _Strand] = {}
-        for block in blocks_in(path):
-            try:
-                agents = [*agents, *block.words["agents"]] if block.words["agents"] else agents
-                self._read_block(block, meta, agents, latest)
-            except (KeyError, TypeError, ValueError) as error:
-                raise RecordingError(f"{path}: the block at byte {block.offset} is damaged: {error!r:.200}") from error
+        for block, listed in blocks_in(path):
+            agents = [*agents, *block.words["agents"]] if block.words["agents"] else agents
+            self._read_block(block, listed, meta, agents, latest)
 
-    def _read_block(self, block: Block, meta: dict[str, Any], agents: list[str], latest: dict[str, _Strand]) -> None:
-        arrays = block.arrays(LISTED)
+    def _read_block(
+        self, block: Block, arrays: Arrays, meta: dict[str, Any], agents: list[str], latest: dict[str, _Strand]
+    ) -> None:
         columns = [arrays[name].tolist() for name in OF_CHUNKS]
         ids = block.words.get("ids") or [block.words["run"] + number.tobytes().hex() for number in arrays["number"]]
         for chunk, (id_, env, begin, end, flags, seed, _) in enumerate(zip(ids, *columns, strict=True)):

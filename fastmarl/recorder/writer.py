@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import weakref
 from collections.abc import Sequence
@@ -13,7 +12,8 @@ from fastmarl.acting.env_actions import EnvActions
 from fastmarl.episodes.log import EpisodeLog
 from fastmarl.errors import RecordingError
 from fastmarl.recorder.blocks import encoded
-from fastmarl.recorder.fragment import AgentNames, Fragment, fragment_of
+from fastmarl.recorder.fragment import LISTED, AgentNames, Fragment, fragment_of
+from fastmarl.sealed_json import sealed
 
 MOST_FILES = 100_000  # of one runner number and incarnation in one folder
 
@@ -44,7 +44,7 @@ class ActionWriter:
             os.makedirs(folder, exist_ok=True)
             stem = f"worker-{meta['worker_index']:03}-{meta['incarnation']:02}"
             self.path, self._file = _new_file(Path(folder), stem)
-            _write_whole(self.path.with_suffix(".json"), json.dumps(meta, indent=1))
+            _write_whole(self.path.with_suffix(".json"), sealed(meta))
         except OSError as error:
             raise RecordingError(f"can't write a record of actions to {os.fspath(folder)!r}: "
                                  f"{error.strerror or error}; give record_actions a folder that can be written to"
@@ -75,7 +75,7 @@ class ActionWriter:
     def take(self, fragment: Fragment | None) -> None:
         """Have `write()` add this to the file, after it has written what was taken before."""
         if fragment is not None:
-            head, body = encoded(fragment.arrays, fragment.words)
+            head, body = encoded(fragment.arrays, fragment.words, LISTED)
             self._unwritten = _Unwritten(self._size, head, body, fragment.agents)
 
     def write(self) -> None:
