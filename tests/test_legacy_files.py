@@ -133,6 +133,33 @@ def test_lines_without_a_batch_are_left_out(tmp_path, caplog):
         JsonReader(tmp_path).next()
 
 
+def test_a_line_that_is_no_text_is_left_out(tmp_path, caplog):
+    write(tmp_path, [numbered(i) for i in range(3)], compress_columns=())
+    [path] = tmp_path.iterdir()
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + second.replace(b"rewards", b"rew\xffrds") + third)
+    assert [number_of(batch) for batch in JsonReader(path).read_all_files()] == [0, 2]
+    assert "line 2 holds no batch: UnicodeDecodeError" in caplog.text
+
+
+def test_a_damaged_zip_is_read_up_to_the_damage(tmp_path, caplog):
+    write(tmp_path / "plain", [numbered(i) for i in range(3)], compress_columns=())
+    [plain] = (tmp_path / "plain").iterdir()
+    file = tmp_path / "packed.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in ("a", "b"):
+            archive.write(plain, name)
+    data, at = file.read_bytes(), file.read_bytes().rindex(b"rewards")
+    file.write_bytes(data[:at] + b"R" + data[at + 1 :])
+    reader = JsonReader(file)
+    read = [number_of(reader.next()) for _ in range(7)]
+    assert read[:3] == [0, 1, 2] and read.count(0) >= 2
+    assert "packed.zip can't be read after line" in caplog.text and "BadZipFile: Bad CRC-32" in caplog.text
+    file.write_bytes(data[: len(data) // 2])
+    with pytest.raises(BatchError, match="100 lines of"):
+        JsonReader(file).next()
+
+
 class Evil:
     def __reduce__(self):
         return eval, ("print('run by a file')",)

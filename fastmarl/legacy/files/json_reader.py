@@ -1,11 +1,11 @@
 """Reads batches from files that RLlib's JsonWriter, or ours, has written."""
 
 import glob
-import io
 import logging
 import os
 import random
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ class JsonReader(InputReader):
                 if batch is not None:
                     yield batch
 
-    def _endless(self) -> Iterator[tuple[Path, int, str]]:
+    def _endless(self) -> Iterator[tuple[Path, int, bytes]]:
         """(file, number of the line, line); an empty file is a line, so that somebody counts it."""
         path = self._first_file()
         while True:
@@ -73,7 +73,7 @@ class JsonReader(InputReader):
             for number, line in _lines_of(path):
                 yield path, number, line
             if not number:
-                yield path, 0, ""
+                yield path, 0, b""
             path = self._random.choice(self._files)
 
     def _first_file(self) -> Path:
@@ -82,11 +82,11 @@ class JsonReader(InputReader):
         share = self._ioctx.worker_index / (self._ioctx.worker.num_workers or 1)
         return self._files[round((len(self._files) - 1) * min(share, 1.0))]
 
-    def _parsed(self, path: Path, number: int, line: str) -> Any:
+    def _parsed(self, path: Path, number: int, line: bytes) -> Any:
         if not line.strip():
             return None
         try:
-            batch = from_json(line, self._spaces())
+            batch = from_json(line.decode(), self._spaces())
         except Exception as error:  # whatever a broken line leads to
             logger.warning("%s, line %d holds no batch: %s: %s", path, number, type(error).__name__, error)
             return None
@@ -141,16 +141,19 @@ def _files_of(inputs: Any) -> list[Path]:
     return found
 
 
-def _lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """(number, line), from 1 on; of a zip, those of the files in it."""
+def _lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(number, line), from 1 on; of a zip, those of the files in it, up to where it is damaged."""
     if path.suffix != ".zip":
-        with path.open() as file:
+        with path.open("rb") as file:
             yield from enumerate(file, 1)
         return
     number = 0
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            with archive.open(name) as packed:
-                for line in io.TextIOWrapper(packed):
-                    number += 1
-                    yield number, line
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                with archive.open(name) as packed:
+                    for line in packed:
+                        number += 1
+                        yield number, line
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        logger.warning("%s can't be read after line %d: %s: %s", path, number, type(error).__name__, error)
