@@ -22,7 +22,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("episode", metavar="EPISODE", nargs="?", help="its number or id; without it, all are listed")
     parser.add_argument("--video", type=partial(output_file, (".mp4",)), metavar="MP4", help="write a video of it")
     parser.add_argument("--fps", type=seconds, help="frames a second (default: what the environment says, or 30)")
-    parser.add_argument("--env", metavar="NAME", help="in place of the recorded environment")
+    parser.add_argument("--env", metavar="NAME", help="in place of the recorded environment; needed if "
+                        "that is a class or function of your own")  # fmt: skip
     parser.add_argument("--config", type=json_object, default={}, metavar="JSON", help="merged into the recorded "
                         "env_config")  # fmt: skip
     parser.set_defaults(run=run)
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
         terminal.show(_listed(recording))
         return 0
     recorded = recording[args.episode]
-    search_current_folder(args.env or recorded.meta["env"] or "")
+    search_current_folder(args.env or "")
     with terminal.status("replaying ..."):
         episode = replay(recording, args.episode, env=args.env, env_config=args.config, video=args.video, fps=args.fps)
     terminal.show(_shown(recorded, episode))

@@ -39,6 +39,9 @@ _BUNDLED = {  # name -> where its class is
 _BEGIN_IN_NEXT_STEP = {"connect4", "tripletriad"}  # of PufferLib's, which don't say so
 _MAKERS = ("parallel_env", "env")  # functions in PettingZoo's modules, the first is preferred
 _OF_PETTINGZOO = {"pettingzoo", "mpe2", "magent2"}  # packages whose functions of these names take options
+_KNOWN_PACKAGES = {"fastmarl", "openspiel", "vmas", "pufferlib", *_OF_PETTINGZOO, *_HOMES}
+_MAIN = ("__main__", "__mp_main__")  # the script, as it is named in a process that it has spawned; each has its own
+_asked_for: set[str | None] = set()  # names of all envs that this program has asked for
 
 
 def register_env(name: str, creator: Callable[[dict], Any]) -> None:
@@ -77,6 +80,7 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
         EnvCheckError: an unknown name, a package that is not installed, an env instance, or what can't be called so.
             What makes an env by name raises it, too, for options that there are not.
     """
+    _asked_for.add(env_name(env))
     if isinstance(env, str):
         if env in _registered:
             return _registered[env]
@@ -95,10 +99,36 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
 
 def portable(env: Any) -> Any:
     """What `env_creator()` takes for `env` in another process, where nothing is registered."""
+    _asked_for.add(env_name(env))
     if isinstance(env, str):
         return _registered.get(env, env)
     env_creator(env)  # raises what it would raise there
     return env.__name__ if isinstance(env, ModuleType) else env
+
+
+def env_name(env: Any) -> str | None:
+    """The name by which another process can make the env; None: it has no such name."""
+    if isinstance(env, str):
+        return env
+    if isinstance(env, ModuleType):
+        return env.__name__
+    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "")
+    path = f"{module}:{name}"
+    try:
+        return path if module not in _MAIN and pkgutil.resolve_name(path) is env else None
+    except (ValueError, ImportError, AttributeError):
+        return None
+
+
+def may_be_named_by_a_file(name: Any) -> bool:
+    """Whether `env_creator(name)` is safe where the name comes from a file: this program has registered or asked for
+    the env itself, or it is one of a package that is known here. Other names would import and call anything."""
+    if not isinstance(name, str):
+        return False
+    if name in _registered or name in _asked_for or name in gym.registry:
+        return True
+    package, _, rest = name.partition(".")
+    return package in _KNOWN_PACKAGES and all(map(str.isidentifier, rest.split(".")))
 
 
 def _check_is_creator(creator: Any, what: str) -> None:
@@ -143,7 +173,8 @@ def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False
 
 def _is_of_arguments(error: TypeError) -> bool:
     """Whether a call didn't fit a signature."""
-    return "unexpected keyword argument" in str(error) or ("missing" in str(error) and "argument" in str(error))
+    problems = ("unexpected keyword argument", "multiple values for keyword argument")
+    return any(each in str(error) for each in problems) or ("missing" in str(error) and "argument" in str(error))
 
 
 def _from_module(name: str) -> Callable[[dict], Any]:
@@ -190,7 +221,10 @@ def _vmas_worlds(scenario: str) -> Callable[[dict], Any]:
     known = [*vmas.scenarios, *vmas.mpe_scenarios, *vmas.debug_scenarios]
     if scenario not in known:
         raise _unknown(f"vmas.{scenario}", "vmas has no such scenario", [f"vmas.{name}" for name in known])
-    make = partial(vmas.make_env, scenario=scenario, terminated_truncated=True)
+
+    def make(**options: Any) -> Any:  # no option may name another scenario: that can be a file, which is run
+        return vmas.make_env(scenario=scenario, terminated_truncated=True, **options)
+
     return _with_options(make, f"vmas.{scenario}", is_batch=True)
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
-import pkgutil
 import platform
 import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
 from typing import Any
 
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.envs.form import class_of
+from fastmarl.envs.registry import env_name
 from fastmarl.errors import RecordingError
 from fastmarl.sealed_json import check_seal
 from fastmarl.vector.remote import RemoteEnv
@@ -25,7 +24,6 @@ PLATFORM: dict[str, Callable[[], str]] = {
     "machine": platform.machine,
     "platform": lambda: sys.platform,
 }
-MAIN = ("__main__", "__mp_main__")  # the script, as it is named in a process that it has spawned; each has its own
 
 
 def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any]:
@@ -47,20 +45,6 @@ def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any
         "spaces": {repr(agent): [repr(space) for space in spaces] for agent, spaces in _spaces(env).items()},
         "versions": _versions(env),
     }
-
-
-def env_name(env: Any) -> str | None:
-    """By which another process can make the env; None: it has no such name."""
-    if isinstance(env, str):
-        return env
-    if isinstance(env, ModuleType):
-        return env.__name__
-    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "")
-    path = f"{module}:{name}"
-    try:
-        return path if module not in MAIN and pkgutil.resolve_name(path) is env else None
-    except (ValueError, ImportError, AttributeError):
-        return None
 
 
 def _env_config(env_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.context import EnvContext
-from fastmarl.envs.registry import env_creator
+from fastmarl.envs.registry import env_creator, may_be_named_by_a_file
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import RecordingError
 from fastmarl.recorder.meta import env_config_in
@@ -35,7 +35,7 @@ class Replay:
         recording: a folder, or what was read from it.
         episode: its number or id.
         env, env_config: in place of the recorded ones, as in `EnvRunnerConfig`; `env_config` is merged into what is on
-            record.
+            record. `env` is needed where the record names a class or function that this program has not used yet.
         render_mode: is added to the `env_config`, unless that has one; None: it is not.
 
     Attributes:
@@ -129,7 +129,8 @@ def replay(
     Args:
         run: the folder given to `EnvRunnerConfig(record_actions=...)`, or a `Recording` of it.
         episode: its number or id.
-        env, env_config: in place of the recorded ones; `env_config` is merged into what is on record.
+        env, env_config: in place of the recorded ones; `env_config` is merged into what is on record. `env` is needed
+            where the record names a class or function that this program has not used yet.
         video: an mp4 file to write; needs `pip install "fastmarl[video]"`.
         fps: frames a second; None: what the env says (`metadata["render_fps"]`), or else 30.
         render_mode: with `video`, is added to `env_config`, unless that is given one; None: it is not.
@@ -162,10 +163,8 @@ def _make_env(
 ) -> Any:
     """The env that the record names, or the given one."""
     meta = recorded.meta
-    env = meta["env"] if env is None else env
     if env is None:
-        raise RecordingError(f"the record in {folder} can't name its env ({meta['env_class']}), which was given as an "
-                             f"object; give it again: replay(..., env=...)")  # fmt: skip
+        env = _named_env(folder, meta)
     config = env_config_in(meta)
     if config is None and not given:
         raise RecordingError(f"the env_config of the record in {folder} could not be written down; give it again: "
@@ -181,3 +180,17 @@ def _make_env(
     )
     made = as_multi_agent_env(env_creator(env)(context))
     return SingleOfBatch(made) if isinstance(made, ArrayEnv) else made
+
+
+def _named_env(folder: Path, meta: Mapping[str, Any]) -> str:
+    """The env that the record names, unless that could be any function."""
+    name = meta["env"]
+    if name is None:
+        raise RecordingError(f"the record in {folder} can't name its env ({meta['env_class']}), which was given as an "
+                             f"object; give it again: replay(..., env=...)")  # fmt: skip
+    if not may_be_named_by_a_file(name):
+        raise RecordingError(f"the record in {folder} names {name!r} as its env, which this program has not used so "
+                             f"far: whoever has written the record would choose what is imported and called. If that "
+                             f"is right, name it yourself: replay(..., env={name!r}), or --env {name} on the command "
+                             f"line")  # fmt: skip
+    return name
