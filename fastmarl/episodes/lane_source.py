@@ -77,8 +77,11 @@ class BlockColumns:
 
     def _row_index(self) -> slice | np.ndarray:
         if self._rows is None:
-            rows, stride = _store.chain(self.lane_rows.block.prev_R, self.lane_rows.last_row, self.lane_rows.n_rows)
-            self._rows = slice(int(rows[0]), int(rows[-1]) + 1, stride) if stride else rows
+            block, last_row, n_rows, _, _ = self.lane_rows
+            rows, stride = _store.chain(block.prev_R, last_row, n_rows)
+            # An agent that came in the last step before its env failed has a final observation and no row.
+            begin, end = (int(rows[0]), int(rows[-1]) + 1) if n_rows else (0, 0)
+            self._rows = slice(begin, end, stride) if stride else rows
         return self._rows
 
 
