@@ -13,7 +13,7 @@ from fastmarl.columns import Columns, OwnName, Recorded
 from fastmarl.errors import OfflineError
 from fastmarl.native import _steps
 from fastmarl.offline.arrow import load
-from fastmarl.offline.json_values import Leaf, from_json, to_json
+from fastmarl.offline.json_values import Leaf, from_json, plain_text, to_json
 from fastmarl.spaces import flatten_struct, map_struct
 
 T, ENV_T, CHUNK, MODULE_ID = "t", "env_t", "chunk", "module_id"
@@ -207,7 +207,7 @@ def nest(struct: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def _text(key: Any) -> str:
-    return str(key.value) if isinstance(key, Recorded) else str(key)
+    return plain_text(key.value if isinstance(key, Recorded) else key)
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -57,13 +57,18 @@ def copied(value: Any) -> Any:
 def agent_text(agent_id: Hashable) -> str:
     """An agent's id as text, other ids as other texts: strings as they are, unless they look like JSON."""
     if isinstance(agent_id, str) and not _is_json(agent_id) and isinstance(_encode_str(agent_id, ""), str):
-        return str(agent_id)
+        return plain_text(agent_id)
     return to_json(agent_id, f"the agent id {shown(agent_id)}")
 
 
 def agent_from_text(text: str) -> Any:
     """The id that `agent_text()` was given."""
     return from_json(text) if _is_json(text) else text
+
+
+def plain_text(value: Any) -> str:
+    """The characters of a string, `str()` of anything else. `str()` of a str-Enum's member is other text."""
+    return str.__str__(value) if isinstance(value, str) else str(value)
 
 
 def _is_json(text: str) -> bool:
@@ -99,13 +104,13 @@ def _encode_str(value: str, where: str) -> Any:
         value.encode()
     except UnicodeEncodeError:  # lone surrogates, which no file in UTF-8 can have
         return _wrapped("str", _base64(value.encode("utf-8", "surrogatepass")))
-    return str(value)
+    return plain_text(value)
 
 
 def _encode_dict(value: dict, where: str) -> Any:
     plain = "$" not in value and all(isinstance(key, str) and key.isprintable() for key in value)
     if plain:
-        return {str(key): _encode(item, f"{where}[{key!r}]") for key, item in value.items()}
+        return {plain_text(key): _encode(item, f"{where}[{key!r}]") for key, item in value.items()}
     key_of = f"a key of {where}"
     pairs = [[_encode(key, key_of), _encode(item, f"{where}[{shown(key)}]")] for key, item in value.items()]
     return _wrapped("dict", pairs)

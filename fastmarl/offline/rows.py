@@ -33,7 +33,7 @@ from fastmarl.offline.form import (
     numbers,
     without_texts,
 )
-from fastmarl.offline.json_values import agent_text, to_json
+from fastmarl.offline.json_values import agent_text, plain_text, to_json
 from fastmarl.offline.table_memory import TableMemory
 from fastmarl.offline.texts import Texts
 from fastmarl.record.block import Block
@@ -196,9 +196,9 @@ class _FormRows:
         self._number_S = (self._chunk_S + first_chunk).astype(np.int32)
         self._t_started_S = trajectories.numbers[:, T_STARTED]
         self._ids = {
-            Columns.EPS_ID: _Encoded(trajectories.episode_ids, str),
+            Columns.EPS_ID: _Encoded(trajectories.episode_ids, plain_text),
             Columns.AGENT_ID: _Encoded(trajectories.agent_ids, maker.text_of),
-            MODULE_ID: _Encoded([module_id] * len(self._chunk_S), str),
+            MODULE_ID: _Encoded([module_id] * len(self._chunk_S), plain_text),
         }
         self._infos = infos if infos is not None and infos.are_there(self._chunk_S.tolist()) else None
 

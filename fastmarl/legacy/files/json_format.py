@@ -12,6 +12,7 @@ from fastmarl.columns import Columns
 from fastmarl.errors import BatchError
 from fastmarl.legacy.batches.classes import MultiAgentBatch, SampleBatch
 from fastmarl.legacy.batches.packing import is_packed, pack, unpack
+from fastmarl.offline.json_values import plain_text
 
 Spaces = tuple[gym.Space | None, gym.Space | None]  # of observations and actions
 OBSERVATIONS = (Columns.OBS, Columns.NEXT_OBS)
@@ -30,7 +31,9 @@ def to_json(batch: Any, compress_columns: Collection[str]) -> str:
         return {name: pack(c) if name in compress_columns else _plain(c) for name, c in batch.items()}
 
     if isinstance(batch, MultiAgentBatch):
-        by_policy = {str(policy_id): columns_of(of_policy) for policy_id, of_policy in batch.policy_batches.items()}
+        by_policy = {
+            str.__str__(policy_id): columns_of(of_policy) for policy_id, of_policy in batch.policy_batches.items()
+        }
         record = {"type": "MultiAgentBatch", "count": batch.count, "policy_batches": by_policy}
     else:
         record = {"type": "SampleBatch", **columns_of(batch)}
@@ -40,7 +43,7 @@ def to_json(batch: Any, compress_columns: Collection[str]) -> str:
 def _plain(value: Any) -> Any:
     """A value of what JSON has; what it can't hold becomes its text."""
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): _plain(entry) for key, entry in value.items()}
+        return {plain_text(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     if isinstance(value, torch.Tensor):
