@@ -9,7 +9,8 @@ from support.exactly import assert_same
 
 import fastmarl
 from fastmarl.checkpoint import load_state, save_state
-from fastmarl.errors import FastmarlError
+from fastmarl.errors import BatchError, FastmarlError
+from fastmarl.legacy import JsonReader, JsonWriter, SampleBatch
 from fastmarl.offline import ParquetReader
 from fastmarl.recorder import Recording
 
@@ -84,6 +85,27 @@ class Checkpoint:
             return pickle.dumps(runner.get_state()), [p.tolist() for p in policy["default_policy"].parameters()]
 
 
+class Batches:
+    """Lines of JSON. Damaged ones are left out."""
+
+    def write(self, folder):
+        for packed in (["obs"], []):
+            writer = JsonWriter(folder, compress_columns=packed)
+            for i in range(4):
+                columns = {"obs": np.full((3, 2), i, np.float32), "rewards": np.arange(3.0) / 7, "t": np.arange(3)}
+                writer.write(SampleBatch({**columns, "infos": np.array([{"x": "text"}] * 3, object)}))
+            writer.close()
+
+    def read(self, folder):
+        found = [
+            {name: np.asarray(column).tolist() for name, column in batch.items()}
+            for batch in JsonReader(folder).read_all_files()
+        ]
+        if len(found) < 8:
+            raise BatchError("a line was left out")
+        return found
+
+
 KINDS = {
     "Parquet, zstd": (Episodes(), "*.parquet"),
     "Parquet, not compressed": (Episodes("none"), "*.parquet"),
@@ -91,6 +113,8 @@ KINDS = {
     "record of actions": (Record(), "*.actions"),
     "list of a record of actions": (ListOfRecord(), "*.actions"),
     "description of a record": (ListOfRecord(), "*.json"),
+    "lines of batches": (Batches(), "*.json"),
+    "checksums of these": (Batches(), ".*.crc32"),
     "state": (State(), "state.json"),
     "arrays of a state": (State(), "*.safetensors"),
 }

@@ -26,6 +26,7 @@ from fastmarl.legacy import (
 )
 from fastmarl.legacy.batches.packing import pack
 from fastmarl.legacy.files.json_format import from_json, to_json
+from fastmarl.legacy.files.line_checksums import checksums_file
 from fastmarl.offline import ParquetReader
 
 
@@ -67,7 +68,7 @@ def test_what_was_written_is_read(tmp_path, compress_columns):
     })  # fmt: skip
     write(tmp_path, [batch, MultiAgentBatch({"p": batch, "q": numbered(4)}, 7)], compress_columns=compress_columns)
     space = gym.spaces.Dict(a=gym.spaces.Box(0, 1, (1,)), b=gym.spaces.Tuple((gym.spaces.Discrete(3),) * 2))
-    [path] = tmp_path.iterdir()
+    [path] = tmp_path.glob("*.json")
     for line in path.read_text().splitlines():
         again = from_json(line, {"p": (space, None), "q": (None, None)})
         if isinstance(again, MultiAgentBatch):
@@ -92,7 +93,7 @@ def test_a_file_is_followed_by_another_when_it_is_full(tmp_path):
     write(tmp_path, [numbered(i) for i in range(5)], max_file_size=1)
     write(tmp_path, [numbered(i) for i in range(5, 7)], max_file_size=1)  # in the same second, by the same worker
     write(tmp_path, [numbered(7), numbered(8)])
-    files = sorted(tmp_path.iterdir())
+    files = sorted(tmp_path.glob("*.json"))
     assert len(files) == 8 and all(path.name.startswith("output-") for path in files)
     assert sorted(map(number_of, JsonReader(tmp_path).read_all_files())) == list(range(9))
 
@@ -109,7 +110,7 @@ def test_reading_never_ends_and_has_each_file_at_once(tmp_path):
 
 def test_zipped_files_and_lists(tmp_path):
     write(tmp_path, [numbered(1), numbered(2)])
-    [plain] = tmp_path.iterdir()
+    [plain] = tmp_path.glob("*.json")
     with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
         archive.write(plain, "inner.json")
     for inputs in (tmp_path / "packed.zip", [tmp_path / "packed.zip"], [str(plain)]):
@@ -135,16 +136,44 @@ def test_lines_without_a_batch_are_left_out(tmp_path, caplog):
 
 def test_a_line_that_is_no_text_is_left_out(tmp_path, caplog):
     write(tmp_path, [numbered(i) for i in range(3)], compress_columns=())
-    [path] = tmp_path.iterdir()
+    [path] = tmp_path.glob("*.json")
     first, second, third = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + second.replace(b"rewards", b"rew\xffrds") + third)
+    checksums_file(path).unlink()  # as in RLlib's files
     assert [number_of(batch) for batch in JsonReader(path).read_all_files()] == [0, 2]
     assert "line 2 holds no batch: UnicodeDecodeError" in caplog.text
 
 
+def test_a_line_with_another_checksum_is_left_out(tmp_path, caplog):
+    write(tmp_path, [numbered(i) for i in range(4)], compress_columns=())
+    [path] = tmp_path.glob("*.json")
+    path.write_bytes(path.read_bytes().replace(b"[1.0, 1.0]", b"[1.0, 9.0]", 1)[:-5])  # the last line is cut off
+    reader = JsonReader(tmp_path)
+    assert [number_of(reader.next()) for _ in range(6)] == [0, 2] * 3
+    for line in (2, 4):
+        assert f"line {line} is damaged: its checksum is not that in {checksums_file(path)}" in caplog.text
+    path.write_bytes(b"\n" + path.read_bytes())
+    with pytest.raises(BatchError, match="100 lines of"):
+        JsonReader(path).next()
+    checksums_file(path).unlink()
+    assert [number_of(batch) for batch in JsonReader(path).read_all_files()] == [0, 1, 2]
+
+
+def test_a_file_may_be_longer_or_shorter_than_its_checksums(tmp_path):
+    """It is being written, or its writer was killed."""
+    write(tmp_path, [numbered(i) for i in range(3)])
+    [path] = tmp_path.glob("*.json")
+    checksums, lines = checksums_file(path).read_bytes(), path.read_bytes()
+    for size in (0, 9, 18, 27):
+        checksums_file(path).write_bytes(checksums[:size])
+        assert [number_of(batch) for batch in JsonReader(path).read_all_files()] == [0, 1, 2]
+    path.write_bytes(lines[: lines.index(b"\n") + 1])
+    assert [number_of(batch) for batch in JsonReader(path).read_all_files()] == [0]
+
+
 def test_a_damaged_zip_is_read_up_to_the_damage(tmp_path, caplog):
     write(tmp_path / "plain", [numbered(i) for i in range(3)], compress_columns=())
-    [plain] = (tmp_path / "plain").iterdir()
+    [plain] = (tmp_path / "plain").glob("*.json")
     file = tmp_path / "packed.zip"
     with zipfile.ZipFile(file, "w") as archive:
         for name in ("a", "b"):
@@ -219,7 +248,7 @@ def test_a_worker_writes_what_it_samples_and_reads_it_again(tmp_path):
 def test_a_worker_writes_to_its_log_dir(tmp_path):
     with RolloutWorker(config=config_with(output="logdir"), log_dir=str(tmp_path), worker_index=2) as worker:
         worker.sample()
-    [path] = tmp_path.iterdir()
+    [path] = tmp_path.glob("*.json")
     assert "_worker-2_0.json" in path.name
     with pytest.raises(ConfigError, match="log_dir"):
         RolloutWorker(config=config_with(output="logdir"))

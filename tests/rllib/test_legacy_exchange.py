@@ -149,7 +149,7 @@ def test_lines_are_the_same_but_for_packed_columns(tmp_path):
     for name, writer in (("theirs", RLlibWriter), ("ours", JsonWriter)):
         folder = tmp_path / name
         writer(str(folder), compress_columns=[]).write(batch)
-        [path] = folder.iterdir()
+        [path] = folder.glob("*.json")
         lines.append(path.read_text())
     assert lines[0] == lines[1]
 

@@ -15,6 +15,7 @@ from fastmarl.legacy.batches.classes import MultiAgentBatch, concat_samples
 from fastmarl.legacy.files.input_reader import InputReader
 from fastmarl.legacy.files.io_context import IOContext
 from fastmarl.legacy.files.json_format import from_json
+from fastmarl.legacy.files.line_checksums import checksum, checksums_file, checksums_of
 
 MOST_BAD_LINES = 100  # one after the other
 PATTERNS = ("*.json", "*.zip")  # in folders
@@ -144,8 +145,7 @@ def _files_of(inputs: Any) -> list[Path]:
 def _lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
     """(number, line), from 1 on; of a zip, those of the files in it, up to where it is damaged."""
     if path.suffix != ".zip":
-        with path.open("rb") as file:
-            yield from enumerate(file, 1)
+        yield from _checked_lines(path)
         return
     number = 0
     try:
@@ -157,3 +157,15 @@ def _lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
                         yield number, line
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         logger.warning("%s can't be read after line %d: %s: %s", path, number, type(error).__name__, error)
+
+
+def _checked_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(number, line); empty where a line has another checksum."""
+    checksums = checksums_of(path)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if number <= len(checksums) and checksum(line) != checksums[number - 1]:
+                logger.warning("%s, line %d is damaged: its checksum is not that in %s; if the line was changed on "
+                               "purpose, remove that file", path, number, checksums_file(path))  # fmt: skip
+                line = b""
+            yield number, line

@@ -4,19 +4,20 @@ import os
 from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from fastmarl.columns import Columns
 from fastmarl.legacy.batches.packing import can_pack, check_can_pack
 from fastmarl.legacy.files.io_context import IOContext
 from fastmarl.legacy.files.json_format import to_json
+from fastmarl.legacy.files.line_checksums import checksum, checksums_file
 from fastmarl.legacy.files.output_writer import OutputWriter
 
 MAX_FILE_SIZE = 64 * 1024 * 1024
 
 
 class JsonWriter(OutputWriter):
-    """Writes a line for each batch.
+    """Writes a line for each batch, and its checksum to a hidden file beside the file of lines.
 
     Args:
         path: folder; made if it isn't there.
@@ -45,29 +46,32 @@ class JsonWriter(OutputWriter):
         self._folder = Path(path).expanduser()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._n_files = 0
-        self._file: TextIO | None = None
+        self._files: tuple[BinaryIO, BinaryIO] | None = None  # of lines, of their checksums
 
     def write(self, sample_batch: Any) -> None:
-        line = to_json(sample_batch, self._compress_columns) + "\n"
-        if self._file is None or self._file.tell() >= self._max_file_size:
+        line = to_json(sample_batch, self._compress_columns).encode() + b"\n"
+        if self._files is None or self._files[0].tell() >= self._max_file_size:
             self.close()
-            self._file = self._new_file()
-        self._file.write(line)
-        self._file.flush()
+            file = self._new_file()
+            self._files = file, checksums_file(Path(file.name)).open("wb")
+        lines, checksums = self._files
+        for file, data in ((checksums, checksum(line)), (lines, line)):  # a line that is there has a checksum
+            file.write(data)
+            file.flush()
 
     def close(self) -> None:
-        """Close the file; another `write()` begins one."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Close the files; another `write()` begins new ones."""
+        for file in self._files or ():
+            file.close()
+        self._files = None
 
-    def _new_file(self) -> TextIO:
+    def _new_file(self) -> BinaryIO:
         """A file that wasn't there before, whoever writes to the same folder."""
         began = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         while True:
             name = f"output-{began}_worker-{self._worker_index}_{self._n_files}.json"
             self._n_files += 1
             try:
-                return (self._folder / name).open("x")
+                return (self._folder / name).open("xb")
             except FileExistsError:
                 continue
