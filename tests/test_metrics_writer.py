@@ -57,13 +57,16 @@ def test_it_begins_anew_or_goes_on(tmp_path):
     assert path.read_text() == "step\n"
 
 
-@pytest.mark.parametrize("text", ["", "time,a\n1,2\n", "step,a\n1\n"])
-def test_a_file_of_somebody_else_is_left_alone(tmp_path, text):
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"time,a\n1,2\n", b"step,a\n1\n", b"step,a\n1,\xff\n", b"step,a\nx,2\n", b"step,a\n,\n", b"step,a\n\n"],
+)
+def test_a_file_of_another_program_or_a_damaged_one_is_left_alone(tmp_path, data):
     path = tmp_path / "metrics.csv"
-    path.write_text(text)
+    path.write_bytes(data)
     with pytest.raises(ConfigError, match="is no file of a MetricsWriter"):
         MetricsWriter(csv_path=path, resume_step=3)
-    assert path.read_text() == text
+    assert path.read_bytes() == data
 
 
 @pytest.mark.parametrize("value", ["x", None, np.zeros(2), torch.zeros(2), [1]])

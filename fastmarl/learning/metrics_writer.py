@@ -120,11 +120,15 @@ class _CsvFile:
 
     def _read(self) -> list[list[str]]:
         """All lines, the columns' names first; a last one that is not whole is left out."""
-        text = self._path.read_text(encoding="utf-8")
-        lines = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
-        if not lines or lines[0][:1] != [STEP] or any(len(line) != len(lines[0]) for line in lines):
-            raise ConfigError(f"{self._path} is no file of a MetricsWriter, whose first column is {STEP!r}; leave "
-                              f"resume_step out to begin anew")  # fmt: skip
+        data = self._path.read_bytes()
+        try:
+            lines = list(csv.reader(io.StringIO(data[: data.rfind(b"\n") + 1].decode())))
+            steps = [int(line[0]) for line in lines[1:] if len(line) == len(lines[0])]
+        except (ValueError, csv.Error):
+            lines, steps = [], []
+        if not lines or lines[0][:1] != [STEP] or len(steps) != len(lines) - 1:
+            raise ConfigError(f"{self._path} is no file of a MetricsWriter, whose first column is {STEP!r} with whole "
+                              f"numbers, or it is damaged; leave resume_step out to begin anew")  # fmt: skip
         return lines
 
     def _replace(self, rows: list[list[str]]) -> None:
