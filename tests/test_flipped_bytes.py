@@ -1,7 +1,6 @@
 """Flipped bytes in files that fastmarl has written: an error, or the data that were written; never other data."""
 
 import os
-import pickle
 
 import numpy as np
 import pytest
@@ -80,9 +79,7 @@ class Checkpoint:
 
     def read(self, folder):
         policy = fastmarl.Policy.from_checkpoint(folder)
-        with runner_of(model_config={"fcnet_hiddens": [4]}) as runner:
-            runner.restore_from_path(folder)
-            return pickle.dumps(runner.get_state()), [p.tolist() for p in policy["default_policy"].parameters()]
+        return load_state(folder), policy.act(np.full(18, 0.5, np.float32))
 
 
 class Batches:
@@ -117,6 +114,7 @@ KINDS = {
     "checksums of these": (Batches(), ".*.crc32"),
     "state": (State(), "state.json"),
     "arrays of a state": (State(), "*.safetensors"),
+    "checkpoint of a runner": (Checkpoint(), "*.*"),
 }
 
 
