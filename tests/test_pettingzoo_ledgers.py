@@ -1,0 +1,135 @@
+"""Adapters of PettingZoo's envs invent no end, miss none, and lose nothing: against PettingZoo's own loop."""
+
+import pytest
+from support.ledgers import of_parallel_loop, of_protocol
+from support.optional import needed
+
+import fastmarl
+from fastmarl.envs.adapters import as_multi_agent_env
+
+needed("pettingzoo")
+from support.hostile_envs import PARALLEL, Frame, Scripted  # noqa: E402
+
+pytestmark = pytest.mark.needs("pettingzoo")
+
+STEPS = 12
+
+# Where PettingZoo's own loop has another ledger, why, and what is right: agent -> (reward, how and when it ended).
+NAMED = {
+    "keeps agents, terminated": (
+        "PettingZoo's loop never ends",
+        {"a": (27.25, "terminated", 2), "b": (27.5, "terminated", 2)},
+    ),
+    "keeps agents, truncated": (
+        "PettingZoo's loop never ends",
+        {"a": (27.25, "truncated", 2), "b": (27.5, "truncated", 2)},
+    ),
+    "keeps agents that end one by one": (
+        "PettingZoo's loop never ends",
+        {"a": (13.125, "terminated", 1), "b": (42.75, "truncated", 3)},
+    ),
+    "keeps agents, flags again and again": (
+        "PettingZoo's loop never ends",
+        {"a": (13.125, "terminated", 1), "b": (42.75, "truncated", 3)},
+    ),
+    "__all__ in terminateds": (
+        "PettingZoo does not know __all__",
+        {"a": (27.25, "terminated", 2), "b": (27.5, "terminated", 2)},
+    ),
+    "__all__ in truncateds": (
+        "PettingZoo does not know __all__",
+        {"a": (27.25, "truncated", 2), "b": (27.5, "truncated", 2)},
+    ),
+    "empties agents without flags": (
+        "an end has flags in RLlib's protocol",
+        {"a": (27.25, "terminated", 2), "b": (27.5, "terminated", 2)},
+    ),
+    "an agent that vanishes": (
+        "all agents have the flags of the episode's end in RLlib's protocol",
+        {"a": (13.125, "terminated", 3), "b": (42.75, "terminated", 3)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_parallel_envs_issue_what_pettingzoos_loop_gets(name):
+    env = PARALLEL[name]()
+    ours, theirs = of_protocol(as_multi_agent_env(env), env, STEPS), of_parallel_loop(PARALLEL[name](), STEPS)
+    assert ours.is_over
+    _compare(name, ours, theirs)
+
+
+def _compare(name, ours, theirs):
+    differences = ours.differences(theirs)
+    if name not in NAMED:
+        assert not differences
+        return
+    reason, expected = NAMED[name]
+    assert differences, f"drop it from NAMED: {reason}"
+    assert {agent: (entry.reward, entry.end, entry.ended_at) for agent, entry in ours.agents.items()} == expected
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_a_runner_records_what_was_issued(name):
+    _compare_with_runner(PARALLEL[name])
+
+
+def _compare_with_runner(make):
+    env = make()
+    issued = of_protocol(as_multi_agent_env(env), env, STEPS)
+    config = fastmarl.EnvRunnerConfig(
+        env=lambda config: make(), post_death="drop", model_config={"fcnet_hiddens": []}, policies={"p": None}
+    )
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        episode, *_ = runner.sample(num_timesteps=issued.steps)
+    assert (len(episode), episode.is_done) == (issued.steps, True)
+    for agent, entry in issued.agents.items():
+        if not entry.actions:  # it never acted, so it has no trajectory
+            assert agent not in episode.agent_episodes
+            continue
+        recorded = episode.agent_episodes[agent]
+        assert (len(recorded), recorded.get_return()) == (entry.actions, entry.reward)
+        assert recorded.get_observations(-1).tolist() == entry.observation.tolist()
+        assert (recorded.is_terminated, recorded.is_truncated) == (entry.end == "terminated", entry.end == "truncated")
+
+
+def test_an_agent_that_is_observed_after_its_flag_takes_part_again():
+    """Else its end would count as one of the two that end the episode."""
+    again, over = Frame("ab"), Frame("ab", "", "ab")
+    env = as_multi_agent_env(Scripted(Frame("ab"), Frame("ab", "a"), again, Frame("ab", "b", obs="ab"), again, over))
+    env.reset()
+    ends = [env.step({})[2:4] for _ in range(5)]
+    assert [(terminateds["__all__"], truncateds.get("__all__", False)) for terminateds, truncateds in ends] == [
+        *[(False, False)] * 4,
+        (False, True),
+    ]
+
+
+def test_an_env_that_says_it_goes_on_does_so_without_living_agents():
+    """As RLlib's envs do between two generations."""
+    frames = Frame("ab"), Frame("ab", "ab", end=(False, False)), Frame("ab", end=(True, False))
+    env = as_multi_agent_env(Scripted(*frames))
+    env.reset()
+    assert [env.step({})[2]["__all__"] for _ in range(2)] == [False, True]
+
+
+def test_who_has_ended_is_part_of_the_state():
+    class Saved(Scripted):
+        supports_checkpoint = True
+
+        def get_state(self):
+            return {"t": self.t, "agents": list(self.agents)}
+
+        def set_state(self, state):
+            self.t, self.agents = state["t"], list(state["agents"])
+
+    frames = Frame("ab"), Frame("ab", "a"), Frame("ab", "", "b", obs="b")
+    first, second = (as_multi_agent_env(Saved(*frames)) for _ in range(2))
+    first.reset()
+    first.step({})
+    second.reset()
+    second.set_state(first.get_state())
+    assert second.step({})[2:4] == (
+        {"a": False, "b": False, "__all__": False},
+        {"a": False, "b": True, "__all__": True},
+    )
