@@ -1,14 +1,15 @@
 """Adapters of PettingZoo's envs invent no end, miss none, and lose nothing: against PettingZoo's own loop."""
 
 import pytest
-from support.ledgers import of_parallel_loop, of_protocol
+from support.ledgers import of_aec_loop, of_parallel_loop, of_protocol
 from support.optional import needed
 
 import fastmarl
 from fastmarl.envs.adapters import as_multi_agent_env
+from fastmarl.errors import EnvCheckError
 
 needed("pettingzoo")
-from support.hostile_envs import PARALLEL, Frame, Scripted  # noqa: E402
+from support.hostile_envs import PARALLEL, TURN_BASED, Frame, Scripted, Turns  # noqa: E402
 
 pytestmark = pytest.mark.needs("pettingzoo")
 
@@ -48,6 +49,34 @@ NAMED = {
         "all agents have the flags of the episode's end in RLlib's protocol",
         {"a": (13.125, "terminated", 3), "b": (42.75, "terminated", 3)},
     ),
+    "turns, agents stay listed": (
+        "PettingZoo's loop never ends",
+        {"a": (65.5, "terminated", 7), "b": (44.75, "terminated", 4), "c": (62.5, "terminated", 7)},
+    ),
+    "turns, tidies agents": (
+        "PettingZoo's loop ends without the last turns",
+        {"a": (64.5, "terminated", 7), "b": (82.25, "terminated", 7), "c": (80.875, "terminated", 7)},
+    ),
+    "turns, tidies truncated agents": (
+        "PettingZoo's loop ends without the last turns",
+        {"a": (64.5, "truncated", 7), "b": (82.25, "truncated", 7), "c": (80.875, "truncated", 7)},
+    ),
+    "turns, tidies all": (
+        "PettingZoo's loop ends without the last turns; what the last action paid is nowhere any more",
+        {"a": (64.5, "terminated", 7), "b": (63.0, "terminated", 7), "c": (61.5, "terminated", 7)},
+    ),
+    "turns, removes an agent": (
+        "PettingZoo's loop gives the agent no last turn",
+        {"a": (65.5, "terminated", 7), "b": (44.75, "terminated", 4), "c": (62.5, "terminated", 7)},
+    ),
+    "turns, removes all of an agent": (
+        "PettingZoo's loop gives the agent no last turn, and its flag is nowhere",
+        {"a": (65.5, "terminated", 7), "b": (28.5, "terminated", 7), "c": (62.5, "terminated", 7)},
+    ),
+    "turns, dead at reset": (
+        "who never acts is left out",
+        {"b": (48.75, "terminated", 7), "c": (65.5, "terminated", 7)},
+    ),
 }
 
 
@@ -55,6 +84,14 @@ NAMED = {
 def test_parallel_envs_issue_what_pettingzoos_loop_gets(name):
     env = PARALLEL[name]()
     ours, theirs = of_protocol(as_multi_agent_env(env), env, STEPS), of_parallel_loop(PARALLEL[name](), STEPS)
+    assert ours.is_over
+    _compare(name, ours, theirs)
+
+
+@pytest.mark.parametrize("name", TURN_BASED)
+def test_turn_based_envs_issue_what_pettingzoos_loop_gets(name):
+    env = TURN_BASED[name]()
+    ours, theirs = of_protocol(as_multi_agent_env(env), env, STEPS), of_aec_loop(TURN_BASED[name](), STEPS)
     assert ours.is_over
     _compare(name, ours, theirs)
 
@@ -69,12 +106,8 @@ def _compare(name, ours, theirs):
     assert {agent: (entry.reward, entry.end, entry.ended_at) for agent, entry in ours.agents.items()} == expected
 
 
-@pytest.mark.parametrize("name", PARALLEL)
-def test_a_runner_records_what_was_issued(name):
-    _compare_with_runner(PARALLEL[name])
-
-
-def _compare_with_runner(make):
+@pytest.mark.parametrize("make", [*PARALLEL.values(), *TURN_BASED.values()], ids=[*PARALLEL, *TURN_BASED])
+def test_a_runner_records_what_was_issued(make):
     env = make()
     issued = of_protocol(as_multi_agent_env(env), env, STEPS)
     config = fastmarl.EnvRunnerConfig(
@@ -133,3 +166,32 @@ def test_who_has_ended_is_part_of_the_state():
         {"a": False, "b": False, "__all__": False},
         {"a": False, "b": True, "__all__": True},
     )
+
+
+def test_turns_of_the_dead_alone_are_an_error():
+    class Stuck(Turns):
+        """Has a turn of a, which has ended, again and again."""
+
+        def after_turn(self):
+            self.agent_selection = "a"
+            self.terminations["a"] = True
+
+        def take_dead_turn(self, action):
+            pass
+
+    env = as_multi_agent_env(Stuck())
+    env.reset()
+    with pytest.raises(EnvCheckError, match=r"turns only to agents that have ended, \['a'\] of \['a', 'b', 'c'\]; set"):
+        env.step({"a": 0})
+
+
+def test_nobody_to_act_after_a_reset_is_an_error():
+    class Over(Turns):
+        length = 0
+
+        def reset(self, seed=None, options=None):
+            super().reset(seed, options)
+            self.end()
+
+    with pytest.raises(EnvCheckError, match=r"expected an agent that can act after reset\(\) of turns"):
+        as_multi_agent_env(Over()).reset()
