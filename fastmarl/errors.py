@@ -93,6 +93,9 @@ class EnvStateError(MultiAgentEnvError, ValueError):
     """What an env's `state()` returned does not fit its state space, or its earlier states."""
 
 
+ONLY_RESPAWNING = "the option respawn is only for agents that come back to life and act again"  # part of advice
+
+
 class FinishedAgentError(MultiAgentEnvError):
     """Data came for an agent that had already finished (options `post_death` and `respawn`)."""
 

@@ -102,7 +102,7 @@ def test_rows_that_end_by_themselves_wait_until_their_flag_is_gone(truncates):
 
 
 def test_rows_that_come_again_are_an_error_unless_they_may():
-    with pytest.raises(FinishedAgentError, match=r"agent 0, env step 3: .*respawn=True"):
+    with pytest.raises(FinishedAgentError, match=r"agent 0, env step 3: .*option respawn is only for"):
         Sampled(lambda config: PufferLibEnv(Alone([2, 6, 6]), config.num_envs), 1)
 
 

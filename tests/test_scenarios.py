@@ -98,6 +98,29 @@ def test_a_reward_after_death_is_an_error_unless_asked_for():
     assert caught.value.args[:3] == (0, "a1", 6)
 
 
+class ShowsTheDeadEnv(LateRewardEnv):
+    """a1, which ends in step 3, is still observed and paid."""
+
+    leaves_out = False
+
+    def sees(self, t):
+        return super().sees(t) if self.leaves_out else ["a0", "a1"]
+
+    def pays(self, t):
+        return {"a0": 1, "a1": float(t <= 3)}
+
+
+def test_advice_on_observations_of_the_dead_has_none_of_them_act():
+    with pytest.raises(FinishedAgentError, match=r'env step 4: sent the reward 0.0 .*post_death="accumulate"'):
+        _runner(ShowsTheDeadEnv).sample(num_episodes=1)
+    with pytest.raises(FinishedAgentError, match=r"env step 4: sent an observation .*leave it out") as caught:
+        _runner(ShowsTheDeadEnv, post_death="accumulate").sample(num_episodes=1)
+    assert "respawn=" not in str(caught.value), "with it, a1 would act"
+    heeds = type("LeavesOutTheDeadEnv", (ShowsTheDeadEnv,), {"leaves_out": True})
+    (episode,) = _runner(heeds, post_death="accumulate").sample(num_episodes=1)
+    assert episode.agent_episodes["a1"].get_rewards().tolist() == [1, 1, 1]
+
+
 def test_a_respawn_begins_a_new_trajectory_in_a_chunk_of_its_own():
     first, second = _runner(RespawnEnv, respawn=True).sample(num_episodes=1)
     assert first.id_ == second.id_

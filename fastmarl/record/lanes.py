@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fastmarl.errors import FinishedAgentError, UnknownAgentError
+from fastmarl.errors import ONLY_RESPAWNING, FinishedAgentError, UnknownAgentError
 from fastmarl.native import _records
 from fastmarl.native._env_lanes import EnvLanes
 from fastmarl.native._records import REMEMBERED, EpisodeRecord
@@ -216,8 +216,10 @@ class LaneTable:
         self._free.extend(range(capacity - 1, old - 1, -1))  # last: nobody gets a lane that somebody has no place for
 
     def _finished_error(self, env_index: int, agent_id: Hashable, what: str) -> FinishedAgentError:
-        option = 'post_death="accumulate" or "drop"' if "reward" in what else "respawn=True"
-        problem = f"sent {what} after the agent had finished; drop it from step(), or set {option}"
+        advice = f"leave it out from the step after the agent's flag on: who is observed acts; {ONLY_RESPAWNING}"
+        if "reward" in what:
+            advice = 'drop it from step(), or set post_death="accumulate" or "drop"'
+        problem = f"sent {what} after the agent had finished; {advice}"
         return FinishedAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
 
 

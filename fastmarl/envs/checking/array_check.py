@@ -15,7 +15,7 @@ from fastmarl.envs.checking.array_check_group import UNWRITTEN, PlayedGroup
 from fastmarl.envs.checking.mask_findings import MASK_KIND
 from fastmarl.envs.checking.play import IDLE_STEPS, REPLAYED_STEPS, UnplayableError
 from fastmarl.envs.checking.report import Findings, location_of
-from fastmarl.errors import ConfigError
+from fastmarl.errors import ONLY_RESPAWNING, ConfigError
 from fastmarl.spaces.masks import RULES_OUT_ALL
 
 OTHERWISE_UNWRITTEN = 0x5A  # what observations are full of beforehand when the batch is played again
@@ -257,7 +257,7 @@ class BatchPlay:
                 self._problem("after the end", e, text, group.agents[i], "rewards")
         if not self._respawn:
             for e, i in np.argwhere(group.ended & arrays.present).tolist():
-                text = "is present after it had ended; leave `present` alone, or set respawn=True"
+                text = f"is present after it had ended; leave `present` alone; {ONLY_RESPAWNING}"
                 self._problem("after the end", e, text, group.agents[i], "present")
 
     def _look_at_who_is_left(self, out: StepArrays) -> None:

@@ -15,7 +15,7 @@ from fastmarl.envs.checking.replay import look_at_another, look_for_differences
 from fastmarl.envs.checking.report import Findings, location_of
 from fastmarl.envs.checking.values import arrays_in, misfits, random_action, reward_problem, same
 from fastmarl.envs.form import check_dicts, flag_problems, possible_agents_of
-from fastmarl.errors import ConfigError, EnvCheckError, MultiAgentEnvError
+from fastmarl.errors import ONLY_RESPAWNING, ConfigError, EnvCheckError, MultiAgentEnvError
 from fastmarl.spaces.masks import action_mask, mask_key
 
 REPLAYED_STEPS = 100
@@ -211,7 +211,7 @@ class Play:
             if agent in self._finished:
                 if not self._respawn:
                     text = (f"was observed again after it had finished in env step {self._finished[agent]}; drop it "
-                            f"from step(), or set respawn=True")  # fmt: skip
+                            f"from step(); {ONLY_RESPAWNING}")  # fmt: skip
                     self._findings.problem("after the end", text, agent, "observations")
                 del self._finished[agent]
             self._seen.add(agent)
