@@ -9,6 +9,7 @@ from pettingzoo import AECEnv, ParallelEnv
 
 BOX, MOVES = gym.spaces.Box(0, 1000, (2,), np.float32), gym.spaces.Discrete(5)
 AGENTS = ("a", "b", "c")
+MOST_CALLS = 5000  # of last(), in an episode
 
 
 class Frame:
@@ -140,10 +141,17 @@ class Turns(AECEnv):
         self.rewards, self._cumulative_rewards = (dict.fromkeys(AGENTS, 0.0) for _ in range(2))
         self.terminations, self.truncations = (dict.fromkeys(AGENTS, False) for _ in range(2))
         self.infos = {agent: {} for agent in AGENTS}
+        self.calls = 0
         self._skip_agent_selection = None
 
     def observe(self, agent: str) -> np.ndarray | None:
         return np.array([self.turn, ord(agent)], np.float32)
+
+    def last(self, observe: bool = True) -> tuple:
+        self.calls += 1
+        if self.calls > MOST_CALLS:
+            raise RuntimeError("an endless loop")
+        return super().last(observe)
 
     def step(self, action: int | None) -> None:
         if self.terminations[self.agent_selection] or self.truncations[self.agent_selection]:
