@@ -7,6 +7,7 @@ from support.optional import needed
 import fastmarl
 from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.errors import EnvCheckError
+from fastmarl.testing import check_env
 
 needed("pettingzoo")
 from support.hostile_envs import PARALLEL, TURN_BASED, Frame, Scripted, Turns  # noqa: E402
@@ -195,3 +196,31 @@ def test_nobody_to_act_after_a_reset_is_an_error():
 
     with pytest.raises(EnvCheckError, match=r"expected an agent that can act after reset\(\) of turns"):
         as_multi_agent_env(Over()).reset()
+
+
+REMOVED, LISTED = "was removed from `agents` without a turn", "is still in `agents` after its flag was True"
+NOTES = {
+    "keeps agents, terminated": LISTED,
+    "keeps agents, truncated": LISTED,
+    "keeps agents that end one by one": LISTED,
+    "keeps agents, flags again and again": LISTED,
+    "__all__ in terminateds": "'__all__' ended the episode",
+    "__all__ in truncateds": "'__all__' ended the episode",
+    "empties agents without flags": "was removed from `agents` without a flag",
+    "an agent that vanishes": "was removed from `agents` without a flag",
+    "turns, agents stay listed": LISTED,
+    "turns, tidies agents": REMOVED,
+    "turns, tidies truncated agents": REMOVED,
+    "turns, tidies all": REMOVED,
+    "turns, removes an agent": REMOVED,
+    "turns, removes all of an agent": REMOVED,
+}
+
+
+@pytest.mark.parametrize("make", [*PARALLEL.values(), *TURN_BASED.values()], ids=[*PARALLEL, *TURN_BASED])
+def test_check_env_notes_ends_that_pettingzoos_loop_does_not_see(request, make):
+    text = NOTES.get(request.node.callspec.id, "")
+    report = check_env(make(), steps=30, post_death="drop")
+    notes = [note.text for note in report.notes if note.kind == "agents"]
+    assert bool(notes) == bool(text), str(report)
+    assert all(note.startswith(text) for note in notes), str(report)

@@ -11,6 +11,7 @@ import numpy as np
 
 from fastmarl.envs.base import env_spaces
 from fastmarl.envs.checking.mask_findings import MASK_KIND, MaskFindings
+from fastmarl.envs.checking.pettingzoo_rules import PettingZooRules
 from fastmarl.envs.checking.replay import look_at_another, look_for_differences
 from fastmarl.envs.checking.report import Findings, location_of
 from fastmarl.envs.checking.values import arrays_in, misfits, random_action, reward_problem, same
@@ -37,6 +38,7 @@ class Play:
         self._env = env
         self._findings = findings
         self._masks = MaskFindings(findings)
+        self._rules = PettingZooRules(env, findings)
         self._seed = seed
         self._late_rewards = late_rewards
         self._respawn = respawn
@@ -156,6 +158,7 @@ class Play:
         self._findings.env_t = self._env_t
         self.env_steps += 1
         self.agent_steps += len(actions)
+        self._rules.begin_step()
         obs, rewards, terminateds, truncateds, infos = parts = self._called("step", actions)
         self._look_for_shared_memory(actions, private)
         if self._findings.episode == 0 and len(self._trace) <= REPLAYED_STEPS:
@@ -168,6 +171,7 @@ class Play:
         self._look_at_observations(obs, infos, finishing)
         self._look_at_infos(infos)
         self._look_at_ends(terminateds, truncateds, finishing)
+        self._rules.look_at(terminateds, truncateds)
         return "__all__" in finishing
 
     def _called(self, call: str, *args: Any, **kwargs: Any) -> tuple[dict, ...]:
