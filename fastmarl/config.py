@@ -58,7 +58,7 @@ class EnvRunnerConfig:
     `"mpe2.simple_spread_v3"` or `"my_module:MyEnv"`."""
     env_config: Mapping[str, Any] = field(default_factory=dict)
     """Passed to `env`, as a dict with the attributes `worker_index`, `vector_index`, `num_workers` (`num_env_runners`)
-    and `remote` (whether the env is in a worker process)."""
+    and `remote` (whether the env is in a worker process); to Gymnasium's and PettingZoo's classes, as keywords."""
     num_envs_per_env_runner: int = 1
     gym_env_vectorize_mode: str = "sync"
     """"sync": the envs are stepped one after the other, in this process. "async": in worker processes, at the same

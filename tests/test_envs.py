@@ -1,5 +1,6 @@
 """What is an environment, how it is made, and what the runner looks at in its first results."""
 
+import functools
 import importlib
 import json
 import re
@@ -14,6 +15,7 @@ from support.optional import params
 import fastmarl
 from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.base import env_spaces
+from fastmarl.envs.context import EnvContext
 from fastmarl.envs.form import check_reset_result, check_spaces, check_step_result
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.envs.registry import env_creator, portable
@@ -330,6 +332,85 @@ def test_classes_callables_and_registered_names_get_the_config():
     assert env_creator("counting")({"num_agents": 5}).possible_agents[4] == "agent_4"
     fastmarl.register_env("counting", lambda env_config: env_config)
     assert env_creator("counting")({"x": 1}) == {"x": 1}, "a name may be registered anew"
+
+
+HORIZON = {"horizon": 5}
+
+
+class Options:
+    """Constructor of classes that are made with keywords."""
+
+    def __init__(self, render_mode=None, horizon=60):
+        self.made_with = render_mode, horizon
+
+
+class Config:
+    """Constructor of classes that are made with a whole config."""
+
+    def __init__(self, env_config=None, horizon=60):
+        self.made_with = env_config, horizon
+
+
+class Batch:
+    """Constructor of batches."""
+
+    def __init__(self, num_envs, horizon=60):
+        self.made_with = num_envs, horizon
+
+
+class Turns(Parallel):
+    """As a class, an AECEnv."""
+
+    def agent_iter(self): ...
+
+    def last(self): ...
+
+
+def parallel_env_in_a_module(render_mode=None, horizon=60):
+    return Options(render_mode, horizon)
+
+
+parallel_env_in_a_module.__name__ = "parallel_env"
+
+
+@pytest.mark.parametrize("named", ["as it is", "registered", "in a module", "partial", "in another process"])
+@pytest.mark.parametrize(
+    ("creator", "made_with"),
+    [
+        (type("Pair", (Options, Parallel), {}), (None, 5)),
+        (type("Game", (Options, Turns), {}), (None, 5)),
+        (type("Team", (Options, gym.Env), {}), (None, 5)),
+        (type("Vector", (Options, gym.vector.VectorEnv), {}), (None, 5)),
+        (type("VectorOfMany", (Batch, gym.vector.VectorEnv), {}), (7, 5)),
+        (type("Many", (Batch, fastmarl.ArrayEnv), {}), (7, 5)),
+        (parallel_env_in_a_module, (None, 5)),
+        (type("RLlibsPair", (Config, Parallel), {}), (HORIZON, 60)),
+        (type("RLlibsTeam", (Config, gym.Env), {}), (HORIZON, 60)),
+        (type("RLlibsMany", (Config, fastmarl.ArrayEnv), {}), (HORIZON, 60)),
+        (type("Ours", (Options, fastmarl.MultiAgentEnv, gym.Env), {}), (HORIZON, 60)),
+        (type("NoneOfThese", (Options, Duck), {}), (HORIZON, 60)),
+    ],
+)
+def test_classes_are_made_as_their_kind_is(monkeypatch, creator, made_with, named):
+    env = functools.partial(creator) if named == "partial" else creator
+    if named in ("registered", "in another process"):
+        fastmarl.register_env("named", creator)
+        env = portable("named") if named == "in another process" else "named"
+    elif named == "in a module":
+        module_named(monkeypatch, "my_envs", creator=creator)
+        env = "my_envs:creator"
+    assert env_creator(env)(EnvContext(HORIZON, 0, 0, 7)).made_with == made_with
+
+
+@pytest.mark.needs("ray")
+def test_rllibs_classes_get_the_whole_config():
+    rllibs = importlib.import_module("ray.rllib.env.multi_agent_env").MultiAgentEnv
+    assert env_creator(type("Pair", (Options, rllibs), {}))(HORIZON).made_with == (HORIZON, 60)
+
+
+def test_keywords_that_a_class_does_not_take_are_named():
+    with pytest.raises(EnvCheckError, match=r"test_envs.Pair can't be made with env_config={'horizn': 5} as its keyw"):
+        env_creator(type("Pair", (Options, Parallel), {}))({"horizn": 5})
 
 
 def test_module_and_class_name_an_env():

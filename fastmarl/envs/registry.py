@@ -15,9 +15,12 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
+from fastmarl.envs.aec import AECPettingZooEnv
+from fastmarl.envs.base import MultiAgentEnv
 from fastmarl.envs.gymnasium_single import SingleGymnasiumEnv, has_one_agent
 from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.envs.packages import how_to_install
+from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.envs.pufferlib import PufferLibEnv
 from fastmarl.envs.suggestions import HOMES, suggestions
 from fastmarl.errors import EnvCheckError, did_you_mean, misfit
@@ -42,6 +45,7 @@ _OF_PETTINGZOO = {"pettingzoo", "mpe2", "magent2"}  # packages whose functions o
 _KNOWN_PACKAGES = {"fastmarl", "openspiel", "vmas", "pufferlib", *_OF_PETTINGZOO, *_HOMES}
 _MAIN = ("__main__", "__mp_main__")  # the script, as it is named in a process that it has spawned; each has its own
 _asked_for: set[str | None] = set()  # names of all envs that this program has asked for
+_CONFIGS = {"config", "env_config", "cfg", "env_cfg", "conf", "context", "env_context"}  # names of whole configs
 
 
 def register_env(name: str, creator: Callable[[dict], Any]) -> None:
@@ -52,7 +56,8 @@ def register_env(name: str, creator: Callable[[dict], Any]) -> None:
     """
     if not isinstance(name, str):
         raise EnvCheckError(f"expected a string as the name of an environment, got {name!r}")
-    _check_is_creator(creator, f"the creator of {name!r}")
+    if not _takes_options(creator):
+        _check_is_creator(creator, f"the creator of {name!r}")
     _registered[name] = creator
 
 
@@ -60,9 +65,10 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
     """What makes an env from an `env_config`.
 
     Args:
-        env: a class or callable, which is called with `env_config` as its one argument, as in RLlib; a module with
-            PettingZoo's function `parallel_env`, or else `env`, or such a function, which is called with
-            `**env_config`; or a name:
+        env: a class or callable, which is called with `env_config` as its one argument, as in RLlib; a class of
+            Gymnasium's or PettingZoo's kind, a module with PettingZoo's function `parallel_env`, or else `env`, or such
+            a function, which is called with `**env_config` (but with the whole one if its first parameter is called
+            `config`, `env_config` or the like), and with `num_envs` if that is the first parameter; or a name:
 
             - a registered one;
             - that of such a module, as "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or
@@ -83,7 +89,7 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
     _asked_for.add(env_name(env))
     if isinstance(env, str):
         if env in _registered:
-            return _registered[env]
+            return env_creator(_registered[env])
         if ":" in env:
             return _named_in_module(env)
         if env.startswith("fastmarl."):
@@ -92,7 +98,9 @@ def env_creator(env: Any) -> Callable[[dict], Any]:
     if isinstance(env, ModuleType):
         return _with_options(_maker_in(env, env.__name__), env.__name__)
     if _takes_options(env):
-        return _with_options(env, f"{env.__module__}.{env.__name__}")
+        made = _without_partial(env)
+        name = f"{made.__module__}.{made.__qualname__}"
+        return _with_options(env, name, is_batch=_first_parameter(env) == "num_envs")
     _check_is_creator(env, "env")
     return env
 
@@ -146,13 +154,42 @@ def _check_is_creator(creator: Any, what: str) -> None:
 
 
 def _takes_options(creator: Any) -> bool:
-    """Whether this is a function that is called with `**env_config`, as PettingZoo's `parallel_env`."""
-    if not inspect.isfunction(creator):
+    """Whether this is called with `**env_config`: see `env_creator()`."""
+    made, first = _without_partial(creator), _first_parameter(creator)
+    if inspect.isclass(made):
+        return first == "num_envs" or (first not in _CONFIGS and _is_of_other_kind(made))
+    if not inspect.isfunction(made):
         return False
-    if creator.__name__ in _MAKERS and creator.__module__.partition(".")[0] in _OF_PETTINGZOO:
+    if made.__name__ in _MAKERS and made.__module__.partition(".")[0] in _OF_PETTINGZOO:
         return True
-    kinds = {parameter.kind for parameter in inspect.signature(creator).parameters.values()}
-    return kinds == {inspect.Parameter.VAR_KEYWORD}
+    if first is None:
+        return any(parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(made).parameters.values())
+    return made.__name__ in _MAKERS and first not in _CONFIGS and not misfit(made)
+
+
+def _without_partial(creator: Any) -> Any:
+    return creator.func if isinstance(creator, partial) else creator
+
+
+def _first_parameter(creator: Any) -> str | None:
+    """The name of the one that may be given by position; None if there is none, or none is known."""
+    try:
+        parameters = inspect.signature(creator).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    by_name_only = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    return next((parameter.name for parameter in parameters if parameter.kind not in by_name_only), None)
+
+
+def _is_of_other_kind(env_class: type) -> bool:
+    """Whether a class is Gymnasium's or PettingZoo's, and neither ours nor RLlib's, which take a whole config."""
+    if issubclass(env_class, MultiAgentEnv) or any(
+        (base.__module__, base.__name__) == ("ray.rllib.env.multi_agent_env", "MultiAgentEnv")
+        for base in env_class.__mro__
+    ):
+        return False
+    is_gymnasiums = issubclass(env_class, (gym.Env, gym.vector.VectorEnv))
+    return is_gymnasiums or AECPettingZooEnv.adapts(env_class) or ParallelPettingZooEnv.adapts(env_class)
 
 
 def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False) -> Callable[[dict], Any]:
@@ -166,7 +203,8 @@ def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False
         except TypeError as error:
             if not _is_of_arguments(error):
                 raise
-            raise EnvCheckError(f"{name} can't be made with env_config={dict(env_config)!r:.200}: {error}") from error
+            raise EnvCheckError(f"{name} can't be made with env_config={dict(env_config)!r:.200} as its keywords: "
+                                f"{error}") from error  # fmt: skip
 
     return create
 
