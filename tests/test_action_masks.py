@@ -6,74 +6,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from support.masked_env import PLACES, SPACES, LateMaskEnv, MaskedEnv, N
 
 import fastmarl
-from fastmarl.batches import columns, sequences
+from fastmarl.batches import aligned, columns, sequences
 from fastmarl.connectors import FlattenObservations, PrevActionsPrevRewards
 from fastmarl.errors import ActionMaskError, ConfigError
+from fastmarl.learning import to_tensors
 from fastmarl.spaces import map_struct
-
-N = 5
-SPACES = {
-    "discrete": gym.spaces.Discrete(N),
-    "started": gym.spaces.Discrete(N, start=3),
-    "multi_discrete": gym.spaces.MultiDiscrete([3, 2]),
-}
-PLACES = ("action_mask", "avail_actions", "info")
-
-
-class MaskedEnv(fastmarl.MultiAgentEnv):
-    """Two agents; what is legal follows from agent and time. Agent "b" acts in every second step only, and dies.
-
-    Args:
-        config: "space", of actions; "place" of the mask; "illegal_at": env step at which nothing is legal for "a".
-    """
-
-    def __init__(self, config):
-        self.possible_agents = ["a", "b"]
-        self.place, self.illegal_at = config["place"], config.get("illegal_at")
-        action_space = SPACES[config["space"]]
-        vector = gym.spaces.Box(-1, 1, (2,), np.float32)
-        masked = gym.spaces.Dict({"vector": vector, self.place: gym.spaces.MultiBinary(N)})
-        self.observation_spaces = dict.fromkeys(self.possible_agents, vector if self.place == "info" else masked)
-        self.action_spaces = dict.fromkeys(self.possible_agents, action_space)
-        self.sizes = [N] if isinstance(action_space, gym.spaces.Discrete) else action_space.nvec.tolist()
-        self.start = getattr(action_space, "start", 0)
-
-    def mask(self, agent):
-        if (agent == "a" and self.t == self.illegal_at) or (agent == "b" and self.t >= 8):
-            return np.zeros(N, np.int8)
-        rng = np.random.default_rng([self.t, ord(agent)])
-        parts = [(rng.random(size) < 0.5).astype(np.int8) for size in self.sizes]
-        for part in parts:
-            part[rng.integers(len(part))] = 1
-        return np.concatenate(parts)
-
-    def answer(self, agents):
-        masks = {agent: self.mask(agent) for agent in agents}
-        vector = np.full(2, self.t / 20, np.float32)
-        if self.place == "info":
-            return dict.fromkeys(agents, vector), {agent: {"action_mask": mask} for agent, mask in masks.items()}
-        return {agent: {"vector": vector, self.place: mask} for agent, mask in masks.items()}, {}
-
-    def reset(self, *, seed=None, options=None):
-        self.t = 0
-        return self.answer(["a", "b"])
-
-    def step(self, actions):
-        for agent, action in actions.items():
-            self.check(self.mask(agent), action)
-        self.t += 1
-        ends = self.t == 8
-        agents = ["a", "b"] if self.t % 2 == 0 and self.t <= 8 else ["a"]
-        obs, infos = self.answer(agents)
-        return obs, dict.fromkeys(actions, 1.0), {"b": ends, "__all__": False}, {"__all__": self.t == 12}, infos
-
-    def check(self, mask, action):
-        begin = 0
-        for size, part in zip(self.sizes, np.ravel(action - self.start), strict=True):
-            assert mask[begin : begin + size][part], f"{action} at {self.t}, where {mask} is legal"
-            begin += size
 
 
 class Unmasked(fastmarl.RLModule):
@@ -194,21 +134,13 @@ def test_no_legal_action_is_an_error_that_says_where(place):
         runner.sample(num_timesteps=100)
 
 
-class LateMaskEnv(MaskedEnv):
-    """Infos have a mask from the third step on, and every third step only."""
-
-    def answer(self, agents):
-        obs, infos = super().answer(agents)
-        return obs, infos if self.t and self.t % 3 == 0 else {}
-
-    def check(self, mask, action):
-        if self.t and self.t % 3 == 0:
-            super().check(mask, action)
+def late_runner():
+    config = fastmarl.EnvRunnerConfig(env=LateMaskEnv, env_config={"space": "discrete", "place": "info"}, seed=0)
+    return fastmarl.MultiAgentEnvRunner(config)
 
 
 def test_without_a_mask_everything_is_legal():
-    config = fastmarl.EnvRunnerConfig(env=LateMaskEnv, env_config={"space": "discrete", "place": "info"}, seed=0)
-    for episode in fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=60):
+    for episode in late_runner().sample(num_timesteps=60):
         masks = episode.agent_episodes["a"].get_extra_model_outputs("action_mask")
         assert [bool(mask.all()) for mask in masks[:3]] == [True] * 3
         assert not masks[3::3].all()
@@ -276,3 +208,60 @@ def test_infos_of_envs_that_rest_are_no_masks_of_others():
     runner = fastmarl.MultiAgentEnvRunner(config)
     for num_episodes in (3, 1, 2, 3, 1, 1):
         assert len(runner.sample(num_episodes=num_episodes)) == num_episodes
+
+
+BATCHES = {
+    "columns": columns,
+    "sequences": lambda episodes, **options: sequences(episodes, max_seq_len=4, **options),
+    "aligned": aligned,
+}
+
+
+@pytest.mark.parametrize("outputs", [None, [], ["action_mask", "action_logp"]], ids=str)
+@pytest.mark.parametrize("make", BATCHES)
+def test_masks_are_part_of_batches(make, outputs):
+    """Also where only some of the chunks have masks: in the others nothing is ruled out."""
+    runner = late_runner()
+    without, having = runner.sample(num_timesteps=3), runner.sample(num_timesteps=9)
+    for episodes in (having + without, without + having):
+        batch = BATCHES[make](episodes, outputs=outputs)["default_policy"]
+        known = {"sequences": "loss_mask", "aligned": "active"}.get(make)
+        is_step = batch[known] if known else np.full(batch["actions"].shape, True)
+        masks, times = batch["action_mask"][is_step], np.rint(batch["obs"][..., 0][is_step] * 20)
+        is_masked = (times % 3 == 0) & (times > 0)
+        assert is_masked.any() and masks[~is_masked].all() and not masks[is_masked].all()
+        assert masks[np.arange(len(masks)), batch["actions"][is_step]].all()
+    assert "action_mask" not in BATCHES[make](without)["default_policy"]
+
+
+def test_tensors_of_actions_have_their_masks():
+    batch = columns(late_runner().sample(num_timesteps=9))["default_policy"]
+    assert list(to_tensors(batch, iter(["obs", "actions"]))) == ["obs", "actions", "action_mask"]
+    assert list(to_tensors(batch, ["action_mask", "actions"])) == ["action_mask", "actions"]
+    assert list(to_tensors(batch, ["obs", "vf_preds"])) == ["obs", "vf_preds"]
+
+
+def test_groups_of_modules_with_masks_of_different_sizes_are_aligned_without_them():
+    class Two(MaskedEnv):
+        def __init__(self, config):
+            super().__init__(config)
+            self.action_spaces = {"a": gym.spaces.Discrete(N), "b": gym.spaces.Discrete(3)}
+
+        def answer(self, agents):
+            obs, infos = super().answer(agents)
+            if "b" in infos:
+                infos["b"] = {"action_mask": [1, 0, 1]}
+            return obs, infos
+
+        def check(self, mask, action):
+            pass
+
+    config = fastmarl.EnvRunnerConfig(
+        env=Two,
+        env_config={"space": "discrete", "place": "info"},
+        policies=["a", "b"],
+        policy_mapping_fn=lambda agent_id, episode: agent_id,
+    )
+    episodes = fastmarl.MultiAgentEnvRunner(config).sample(num_timesteps=5)
+    batch = aligned(episodes, groups={"all": ["a", "b"]}, outputs=["action_logp"])["all"]
+    assert "action_mask" not in batch and "action_logp" in batch

@@ -224,6 +224,7 @@ def test_batches_tell_them_apart(reserved):
     assert np.array_equal(flat["action_mask"], obs * 20)
     expected = [Masking.mask(t) if t else [True] * 3 for t in obs % 1000]
     assert np.array_equal(flat[Recorded.ACTION_MASK], expected)
+    assert np.array_equal(batches.columns(reserved, outputs=[])["default_policy"][Recorded.ACTION_MASK], expected)
     cut = batches.sequences(reserved, max_seq_len=7)["default_policy"]
     assert np.array_equal(cut["state_in"]["h"][:, 0], cut["obs"][:, 0, 0] % 1000)
 

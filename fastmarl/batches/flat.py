@@ -20,7 +20,7 @@ def columns(
 
     - "obs", "actions" [n, ...], nested as they are; "rewards" float64 [n].
     - "terminateds", "truncateds": bool [n], at the last step of trajectories that ended so. Neither: it was cut.
-    - each of `outputs` [n, ...].
+    - each of `outputs` [n, ...]; and "action_mask" [n, choices], where masks were recorded apart from observations.
     - "seq_lens": int64 [s], steps of each trajectory.
     - "final_obs" [s, ...]: the observation after each trajectory's last step.
     - "eps_id", "agent_id": object [s].

@@ -35,7 +35,8 @@ def aligned(
     - "active": bool [T, E, A], whether the agent acted at this step. Everything else is 0 where it did not: before it
       joined, while it waited, after it ended ("death masking", Yu et al. 2022, "The Surprising Effectiveness of PPO in
       Cooperative Multi-Agent Games"), in empty seats, after the chunk's end.
-    - "obs", "actions", each of `outputs`: [T, E, A, ...]; "rewards": float64 [T, E, A].
+    - "obs", "actions", each of `outputs`, and "action_mask" as in `columns()`: [T, E, A, ...].
+    - "rewards": float64 [T, E, A].
     - "terminateds", "truncateds": bool [T, E, A], at an agent's last action if it ended so.
     - "final_obs" [E, A, ...]: each agent's last observation; "final_t": int64 [E, A], the row at which it came.
     - "env_state" [T + 1, E, ...], the same array for all groups, if the chunks have env states: those of the rows, and

@@ -32,7 +32,8 @@ def sequences(
     each other in the order of `columns()`. Each begins with up to `burn_in` steps of its own past, as far as the
     chunk and its lookback reach: they warm up the recurrent state, and are not in the loss.
 
-    - "obs", "actions", "rewards", "terminateds", "truncateds", each of `outputs`: [b, T, ...], as in `columns()`.
+    - "obs", "actions", "rewards", "terminateds", "truncateds", each of `outputs`, "action_mask" where there are masks:
+      [b, T, ...], as in `columns()`.
     - "seq_lens": int64 [b], steps that are no padding, burn-in included.
     - "loss_mask": bool [b, T], False in burn-in and padding.
     - "state_in" [b, ...], nested as the module has it: the recurrent state of each sequence's first step, be it

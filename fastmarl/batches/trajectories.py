@@ -14,7 +14,7 @@ import numpy as np
 
 from fastmarl.batches.agent_episode_table import DONE, END_ENV_T, FINAL, LOOKBACK, AgentEpisodeTable
 from fastmarl.batches.runs import runs_of
-from fastmarl.columns import Columns, Recorded
+from fastmarl.columns import Columns, Recorded, recorded_name
 from fastmarl.episodes.lazy import in_numbers
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
@@ -125,8 +125,10 @@ class Trajectories:
         """Names of the recorded outputs, of those that any trajectory has."""
         return list(dict.fromkeys(key for run in self._runs for key in run.output_keys()))
 
-    def wanted_outputs(self, outputs: Collection[str] | None) -> list[str]:
+    def wanted_outputs(self, outputs: Collection[str] | None) -> list[Any]:
         """These; None: those of all trajectories, but no recurrent states, and none with the name of another column.
+        Action masks that any trajectory has are always among them, unless they have different sizes; in trajectories
+        without such, nothing is ruled out.
 
         Raises:
             BatchError: one of them was not recorded, or has the name of another column.
@@ -134,14 +136,22 @@ class Trajectories:
         recorded = self.output_keys()
         if outputs is None:
             of_all = set.intersection(*(set(run.output_keys()) for run in self._runs))
-            return [key for key in recorded if key in of_all and key not in STATES and key not in NOT_OUTPUTS]
+            wanted = [key for key in recorded if key in of_all and key not in STATES and key not in NOT_OUTPUTS]
+            return self._with_masks(wanted)
         if taken := [key for key in outputs if key in NOT_OUTPUTS]:
             raise BatchError(f"output {taken[0]!r} has the name of another column of batches; read it with "
                              f"get_extra_model_outputs(), or give the module's output another name")  # fmt: skip
         lacking = [key for key in outputs if key not in recorded]
         if lacking:
             raise BatchError(f"expected outputs among the recorded {recorded}, got {lacking[0]!r}")
-        return list(outputs)
+        return self._with_masks(outputs)
+
+    def _with_masks(self, outputs: Iterable[Any]) -> list[Any]:
+        """These, and the recorded action masks: what rates an action needs the mask under which it was chosen."""
+        wanted, name = list(outputs), recorded_name(Recorded.ACTION_MASK, self.output_keys())
+        forms = [_form(flatten_struct(run.output(name))) for run in self._runs if name in run.output_keys()]
+        is_one_column = bool(forms) and all(form == forms[0] for form in forms)  # not so in groups of several modules
+        return [*wanted, name] if is_one_column and name not in wanted else wanted
 
     def read(self, name: str, steps: np.ndarray) -> Any:
         """A column's items at these positions, nested as it is, copied; blank where a trajectory lacks an output.

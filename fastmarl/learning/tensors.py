@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastmarl.columns import Columns, Recorded, recorded_name
 from fastmarl.errors import BatchError
 from fastmarl.spaces import flatten_struct, map_struct
 
@@ -19,7 +20,7 @@ def to_tensors(
 
     Args:
         columns: name -> array [n, ...], or dicts and tuples of such.
-        names: of the columns wanted; None: all that are numbers.
+        names: of the columns wanted; None: all that are numbers. Recorded action masks come along with "actions".
         device: where they go. On the CPU, tensors share the arrays' memory, except that of arrays which PyTorch can't
             take as they are: read-only ones, reversed ones, and those of another byte order.
 
@@ -31,10 +32,13 @@ def to_tensors(
     """
     if names is None:
         names = [name for name, column in columns.items() if not _others(column)]
-    names = list(names)
-    if missing := [name for name in names if name not in columns]:
+    wanted: list[Any] = list(names)
+    masks = recorded_name(Recorded.ACTION_MASK, columns)
+    if Columns.ACTIONS in wanted and masks in columns and masks not in wanted:  # what rates an action needs its mask
+        wanted.append(masks)
+    if missing := [name for name in wanted if name not in columns]:
         raise BatchError(f"there are no columns {missing}; there are {list(columns)}")
-    for name in names:
+    for name in wanted:
         if others := _others(columns[name]):
             raise BatchError(f"the column {name!r} can't become a tensor: it has {others[0]}")
 
@@ -42,7 +46,7 @@ def to_tensors(
         tensor = torch.as_tensor(_fit(leaf) if isinstance(leaf, np.ndarray) else leaf)
         return tensor.to(device, torch.float32 if tensor.dtype == torch.float64 else tensor.dtype)
 
-    return {name: map_struct(tensor_of, columns[name]) for name in names}
+    return {name: map_struct(tensor_of, columns[name]) for name in wanted}
 
 
 def _fit(array: np.ndarray) -> np.ndarray:
