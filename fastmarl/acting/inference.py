@@ -22,7 +22,7 @@ from fastmarl.columns import Columns
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.errors import ModuleOutputError
 from fastmarl.modules import RLModule
-from fastmarl.modules.layers import masked
+from fastmarl.modules.masking import masked
 from fastmarl.native._draws import ActionDraws
 from fastmarl.native._finite import all_finite, first_unfit
 from fastmarl.record.block import Block, Key, leaves_of

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastmarl.columns import Columns
+from fastmarl.columns import Columns, Recorded, recorded_name
 from fastmarl.errors import BatchError, ModuleOutputError
 from fastmarl.modules import RLModule
 
@@ -48,7 +48,8 @@ def ppo_loss(
     needed = (*NEEDED, Columns.VALUE_TARGETS) if vf_coeff else NEEDED
     if missing := [name for name in needed if name not in rows]:
         raise BatchError(f"ppo_loss() needs the columns {missing}; there are {list(rows)}")
-    inputs = {name: rows[name] for name in (Columns.OBS, Columns.ACTION_MASK, Columns.STATE_IN) if name in rows}
+    of_module: tuple[Any, ...] = (Columns.OBS, recorded_name(Recorded.ACTION_MASK, rows), Columns.STATE_IN)
+    inputs = {name: rows[name] for name in of_module if name in rows}
     outputs = module.forward_train(inputs)
     distribution = module.get_train_action_dist_cls().from_logits(outputs[Columns.ACTION_DIST_INPUTS])
     logp = distribution.logp(rows[Columns.ACTIONS])

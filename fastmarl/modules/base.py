@@ -10,6 +10,7 @@ import torch
 
 from fastmarl.distributions import Distribution, get_action_dist_cls
 from fastmarl.errors import ConfigError
+from fastmarl.modules.masking import masked_outputs
 from fastmarl.states import check_mapping
 
 
@@ -31,7 +32,8 @@ class RLModule(torch.nn.Module):
     """
 
     masks_actions = False
-    """Whether the outputs have action masks applied already; else the sampler applies them to "action_dist_inputs"."""
+    """Whether the outputs have action masks applied already; else the sampler and `forward_train()` apply them to
+    "action_dist_inputs"."""
 
     capturable = False
     """Whether the forward methods for acting may be recorded once and replayed on a GPU (a CUDA graph): they do the
@@ -88,8 +90,9 @@ class RLModule(torch.nn.Module):
         return self._forward_inference(batch, **kwargs)
 
     def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """The outputs that the loss needs."""
-        return self._forward_train(batch, **kwargs)
+        """The outputs that the loss needs. Logits are masked as they were when the actions were drawn: by the batch's
+        column "action_mask", or else by the mask in its observations."""
+        return masked_outputs(self, batch, self._forward_train(batch, **kwargs))
 
     def get_initial_state(self) -> dict[str, Any]:
         """The memory before the first step: nested dict of arrays or tensors without a batch axis. {}: no memory."""

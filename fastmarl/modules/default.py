@@ -12,7 +12,8 @@ from fastmarl.distributions import get_action_dist_cls
 from fastmarl.errors import ConfigError
 from fastmarl.modules.base import RLModule
 from fastmarl.modules.encoders import make_encoder
-from fastmarl.modules.layers import Chain, call, masked
+from fastmarl.modules.layers import Chain, call
+from fastmarl.modules.masking import masked
 from fastmarl.modules.model_config import DefaultModelConfig, with_activation
 from fastmarl.spaces import flatten_struct, map_struct
 from fastmarl.spaces.masks import mask_key
@@ -25,9 +26,9 @@ class DefaultRLModule(RLModule):
 
     Boxes are flattened, uint8 images (height, width, channels) of at least 16 x 16 pixels go through convolutions,
     uint8 with an upper bound of 255 is scaled to 0 .. 1, integers of discrete spaces are one-hot, and what Dict and
-    Tuple hold is put side by side. "action_mask" or "avail_actions" in a Dict, and the column "action_mask" of a batch,
-    mask the actions of a Discrete or MultiDiscrete space: where the mask is 0 the logit is the least finite number. If
-    such a Dict has only one other entry, "observation" ("observations", "obs"), the nets read that alone.
+    Tuple hold is put side by side. "action_mask" or "avail_actions" in a Dict masks the actions of a Discrete or
+    MultiDiscrete space: where the mask is 0 the logit is the least finite number. If such a Dict has only one other
+    entry, "observation" ("observations", "obs"), the nets read that alone.
 
     Outputs: "action_dist_inputs" [B, k], "vf_preds" float32 [B] (unless `inference_only`), with an LSTM "state_out";
     then, the first two are [B, T, k] and [B, T].
@@ -76,10 +77,8 @@ class DefaultRLModule(RLModule):
         return self._cell_size > 0
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        # A batch for training has a column of masks where the observations on record have none.
-        obs, mask = batch[Columns.OBS], batch.get(Columns.ACTION_MASK)
-        if self._mask_key is not None:
-            mask = obs[self._mask_key]
+        obs = batch[Columns.OBS]
+        mask = None if self._mask_key is None else obs[self._mask_key]
         if self._observation_key is not None:
             obs = obs[self._observation_key]
         outputs: dict[str, Any] = {}
@@ -89,7 +88,7 @@ class DefaultRLModule(RLModule):
             features = call(self.trunk, obs)
             vf_features = features if self.vf_trunk is None else call(self.vf_trunk, obs)
         logits = call(self.pi, features)
-        outputs[Columns.ACTION_DIST_INPUTS] = logits if mask is None else masked(logits, _in_a_row(mask, logits))
+        outputs[Columns.ACTION_DIST_INPUTS] = logits if mask is None else masked(logits, mask)
         if self.vf is not None:
             outputs[Columns.VF_PREDS] = call(self.vf, vf_features).squeeze(-1)
         return outputs
@@ -170,10 +169,3 @@ def _key_beside_mask(space: gym.Space, key: str | None) -> str | None:
         return None
     other = next(name for name in space.spaces if name != key)
     return other if other in OBSERVATION_KEYS else None
-
-
-def _in_a_row(mask: Any, logits: Tensor) -> Tensor:
-    """A mask's tensors side by side."""
-    if isinstance(mask, Tensor):
-        return mask
-    return torch.cat([leaf.flatten(logits.dim() - 1) for _, leaf in flatten_struct(mask)], -1)

@@ -31,8 +31,3 @@ def call(layer: nn.Module, inputs: Tensor) -> Tensor:
         parameters: dict[str, Any] = layer._parameters
         return _linear(inputs, parameters["weight"], parameters["bias"])
     return layer.forward(inputs)
-
-
-def masked(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Logits [..., choices] where the mask, of the same size, is not 0; elsewhere the least finite number."""
-    return logits.masked_fill(mask.reshape(logits.shape) == 0, torch.finfo(logits.dtype).min)

@@ -19,7 +19,7 @@ from fastmarl.distributions import Distribution, MultiCategorical, MultiDistribu
 from fastmarl.errors import ConfigError
 from fastmarl.kernels.normalize import EPSILON
 from fastmarl.modules.encoders import OneHot
-from fastmarl.modules.layers import masked
+from fastmarl.modules.masking import masked
 from fastmarl.policy.saved import ModuleParts, PolicyOptions
 from fastmarl.record.block import Key, leaves_of
 from fastmarl.spaces import RowLayout, flatten_struct, leaf_spaces, map_struct, with_leaf_spaces

@@ -23,7 +23,7 @@ RULES_OUT_ALL = (
 )
 
 
-def choices_of(action_space: gym.Space) -> list[int]:
+def choices_of(action_space: gym.Space | None) -> list[int]:
     """Number of choices of each part; empty for spaces that no mask fits."""
     if isinstance(action_space, gym.spaces.Discrete):
         return [int(action_space.n)]
@@ -38,17 +38,23 @@ def mask_key(obs_space: gym.Space, action_space: gym.Space) -> str | None:
     Raises:
         ConfigError: it has one of another size.
     """
+    key = key_among(obs_space)
     n_choices = sum(choices_of(action_space))
-    if not n_choices or not isinstance(obs_space, gym.spaces.Dict):
+    if key is None or not n_choices:
         return None
-    key = next((key for key in MASK_KEYS if key in obs_space.spaces), None)
-    if key is None:
-        return None
-    n_numbers = sum(int(np.prod(leaf.shape)) for leaf in RowLayout(obs_space[key]).leaves)
+    space: Any = obs_space
+    n_numbers = sum(int(np.prod(leaf.shape)) for leaf in RowLayout(space[key]).leaves)
     if n_numbers != n_choices:
-        raise ConfigError(f"the observation's {key!r} {obs_space[key]} has {n_numbers} numbers, but {action_space} "
+        raise ConfigError(f"the observation's {key!r} {space[key]} has {n_numbers} numbers, but {action_space} "
                           f"needs {n_choices}: one for each action (of each part, in a row)")  # fmt: skip
     return key
+
+
+def key_among(obs_space: gym.Space | None) -> str | None:
+    """The key of an observation space that a mask would have, whatever the actions are."""
+    if not isinstance(obs_space, gym.spaces.Dict):
+        return None
+    return next((key for key in MASK_KEYS if key in obs_space.spaces), None)
 
 
 def masks_in(observation: Any, info: Any) -> dict[str, Any]:

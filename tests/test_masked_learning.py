@@ -1,0 +1,220 @@
+"""Action masks in learning: the loss sees the distribution from which the actions were drawn."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from support.masked_env import FORMS, PLACES, SPACES, MaskedEnv, N
+from torch import nn
+
+import fastmarl
+from fastmarl.batches import add_gae, add_vtrace, columns, sequences
+from fastmarl.columns import Recorded
+from fastmarl.errors import BatchError
+from fastmarl.learning import last_values_of, ppo_loss, to_tensors, value_fn_of
+from fastmarl.modules import RLModule, RLModuleSpec
+from fastmarl.modules.base import as_rl_module
+from fastmarl.spaces import flatten_struct
+
+NAMES = ["obs", "actions", "action_logp", "advantages", "value_targets"]
+SMALL = {"fcnet_hiddens": [8]}
+LSTM = {**SMALL, "use_lstm": True, "lstm_cell_size": 4}
+
+
+def seen(obs):
+    """All of an observation, in a row."""
+    leaves = [leaf for _, leaf in flatten_struct(obs)]
+    first = leaves[0].dim() - 1
+    return torch.cat([leaf.flatten(first).float() for leaf in leaves], -1)
+
+
+def masks_of(obs):
+    return seen(next(obs[key] for key in PLACES if key in obs)) != 0 if isinstance(obs, dict) else None
+
+
+class Plain(nn.Module):
+    """Knows nothing of masks, or masks by itself with this value."""
+
+    def __init__(self, own=None):
+        super().__init__()
+        self.own = own
+        self.pi, self.vf = nn.LazyLinear(N), nn.LazyLinear(1)
+
+    def forward(self, batch):
+        features = seen(batch["obs"])
+        logits, legal = self.pi(features) * 3, masks_of(batch["obs"])
+        if self.own is not None and legal is not None:
+            logits = logits.masked_fill(~legal, self.own)
+        return {"action_dist_inputs": logits, "vf_preds": self.vf(features).squeeze(-1)}
+
+
+class Recurrent(nn.Module):
+    def __init__(self, own=None):
+        super().__init__()
+        self.own = own
+        self.into = nn.LazyLinear(4)
+        self.gru, self.pi, self.vf = nn.GRU(4, 4, batch_first=True), nn.Linear(4, N), nn.Linear(4, 1)
+
+    def get_initial_state(self):
+        return {"h": torch.zeros(4)}
+
+    def forward(self, batch):
+        features, h = self.gru(self.into(seen(batch["obs"])), batch["state_in"]["h"].unsqueeze(0))
+        logits, legal = self.pi(features) * 3, masks_of(batch["obs"])
+        if self.own is not None and legal is not None:
+            logits = logits.masked_fill(~legal, self.own)
+        values = self.vf(features).squeeze(-1)
+        return {"action_dist_inputs": logits, "vf_preds": values, "state_out": {"h": h.squeeze(0)}}
+
+
+class Own(RLModule):
+    """Exploration, inference and training by methods of their own."""
+
+    masks_itself = False
+
+    def setup(self):
+        self.net = Plain(torch.finfo(torch.float32).min if self.masks_itself else None)
+
+    def _forward_exploration(self, batch, **kwargs):
+        return self.net(batch)
+
+    _forward_inference = _forward_train = _forward_exploration
+
+
+class OwnMasks(Own):
+    masks_itself = masks_actions = True
+
+
+MODULES = {
+    "default": {"model_config": SMALL},
+    "default, separate": {"model_config": {**SMALL, "vf_share_layers": False}},
+    "default, LSTM": {"model_config": LSTM},
+    "default, LSTMs": {"model_config": {**LSTM, "vf_share_layers": False}},
+    "plain": Plain,
+    "plain, masks with -inf": lambda: Plain(-torch.inf),
+    "plain, masks finitely": lambda: Plain(torch.finfo(torch.float32).min),
+    "recurrent": Recurrent,
+    "recurrent, masks with -inf": lambda: Recurrent(-torch.inf),  # padding as well, where nothing is legal
+    "RLModule": {"rl_module_spec": RLModuleSpec(Own)},
+    "RLModule, masks": {"rl_module_spec": RLModuleSpec(OwnMasks)},
+}
+
+
+def runner_of(module="plain", env=MaskedEnv, space="discrete", place="action_mask", form="binary", **options):
+    torch.manual_seed(0)
+    made = MODULES.get(module, module)
+    options |= {"policies": {"all": made()}} if callable(made) else {"policies": ["all"], **made}
+    return fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(
+        env=env,
+        env_config={"space": space, "place": place, "form": form},
+        num_envs_per_env_runner=2,
+        seed=0,
+        **options,
+    ))  # fmt: skip
+
+
+def batch_of(module, episodes):
+    """Tensors for the loss."""
+    flat = columns(episodes)["all"]
+    if not module.is_stateful():
+        add_gae(flat, gamma=0.97, lambda_=0.95, value_fn=value_fn_of(module))
+        return to_tensors(flat, NAMES)
+    flat = columns(episodes, outputs=["vf_preds", "state_out"])["all"]
+    add_gae(flat, gamma=0.97, lambda_=0.95, last_values=last_values_of(module, flat))
+    estimates = {name: flat[name] for name in ("advantages", "value_targets")}
+    batch = sequences(episodes, max_seq_len=5, outputs=["action_logp"], extra_columns={"all": estimates})["all"]
+    return to_tensors(batch, [*NAMES, "state_in", "loss_mask"])
+
+
+def check_loss(module, rows):
+    """The loss before any update: actions are as probable as when they were drawn."""
+    stats = {}
+    module.zero_grad()
+    ppo_loss(module, rows, stats=stats).backward()
+    assert stats["clip_fraction"] == 0 and abs(stats["kl"]) < 1e-6
+    assert all(torch.isfinite(value) for value in stats.values())
+    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    assert gradients and all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
+WAYS = [(place, form) for place in PLACES for form in FORMS]
+CASES = [("plain", *way, space) for way in WAYS for space in SPACES] + [
+    (module, place, FORMS[(i + j) % len(FORMS)], list(SPACES)[(i + j) % len(SPACES)])
+    for i, module in enumerate(MODULES)
+    for j, place in enumerate(PLACES)
+    if not (place == "info" and "masks" in module)  # which see no masks in infos
+]
+
+
+@pytest.mark.parametrize(("module", "place", "form", "space"), dict.fromkeys(CASES))
+def test_before_an_update_nothing_is_clipped(module, place, form, space):
+    with runner_of(module, space=space, place=place, form=form) as runner:
+        episodes = runner.sample(num_timesteps=12)
+        check_loss(runner.module["all"], batch_of(runner.module["all"], episodes))
+
+
+class Named(Plain):
+    """Has an output with the name of the runner's masks."""
+
+    def forward(self, batch):
+        outputs = super().forward(batch)
+        return {**outputs, "action_mask": torch.zeros_like(outputs["action_dist_inputs"])}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_output_with_the_name_of_the_masks_is_none(place):
+    with runner_of(Named, place=place) as runner:
+        rows = batch_of(runner.module["all"], runner.sample(num_timesteps=12))
+        assert {Recorded.ACTION_MASK, "action_mask"} & set(rows) == (
+            {Recorded.ACTION_MASK} if place == "info" else {"action_mask"}
+        )
+        check_loss(runner.module["all"], rows)
+
+
+def test_v_trace_of_actions_just_drawn_corrects_nothing():
+    with runner_of() as runner:
+        module = runner.module["all"]
+        batch = columns(runner.sample(num_timesteps=12))["all"]
+        rows = to_tensors(batch, ["obs", "actions"])
+        with torch.no_grad():
+            logits = module.forward_train(rows)["action_dist_inputs"]
+            logp = module.get_train_action_dist_cls().from_logits(logits).logp(rows["actions"])
+        np.testing.assert_allclose(logp, batch["action_logp"], atol=1e-6)
+        expected = dict(batch)
+        add_vtrace(batch, logp, gamma=0.9, value_fn=value_fn_of(module))
+        add_gae(expected, gamma=0.9, lambda_=1.0, value_fn=value_fn_of(module))
+        np.testing.assert_allclose(batch["value_targets"], expected["value_targets"], atol=1e-5)
+
+
+class Narrow(nn.Module):
+    """Reads the vector, wherever it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.pi = nn.Linear(2, N)
+
+    def forward(self, batch):
+        obs = batch["obs"]["vector"] if isinstance(batch["obs"], dict) else batch["obs"]
+        return {"action_dist_inputs": self.pi(obs), "vf_preds": obs.sum(-1)}
+
+
+def test_a_mask_that_is_missing_or_does_not_fit_is_an_error():
+    with runner_of(Narrow) as runner:
+        module = runner.module["all"]
+        rows = batch_of(module, runner.sample(num_timesteps=12))
+    vector = rows["obs"]["vector"]
+    for obs, got in ((vector, "got Tensor"), ({"vector": vector}, r"got the keys \['vector'\]")):
+        with pytest.raises(BatchError, match=rf"Narrow acts under the mask obs\['action_mask'\].*{got}"):
+            ppo_loss(module, {**rows, "obs": obs})
+    for mask in (torch.ones(3, N), torch.ones(len(vector), N - 1)):
+        with pytest.raises(BatchError, match=r"number for each of the 5 logits of each row.*got shape \("):
+            ppo_loss(module, {**rows, "action_mask": mask})
+
+
+def test_actions_that_no_mask_fits_are_not_masked():
+    space = gym.spaces.Dict(vector=gym.spaces.Box(-1, 1, (2,)), action_mask=gym.spaces.MultiBinary(N))
+    actions = gym.spaces.Dict(move=gym.spaces.Discrete(N))
+    module = as_rl_module(Plain(), space, actions)
+    obs = {"vector": torch.zeros(3, 2), "action_mask": torch.zeros(3, N)}
+    for batch in ({"obs": obs}, {"obs": obs, "action_mask": torch.zeros(3, N)}):
+        assert torch.equal(module.forward_train(batch)["action_dist_inputs"], module(batch)["action_dist_inputs"])
