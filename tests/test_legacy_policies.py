@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from support.masked_env import PLACES, SPACES, MaskedEnv, N
 from support.scenario_envs import StepCounter
 from test_legacy_members import clocks, config_with, same
 
@@ -194,3 +195,59 @@ def test_a_policy_is_told_by_name_where_it_is_unknown():
         batch.policy_batches["p9"] = SampleBatch(dict(batch["p0"]))
         with pytest.raises(ConfigError, match=r"no policy 'p9'; there are \['p0', 'p1'\]"):
             worker.learn_on_batch(batch)
+
+
+class Unmasked(fastmarl.RLModule):
+    """Knows nothing of masks."""
+
+    def setup(self):
+        self.pi, self.vf = torch.nn.Linear(2, N), torch.nn.Linear(2, 1)
+
+    def _forward(self, batch, **kwargs):
+        obs = batch["obs"]["vector"] if isinstance(batch["obs"], dict) else batch["obs"]
+        return {"action_dist_inputs": 3 * self.pi(obs), "vf_preds": self.vf(obs).squeeze(-1)}
+
+
+def masked_worker(place, space, module):
+    return RolloutWorker(
+        config=fastmarl.legacy.RolloutWorkerConfig(
+            env=MaskedEnv,
+            env_config={"space": space, "place": place},
+            num_envs_per_env_runner=2,
+            rollout_fragment_length=20,
+            policies={"all": PolicySpec(module=fastmarl.RLModuleSpec(Unmasked))} if module == "own" else ["all"],
+            policy_mapping_fn=lambda agent_id, episode, worker: "all",
+            model_config={} if module == "own" else module,
+            policy_config={"lr": 0.0},
+            seed=0,
+        )
+    )
+
+
+@pytest.mark.parametrize("module", ["own", {"fcnet_hiddens": [8]}, LSTM], ids=["own", "default", "lstm"])
+@pytest.mark.parametrize(("place", "space"), list(zip(PLACES, SPACES, strict=True)))
+def test_before_an_update_masked_policies_are_as_they_were(space, place, module):
+    with masked_worker(place, space, module) as worker:
+        batch = worker.sample()
+        stats = worker.learn_on_batch(batch)["all"]["learner_stats"]
+        assert abs(stats["kl"]) < 1e-6
+        assert stats["policy_loss"] == pytest.approx(-batch["all"]["advantages"].mean(), abs=1e-5)
+        if place != "info" and module is not LSTM:
+            policy, columns = worker.get_policy("all"), batch["all"]
+            logp = policy.compute_log_likelihoods(columns["actions"], columns["obs"])
+            np.testing.assert_allclose(logp, columns["action_logp"], atol=1e-5)
+
+
+@pytest.mark.parametrize("explore", [True, False])
+@pytest.mark.parametrize(
+    ("module", "space"), [("own", "discrete"), ("own", "multi_discrete"), (LSTM, "started")], ids=str
+)
+def test_masked_policies_act_legally_beside_the_runner(module, space, explore):
+    with masked_worker("action_mask", space, module) as worker:
+        obs = worker.sample()["all"]["obs"]
+        actions, _, extra = worker.get_policy("all").compute_actions(obs, explore=explore)
+        least = np.finfo(np.float32).min
+        assert np.array_equal(extra["action_dist_inputs"] == least, obs["action_mask"] == 0)
+        firsts = np.cumsum([0, *([3] if space == "multi_discrete" else [])])
+        for first, part in zip(firsts, np.reshape(actions, (len(actions), -1)).T, strict=True):
+            assert obs["action_mask"][np.arange(len(part)), first + part].all()

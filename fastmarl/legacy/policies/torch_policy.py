@@ -16,6 +16,7 @@ from fastmarl.legacy.batches.classes import SampleBatch
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.policy_model import PolicyModel
 from fastmarl.modules import RLModule
+from fastmarl.modules.masking import masked_outputs
 from fastmarl.spaces import flatten_struct, map_struct
 
 LEARNER_STATS = "learner_stats"
@@ -172,7 +173,7 @@ class TorchPolicy(Policy):
             batch = self._with_state(batch, state_batches)
         with torch.no_grad():
             forward = self.module.forward_exploration if explore else self.module.forward_inference
-            outputs = dict(forward(batch))
+            outputs = dict(masked_outputs(self.module, batch, forward(batch)))
         state_out = outputs.pop(Columns.STATE_OUT, {})
         if self.is_recurrent():
             outputs = {name: map_struct(lambda leaf: leaf.squeeze(1), output) for name, output in outputs.items()}
