@@ -8,7 +8,7 @@ from support.scenario_envs import StepCounter
 from test_legacy_members import clocks, config_with, same
 
 import fastmarl
-from fastmarl.errors import ConfigError, ModuleOutputError, RunnerBusyError
+from fastmarl.errors import BatchError, ConfigError, ModuleOutputError, RunnerBusyError
 from fastmarl.legacy import Policy, PolicySpec, PPOTorchPolicy, RolloutWorker, SampleBatch, TorchPolicy
 
 LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4}
@@ -209,22 +209,24 @@ class Unmasked(fastmarl.RLModule):
 
 
 def masked_worker(place, space, module):
+    """Of a class, or the default network with this model_config."""
+    is_own = isinstance(module, type)
     return RolloutWorker(
         config=fastmarl.legacy.RolloutWorkerConfig(
             env=MaskedEnv,
             env_config={"space": space, "place": place},
             num_envs_per_env_runner=2,
             rollout_fragment_length=20,
-            policies={"all": PolicySpec(module=fastmarl.RLModuleSpec(Unmasked))} if module == "own" else ["all"],
+            policies={"all": PolicySpec(module=fastmarl.RLModuleSpec(module))} if is_own else ["all"],
             policy_mapping_fn=lambda agent_id, episode, worker: "all",
-            model_config={} if module == "own" else module,
+            model_config={} if is_own else module,
             policy_config={"lr": 0.0},
             seed=0,
         )
     )
 
 
-@pytest.mark.parametrize("module", ["own", {"fcnet_hiddens": [8]}, LSTM], ids=["own", "default", "lstm"])
+@pytest.mark.parametrize("module", [Unmasked, {"fcnet_hiddens": [8]}, LSTM], ids=["own", "default", "lstm"])
 @pytest.mark.parametrize(("place", "space"), list(zip(PLACES, SPACES, strict=True)))
 def test_before_an_update_masked_policies_are_as_they_were(space, place, module):
     with masked_worker(place, space, module) as worker:
@@ -238,9 +240,27 @@ def test_before_an_update_masked_policies_are_as_they_were(space, place, module)
             np.testing.assert_allclose(logp, columns["action_logp"], atol=1e-5)
 
 
+class Named(Unmasked):
+    """Has an output with the name of the masks."""
+
+    def _forward(self, batch, **kwargs):
+        outputs = super()._forward(batch, **kwargs)
+        return {**outputs, "action_mask": torch.ones_like(outputs["vf_preds"])}
+
+
+def test_an_output_with_the_name_of_the_masks_is_refused_beside_them():
+    for place in ("info", "action_mask"):
+        with masked_worker(place, "discrete", Named) as worker:
+            if place == "info":
+                with pytest.raises(BatchError, match=r"Named has an output 'action_mask', .*; give the output another"):
+                    worker.sample()
+            else:
+                assert abs(worker.learn_on_batch(worker.sample())["all"]["learner_stats"]["kl"]) < 1e-6
+
+
 @pytest.mark.parametrize("explore", [True, False])
 @pytest.mark.parametrize(
-    ("module", "space"), [("own", "discrete"), ("own", "multi_discrete"), (LSTM, "started")], ids=str
+    ("module", "space"), [(Unmasked, "discrete"), (Unmasked, "multi_discrete"), (LSTM, "started")], ids=str
 )
 def test_masked_policies_act_legally_beside_the_runner(module, space, explore):
     with masked_worker("action_mask", space, module) as worker:

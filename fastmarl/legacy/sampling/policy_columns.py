@@ -12,6 +12,7 @@ from fastmarl.batches.trajectories import RECORDED, trajectories_of
 from fastmarl.columns import Columns, Recorded, recorded_name
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
+from fastmarl.errors import BatchError
 from fastmarl.legacy.batches.classes import SampleBatch
 from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies
 from fastmarl.modules import RLModule
@@ -34,6 +35,9 @@ class PolicyColumns:
     Attributes:
         columns: see `BatchBuilder.build()`; without those of sequences.
         length_S: int64 [s], steps of each trajectory.
+
+    Raises:
+        BatchError: the module has an output with the name of the action masks.
     """
 
     def __init__(
@@ -52,8 +56,11 @@ class PolicyColumns:
         self._state_paths = [path for path, _ in flatten_struct(module.get_initial_state())]
         self.length_S = length_S = trajectories.length_S
         self._steps = steps = trajectories.steps_after_lookback()
-        outputs = [name for name in trajectories.wanted_outputs(None) if isinstance(name, str)]
-        columns = trajectories.read_all([*RECORDED, *outputs], steps)
+        outputs = trajectories.wanted_outputs(None)
+        if Recorded.ACTION_MASK in outputs:
+            raise BatchError(f"{type(module._net()).__name__} has an output {Columns.ACTION_MASK!r}, the name of the "
+                             f"action masks in a SampleBatch; give the output another name")  # fmt: skip
+        columns = trajectories.read_all([*RECORDED, *(name for name in outputs if isinstance(name, str))], steps)
         columns[Columns.REWARDS] = columns[Columns.REWARDS].astype(np.float32)
         columns |= trajectories.end_flags()
         columns[Columns.NEXT_OBS] = trajectories.obs_after(steps)
