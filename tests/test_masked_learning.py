@@ -10,7 +10,8 @@ from torch import nn
 import fastmarl
 from fastmarl.batches import add_gae, add_vtrace, columns, sequences
 from fastmarl.columns import Recorded
-from fastmarl.errors import BatchError
+from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
+from fastmarl.errors import ActionMaskError, BatchError
 from fastmarl.learning import last_values_of, ppo_loss, to_tensors, value_fn_of
 from fastmarl.modules import RLModule, RLModuleSpec
 from fastmarl.modules.base import as_rl_module
@@ -29,7 +30,8 @@ def seen(obs):
 
 
 def masks_of(obs):
-    return seen(next(obs[key] for key in PLACES if key in obs)) != 0 if isinstance(obs, dict) else None
+    found = [obs[key] for key in PLACES if isinstance(obs, dict) and key in obs]
+    return seen(found[0]) != 0 if found else None
 
 
 class Plain(nn.Module):
@@ -218,3 +220,93 @@ def test_actions_that_no_mask_fits_are_not_masked():
     obs = {"vector": torch.zeros(3, 2), "action_mask": torch.zeros(3, N)}
     for batch in ({"obs": obs}, {"obs": obs, "action_mask": torch.zeros(3, N)}):
         assert torch.equal(module.forward_train(batch)["action_dist_inputs"], module(batch)["action_dist_inputs"])
+
+
+class Free(MaskedEnv):
+    """Sends no masks."""
+
+    def answer(self, agents):
+        return super().answer(agents)[0], {}
+
+    def check(self, mask, action):
+        pass
+
+
+def ruled_out(vector):
+    """bool [n, N]: of each observation, one action."""
+    return np.arange(N) == np.rint(vector[:, :1] * 20) % N
+
+
+class AddsMasks(Connector):
+    lane_arrays = ()
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return gym.spaces.Dict(vector=input_observation_space, action_mask=gym.spaces.MultiBinary(N))
+
+    def __call__(self, obs, rows):
+        return {"vector": obs, "action_mask": (~ruled_out(obs)).astype(np.int8)}
+
+
+class NarrowsMasks(Connector):
+    """Only the first legal action stays."""
+
+    lane_arrays = ()
+
+    def __call__(self, obs, rows):
+        legal = obs["action_mask"] != 0
+        return {**obs, "action_mask": (np.arange(N) == legal.argmax(1)[:, None]).astype(np.int8)}
+
+
+class TakesMasksOut(Connector):
+    """For acting only: training makes its observations by itself."""
+
+    lane_arrays = ()
+    records = False
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        return input_observation_space["vector"]
+
+    def __call__(self, obs, rows):
+        return obs["vector"]
+
+
+CONNECTORS = {
+    "filtered": ("avail_actions", lambda: [MeanStdFilter()]),
+    "flat": ("action_mask", lambda: [FlattenObservations()]),
+    "with previous actions": ("action_mask", lambda: [PrevActionsPrevRewards()]),
+    "in infos, with previous actions": ("info", lambda: [PrevActionsPrevRewards()]),
+    "narrowed": ("action_mask", lambda: [NarrowsMasks()]),
+    "narrowed, taken out": ("action_mask", lambda: [NarrowsMasks(), FlattenObservations()]),
+}
+
+
+@pytest.mark.parametrize("module", ["default", "plain", "recurrent"])
+@pytest.mark.parametrize("way", CONNECTORS)
+def test_masks_behind_connectors(way, module):
+    place, connectors = CONNECTORS[way]
+    with runner_of(module, place=place, env_to_module_connector=connectors()) as runner:
+        check_loss(runner.module["all"], batch_of(runner.module["all"], runner.sample(num_timesteps=12)))
+
+
+@pytest.mark.parametrize("options", [{}, {"explore": False}, {"random_actions": True}], ids=str)
+@pytest.mark.parametrize("module", ["default", "plain"])
+def test_masks_that_a_connector_makes(module, options):
+    with runner_of(module, env=Free, place="info", env_to_module_connector=[AddsMasks()]) as runner:
+        episodes = runner.sample(num_timesteps=40, **options)
+        batch = columns(episodes)["all"]
+        assert not ruled_out(batch["obs"]["vector"])[np.arange(len(batch["actions"])), batch["actions"]].any()
+        policy = fastmarl.Policy.from_runner(runner)
+        with pytest.raises(ActionMaskError, match=r"action_mask is in its observation, obs\['action_mask'\]"):
+            policy.act(np.zeros(2, np.float32), action_mask=[1] * N)
+        assert policy.act(np.zeros(2, np.float32)) != 0
+        if not options:
+            check_loss(runner.module["all"], batch_of(runner.module["all"], episodes))
+
+
+def test_masks_that_only_the_record_has():
+    with runner_of(Narrow, env_to_module_connector=[TakesMasksOut()]) as runner:
+        batch = columns(runner.sample(num_timesteps=12))["all"]
+        assert np.array_equal(batch["action_mask"], batch["obs"]["action_mask"] != 0)
+        batch["obs"], batch["final_obs"] = batch["obs"]["vector"], batch["final_obs"]["vector"]
+        add_gae(batch, gamma=0.97, lambda_=0.95, value_fn=value_fn_of(runner.module["all"]))
+        check_loss(runner.module["all"], to_tensors(batch, NAMES))

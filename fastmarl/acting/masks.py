@@ -1,41 +1,50 @@
-"""Action masks of modules: taken from observations or infos, and applied to logits. `envs.masks` has their forms."""
+"""Action masks of modules: taken from observations or infos, and applied to logits. `spaces.masks` has their forms."""
 
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.errors import ActionMaskError
 from fastmarl.native._records import with_new_infos
 from fastmarl.record.block import Block
 from fastmarl.record.lanes import LaneTable
-from fastmarl.spaces import RowLayout
 from fastmarl.spaces.masks import MASK, RULES_OUT_ALL, choices_of, mask_key, mask_row, size_problem
 
 
 class ActionMasks:
     """The masks of one module's agents.
 
+    The mask in the recorded observations counts; where they have none, as connectors may have dropped it, the one that
+    the env has sent in its observation, or else in an info.
+
     Args:
-        obs_space, action_space: of the module's agents, as the envs have them.
+        connectors: of the module.
+        action_space: of its agents.
         table: lanes, for infos and for who is named in errors.
-        recorded_space: of the observations on record, which connectors may have changed.
 
     Attributes:
-        on_record: whether masks are part of the recorded observations.
+        key: of the mask in observations; None: masks come in infos, if at all.
+        on_record: whether training finds the masks in the observations that the module sees; else they are recorded in
+            a column.
 
     Raises:
         ConfigError: the observation's mask has another size than the action space needs.
     """
 
-    def __init__(self, obs_space: gym.Space, action_space: gym.Space, table: LaneTable, recorded_space: gym.Space):
+    def __init__(self, connectors: ModuleConnectors, action_space: gym.Space, table: LaneTable):
         self._table = table
         self._sizes = choices_of(action_space)
-        self._key = key = mask_key(obs_space, action_space)  # in observations; None: masks come in infos, if at all
-        self.on_record = key is not None and key == mask_key(recorded_space, action_space)
+        layout = connectors.recorded_layout
+        self.key = mask_key(layout.space, action_space)
+        self._is_raw = self.key is None
+        if self._is_raw and connectors.raw_layout is not None:
+            layout = connectors.raw_layout
+            self.key = mask_key(layout.space, action_space)
+        self.on_record = not self._is_raw and self.key == mask_key(connectors.observation_space, action_space)
         self._found: tuple[np.ndarray | None, ...] = ()  # what the next legal() returns, if there is something
-        leaves = RowLayout(obs_space).leaves
-        self._mask_indices = [i for i, leaf in enumerate(leaves) if key is not None and leaf.path[:1] == (key,)]
+        self._mask_indices = [i for i, leaf in enumerate(layout.leaves) if self.key and leaf.path[:1] == (self.key,)]
 
     def legal(self, block: Block, first: int, end: int) -> np.ndarray | None:
         """bool [end - first, choices] for the rows from `first` on; None where nothing is ruled out.
@@ -48,7 +57,7 @@ class ActionMasks:
             return legal
         if not self._sizes:
             return None
-        if self._key is not None:
+        if self.key is not None:
             legal = self._from_observations(block, first, end)
         else:
             found = self._in_infos(block, first, end)
@@ -65,7 +74,8 @@ class ActionMasks:
         return legal
 
     def _from_observations(self, block: Block, first: int, end: int) -> np.ndarray:
-        masks = [block.raw_obs[i][first:end].reshape(end - first, -1) != 0 for i in self._mask_indices]
+        leaves = block.raw_obs if self._is_raw else block.obs
+        masks = [leaves[i][first:end].reshape(end - first, -1) != 0 for i in self._mask_indices]
         return masks[0] if len(masks) == 1 else np.concatenate(masks, 1)
 
     def _in_infos(self, block: Block, first: int, end: int) -> dict[int, Any]:
@@ -100,6 +110,6 @@ class ActionMasks:
             begin += size
 
     def _error(self, block: Block, row: int, problem: str) -> ActionMaskError:
-        lane, where = int(block.lane_R[row]), f"obs[{self._key!r}]" if self._key else f"info[{MASK!r}]"
+        lane, where = int(block.lane_R[row]), f"obs[{self.key!r}]" if self.key else f"info[{MASK!r}]"
         agent_id, env_index = self._table.agent_ids[lane], int(self._table.env_L[lane])
         return ActionMaskError(env_index, agent_id, int(block.env_t_R[row]), f"{where} {problem}")

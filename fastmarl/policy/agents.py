@@ -23,7 +23,7 @@ from fastmarl.policy.saved import PolicyOptions
 from fastmarl.record.block import LEAST_ROWS, Key, OutputFormError
 from fastmarl.record.lanes import LaneTable
 from fastmarl.record.store import INACTIVE, RowStore
-from fastmarl.spaces.masks import MASK, choices_of, mask_key, mask_row
+from fastmarl.spaces.masks import MASK, choices_of, mask_row
 
 GOING_ON = {"__all__": False}
 QUICK = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)
@@ -93,7 +93,7 @@ class ModuleAgents:
             InferenceOptions(lean=options.lean_inference, dtype=options.inference_dtype),
         )
         recorded = connectors.recorded_layout
-        self._masks = ActionMasks(connectors.sent_space, self.action_space, self._table, recorded.space)
+        self._masks = ActionMasks(connectors, self.action_space, self._table)
         how = {"normalize": options.normalize_actions, "clip": options.clip_actions}
         self._env_actions = EnvActions(module_id, self.action_space, **how)
         self._policy = ModulePolicy(module_id, module, connectors, self._inference, self._masks, self._env_actions)
@@ -241,7 +241,7 @@ class ModuleAgents:
         """Why an action mask can't be given beside an observation; "" if it can."""
         if not choices_of(self.action_space):
             return f"action_mask is for Discrete and MultiDiscrete actions, and these are of {self.action_space}"
-        key = mask_key(self.observation_space, self.action_space)
+        key = self._masks.key
         return "" if key is None else f"action_mask is in its observation, obs[{key!r}], and can't be given beside it"
 
     def _answer(self, first: int, explore: bool) -> None:

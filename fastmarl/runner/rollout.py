@@ -86,8 +86,7 @@ class Rollout:
             module_id, (), observation_space, action_space, keep_dtype=config.keep_dtype
         )
         connectors.bind(self.table)
-        layout = connectors.recorded_layout
-        warn_of_objects(module_id, layout)
+        warn_of_objects(module_id, connectors.recorded_layout)
         options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
         return Policy(
             module_id,
@@ -103,7 +102,7 @@ class Rollout:
                 connectors,
                 self.inference_options,
             ),
-            ActionMasks(connectors.sent_space, action_space, self.table, layout.space),
+            ActionMasks(connectors, action_space, self.table),
             EnvActions(module_id, action_space, **options, as_arrays=resources.envs.is_batch),
         )
 
