@@ -1,6 +1,7 @@
 """Blocks are as large as a call needs before it begins; their memory goes round."""
 
 import gc
+import sys
 
 import numpy as np
 import pytest
@@ -30,6 +31,17 @@ def test_what_is_held_is_not_lent_and_comes_back_when_it_is_dropped():
     assert lend(ring, 100)[1] is not memory
     del view
     gc.collect()
+    assert lend(ring, 100)[1] is memory
+
+
+def test_memory_returns_without_running_python():
+    """An interrupt that came there would be lost, as all that finalizers raise."""
+    ring, calls = MemoryRing(), []
+    held, memory = lend(ring, 100)
+    sys.setprofile(lambda frame, event, argument: calls.append((event, frame.f_code.co_qualname)))
+    del held
+    sys.setprofile(None)
+    assert [name for event, name in calls if event == "call"] == []
     assert lend(ring, 100)[1] is memory
 
 

@@ -93,6 +93,7 @@ class BackgroundSampler:
         self._new = dict.fromkeys(("num_batches_dropped", "num_sampler_restarts"), 0)  # since the last report
         self._seconds_waited = 0.0
         self._processes: list[SamplerProcess] = []
+        # Runs by itself only if this was never closed, or at the interpreter's end.
         self._finalizer = weakref.finalize(self, end_all, self._processes, os.getpid())
         atexit.register(self._finalizer)
         try:

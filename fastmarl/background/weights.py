@@ -53,7 +53,8 @@ class SharedWeights:
     def __init__(self, form: Form, fd: int):
         self.form = form
         self.fd = fd
-        self.close = weakref.finalize(self, os.close, fd)  # the memory stays until nobody maps it
+        # The memory stays while it is mapped. Runs by itself only if this was never closed.
+        self.close = weakref.finalize(self, os.close, fd)
         self._memory = mmap.mmap(fd, os.fstat(fd).st_size)
         self._version, self._arrays = _cut(form, Arrays(self._memory))
 

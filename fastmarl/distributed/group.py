@@ -104,6 +104,7 @@ class EnvRunnerGroup:
         )
         self._metrics = GroupMetrics(config.metrics_num_episodes_for_smoothing)
         self._is_stopped = False
+        # Runs by itself only if the group was never stopped, or at the interpreter's end.
         self._finalizer = weakref.finalize(self, _end, self._fleet, os.getpid())
         try:
             self._start_first(max(1, num_env_runners))

@@ -1,10 +1,11 @@
 """Memory that goes round: it is lent, and comes back when the last array made of it has died."""
 
-import weakref
 from collections import deque
 from typing import Any
 
 import numpy as np
+
+from fastmarl.native._lease import Lease
 
 KEPT_MEMORIES = 4  # idle ones; what a learner held for long and then dropped goes back to the system
 MUCH_LARGER = 8  # times what is wanted: memory of that size is left to those who need it
@@ -24,10 +25,6 @@ class Memory:
         self.size = size
         self.final_size = final_size
         self.n_touched = 0
-
-
-class Lease:
-    """Stands for one borrower of a memory; who holds it, or any array made from it, keeps the memory."""
 
 
 class LeasedArray:
@@ -54,9 +51,7 @@ class MemoryRing:
         """A memory with room for so much at least, and its lease."""
         memory = self._take(size) or Memory(_rounded(size), _rounded(final_size))
         memory.final_size = max(memory.final_size, final_size)
-        lease = Lease()
-        weakref.finalize(lease, self._idle.append, memory).atexit = False  # maybe in another thread
-        return memory, lease
+        return memory, Lease(memory, self._idle)
 
     def _take(self, size: int) -> Memory | None:
         """One that fits, the last one to come back first; others may come back meanwhile."""

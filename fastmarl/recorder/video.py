@@ -70,6 +70,7 @@ class VideoFile:
                 ffmpeg_log_level="error", ffmpeg_timeout=FFMPEG_TIMEOUT_S,
             )  # fmt: skip
             self._writer.send(None)  # it starts
+            # Runs by itself only if `close()` never was called.
             self._give_up = weakref.finalize(self, _give_up, self._writer, self._part, os.getpid())
         if frame.shape != self._shape:
             raise ConfigError(f"a video's frames must have one size, got {frame.shape} after {self._shape}")

@@ -51,6 +51,7 @@ class ActionWriter:
                                  ) from error  # fmt: skip
         self._size = 0
         self._unwritten: _Unwritten | None = None
+        # Runs by itself only if this was never closed.
         self._close = weakref.finalize(self, _close_own, self._file, self._pid)
 
     def fragment(

@@ -55,6 +55,7 @@ class EnvWorkers:
             )
         n = min(len(contexts), num_workers or len(os.sched_getaffinity(0)))
         self.workers: list[WorkerProcess] = []
+        # Runs by itself only if these were never closed, or at the interpreter's end.
         self._finalizer = weakref.finalize(self, _end_all, self.workers, os.getpid())
         try:
             for indices in np.array_split(np.arange(len(contexts)), n):
