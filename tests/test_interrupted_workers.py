@@ -4,8 +4,10 @@ import contextlib
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
+import weakref
 from itertools import count
 
 import psutil
@@ -78,6 +80,30 @@ def test_a_stop_that_was_interrupted_is_finished_by_the_next():
     assert line > 20
     gc.collect()  # tracebacks
     assert len(os.listdir("/proc/self/fd")) <= files
+
+
+FORKING = []  # what to call before a fork: hooks can't be unregistered
+os.register_at_fork(before=lambda: [call() for call in FORKING])
+
+
+def raise_sigint():
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["fork", "end"])
+def test_an_interrupt_arrives_that_comes_where_python_drops_errors(when):
+    """In the hooks of a fork, and in what runs when a process object is freed."""
+    runner, witness = make_runner({"restart_failed_sub_environments": True, "env_config": {"crash": 50}}), Witness()
+    ends = [weakref.finalize(worker._process, raise_sigint) for worker in runner.env._workers if when == "end"]
+    FORKING.extend([raise_sigint] if when == "fork" else [])
+    with pytest.raises(KeyboardInterrupt):
+        runner.sample(num_timesteps=240)
+    FORKING.clear()
+    for end in ends:
+        end.detach()
+    witness.check(runner.sample(num_timesteps=60), interrupted=True)
+    runner.stop()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import pickle
+import signal
 import socket
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from itertools import count
@@ -44,6 +46,7 @@ class ChildProcess:
     ) -> None:
         """Prepare a process that will call `target(plan, channel, *others)`."""
         self._channel, self._other_end = Channel.pair()
+        self._forks = start_method == "fork"
         context: Any = multiprocessing.get_context(start_method)
         args = plan, self._other_end, *others
         self._process: Any = context.Process(target=target, args=args, name=name, daemon=daemon)
@@ -55,7 +58,10 @@ class ChildProcess:
     def start(self) -> None:
         """Start the process."""
         try:
-            self._process.start()
+            if self._forks:
+                with_interrupts_deferred(self._process.start)
+            else:  # may take long, and runs no hooks
+                self._process.start()
         finally:
             self._other_end.sock.close()
 
@@ -158,7 +164,10 @@ class ChildProcess:
         if self.pid is not None:
             self._process.kill()
             self._process.join()
-            self._process = None  # with it go its descriptors
+            with_interrupts_deferred(self._free_process)
+
+    def _free_process(self) -> None:
+        self._process = None  # with it go its descriptors
 
     def how_it_ended(self, ready: str, too_soon: bool) -> str:
         """For an error's text: the process has ended, maybe before it was `ready`."""
@@ -178,6 +187,26 @@ class ChildProcess:
         self.kill()
         self._channel.close()
         return self._end
+
+
+def with_interrupts_deferred(function: Callable[[], None]) -> None:
+    """Call the function; an interrupt (SIGINT) that comes meanwhile is raised after it.
+
+    Python runs the hooks of a fork, and what `multiprocessing` does when a process object is freed, without a caller:
+    what is raised there is printed and lost.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        function()
+        return
+    arrived: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *arguments: arrived.append(arguments))
+    try:
+        function()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if arrived:
+            handler(*arrived[0])
 
 
 def pickled(plan: Any, what: str, way_out: str) -> bytes:
