@@ -1,40 +1,66 @@
-"""Episodes that wait for the thread that writes them."""
+"""Episodes that wait for the thread that writes them.
 
+Interrupts (SIGINT) come in the main thread, which hands episodes over, at any line; never in the thread that writes. So
+the former changes what both see in single steps, under a lock that compiled code releases, and waits by looking: an
+interrupted `Condition` or `Event` would keep its own lock for ever.
+"""
+
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Condition, Event
+from queue import Empty, SimpleQueue
+from threading import RLock
 
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.native._locked import locked
+
+LOOKS_EVERY_S = 0.005
 
 
-@dataclass
-class Batch:
-    """Episodes of some calls, to be written at once.
+class Parcel:
+    """Episodes that are written together, once, however often they are handed over.
 
     Attributes:
-        calls: (episodes, how many rows each of them has, or a few more), in order.
-        total_rows: of all.
-        is_full: whether nothing more comes in.
-        flushed: to be set when these and all before are in files that are whole; None: nobody waits for that.
+        episodes: nothing else refers to these objects.
+        n_rows: how many rows each of them has, or a few more.
+        is_taken: whether the thread has them.
     """
 
-    calls: list[tuple[list[MultiAgentEpisode], list[int]]] = field(default_factory=list)
+    def __init__(self, episodes: list[MultiAgentEpisode]):
+        self.episodes = episodes
+        self.n_rows = [episode.n_unbuilt_rows() or episode.agent_steps() for episode in episodes]
+        self.is_taken = False
+
+
+@dataclass(eq=False)
+class Batch:
+    """Parcels to be written at once.
+
+    Attributes:
+        parcels: in order; one may be among them twice.
+        total_rows: of all.
+        is_full: whether nothing more comes in.
+        is_flushed: whether these and all before are in files that are whole; None: nobody waits for that.
+    """
+
+    parcels: list[Parcel] = field(default_factory=list)
     total_rows: int = 0
     is_full: bool = False
-    flushed: Event | None = None
+    is_flushed: bool | None = None
 
     @property
     def episodes(self) -> list[MultiAgentEpisode]:
-        return [episode for episodes, _ in self.calls for episode in episodes]
+        return [episode for parcel in self.parcels for episode in parcel.episodes]
 
     @property
     def n_rows(self) -> list[int]:
         """Of each episode."""
-        return [n for _, n_rows in self.calls for n in n_rows]
+        return [n for parcel in self.parcels for n in parcel.n_rows]
 
 
 class Handover:
-    """Between those who hand episodes over and the one thread that takes them, batch by batch.
+    """Between those who hand parcels over and the one thread that takes them, batch by batch.
 
     The thread sleeps until a batch is full. To wake it for each small call would cost more than to write that: its
     caches are cold, and it must wait for the interpreter's lock.
@@ -51,52 +77,71 @@ class Handover:
         self.enough_rows = enough_rows
         self._max_batches = max_batches
         self._batches: deque[Batch] = deque()  # all but the last are full
-        self._condition = Condition()
+        self._lock = RLock()
+        self._news: SimpleQueue[None] = SimpleQueue()  # wakes the thread
         self._is_ending = self._is_shut = False
 
-    def put(self, episodes: list[MultiAgentEpisode], timeout_s: float) -> bool:
-        """False: there was no room, or nothing is taken any more."""
-        n_rows = [episode.n_unbuilt_rows() or episode.agent_steps() for episode in episodes]
-        with self._condition:
-            if not self._condition.wait_for(self._has_room, timeout_s) or self._is_shut:
-                return False
-            batch = self._open_batch()
-            batch.total_rows += sum(n_rows)
-            batch.calls.append((episodes, n_rows))
-            if batch.total_rows >= self.enough_rows:
-                self._fill(batch)
-            return True
+    def put(self, parcel: Parcel, timeout_s: float) -> bool:
+        """Hand it over, unless an interrupted call has done so.
 
-    def flush(self) -> Event:
-        """What was handed over so far is a full batch; returns its `flushed`."""
-        with self._condition:
-            batch = self._batches[-1] if self._batches else self._open_batch()
-            batch.flushed = batch.flushed or Event()
-            self._fill(batch)
-            return batch.flushed
+        False: there was no room, or nothing is taken any more.
+        """
+        return bool(wait_for(lambda: locked(self._lock, self._add, parcel), timeout_s))
+
+    def flush(self) -> Batch:
+        """What was handed over so far is a full batch, which is returned; its `is_flushed` will tell."""
+        batch: Batch = locked(self._lock, self._end_batch)
+        return batch
 
     def take(self, timeout_s: float) -> Batch | None:
         """The next batch, as far as it is full by then; None: that was all, and nothing can be handed over any more."""
-        with self._condition:
-            self._condition.wait_for(self._has_something_to_do, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while not self._has_something_to_do() and (left := deadline - time.monotonic()) > 0:
+            try:
+                self._news.get(timeout=left)
+            except Empty:
+                break
+        with self._lock:
             if self._batches:
-                self._condition.notify_all()
-                return self._batches.popleft()
+                batch = self._batches.popleft()
+                batch.parcels = [parcel for parcel in dict.fromkeys(batch.parcels) if not parcel.is_taken]
+                for parcel in batch.parcels:
+                    parcel.is_taken = True
+                return batch
             self._is_shut = self._is_shut or self._is_ending
             return None if self._is_shut else Batch()
 
     def end(self) -> None:
         """What was handed over is the last: `take()` no longer waits for more."""
-        with self._condition:
-            self._is_ending = True
-            self._condition.notify_all()
+        self._is_ending = True
+        self._news.put(None)
 
     def shut(self) -> None:
         """Nothing is taken any more; what waits is forgotten."""
-        with self._condition:
+        with self._lock:
             self._is_shut = True
             self._batches.clear()
-            self._condition.notify_all()
+
+    def _add(self, parcel: Parcel) -> bool | None:
+        """Add the parcel to the last batch. False: nothing is taken any more; None: there is no room yet."""
+        if parcel.is_taken:
+            return True
+        if self._is_shut:
+            return False
+        if len(self._batches) >= self._max_batches and self._batches[-1].is_full:
+            return None
+        batch = self._open_batch()
+        batch.total_rows += sum(parcel.n_rows)
+        batch.parcels.append(parcel)
+        if batch.total_rows >= self.enough_rows:
+            self._fill(batch)
+        return True
+
+    def _end_batch(self) -> Batch:
+        batch = self._batches[-1] if self._batches else self._open_batch()
+        batch.is_flushed = batch.is_flushed or False
+        self._fill(batch)
+        return batch
 
     def _open_batch(self) -> Batch:
         """The last batch, if it is not full, or another one."""
@@ -105,12 +150,17 @@ class Handover:
         return self._batches[-1]
 
     def _fill(self, batch: Batch) -> None:
+        self._news.put(None)  # before the next line, which may not come: then the thread looks in vain
         batch.is_full = True
-        self._condition.notify_all()
-
-    def _has_room(self) -> bool:
-        n = len(self._batches)
-        return self._is_shut or n < self._max_batches or not self._batches[-1].is_full
 
     def _has_something_to_do(self) -> bool:
-        return self._is_ending or (bool(self._batches) and self._batches[0].is_full)
+        with self._lock:
+            return self._is_ending or (bool(self._batches) and self._batches[0].is_full)
+
+
+def wait_for(look: Callable[[], bool | None], timeout_s: float) -> bool | None:
+    """Look now and then until that returns something, and return it; None: it took longer."""
+    deadline = time.monotonic() + timeout_s
+    while (seen := look()) is None and time.monotonic() < deadline:
+        time.sleep(LOOKS_EVERY_S)
+    return seen

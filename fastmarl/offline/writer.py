@@ -13,6 +13,7 @@ from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import ConfigError, OfflineError
 from fastmarl.offline import folder
 from fastmarl.offline.arrow import load
+from fastmarl.offline.handover import Parcel
 from fastmarl.offline.json_values import copied
 from fastmarl.offline.parts import Parts
 from fastmarl.offline.rows import RowMaker
@@ -85,12 +86,24 @@ class ParquetWriter:
             OfflineError: the thread has failed since the last call, with what was handed over before; the writer was
                 closed; or there was no room in `timeout_s`. These episodes are not written.
         """
+        self.write_once(self.prepared(episodes))
+
+    def prepared(self, episodes: Iterable[MultiAgentEpisode]) -> Parcel:
+        """The episodes as they are now, for `write_once()`."""
+        return Parcel([_snapshot(episode) for episode in episodes])
+
+    def write_once(self, parcel: Parcel) -> None:
+        """Hand over what `prepared()` has returned. After an error or an interrupt it may be called with that again:
+        the episodes come into files once.
+
+        Raises:
+            OfflineError: see write().
+        """
         self._check_open()
-        handed = [_snapshot(episode) for episode in episodes]
-        if handed and not self._thread.put(handed, self._timeout_s):
+        if parcel.episodes and not self._thread.put(parcel, self._timeout_s):
             self._check_open()
-            raise OfflineError(f"the thread that writes to {self.path} had no room for {len(handed)} more episodes in "
-                               f"{self._timeout_s:g} s; is the disk slow? See timeout_s")  # fmt: skip
+            raise OfflineError(f"the thread that writes to {self.path} had no room for {len(parcel.episodes)} more "
+                               f"episodes in {self._timeout_s:g} s; is the disk slow? See timeout_s")  # fmt: skip
 
     def flush(self) -> None:
         """Wait until all that was handed over is in files that are whole; what follows comes into others.

@@ -1,15 +1,13 @@
 """The thread of a `ParquetWriter`."""
 
 import time
-from threading import Event, Thread
+from threading import Thread
 
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.offline.handover import Batch, Handover
+from fastmarl.offline.handover import Batch, Handover, Parcel, wait_for
 from fastmarl.offline.parts import Parts
 
 FIRST_ROWS = 1_024  # are written at once, before it is known how large they are
 MOST_ROWS, MOST_BYTES = 65_536, 32 * 1024 * 1024  # afterwards
-POLL_S = 0.5
 IDLE_S = 60.0  # then fewer rows are written, too
 
 
@@ -30,29 +28,26 @@ class WriterThread(Thread):
         super().__init__(name="fastmarl ParquetWriter", daemon=True)
         self._parts = parts
         self._handover = Handover(max_queue_size, FIRST_ROWS)
-        self._is_done = Event()
+        self._is_done = False
         self.error: BaseException | None = None
         self.is_ending = False
         self.cpu_seconds = 0.0
 
-    def put(self, episodes: list[MultiAgentEpisode], timeout_s: float) -> bool:
+    def put(self, parcel: Parcel, timeout_s: float) -> bool:
         """False: there was no room, or the thread has failed or ended."""
-        return self._handover.put(episodes, timeout_s)
+        return self._handover.put(parcel, timeout_s)
 
     def flush(self, timeout_s: float) -> bool:
         """False: it took longer, or the thread has failed."""
-        flushed, deadline = self._handover.flush(), time.monotonic() + timeout_s
-        while not flushed.wait(min(POLL_S, max(0.0, deadline - time.monotonic()))):
-            if self.error is not None or self._is_done.is_set() or time.monotonic() >= deadline:
-                return False
-        return self.error is None
+        batch = self._handover.flush()
+        return bool(wait_for(lambda: batch.is_flushed or self._is_done or None, timeout_s)) and self.error is None
 
     def end(self, timeout_s: float) -> bool:
         """Write what is left, and end. False: it took longer."""
         self.is_ending = True
         self._handover.end()
         # Not join() alone: where an interrupt ends it, Python 3.11 takes the thread for ended, which still writes.
-        if not self._is_done.wait(timeout_s):
+        if not wait_for(lambda: self._is_done or None, timeout_s):
             return False
         self.join(timeout_s)
         return True
@@ -68,14 +63,13 @@ class WriterThread(Thread):
             self._parts.abandon()
         finally:
             self.cpu_seconds = time.thread_time()
-            self._is_done.set()
+            self._is_done = True
 
     def _write(self, batch: Batch) -> None:
-        if batch.calls:
+        if batch.parcels:
             self._parts.add(batch.episodes, batch.n_rows)
             self._handover.enough_rows = max(1, int(min(MOST_ROWS, MOST_BYTES / max(1.0, self._parts.row_bytes))))
-        if batch.flushed is not None:
+        if batch.is_flushed is not None:
             self._parts.finish()
         self.cpu_seconds = time.thread_time()
-        if batch.flushed is not None:
-            batch.flushed.set()
+        batch.is_flushed = True

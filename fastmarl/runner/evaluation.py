@@ -14,12 +14,16 @@ from fastmarl.runner.sampling import Sampling
 
 
 class Evaluation:
-    """Evaluates the modules with which a runner samples."""
+    """Evaluates the modules with which a runner samples.
+
+    Attributes:
+        unreturned: episodes that have finished, until the caller of `evaluate()` takes them.
+    """
 
     def __init__(self, sampling: Sampling):
         self._sampling = sampling
         self._resources = sampling.resources
-        self._rescued: list[MultiAgentEpisode] = []  # by a call that then failed
+        self.unreturned: list[MultiAgentEpisode] = []
 
     def _checked_seeds(self, seeds: Any, num_episodes: int) -> list[int]:
         envs = self._resources.envs.all
@@ -31,8 +35,8 @@ class Evaluation:
             raise ConfigError(f"seeds must be {num_episodes} integers from 0 to 2**63 - 1, got {seeds!r:.200}")
         return [int(number) for number in numbers]
 
-    def evaluate(self, num_episodes: Any, seeds: Sequence[int] | None, explore: bool) -> list[MultiAgentEpisode]:
-        """As `MultiAgentEnvRunner.evaluate()`."""
+    def evaluate(self, num_episodes: Any, seeds: Sequence[int] | None, explore: bool) -> None:
+        """Add to `unreturned` what `MultiAgentEnvRunner.evaluate()` returns."""
         if not is_integer(num_episodes) or num_episodes < 0:
             raise ConfigError(f"num_episodes must be an integer of at least 0, got {num_episodes!r}")
         num_episodes = int(num_episodes)
@@ -47,16 +51,14 @@ class Evaluation:
             rollout.store.begin_call(None)
             try:
                 chunks = rollout.play(goal, goal.begin(range(n_envs)), explore)
-                self._rescued += _in_order(chunks, goal, n_envs)
+                self.unreturned += _in_order(chunks, goal, n_envs)
             except BaseException:  # the episodes that have finished are returned by the next call
-                self._rescued += _in_order(rollout.rescued(self._rescued), goal, n_envs)
+                self.unreturned += _in_order(rollout.rescued(self.unreturned), goal, n_envs)
                 raise
             rollout.log.sum_up()
             rollout.log.end_call()
             rollout.policies.tidy()
         sampling.is_whole = True
-        episodes, self._rescued = self._rescued, []
-        return episodes
 
     @contextmanager
     def _apart(self, goal: Goal, seeds: list[int] | None) -> Iterator[None]:

@@ -52,7 +52,7 @@ class MultiAgentEnvRunner:
             self._policy_changes = PolicyChanges(self._sampling)
             self._state = RunnerState(self._sampling, self._calls)
             self._sampling.announce_envs()
-            self._output = make_output(config)
+            self._sampling.output = make_output(config)
         except BaseException:
             self._resources.close()
             raise
@@ -158,7 +158,8 @@ class MultiAgentEnvRunner:
         Raises:
             MultiAgentEnvError, ModuleOutputError, or whatever an env raises: running episodes are then dropped;
                 episodes that had finished are returned by the next call. So it is after an interrupt, too.
-            OfflineError: with `output`: files could not be written. The episodes of this call are lost.
+            OfflineError: with `output`: files could not be written. The next call tries it again, and returns the
+                episodes.
             RunnerBusyError: another call is under way; it goes on.
         """
         self.assert_healthy()
@@ -169,9 +170,9 @@ class MultiAgentEnvRunner:
             "random_actions": random_actions,
             "force_reset": force_reset,
         }
-        episodes = self._calls.run("sample()", self._sampling.sample, arguments)
-        if self._output is not None:
-            self._output.write(episodes)
+        self._calls.run("sample()", self._sampling.sample, arguments)
+        # No call from here on: so no signal is handled before the caller has the episodes.
+        episodes, self._sampling.unreturned = self._sampling.unreturned, []
         return episodes
 
     def run(self) -> Iterator[list[MultiAgentEpisode]]:
@@ -205,7 +206,9 @@ class MultiAgentEnvRunner:
         """
         self.assert_healthy()
         arguments = {"num_episodes": num_episodes, "seeds": seeds, "explore": explore}
-        return self._calls.run("evaluate()", self._evaluation.evaluate, arguments)
+        self._calls.run("evaluate()", self._evaluation.evaluate, arguments)
+        episodes, self._evaluation.unreturned = self._evaluation.unreturned, []  # as in `sample()`
+        return episodes
 
     # Envs and modules.
 
@@ -401,8 +404,8 @@ class MultiAgentEnvRunner:
         try:
             self._resources.close()
         finally:
-            if self._output is not None:
-                self._output.close()
+            if self._sampling.output is not None:
+                self._sampling.output.close()
 
     def __enter__(self) -> Self:
         """Raises RunnerStoppedError after stop()."""

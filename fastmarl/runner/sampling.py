@@ -6,6 +6,8 @@ from fastmarl.episodes.kept_chunks import KeptChunks
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.selection import only_modules
 from fastmarl.errors import RecordingError, RunnerStoppedError
+from fastmarl.offline.handover import Parcel
+from fastmarl.offline.writer import ParquetWriter
 from fastmarl.runner.goals import Goal, make_goal
 from fastmarl.runner.listeners import Listeners
 from fastmarl.runner.resources import Resources
@@ -19,11 +21,17 @@ class Sampling:
         rollout: the running episodes.
         is_whole: whether the last call, or change of envs or modules, has come to its end. If not, the next call makes
             the rollout anew.
+        output: writes what is returned; None: nothing does.
+        unreturned: the episodes of calls that have come to their end. The caller of `sample()` takes them, as the last
+            thing that it does: an interrupt before that leaves them to the next call.
     """
 
     def __init__(self, resources: Resources, listeners: Listeners):
         self.resources = resources
         self.listeners = listeners
+        self.output: ParquetWriter | None = None
+        self.unreturned: list[MultiAgentEpisode] = []
+        self._unwritten: list[Parcel] = []  # of `unreturned`
         self._kept = KeptChunks()
         self._rescued: list[MultiAgentEpisode] = []  # by a call that then failed, or before anything can fail no more
         self.rollout = Rollout(resources, listeners)
@@ -84,14 +92,15 @@ class Sampling:
         explore: bool,
         random_actions: bool,
         force_reset: bool,
-    ) -> list[MultiAgentEpisode]:
-        """As `MultiAgentEnvRunner.sample()`."""
+    ) -> None:
+        """Add to `unreturned` what `MultiAgentEnvRunner.sample()` returns."""
         resources = self.resources
         goal = make_goal(resources.config, num_timesteps, num_episodes, resources.num_envs)
         goal.random_actions = random_actions
         begun = perf_counter()
         self._kept.compact()
         self._write_record()
+        self._write_output()
         self.begin_call()
         rollout = self.rollout
         begin = goal.begin(range(resources.num_envs))
@@ -118,9 +127,11 @@ class Sampling:
             samples = [only_modules(chunk, resources.config.is_policy_to_train) for chunk in samples]
         self.listeners.call("on_sample_end", samples=samples)
         self._kept.add(samples, blocks)
-        self._rescued = []
+        parcels = [] if self.output is None else [self.output.prepared(samples)]
+        # In one step: an interrupt comes before it or after it.
+        vars(self).update(_rescued=[], unreturned=[*self.unreturned, *samples], _unwritten=[*self._unwritten, *parcels])
+        self._write_output()
         resources.counts.seconds["sample"] += perf_counter() - begun
-        return samples
 
     def _keep_finished(self, goal: Goal) -> None:
         """The call has failed: the episodes that have finished are returned by the next one, and it counts."""
@@ -142,6 +153,12 @@ class Sampling:
         """Write down what is held, also of a call that was interrupted before it came to that."""
         if self.resources.recorder is not None:
             self.resources.recorder.write()
+
+    def _write_output(self) -> None:
+        """Have what is to be returned written, also of a call that was interrupted before it came to that."""
+        while self.output is not None and self._unwritten:
+            self.output.write_once(self._unwritten[0])
+            del self._unwritten[0]
 
     def _record_failed_call(self, error: BaseException) -> None:
         """Write down what led to this error, which is about to be raised: it can be replayed."""

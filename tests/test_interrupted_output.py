@@ -1,0 +1,78 @@
+"""After an interrupt (Ctrl-C) what `sample()` returns is in the files of `output`, once, and all that is in them is
+returned."""
+
+import itertools
+import os
+
+import pytest
+from support.interrupts import Interruption, in_own_thread, interrupted, lines_of
+from support.told import Told, Witness
+
+import fastmarl
+from fastmarl.offline import ParquetReader, handover
+from fastmarl.offline.handover import Handover, Parcel
+
+ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
+N_LINES = 5
+CALLED = ["return episodes"]  # the caller has them: no signal is handled there
+
+
+def outline(episodes):
+    return sorted((episode.id_, episode.env_t_started, episode.env_t, episode.is_done) for episode in episodes)
+
+
+def make_runner(folder):
+    options = {"keep_dtype": True, "model_config": {"fcnet_hiddens": [4]}, "seed": 0}
+    config = fastmarl.EnvRunnerConfig(env=Told, num_envs_per_env_runner=2, output=folder, **options)
+    runner = fastmarl.MultiAgentEnvRunner(config)
+    return runner, runner.sample(num_timesteps=30)
+
+
+@pytest.mark.slow
+@in_own_thread
+def test_files_have_what_is_returned(tmp_path, rng):
+    runner, _ = make_runner(tmp_path / "whole")
+    lines = [line for line in lines_of(lambda: runner.sample(num_timesteps=30)) if line.text not in CALLED]
+    runner.stop()
+    after = next(i for i, line in enumerate(lines) if "end_call()" in line.text)  # where most can go wrong
+    chosen = [rng.choice(after, N_LINES, replace=False), after + rng.choice(len(lines) - after, N_LINES, replace=False)]
+    for line in lines if ALL_LINES else [lines[i] for i in itertools.chain(*chosen)]:
+        runner, got = make_runner(tmp_path / str(line).replace("/", "-"))
+        interruption, witness = Interruption(line), Witness()
+        witness.check(got, interrupted=False)
+        assert interruption.run(lambda: runner.sample(num_timesteps=30)) is None  # noqa: B023
+        got += (more := runner.sample(num_timesteps=30))
+        witness.check(more, interrupted=True)
+        runner.stop()
+        filed = [episode for some in ParquetReader(runner.config.output).iter_episodes() for episode in some]
+        assert outline(filed) == outline(got), f"interrupted at {line}: {line.text}"
+        finished = [each.agent_episodes["agent_0"].get_observations(0) for each in got if each.is_done]
+        for env_index in range(2):  # all of them
+            episodes = [int(obs[2]) for obs in finished if obs[0] == env_index]
+            missing = set(range(1, max(episodes))) - set(episodes)
+            assert len(missing) <= 1, f"interrupted at {line}: episodes {missing} of env {env_index} were lost"
+
+
+class Rows:
+    """An episode, as far as the handover is concerned."""
+
+    def n_unbuilt_rows(self):
+        return 1
+
+
+def test_an_interrupted_handover_may_be_repeated():
+    for at in itertools.count():
+        between, parcels = Handover(1, 2), [Parcel([Rows()]) for _ in range(3)]
+        assert between.put(parcels[0], 0)
+        done = not interrupted(lambda: between.put(parcels[1], 0), file=handover.__file__, at=at, event="opcode")  # noqa: B023
+        taken = between.take(0).episodes if at % 2 else []  # the thread may be sooner
+        for parcel in parcels[1:]:
+            assert between.put(parcel, 0) or between._batches[-1].is_full
+            taken += between.take(0).episodes
+        between.end()
+        while (batch := between.take(0)) is not None:
+            taken += batch.episodes
+        assert list(map(id, taken)) == [id(parcel.episodes[0]) for parcel in parcels], at
+        if done:
+            break
+    assert at > 50
