@@ -48,6 +48,43 @@ cpdef Py_ssize_t first_unfit(cnp.ndarray values, double least, double most) exce
     return -1 if at < 0 else at // (n // cnp.PyArray_DIM(values, 0))
 
 
+def first_outside(cnp.ndarray values, cnp.ndarray least_K, cnp.ndarray most_K):
+    """The first row of integers `values` [n, ...] with one that is not in its range; -1 if there is none.
+
+    Args:
+        least_K, most_K: int64, C-contiguous: the ranges of a row's numbers, in C order.
+    """
+    if not cnp.PyArray_ISCARRAY_RO(values) or cnp.PyArray_TYPE(values) != cnp.NPY_INT64:
+        values = np.ascontiguousarray(values, np.int64)
+    cdef Py_ssize_t n_numbers = cnp.PyArray_SIZE(least_K)
+    if cnp.PyArray_SIZE(most_K) != n_numbers or cnp.PyArray_SIZE(values) != cnp.PyArray_DIM(values, 0) * n_numbers:
+        raise ValueError(f"expected {n_numbers} numbers a row, as many as ranges, got shape {(<object>values).shape}")
+    return _first_outside(<const cnp.int64_t *>cnp.PyArray_DATA(values), cnp.PyArray_DIM(values, 0), n_numbers,
+                          <const cnp.int64_t *>cnp.PyArray_DATA(least_K), <const cnp.int64_t *>cnp.PyArray_DATA(most_K))
+
+
+cdef Py_ssize_t _first_outside(
+    const cnp.int64_t *values, Py_ssize_t n, Py_ssize_t n_numbers, const cnp.int64_t *least, const cnp.int64_t *most
+) noexcept nogil:
+    cdef Py_ssize_t i, k
+    cdef cnp.int64_t low, high
+    cdef cnp.int64_t n_outside = 0
+    if n_numbers == 1:
+        low, high = least[0], most[0]
+        for i in range(n):      # without a branch, so that it is vectorised
+            n_outside += (values[i] < low) | (values[i] > high)
+    else:
+        for i in range(n):
+            for k in range(n_numbers):
+                n_outside += (values[i * n_numbers + k] < least[k]) | (values[i * n_numbers + k] > most[k])
+    if n_outside:
+        for i in range(n):
+            for k in range(n_numbers):
+                if values[i * n_numbers + k] < least[k] or values[i * n_numbers + k] > most[k]:
+                    return i
+    return -1
+
+
 cdef Py_ssize_t _first_unfit(const real *values, Py_ssize_t n, real least, real most) noexcept nogil:
     cdef Py_ssize_t i
     cdef int n_unfit = 0

@@ -153,6 +153,7 @@ class _LeafActions:
         self._module_id = module_id
         self.space = space
         self.is_discrete = isinstance(space, gym.spaces.Discrete)
+        self._is_box = isinstance(space, gym.spaces.Box)
         self._shape = space.shape or ()
         self._dtype = np.dtype(np.int64 if isinstance(space, gym.spaces.Discrete) else space.dtype).newbyteorder("=")
         self._memory = np.empty((0, *self._shape), self._dtype)
@@ -191,13 +192,15 @@ class _LeafActions:
         return out
 
     def _check_held(self, actions: np.ndarray) -> None:
-        """Raises ModuleOutputError if they would wrap in a space of integers."""
+        """Raises ModuleOutputError if they would wrap in a space of integers, or lose a fraction in one of choices."""
         if self._dtype.kind not in "iu" or np.can_cast(actions.dtype, self._dtype) or not actions.size:
             return
         limits = np.iinfo(self._dtype)
-        if not (limits.min - 1 < actions.min() and actions.max() < limits.max + 1):  # NaN is nowhere
-            problem = (f"expected actions that {self._dtype} can hold, for {self.space}, got {described(actions)}: "
-                       f"{shown(actions)}")  # fmt: skip
+        is_held = limits.min - 1 < actions.min() and actions.max() < limits.max + 1  # NaN is nowhere
+        if not is_held or (actions.dtype.kind == "f" and not self._is_box and (actions % 1).any()):
+            whole = "" if self._is_box else "whole "
+            problem = (f"expected {whole}actions that {self._dtype} can hold, for {self.space}, got "
+                       f"{described(actions)}: {shown(actions)}")  # fmt: skip
             raise ModuleOutputError(self._module_id, problem)
 
     def _within(self, raw: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

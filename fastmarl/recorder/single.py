@@ -10,7 +10,8 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.envs.arrays import ArrayEnv, StepArrays
-from fastmarl.spaces import RowLayout
+from fastmarl.errors import RecordingError
+from fastmarl.spaces import RowLayout, leaf_spaces
 
 
 class SingleOfBatch:
@@ -74,9 +75,11 @@ class SingleOfBatch:
         for name, agents in self.batch.groups.items():
             layout, shape = self._action_layouts[name], (self.batch.num_envs, len(agents))
             leaves = [np.zeros((*shape, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
+            spaces = leaf_spaces(layout.space)
             for agent in agents:
                 if agent in actions:
-                    for leaf, value in zip(leaves, layout.leaves_of(actions[agent]), strict=True):
+                    for leaf, value, space in zip(leaves, layout.leaves_of(actions[agent]), spaces, strict=True):
+                        _check_choices(agent, np.asarray(value, leaf.dtype), space)
                         leaf[:, self._places[agent][1]] = value
             arrays[name] = layout.nest(leaves)
         return arrays
@@ -91,3 +94,10 @@ class SingleOfBatch:
 
     def _infos(self, out: StepArrays) -> dict:
         return {agent: deepcopy(info) for env_index, agent, info in out.infos if env_index == 0}
+
+
+def _check_choices(agent: Hashable, action: np.ndarray, space: gym.Space) -> None:
+    """Raise RecordingError at numbers that compiled envs may take for a place in memory."""
+    if not isinstance(space, gym.spaces.Box) and not space.contains(action):
+        raise RecordingError(f"agent {agent!r} has the action {action} on record, which is none of {space}; was the "
+                             f"env changed, or another env_config given?")  # fmt: skip

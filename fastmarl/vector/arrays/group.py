@@ -10,14 +10,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.envs.arrays import GroupArrays
+from fastmarl.envs.arrays import GroupArrays, choice_ranges
 from fastmarl.errors import ConfigError, ModuleOutputError, ObservationError, RewardError
 from fastmarl.kernels.array_steps import NO_POSITION, append_rows, begin_step, end_lanes, find_absent, settle_step
 from fastmarl.kernels.rows import as_bytes, put_rows, take_finals, take_rows
+from fastmarl.native._finite import first_outside
 from fastmarl.record.block import Block
 from fastmarl.record.lanes import LaneTable
 from fastmarl.record.store import INACTIVE, RowStore
-from fastmarl.spaces import RowLayout, described, first_unheld
+from fastmarl.spaces import RowLayout, described, first_unheld, leaf_spaces
 
 Acted = tuple[int, slice, list[np.ndarray]]  # module, its rows that acted, an array for each leaf of the action space
 
@@ -61,6 +62,7 @@ class ArrayGroup:
         self._staging_leaves: list[np.ndarray] = []  # [P, ...], made when they are first needed
         self._leaves: list[np.ndarray] = []  # what the env is writing to
         self._direct_module: int | None = None  # whose block `_leaves` are in
+        self._ranges = [choice_ranges(space) for space in leaf_spaces(action_space)]
         self._actions = [np.zeros((n_positions, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
         # Scratch: positions, envs and lanes.
         self._kept, self._ended, self._paid, self._newcomers, self._envs = np.empty((5, n_positions), np.int64)
@@ -333,11 +335,27 @@ class ArrayGroup:
                 raise ConfigError(f"the agents {self._agents} take actions of {self._action_layout.space}, but their "
                                   f"module {self._store.module_ids[module]!r} gives {shapes}")  # fmt: skip
             lane_R = self._store.blocks[module].lane_R
-            for array, answers in zip(self._actions, arrays, strict=True):
+            for array, answers, ranges in zip(self._actions, arrays, self._ranges, strict=True):
                 if first_unheld(array.dtype, answers) >= 0:
                     problem = (f"expected actions that {array.dtype} can hold, for {self._action_layout.space}, which "
                                f"the agents {self._agents} have, got {described(answers)}")  # fmt: skip
                     raise ModuleOutputError(self._store.module_ids[module], problem)
-                sent = as_bytes(np.ascontiguousarray(answers, array.dtype))  # no copy where dtypes are equal
-                put_rows(sent, lane_R, rows.start, self._table.place_L, self._first_position, as_bytes(array))
+                sent = np.ascontiguousarray(answers, array.dtype)  # no copy where dtypes are equal
+                if ranges is not None and first_outside(sent, *ranges) >= 0:
+                    self._check_ranges(module, rows.start, sent, *ranges)
+                place_L = self._table.place_L
+                put_rows(as_bytes(sent), lane_R, rows.start, place_L, self._first_position, as_bytes(array))
         return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in self._actions])
+
+    def _check_ranges(self, module: int, first: int, sent: np.ndarray, least: np.ndarray, most: np.ndarray) -> None:
+        """Raise ModuleOutputError at the first action that is outside of these ranges and for an agent of this group:
+        other groups may have wider ones."""
+        values = sent.reshape(len(sent), -1)
+        rows = np.flatnonzero(((values < least) | (values > most)).any(1))
+        positions = self._table.place_L[self._store.blocks[module].lane_R[first + rows]] - self._first_position
+        for row, position in zip(rows.tolist(), positions.tolist(), strict=True):
+            if 0 <= position < len(self._lane_P):
+                agent_id, env_index = self._who(position)
+                problem = (f"expected an action of {self._action_layout.space} for agent {agent_id!r} of env "
+                           f"{env_index}, got {sent[row]}; numbers must be from {least} to {most}")  # fmt: skip
+                raise ModuleOutputError(self._store.module_ids[module], problem)
