@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.acting.backends.transfer import SharedMemory, StagedCopy, make_transfer
+from fastmarl.acting.backends.transfer import HostCopy, StagedCopy, make_transfer
 
 TRANSFERS = {
-    "shared": SharedMemory,
+    "host": HostCopy,
     "staged": lambda: StagedCopy(torch.device("cpu")),
     "cuda": lambda: StagedCopy(torch.device("cuda")),
 }
 
 
-@pytest.fixture(params=["shared", "staged", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["host", "staged", pytest.param("cuda", marks=pytest.mark.gpu)])
 def transfer(request):
     return TRANSFERS[request.param]()
 
@@ -50,8 +50,14 @@ def test_outputs_come_back_under_their_keys(transfer, n):
         assert arrays[key].dtype == tensor.numpy().dtype
 
 
-def test_the_cpu_copies_nothing():
-    array = np.zeros((4, 2), np.float32)
-    (tensor,) = SharedMemory().to_device([array])
-    assert tensor.data_ptr() == array.ctypes.data
-    assert isinstance(make_transfer(torch.device("cpu")), SharedMemory)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+def test_tensors_are_copies(transfer, dtype):
+    array = np.zeros((4, 2), dtype)
+    for given in (array, array[::-1], array.T, array[:, 1:]):
+        (tensor,) = transfer.to_device([given])
+        tensor.add_(1)
+        assert not array.any()
+
+
+def test_modules_on_the_cpu_need_no_buffers():
+    assert isinstance(make_transfer(torch.device("cpu")), HostCopy)

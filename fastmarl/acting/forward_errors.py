@@ -52,7 +52,7 @@ def _shapes(batch: dict[str, Any]) -> str:
 
 def _name(path: tuple) -> str:
     first, *others = path
-    return first + "".join(f"[{key!r}]" for key in others)
+    return str(first) + "".join(f"[{key!r}]" for key in others)
 
 
 def _shape(leaf: Any) -> str:

@@ -27,7 +27,7 @@ from fastmarl.native._draws import ActionDraws
 from fastmarl.native._finite import all_finite, first_unfit
 from fastmarl.record.block import Block, Key, leaves_of
 from fastmarl.record.lanes import LaneTable
-from fastmarl.spaces import flatten_struct, map_struct
+from fastmarl.spaces import map_struct
 
 OBS = Columns.OBS
 # What forward() gets; or the observations' own memory, for lean inference; or a forward pass that was launched before.
@@ -124,7 +124,8 @@ class ModuleInference:
             self._forwards = self.module if self._compiled.is_replaced() else self._compiled
 
     def batch(self, block: Block, first: int, end: int) -> Batch:
-        """The module's input for rows first .. end of its block; it may share the block's memory."""
+        """The module's input for rows first .. end of its block. Lean inference reads the block's own memory; a module
+        gets copies, which it may keep and write to."""
         if self.launched is not None:
             launched, self.launched = self.launched, None
             return launched
@@ -138,7 +139,7 @@ class ModuleInference:
         if not self._has_objects:
             return self._nest(self._transfer.to_device(arrays))
         numbers = iter(self._transfer.to_device([array for array in arrays if array.dtype != object]))
-        return self._nest([array if array.dtype == object else next(numbers) for array in arrays])
+        return self._nest([array.copy() if array.dtype == object else next(numbers) for array in arrays])
 
     def call(self, block: Block, first: int, end: int, legal: np.ndarray | None) -> Call:
         """Its part in a launch: the rows' observations, recurrent states and, unless it sees to that itself, masks."""
@@ -241,7 +242,6 @@ class ModuleInference:
             outputs = self._forward(batch, explore, t, mask)
             if ACTIONS not in outputs and self._draws_for(self._logits_of(outputs).shape, explore) is None:
                 outputs = {**outputs, **self._chosen_by_torch(outputs[LOGITS], explore)}
-        self._check_untouched(batch)
         arrays = self._to_arrays(outputs, n)
         if ACTIONS not in outputs:
             self._add_actions(arrays, explore)
@@ -360,13 +360,6 @@ class ModuleInference:
                 problem = f"expected {n} rows in output {key!r}, one for each row of its batch, got shape {array.shape}"
                 raise ModuleOutputError(self.module_id, problem)
         return arrays
-
-    def _check_untouched(self, batch: dict[str, Any]) -> None:
-        obs = batch[OBS]
-        for leaf in (obs,) if type(obs) is torch.Tensor else [leaf for _, leaf in flatten_struct(obs)]:
-            if type(leaf) is torch.Tensor and leaf._version:
-                problem = "wrote into its input batch, which is the record; use an operation that is not in place"
-                raise ModuleOutputError(self.module_id, problem)
 
 
 def _tensors(outputs: dict[str, Any]) -> dict[Key, torch.Tensor]:

@@ -17,7 +17,7 @@ from fastmarl.states import check_mapping
 class RLModule(torch.nn.Module):
     """Base of modules; write `setup()` and `_forward()`, or `_forward_exploration()` and its like for single phases.
 
-    A batch is a dict with "obs": tensors [B, ...] nested as the observation space; they must not be changed in place.
+    A batch is a dict with "obs": tensors [B, ...] nested as the observation space, for the module to keep or change.
     The output is a dict with "action_dist_inputs" [B, k] (the logits of the action distribution) or "actions", and
     whatever else shall be recorded, such as "vf_preds" [B]; every entry has B rows.
 
@@ -37,8 +37,9 @@ class RLModule(torch.nn.Module):
 
     capturable = False
     """Whether the forward methods for acting may be recorded once and replayed on a GPU (a CUDA graph): they do the
-    same operations at every call, whatever the numbers are, without waiting for the GPU, and read nothing that changes
-    but their batch, parameters and buffers; `t` is None for them. A class that overrides one must say so again."""
+    same operations at every call, whatever the numbers are, without waiting for the GPU, read nothing that changes but
+    their batch, parameters and buffers, and do not write to their batch; `t` is None for them. A class that overrides
+    one must say so again."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fastmarl.acting.backends.graph_device import CudaGraphs
-from fastmarl.acting.backends.transfer import Column, Packing, as_sent, host_buffer
+from fastmarl.acting.backends.transfer import Column, Packing, host_buffer, sent_dtype
 from fastmarl.errors import ModuleOutputError
 from fastmarl.record.block import Key
 
@@ -118,7 +118,7 @@ class TickGraphs:
         Where numbers vary so much that there are too many programs, one with all modules at their largest serves all.
         """
         for member, arrays in calls:
-            self._columns[member] = [(torch.from_numpy(as_sent(array[:0])).dtype, array.shape[1:]) for array in arrays]
+            self._columns[member] = [(sent_dtype(array.dtype), array.shape[1:]) for array in arrays]
             if self._sizes.setdefault(member, Sizes()).grow(len(arrays[0])):
                 self._drop_programs(member)
         if len(self._programs) < MOST_PROGRAMS:

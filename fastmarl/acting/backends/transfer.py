@@ -1,10 +1,13 @@
-"""Batches between the arrays of the store and the tensors of a module: without a copy on the CPU, in one copy each
-way per tick on a GPU."""
+"""Batches from the arrays of the store to the tensors of a module, and its outputs back.
+
+A module gets copies, which it may keep and write to: the arrays are the record. On a GPU a tick costs one transfer each
+way.
+"""
 
 import math
 from collections.abc import Hashable, Sequence
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,14 +17,14 @@ Column = tuple[torch.dtype, tuple[int, ...]]
 ALIGNMENT = 16  # bytes; a view as a wider dtype needs it
 
 
-class SharedMemory:
-    """Tensors look at the arrays' own memory."""
+class HostCopy:
+    """For modules on the CPU."""
 
     device = torch.device("cpu")
 
     def to_device(self, arrays: list[np.ndarray]) -> list[torch.Tensor]:
-        """float64 comes as float32, everything else as it is."""
-        return [torch.from_numpy(as_sent(array)) for array in arrays]
+        """Copies. float64 comes as float32, everything else as it is."""
+        return [torch.from_numpy(array.astype(_sent(array.dtype), "C")) for array in arrays]
 
     def to_host(self, tensors: dict[K, torch.Tensor]) -> dict[K, np.ndarray]:
         """Arrays of the same keys."""
@@ -29,9 +32,9 @@ class SharedMemory:
 
 
 class StagedCopy:
-    """The same by way of one host buffer each way, so that a tick costs one transfer each way.
+    """For modules on a GPU, by way of one host buffer each way.
 
-    What it returns is valid until the next call.
+    Arrays that it returns are valid until the next call.
 
     Args:
         device: the modules' device.
@@ -42,8 +45,7 @@ class StagedCopy:
         self._outgoing = self._incoming = host_buffer(0, device)
 
     def to_device(self, arrays: list[np.ndarray]) -> list[torch.Tensor]:
-        arrays = [as_sent(array) for array in arrays]
-        packing = Packing([(torch.from_numpy(array[:0]).dtype, array.shape) for array in arrays])
+        packing = Packing([(sent_dtype(array.dtype), array.shape) for array in arrays])
         if packing.n_bytes > len(self._outgoing):
             self._outgoing = host_buffer(2 * packing.n_bytes, self.device)
         for target, array in zip(packing.arrays(self._outgoing), arrays, strict=True):
@@ -63,12 +65,12 @@ class StagedCopy:
         return dict(zip(tensors, packing.arrays(self._incoming), strict=True))
 
 
-Transfer = SharedMemory | StagedCopy
+Transfer = HostCopy | StagedCopy
 
 
 def make_transfer(device: torch.device) -> Transfer:
     """For modules on this device."""
-    return SharedMemory() if device.type == "cpu" else StagedCopy(device)
+    return HostCopy() if device.type == "cpu" else StagedCopy(device)
 
 
 class Packing:
@@ -97,9 +99,14 @@ def host_buffer(n_bytes: int, device: torch.device) -> torch.Tensor:
     return torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
 
-def as_sent(array: np.ndarray) -> np.ndarray:
-    """float64 as float32, everything else as it is."""
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+@cache
+def sent_dtype(dtype: np.dtype) -> torch.dtype:
+    """Of the tensor that is made of an array of this dtype: float64 is sent as float32, everything else as it is."""
+    return torch.from_numpy(np.empty(0, _sent(dtype))).dtype
+
+
+def _sent(dtype: np.dtype) -> Any:
+    return np.float32 if dtype == np.float64 else dtype
 
 
 @cache
