@@ -202,3 +202,61 @@ def test_an_error_after_the_batch_was_changed_comes_through():
         with pytest.raises(ValueError, match="mine") as error:
             runner.sample(num_timesteps=3)
         assert "of module 'default_policy', with a batch of more NoneType, 0 int" in error.value.__notes__[0]
+
+
+class Cached(torch.nn.Module):
+    """Makes an encoding and a running mean in its first forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.pi, self.encoding = torch.nn.Linear(18, 4), torch.nn.Linear(4, 5), None
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, batch):
+        features = self.layer(batch["obs"])
+        if self.encoding is None:
+            self.encoding = torch.cos(torch.arange(4.0))
+        self.mean = 0.9 * self.mean + 0.1 * features.detach().mean(0)
+        return {"action_dist_inputs": self.pi(features * self.encoding - self.mean)}
+
+
+def acts_in_runner(net):
+    with fastmarl.MultiAgentEnvRunner(config_of(net)) as runner:
+        runner.sample(num_timesteps=3)
+
+
+def acts_in_evaluation(net):
+    with fastmarl.MultiAgentEnvRunner(config_of(net)) as runner:
+        runner.evaluate(1)
+
+
+def config_of(net):
+    return fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread", policies={"p": net}, seed=0)
+
+
+@pytest.mark.parametrize("acts", [acts_in_runner, acts_in_evaluation])
+def test_tensors_that_are_kept_from_acting_can_be_trained_with(acts):
+    net = Cached()
+    acts(net)
+    net({"obs": torch.ones(2, 18)})["action_dist_inputs"].sum().backward()
+    assert net.layer.weight.grad is not None
+    net.load_state_dict(net.state_dict())
+    assert net.encoding.add_(1).requires_grad_().is_leaf and not net.mean.is_inference()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupt_leaves_gradients_as_they_were(before, monkeypatch):
+    enter = torch.no_grad.__enter__
+
+    def interrupted(self):
+        enter(self)
+        raise KeyboardInterrupt
+
+    with fastmarl.MultiAgentEnvRunner(config_of(Cached())) as runner, torch.set_grad_enabled(before):
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.no_grad, "__enter__", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                runner.sample(num_timesteps=3)
+        assert torch.is_grad_enabled() is before
+        runner.sample(num_timesteps=3)
+        assert torch.is_grad_enabled() is before

@@ -93,7 +93,9 @@ class ModuleInference:
         self._is_plain = not isinstance(self._layout.space, (gym.spaces.Dict, gym.spaces.Tuple))
         self._has_objects = any(leaf.dtype == object for leaf in self._layout.leaves)
         self._connectors = connectors if connectors.batches else None
-        self._inference_mode: Any = torch.inference_mode()  # made once: making one takes longer than entering it
+        # Not inference_mode(): tensors that a module makes and keeps while it acts can be used in training.
+        self._no_grad = torch.no_grad()
+        self._had_grad: bool | None = None  # before it was entered
         self._autocast = make_autocast(transfer.device, options.dtype)
         self._is_casting = False
         self.lane_state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
@@ -237,11 +239,13 @@ class ModuleInference:
         self, batch: dict[str, Any], n: int, explore: bool, t: int, legal: np.ndarray | None
     ) -> dict[Key, np.ndarray]:
         """The module's outputs, and actions."""
-        with self._inference_mode:
+        self._had_grad = torch.is_grad_enabled()
+        with self._no_grad:
             mask = None if legal is None or not self._masks else torch.from_numpy(legal).to(self._transfer.device)
             outputs = self._forward(batch, explore, t, mask)
             if ACTIONS not in outputs and self._draws_for(self._logits_of(outputs).shape, explore) is None:
                 outputs = {**outputs, **self._chosen_by_torch(outputs[LOGITS], explore)}
+        self._had_grad = None
         arrays = self._to_arrays(outputs, n)
         if ACTIONS not in outputs:
             self._add_actions(arrays, explore)
@@ -277,9 +281,11 @@ class ModuleInference:
         logits = arrays[LOGITS]
         draws = self._draws_for(logits.shape, explore)
         if draws is None:
-            with self._inference_mode:
+            self._had_grad = torch.is_grad_enabled()
+            with self._no_grad:
                 chosen = self._chosen_by_torch(torch.from_numpy(logits), explore)
                 arrays.update(self._to_arrays(chosen, len(logits)))
+            self._had_grad = None
         elif explore:
             arrays[ACTIONS], arrays[LOGP] = draws.sample(logits)
         else:
@@ -305,7 +311,9 @@ class ModuleInference:
 
     def leave_modes(self) -> None:
         """After an interrupt: leave all of torch's modes that were entered. This can't act again."""
-        self._inference_mode = None  # with it goes the guard by which it was entered
+        if self._had_grad is not None:
+            torch.set_grad_enabled(self._had_grad)
+            self._had_grad = None
         if self._is_casting and self._autocast is not None and torch.is_autocast_enabled(self._autocast.device):
             self._autocast.__exit__(None, None, None)
         self._is_casting = False
