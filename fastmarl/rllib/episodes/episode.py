@@ -16,6 +16,7 @@ from ray.rllib.utils import force_list
 
 from fastmarl.rllib.episodes import chunks, shipping
 from fastmarl.rllib.episodes.in_the_making import is_set
+from fastmarl.rllib.episodes.lists import unite_dtypes
 from fastmarl.rllib.episodes.sample_block import SampleBlock
 from fastmarl.rllib.episodes.slices import slice_of
 from fastmarl.rllib.episodes.steps import COMMON, Step, keep_common_info, private_info, private_infos
@@ -94,6 +95,8 @@ class MultiAgentEpisode(RLlibEpisode):
         # RLlib's runner asks this of all finished episodes in each env step (11).
         for each in self.agent_episodes.values():
             if not each.observations.finalized or (len(each) and not each.rewards.finalized):
+                for agent_episode in self.agent_episodes.values():
+                    unite_dtypes(agent_episode)
                 super().to_numpy()
                 break
         return self

@@ -1,9 +1,14 @@
 """Columns as lists of single items, which RLlib's episodes have while they are recorded."""
 
+from functools import reduce
 from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
+import tree  # type: ignore[import-untyped]
+from ray.rllib.utils.spaces.space_utils import batch as batch_of
+
+NUMBERS = "biufc"  # kinds of dtypes
 
 
 class ListedColumn(NamedTuple):
@@ -37,3 +42,52 @@ def items_of(column: Any, types: Any = np.generic) -> list[Any]:
         return [dict(zip(column, row, strict=True)) for row in zip(*parts, strict=True)]
     parts = [items_of(part, types[i] if isinstance(types, tuple) else types) for i, part in enumerate(column)]
     return list(zip(*parts, strict=True))
+
+
+def stacked(items: list[Any]) -> Any:
+    """Items as arrays [n, ...], as RLlib's `to_numpy()` stacks them, in the dtypes of `with_common_dtype()`."""
+    return batch_of(with_common_dtype(items))
+
+
+def unite_dtypes(agent_episode: Any) -> None:
+    """Before RLlib makes arrays of an agent's columns, give each column's items one dtype."""
+    outputs = agent_episode.extra_model_outputs.values()
+    for column in (agent_episode.observations, agent_episode.actions, agent_episode.rewards, *outputs):
+        if not column.finalized and column.data:
+            column.data = with_common_dtype(column.data)
+
+
+def with_common_dtype(items: list[Any]) -> list[Any]:
+    """The items, cast where RLlib's batch() would cut them off.
+
+    It stacks arrays in the dtype of the first one, so that floats behind an integer lose their fractions. Numbers that
+    are no arrays get a dtype that holds them all, and so do arrays here.
+    """
+    first = items[0]
+    if not isinstance(first, dict | tuple):
+        dtype = _wider_dtype(*items)
+        return items if dtype is None else [np.asarray(item, dtype) for item in items]
+    dtypes = tree.map_structure(_wider_dtype, *items)
+    if all(dtype is None for dtype in tree.flatten(dtypes)):
+        return items
+    return [tree.map_structure(_cast, item, dtypes) for item in items]
+
+
+def _cast(value: Any, dtype: np.dtype | None) -> Any:
+    return value if dtype is None else np.asarray(value, dtype)
+
+
+def _wider_dtype(*values: Any) -> np.dtype | None:
+    """A dtype for all these values; None if that of the first one will do, or NumPy finds one by itself."""
+    if not isinstance(values[0], np.ndarray):
+        return None
+    dtypes = list(dict.fromkeys(np.asarray(value).dtype for value in values))
+    if len(dtypes) == 1 or any(dtype.kind not in NUMBERS for dtype in dtypes):
+        return None
+    wider = reduce(_holding, dtypes)
+    return None if wider == dtypes[0] else wider
+
+
+def _holding(dtype: np.dtype, other: np.dtype) -> np.dtype:
+    """`dtype`, or one that holds both where `other` has fractions or parts that it can't hold."""
+    return dtype if np.can_cast(other, dtype, "same_kind") else np.result_type(dtype, other)

@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from fastmarl.columns import Columns
 from fastmarl.episodes.kept_chunks import ENOUGH
@@ -21,6 +20,7 @@ from fastmarl.kernels.accumulate import sum_spans
 from fastmarl.native import _store
 from fastmarl.native._rllib_scatter import as_object
 from fastmarl.rllib.episodes.in_view import EpisodeInView
+from fastmarl.rllib.episodes.lists import stacked
 from fastmarl.rllib.episodes.sample_block import (
     AgentMeta,
     ChunkMeta,
@@ -167,7 +167,7 @@ class Builder:
             newest = int(rows[-1]), int(self._store.table.final_L[lane])
             if block.awaits_connectors(*newest):  # running_episodes.py lists it; it may not fit to the others
                 observations = [block.raw_newest(*newest)]
-            odd["observations"] = batch_of(observations)
+            odd["observations"] = stacked(observations)
         if not FLOAT64_KINDS[kinds].all():
             end_env_t = int(self._store.table.end_env_t_L[lane])
             odd["rewards"] = reward_array(block, rows, columns.rewards[begin:end], kinds, end_env_t)

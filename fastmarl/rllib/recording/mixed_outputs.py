@@ -4,18 +4,18 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from fastmarl.columns import Columns
 from fastmarl.record.block import Key
 from fastmarl.rllib.episodes.extras import blank, summed
+from fastmarl.rllib.episodes.lists import stacked
 from fastmarl.rllib.episodes.sample_block import nested_outputs
 from fastmarl.rllib.recording.block import Outputs, is_state
 
 
 def mixed_outputs(steps: list[Outputs]) -> tuple[Any, dict[str, Any]]:
-    """(actions, other outputs) as arrays [steps, ...], as RLlib would batch them."""
-    columns: dict[Key, Any] = {key: batch_of(items) for key, items in _completed(steps).items()}
+    """(actions, other outputs) as arrays [steps, ...]."""
+    columns: dict[Key, Any] = {key: stacked(items) for key, items in _completed(steps).items()}
     return nested_outputs(columns, columns.pop(Columns.WEIGHTS_SEQ_NO, np.zeros(len(steps), np.int64)))
 
 
@@ -38,13 +38,17 @@ def _completed(steps: list[Outputs]) -> dict[Key, list[Any]]:
 
 
 def _carried_on(values: list[Any]) -> list[Any]:
-    """A recurrent state stays what it was in steps that the module did not make."""
-    return list(accumulate(values, lambda before, value: before if value is None else value))
+    """A recurrent state stays what it was in steps that the module did not make; it begins with zeros."""
+    zeros = np.zeros_like(next(value for value in values if value is not None))
+    return list(accumulate(values, lambda before, value: before if value is None else value, initial=zeros))[1:]
 
 
 def _of_one_rank(values: list[Any]) -> list[Any]:
     present = [value for value in values if value is not None]
-    filled = [blank(present[0]) if value is None else value for value in values]
+    filled, like = [], present[0]
+    for value in values:
+        like = blank(like) if value is None else value
+        filled.append(like)
     rank = min(map(np.ndim, present))
     # RLlib's deterministic log-probabilities have one for each part of the action.
     return [summed(value, rank) if np.ndim(value) > rank else value for value in filled]

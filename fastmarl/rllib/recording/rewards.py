@@ -3,9 +3,9 @@
 from typing import Any
 
 import numpy as np
-from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
 from fastmarl.native._rllib_scatter import as_object
+from fastmarl.rllib.episodes.lists import stacked
 from fastmarl.rllib.recording.block import INT, OTHER, PYTHON_FLOAT, RLlibBlock
 from fastmarl.rllib.recording.store import RLlibStore
 
@@ -30,7 +30,7 @@ def reward_array(
     """Rewards as NumPy makes an array of the env's own objects."""
     if (kinds == FLOAT32).all():
         return rewards.astype(np.float32)
-    return batch_of(reward_objects(block, rows, rewards, kinds, end_env_t))
+    return stacked(reward_objects(block, rows, rewards, kinds, end_env_t))
 
 
 def reward_objects(

@@ -270,7 +270,7 @@ def _spaces() -> dict[str, Case]:
 def _modules() -> dict[str, Case]:
     rules, boxes = world(5, **WILD), one_space("f32", "box", agents=5, **WILD)
     cases = {}
-    for kind in ("any", "noting", "extras", "odd_names", "own_actions", "heuristic", "memory"):
+    for kind in ("any", "noting", "extras", "retyped", "odd_names", "own_actions", "heuristic", "memory"):
         cases[f"module {kind}"] = case(rules, modules=both(kind), num_envs=3)
         cases[f"module {kind}, boxes"] = case(boxes, modules=both(kind))
         cases[f"module {kind}, no exploration"] = case(rules, modules=both(kind), explore=False)

@@ -37,6 +37,7 @@ MODULES: dict[str, type] = {
     "any": modules.AnySpaces,
     "noting": modules.NotingAnySpaces,
     "extras": modules.Extras,
+    "retyped": modules.Retyped,
     "odd_names": modules.OddNames,
     "own_actions": modules.OwnActions,
     "heuristic": modules.Heuristic,

@@ -60,6 +60,21 @@ class Extras(AnySpaces):
         }
 
 
+class Retyped(AnySpaces):
+    """Outputs that are integers and flags where it does not explore, and floats where it does."""
+
+    def _forward_exploration(self, batch: Batch, **kwargs: Any) -> Batch:
+        return self._with(batch, torch.full((len(self.rows(batch)), 2), 1.5))
+
+    def _forward_inference(self, batch: Batch, **kwargs: Any) -> Batch:
+        return self._with(batch, torch.ones(len(self.rows(batch)), 2, dtype=torch.int64))
+
+    def _with(self, batch: Batch, kept: torch.Tensor) -> Batch:
+        flags = kept if kept.is_floating_point() else kept.bool()
+        parts = {"integer": kept, "parts": (flags, kept[:, 0])}
+        return {Columns.ACTION_DIST_INPUTS: self.layer(self.rows(batch)), "kept": parts}
+
+
 class OddNames(AnySpaces):
     """Outputs with the names of the core's own arrays; dm_tree takes strings alone."""
 
