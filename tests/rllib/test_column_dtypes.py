@@ -1,7 +1,5 @@
 """A column has a dtype that holds all its values, whichever of them came first."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 from rllib.differential.cases import TURNS, WAITING, both, case, world

@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
@@ -177,3 +178,61 @@ def test_arguments_are_rllibs():
         return seen
 
     assert names_in(MultiAgentEnvRunner) == names_in(RLlibEnvRunner)
+
+
+def test_an_episode_whose_id_is_written_before_it_begins_is_not_made_whole():
+    def rename(*, episode, env_index, **kwargs):
+        episode.id_ = f"env={env_index}|{episode.id_}"
+
+    runner = make_runner(on_episode_created=rename)
+    runner.sample(num_timesteps=2)
+    made = []
+    runner._fast._events._episodes.whole = lambda *arguments: made.append(arguments)
+    episodes = runner.sample(num_timesteps=60)
+    assert not made
+    for episode in episodes:
+        assert episode.id_.startswith("env=")
+        assert {each.multi_agent_episode_id for each in episode.agent_episodes.values()} == {episode.id_}
+
+
+@pytest.mark.parametrize("event", ["on_episode_created", "on_episode_start", "on_episode_step"])
+def test_no_chunks_are_kept_of_episodes_that_were_renamed(event):
+    """As many as there are running episodes: a name that was given up has none."""
+    lengths = []
+
+    def rename(*, episode, env_index, **kwargs):
+        if not episode.id_.startswith("env=") and len(episode) in (0, 3):
+            episode.id_ = f"env={env_index}|{episode.id_}"
+
+    def note(*, episode, prev_episode_chunks, **kwargs):
+        lengths.append((episode.env_t, len(episode) + sum(map(len, prev_episode_chunks))))
+
+    runner = make_runner(on_episode_end=note, **{event: rename})
+    for _ in range(50):
+        runner.sample(num_timesteps=4)
+    assert len(lengths) > 5
+    assert all(env_t == total for env_t, total in lengths)
+    assert len(runner._ongoing_episodes_for_metrics) <= runner.num_envs
+
+
+def test_an_episode_that_is_renamed_at_its_end_counts_as_a_whole():
+    lengths = []
+
+    def rename(*, episode, **kwargs):
+        lengths.append(episode.env_t)
+        episode.id_ = f"{episode.env_t}|{episode.id_}"
+
+    runner = make_runner(on_episode_end=rename)
+    returned = [episode for _ in range(50) for episode in runner.sample(num_timesteps=4)]
+    assert [episode.env_t for episode in returned if episode.id_.startswith(f"{episode.env_t}|")] == lengths
+    assert runner.get_metrics()["episode_len_mean"].peek() == pytest.approx(np.mean(lengths))
+    assert len(runner._ongoing_episodes_for_metrics) <= runner.num_envs
+
+
+def test_an_id_that_is_no_text_is_an_error():
+    def rename(*, episode, **kwargs):
+        episode.id_ = 7
+
+    runner = make_runner(on_episode_start=rename)
+    with pytest.raises(RunningEpisodeError, match=r"id_ of an episode was set to 7; make it a str"):
+        runner.sample(num_timesteps=4)

@@ -12,6 +12,8 @@ from fastmarl.rllib.episodes.episode import MultiAgentEpisode
 from fastmarl.rllib.episodes.in_the_making import is_set
 from fastmarl.rllib.episodes.lists import ListedColumn
 
+OF_RECORD = ("id_", "agent_to_module_mapping_fn", "_agent_to_module_mapping")  # of an episode, kept by its record, too
+
 
 class EpisodeInView:
     """Makes the episode of a record as late as it can.
@@ -83,6 +85,11 @@ class EpisodeInView:
                 parts[agent_id] = part
         self.become(made)
         del self.episode._origin
+
+    def write_back(self) -> None:
+        """Let the record know what was written on the whole episode."""
+        for name in OF_RECORD if self.is_whole else ():
+            self.answers.adopt(name, getattr(self.episode, name))
 
     def late_attributes(self, _: int) -> dict[str, Any]:
         """Nothing: all slots are there when this has returned."""
@@ -188,8 +195,11 @@ class _InView:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self, "_origin") and name in RLlibEpisode.__slots__:
-            if name == "observation_space" and self._origin[0].answers.gives_same(value):
-                self._origin[0].space = value
+            view = self._origin[0]
+            if name == "observation_space" and view.answers.gives_same(value):
+                view.space = value
+            elif name in OF_RECORD and not view.answers.agents:  # later, its agents' episodes have these, too
+                view.answers.adopt(name, value)
             else:
                 _whole(self)
         object.__setattr__(self, name, value)

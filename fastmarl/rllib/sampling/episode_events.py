@@ -102,7 +102,8 @@ class EpisodeEvents:
     def complete_earlier_chunks(self, record: RLlibRecord) -> None:
         """Let the runner have all chunks of a running episode that were returned, if only in numbers."""
         chunks = self._core.runner._ongoing_episodes_for_metrics
-        if n_missing := len(record.earlier) - len(chunks.get(record.id_, ())):
+        n_missing = len(record.earlier) - len(chunks.get(record.id_, ()))
+        if n_missing > 0:  # episodes of one id share their chunks
             chunks[record.id_][:0] = [EarlierChunk(numbers) for numbers in record.earlier[:n_missing]]
 
     def fire(self, event: str, env_index: int) -> None:
@@ -110,13 +111,17 @@ class EpisodeEvents:
         if event not in self.listened:
             return
         runner, record = self._core.runner, self._core.record_of(env_index)
-        view = self.view_of_running(record)
+        view, id_ = self.view_of_running(record), record.id_
         if event == END:
             self.complete_earlier_chunks(record)
         with view as episode:
             runner._make_on_episode_callback(event, env_index, {env_index: episode})
+        view.write_back()
         if event == END:
-            runner._ongoing_episodes_for_metrics.pop(record.id_, None)
+            runner._ongoing_episodes_for_metrics.pop(id_, None)
+        elif record.id_ != id_ and id_ in runner._ongoing_episodes_for_metrics:
+            earlier = runner._ongoing_episodes_for_metrics
+            earlier[record.id_] += earlier.pop(id_)
         if view.is_whole:
             if event != END and view.episode.is_done and not any(view.answers.flags):
                 raise RunningEpisodeError(

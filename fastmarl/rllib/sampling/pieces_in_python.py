@@ -51,6 +51,8 @@ class PiecesInPython:
         passing |= {lane: item for each in newest for lane, item in zip(each.lanes.tolist(), each.items(), strict=True)}
         try:
             self._call(piece, list(views.values()))
+            for view in views.values():
+                view.write_back()
             for each in newest:
                 items = []
                 for lane, (env_index, agent_id) in zip(each.lanes.tolist(), each.who, strict=True):

@@ -4,6 +4,7 @@ from collections.abc import Hashable, Mapping
 from time import perf_counter
 from typing import Any
 
+from fastmarl.errors import RunningEpisodeError
 from fastmarl.rllib.episodes.agent_in_view import agent_in_view
 from fastmarl.rllib.episodes.in_view import AgentsInView, EpisodeInView
 from fastmarl.rllib.recording.builder import Chunk
@@ -11,6 +12,8 @@ from fastmarl.rllib.recording.records import RLlibRecord
 from fastmarl.rllib.recording.rewards import rewards_of
 from fastmarl.rllib.sampling.agent_answers import AgentAnswers
 from fastmarl.rllib.sampling.core import Core
+
+RECORDED_AS = {"id_": "id_", "agent_to_module_mapping_fn": "policy_mapping_fn", "_agent_to_module_mapping": "mapping"}
 
 
 class RecordAnswers:
@@ -44,6 +47,13 @@ class RecordAnswers:
     def flags(self) -> tuple[Any, Any]:
         """Whether it is terminated, and truncated."""
         return self.record.is_terminated, self.record.is_truncated
+
+    def adopt(self, name: str, value: Any) -> None:
+        """Go on with what a callback has written on the episode, one of OF_RECORD."""
+        if name == "id_" and type(value) is not str:
+            raise RunningEpisodeError(f"the id_ of an episode was set to {value!r}; make it a str")
+        if value is not None:  # a mapping function is taken away for pickling
+            setattr(self.record, RECORDED_AS[name], value)
 
     @property
     def agents(self) -> list[Hashable]:

@@ -204,6 +204,32 @@ class Writer(Numbers):
                 agent_episode.observations.data[-1] = newest * np.float32(0.5)
 
 
+class Renamer(EndsOnly):
+    """Has each episode's id begin with its env, so that mapping functions and files go by it."""
+
+    def on_episode_created(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        episode.id_ = f"env={env_index}|{episode.id_}"
+
+    def on_episode_end(self, *, episode: Any, prev_episode_chunks: Any, metrics_logger: Any, **kwargs: Any) -> None:
+        tape.note("callback", "id", episode.id_.partition("|")[0], len(prev_episode_chunks))
+        super().on_episode_end(
+            episode=episode, prev_episode_chunks=prev_episode_chunks, metrics_logger=metrics_logger, **kwargs
+        )
+
+
+class Remapper(EndsOnly):
+    """Gives each episode a mapping function of its own."""
+
+    def on_episode_created(self, *, episode: Any, env_index: int, **kwargs: Any) -> None:
+        given = episode.agent_to_module_mapping_fn
+
+        def of_env(agent_id: Any, episode: Any, **kwargs: Any) -> str:
+            tape.note("mapping", "of env", env_index, repr(agent_id))
+            return given(agent_id, episode, **kwargs)
+
+        episode.agent_to_module_mapping_fn = of_env
+
+
 CALLBACKS: dict[str, dict[str, Any]] = {
     "none": {},
     "all": {"callbacks_class": AllCalls},
@@ -214,6 +240,8 @@ CALLBACKS: dict[str, dict[str, Any]] = {
     "everything at end": {"callbacks_class": EverythingAtEnd},
     "rewards and actions": {"callbacks_class": RewardsAndActions},
     "writer": {"callbacks_class": Writer},
+    "renamer": {"callbacks_class": Renamer},
+    "remapper": {"callbacks_class": Remapper},
     "functions": {"callbacks_class": [EndsOnly, AllCalls], "on_episode_end": [_end], "on_episode_start": _end},
 }
 READERS = tuple(kind for kind in CALLBACKS if kind not in ("none", "writer"))

@@ -210,6 +210,10 @@ def _mappings() -> dict[str, Case]:
             cases[f"mapping by {kind}, {name}"] = case(rules, (*CALLS, *EPISODES), mapping=kind)
         long = [Sample(num_timesteps=9), Remap(kind), *[Sample(num_timesteps=9)] * 4, METRICS]
         cases[f"{kind} comes later"] = case(world(5, max_steps=15, **LATE), long)
+    for kind in ("renamer", "remapper"):
+        for name, rules in worlds.items():
+            calls = (*CALLS, *EPISODES)
+            cases[f"{kind}, mapping by id, {name}"] = case(rules, calls, mapping="id", callbacks=kind, num_envs=3)
     rules = world(4, infos="some", obs_kinds=both("nested"), action_kinds=both("discrete"), **WAITING)
     cases["mapping by all there is, nested"] = case(rules, mapping="all there is", modules=both("memory"), lookback=3)
     return cases

@@ -53,6 +53,14 @@ def _by_having_steps(names: list[str]) -> Mapping:
     return by_having_steps
 
 
+def _by_id(names: list[str]) -> Mapping:
+    def by_id(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
+        tape.note("mapping", repr(agent_id))
+        return names[0] if episode.id_.startswith("env=0|") else names[-1]
+
+    return by_id
+
+
 def _by_arrival(names: list[str]) -> Mapping:
     def by_arrival(agent_id: Hashable, episode: Any, **kwargs: Any) -> str:
         tape.note("mapping", repr(agent_id))
@@ -102,6 +110,7 @@ def _partial(names: list[str]) -> Mapping:
 
 
 BY_EPISODE: dict[str, Callable[[list[str]], Mapping]] = {
+    "id": _by_id,
     "time": _by_time,
     "having steps": _by_having_steps,
     "arrival": _by_arrival,
