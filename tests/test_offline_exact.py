@@ -7,9 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 from support.exactly import assert_same_episodes
+from support.masked_env import MaskedEnv
 from support.tapes.worlds import World
 
 import fastmarl
+from fastmarl.batches import columns
 from fastmarl.columns import Columns
 from fastmarl.offline import ParquetReader, ParquetWriter
 
@@ -93,3 +95,15 @@ def test_episodes_come_back_to_the_bit(group, tmp_path):
             raise
     if WORLDS == 40 and not FIRST_SEED:  # else this could pass for want of trouble
         assert len(seen) == 13 and min(seen.values()) > 0, dict(seen)
+
+
+@pytest.mark.parametrize("columns_written", [["action_logp"], []], ids=str)
+def test_action_masks_are_always_written(columns_written, tmp_path):
+    config = fastmarl.EnvRunnerConfig(env=MaskedEnv, env_config={"space": "discrete", "place": "info"}, seed=0)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        episodes = runner.sample(num_timesteps=20)
+    write(tmp_path, [episodes], random.Random(0), columns=columns_written)
+    written, sampled = columns(read(tmp_path))["default_policy"], columns(episodes)["default_policy"]
+    assert np.array_equal(written["action_mask"], sampled["action_mask"]) and not sampled["action_mask"].all()
+    (batch,) = ParquetReader(tmp_path).iter_batches(module_id="default_policy", batch_size=len(sampled["actions"]))
+    assert np.array_equal(batch["action_mask"], sampled["action_mask"])

@@ -13,7 +13,7 @@ import numpy as np
 from fastmarl.batches.agent_episode_table import CHUNK as CHUNK_S
 from fastmarl.batches.agent_episode_table import SOURCE, T_STARTED, AgentEpisodeTable
 from fastmarl.batches.trajectories import Trajectories
-from fastmarl.columns import Columns, OwnName, Recorded
+from fastmarl.columns import Columns, OwnName, Recorded, recorded_name
 from fastmarl.episodes.chunk import ChunkHead
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.episodes.sources import Source
@@ -55,7 +55,7 @@ class RowMaker:
     """Makes tables of episodes.
 
     Args:
-        columns: names of the outputs to keep, and "infos"; None: all.
+        columns: names of the outputs to keep, and "infos"; None: all. Action masks are kept anyhow.
         next_obs: whether rows have the observation after their step, too.
     """
 
@@ -115,8 +115,8 @@ class RowMaker:
             names, output = source.output_keys(), source.output
         else:
             obs, actions, names, output = source.observations(), source.actions(), source.extra_keys(), source.extra
-        wanted = self._columns
-        kept = names if wanted is None else [name for name in names if _plain(name) in wanted]
+        wanted, masks = self._columns, recorded_name(Recorded.ACTION_MASK, names)
+        kept = names if wanted is None else [name for name in names if _plain(name) in wanted or name == masks]
         return Form.of(obs, actions, [(name, output(name)) for name in kept])
 
 
