@@ -225,6 +225,19 @@ def test_a_mask_of_another_size_is_refused():
     assert module({Columns.OBS: observations(space, 2)})[Columns.VF_PREDS].shape == (2,)
 
 
+def explores(self, batch, **kwargs):
+    """With equal logits for all actions."""
+    return {Columns.ACTION_DIST_INPUTS: torch.zeros_like(self._forward(batch)[Columns.ACTION_DIST_INPUTS])}
+
+
+@pytest.mark.parametrize("name", ["_forward_exploration", "_forward_inference", "_forward_train", "_forward",
+                                  "forward_exploration", "forward_inference"])  # fmt: skip
+def test_outputs_of_a_subclass_are_masked_like_those_of_any_module(name):
+    space = spaces.Dict(observation=VECTOR, action_mask=spaces.MultiBinary(3))
+    assert DefaultRLModule(space, ACTIONS["discrete"]).masks_actions
+    assert not type("Own", (DefaultRLModule,), {name: explores})(space, ACTIONS["discrete"]).masks_actions
+
+
 @pytest.mark.parametrize("name", ["vector", "nested", "image"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_lstm_over_time_equals_step_by_step(name, shared):

@@ -13,7 +13,7 @@ from fastmarl.columns import Recorded
 from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.errors import ActionMaskError, BatchError
 from fastmarl.learning import last_values_of, ppo_loss, to_tensors, value_fn_of
-from fastmarl.modules import RLModule, RLModuleSpec
+from fastmarl.modules import DefaultRLModule, RLModule, RLModuleSpec
 from fastmarl.modules.base import as_rl_module
 from fastmarl.spaces import flatten_struct
 
@@ -87,6 +87,19 @@ class OwnMasks(Own):
     masks_itself = masks_actions = True
 
 
+class EpsilonGreedy(DefaultRLModule):
+    """Any action may be drawn, whatever the mask that `_forward()` has applied."""
+
+    def _forward_exploration(self, batch, **kwargs):
+        outputs = self._forward(batch)
+        values = outputs["action_dist_inputs"]
+        greedy = nn.functional.one_hot(values.argmax(-1), N)
+        return {**outputs, "action_dist_inputs": torch.log(0.1 * greedy + 0.9 / N)}
+
+    def _forward_train(self, batch, **kwargs):
+        return self._forward_exploration(batch)
+
+
 MODULES = {
     "default": {"model_config": SMALL},
     "default, separate": {"model_config": {**SMALL, "vf_share_layers": False}},
@@ -97,6 +110,7 @@ MODULES = {
     "plain, masks finitely": lambda: Plain(torch.finfo(torch.float32).min),
     "recurrent": Recurrent,
     "recurrent, masks with -inf": lambda: Recurrent(-torch.inf),  # padding as well, where nothing is legal
+    "epsilon-greedy": {"rl_module_spec": RLModuleSpec(EpsilonGreedy), "model_config": SMALL},
     "RLModule": {"rl_module_spec": RLModuleSpec(Own)},
     "RLModule, masks": {"rl_module_spec": RLModuleSpec(OwnMasks)},
 }

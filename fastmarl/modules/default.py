@@ -18,6 +18,8 @@ from fastmarl.modules.model_config import DefaultModelConfig, with_activation
 from fastmarl.spaces import flatten_struct, map_struct
 from fastmarl.spaces.masks import mask_key
 
+FORWARDS = ("_forward", "_forward_exploration", "_forward_inference", "_forward_train", "forward_exploration",
+            "forward_inference")  # fmt: skip
 OBSERVATION_KEYS = ("observation", "observations", "obs")  # next to a mask; PettingZoo's, RLlib's, and the short one
 
 
@@ -48,7 +50,9 @@ class DefaultRLModule(RLModule):
         n_logits = self.action_dist_cls.required_input_dim(self.action_space)
         self._mask_key = mask_key(self.observation_space, self.action_space)
         self._observation_key = _key_beside_mask(self.observation_space, self._mask_key)
-        self.masks_actions = self._mask_key is not None
+        # A subclass may change the logits after they were masked.
+        is_unchanged = all(getattr(type(self), name) is getattr(DefaultRLModule, name) for name in FORWARDS)
+        self.masks_actions = self._mask_key is not None and is_unchanged
         seen: Any = self.observation_space
         if self._observation_key is not None:
             seen = seen[self._observation_key]
