@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from support.masked_env import FORMS, PLACES, SPACES, MaskedEnv, N
+from support.masked_env import FORMS, PLACES, SPACES, LateMaskEnv, MaskedEnv, N
 from torch import nn
 
 import fastmarl
@@ -12,7 +12,7 @@ from fastmarl.batches import add_gae, add_vtrace, columns, sequences
 from fastmarl.columns import Recorded
 from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.errors import ActionMaskError, BatchError
-from fastmarl.learning import last_values_of, ppo_loss, to_tensors, value_fn_of
+from fastmarl.learning import last_values_of, minibatches, ppo_loss, to_tensors, value_fn_of
 from fastmarl.modules import DefaultRLModule, RLModule, RLModuleSpec
 from fastmarl.modules.base import as_rl_module
 from fastmarl.spaces import flatten_struct
@@ -324,3 +324,20 @@ def test_masks_that_only_the_record_has():
         batch["obs"], batch["final_obs"] = batch["obs"]["vector"], batch["final_obs"]["vector"]
         add_gae(batch, gamma=0.97, lambda_=0.95, value_fn=value_fn_of(runner.module["all"]))
         check_loss(runner.module["all"], to_tensors(batch, NAMES))
+
+
+@pytest.mark.slow
+def test_random_runs_with_masks(rng):
+    """Several calls, envs that send masks now and then, chunks in any order: each minibatch is as it was drawn."""
+    for _ in range(6):
+        module, env = str(rng.choice(list(MODULES))), [MaskedEnv, LateMaskEnv][rng.integers(2)]
+        place = "info" if env is LateMaskEnv else PLACES[rng.integers(3)]
+        if place == "info" and "masks" in module:
+            continue
+        options = {"space": str(rng.choice(list(SPACES))), "form": str(rng.choice(FORMS)), "place": place}
+        with runner_of(module, env=env, **options) as runner:
+            episodes = [chunk for n in rng.integers(1, 14, size=3) for chunk in runner.sample(num_timesteps=int(n))]
+            rng.shuffle(episodes)
+            acting = runner.module["all"]
+            for rows in minibatches(batch_of(acting, episodes), size=int(rng.integers(3, 40))):
+                check_loss(acting, rows)
