@@ -47,8 +47,7 @@ class RowGroupChecksums:
             size = file.seek(0, 2)
             n_footer = END.size + END.unpack(_last(file, size, END.size))[0]
             end = size - n_footer
-            if not self._groups:  # the file's first bytes are there, too
-                self._add(file, end)
+            self._add(file, end)  # the first bytes of a file without rows
             footer = _last(file, size, n_footer)
             groups = np.array(self._groups, "<u8").tobytes()
             file.seek(end)
@@ -56,7 +55,8 @@ class RowGroupChecksums:
 
     def _add(self, file: BinaryIO, end: int) -> None:
         begin = self._groups[-1][0] if self._groups else 0
-        self._groups.append((end, _checksum_of_file(file, begin, end)))
+        if begin < end:
+            self._groups.append((end, _checksum_of_file(file, begin, end)))
 
 
 def check(path: Path) -> None:
