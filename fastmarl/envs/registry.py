@@ -135,8 +135,7 @@ def may_be_named_by_a_file(name: Any) -> bool:
         return False
     if name in _registered or name in _asked_for or name in gym.registry:
         return True
-    package, _, rest = name.partition(".")
-    return package in _KNOWN_PACKAGES and all(map(str.isidentifier, rest.split(".")))
+    return ":" not in name and name.partition(".")[0] in _KNOWN_PACKAGES
 
 
 def _check_is_creator(creator: Any, what: str) -> None:

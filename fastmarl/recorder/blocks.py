@@ -42,14 +42,18 @@ def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any], listed: 
     ]
     form = [[[name, array.dtype.str, list(array.shape)] for name, array in part.items()] for part in parts]
     header = json.dumps({"arrays": form, **words}, separators=(",", ":")).encode()
-    first, second = _joined(header, parts[0]), _joined(b"", parts[1])
-    sizes = len(header), len(first), len(second)
-    return _sealed(FIELDS.pack(MAGIC, *sizes, _checksum(first), _checksum(second))), first + second
+    first, second = _padded(header, parts[0]), _padded(b"", parts[1])
+    body = b"".join([*first, *second])
+    n_first = sum(map(len, first))
+    sizes = len(header), n_first, len(body) - n_first
+    checksums = (int(checksum(each)) for each in np.split(np.frombuffer(body, np.uint64), [n_first // WORD]))
+    return _sealed(FIELDS.pack(MAGIC, *sizes, *checksums)), body
 
 
-def _joined(header: bytes, arrays: Mapping[str, np.ndarray]) -> bytes:
-    data = [np.ascontiguousarray(array).data.cast("B") for array in arrays.values() if array.size]
-    return b"".join([header, *data, bytes(-(len(header) + sum(map(len, data))) % WORD)])
+def _padded(header: bytes, arrays: Mapping[str, np.ndarray]) -> list[Any]:
+    """What a part is made of: whole words in the end."""
+    data = [header, *(np.ascontiguousarray(array).data.cast("B") for array in arrays.values() if array.size)]
+    return [*data, bytes(-sum(map(len, data)) % WORD)]
 
 
 def _sealed(fields: bytes) -> bytes:
