@@ -385,7 +385,7 @@ def test_a_file_of_another_writer_is_an_error(tmp_path):
     file = tmp_path / "meta/episodes/worker-000000-000000.parquet"
     parquet = pytest.importorskip("pyarrow.parquet")
     parquet.write_table(parquet.read_table(file).drop_columns(["agent_steps", "env_t"]), file)
-    with pytest.raises(OfflineError, match=rf"can't read {file}: its footer has not the checksum .* of another writer"):
+    with pytest.raises(OfflineError, match=rf"can't read {file}: its footer lacks the checksum .* of another writer"):
         read(tmp_path)
 
 
@@ -401,7 +401,7 @@ def test_the_damaged_row_group_is_named(tmp_path, monkeypatch):
         data = bytearray(file.read_bytes())
         data[metadata.row_group(group).column(3).data_page_offset] ^= 1
         file.write_bytes(data)
-        with pytest.raises(OfflineError, match=rf"row group {group} of {file} is damaged: its checksum is another"):
+        with pytest.raises(OfflineError, match=rf"row group {group} of {file} is damaged: its checksum does not match"):
             read(tmp_path)
         data[metadata.row_group(group).column(3).data_page_offset] ^= 1
         file.write_bytes(data)

@@ -60,7 +60,7 @@ class RowGroupChecksums:
 
 
 def check(path: Path) -> None:
-    """Hold a file against its checksums.
+    """Verify the checksums of a file.
 
     Raises:
         OfflineError: it is damaged, or has no checksums.
@@ -70,8 +70,8 @@ def check(path: Path) -> None:
         begin = 0
         for number, (end, expected) in enumerate(groups):
             if _checksum_of_file(file, begin, end) != expected:
-                raise OfflineError(f"row group {number} of {path} is damaged: its checksum is another; take a copy of "
-                                   f"the file, if there is one")  # fmt: skip
+                raise OfflineError(f"row group {number} of {path} is damaged: its checksum does not match; restore "
+                                   f"the file from a copy")  # fmt: skip
             begin = end
 
 
@@ -96,7 +96,7 @@ def _groups_and_footer(file: BinaryIO, path: Path) -> tuple[list[list[int]], byt
     groups = _last(file, end_of_groups, 2 * WORD * n_groups)
     found = np.frombuffer(groups, "<u8").reshape(-1, 2).tolist()
     if not found or found[-1][0] + len(groups) != end_of_groups or head != _head(groups, n_groups, footer):
-        raise OfflineError(f"can't read {path}: its footer has not the checksum that a ParquetWriter writes; is it "
+        raise OfflineError(f"can't read {path}: its footer lacks the checksum that a ParquetWriter writes; is it "
                            f"damaged, copied in part, or of another writer?")  # fmt: skip
     return found, footer
 
@@ -116,7 +116,7 @@ def _head(groups: bytes, n_groups: int, footer: bytes) -> bytes:
 
 
 def _checksum_of_file(file: BinaryIO, begin: int, end: int) -> int:
-    """Of these bytes of a file."""
+    """Checksum of a range of a file's bytes."""
     file.seek(begin)
     words, total = np.empty(CHUNK_WORDS, np.uint64), 0
     data = words.view(np.uint8)

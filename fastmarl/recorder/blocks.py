@@ -51,7 +51,7 @@ def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any], listed: 
 
 
 def _padded(header: bytes, arrays: Mapping[str, np.ndarray]) -> list[Any]:
-    """What a part is made of: whole words in the end."""
+    """The pieces of a part, filled up to whole words."""
     data = [header, *(np.ascontiguousarray(array).data.cast("B") for array in arrays.values() if array.size)]
     return [*data, bytes(-sum(map(len, data)) % WORD)]
 

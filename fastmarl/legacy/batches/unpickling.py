@@ -128,7 +128,7 @@ KNOWN: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """The one in Python: that in C makes room for as many entries as a pickle says it has."""
+    """Python's own unpickler: the one in C allocates as many memo entries as a pickle claims to have."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = KNOWN.get((module.replace("numpy._core", "numpy.core"), name))
@@ -138,7 +138,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _resolved(value: Any, done: dict[int, Any]) -> Any:
-    """The value with arrays for their stand-ins.
+    """Replace stand-ins by the arrays that they stand for.
 
     Args:
         done: id of a container -> what came of it: a pickle may have one in many places, or in itself.
