@@ -11,6 +11,7 @@ from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.base import MultiAgentEnv
 from fastmarl.envs.gymnasium_joint import OF_MULTI_AGENT_ENVS, DictGymnasiumEnv, TupleGymnasiumEnv
 from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
+from fastmarl.envs.gymnasium_wrapped import WrappedMultiAgentEnv
 from fastmarl.envs.openspiel import OpenSpielEnv
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.envs.pufferlib import PufferLibEnv
@@ -27,6 +28,7 @@ ADAPTERS = (
     AECPettingZooEnv,
     ParallelPettingZooEnv,
     OpenSpielEnv,
+    WrappedMultiAgentEnv,
     TupleGymnasiumEnv,
     DictGymnasiumEnv,
     VectorGymnasiumEnv,

@@ -89,10 +89,11 @@ def env_spaces(env: Any, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:
     Raises:
         EnvCheckError: the env doesn't say, or what it says is no gymnasium space.
     """
-    return _checked_space(env, "observation", agent_id), _checked_space(env, "action", agent_id)
+    return space_of(env, "observation", agent_id), space_of(env, "action", agent_id)
 
 
-def _checked_space(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
+def space_of(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
+    """An agent's space of a kind, "observation" or "action"; see `env_spaces()`."""
     getter = getattr(env, f"get_{kind}_space", None)
     if getattr(getter, "__self__", env) is not env and _finds(env, kind, agent_id):
         getter = None  # a wrapper handed out the getter of an env inside, which knows nothing of the wrapper's spaces

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from fastmarl.envs.gymnasium_joint import OF_MULTI_AGENT_ENVS, DictGymnasiumEnv, TupleGymnasiumEnv
+from fastmarl.envs.gymnasium_wrapped import WrappedMultiAgentEnv
 from fastmarl.envs.resumable import ResumableAdapter
 
 AGENT = 0  # as in envs by RLlib's make_multi_agent()
@@ -17,7 +18,7 @@ def has_one_agent(env: gym.Env) -> bool:
     """Whether nothing says that this Gymnasium env has several."""
     if TupleGymnasiumEnv.adapts(env) or DictGymnasiumEnv.adapts(env):
         return False
-    return not any(hasattr(part, name) for part in (env, env.unwrapped) for name in OF_MULTI_AGENT_ENVS)
+    return not (WrappedMultiAgentEnv.adapts(env) or any(hasattr(env, name) for name in OF_MULTI_AGENT_ENVS))
 
 
 class SingleGymnasiumEnv(ResumableAdapter):
