@@ -14,7 +14,7 @@ from support.optional import params
 
 import fastmarl
 from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.base import env_spaces
+from fastmarl.envs.base import env_spaces, named_agents
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.form import check_reset_result, check_spaces, check_step_result
 from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
@@ -184,6 +184,56 @@ def test_a_wrappers_spaces_win_over_those_of_the_env_inside(wrap):
 def test_a_dict_space_without_the_agent_is_the_space_of_all():
     space = gym.spaces.Dict({"position": BOX})
     assert env_spaces(with_spaces(observation_space=space, action_space=DISCRETE), "a") == (space, DISCRETE)
+
+
+def by_id(space):
+    return gym.spaces.Dict({0: space, 1: space})
+
+
+class Nameless(fastmarl.MultiAgentEnv):
+    """Agents 0 and 1, not in possible_agents; observations are samples of their spaces."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+    def reset(self, *, seed=None, options=None):
+        return {agent: env_spaces(self, agent)[0].sample() for agent in range(2)}, {}
+
+    def step(self, actions):
+        return self.reset()[0], dict.fromkeys(actions, 1.0), {"__all__": True}, {}, {}
+
+
+PARTS = gym.spaces.Dict({"left": BOX, "right": BOX})
+NAMELESS = {  # attributes -> ids by which their spaces are given
+    "Dict spaces by id": ({"observation_space": by_id(BOX), "action_space": by_id(DISCRETE)}, [0, 1]),
+    "and agents": ({"observation_space": by_id(BOX), "action_space": by_id(DISCRETE), "agents": [0]}, [0, 1]),
+    "dicts": ({"observation_space": {0: BOX, 1: BOX}, "action_space": {0: DISCRETE, 1: DISCRETE}}, [0, 1]),
+    "spaces by id": ({"observation_spaces": {0: BOX, 1: BOX}, "action_spaces": {0: DISCRETE, 1: DISCRETE}}, [0, 1]),
+    "spaces by id, one action space": ({"observation_spaces": {0: BOX, 1: BOX}, "action_space": DISCRETE}, [0, 1]),
+    "one Dict space for all": ({"observation_space": PARTS, "action_space": DISCRETE}, []),
+    "the same keys in actions": ({"observation_space": PARTS, "action_space": PARTS, "agents": [0, 1]}, []),
+    "one space for all": ({"observation_space": BOX, "action_space": DISCRETE}, []),
+}
+
+
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("attributes", "ids"), NAMELESS.values(), ids=NAMELESS)
+def test_spaces_by_id_name_agents_where_possible_agents_does_not(attributes, ids, mode):
+    assert named_agents(Nameless(**attributes)) == ids
+    model = {"fcnet_hiddens": []}
+    make = functools.partial(Nameless, **attributes)
+    config = fastmarl.EnvRunnerConfig(env=lambda config: make(), model_config=model, gym_env_vectorize_mode=mode)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        (episode,) = runner.sample(num_episodes=1)
+        of_module = runner.get_spaces()["default_policy"]
+        assert list(runner.get_spaces()["__env__"][0]) == ids
+    assert of_module == env_spaces(Nameless(**attributes), 0)
+    assert {agent: part.get_return() for agent, part in episode.agent_episodes.items()} == {0: 1.0, 1: 1.0}
+
+
+def test_spaces_that_come_with_the_first_reset_are_asked_for_before():
+    with pytest.raises(EnvCheckError, match=r"no observation space for agent 0; add it .* before the first reset\(\)"):
+        fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=lambda config: Nameless(possible_agents=[0, 1])))
 
 
 def test_missing_and_wrong_spaces_are_named():

@@ -92,6 +92,24 @@ def env_spaces(env: Any, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:
     return space_of(env, "observation", agent_id), space_of(env, "action", agent_id)
 
 
+def named_agents(env: Any) -> list[Any]:
+    """The ids by which an env's spaces are given, for envs without `possible_agents`; none if they are not by id.
+
+    As in RLlib, Dict spaces are by agent id. One agent's are told apart by `agents` where that names others, else by
+    observation and action space having other keys.
+    """
+    by_id = getattr(env, "observation_spaces", None)
+    if isinstance(by_id, dict) and by_id:
+        return list(by_id)
+    observation: Any = getattr(env, "observation_space", None)
+    action: Any = getattr(env, "action_space", None)
+    if not all(isinstance(space, gym.spaces.Dict | dict) for space in (observation, action)):
+        return []
+    ids = list(observation)
+    is_of_others = not set(getattr(env, "agents", None) or ids) <= set(ids)
+    return [] if is_of_others or set(ids) != set(action) else ids
+
+
 def space_of(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
     """An agent's space of a kind, "observation" or "action"; see `env_spaces()`."""
     getter = getattr(env, f"get_{kind}_space", None)
@@ -103,7 +121,7 @@ def space_of(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
         raise
     except Exception as error:
         raise EnvCheckError(f"{type(env).__name__}.get_{kind}_space({agent_id!r}) raised {error!r}; every agent needs "
-                            f"an entry in {kind}_spaces") from error  # fmt: skip
+                            f"an entry in {kind}_spaces, before the first reset()") from error  # fmt: skip
     if not isinstance(space, gym.Space):
         raise EnvCheckError(f"expected a gymnasium space as {kind} space of agent {agent_id!r}, got {space!r:.200}; "
                             f"{_what_to_do(space, kind)}")  # fmt: skip
@@ -136,5 +154,5 @@ def _space_of(env: Any, kind: str, agent_id: Hashable) -> Any:
         return by_agent[agent_id]
     if space is None:
         raise EnvCheckError(f"{type(env).__name__} has no {kind} space for agent {agent_id!r}; add it to "
-                            f"{kind}_spaces")  # fmt: skip
+                            f"{kind}_spaces in the constructor, before the first reset()")  # fmt: skip
     return space

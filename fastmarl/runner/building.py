@@ -200,7 +200,7 @@ GIVE_ENV = "give the env observation_space and action_space, which its connector
 
 def _module_spaces(config: EnvRunnerConfig, envs: Envs, module_id: str, way_out: str = GIVE_SPEC) -> Spaces:
     """The spaces of the agents that the mapping function gives to a module (all agents', where they are the same)."""
-    agents = envs.possible_agents[0]
+    agents = envs.named_agents
     if not agents and (common := _given_spaces(envs.all[0])):
         return common
     if not agents:

@@ -7,7 +7,7 @@ from typing import Any
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.arrays import ArrayEnv
-from fastmarl.envs.base import env_spaces
+from fastmarl.envs.base import env_spaces, named_agents
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.form import check_spaces, possible_agents_of
 from fastmarl.envs.registry import env_creator
@@ -126,6 +126,12 @@ class Envs:
     def is_batch(self) -> bool:
         """Whether the envs are in one object that steps all of them at once, or in several such."""
         return isinstance(self.all[0], ArrayEnv)
+
+    @property
+    def named_agents(self) -> list[Any]:
+        """Ids of the first env's agents whose spaces are known beforehand."""
+        first = self.all[0]
+        return self.possible_agents[0] or (first.named_agents if self.workers else named_agents(first))
 
     def spaces(self, env_index: int, agent_id: Hashable) -> Spaces:
         """An agent's (observation space, action space)."""

@@ -115,7 +115,7 @@ class MultiAgentEnvRunner:
         """(observation space, action space) of every module by its id, and of one env (Dict spaces by agent id) under
         "__env__" and "__env_single__"."""
         envs = self._resources.envs
-        agents = {agent: envs.spaces(0, agent) for agent in envs.possible_agents[0]}
+        agents = {agent: envs.spaces(0, agent) for agent in envs.named_agents}
         of_env = (
             gym.spaces.Dict({agent: spaces[0] for agent, spaces in agents.items()}),
             gym.spaces.Dict({agent: spaces[1] for agent, spaces in agents.items()}),

@@ -16,6 +16,7 @@ class EnvDescription:
     Attributes:
         env_class: module and name of its class.
         possible_agents: ids of all that can appear; empty: any id.
+        named_agents: ids by which its spaces are given, for envs without `possible_agents`.
         spaces: (observation space, action space) of these.
         observation_space, action_space: those for all agents, if the env has such.
         state_space: of its global states, if they are recorded.
@@ -24,6 +25,7 @@ class EnvDescription:
 
     env_class: tuple[str, str]
     possible_agents: list[Hashable]
+    named_agents: list[Hashable]
     spaces: dict[Hashable, tuple[gym.Space, gym.Space]]
     observation_space: gym.Space | None
     action_space: gym.Space | None
@@ -57,6 +59,7 @@ class RemoteEnv:
         self._asked: tuple[Hashable, tuple[gym.Space, gym.Space]] | None = None  # the last agent, and its spaces
         self.env_class = description.env_class
         self.possible_agents = description.possible_agents
+        self.named_agents = description.named_agents
         self.observation_space = description.observation_space
         self.action_space = description.action_space
         self.state_space = description.state_space

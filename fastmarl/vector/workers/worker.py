@@ -17,7 +17,7 @@ import numpy as np
 
 from fastmarl.envs.adapters import as_multi_agent_env
 from fastmarl.envs.arrays import ArrayEnv
-from fastmarl.envs.base import env_spaces
+from fastmarl.envs.base import env_spaces, named_agents
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.form import check_spaces, class_of
 from fastmarl.envs.registry import env_creator
@@ -102,6 +102,7 @@ def describe(env: Any, env_index: int, *, records_state: bool) -> EnvDescription
     return EnvDescription(
         class_of(env),
         agents,
+        named_agents(env),
         {agent: env_spaces(env, agent) for agent in agents},
         getattr(env, "observation_space", None),
         getattr(env, "action_space", None),
