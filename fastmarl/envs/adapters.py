@@ -19,9 +19,9 @@ from fastmarl.envs.vmas import VmasEnv
 from fastmarl.errors import EnvCheckError
 
 ACCEPTED = (
-    "a fastmarl.MultiAgentEnv, RLlib's MultiAgentEnv, a PettingZoo env, an OpenSpiel game, a Gymnasium env with its "
-    "agents in Tuple or Dict spaces, or a batch of envs: a fastmarl.ArrayEnv, a Gymnasium VectorEnv, a vmas world, "
-    "a PufferLib env"
+    "a fastmarl.MultiAgentEnv, RLlib's MultiAgentEnv, one of these in Gymnasium's wrappers, a PettingZoo env, an "
+    "OpenSpiel game, a Gymnasium env with its agents in Tuple or Dict spaces, or a batch of envs: a fastmarl.ArrayEnv, "
+    "a Gymnasium VectorEnv, a vmas world, a PufferLib env"
 )
 # The first that adapts an env is taken.
 ADAPTERS = (
