@@ -73,8 +73,8 @@ WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences old_stack 
 
 test-interrupts: $(VENV)/.test build ## interrupts at every line that runs in sample(), and real ones of runners with worker processes
 	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) tests/test_channel.py tests/test_interrupted_workers.py \
-		tests/test_interrupts.py tests/test_interrupted_output.py tests/test_legacy_interrupts.py tests/rllib/test_rllib_interrupts.py \
-		tests/rllib/test_old_stack_interrupts.py $(PYTEST_ARGS)
+		tests/test_interrupts.py tests/test_interrupted_output.py tests/test_interrupted_record.py \
+		tests/test_legacy_interrupts.py tests/rllib/test_rllib_interrupts.py tests/rllib/test_old_stack_interrupts.py $(PYTEST_ARGS)
 
 test-old-stack: $(VENV)/.test build ## OLD_STACK_CASES random worlds and configs of RLlib's old API stack, against RLlib's class
 	FASTMARL_OLD_STACK_CASES=$(OLD_STACK_CASES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) \

@@ -6,7 +6,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from prefetch cimport fastmarl_prefetch
-from typedefs cimport lane_t
+from typedefs cimport flag_t, lane_t
 
 cdef enum:
     LINE = 64            # bytes
@@ -92,6 +92,7 @@ cdef class EnvLanes:
             self.keys[i] = <size_t>PyList_GET_ITEM(agent_ids, self.lanes[i])
         self.n_acting = len(acting)
         self.env_t, self.infos = env_t, infos
+        self.is_whole = True
 
     cpdef clear(self):
         """Forget all agents: a new episode begins."""
@@ -101,10 +102,20 @@ cdef class EnvLanes:
             self.infos = []
         self.env_t = 0
         self.n_acting = 0
+        self.is_whole, self.all_done = False, 0
 
 
 def set_env_steps(list envs, const lane_t[::1] env_t_E):
-    """Tell each EnvLanes how many steps its env has made since its reset."""
+    """Tell each EnvLanes how many steps its env has made since its reset; what came with the last is to be recorded."""
     cdef Py_ssize_t env_index
     for env_index in range(len(envs)):
         (<EnvLanes>envs[env_index]).env_t = env_t_E[env_index]
+        (<EnvLanes>envs[env_index]).is_whole = False
+
+
+def end_step(list envs, const flag_t[::1] all_done_E):
+    """Tell each EnvLanes that all is on record that came with its env's last step or reset; and its `__all__` flags."""
+    cdef Py_ssize_t env_index
+    for env_index in range(len(envs)):
+        (<EnvLanes>envs[env_index]).all_done = all_done_E[env_index]
+        (<EnvLanes>envs[env_index]).is_whole = True

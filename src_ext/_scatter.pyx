@@ -17,7 +17,7 @@ from cpython.object cimport PyObject
 from libc.math cimport isfinite
 
 from prefetch cimport fastmarl_prefetch
-from typedefs cimport TERMINATED, TRUNCATED, flag_t, lane_t, row_t
+from typedefs cimport FAILED, TERMINATED, TRUNCATED, flag_t, lane_t, row_t
 
 from fastmarl.native._env_lanes cimport EnvLanes
 from fastmarl.native._env_values cimport as_double, is_true, private_copy
@@ -104,6 +104,7 @@ cdef class Scatter:
         env.clear()
         self._observations(env, env_index, obs, 0, 0, {}, {})
         self._infos(env, env_index, infos)
+        env.is_whole = True
 
     def write_step(self, Py_ssize_t env_index, obs, rewards, terminateds, truncateds, infos):
         """Add one step. Returns the flags of `__all__`: 0, TERMINATED (1), TRUNCATED (2) or both (3).
@@ -117,6 +118,7 @@ cdef class Scatter:
         if not (isinstance(obs, dict) and isinstance(rewards, dict) and isinstance(terminateds, dict)
                 and isinstance(truncateds, dict) and isinstance(infos, dict)):
             raise TypeError("expected dicts")
+        env.is_whole = False                                      # until the end: errors and interrupts come between
         env.env_t += 1
         env.n_steps += 1
         self._rewards(env, env_index, rewards)
@@ -126,6 +128,7 @@ cdef class Scatter:
         self._infos(env, env_index, infos)
         if all_done or self.done_lanes:
             all_done = self._close_lanes(env, env_index, all_done)
+        env.all_done, env.is_whole = all_done, True
         return all_done
 
     cdef Py_ssize_t _lane(self, EnvLanes env, object key, Py_ssize_t* place) except -2:
@@ -258,7 +261,7 @@ cdef class Scatter:
             if self.table.records[env_index].early_rewards:
                 self._pay(lane, self.table.early_reward(env_index, lane))
         elif all_done or self.done_L[lane]:
-            self._finalize(lane, value)
+            self._finalize(lane, value, env_t)
             return -1
         else:
             self._append(lane, env_t, value)
@@ -297,7 +300,7 @@ cdef class Scatter:
         self.count_L[lane] += 1
         return 0
 
-    cdef int _finalize(self, Py_ssize_t lane, object value) except -1:
+    cdef int _finalize(self, Py_ssize_t lane, object value, lane_t env_t) except -1:
         """Write the lane's final observation: `value`, or its previous one again where that is missing."""
         cdef ModuleRows rows = <ModuleRows>self.modules[self.module_L[lane]]
         cdef Py_ssize_t i, place = rows.n_finals
@@ -310,6 +313,7 @@ cdef class Scatter:
                 (<LeafRows>rows.final_leaves[i]).write(place, value)
         rows.final_prev_F[place] = self.row_L[lane]
         rows.final_at_F[place] = -1 if value is MISSING else rows.n
+        self.end_env_t_L[lane] = env_t
         rows.n_finals = place + 1
         self.final_L[lane] = place
         return 0
@@ -322,7 +326,7 @@ cdef class Scatter:
             if not self.done_L[lane]:                             # own flags win over those of `__all__`
                 self.done_L[lane] = <flag_t>all_done
             if self.final_L[lane] < 0 and self.row_L[lane] >= 0:
-                self._finalize(lane, MISSING)
+                self._finalize(lane, MISSING, env.env_t)
             self.table.finish(env_index, lane, env.env_t)
         self.done_lanes = []
         if all_done:
@@ -341,13 +345,14 @@ cdef class Scatter:
             rows = <ModuleRows>self.modules[self.module_L[lane]]
             row = self.row_L[lane]
             if rows.env_t_R[row] == env.env_t:
-                self._finalize(lane, MISSING)
+                self._finalize(lane, MISSING, env.env_t)
                 self.table.unattributed_reward += rows.reward_R[row]   # paid before the first observation
                 rows.reward_R[row] = 0.0
                 self.row_L[lane] = rows.prev_R[row]
                 self.count_L[lane] -= 1
                 self.table.steps_L[lane] -= 1                          # the row will be counted with the others
         self._close_lanes(env, env_index, TRUNCATED)
+        env.all_done = FAILED | TRUNCATED
 
     cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, object infos) except -1:
         cdef PyObject *key

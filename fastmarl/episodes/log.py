@@ -15,6 +15,8 @@ from fastmarl.record.env_states import EnvStates
 from fastmarl.record.episode_ids import EpisodeIds
 from fastmarl.record.store import RowStore
 
+ENV_INDEX, ENV_T, FLAGS = 0, 2, 4  # columns of `ChunkNotes.numbers`
+
 
 class EpisodeLog:
     """Knows which chunks the calls of `sample()` have filled, and sums them up.
@@ -128,10 +130,30 @@ class EpisodeLog:
         return self.ended_chunks()
 
     def notes_of(self, env_indices: list[int]) -> UnreadChunks:
-        """Of these envs' running episodes as they stand, whatever has become of the call."""
+        """Of these envs' running episodes up to the last step that is whole on record, whatever has become of the call.
+
+        Those whose reset is not are left out. Those whose env has ended them are so, though nothing has closed them.
+        """
         notes, table = UnreadChunks(), self.store.table
-        notes.add_running(table.records, table.envs, env_indices, time.perf_counter())
+        begun = [i for i in env_indices if table.envs[i].is_whole or table.envs[i].env_t]
+        notes.add_running(table.records, table.envs, begun, time.perf_counter())
+        for numbers, env_index in zip(notes.numbers, begun, strict=False):
+            env = table.envs[env_index]
+            numbers[ENV_T] -= not env.is_whole
+            numbers[FLAGS] = env.all_done if env.is_whole else 0
         return notes
+
+    def finished_ids(self) -> list[tuple[str, int]]:
+        """(id, env index) of the episodes that have finished in this call, in order, after `ended_chunks()`."""
+        numbered = [each for notes in self.sealed for each in zip(notes.ids, notes.numbers.tolist(), strict=False)]
+        return [(id_, numbers[ENV_INDEX]) for id_, numbers in numbered if numbers[FLAGS]]
+
+    def ended_envs(self) -> tuple[list[int], list[int]]:
+        """(indices, flags of `__all__`) of the envs that have ended their episodes, which nothing has closed yet."""
+        envs = self.store.table.envs
+        running = [record.env_index for record in self.store.running()]
+        ended = [i for i in running if envs[i].is_whole and envs[i].all_done]
+        return ended, [envs[i].all_done for i in ended]
 
     # The end of a call.
 

@@ -7,6 +7,8 @@ cdef class EnvLanes:
     cdef public lane_t env_t                # env steps since reset
     cdef readonly Py_ssize_t n_steps        # that the env has ever made
     cdef readonly Py_ssize_t n_acting
+    cdef public bint is_whole               # whether all is on record that came with env_t
+    cdef public int all_done                # flags of `__all__`, as of then
     cdef size_t[::1] seen_keys, seen_values # scratch: addresses in the dict being read
     cdef Py_ssize_t n_held                  # so many of these are owned; 0: they are borrowed
     cdef size_t[::1] keys, next_keys        # addresses of the id objects, which the lane table keeps alive

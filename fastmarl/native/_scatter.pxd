@@ -36,7 +36,7 @@ cdef class Scatter:
     cdef bint _append_quickly(self, Py_ssize_t lane, lane_t env_t, PyObject* value) except -1
     cdef int _append(self, Py_ssize_t lane, lane_t env_t, object value) except -1
     cdef int _add_row(self, ModuleRows rows, Py_ssize_t lane, lane_t env_t) except -1
-    cdef int _finalize(self, Py_ssize_t lane, object value) except -1
+    cdef int _finalize(self, Py_ssize_t lane, object value, lane_t env_t) except -1
     cdef int _close_lanes(self, EnvLanes env, Py_ssize_t env_index, int all_done) except -1
     cdef int _infos(self, EnvLanes env, Py_ssize_t env_index, object infos) except -1
     cdef int _info(self, EnvLanes env, Py_ssize_t env_index, object agent_id, object info,

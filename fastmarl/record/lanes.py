@@ -161,9 +161,8 @@ class LaneTable:
             del record.finished[forgotten]
             record.module_of.pop(forgotten, None)
 
-    def finish_all(self, env_indices: np.ndarray, lanes: np.ndarray, env_ts: np.ndarray) -> None:
-        """The agents of these lanes (int32) have ended, in these envs (int64), at these env steps."""
-        self.end_env_t_L[lanes] = env_ts
+    def finish_all(self, env_indices: np.ndarray, lanes: np.ndarray) -> None:
+        """The agents of these lanes (int32) have ended, in these envs (int64). `end_env_t_L` is the caller's to set."""
         _records.finish_all(self.records, self.envs, self.agent_ids, env_indices, lanes)
 
     def check_known(self, env_index: int, agent_id: Hashable) -> None:

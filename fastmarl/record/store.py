@@ -55,6 +55,7 @@ class RowStore:
 
     Attributes:
         connects: whether observations go through connectors into the record.
+        is_connecting: whether they do so now; also after an error or an interrupt in there.
         active: module indices, ascending, of those that have a block. One gets it with its first agent, and loses it
             when a call has passed in which it had none: modules that don't act cost neither time nor memory.
         on_activate: called with the module index when one gets it.
@@ -82,6 +83,7 @@ class RowStore:
         self._connectors = list(connectors) or [None] * len(layouts)
         self._rewards = rewards
         self.connects = _any_records(self._connectors)
+        self.is_connecting = False
         self.lookback_E = np.full(len(table.envs), lookback, np.int32)
         self._expectation = Expectation(n_agents or [0] * len(table.envs), len(layouts))
         self._rings = [MemoryRing() for _ in layouts]
@@ -175,10 +177,12 @@ class RowStore:
 
     def connect(self) -> None:
         """Let the connectors make the recorded observations of those that have come since the last time."""
+        self.is_connecting = True
         for module in self.active:
             connectors = self._connectors[module]
             if connectors is not None and connectors.raw_layout is not None:
                 connectors.record(self.blocks[module])
+        self.is_connecting = False
 
     def record(self, module: int, outputs: dict[Key, np.ndarray]) -> None:
         """Store a module's answers to the rows from `acting_from[module]` on.

@@ -264,11 +264,20 @@ class Rollout:
                 self._call("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
 
     def rescued(self, known: list[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
-        """The call has failed: the chunks of the episodes that have finished, without those that are known already."""
+        """The call has failed: the chunks of the episodes that have finished, without those that are known already.
+
+        They have finished when their envs say so, wherever the call was then; but for those whose last observations
+        the connectors have failed to make.
+        """
         self.policies.leave_modes()
         self.stamp_actions()
+        if not self.store.is_connecting:
+            self.log.finish_episodes(*self.log.ended_envs())
         ids = set(map(id, known))
-        return [chunk for chunk in self.log.finished_chunks() if id(chunk) not in ids]
+        finished = self.log.finished_chunks()
+        for id_, env_index in self.log.finished_ids():
+            self.goal.finished_ids.setdefault(id_, env_index)
+        return [chunk for chunk in finished if id(chunk) not in ids]
 
     def _call(self, event: str, env_index: int, episode: MultiAgentEpisode, **arguments: Any) -> None:
         self.stamp_actions()

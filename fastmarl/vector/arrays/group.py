@@ -231,8 +231,9 @@ class ArrayGroup:
             block.final_prev_F, block.final_at_F, lanes, envs,
         )  # fmt: skip
         self._write_finals(block, first, n)
+        table.end_env_t_L[lanes] = env_t_E[envs]  # before an interrupt can find these rows
         rows.n_finals += n
-        table.finish_all(self._index_E[envs], lanes, env_t_E[envs])
+        table.finish_all(self._index_E[envs], lanes)
         self._n_lanes[module] -= n
 
     def _write_finals(self, block: Block, first: int, n: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from fastmarl.acting.env_actions import EnvActions
 from fastmarl.envs.arrays import ArrayEnv, GroupArrays, StepArrays
 from fastmarl.kernels.array_steps import count_step
-from fastmarl.native._env_lanes import set_env_steps
+from fastmarl.native._env_lanes import end_step, set_env_steps
 from fastmarl.native._env_values import private_copy
 from fastmarl.record.store import RowStore
 from fastmarl.vector.arrays.group import Acted, ArrayGroup
@@ -74,6 +74,8 @@ class ArrayScatter:
         for group in self._groups.values():
             group.write_reset(env_indices, self._env_t_E)
         self._write_infos(out)
+        self._all_done_E[:] = 0
+        end_step(self._envs, self._all_done_E)
 
     def env_t(self, env: int) -> int:
         """Env steps that were recorded of the episode of this env of the batch."""
@@ -120,6 +122,7 @@ class ArrayScatter:
             group.leave_rows_of(joined)
         for group in self._groups.values():
             group.write_step(all_done_E, self._env_t_E)
+        end_step(self._envs, all_done_E)
         return all_done_E, self._ended_envs[:n_over]
 
     def actions(self, acted: list[Acted]) -> dict[str, Any]:
