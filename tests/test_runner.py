@@ -241,7 +241,7 @@ def test_mapping_to_an_unknown_policy():
     [
         ({"extra": lambda obs: obs[:1]}, r"module 'p': expected 2 rows in output 'extra'.*got shape \(1, 2\)"),
         ({"action_dist_inputs": lambda obs: obs[:, :1] * np.nan + torch.zeros(2, 3)}, "row 0 .* has NaN or inf among"),
-        ({"action_dist_inputs": lambda obs: None}, "expected 'action_dist_inputs' or 'actions' among its outputs"),
+        ({"action_dist_inputs": lambda obs: None}, "array of numbers as output 'action_dist_inputs', got None"),
         ({"actions": lambda obs: torch.zeros(2, 5)}, r"expected actions of shape \(2,\).*got shape \(2, 5\)"),
     ],
     ids=["rows", "nan", "nothing", "actions"],

@@ -68,8 +68,8 @@ class EnvActions(ModuleActions):
         arrays = []
         for key, shape, leaf in self._leaves:
             raw = outputs.get(key)
-            if raw is None or raw.shape != (n, *shape):
-                got = f"none among the outputs {list(outputs)}" if raw is None else f"shape {raw.shape}"
+            if raw is None or raw.shape != (n, *shape) or raw.dtype.kind == "c":
+                got = f"none among the outputs {list(outputs)}" if raw is None else f"shape {raw.shape} of {raw.dtype}"
                 problem = f"expected {key} of shape {(n, *shape)} for the action space {self._space}, got {got}"
                 raise ModuleOutputError(self._module_id, problem)
             arrays.append(leaf.for_env(raw))
@@ -195,6 +195,8 @@ class _LeafActions:
         """Raises ModuleOutputError if they would wrap in a space of integers, or lose a fraction in one of choices."""
         if self._dtype.kind not in "iu" or np.can_cast(actions.dtype, self._dtype) or not actions.size:
             return
+        if actions.dtype.kind == "f":
+            actions = actions.astype(np.float64)  # float16 can't be compared with limits
         limits = np.iinfo(self._dtype)
         is_held = limits.min - 1 < actions.min() and actions.max() < limits.max + 1  # NaN is nowhere
         if not is_held or (actions.dtype.kind == "f" and not self._is_box and (actions % 1).any()):

@@ -1,7 +1,6 @@
 """What the agents of one module do: rows of observations -> torch, or lean inference -> actions and outputs."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -25,9 +24,8 @@ from fastmarl.modules import RLModule
 from fastmarl.modules.masking import masked
 from fastmarl.native._draws import ActionDraws
 from fastmarl.native._finite import all_finite, first_unfit
-from fastmarl.record.block import Block, Key, leaves_of
+from fastmarl.record.block import Block, Key, name_of
 from fastmarl.record.lanes import LaneTable
-from fastmarl.spaces import map_struct
 
 OBS = Columns.OBS
 # What forward() gets; or the observations' own memory, for lean inference; or a forward pass that was launched before.
@@ -154,9 +152,9 @@ class ModuleInference:
         n_inputs = len(self._layout.leaves) + (0 if self.lane_state is None else len(self.lane_state.initial))
         mask = tensors[n_inputs] if len(tensors) > n_inputs else None
         outputs = self._forward(self._nest(tensors[:n_inputs]), explore, None, mask)
-        if ACTIONS not in outputs:
-            outputs = {**outputs, **self._chosen_by_torch(self._logits_of(outputs), explore)}
-        return _tensors(outputs)
+        if not self._chooses[explore]:
+            outputs |= self._chosen_by_torch(self._logits_of(outputs), explore)
+        return outputs
 
     def refuse_capture(self, reason: str) -> None:
         """It can't be captured, as has turned out."""
@@ -243,16 +241,18 @@ class ModuleInference:
         with self._no_grad:
             mask = None if legal is None or not self._masks else torch.from_numpy(legal).to(self._transfer.device)
             outputs = self._forward(batch, explore, t, mask)
-            if ACTIONS not in outputs and self._draws_for(self._logits_of(outputs).shape, explore) is None:
-                outputs = {**outputs, **self._chosen_by_torch(outputs[LOGITS], explore)}
+            chooses = self._chooses[explore]
+            if not chooses and self._draws_for(self._logits_of(outputs).shape, explore) is None:
+                outputs |= self._chosen_by_torch(outputs[LOGITS], explore)
+                chooses = True
         self._had_grad = None
         arrays = self._to_arrays(outputs, n)
-        if ACTIONS not in outputs:
+        if not chooses:
             self._add_actions(arrays, explore)
         return arrays
 
-    def _forward(self, batch: dict[str, Any], explore: bool, t: int | None, mask: Any) -> dict[str, Any]:
-        """The module's outputs, masked."""
+    def _forward(self, batch: dict[str, Any], explore: bool, t: int | None, mask: Any) -> dict[Key, torch.Tensor]:
+        """The module's outputs, masked; those of a module with memory without the time axis."""
         module = self._forwards
         try:
             if self._autocast is None:
@@ -262,19 +262,21 @@ class ModuleInference:
                 with self._autocast:
                     outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
                 self._is_casting = False
-                outputs = map_struct(_as_float32, outputs)
         except Exception as error:
             has_memory = self.lane_state is not None
             describe_failure(error, self.module_id, batch, explore=explore, has_memory=has_memory)
             raise
-        if type(outputs) is not dict or self.lane_state is not None:
-            outputs = self._plain_outputs(outputs)
-        logits, self._chooses[explore] = outputs.get(LOGITS), ACTIONS in outputs
-        if logits is not None and (mask is not None or ACTIONS not in outputs):
-            self._checks.check_logits(getattr(logits, "shape", None), explore)
+        tensors = self._checks.tensors_of(outputs)
+        if self.lane_state is not None:
+            tensors = {key: self._without_time(key, tensor) for key, tensor in tensors.items()}
+        logits, self._chooses[explore] = tensors.get(LOGITS), ACTIONS in outputs
+        if logits is not None and (mask is not None or not self._chooses[explore]):
+            self._checks.check_logits(logits.shape, explore)
+            if logits.is_complex():
+                raise ModuleOutputError(self.module_id, f"expected real 'action_dist_inputs', got {logits.dtype}")
             if mask is not None:
-                outputs = {**outputs, LOGITS: masked(logits, mask)}
-        return outputs
+                tensors[LOGITS] = masked(logits, mask)
+        return tensors
 
     def _add_actions(self, arrays: dict[Key, np.ndarray], explore: bool) -> None:
         """Choose actions by the logits."""
@@ -324,55 +326,40 @@ class ModuleInference:
         if self.lane_state is not None:
             self.lane_state.forget()
 
-    def _plain_outputs(self, outputs: Any) -> dict[str, Any]:
-        """The outputs as a dict, without the time axis of recurrent modules."""
-        if not isinstance(outputs, dict):
-            problem = f"expected a dict from forward(), got {type(outputs).__name__}"
-            raise ModuleOutputError(self.module_id, problem)
-        if self.lane_state is None:
-            return dict(outputs)
-        return {
-            name: value if name == Columns.STATE_OUT else map_struct(partial(self._without_time, name), value)
-            for name, value in outputs.items()
-        }
-
-    def _without_time(self, name: str, leaf: Any) -> Any:
-        shape = tuple(getattr(leaf, "shape", ()))
+    def _without_time(self, key: Key, tensor: torch.Tensor) -> torch.Tensor:
+        if name_of(key) == Columns.STATE_OUT:
+            return tensor
+        shape = tuple(tensor.shape)
         if len(shape) < 2 or shape[1] != 1:
             problem = (
-                f"expected output {name!r} of shape [B, T, ...] with T=1, got shape {shape}; a module with memory "
-                f"returns all but 'state_out' with the time axis T"
+                f"expected output {name_of(key)!r} of shape [B, T, ...] with T=1, got shape {shape}; a module with "
+                f"memory returns all but 'state_out' with the time axis T"
             )
             raise ModuleOutputError(self.module_id, problem)
-        return leaf.squeeze(1)
+        return tensor.squeeze(1)
 
-    def _logits_of(self, outputs: dict[str, Any]) -> torch.Tensor:
+    def _logits_of(self, outputs: dict[Key, torch.Tensor]) -> torch.Tensor:
         logits = outputs.get(LOGITS)
         if logits is None:
-            problem = f"expected 'action_dist_inputs' or 'actions' among its outputs, got {sorted(outputs)}"
+            problem = f"expected 'action_dist_inputs' or 'actions' among its outputs, got {list(outputs)}"
             raise ModuleOutputError(self.module_id, problem)
         return logits
 
-    def _chosen_by_torch(self, logits: torch.Tensor, explore: bool) -> dict[str, Any]:
+    def _chosen_by_torch(self, logits: torch.Tensor, explore: bool) -> dict[Key, torch.Tensor]:
         kind = self._dists[explore]
         if not explore:
-            return {ACTIONS: kind.deterministic(logits)}
+            return self._checks.tensors_of({ACTIONS: kind.deterministic(logits)})
         actions, logp = kind.sample_and_logp(logits, self._generator)
-        return {ACTIONS: actions, LOGP: logp}
+        return self._checks.tensors_of({ACTIONS: actions, LOGP: logp})
 
-    def _to_arrays(self, outputs: dict[str, Any], n: int) -> dict[Key, np.ndarray]:
-        """All leaves as arrays; their rows are counted."""
-        arrays = self._transfer.to_host(_tensors(outputs))
+    def _to_arrays(self, outputs: dict[Key, torch.Tensor], n: int) -> dict[Key, np.ndarray]:
+        """The outputs as arrays; their rows are counted."""
+        arrays = self._transfer.to_host(outputs)
         for key, array in arrays.items():
             if not array.ndim or len(array) != n:
                 problem = f"expected {n} rows in output {key!r}, one for each row of its batch, got shape {array.shape}"
                 raise ModuleOutputError(self.module_id, problem)
         return arrays
-
-
-def _tensors(outputs: dict[str, Any]) -> dict[Key, torch.Tensor]:
-    leaves = leaves_of(outputs).items()
-    return {key: leaf if type(leaf) is torch.Tensor else torch.as_tensor(leaf) for key, leaf in leaves}
 
 
 def _why_never_captured(has_objects: bool, options: InferenceOptions) -> str:
@@ -389,7 +376,3 @@ def make_autocast(device: torch.device, dtype: str) -> torch.autocast | None:
         return None
     # Without a cache, so that a captured forward pass converts the weights as they are at each replay.
     return torch.autocast(device.type, dtype=getattr(torch, dtype), cache_enabled=False)
-
-
-def _as_float32(leaf: Any) -> Any:
-    return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.bfloat16 else leaf

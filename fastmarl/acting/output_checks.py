@@ -1,17 +1,25 @@
 """What a module's outputs must be like, so that agents can act on them."""
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 from fastmarl.columns import Columns
 from fastmarl.distributions import Distribution, choice_slices, n_logits_of
-from fastmarl.errors import ModuleOutputError
+from fastmarl.errors import ModuleOutputError, shown
 from fastmarl.native._finite import first_unfit
-from fastmarl.record.block import Key, name_of
+from fastmarl.record.block import Key, leaves_of, name_of
 from fastmarl.record.lanes import LaneTable
 
+# What NumPy has, too. Other floats are recorded as float32.
+DTYPES = frozenset(
+    (
+        torch.float32, torch.int64, torch.float64, torch.float16, torch.int32, torch.int16, torch.int8, torch.uint8,
+        torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.complex64, torch.complex128,
+    )
+)  # fmt: skip
 ACTIONS, LOGP, LOGITS = Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS
 LEAST, MOST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 
@@ -37,6 +45,28 @@ class OutputChecks:
         self.n_logits = n_logits_of(kinds[0], action_space), n_logits_of(kinds[1], action_space)
         self._choices = choice_slices(kinds[0]), choice_slices(kinds[1])
         self._table = table
+
+    def tensors_of(self, outputs: Any) -> dict[Key, torch.Tensor]:
+        """The leaves of what `forward()` returned, dense and of dtypes that NumPy has.
+
+        Raises:
+            ModuleOutputError: it is no dict, or one of the leaves is neither a tensor nor an array of numbers.
+        """
+        if not isinstance(outputs, dict):
+            raise ModuleOutputError(self._module_id, f"expected a dict from forward(), got {type(outputs).__name__}")
+        return {
+            key: leaf
+            if type(leaf) is torch.Tensor and leaf.dtype in DTYPES and leaf.layout is torch.strided
+            else self._tensor(key, leaf)
+            for key, leaf in leaves_of(outputs).items()
+        }
+
+    def _tensor(self, key: Key, leaf: Any) -> torch.Tensor:
+        try:
+            return plain_tensor(leaf)
+        except (TypeError, ValueError, RuntimeError) as error:
+            problem = f"expected a tensor or an array of numbers as output {key!r}, got {shown(leaf)}: {error}"
+            raise ModuleOutputError(self._module_id, problem) from error
 
     def check_logits(self, shape: tuple[int, ...] | None, explore: bool) -> None:
         """There must be as many as the action space needs: some distributions would make do with others."""
@@ -87,3 +117,21 @@ class OutputChecks:
             f"row {row} of its batch, {who}, has {what}: {values[row]}{origin}; are weights or inputs NaN or infinite?"
         )
         raise ModuleOutputError(self._module_id, problem)
+
+
+def plain_tensor(value: Any) -> torch.Tensor:
+    """A dense tensor of a dtype that NumPy has: of a tensor, an array or a number.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: there is none.
+    """
+    if not isinstance(value, torch.Tensor):
+        array = np.asarray(value)
+        value = torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+    if value.layout is not torch.strided:
+        value = value.to_dense()
+    if value.dtype in DTYPES:
+        return value
+    if not value.is_floating_point():
+        raise TypeError(f"there is no NumPy dtype for {value.dtype}")
+    return value.float()

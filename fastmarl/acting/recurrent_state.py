@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
+from fastmarl.acting.output_checks import plain_tensor
 from fastmarl.columns import Columns, Recorded
 from fastmarl.errors import ModuleOutputError
 from fastmarl.kernels.remap import first_steps, rows_to_lanes
@@ -98,4 +98,4 @@ class LaneState:
 
 
 def _array(leaf: Any) -> np.ndarray:
-    return leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
+    return plain_tensor(leaf).numpy(force=True)

@@ -28,7 +28,7 @@ class HostCopy:
 
     def to_host(self, tensors: dict[K, torch.Tensor]) -> dict[K, np.ndarray]:
         """Arrays of the same keys."""
-        return {key: tensor.numpy() for key, tensor in tensors.items()}
+        return {key: _array(tensor) for key, tensor in tensors.items()}
 
 
 class StagedCopy:
@@ -107,6 +107,13 @@ def sent_dtype(dtype: np.dtype) -> torch.dtype:
 
 def _sent(dtype: np.dtype) -> Any:
     return np.float32 if dtype == np.float64 else dtype
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    try:
+        return tensor.numpy()
+    except RuntimeError:  # it requires gradients, is conjugated or negated; to ask first, or to force all, takes longer
+        return tensor.numpy(force=True)
 
 
 @cache
