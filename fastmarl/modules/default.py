@@ -65,6 +65,7 @@ class DefaultRLModule(RLModule):
             self.vf = _sequential(_mlp(size, [*config.head_fcnet_hiddens], config.head_fcnet_activation, n_out=1))
             if not config.vf_share_layers:
                 self.vf_trunk, _ = _make_trunk(seen, config)
+        self.float()  # as observations are, whatever torch's default dtype is
 
     def get_initial_state(self) -> dict[str, Any]:
         """{}, or with an LSTM {"h", "c"}: float32 [cell size]; such dicts as "actor" and "critic" if not shared."""

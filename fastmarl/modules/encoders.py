@@ -129,7 +129,7 @@ class ImageEncoder(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         images = obs.permute(0, 3, 1, 2)
-        images = images.float() if self._scale == 1.0 else images * self._scale
+        images = images.float() if self._scale == 1.0 else images.float() * self._scale
         return self.convolutions(images).flatten(1)
 
 

@@ -1,0 +1,73 @@
+"""Settings of torch that a program may have made for itself: its default dtype, its autocast."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import fastmarl
+from fastmarl.testing import CountingEnv
+
+SPACES = {
+    "vector": gym.spaces.Box(-1, 1, (3,), np.float32),
+    "float64": gym.spaces.Box(-1, 1, (3,), np.float64),
+    "image": gym.spaces.Box(0, 255, (42, 42, 3), np.uint8),
+    "nested": gym.spaces.Dict({"a": gym.spaces.Discrete(4), "b": gym.spaces.Box(0, 1, (2,), np.float32)}),
+}
+ACTIONS = {
+    "discrete": gym.spaces.Discrete(3),
+    "box": gym.spaces.Box(-1, 1, (2,), np.float32),
+    "multi": gym.spaces.MultiDiscrete([2, 3]),
+    "binary": gym.spaces.MultiBinary(3),
+}
+
+
+class Env(CountingEnv):
+    def __init__(self, config):
+        super().__init__(2, episode_length=4)
+        self.observation_spaces = dict.fromkeys(self.possible_agents, SPACES[config["obs"]])
+        self.action_spaces = dict.fromkeys(self.possible_agents, ACTIONS[config["actions"]])
+
+    def _observations(self):
+        return {agent: self.observation_spaces[agent].sample() for agent in super()._observations()}
+
+
+@pytest.fixture
+def float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        yield
+
+
+CASES = [("vector", name, {}) for name in ACTIONS] + [
+    (name, "discrete", options)
+    for name in SPACES
+    for options in ({}, {"use_lstm": True, "lstm_cell_size": 4}, {"vf_share_layers": False})
+]
+
+
+@pytest.mark.parametrize("setting", ["float64", "autocast"])
+@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize(("obs", "actions", "options"), CASES)
+def test_default_nets_act_in_float32(setting, lean, obs, actions, options, request, tmp_path):
+    env = {"env": Env, "env_config": {"obs": obs, "actions": actions}, "seed": 1, "lean_inference": lean}
+    model = {"fcnet_hiddens": [8], "head_fcnet_hiddens": [4], **options}
+    config = fastmarl.EnvRunnerConfig(**env, model_config=model)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        runner.save_to_path(tmp_path)
+    request.getfixturevalue(setting)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        for explore in (True, False):
+            for chunk in runner.sample(num_timesteps=6, explore=explore):
+                for part in chunk.agent_episodes.values():
+                    assert part.get_extra_model_outputs("action_dist_inputs").dtype == np.float32
+        runner.restore_from_path(tmp_path)
+        runner.sample(num_episodes=1)
+    policy = fastmarl.Policy.from_checkpoint(tmp_path)
+    assert policy.act(SPACES[obs].sample(), "agent_0") in ACTIONS[actions]
