@@ -34,7 +34,7 @@ class RunningMoments:
 
     def update(self, rows: np.ndarray) -> None:
         """Add rows [n, ...] of `size` numbers each, of any real dtype."""
-        values = np.ascontiguousarray(rows).reshape(len(rows), self.mean.size)
+        values = _compiled(np.ascontiguousarray(rows)).reshape(len(rows), self.mean.size)
         mean, m2 = self.mean.copy(), self._m2.copy()
         self._become(int(update_moments(values, self.count, mean, m2)), mean, m2)
 
@@ -61,7 +61,7 @@ class RunningMoments:
             -1, or the first row with a number that is not finite: it and what follows were not added, nor written.
         """
         mean, m2 = (self.mean.copy(), self._m2.copy()) if update else (self.mean, self._m2)
-        unfit = int(count_and_normalize(rows, self.count, mean, m2, update, demean, destd, clip, out))
+        unfit = int(count_and_normalize(_compiled(rows), self.count, mean, m2, update, demean, destd, clip, out))
         if update:
             self._become(self.count + (len(rows) if unfit < 0 else unfit), mean, m2)
         return unfit
@@ -127,3 +127,8 @@ class RunningMoments:
         if (m2 < 0).any():
             raise ConfigError(f"'m2' of running moments is a sum of squares, got {m2.min()}")
         return count, mean, m2
+
+
+def _compiled(rows: np.ndarray) -> np.ndarray:
+    """Numbers of a dtype that numba has: float16 and longdouble come as float64."""
+    return rows.astype(np.float64) if rows.dtype.kind == "f" and rows.dtype.itemsize not in (4, 8) else rows

@@ -12,7 +12,7 @@ from fastmarl.acting.backends.dense_layers import LEAN
 from fastmarl.acting.backends.graph_guard import ModuleCapture
 from fastmarl.acting.backends.graphs import Call, Launch, TickGraphs
 from fastmarl.acting.backends.lean import LeanModule
-from fastmarl.acting.backends.transfer import Transfer
+from fastmarl.acting.backends.transfer import Transfer, sent_dtype
 from fastmarl.acting.draws import SMALL, make_draws
 from fastmarl.acting.forward_errors import describe_failure
 from fastmarl.acting.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST, OutputChecks
@@ -89,7 +89,11 @@ class ModuleInference:
         self._masks = not module.masks_actions
         self._layout = connectors.layout
         self._is_plain = not isinstance(self._layout.space, (gym.spaces.Dict, gym.spaces.Tuple))
-        self._has_objects = any(leaf.dtype == object for leaf in self._layout.leaves)
+        dtypes = [leaf.dtype for leaf in self._layout.leaves]
+        self._has_objects = object in dtypes
+        for dtype in dtypes:
+            if dtype != object:
+                sent_dtype(dtype)  # raises an error if there is none
         self._connectors = connectors if connectors.batches else None
         # Not inference_mode(): tensors that a module makes and keeps while it acts can be used in training.
         self._no_grad = torch.no_grad()

@@ -10,7 +10,7 @@ from fastmarl.config import is_integer
 from fastmarl.connectors.base import Connector, Rows, are_boxes
 from fastmarl.episodes.single_agent import SingleAgentEpisode
 from fastmarl.errors import ConfigError, EpisodeError
-from fastmarl.kernels.frames import stack_frames
+from fastmarl.kernels.frames import as_compiled, stack_frames
 from fastmarl.spaces import RowLayout, leaf_spaces, with_leaf_spaces
 
 
@@ -99,7 +99,7 @@ def _gather(recorded: np.ndarray, rows_NF: np.ndarray) -> np.ndarray:
     shape = recorded.shape[1:] or (1,)
     points, channels = math.prod(shape[:-1]), shape[-1]
     out = np.empty((n, points, num_frames, channels), recorded.dtype)
-    stack_frames(recorded.reshape(len(recorded), points, channels), rows_NF, out)
+    stack_frames(as_compiled(recorded.reshape(len(recorded), points, channels)), rows_NF, as_compiled(out))
     return out.reshape(n, *shape[:-1], num_frames * channels)
 
 

@@ -77,6 +77,8 @@ class PrevActionsPrevRewards(Connector):
         for key, choices, size in self._leaves if block.outputs else ():  # none: no agent has acted before
             values, column = block.outputs[key], out[:, :, begin : begin + size]
             if choices is None:
+                if values.dtype == np.float16:  # which numba lacks
+                    values = values.astype(np.float32)
                 stack_frames(values.reshape(len(values), 1, size), former, column[:, None])
             else:
                 one_hot_frames(values.reshape(len(values), len(choices)), former, choices, column)

@@ -4,6 +4,13 @@ import numpy as np
 from numba import njit
 
 
+def as_compiled(array: np.ndarray) -> np.ndarray:
+    """The array, or its memory as unsigned integers where numba lacks the dtype (float16, longdouble): to be moved."""
+    if array.dtype.kind != "f" or array.dtype.itemsize in (4, 8):
+        return array
+    return array.view(np.uint16 if array.dtype.itemsize == 2 else np.uint64)
+
+
 def former_rows_numpy(last_N, prev_R, out_NF):
     """Reference for former_rows()."""
     out_NF[:] = -1

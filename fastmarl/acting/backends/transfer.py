@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from fastmarl.errors import ConfigError
+
 K = TypeVar("K", bound=Hashable)
 Column = tuple[torch.dtype, tuple[int, ...]]
 ALIGNMENT = 16  # bytes; a view as a wider dtype needs it
@@ -101,8 +103,15 @@ def host_buffer(n_bytes: int, device: torch.device) -> torch.Tensor:
 
 @cache
 def sent_dtype(dtype: np.dtype) -> torch.dtype:
-    """Of the tensor that is made of an array of this dtype: float64 is sent as float32, everything else as it is."""
-    return torch.from_numpy(np.empty(0, _sent(dtype))).dtype
+    """Of the tensor that is made of an array of this dtype: float64 is sent as float32, everything else as it is.
+
+    Raises:
+        ConfigError: torch has none.
+    """
+    try:
+        return torch.from_numpy(np.empty(0, _sent(dtype))).dtype
+    except TypeError as error:
+        raise ConfigError(f"torch has no dtype for observations of {dtype}; give their space another one") from error
 
 
 def _sent(dtype: np.dtype) -> Any:

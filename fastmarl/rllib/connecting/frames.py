@@ -8,7 +8,7 @@ import tree
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 from ray.rllib.utils.spaces.space_utils import get_dummy_batch_for_space
 
-from fastmarl.kernels.frames import former_rows, stack_frames
+from fastmarl.kernels.frames import as_compiled, former_rows, stack_frames
 from fastmarl.rllib.connecting.newest import Newest
 from fastmarl.rllib.recording.block import RLlibBlock
 
@@ -67,7 +67,8 @@ class StackedFrames:
         frames, (n, n_frames) = newest.block.obs[0], rows.shape
         height, width, channels = frames.shape[1:]
         stacked = np.empty((n, height * width, n_frames, channels), frames.dtype)
-        stack_frames(frames.reshape(len(frames), height * width, channels), rows, stacked)
+        frames = frames.reshape(len(frames), height * width, channels)
+        stack_frames(as_compiled(frames), rows, as_compiled(stacked))
         return stacked.reshape(n, height, width, n_frames * channels)
 
     def _one(self, block: RLlibBlock, rows: list[int], who: tuple[int, Hashable], whole: Any) -> Any:
