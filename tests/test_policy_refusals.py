@@ -1,6 +1,8 @@
 """What policies refuse: one clear error each, that leaves agents as they were."""
 
+import copy
 import gc
+import pickle
 import threading
 import weakref
 
@@ -209,6 +211,14 @@ def test_one_call_at_a_time():
     go_on.set()
     thread.join()
     assert given == [expected] and policy.act(OBS) == expected
+
+
+@pytest.mark.parametrize("attempt", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copies_and_pickles_are_refused_with_the_way_to_another_policy(attempt, tmp_path):
+    policy = policy_of("default", tmp_path)
+    with pytest.raises(ConfigError, match=r"Policy\.from_checkpoint\(\) or Policy\.from_runner\(\)"):
+        attempt(policy)
+    assert policy.act(OBS, "a") == policy.act(OBS, "a")
 
 
 def test_nothing_is_left_of_a_policy():

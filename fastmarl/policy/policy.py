@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import gymnasium as gym
 import numpy as np
@@ -135,6 +135,11 @@ class Policy:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} with the modules {list(self._agents)}>"
+
+    def __reduce__(self) -> NoReturn:
+        """Raises ConfigError: copies and pickles would need copies of what compiled code holds for agents."""
+        raise ConfigError("a Policy can't be copied or pickled; make one for each thread or process, with "
+                          "Policy.from_checkpoint() or Policy.from_runner()")  # fmt: skip
 
     @property
     def module_ids(self) -> list[str]:
