@@ -1,6 +1,7 @@
 """What is known of running episodes beside their rows, and what happens to many of their agents at once."""
 import numpy as np
 from cpython.object cimport PyObject
+from libc.stdint cimport uint64_t
 
 from typedefs cimport flag_t, lane_t, row_t
 
@@ -59,9 +60,20 @@ cdef class EpisodeRecord:
         return 0
 
 
-def episode_id(str run_id, Py_ssize_t number):
-    """32 hexadecimal digits, of which the first 20 are given."""
-    return f"{run_id}{number:012x}"
+cdef uint64_t NUMBER_BITS = (1ULL << 48) - 1
+
+
+def episode_id(str run_id, uint64_t number):
+    """32 hexadecimal digits, the last 20 of which are given.
+
+    The others are the number's lowest 48 bits, mixed so that ids with adjacent numbers differ from the first digits on.
+    All steps can be reversed: different numbers have different digits.
+    """
+    number &= NUMBER_BITS
+    for _ in range(2):
+        number = ((number ^ (number >> 24)) * 0x9E3779B97F4A7C15ULL) & NUMBER_BITS
+    number ^= number >> 24
+    return f"{number:012x}{run_id}"
 
 
 def open_all(
@@ -70,7 +82,7 @@ def open_all(
     list env_indices,                   # whose episodes begin
     list spare,                         # records of former episodes; taken from the end
     str run_id,
-    Py_ssize_t number,                  # of the first in its id
+    uint64_t number,                    # of the first in its id
     double now,
 ):
     """New episodes for these envs."""
