@@ -1,6 +1,6 @@
 """Advantages, value targets and discounted returns, trajectory by trajectory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -191,6 +191,9 @@ def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = 
 
 def _trajectories(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(rewards, float64 [n]; steps of each trajectory, int64 [s]; whether it terminated, bool [s])."""
+    if not isinstance(batch, Mapping) or Columns.SEQ_LENS not in batch:
+        found = f"a dict of {list(batch)}" if isinstance(batch, Mapping) else f"a {type(batch).__qualname__}"
+        raise BatchError(f"expected one module's batch, such as columns(episodes)['p0'], got {found}")
     lengths = np.asarray(batch[Columns.SEQ_LENS], np.int64)
     if lengths.ndim != 1 or (lengths < 1).any():
         raise BatchError(f"expected {Columns.SEQ_LENS!r} of 1 or more, one for each trajectory, got {shown(lengths)}")

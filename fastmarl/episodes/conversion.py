@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fastmarl.episodes.lazy import check_kind
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import EpisodeError
 from fastmarl.spaces import map_struct
@@ -24,8 +25,10 @@ def to_rllib(episode: MultiAgentEpisode) -> Any:
     in the chunk in which they are answered.
 
     Raises:
+        EpisodeError: it is no episode of fastmarl.
         ImportError: Ray is not installed.
     """
+    check_kind([episode])
     rllib = _rllib("multi_agent_episode").MultiAgentEpisode
     buffer = _rllib("utils.infinite_lookback_buffer").InfiniteLookbackBuffer
     agent_episodes = episode.agent_episodes
@@ -59,8 +62,11 @@ def from_rllib(episode: Any) -> MultiAgentEpisode:
     env steps of observations that lie before RLlib's lookback are not known there; they count as one each.
 
     Raises:
-        EpisodeError: agents' columns don't fit each other.
+        EpisodeError: agents' columns don't fit each other, or it is no episode of RLlib's.
     """
+    if not hasattr(episode, "env_t_to_agent_t"):
+        kind = type(episode)
+        raise EpisodeError(f"expected RLlib's MultiAgentEpisode, got one of {kind.__module__}.{kind.__qualname__}")
     if episode.agent_episodes and not episode.is_numpy:
         episode = copy.deepcopy(episode).to_numpy()
     agent_episodes = [

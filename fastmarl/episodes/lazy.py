@@ -13,6 +13,7 @@ import numpy as np
 from fastmarl.episodes.chunk import Blocks, Chunk, ChunkHead, ChunkLanes, Unbuilt
 from fastmarl.episodes.common import Episode
 from fastmarl.episodes.single_agent import SingleAgentEpisode
+from fastmarl.errors import EpisodeError
 from fastmarl.native._locked import locked
 
 SomeEpisode = TypeVar("SomeEpisode", bound="LazyEpisode")
@@ -110,10 +111,25 @@ class LazyEpisode(Episode):
         return lanes.n_rows() if chunk.agent_episodes is None and lanes is not None else 0
 
 
+def check_kind(episodes: Iterable[Any]) -> None:
+    """Check that these are episodes of fastmarl.
+
+    Raises:
+        EpisodeError: one is of another class, such as RLlib's.
+    """
+    for kind in dict.fromkeys(map(type, episodes)):
+        if not issubclass(kind, LazyEpisode):
+            is_rllibs = any(base.__module__.startswith("ray.rllib.") for base in kind.__mro__)
+            way_out = "convert each with fastmarl.episodes.from_rllib()" if is_rllibs else "pass what sample() returns"
+            raise EpisodeError(f"expected episodes of fastmarl.episodes.MultiAgentEpisode, got one of "
+                               f"{kind.__module__}.{kind.__qualname__}; {way_out}")  # fmt: skip
+
+
 def in_numbers(episodes: Iterable[SomeEpisode]) -> Iterator[Unbuilt | SomeEpisode]:
     """These chunks in order: where nobody has asked for agent episodes, in numbers, those of one call that follow each
     other at once. Nothing is read or built for it."""
     episodes = list(episodes)
+    check_kind(episodes)
     in_order = iter(episodes)
     for kind, group in groupby([episode._chunk for episode in episodes], type):
         chunks = list(group)

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from fastmarl.config import check_integer, check_seconds
 from fastmarl.episodes.chunk import Chunk
+from fastmarl.episodes.lazy import check_kind
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import ConfigError, OfflineError
 from fastmarl.offline import folder
@@ -83,6 +84,7 @@ class ParquetWriter:
         """Hand over chunks of episodes, as `sample()` returns them.
 
         Raises:
+            EpisodeError: one is no episode of fastmarl. None is written.
             OfflineError: the thread has failed since the last call, with what was handed over before; the writer was
                 closed; or there was no room in `timeout_s`. These episodes are not written.
         """
@@ -90,6 +92,8 @@ class ParquetWriter:
 
     def prepared(self, episodes: Iterable[MultiAgentEpisode]) -> Parcel:
         """The episodes as they are now, for `write_once()`."""
+        episodes = list(episodes)
+        check_kind(episodes)
         return Parcel([_snapshot(episode) for episode in episodes])
 
     def write_once(self, parcel: Parcel) -> None:

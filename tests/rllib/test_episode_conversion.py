@@ -11,8 +11,11 @@ from support.histories import histories, make_chunk
 from support.rllib_histories import COLUMNS, INDICES, as_returned, equal, pairs, play
 
 import fastmarl
+from fastmarl.batches import add_gae, add_n_step_returns, add_returns, aligned, columns, sequences
 from fastmarl.episodes import from_rllib, to_rllib
-from fastmarl.errors import EpisodeError
+from fastmarl.errors import BatchError, EpisodeError
+from fastmarl.offline import ParquetWriter
+from fastmarl.rllib.episodes import MultiAgentEpisode as DropInEpisode
 
 
 @st.composite
@@ -167,3 +170,42 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
     with pytest.raises(ImportError, match=r"pip install 'ray\[rllib\]'"):
         to_rllib(episode)
     runner.stop()
+
+
+TAKERS = {
+    "columns": columns,
+    "sequences": lambda episodes: sequences(episodes, max_seq_len=5),
+    "aligned": aligned,
+    "to_rllib": lambda episodes: to_rllib(episodes[0]),
+}
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+@pytest.mark.parametrize("kind", [RLlibEpisode, DropInEpisode])
+def test_functions_given_rllibs_episodes_say_how_to_convert_them(taker, kind):
+    with pytest.raises(EpisodeError, match=rf"\.{kind.__name__}; convert .*fastmarl.episodes.from_rllib\(\)"):
+        TAKERS[taker]([kind(), kind()])
+
+
+@pytest.mark.needs("pyarrow")
+def test_a_writer_given_rllibs_episodes_says_how_to_convert_them(tmp_path):
+    with ParquetWriter(tmp_path) as writer, pytest.raises(EpisodeError, match=r"from_rllib\(\)"):
+        writer.write([RLlibEpisode()])
+
+
+def test_other_things_that_are_no_episodes_are_named():
+    with pytest.raises(EpisodeError, match=r"builtins\.dict; pass what sample"):
+        columns([{}])
+    with pytest.raises(EpisodeError, match=r"expected RLlib's MultiAgentEpisode, got one of builtins\.list"):
+        from_rllib([])
+
+
+@pytest.mark.parametrize("add", [
+    lambda batch: add_gae(batch, gamma=0.9, lambda_=0.9, value_fn=len),
+    lambda batch: add_returns(batch, gamma=0.9),
+    lambda batch: add_n_step_returns(batch, n_step=1, gamma=0.9, value_fn=len),
+])  # fmt: skip
+@pytest.mark.parametrize(("batch", "found"), [({"p0": {}}, r"a dict of \['p0'\]"), ([RLlibEpisode()], "a list")])
+def test_estimates_take_one_modules_batch(add, batch, found):
+    with pytest.raises(BatchError, match=rf"expected one module's batch, such as columns\(episodes\).*got {found}"):
+        add(batch)
