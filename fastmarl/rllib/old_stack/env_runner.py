@@ -47,7 +47,8 @@ class EnvRunner(EnvRunnerV2):
         super().__init__(*args, **kwargs)
         self._seats: dict[Hashable, Seat] = {}
         self.slow_path_reasons: dict[Hashable, list[str]] = {}
-        self._ended: Episode | None = None  # whose env is not reset yet
+        # Its agents are in the policies' buffers of states until RLlib's loop has the connectors forget its env.
+        self._ended: Episode | None = None
 
     @property
     def has_looked(self) -> bool:
@@ -165,6 +166,14 @@ class EnvRunner(EnvRunnerV2):
         self._ended = self._active_episodes.get(env_id)
         super().end_episode(env_id, episode_or_exception)
 
+    def _handle_done_episode(self, *args: Any) -> None:
+        super()._handle_done_episode(*args)
+        self._ended = None
+
+    def _call_on_episode_start(self, episode: Any, env_id: Any) -> None:
+        self._ended = None
+        super()._call_on_episode_start(episode, env_id)
+
     # A tick.
 
     def _process_observations(
@@ -253,7 +262,6 @@ class EnvRunner(EnvRunnerV2):
         self, env_id: Any, obs: dict, infos: dict, episode: Episode, to_eval: dict[Hashable, list[Any]]
     ) -> None:
         """What an env says after a reset; RLlib's loop calls it by this name."""
-        self._ended = None
         by_policy: dict[Hashable, list[tuple[Hashable, Any]]] = {}
         for agent_id, observation in obs[env_id].items():
             by_policy.setdefault(episode.policy_for(agent_id), []).append((agent_id, observation))

@@ -1,0 +1,83 @@
+"""What the old stack's sampler does only beside Ray: environments in actors."""
+
+import random
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from ray import cloudpickle
+from ray.rllib.algorithms.ppo import PPOConfig, PPOTorchPolicy
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
+
+from fastmarl.rllib import RolloutWorker
+
+OBS, ACT = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(5)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray", "sent_by_value"), pytest.mark.xdist_group("ray")]
+
+
+@pytest.fixture(scope="module")
+def sent_by_value():
+    """Ray's processes can't import this module."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class Echo(MultiAgentEnv):
+    """Pays each agent the number of its action; `early` agents end before the others."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.early = config.get("early", 0)
+        self.possible_agents = self.agents = ["a", "b"]
+        self.observation_spaces, self.action_spaces = dict.fromkeys("ab", OBS), dict.fromkeys("ab", ACT)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return {agent: np.zeros(3, np.float32) for agent in "ab"}, {}
+
+    def step(self, actions):
+        self.t += 1
+        obs = {agent: np.full(3, self.t / 10, np.float32) for agent in actions}
+        ended = {"a": True} if self.t == self.early else {}
+        over = {**ended, "__all__": self.t >= 7}
+        return obs, {agent: float(action) for agent, action in actions.items()}, over, {"__all__": False}, {}
+
+
+def make_worker(worker_class, policies, mapping, env_config, **env_runners):
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+    config = (
+        PPOConfig()
+        .api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
+        .environment(Echo, env_config=env_config, disable_env_checking=True)
+        .multi_agent(policies={name: (None, OBS, ACT, {}) for name in policies}, policy_mapping_fn=mapping)
+        .multi_agent(policy_map_capacity=3)
+        .env_runners(num_env_runners=0, rollout_fragment_length=10, **env_runners)
+        .training(model={"fcnet_hiddens": [8]})
+        .debugging(seed=11)
+    )
+    return worker_class(env_creator=Echo, config=config, default_policy_class=PPOTorchPolicy)
+
+
+@pytest.mark.parametrize("early", [0, 3])
+def test_actions_of_remote_envs_are_those_that_were_sent(early):
+    worker = make_worker(
+        RolloutWorker,
+        ["p0"],
+        lambda *args, **kwargs: "p0",
+        {"early": early},
+        num_envs_per_env_runner=2,
+        remote_worker_envs=True,
+        remote_env_batch_wait_ms=3000,
+    )
+    try:
+        for _ in range(8):
+            batch = worker.sample().policy_batches["p0"]
+            assert np.asarray(batch["actions"]).tolist() == np.asarray(batch["rewards"]).tolist()
+            assert worker.is_accelerated
+    finally:
+        worker.stop()
