@@ -1,4 +1,4 @@
-"""What the old stack's sampler does only beside Ray: environments in actors."""
+"""What the old stack's sampler does only beside Ray: environments in actors, and policies that are stashed."""
 
 import random
 import sys
@@ -10,6 +10,8 @@ import torch
 from ray import cloudpickle
 from ray.rllib.algorithms.ppo import PPOConfig, PPOTorchPolicy
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
+from ray.rllib.policy.policy_map import PolicyMap
 
 from fastmarl.rllib import RolloutWorker
 
@@ -81,3 +83,39 @@ def test_actions_of_remote_envs_are_those_that_were_sent(early):
             assert worker.is_accelerated
     finally:
         worker.stop()
+
+
+def taken_from_map(worker_class, n_used):
+    """After each call of sample(): which policies were stashed, in which order the map has the others, what was done.
+
+    Episodes are played by pairs of the first `n_used` of six policies; three are kept.
+    """
+    episodes = {}
+
+    def mapping(agent, episode, **kwargs):
+        n = episodes.setdefault(episode.episode_id, len(episodes))
+        return f"p{(n + 'ab'.index(agent)) % n_used}"
+
+    worker = make_worker(worker_class, [f"p{i}" for i in range(6)], mapping, {})
+    stashed, stash = [], PolicyMap._stash_least_used_policy
+
+    def note(self):
+        stashed.append(self._deque[0])
+        return stash(self)
+
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PolicyMap, "_stash_least_used_policy", note)
+        for _ in range(5):
+            batches = worker.sample().policy_batches
+            actions = {name: np.asarray(batch["actions"]).tolist() for name, batch in batches.items()}
+            found.append((list(stashed), list(worker.policy_map._deque), actions))
+            stashed.clear()
+    return found
+
+
+@pytest.mark.parametrize("n_used", [2, 3, 5])
+def test_policies_beyond_the_maps_capacity_are_taken_from_it_as_rllib_does(n_used):
+    theirs, ours = taken_from_map(RLlibWorker, n_used), taken_from_map(RolloutWorker, n_used)
+    assert ours == theirs
+    assert any(stashed for stashed, _, _ in theirs[1:]) == (n_used > 3)

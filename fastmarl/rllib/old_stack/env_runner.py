@@ -63,13 +63,24 @@ class EnvRunner(EnvRunnerV2):
         self._seats = {policy_id: seat for policy_id, seat in self._seats.items() if policy_id in policies}
         self.slow_path_reasons = {}
         for policy_id in [*policies]:
-            self._seat(policy_id, looks_again=True)
+            policy = policies.cache.get(policy_id)
+            if policy is None:  # to take it from the map would stash another one
+                self.slow_path_reasons[policy_id] = self._reasons_of_all()
+            else:
+                self._look_at(policy_id, policy)
 
-    def _seat(self, policy_id: Hashable, looks_again: bool = False) -> Seat:
+    def _seat(self, policy_id: Hashable) -> Seat:
         policies, seat = self._worker.policy_map, self._seats.get(policy_id)
-        if seat is not None and seat.policy is policies.cache.get(policy_id) and not looks_again:
+        if len(policies._valid_keys) > policies.capacity:
+            policy = policies[policy_id]  # as RLlib's loop does it: the map stashes the policy least recently taken
+        else:
+            policy = policies.cache.get(policy_id)
+        if seat is not None and seat.policy is policy:
             return seat
-        policy = policies[policy_id]
+        return self._look_at(policy_id, policies[policy_id] if policy is None else policy)
+
+    def _look_at(self, policy_id: Hashable, policy: Any) -> Seat:
+        seat = self._seats.get(policy_id)
         reasons = self._reasons(policy_id, policy, seat)
         if reasons:
             self.slow_path_reasons[policy_id] = reasons
@@ -82,12 +93,18 @@ class EnvRunner(EnvRunnerV2):
         self._seats[policy_id] = seat = FastSeat(policy, self._trajectories)
         return seat
 
-    def _reasons(self, policy_id: Hashable, policy: Any, seat: Seat | None) -> list[str]:
+    def _reasons_of_all(self) -> list[str]:
+        """Those that concern all policies."""
         policies = self._worker.policy_map
         if type(self._base_env) not in BASE_ENVS:
             return [f"the environments are a {type(self._base_env).__name__}"]
         if len(policies) > policies.capacity:
             return [f"the policy map keeps only {policies.capacity} of {len(policies)} policies"]
+        return []
+
+    def _reasons(self, policy_id: Hashable, policy: Any, seat: Seat | None) -> list[str]:
+        if reasons := self._reasons_of_all():
+            return reasons
         if reasons := problems_of(policy):
             return reasons
         is_known = seat is not None and seat.policy is policy
