@@ -13,7 +13,7 @@ from rllib.differential.worlds import MIXED_SUMS, REWARDS, Rules
 
 IDS = (tuple(range(6)), COLLIDING, STRINGS, MIXED)
 GROUPS = ("p0", "p1", "p2")
-OWN_MODULES = ("any", "any", "noting", "extras", "own_actions", "heuristic", "memory")
+OWN_MODULES = ("any", "any", "noting", "extras", "retyped", "own_actions", "heuristic", "memory")
 
 
 def random_case(seed: int) -> Case:
