@@ -225,6 +225,26 @@ class ModuleOutputError(FastmarlError, ValueError):
         return "module {!r}: {}".format(*self.args)
 
 
+class UserExitError(FastmarlError, RuntimeError):
+    """An env, a module or other code of the user called `sys.exit()`. Its `__cause__` is the SystemExit.
+
+    Args:
+        code: of the SystemExit.
+        place: file, line and function that raised it.
+    """
+
+    def __init__(self, code: object, place: str):
+        super().__init__(code, place)
+
+    def __str__(self) -> str:
+        code, place = self.args
+        exit_ = "SystemExit" if code is None else f"SystemExit({shown(code)})"
+        return (
+            f"{exit_} was raised in {place}, which would end the program; raise another exception there if something "
+            "has failed, and end the program outside of fastmarl's calls"
+        )
+
+
 class ConnectorError(FastmarlError, ValueError):
     """A connector made something else than it promised.
 

@@ -2,6 +2,7 @@
 from cpython.pythread cimport PyThread_get_thread_ident
 
 from fastmarl.errors import RunnerBusyError
+from fastmarl.exits import as_error
 
 
 cdef class CallGuard:
@@ -17,12 +18,14 @@ cdef class CallGuard:
         """What the function returns for these arguments. Until then, it is the call under way.
 
         Raises:
-            RunnerBusyError: there is one. What the function raises comes through.
+            RunnerBusyError: there is one. What the function raises comes through; SystemExit as a UserExitError.
         """
         self.check(name)
         self.running, self.thread = name, PyThread_get_thread_ident()
         try:
             return function(**arguments)
+        except SystemExit as raised:
+            raise as_error(raised) from raised
         finally:
             self.running = None
 

@@ -3,6 +3,8 @@
 What is rare is left to `sampler.FastSampler` and `recording.Recording`.
 """
 
+from fastmarl.exits import as_error
+
 cdef str ALL = "__all__"
 cdef dict NOTHING = {}                      # for None, where envs return that instead of a dict; never written to
 cdef tuple NOT_STEPPED = ()
@@ -15,7 +17,7 @@ def step_envs(envs, list actions, list resets, set idle, on_failure):
         actions: of each env.
         resets: whether to reset it.
         idle: envs that are left alone.
-        on_failure: called with (env index, error) when an env raises.
+        on_failure: called with (env index, error) when an env raises; SystemExit comes as a UserExitError.
 
     Returns:
         (results, who is over): what step() or reset() returned, None where that failed; whether an env says `__all__`.
@@ -34,8 +36,8 @@ def step_envs(envs, list actions, list resets, set idle, on_failure):
             else:
                 result = envs[i].step(actions[i])
                 is_over = bool(result[2][ALL] or (result[3] or NOTHING).get(ALL, False))
-        except Exception as error:
-            on_failure(i, error)
+        except (Exception, SystemExit) as raised:
+            on_failure(i, as_error(raised))
             result, is_over = None, False
         results.append(result)
         over.append(is_over)

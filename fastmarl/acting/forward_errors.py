@@ -14,7 +14,7 @@ WAY_OUT = (
 
 
 def describe_failure(
-    error: Exception, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
+    error: BaseException, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
 ) -> None:
     """As `note_failure()`.
 
@@ -28,7 +28,9 @@ def describe_failure(
     note_failure(error, module_id, batch, explore=explore, has_memory=has_memory)
 
 
-def note_failure(error: Exception, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool) -> None:
+def note_failure(
+    error: BaseException, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
+) -> None:
     """Add a note to the error: which module, in which phase, with a batch of which shapes. One more says what to do if
     the module has asked for a recurrent state and has none."""
     error.add_note(f"in {_method(explore)} of module {module_id!r}, with a batch of {_shapes(batch)}")
@@ -36,7 +38,7 @@ def note_failure(error: Exception, module_id: str, batch: dict[str, Any], *, exp
         error.add_note(f"it has no memory: {WAY_OUT}")
 
 
-def _wants_memory(error: Exception, has_memory: bool) -> bool:
+def _wants_memory(error: BaseException, has_memory: bool) -> bool:
     return not has_memory and isinstance(error, KeyError) and error.args == (Columns.STATE_IN,)
 
 

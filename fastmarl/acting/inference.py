@@ -266,7 +266,7 @@ class ModuleInference:
                 with self._autocast:
                     outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
                 self._is_casting = False
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             has_memory = self.lane_state is not None
             describe_failure(error, self.module_id, batch, explore=explore, has_memory=has_memory)
             raise

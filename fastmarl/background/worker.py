@@ -16,6 +16,7 @@ from fastmarl.background.parcels import Places, pack
 from fastmarl.background.weights import Form, SharedWeights, form_of
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.exits import as_error
 from fastmarl.runner import MultiAgentEnvRunner
 from fastmarl.runner.increments import begin_increments, take_increment
 from fastmarl.runner.metrics import Increment
@@ -164,8 +165,8 @@ class SamplerWorker:
                 return number
             try:
                 answer = DONE + pickle.dumps(self._sample())
-            except Exception as error:
-                answer = FAILED + pickle.dumps(Failure.of(error, "sampling"))
+            except (Exception, SystemExit) as raised:
+                answer = FAILED + pickle.dumps(Failure.of(as_error(raised), "sampling"))
             self._channel.send(number, answer)
 
     def _sample(self) -> Told:

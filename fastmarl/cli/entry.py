@@ -16,6 +16,7 @@ from fastmarl.cli.bench_scaling import SCALING
 from fastmarl.cli.terminal import open_terminal
 from fastmarl.envs.packages import NEEDED, how_to_install
 from fastmarl.errors import FastmarlError
+from fastmarl.exits import exits_as_errors
 
 INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
 
@@ -34,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     try:
-        return args.run(args, open_terminal())
+        with exits_as_errors():
+            return args.run(args, open_terminal())
     except FastmarlError as error:
         print(f"fastmarl: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastmarl.distributed.host import RunnerHost
+from fastmarl.exits import as_error
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +32,8 @@ class Deferred:
         args = [arg.value if isinstance(arg, Put) else arg for arg in self.args]
         try:
             self.value = self.host.call(self.method, *args)
-        except Exception as error:
-            self.error = error
+        except (Exception, SystemExit) as raised:
+            self.error = as_error(raised)
         self.is_made = True
 
 

@@ -20,6 +20,7 @@ from fastmarl.errors import (
     misfit,
     shown,
 )
+from fastmarl.exits import as_error
 from fastmarl.policy.agents import Guest, ModuleAgents
 from fastmarl.policy.saved import SAVED, VERSION, ModuleParts, PolicyOptions, copied_parts, parts_from
 from fastmarl.states import check_mapping
@@ -232,6 +233,8 @@ class Policy:
             return agents.act({agent_id: obs}, {agent_id: reward}, {agent_id: info}, explore=explore)[agent_id]
         except MultiAgentEnvError as error:
             raise _without_env(error) from error
+        except SystemExit as raised:
+            raise as_error(raised) from raised
         finally:
             self._is_busy = False
 
@@ -276,6 +279,8 @@ class Policy:
             return {agent_id: actions[agent_id] for agent_id in obs}
         except MultiAgentEnvError as error:
             raise _without_env(error) from error
+        except SystemExit as raised:
+            raise as_error(raised) from raised
         finally:
             self._is_busy = False
 

@@ -14,6 +14,7 @@ from fastmarl.envs.context import EnvContext
 from fastmarl.envs.registry import env_creator, may_be_named_by_a_file
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import RecordingError
+from fastmarl.exits import exits_as_errors
 from fastmarl.recorder.meta import env_config_in
 from fastmarl.recorder.recording import RecordedEpisode, Recording
 from fastmarl.recorder.scene import ReplayStep, Scene
@@ -47,6 +48,7 @@ class Replay:
         ReplayError: while it is played: the env takes another course.
     """
 
+    @exits_as_errors()
     def __init__(
         self,
         recording: Recording | str | os.PathLike,
@@ -78,6 +80,7 @@ class Replay:
                 raise
             error.add_note(f"fastmarl: close() of the env raised {another!r:.200}, too")
 
+    @exits_as_errors()
     def close(self) -> None:
         """Close the env; twice is fine."""
         env, self.env = self.env, None

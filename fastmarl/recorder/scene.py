@@ -15,6 +15,7 @@ from fastmarl.envs.form import check_reset_result, check_step_result, possible_a
 from fastmarl.episodes.log import EpisodeLog
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import FastmarlError, RecordingError, ReplayError
+from fastmarl.exits import exits_as_errors
 from fastmarl.native._records import note_reset_seeds
 from fastmarl.record.agent_spaces import AgentSpaces, Spaces
 from fastmarl.record.block import Key
@@ -126,14 +127,16 @@ class Scene:
         try:
             self._log.open_episodes([0])
             note_reset_seeds(self._table.records, [self._recorded.reset_seed], [0])
-            obs, infos = result = env.reset(seed=self._recorded.reset_seed)
+            with exits_as_errors():
+                obs, infos = result = env.reset(seed=self._recorded.reset_seed)
             check_reset_result(result, 0)
             self._store.scatter.write_reset(0, obs, infos)
             self._made = 0
             yield ReplayStep(0, {}, obs, {}, {}, {}, infos)
             while not flags and self._env_t < self._recorded.length:
                 actions = self._act()
-                result = env.step(actions)
+                with exits_as_errors():
+                    result = env.step(actions)
                 check_step_result(result, 0, self._env_t + 1)
                 flags = self._store.scatter.write_step(0, *result)
                 if self._table.respawned:

@@ -13,6 +13,7 @@ from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics import ENV_RESET_TIMER
 
 from fastmarl.errors import ConfigError
+from fastmarl.exits import as_error, exits_as_errors
 from fastmarl.native._call_guard import CallGuard
 from fastmarl.rllib.env_contexts import VectorIndex, numbered
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode, episode_class
@@ -66,7 +67,8 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._reasons: list[Reason] = []
         self._was_seeded = False
         self._vector_index = VectorIndex()
-        super().__init__(config=config, **kwargs)
+        with exits_as_errors():
+            super().__init__(config=config, **kwargs)
         self._draws = np.random.default_rng(self._seed) if self.sampler == "fast" else None
         has_names = "46" in self.fixes and self.env is not None
         self._bulk_metrics = RunnerMetrics(self, distinct_names(self.env.envs) if has_names else None)
@@ -79,9 +81,13 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
         Raises:
             RunnerBusyError: a call is under way.
+            UserExitError: an env, a module or a callback called `sys.exit()`. In RLlib the program ends in silence.
         """
         self._calls.check("sample()")
-        return super().sample(**arguments)
+        try:
+            return super().sample(**arguments)
+        except SystemExit as raised:
+            raise as_error(raised) from raised
 
     def _sample(
         self,
@@ -199,16 +205,19 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
 
     # Envs.
 
+    @exits_as_errors()
     def make_env(self) -> None:
         """Make all envs anew; running episodes are dropped."""
         self._calls.check("make_env()")
         self._make_env()
 
+    @exits_as_errors()
     def make_module(self) -> None:
         """See RLlib's method."""
         self._calls.check("make_module()")
         super().make_module()
 
+    @exits_as_errors()
     def stop(self) -> None:
         """See RLlib's method."""
         self._calls.check("stop()")
@@ -232,7 +241,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._was_seeded = True
         for attempt in range(MOST_RESTARTS):
             try:
-                with self.metrics.log_time(ENV_RESET_TIMER):
+                with self.metrics.log_time(ENV_RESET_TIMER), exits_as_errors():
                     return self.env.reset(seed=seeds, options=options)
             except Exception as error:
                 if not self.config.restart_failed_sub_environments or attempt == MOST_RESTARTS - 1:
@@ -258,7 +267,8 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             return
         envs = self.env.unwrapped.envs
         try:
-            envs[env_index].close()
+            with exits_as_errors():
+                envs[env_index].close()
         except Exception as closing_error:
             logger.warning("Closing the failed env %d failed as well: %r", env_index, closing_error)
         self._vector_index.next = env_index
@@ -278,7 +288,8 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         seed = None if self._seed is None else self._seed + env_index
         for attempt in range(MOST_RESTARTS):
             try:
-                return self.env.envs[env_index].reset(seed=seed, options=None)
+                with exits_as_errors():
+                    return self.env.envs[env_index].reset(seed=seed, options=None)
             except Exception as error:
                 if attempt == MOST_RESTARTS - 1:
                     raise

@@ -13,6 +13,7 @@ from fastmarl.envs.form import check_spaces, possible_agents_of
 from fastmarl.envs.registry import env_creator
 from fastmarl.envs.states import state_space_of
 from fastmarl.errors import ConfigError, EnvCheckError
+from fastmarl.exits import exits_as_errors
 from fastmarl.record.agent_spaces import MOST_AGENTS, Spaces
 from fastmarl.record.env_states import EnvStates
 from fastmarl.vector.arrays.vector import ArrayVector
@@ -100,7 +101,7 @@ class Envs:
         """
         old, self._to_close[env_index] = self._to_close[env_index], None
         if old is not None:
-            with suppress(Exception):
+            with suppress(Exception), exits_as_errors():
                 old.close()
         new = as_multi_agent_env(self._create(self.contexts[env_index]))
         self.all[env_index] = self._to_close[env_index] = new
@@ -148,7 +149,8 @@ class Envs:
         while self._to_close:  # an interrupted call goes on where it was
             try:
                 if hasattr(self._to_close[0], "close"):
-                    self._to_close[0].close()
+                    with exits_as_errors():
+                        self._to_close[0].close()
             except Exception as error:
                 errors.append(error)
             del self._to_close[0]

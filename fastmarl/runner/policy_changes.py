@@ -15,6 +15,7 @@ from fastmarl.acting.policies import MappingFn
 from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors.module_connectors import ModuleConnectors
 from fastmarl.errors import ConfigError
+from fastmarl.exits import exits_as_errors
 from fastmarl.modules import RLModule
 from fastmarl.runner.building import make_connectors, make_module
 from fastmarl.runner.sampling import Sampling
@@ -30,6 +31,7 @@ class PolicyChanges:
         self._resources = sampling.resources
         self._n_added = 0
 
+    @exits_as_errors()
     def add(
         self,
         module_id: str,

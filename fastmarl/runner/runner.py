@@ -12,6 +12,7 @@ from fastmarl.config import EnvRunnerConfig
 from fastmarl.connectors.env_to_module import EnvToModule
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import ConfigError, RunnerStoppedError
+from fastmarl.exits import exits_as_errors
 from fastmarl.modules import MultiRLModule, RLModule
 from fastmarl.native._call_guard import CallGuard
 from fastmarl.runner.building import spaces_of
@@ -38,6 +39,7 @@ class MultiAgentEnvRunner:
     At the end of a `with` block the runner is stopped.
     """
 
+    @exits_as_errors()
     def __init__(self, config: EnvRunnerConfig):
         if not isinstance(config, EnvRunnerConfig):
             raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
@@ -392,6 +394,7 @@ class MultiAgentEnvRunner:
             raise RunnerStoppedError("this runner was stopped and its envs are closed; make a new one")
         self._resources.finish()
 
+    @exits_as_errors()
     def stop(self) -> None:
         """Close the envs and files; sampling is over. Stopping twice is fine, and finishes what an interrupt cut short.
 

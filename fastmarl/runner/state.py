@@ -8,6 +8,7 @@ from typing import Any
 
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.errors import CheckpointError, ConfigError
+from fastmarl.exits import exits_as_errors
 from fastmarl.native._call_guard import CallGuard
 from fastmarl.policy.saved import SAVED, PolicyOptions, described
 from fastmarl.runner.components import STATE_COMPONENTS, Names, chosen_components
@@ -37,6 +38,7 @@ class RunnerState:
         self._resources = sampling.resources
         self._calls = calls
 
+    @exits_as_errors()
     def get(self, components: Names = None, not_components: Names = None) -> dict[str, Any]:
         """As `MultiAgentEnvRunner.get_state()`."""
         resources = self._resources
@@ -80,6 +82,7 @@ class RunnerState:
         for name, value in state.items():
             checks[name](value)
 
+    @exits_as_errors()
     def set(self, state: dict[str, Any]) -> None:
         """As `MultiAgentEnvRunner.set_state()`."""
         self.check(state)
@@ -90,12 +93,14 @@ class RunnerState:
             self._take_weights(state["rl_module"], seq_no or resources.weights_seq_no)
         self._take_others(state)
 
+    @exits_as_errors()
     def save(self, path: str | os.PathLike) -> None:
         """As `MultiAgentEnvRunner.save_to_path()`."""
         resources, state = self._resources, self.get()
         options = PolicyOptions.of(resources.config, resources.counts.lifetime.env_steps)
         save_state(path, {**state, SAVED: described(options, resources.module, resources.env_to_module)})
 
+    @exits_as_errors()
     def restore(self, path: str | os.PathLike) -> None:
         """As `MultiAgentEnvRunner.restore_from_path()`."""
         state = load_state(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from fastmarl.exits import as_error
 from fastmarl.record.flags import FAILED, TRUNCATED
 from fastmarl.record.store import RowStore
 
@@ -51,8 +52,8 @@ class Failures:
             try:
                 remake()
                 break
-            except Exception as again:
-                error = again
+            except (Exception, SystemExit) as again:
+                error = as_error(again)
         self._counts["restarts"] += len(env_indices)
 
     def _allow(self, env_indices: Sequence[int], error: Exception) -> None:

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from fastmarl.envs.form import check_step_result
+from fastmarl.exits import as_error
 from fastmarl.native._actions import ActionDicts
 from fastmarl.vector.results import write_reset, write_step
 from fastmarl.vector.state_env import StateRecordingEnv
@@ -74,7 +75,7 @@ class InProcessVector:
             try:
                 result = self._slots[env_index][1].reset(seed=self._seeds.take(env_index))
                 break
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._restart(env_index, error, "reset()")
         write_reset(self._store, env_index, result, self._unchecked_resets)
 
@@ -107,7 +108,7 @@ class InProcessVector:
             actions = action_dict(lanes)
             try:
                 result = env.step(actions)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._step_failed(env_index, error, after_step)
                 continue
             try:
@@ -130,7 +131,7 @@ class InProcessVector:
             sent = perf_counter()
             try:
                 result = env.step(actions)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._step_failed(env_index, error, after_step)
                 continue
             stepped = perf_counter()
@@ -147,15 +148,16 @@ class InProcessVector:
         env = self.envs[env_index]
         return StateRecordingEnv(env, self._env_states[env_index]) if self._env_states else env
 
-    def _step_failed(self, env_index: int, error: Exception, after_step: AfterStep) -> None:
+    def _step_failed(self, env_index: int, error: Exception | SystemExit, after_step: AfterStep) -> None:
         """Go on with a new env, or raise the error."""
         self._restart(env_index, error, "step()")
         all_done = self._failures.end_episode(env_index)
         self.n_stepping -= 1
         after_step([env_index], [all_done])
 
-    def _restart(self, env_index: int, error: Exception, call: str) -> None:
+    def _restart(self, env_index: int, raised: Exception | SystemExit, call: str) -> None:
         """Make the env anew whose `call` has failed, or raise the error, which says where it came from."""
+        error = as_error(raised)
         error.add_note(f"fastmarl: raised by {call} of env {env_index}")
         self._failures.restart([env_index], error, partial(self._make_anew, env_index))
         self._slots[env_index] = env_index, self._recording(env_index), self._store.table.envs[env_index]

@@ -16,6 +16,7 @@ from fastmarl.envs.checking.mask_findings import MASK_KIND
 from fastmarl.envs.checking.play import IDLE_STEPS, REPLAYED_STEPS, UnplayableError
 from fastmarl.envs.checking.report import Findings, location_of
 from fastmarl.errors import ONLY_RESPAWNING, ConfigError
+from fastmarl.exits import as_error
 from fastmarl.spaces.masks import RULES_OUT_ALL
 
 OTHERWISE_UNWRITTEN = 0x5A  # what observations are full of beforehand when the batch is played again
@@ -181,9 +182,10 @@ class BatchPlay:
         before = dict(self._named_arrays(out))
         try:
             getattr(self._env, call)(*args, **kwargs)
-        except Exception as error:
+        except (Exception, SystemExit) as raised:
+            error = as_error(raised)
             self._findings.env_t = int(self._t_E.max())
-            self._findings.problem("raised", f"{call}() raised {error!r} in {location_of(error)}")
+            self._findings.problem("raised", f"{call}() raised {raised!r} in {location_of(raised)}")
             raise UnplayableError from error
         replaced = [(name, before[name], now) for name, now in self._named_arrays(out) if now is not before[name]]
         for name, array, now in replaced:

@@ -15,10 +15,12 @@ from fastmarl.envs.checking.report import Findings, Report
 from fastmarl.envs.context import EnvContext
 from fastmarl.envs.form import name_of
 from fastmarl.envs.registry import env_creator
+from fastmarl.exits import exits_as_errors
 
 BATCH_SIZE = 4  # where a batch is made for the check
 
 
+@exits_as_errors()
 def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, seed: int = 0,
               post_death: str = "error", respawn: bool = False) -> Report:  # fmt: skip
     """Play an env, or a batch, with seeded random actions and report all that is wrong or odd about it.
@@ -73,7 +75,8 @@ def _maker(env: Any, env_config: dict) -> Callable[[], Any]:
 def _compare(play: Play, make: Callable[[], Any], findings: Findings) -> None:
     """Have another env repeat what was played."""
     try:
-        other = make()
+        with exits_as_errors():
+            other = make()
     except Exception as error:
         findings.env_t = None
         text = f"another env, made in the same way beside this one, could not be made: {error!r:.200}"
@@ -87,6 +90,7 @@ def _close(env: Any, findings: Findings) -> None:
     if hasattr(env, "close"):
         findings.env_t = None
         try:
-            env.close()
+            with exits_as_errors():
+                env.close()
         except Exception as error:
             findings.problem("close", f"close() raised {error!r}")

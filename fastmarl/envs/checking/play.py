@@ -17,6 +17,7 @@ from fastmarl.envs.checking.report import Findings, location_of
 from fastmarl.envs.checking.values import arrays_in, misfits, random_action, reward_problem, same
 from fastmarl.envs.form import check_dicts, flag_problems, possible_agents_of
 from fastmarl.errors import ONLY_RESPAWNING, ConfigError, EnvCheckError, MultiAgentEnvError
+from fastmarl.exits import as_error
 from fastmarl.spaces.masks import action_mask, mask_key
 
 REPLAYED_STEPS = 100
@@ -178,8 +179,9 @@ class Play:
         """What reset() or step() returned, in the right form."""
         try:
             result = getattr(self._env, call)(*args, **kwargs)
-        except Exception as error:
-            self._findings.problem("raised", f"{call}() raised {error!r} in {location_of(error)}")
+        except (Exception, SystemExit) as raised:
+            error = as_error(raised)
+            self._findings.problem("raised", f"{call}() raised {raised!r} in {location_of(raised)}")
             raise UnplayableError from error
         try:
             check_dicts(call, result, 0, self._env_t)

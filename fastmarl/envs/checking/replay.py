@@ -13,6 +13,7 @@ import numpy as np
 from fastmarl.envs.checking.report import Findings
 from fastmarl.envs.checking.values import arrays_in, same
 from fastmarl.envs.form import RETURNED
+from fastmarl.exits import exits_as_errors
 from fastmarl.spaces.masks import MASK_KEYS
 
 ODD_STEPS = 8  # the reset and 7 steps
@@ -68,7 +69,8 @@ def _first_difference(
     with ExitStack() as restored:
         for env_t, (actions, before) in enumerate(trace):
             try:
-                result = env.reset(seed=seed) if actions is None else env.step(deepcopy(actions))
+                with exits_as_errors():
+                    result = env.reset(seed=seed) if actions is None else env.step(deepcopy(actions))
                 found = _differing(before, result)
             except Exception as error:
                 found = f"results ({error!r:.200})", None

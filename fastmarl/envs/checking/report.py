@@ -119,7 +119,7 @@ def _count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def location_of(error: Exception) -> str:
+def location_of(error: BaseException) -> str:
     """File and line where an exception was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{last.filename}:{last.lineno}"

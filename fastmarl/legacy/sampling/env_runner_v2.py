@@ -6,6 +6,7 @@ from typing import Any
 
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import RunnerBusyError
+from fastmarl.exits import exits_as_errors
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.sampling.batch_builder import BatchBuilder
 from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies, RolloutMetrics
@@ -99,7 +100,8 @@ class EnvRunnerV2:
         under_way = _Building()
         try:
             self._building = weakref.ref(under_way)  # even an interrupt in `finally` leaves nothing under way
-            return self._builder.build(chunks)
+            with exits_as_errors():
+                return self._builder.build(chunks)
         finally:
             self._building = None
 

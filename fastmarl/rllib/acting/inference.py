@@ -226,7 +226,7 @@ class ModulePart:
                 return module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
             with self._switch:
                 return module._forward_exploration(batch, t=t) if explore else module._forward_inference(batch)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             note_failure(error, self._id, batch, explore=explore, has_memory=self._is_stateful)
             raise
 

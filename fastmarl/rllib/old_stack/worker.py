@@ -6,6 +6,7 @@ from ray.rllib.evaluation.env_runner_v2 import EnvRunnerV2
 from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
 from ray.rllib.evaluation.sampler import SyncSampler
 
+from fastmarl.exits import exits_as_errors
 from fastmarl.rllib.old_stack.env_runner import EnvRunner
 
 
@@ -20,7 +21,8 @@ class RolloutWorker(RLlibWorker):
 
     def __init__(self, **arguments: Any):
         self._runner: EnvRunner | None = None
-        super().__init__(**arguments)
+        with exits_as_errors():
+            super().__init__(**arguments)
         sampler = self.sampler
         if type(sampler) is SyncSampler and type(sampler._env_runner_obj) is EnvRunnerV2:
             self._runner = _in_the_place_of(sampler._env_runner_obj)
@@ -47,6 +49,7 @@ class RolloutWorker(RLlibWorker):
         """What computes the actions of each policy. Empty before anything ran."""
         return {} if self._runner is None else self._runner.backends()
 
+    @exits_as_errors()
     def sample(self, **kwargs: Any) -> Any:
         """See RLlib's method."""
         if self._runner is None:

@@ -63,7 +63,7 @@ class Batch:
             self.env.reset(own, out, seeds=seeds)
         except ObservationError as error:
             raise self._placed(error, stepped=False) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             error.add_note(f"fastmarl: raised by reset() of the envs {env_indices!s:.200}")
             raise
         if self._resting:
@@ -122,7 +122,7 @@ class Batch:
             self.env.step(*self._given)
         except ObservationError as error:
             raise self._placed(error, stepped=True) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             error.add_note(f"fastmarl: raised by step() of the batch of the envs {list(self.env_indices)!s:.200}")
             raise
 

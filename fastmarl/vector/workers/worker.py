@@ -24,6 +24,7 @@ from fastmarl.envs.registry import env_creator
 from fastmarl.envs.resumable import supports_checkpoint
 from fastmarl.envs.states import state_space_of
 from fastmarl.errors import ConfigError
+from fastmarl.exits import as_error, exits_as_errors
 from fastmarl.native._slots import tells
 from fastmarl.vector.remote import EnvDescription
 from fastmarl.vector.workers.channel import Channel
@@ -194,7 +195,7 @@ class Worker:
         """Make an env anew. If that fails, there is none at its index until the next try: using it says so."""
         index = pickle.loads(message)
         old, self._envs[index] = self._envs[index], None
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), exits_as_errors():
             old.close()
         return self._guarded("constructor", index, self._make, index)
 
@@ -263,7 +264,8 @@ class Worker:
             self._memory.at[0] = index
         try:
             return function(*args)
-        except Exception as error:
+        except (Exception, SystemExit) as raised:
+            error = as_error(raised)
             raise _EnvError(Failure.of(error, self._plan.first + index, call)) from error
         finally:
             if self._memory is not None:
@@ -289,7 +291,8 @@ class Worker:
         for index, env in enumerate(self._envs):
             if hasattr(env, "close"):
                 try:
-                    env.close()
+                    with exits_as_errors():
+                        env.close()
                 except Exception as error:
                     first = first or Failure.of(error, self._plan.first + index, "close()")
         return first
