@@ -1,6 +1,7 @@
-"""Custom values from callbacks."""
+"""Custom values from callbacks, and the times of stages."""
 
 import pytest
+from support.actors import make_runner
 
 from fastmarl.runner.metrics import NAMED, OTHERS, MetricsLogger, RunnerMetrics
 
@@ -74,3 +75,17 @@ def test_increments_of_several_runners_make_one_report():
     assert report["episode_return_mean"] == 4 and report["sample"] == 28 / 6 and report["sum"] == 28
     assert report["num_agent_steps_sampled"] == {"a": 42} and report["num_env_failures"] == 6
     assert not runners[0].logger.journal and runners[0].logger.peek("sum") is None  # nothing piles up
+
+
+@pytest.mark.parametrize("options", [{}, {"disable_env_checking": True}, {"worker_num_splits": 2}])
+def test_no_stage_takes_no_time_in_reports_of_a_few_ticks(options):
+    """Clocks run in a few ticks only, and in some reports in none."""
+    runner = make_runner(num_envs_per_env_runner=2, **options)
+    for _ in range(40):
+        runner.sample(num_timesteps=4)
+        report = runner.get_metrics()
+        stages = report["stage_time_ms"]
+        assert min(stages[stage] for stage in ("env", "scatter", "send")) > 0
+        assert report["env_step_timer"] * 1e3 == pytest.approx(stages["env"])
+        assert report["mean_env_wait_ms"] == stages["env"]
+    runner.stop()

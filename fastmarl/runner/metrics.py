@@ -16,6 +16,7 @@ from fastmarl.runner.goals import Goal
 from fastmarl.states import check_keys, check_mapping, whole_number
 
 STAGES = ("env", "scatter", "connect", "forward", "record", "send", "reset", "bookkeeping")
+TIMED_STAGES = ("env", "scatter", "send")  # have clocks in some ticks only
 NAMED = 4096  # ids with a count of their own: where they never end, the report must not grow with them
 OTHERS = "__others__"
 REDUCTIONS: dict[str, Callable[[Any], float]] = {"mean": np.mean, "min": np.min, "max": np.max, "sum": np.sum}
@@ -186,6 +187,7 @@ class RunnerMetrics:
         self.lifetime = Counts()
         self._new = Counts()  # since the last report or increment, as all below
         self.seconds: defaultdict[str, float] = defaultdict(float)  # see _stage_seconds()
+        self._timed = dict.fromkeys(TIMED_STAGES, 0.0)  # of `seconds`: what the clocks last showed
         self.failures: Counter[str] = Counter()
 
     def add_call(self, goal: Goal, summary: CallSummary) -> None:
@@ -218,6 +220,7 @@ class RunnerMetrics:
 
     def _start_over(self) -> None:
         self._new = Counts()
+        self._timed = self._timed_seconds()
         self.seconds.clear()
         self.failures.clear()
 
@@ -294,15 +297,20 @@ class RunnerMetrics:
         }
 
     def _stage_seconds(self) -> dict[str, float]:
-        """Seconds of each stage. What the vector takes is shared among its stages as in the ticks with clocks."""
+        """Seconds of each stage. What the vector takes is shared among its stages as in the ticks with clocks: those
+        since the last report or, if there were none, the ones before."""
         seconds = self.seconds
         stages = {stage: seconds[stage] for stage in ("connect", "forward", "record", "reset")}
         stepping = seconds["vector"] - seconds["after_step"]
-        timed = {stage: seconds[f"timed_{stage}"] for stage in ("env", "scatter", "send")}
+        timed = self._timed_seconds()
         for stage, spent in timed.items():
             stages[stage] = stepping * spent / (sum(timed.values()) or 1.0)
         stages["bookkeeping"] = max(0.0, seconds["sample"] - sum(stages.values()))
         return stages
+
+    def _timed_seconds(self) -> dict[str, float]:
+        timed = {stage: self.seconds.get(f"timed_{stage}", 0.0) for stage in TIMED_STAGES}
+        return timed if any(timed.values()) else self._timed
 
     def _episode_statistics(self) -> dict[str, Any]:
         if not self._episodes:

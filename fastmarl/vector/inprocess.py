@@ -24,7 +24,7 @@ class InProcessVector:
 
     Args:
         envs: multi-agent envs (see `fastmarl.envs.base`).
-        parts: see there; "timed_" seconds are those of every TIMED_EVERY-th tick.
+        parts: see there; "timed_" seconds are those of the first tick and every TIMED_EVERY-th after it.
         remake: makes the env of an index anew, in its place in `envs`.
 
     Attributes:
@@ -100,7 +100,7 @@ class InProcessVector:
     def _step(self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool) -> None:
         """Step these envs."""
         self._ticks += 1
-        if self._unchecked_steps or self._ticks % TIMED_EVERY == 0:
+        if self._unchecked_steps or self._ticks % TIMED_EVERY == 1:
             self._watched_step(slots, action_dict, after_step, after_each)
             return
         write = self._store.scatter.write_step
