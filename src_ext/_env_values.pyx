@@ -16,11 +16,21 @@ cdef frozenset IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), 
 
 cpdef object private_copy(object info, Py_ssize_t env_index, object agent_id, lane_t env_t):
     """Envs reuse info dicts and the arrays in them; what is recorded must not change with them."""
+    if type(info) is not dict:
+        try:
+            info = dict(info)
+        except Exception as error:                                # code of a subclass
+            raise MultiAgentEnvError(env_index, agent_id, env_t, f"expected a dict as info, got {shown(info)}: "
+                                     f"{type(error).__name__}: {error}") from error
+    return copied_dict(info, kept)
+
+
+cpdef object kept(object value):
+    """A copy, as the env may go on with its own; what can't be copied is kept as it is, as RLlib does."""
     try:
-        return copied_dict(info if type(info) is dict else dict(info), deepcopy)
-    except Exception as error:                                    # a file, a lock, or code of its own
-        raise MultiAgentEnvError(env_index, agent_id, env_t, "expected an info that can be copied, as it must be to be "
-                                 f"kept, got {shown(info)}: {type(error).__name__}: {error}") from error
+        return deepcopy(value)
+    except Exception:                                             # a file, a lock, or code of its own
+        return value
 
 
 cdef dict copied_dict(dict info, copy):

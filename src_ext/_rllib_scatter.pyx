@@ -6,7 +6,6 @@ agents are done counts as terminated. Observations keep the dtype that the env g
 """
 cimport numpy as cnp
 import numpy as np
-from copy import deepcopy
 from cpython.dict cimport PyDict_Next
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
@@ -19,6 +18,8 @@ from fastmarl.native._env_lanes cimport EnvLanes
 from fastmarl.native._env_values cimport copied_dict
 from fastmarl.native._module_rows cimport ModuleRows
 from fastmarl.native._scatter cimport Scatter
+
+from fastmarl.native._env_values import kept
 
 cnp.import_array()
 
@@ -241,11 +242,3 @@ cdef class RLlibScatter(Scatter):
             if lane >= 0:
                 env.infos.append((env.env_t, lane, copied_dict(info, kept) if type(info) is dict else kept(info)))
         return 0
-
-
-cpdef object kept(object value):
-    """A copy, as the env may go on with its own; what can't be copied is kept as it is, as RLlib does."""
-    try:
-        return deepcopy(value)
-    except Exception:                                              # a file, a lock, or code of its own
-        return value

@@ -9,6 +9,7 @@ from support.recorder import BOX, Recorder
 
 import fastmarl
 from fastmarl.acting.env_actions import EnvActions
+from fastmarl.envs.checking.check import check_env
 from fastmarl.envs.checking.values import misfits, reward_problem
 from fastmarl.errors import EnvStateError, ModuleOutputError, MultiAgentEnvError, ObservationError, RewardError
 from fastmarl.record.env_states import EnvStates
@@ -185,11 +186,20 @@ def test_observations_that_raise():
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-@pytest.mark.parametrize("info", [{"lock": threading.Lock()}, {"n": [threading.Lock()]}], ids=["direct", "nested"])
-def test_infos_that_cannot_be_copied(info):
-    message = "env 0, agent 'a', env step 1: expected an info that can be copied"
-    with pytest.raises(MultiAgentEnvError, match=message):
-        begun().step({}, infos={"a": info})
+@pytest.mark.parametrize("value", [threading.Lock(), [threading.Lock()]], ids=["direct", "nested"])
+def test_infos_that_cannot_be_copied_are_kept_as_they_are(value):
+    """As RLlib keeps them, and as check_env() accepts them; other values of the same info are copies."""
+    other = [1]
+    env = CountingEnv()
+    step = env.step
+    env.step = lambda actions: (*step(actions)[:4], {"agent_0": {"value": value, "other": other}})
+    assert check_env(env).ok
+    with fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=lambda config: env)) as runner:
+        (episode,) = runner.sample(num_timesteps=3)
+    info = episode.get_infos(-1)["agent_0"]
+    assert info["value"] is value
+    assert info["other"] == other
+    assert info["other"] is not other
 
 
 def test_layouts_are_in_the_machine_s_byte_order():

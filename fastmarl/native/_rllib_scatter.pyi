@@ -8,7 +8,6 @@ from fastmarl.native._module_rows import ModuleRows
 from fastmarl.native._scatter import Scatter
 
 def as_object(value: float, kind: int) -> Any: ...
-def kept(value: Any) -> Any: ...
 
 class RewardKinds:
     others: dict[int, tuple[Any, int]]

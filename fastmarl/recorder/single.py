@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +10,7 @@ import numpy as np
 
 from fastmarl.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.errors import RecordingError
+from fastmarl.native._env_values import private_copy
 from fastmarl.spaces import RowLayout, leaf_spaces
 
 
@@ -93,7 +93,7 @@ class SingleOfBatch:
         return obs
 
     def _infos(self, out: StepArrays) -> dict:
-        return {agent: deepcopy(info) for env_index, agent, info in out.infos if env_index == 0}
+        return {agent: private_copy(info, 0, agent, 0) for env_index, agent, info in out.infos if env_index == 0}
 
 
 def _check_choices(agent: Hashable, action: np.ndarray, space: gym.Space) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from fastmarl.columns import Columns
 from fastmarl.native import _store
-from fastmarl.native._rllib_scatter import ExactLeafRows, RewardKinds, kept
+from fastmarl.native._env_values import kept
+from fastmarl.native._rllib_scatter import ExactLeafRows, RewardKinds
 from fastmarl.record.block import Block, Key, name_of
 from fastmarl.record.memory import MemoryRing
 from fastmarl.rllib.recording.layout import WHOLE, ObservationLayout

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.native._rllib_scatter import kept
+from fastmarl.native._env_values import kept
 from fastmarl.rllib.episodes.lists import items_of
 from fastmarl.spaces import Leaf, map_struct
 

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from fastmarl.errors import UnknownModuleError
-from fastmarl.native._rllib_scatter import kept as own_copy
+from fastmarl.native._env_values import kept as own_copy
 from fastmarl.native._step_keys import ended_unobserved, names_others, places_in_set_order
 from fastmarl.record.flags import TERMINATED, TRUNCATED
 from fastmarl.rllib.recording.records import RLlibRecord
