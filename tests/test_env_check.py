@@ -127,7 +127,7 @@ PROBLEMS = {
                         "possible_agents changed from"),
     "close": (broken(close=raising_close), "close", None, None, r"close\(\) raised OSError\('socket is gone'\)"),
     "respawn": (lambda config: DyingAgentsEnv({"a": [(0, 99)], "b": [(0, 2), (5, 9)]}), "after the end", "b", 5,
-                "observed again after it had finished in env step 2; drop it .*option respawn is only for agents that come back"),
+                "observed again after it had finished in env step 2; drop it .*respawn is only for agents that come"),
     "late reward": (broken_step(2, replace("agent_1", True), at=LENGTH - 1), "after the end", "agent_1", LENGTH,
                     "was paid 1.0 after it had finished in env step 9; .*post_death="),
 }  # fmt: skip
