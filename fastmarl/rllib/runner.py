@@ -13,7 +13,7 @@ from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics import ENV_RESET_TIMER
 
 from fastmarl.errors import ConfigError
-from fastmarl.exits import as_error, exits_as_errors
+from fastmarl.exits import exits_as_errors
 from fastmarl.native._call_guard import CallGuard
 from fastmarl.rllib.env_contexts import VectorIndex, numbered
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode, episode_class
@@ -63,6 +63,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
         self._calls = CallGuard()
         self._is_whole = True  # whether the last call of `_sample()` has come to its end
         self._kept: list[Any] = []  # episodes that were built, and not returned: something has failed
+        self._unreturned: list[Any] = []  # what `_sample()` has returned, until the caller of `sample()` has it
         self._finished_numbers: list[list[ChunkNumbers]] = []  # of episodes ended since the last get_metrics()
         self._reasons: list[Reason] = []
         self._was_seeded = False
@@ -77,17 +78,23 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
     # Sampling.
 
     def sample(self, **arguments: Any) -> list[Any]:
-        """See RLlib's method. Should it fail, its next call returns the episodes that had finished.
+        """See RLlib's method. Should it fail, its next call returns the episodes that had finished; after an interrupt
+        in `on_sample_end`, all that was sampled.
 
         Raises:
             RunnerBusyError: a call is under way.
             UserExitError: an env, a module or a callback called `sys.exit()`. In RLlib the program ends in silence.
         """
         self._calls.check("sample()")
+        self.__dict__.update(_kept=[*self._unreturned, *self._kept], _unreturned=[])  # in one step
         try:
-            return super().sample(**arguments)
-        except SystemExit as raised:
-            raise as_error(raised) from raised
+            with exits_as_errors():
+                episodes = super().sample(**arguments)
+        except Exception:
+            self._unreturned = []  # if on_sample_end fails: RLlib drops them, and it might fail for them each time
+            raise
+        self._unreturned = []  # no call from here on: so no signal is handled before the caller has the episodes
+        return episodes
 
     def _sample(
         self,
@@ -119,8 +126,8 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             finally:
                 self._bulk_metrics.log_call(fast.core.counts)
         self._is_whole = True
-        episodes, self._kept = self._kept, []
-        return episodes
+        self.__dict__.update(_unreturned=self._kept, _kept=[])
+        return self._unreturned
 
     def _choose_path(self, resets: bool, explore: bool) -> None:
         """Find out whether the fast way is provably equal.

@@ -4,17 +4,21 @@ By default some lines are tried; `make test-interrupts` tries all of them.
 """
 
 import os
+from itertools import count
 from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import ray.rllib.env.multi_agent_env_runner as rllib_file
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
-from support.interrupts import Interruption, in_own_thread, lines_of
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
+from support.interrupts import Interruption, in_own_thread, interrupted, lines_of
 
-from fastmarl.errors import RunnerBusyError
+from fastmarl.errors import RunnerBusyError, UserExitError
 from fastmarl.rllib import MultiAgentEnvRunner
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
@@ -70,9 +74,8 @@ class Telling(MultiAgentEnv):
         }
 
 
-def make_runner(sampler):
-    Telling.made = []
-    config = (
+def make_config():
+    return (
         PPOConfig()
         .environment(Telling, disable_env_checking=True)
         .multi_agent(policies=["p", "q"], policy_mapping_fn=mapping)
@@ -80,7 +83,11 @@ def make_runner(sampler):
         .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
         .debugging(seed=3)
     )
-    runner = MultiAgentEnvRunner.options(sampler=sampler)(config=config, worker_index=1)
+
+
+def make_runner(sampler):
+    Telling.made = []
+    runner = MultiAgentEnvRunner.options(sampler=sampler)(config=make_config(), worker_index=1)
     return runner, Telling.made[-3:]
 
 
@@ -158,6 +165,72 @@ def test_the_runner_samples_on(sampler, call, nth, rng):
         except Exception as error:
             error.add_note(f"interrupted at {line}, again {again} lines later")
             raise
+
+
+@pytest.mark.slow
+@in_own_thread
+def test_an_interrupt_of_rllibs_part_of_sample_loses_nothing():
+    """At every line of it, before and after `_sample()`."""
+    for at in count():
+        runner, envs = make_runner("exact")
+        seen = {}
+        check(runner.sample(num_timesteps=10), envs, seen)
+        is_interrupted = interrupted(lambda: runner.sample(num_timesteps=31), file=rllib_file.__file__, at=at)  # noqa: B023
+        if not is_interrupted:
+            break
+        for _ in range(2):
+            check(runner.sample(num_timesteps=20), envs, seen)
+    assert at > 20
+
+
+class FailsOnce(RLlibCallback):
+    """Raises what `HOOKS` says, after it has seen the samples."""
+
+    def on_sample_end(self, *, samples, **kwargs):
+        if error := HOOKS.pop("on_sample_end", None):
+            raise error
+
+
+def callbacks_runner(callbacks, runner_class=MultiAgentEnvRunner):
+    Telling.made = []
+    config = make_config().callbacks(callbacks)
+    return runner_class(config=config, worker_index=1), Telling.made[-3:]
+
+
+class ReadsRunner(FailsOnce):
+    """Only RLlib's own loop has what it reads."""
+
+    def on_episode_step(self, *, env_runner, **kwargs):
+        assert env_runner._ongoing_episodes
+
+
+@pytest.mark.parametrize("callbacks", [FailsOnce, ReadsRunner])
+@in_own_thread
+def test_an_interrupt_of_on_sample_end_loses_nothing(callbacks):
+    runner, envs = callbacks_runner(callbacks)
+    seen = {}
+    check(runner.sample(num_timesteps=10), envs, seen)
+    assert runner.is_accelerated == (callbacks is FailsOnce)
+    for _ in range(2):
+        HOOKS["on_sample_end"] = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt):
+            runner.sample(num_timesteps=31)
+    episodes = runner.sample(num_timesteps=20)
+    assert sum(map(len, episodes)) >= 82
+    check(episodes, envs, seen)
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_an_error_of_on_sample_end_drops_its_episodes_as_in_rllib(error):
+    """So that episodes for which it fails do not come again and again."""
+    outlines = []
+    for runner_class in (RLlibEnvRunner, MultiAgentEnvRunner):
+        runner, _ = callbacks_runner(FailsOnce, runner_class)
+        HOOKS["on_sample_end"] = error("these")
+        with pytest.raises((error, UserExitError)):
+            runner.sample(num_timesteps=31)
+        outlines.append([(each.env_t_started, each.env_t) for each in runner.sample(num_timesteps=20)])
+    assert outlines[0] == outlines[1]
 
 
 @pytest.mark.parametrize("place", ["step", "mapping"])
