@@ -137,60 +137,6 @@ def test_processes_end_with_that_of_the_learner(tmp_path, method, how, mode, cod
         assert not result.stderr
 
 
-INTERRUPTED = """
-import os, random, signal, sys, threading, time
-import psutil
-from support.background import make_sampler
-
-def interrupt_soon():
-    threading.Timer(random.uniform(0, 0.3), os.kill, (os.getpid(), signal.SIGINT)).start()
-
-def rounds(n):
-    for number in range(n):
-        sampler = None
-        try:
-            if number % 2:
-                interrupt_soon()  # while it is made
-            sampler = make_sampler(processes=2)
-            sampler.next()
-            if number % 2 == 0:
-                interrupt_soon()
-            end = time.monotonic() + 1
-            while time.monotonic() < end:  # Python itself drops one that comes in a destructor, or while it forks
-                sampler.next()
-                sampler.set_weights()
-        except KeyboardInterrupt:
-            pass
-        del sampler
-        left = [child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())]
-        assert not left, (number, left)
-        if number == 1:
-            files = len(os.listdir("/proc/self/fd"))
-        assert number <= 1 or len(os.listdir("/proc/self/fd")) <= files, number
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs the tests in its background ignores it
-    random.seed(int(sys.argv[1]))
-    rounds(int(sys.argv[2]))
-"""
-
-
-@pytest.mark.slow
-def test_interrupts_at_random_times_end_everything(tmp_path, random_seed):
-    script = tmp_path / "script.py"
-    script.write_text(INTERRUPTED)
-    count = int(os.environ.get("FASTMARL_SIGINTS", "6"))
-    result = subprocess.run(
-        [sys.executable, str(script), str(random_seed), str(count)],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
-        capture_output=True,
-        text=True,
-        timeout=60 + 30 * count,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-
-
 def test_an_interrupt_while_a_process_starts_does_not_block_later_ones(monkeypatch):
     def interrupted(how, signals):
         before = set_mask(how, signals)

@@ -126,6 +126,7 @@ def interrupt(runner, witness, sender, rng):
     except Exception:
         with contextlib.suppress(KeyboardInterrupt):  # which is still to come
             time.sleep(5)
+        is_sent(sender, 10.0)
         raise
     for chunks in calls:
         witness.check(chunks, interrupted=False)

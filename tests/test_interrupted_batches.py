@@ -1,0 +1,23 @@
+"""After an interrupt (Ctrl-C) a group of runners goes on, and a `BackgroundSampler` is closed; neither hands out wrong
+batches, or leaves anything behind."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+N_SIGINTS = os.environ.get("FASTMARL_SIGINTS", "6")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["background", "group", pytest.param("ray", marks=pytest.mark.needs("ray"))])
+def test_real_interrupts_at_random_times_arrive(kind, random_seed):
+    command = [sys.executable, "-m", "support.sigints_of_batches", kind, N_SIGINTS, str(random_seed)]
+    done = subprocess.run(command, cwd=os.path.dirname(__file__), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert not report["wrong"]
+    assert report["interrupts"] == report["arrived"] == int(N_SIGINTS)
+    assert report["batches"] > int(N_SIGINTS) // 2
