@@ -4,6 +4,7 @@ By default some lines are tried; `make test-interrupts` tries all of them.
 """
 
 import os
+from itertools import product
 
 import gymnasium as gym
 import numpy as np
@@ -143,3 +144,52 @@ def test_the_worker_samples_on(batch_mode, nth, rng):
             except Exception as error:
                 error.add_note(f"interrupted at {line}, again {again} lines later: {line.text}")
                 raise
+
+
+BETWEEN = ("legacy/sampling/", "legacy/rollout_worker.py")  # the runner and the caller
+HANDED_OVER = ("runner.unreturned = runner.unreturned[1:]", "return batch", "self.output_writer.write(batch)", "if config.compress_observations:",
+               "if config.fake_sampler:")  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_mode", ["truncate_episodes", "complete_episodes"])
+@in_own_thread
+def test_nothing_is_lost_between_the_runner_and_the_caller(batch_mode):
+    """Of what `sample()` of the runner has returned. Chunks of whole episodes are joined on the way."""
+    with make_worker(batch_mode) as worker:
+        worker.sample()
+        lines = [line for line in lines_of(worker.sample) if any(part in line.file for part in BETWEEN)]
+    chosen = [line for line in lines if line.text not in HANDED_OVER][:: 1 if ALL_LINES else 4]
+    assert len(chosen) > 20
+    for line in chosen:
+        interruption = Interruption(line)
+        with make_worker(batch_mode) as worker:
+            checked = Checked(worker)
+            try:
+                checked.take(worker.sample(), is_whole=False)
+                batch = interruption.run(worker.sample)
+                assert interruption.n_times, "the line did not run"
+                for batch in [*([] if batch is None else [batch]), worker.sample(), worker.sample()]:
+                    checked.take(batch, is_whole=False)
+                assert_no_gaps(checked.seen)
+                assert len(worker.get_metrics()) == n_ended(checked.seen)
+            except Exception as error:
+                error.add_note(f"interrupted at {line}: {line.text}")
+                raise
+
+
+def assert_no_gaps(seen):
+    """Each env's episodes follow each other, and only the last may go on."""
+    for env, agent in product(range(3), JOINS):
+        steps = sorted((reset, at) for e, reset, at, who in seen if (e, who) == (env, agent))
+        last = steps[-1][0]
+        want = [(reset, at) for reset in range(last + 1) for at in range(JOINS[agent], end_of(env, reset, agent))]
+        assert steps == want[: len(steps)] and (last, JOINS[agent]) in steps, f"env {env}, agent {agent}: {steps}"
+
+
+def end_of(env, reset, agent):
+    return LENGTHS[(reset + env) % len(LENGTHS)] if ENDS[agent] is None else ENDS[agent]
+
+
+def n_ended(seen):
+    return sum(at == end_of(env, reset, "a") - 1 for env, reset, at, agent in seen if agent == "a")

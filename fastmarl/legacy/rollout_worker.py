@@ -74,6 +74,7 @@ class RolloutWorker(PolicyWorker):
         self.worker_index, self.recreated_worker = worker_index, recreated_worker
         self.num_workers = self.config.num_env_runners if num_workers is None else num_workers
         self.last_batch: Any = None
+        self._read: list[Any] = []  # batches that are not part of a returned one yet
         self._lock = threading.Lock()
         mapping_fn = self.config.policy_mapping_fn
         of_runner = None if mapping_fn is None else for_runner(mapping_fn, self)
@@ -119,11 +120,12 @@ class RolloutWorker(PolicyWorker):
         config = self.config
         wanted = config.rollout_fragment_length * config.num_envs_per_env_runner
         is_full = config.batch_mode == "truncate_episodes" and config.input_ == "sampler"
-        batches = [self.input_reader.next()]
-        while not is_full and sum(map(self._steps_of, batches)) < wanted:
-            batches.append(self.input_reader.next())
+        while not self._read or (not is_full and sum(map(self._steps_of, self._read)) < wanted):
+            self._read.append(self.input_reader.next())
         self.policy_map.forget_idle(self.env_runner.episodes_under_way())
-        return batches[0] if len(batches) == 1 else concat_samples(batches)
+        batch = self._read[0] if len(self._read) == 1 else concat_samples(self._read)
+        self._read = []
+        return batch
 
     def _steps_of(self, batch: Any) -> int:
         return batch.env_steps() if self.config.count_steps_by == "env_steps" else batch.agent_steps()

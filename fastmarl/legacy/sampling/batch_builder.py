@@ -21,22 +21,22 @@ class BatchBuilder:
     Args:
         policies: by policy id; read anew for each batch.
         max_seq_len: steps of recurrent policies' sequences.
-        tallies: of the chunks' episodes.
     """
 
-    def __init__(self, policies: Mapping[str, Policy], max_seq_len: int, tallies: EpisodeTallies):
-        self._policies, self._max_seq_len, self._tallies = policies, max_seq_len, tallies
+    def __init__(self, policies: Mapping[str, Policy], max_seq_len: int):
+        self._policies, self._max_seq_len = policies, max_seq_len
         self._n_unrolls = 0
 
-    def build(self, chunks: list[MultiAgentEpisode]) -> Any:
-        """MultiAgentBatch of all steps: trajectories in order of the chunks and, in each, of agents' appearance.
+    def build(self, chunks: list[MultiAgentEpisode], tallies: EpisodeTallies) -> Any:
+        """MultiAgentBatch of all steps: trajectories in order of the chunks and, in each, of agents' appearance. The
+        tallies are those of the chunks' episodes.
 
         A policy's columns: "obs", "new_obs", "actions", "infos" (those that came with "obs") and the module's outputs
         [n, ...]; "rewards" float32, "terminateds", "truncateds" bool, "t" (env step of "obs"), "eps_id", "unroll_id"
         (of each trajectory), "agent_index" (by appearance in the episode) int64 [n]; with memory "seq_lens" int32 [q]
         and "state_in_0" and so on [q, ...]; and what the policy's `postprocess_trajectory()` adds.
         """
-        by_policy = self._columns(chunks)
+        by_policy = self._columns(chunks, tallies)
         hooked = [id_ for id_ in by_policy if _at_once(self._policies[id_]) is None]
         post_batches = self._hooked(by_policy, hooked) if hooked else {}
         batches = {}
@@ -52,7 +52,7 @@ class BatchBuilder:
             batches[policy_id] = batch
         return MultiAgentBatch(batches, sum(map(len, chunks)))
 
-    def _columns(self, chunks: list[MultiAgentEpisode]) -> dict[str, PolicyColumns]:
+    def _columns(self, chunks: list[MultiAgentEpisode], tallies: EpisodeTallies) -> dict[str, PolicyColumns]:
         """By policy, those that have steps."""
         agent_episodes: defaultdict[str, list[SingleAgentEpisode]] = defaultdict(list)
         chunk_of: defaultdict[str, list[MultiAgentEpisode]] = defaultdict(list)
@@ -67,7 +67,7 @@ class BatchBuilder:
             module = self._policies[policy_id].module
             unroll_id, self._n_unrolls = self._n_unrolls, self._n_unrolls + len(of_policy)
             columns[policy_id] = PolicyColumns(
-                module, of_policy, chunk_of[policy_id], self._tallies, unroll_id, self._max_seq_len
+                module, of_policy, chunk_of[policy_id], tallies, unroll_id, self._max_seq_len
             )
         return columns
 

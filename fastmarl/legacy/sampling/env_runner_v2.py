@@ -37,24 +37,35 @@ class EnvRunnerV2:
         perf_stats: milliseconds that a step of all envs took, on average: in "mean_env_wait_ms" the envs themselves, in
             "mean_inference_ms" the modules, in "mean_raw_obs_processing_ms" and "mean_action_processing_ms" what is
             between. Of the steps between the last two batches.
+        unreturned: what has become ready (see `step()`), until somebody takes it.
     """
 
     def __init__(self, runner: MultiAgentEnvRunner, policies: Mapping[str, Policy], max_seq_len: int):
         self._runner = runner
         self._wants_whole = runner.config.batch_mode == "complete_episodes"
         self._tallies = EpisodeTallies()
-        self._builder = BatchBuilder(policies, max_seq_len, self._tallies)
+        self._builder = BatchBuilder(policies, max_seq_len)
         self._pending = PendingChunks(only_whole=self._wants_whole)
+        self._sampled: list[MultiAgentEpisode] = []  # chunks that aren't among the tallies and pending ones yet
         self._metrics: list[RolloutMetrics] = []  # of episodes that have ended since the last batch
+        self.unreturned: list[Any] = []
         self._building: weakref.ref[_Building] | None = None
         self.perf_stats = dict.fromkeys(PERF_STATS, 0.0)
 
     def run(self) -> Iterator[Any]:
         """For ever: `RolloutMetrics` of the episodes that have ended, then the batch that is full."""
         while True:
+            self.make()
+            while self.unreturned:
+                output, self.unreturned = self.unreturned[0], self.unreturned[1:]
+                yield output
+
+    def make(self) -> None:
+        """Sample until `unreturned` has something."""
+        while not self.unreturned:
             wanted = self._runner.config.rollout_fragment_length * self._runner.num_envs
             least = wanted // LEAST_SHARE if self._wants_whole else 0
-            yield from self._advance(max(wanted - self._n_pending(), least, 1))
+            self._advance(max(wanted - self._n_pending(), least, 1))
 
     def step(self) -> list[Any]:
         """Step all envs once.
@@ -62,7 +73,9 @@ class EnvRunnerV2:
         Returns:
             What has become ready: `RolloutMetrics` of episodes that have ended, and a batch; mostly nothing.
         """
-        return self._advance(1)
+        self._advance(1)
+        outputs, self.unreturned = self.unreturned, []
+        return outputs
 
     def episodes_under_way(self) -> set[str]:
         """Ids of episodes that are running, or are not in a batch yet."""
@@ -74,26 +87,33 @@ class EnvRunnerV2:
             return sum(map(len, chunks))
         return sum(chunk.agent_steps() for chunk in chunks)
 
-    def _advance(self, num_timesteps: int) -> list[Any]:
-        """Sample so many steps; returns metrics and, if one is full, a batch."""
+    def _advance(self, num_timesteps: int) -> None:
+        """Sample so many steps; adds metrics and, if one is full, a batch to `unreturned`."""
         if self._building is not None and self._building() is not None:
             raise RunnerBusyError("sample()", "postprocess_trajectory()", True)
-        for chunk in self._runner.sample(num_timesteps=num_timesteps):
-            if (metrics := self._tallies.add(chunk)) is not None:
-                self._metrics.append(metrics)
-            self._pending.add(chunk)
-        under_way = self._runner.running_episodes
-        self._pending.drop_all_but(under_way)
-        self._tallies.keep_only(under_way | self._pending.episode_ids())
+        self._sampled += self._runner.sample(num_timesteps=num_timesteps)
+        self._take_down()
         config = self._runner.config
         if not self._wants_whole and self._n_pending() < config.rollout_fragment_length * self._runner.num_envs:
-            return []
-        chunks = self._pending.ready()
-        if not chunks:
-            return self._take_metrics()
-        batch = self._build(chunks)
-        self._pending.remove(chunks)
-        return [*self._take_metrics(), batch]
+            return
+        chunks, pending = self._pending.ready(), self._pending.copy()
+        batches = [self._build(chunks)] if chunks else []
+        pending.remove(chunks)
+        metrics = self._new_metrics()
+        # In one step: an interrupt comes before it or after it.
+        self.__dict__.update(unreturned=[*self.unreturned, *metrics, *batches], _pending=pending, _metrics=[])
+
+    def _take_down(self) -> None:
+        """Move what was sampled to the tallies and the pending chunks, all of it at once."""
+        tallies, pending, metrics = self._tallies.copy(), self._pending.copy(), list(self._metrics)
+        for chunk in self._sampled:
+            if (of_episode := tallies.add(chunk)) is not None:
+                metrics.append(of_episode)
+            pending.add(chunk)
+        under_way = self._runner.running_episodes
+        pending.drop_all_but(under_way)
+        tallies.keep_only(under_way | pending.episode_ids())
+        self.__dict__.update(_tallies=tallies, _pending=pending, _metrics=metrics, _sampled=[])
 
     def _build(self, chunks: list[MultiAgentEpisode]) -> Any:
         """The batch of these chunks, which are pending until it is made: who samples in a hook would get them again."""
@@ -101,14 +121,13 @@ class EnvRunnerV2:
         try:
             self._building = weakref.ref(under_way)  # even an interrupt in `finally` leaves nothing under way
             with exits_as_errors():
-                return self._builder.build(chunks)
+                return self._builder.build(chunks, self._tallies)
         finally:
             self._building = None
 
-    def _take_metrics(self) -> list[RolloutMetrics]:
+    def _new_metrics(self) -> list[RolloutMetrics]:
         """Those of ended episodes and failed envs, with the times since the last report."""
         report = self._runner.get_metrics()
         self.perf_stats = {name: report[name] for name in PERF_STATS}
-        taken, self._metrics = self._metrics, []
         faulty = [RolloutMetrics.of_failure()] * report["num_env_failures"]
-        return [*faulty, *(metrics._replace(perf_stats=self.perf_stats) for metrics in taken)]
+        return [*faulty, *(metrics._replace(perf_stats=self.perf_stats) for metrics in self._metrics)]

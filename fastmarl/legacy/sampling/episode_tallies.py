@@ -1,7 +1,7 @@
 """What is kept of running episodes from one batch to the next, and reported when they end."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple, Self
 
@@ -45,7 +45,7 @@ class EpisodeTally:
 
     Attributes:
         number: the int that stands for its id in batches, below 2**56.
-        env_t: steps so far; None: a chunk is missing, lost with an interrupted call.
+        env_t: steps so far; None: a chunk is missing, dropped by an interrupted call.
         agent_index: by agent id, in order of appearance.
         agent_rewards: as in RolloutMetrics.
     """
@@ -62,22 +62,30 @@ class EpisodeTallies:
     def __init__(self) -> None:
         self._tallies: dict[str, EpisodeTally] = {}
 
+    def copy(self) -> Self:
+        """The same tallies; what is added to either doesn't change the other."""
+        other = type(self)()
+        other._tallies = dict(self._tallies)
+        return other
+
     def add(self, chunk: MultiAgentEpisode) -> RolloutMetrics | None:
         """Take the next chunk of an episode; returns its metrics, without perf stats, if it has ended and none is
         missing."""
-        tally = self._tallies.setdefault(chunk.id_, EpisodeTally(_number_of(chunk.id_)))
-        follows, tally.env_t = tally.env_t == chunk.env_t_started, None  # until all of the chunk is taken
+        before = self._tallies.get(chunk.id_) or EpisodeTally(_number_of(chunk.id_))
+        follows = before.env_t == chunk.env_t_started
+        agent_index, agent_rewards = dict(before.agent_index), dict(before.agent_rewards)
         for agent_id in chunk.chunk.agent_ids:
-            tally.agent_index.setdefault(agent_id, len(tally.agent_index))
+            agent_index.setdefault(agent_id, len(agent_index))
         for agent_id, agent_episode in chunk.agent_episodes.items():
             key = agent_id, chunk.module_for(agent_id)
-            tally.agent_rewards[key] = tally.agent_rewards.get(key, 0.0) + agent_episode.get_return()
-        tally.env_t = chunk.env_t if follows else None
+            agent_rewards[key] = agent_rewards.get(key, 0.0) + agent_episode.get_return()
+        env_t = chunk.env_t if follows else None
+        self._tallies[chunk.id_] = replace(before, env_t=env_t, agent_index=agent_index, agent_rewards=agent_rewards)
         if not chunk.is_done or not follows:
             return None
         custom, hist, media = (chunk.custom_data.get(name, {}) for name in OF_CALLBACKS)
-        total = sum(tally.agent_rewards.values())
-        return RolloutMetrics(chunk.env_t, total, tally.agent_rewards, custom, {}, hist, media, False, {})
+        total = sum(agent_rewards.values())
+        return RolloutMetrics(chunk.env_t, total, agent_rewards, custom, {}, hist, media, False, {})
 
     def __getitem__(self, episode_id: str) -> EpisodeTally:
         return self._tallies[episode_id]

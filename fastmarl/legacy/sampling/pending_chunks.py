@@ -1,12 +1,14 @@
 """Chunks that wait to become part of a batch."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Self
 
 from fastmarl.episodes.multi_agent import MultiAgentEpisode
 
 
 class PendingChunks:
-    """What was sampled since the last batch, with the chunks of an episode joined.
+    """What was sampled since the last batch.
 
     Args:
         only_whole: only whole episodes are wanted, from their reset on.
@@ -14,20 +16,22 @@ class PendingChunks:
 
     def __init__(self, only_whole: bool):
         self._only_whole = only_whole
-        self._chunks: dict[str, list[MultiAgentEpisode]] = {}  # several only where an agent has respawned
+        self._chunks: dict[str, list[MultiAgentEpisode]] = {}
+
+    def copy(self) -> Self:
+        """The same chunks; what is added to or removed from either doesn't change the other."""
+        other = type(self)(self._only_whole)
+        other._chunks = {id_: list(chunks) for id_, chunks in self._chunks.items()}
+        return other
 
     def add(self, chunk: MultiAgentEpisode) -> None:
-        """Take a chunk. One before it may be missing: an interrupted call loses what it had sampled."""
+        """Take a chunk. One before it may be missing: an interrupted call drops what is running."""
         before = self._chunks.get(chunk.id_)
         env_t = before[-1].env_t if before else 0
         if self._only_whole and chunk.env_t_started != env_t:
             self._chunks.pop(chunk.id_, None)
-        elif before is None:
-            self._chunks[chunk.id_] = [chunk]
-        elif _can_follow(before[-1], chunk):
-            before[-1].concat_episode(chunk)
         else:
-            before.append(chunk)
+            self._chunks.setdefault(chunk.id_, []).append(chunk)
 
     def drop_all_but(self, running: Collection[str]) -> None:
         """Where only whole episodes are wanted: forget those that neither have ended nor are running."""
@@ -35,9 +39,12 @@ class PendingChunks:
             self._chunks = {id_: chunks for id_, chunks in self._chunks.items() if chunks[-1].is_done or id_ in running}
 
     def ready(self) -> list[MultiAgentEpisode]:
-        """What may become part of a batch."""
+        """What may become part of a batch: of each episode one chunk, or several where an agent has respawned."""
         return [
-            chunk for chunks in self._chunks.values() if chunks[-1].is_done or not self._only_whole for chunk in chunks
+            chunk
+            for chunks in self._chunks.values()
+            if chunks[-1].is_done or not self._only_whole
+            for chunk in _joined(chunks)
         ]
 
     def remove(self, chunks: Collection[MultiAgentEpisode]) -> None:
@@ -51,6 +58,27 @@ class PendingChunks:
 
     def all(self) -> list[MultiAgentEpisode]:
         return [chunk for chunks in self._chunks.values() for chunk in chunks]
+
+
+def _joined(chunks: Sequence[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
+    """The chunks of an episode, those joined that can be. The given ones stay as they are: an interrupt spoils none."""
+    joined: list[MultiAgentEpisode] = []
+    for chunk in chunks if len(chunks) == 1 else map(_copy_of, chunks):
+        if joined and _can_follow(joined[-1], chunk):
+            joined[-1].concat_episode(chunk)
+        else:
+            joined.append(chunk)
+    return joined
+
+
+def _copy_of(episode: MultiAgentEpisode) -> MultiAgentEpisode:
+    """Another chunk of the same arrays, which can be joined with others."""
+    chunk, agent_episodes = episode.chunk, {}
+    for agent_id, agent_episode in episode.agent_episodes.items():
+        agent_episodes[agent_id] = copied = replace(agent_episode)
+        copied.id_ = agent_episode.id_
+        copied.custom_data.update(agent_episode.custom_data)
+    return MultiAgentEpisode.of(replace(chunk, agent_episodes=agent_episodes, custom_data=dict(chunk.custom_data)))
 
 
 def _can_follow(before: MultiAgentEpisode, chunk: MultiAgentEpisode) -> bool:

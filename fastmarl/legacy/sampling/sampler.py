@@ -16,13 +16,16 @@ class Sampler(InputReader):
 
     def next(self) -> Any:
         """The next MultiAgentBatch."""
-        # A generator that has raised is over, so each call begins one.
-        outputs = self._env_runner.run()
+        runner = self._env_runner
         while True:
-            output = next(outputs)
-            if not isinstance(output, RolloutMetrics):
-                return output
-            self._metrics.append(output)
+            runner.make()
+            # Nothing is called between an output's two places: so no signal is handled there.
+            if isinstance(runner.unreturned[0], RolloutMetrics):
+                self._metrics += runner.unreturned[:1]
+                runner.unreturned = runner.unreturned[1:]
+            else:
+                batch, runner.unreturned = runner.unreturned[0], runner.unreturned[1:]
+                return batch
 
     def get_metrics(self) -> list[RolloutMetrics]:
         """Those of the episodes that have ended since the last call, in order."""
