@@ -147,8 +147,13 @@ def test_the_worker_samples_on(batch_mode, nth, rng):
 
 
 BETWEEN = ("legacy/sampling/", "legacy/rollout_worker.py")  # the runner and the caller
-HANDED_OVER = ("runner.unreturned = runner.unreturned[1:]", "return batch", "self.output_writer.write(batch)", "if config.compress_observations:",
-               "if config.fake_sampler:")  # fmt: skip
+HANDED_OVER = (
+    "runner.unreturned = runner.unreturned[1:]",
+    "return batch",
+    "self.output_writer.write(batch)",
+    "if config.compress_observations:",
+    "if config.fake_sampler:",
+)
 
 
 @pytest.mark.slow
@@ -167,9 +172,9 @@ def test_nothing_is_lost_between_the_runner_and_the_caller(batch_mode):
             checked = Checked(worker)
             try:
                 checked.take(worker.sample(), is_whole=False)
-                batch = interruption.run(worker.sample)
+                returned = interruption.run(worker.sample)
                 assert interruption.n_times, "the line did not run"
-                for batch in [*([] if batch is None else [batch]), worker.sample(), worker.sample()]:
+                for batch in [*([] if returned is None else [returned]), worker.sample(), worker.sample()]:
                     checked.take(batch, is_whole=False)
                 assert_no_gaps(checked.seen)
                 assert len(worker.get_metrics()) == n_ended(checked.seen)
