@@ -42,6 +42,20 @@ class EnvStates:
         """Copy the state of the running episode's next env step.
 
         Raises:
+            EnvStateError: see `fitting()`.
+        """
+        state = self.fitting(state)
+        if self._n == len(self._rows):
+            self._grow(max(2 * self._n, FIRST_CAPACITY))
+        self._rows[self._n] = state
+        self._n += 1
+        self._n_episode += 1
+        self._env_t += 1
+
+    def fitting(self, state: Any) -> np.ndarray:
+        """The next state as an array, without recording it.
+
+        Raises:
             EnvStateError: its shape or dtype does not fit the state space, or the first state.
         """
         try:
@@ -55,12 +69,7 @@ class EnvStates:
             self._dtype, self._shape = state.dtype, state.shape
         if state.shape != self._shape or not can_hold(self._dtype, state):
             raise self._misfit(f"{self._dtype} of shape {self._shape}", state)
-        if self._n == len(self._rows):
-            self._grow(max(2 * self._n, FIRST_CAPACITY))
-        self._rows[self._n] = state
-        self._n += 1
-        self._n_episode += 1
-        self._env_t += 1
+        return state
 
     def last(self, n: int) -> np.ndarray:
         """View [<= n, ...] of the running episode's last n states, as far as they are kept."""

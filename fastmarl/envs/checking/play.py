@@ -14,6 +14,7 @@ from fastmarl.envs.checking.mask_findings import MASK_KIND, MaskFindings
 from fastmarl.envs.checking.pettingzoo_rules import PettingZooRules
 from fastmarl.envs.checking.replay import look_at_another, look_for_differences
 from fastmarl.envs.checking.report import Findings, location_of
+from fastmarl.envs.checking.state_findings import StateFindings
 from fastmarl.envs.checking.values import arrays_in, misfits, random_action, reward_problem, same
 from fastmarl.envs.form import check_dicts, flag_problems, possible_agents_of
 from fastmarl.errors import ONLY_RESPAWNING, ConfigError, EnvCheckError, MultiAgentEnvError
@@ -40,6 +41,7 @@ class Play:
         self._findings = findings
         self._masks = MaskFindings(findings)
         self._rules = PettingZooRules(env, findings)
+        self._states = StateFindings(env, findings)
         self._seed = seed
         self._late_rewards = late_rewards
         self._respawn = respawn
@@ -148,6 +150,7 @@ class Play:
         if self._findings.episode == 0:
             self._trace.append((None, deepcopy((obs,))))
         self._last_obs = obs, deepcopy(obs)
+        self._states.look()
         self._look_at_observations(obs, infos, ())
         self._look_at_infos(infos)
 
@@ -165,6 +168,7 @@ class Play:
         if self._findings.episode == 0 and len(self._trace) <= REPLAYED_STEPS:
             self._trace.append((private, deepcopy(parts[:-1])))
         self._last_obs = obs, deepcopy(obs)
+        self._states.look()
         for kind, agent, text in flag_problems(terminateds, truncateds):
             self._findings.problem(kind, text, agent)
         finishing = [agent for flags in (terminateds, truncateds) for agent in flags if _is_true(flags[agent])]
