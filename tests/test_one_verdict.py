@@ -1,10 +1,13 @@
 """check_env() and the runner have one verdict: what one refuses, the other names."""
 
+import re
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import fastmarl
+from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.errors import FastmarlError
 from fastmarl.testing import CountingEnv, check_env
 
@@ -55,6 +58,41 @@ UNFIT_STATES = {
 }
 
 
+class Clocks(ArrayEnv):
+    """Two agents see the time; episodes take 6 steps. `says` makes what state() returns of good states, `infos` those
+    of a step at a time."""
+
+    def __init__(self, num_envs, says=lambda states: states, infos=lambda t: []):
+        spaces = gym.spaces.Box(0, 9, (1,), np.float32), gym.spaces.Discrete(2)
+        super().__init__(num_envs, {"all": ["a", "b"]}, *({"all": space} for space in spaces))
+        self.t = np.zeros(num_envs, np.int64)
+        self.says, self.infos = says, infos
+
+    def reset(self, env_indices, out, *, seeds=None):
+        self.t[env_indices] = 0
+        out.groups["all"].obs[env_indices] = 0
+
+    def step(self, actions, out):
+        self.t += 1
+        out.groups["all"].obs[:] = self.t[:, None, None]
+        out.truncated[:] = self.t == 6
+        out.infos.extend(self.infos(self.t[0]))
+
+    def state(self):
+        return self.says(np.stack([self.t, 100 + self.t], 1))
+
+
+FINE_BATCH_STATES = {"rows": lambda states: states, "lists": lambda states: states.tolist()}
+UNFIT_BATCH_STATES = {
+    "one row more": (lambda states: np.vstack([states, states[:1]]), r"\[3, \.\.\.\].*got int64 of shape \(4, 2\)"),
+    "one row less": (lambda states: states[1:], r"\[3, \.\.\.\].*got int64 of shape \(2, 2\)"),
+    "no rows": (lambda states: np.int64(3), r"\[3, \.\.\.\].*got int64 of shape \(\)"),
+    "None": (lambda states: None, r"\[3, \.\.\.\].*got object of shape \(\)"),
+    "ragged": (lambda states: [[1], [1, 2], [3]], "expected an array from state"),
+    "rows that shrink": (lambda states: states[:, int(states[0, 0] > 1) :], r"shape \(2,\), got int64 of shape \(1,\)"),
+}
+
+
 def sample(env, **options):
     """The text of the error that a runner raises, in a list, or none."""
     try:
@@ -79,3 +117,19 @@ def test_states_that_can_not_be_recorded_are_noted(name):
     (refused,) = sample(UNFIT_STATES[name], record_env_state=True)
     assert report.ok and note.kind == "state" and refused in note.text, str(report)
     assert not sample(UNFIT_STATES[name])
+
+
+@pytest.mark.parametrize("name", FINE_BATCH_STATES)
+def test_states_of_a_batch_that_can_be_recorded_are_not_noted(name):
+    report = check_env(Clocks(3, FINE_BATCH_STATES[name]), steps=10)
+    assert report.ok and not report.notes, str(report)
+
+
+@pytest.mark.parametrize("name", UNFIT_BATCH_STATES)
+def test_states_of_a_batch_that_can_not_be_recorded_are_noted(name):
+    says, text = UNFIT_BATCH_STATES[name]
+    report = check_env(Clocks(3, says), steps=10)
+    (note,) = report.notes
+    (refused,) = sample(lambda config: Clocks(3, says), record_env_state=True, num_envs_per_env_runner=3)
+    assert report.ok and note.kind == "state" and refused in note.text, str(report)
+    assert re.search(text, refused)

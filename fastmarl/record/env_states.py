@@ -38,6 +38,19 @@ class EnvStates:
         self._n_episode = 0
         self._env_t = 0
 
+    def rows_of_batch(self, states: Any, num_envs: int) -> np.ndarray:
+        """[num_envs, ...]: the next states of a batch of envs, of which this is one.
+
+        Raises:
+            EnvStateError: there is no row for each env.
+        """
+        states = self._as_array(states)
+        if states.shape[:1] != (num_envs,):
+            problem = (f"expected states [{num_envs}, ...] from state() of the batch, got {states.dtype} of shape "
+                       f"{states.shape}; return a row for each env")  # fmt: skip
+            raise EnvStateError(self._env_index, None, self._env_t, problem)
+        return states
+
     def add(self, state: Any) -> None:
         """Copy the state of the running episode's next env step.
 
@@ -58,11 +71,7 @@ class EnvStates:
         Raises:
             EnvStateError: its shape or dtype does not fit the state space, or the first state.
         """
-        try:
-            state = np.asarray(state)
-        except Exception as error:  # its own code may raise anything
-            problem = f"expected an array from state(), got {type(state).__name__}: {error}"
-            raise EnvStateError(self._env_index, None, self._env_t, problem) from error
+        state = self._as_array(state)
         if self._dtype is None or self._shape is None:
             if state.dtype == object:
                 raise self._misfit("a numeric array", state)
@@ -101,6 +110,13 @@ class EnvStates:
         self._dtype, self._shape = states.dtype, states.shape[1:]
         self._rows, self._n = np.array(states), len(states)
         self._n_episode, self._env_t = len(states), env_t + 1
+
+    def _as_array(self, state: Any) -> np.ndarray:
+        try:
+            return np.asarray(state)
+        except Exception as error:  # its own code may raise anything
+            problem = f"expected an array from state(), got {type(state).__name__}: {error}"
+            raise EnvStateError(self._env_index, None, self._env_t, problem) from error
 
     def _grow(self, capacity: int) -> None:
         grown = np.empty((capacity, *(self._shape or ())), self._dtype)

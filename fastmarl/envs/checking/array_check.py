@@ -15,6 +15,7 @@ from fastmarl.envs.checking.array_check_group import UNWRITTEN, PlayedGroup
 from fastmarl.envs.checking.mask_findings import MASK_KIND
 from fastmarl.envs.checking.play import IDLE_STEPS, REPLAYED_STEPS, UnplayableError
 from fastmarl.envs.checking.report import Findings, location_of
+from fastmarl.envs.checking.state_findings import StateFindings
 from fastmarl.errors import ONLY_RESPAWNING, ConfigError
 from fastmarl.exits import as_error
 from fastmarl.spaces.masks import RULES_OUT_ALL
@@ -33,6 +34,7 @@ class BatchPlay:
     def __init__(self, env: ArrayEnv, findings: Findings, seed: int, late_rewards: bool, respawn: bool):
         self._env, self._findings, self._seed = env, findings, seed
         self._late_rewards, self._respawn = late_rewards, respawn
+        self._states = StateFindings(env, findings)
         self._groups: dict[str, PlayedGroup] = {}
         self._trace: list[tuple[dict[str, Any], list[bytes]]] = []  # (actions, what each env said), by step
         self._t_E, self._episode_E = np.zeros((2, env.num_envs), np.int64)
@@ -137,6 +139,7 @@ class BatchPlay:
                     text = "reset() wrote observations of envs that it was not to reset; they are ignored"
                     self._findings.note("other rows", text, None, name)
             self._look_at_infos(out)
+            self._states.look()
         said, references = self._said(out, rewards=False), self._references(out)
         del out
         self._look_for_kept(references)
@@ -155,6 +158,7 @@ class BatchPlay:
                 again = out.groups[name].present & (self._respawn | ~group.ended)
                 self._look_at_observations(group, out.groups[name], again)
             self._look_at_infos(out)
+            self._states.look()
         for name, group in self._groups.items():
             group.go_on(out.groups[name])
         if byte == UNWRITTEN:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastmarl.envs.arrays import ArrayEnv
 from fastmarl.envs.checking.report import Findings, location_of
 from fastmarl.envs.states import has_state, state_space_of
 from fastmarl.errors import EnvCheckError, EnvStateError
@@ -16,12 +17,13 @@ class StateFindings:
     """Notes states that a runner refuses, which calls `state()` only with `record_env_state=True`.
 
     Args:
-        env: any; if it has no `state()`, nothing is noted.
+        env: an env, or a batch; if it has no `state()`, nothing is noted.
         findings: where notes go to.
     """
 
     def __init__(self, env: Any, findings: Findings):
         self._env, self._findings = env, findings
+        self._num_envs = env.num_envs if isinstance(env, ArrayEnv) else None
         self._states: EnvStates | None = None
         try:
             if has_state(env):
@@ -41,7 +43,9 @@ class StateFindings:
             self._note(f"state() raised {raised!r} in {location_of(raised)}")
             return
         try:
-            self._states.fitting(state)
+            batch = [state] if self._num_envs is None else self._states.rows_of_batch(state, self._num_envs)
+            for row in batch:
+                self._states.fitting(row)
         except EnvStateError as error:
             self._note(error.args[3])
 

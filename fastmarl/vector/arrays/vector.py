@@ -153,8 +153,9 @@ class Batch:
 
     def record_states(self, env_indices: Sequence[int]) -> None:
         """Record the global states of some of its envs, if that is asked for."""
-        if self._env_states:
+        if self._env_states and env_indices:
             states = self.env.state()  # type: ignore[attr-defined]  # make_env_states() has looked whether it has one
+            states = self._env_states[env_indices[0]].rows_of_batch(states, self.env.num_envs)
             for env_index in env_indices:
                 self._env_states[env_index].add(states[self.env_indices.index(env_index)])
 
