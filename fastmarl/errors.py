@@ -56,7 +56,8 @@ class MultiAgentEnvError(FastmarlError, RuntimeError):
     """An environment broke the multi-agent protocol.
 
     Args:
-        env_index: index of the environment in its runner; None: a `Policy` was called, which knows no environment.
+        env_index: index of the environment in its runner; None: a `Policy` was called, which knows no environment, or a
+            batch named none that it has.
         agent_id: the agent concerned, or None.
         env_t: env steps since the reset of that environment's episode.
         problem: what was expected, what came, and the way out.

@@ -8,7 +8,7 @@ import pytest
 
 import fastmarl
 from fastmarl.envs.arrays import ArrayEnv
-from fastmarl.errors import FastmarlError
+from fastmarl.errors import FastmarlError, MultiAgentEnvError
 from fastmarl.testing import CountingEnv, check_env
 
 # Global states, which a runner asks for only with record_env_state=True: what it refuses then is a note.
@@ -133,3 +133,55 @@ def test_states_of_a_batch_that_can_not_be_recorded_are_noted(name):
     (refused,) = sample(lambda config: Clocks(3, says), record_env_state=True, num_envs_per_env_runner=3)
     assert report.ok and note.kind == "state" and refused in note.text, str(report)
     assert re.search(text, refused)
+
+
+# Infos of a batch.
+
+FINE_INFOS = {
+    "of agents and all": [(0, "a", {"t": 1}), (2, "b", {}), (1, "__common__", {"x": None})],
+    "by NumPy's numbers": [(np.int64(2), "a", {})],
+    "as a list": [[0, "a", {}]],
+}
+UNFIT_INFOS = {
+    "of an env from the end": (-1, "a", {}),
+    "of an env too many": (3, "a", {}),
+    "of no env": ("0", "a", {}),
+    "of an unknown agent": (0, "c", {}),
+    "of an agent that is no key": (0, [], {}),
+    "that are no dict": (0, "a", [("x", 1)]),
+    "None": (0, "a", None),
+    "too few": (0, {}),
+    "alone": {},
+    "a number": 5,
+}
+
+
+def informing(entries):
+    return lambda config: Clocks(3, infos=lambda t: entries if t == 3 else [])
+
+
+@pytest.mark.parametrize("name", FINE_INFOS)
+def test_infos_of_a_batch_are_recorded(name):
+    report = check_env(Clocks(3, infos=lambda t: FINE_INFOS[name]), steps=10)
+    assert report.ok and not report.notes, str(report)
+    assert not sample(informing(FINE_INFOS[name]), num_envs_per_env_runner=3)
+
+
+@pytest.mark.parametrize("name", UNFIT_INFOS)
+def test_infos_that_a_batch_can_not_have_are_refused(name):
+    make = informing([(0, "a", {}), UNFIT_INFOS[name]])
+    report = check_env(make(None), steps=10)
+    (problem,) = report.problems
+    (refused,) = sample(make, num_envs_per_env_runner=3)
+    assert problem.kind == "info" and problem.text == refused
+    assert "expected (env index from 0 to 2, agent id or '__common__', dict) in out.infos, got" in refused
+
+
+def test_infos_of_a_batch_are_refused_while_some_of_its_envs_rest():
+    entries = iter([[]] * 8 + [[5]])  # in the second episode, which is one env's
+    batch = Clocks(3, infos=lambda t: next(entries, []))
+    options = {"env": lambda config: batch, "num_envs_per_env_runner": 3}
+    with fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(**options)) as runner:
+        with pytest.raises(MultiAgentEnvError, match=r"in out.infos, got 5"):
+            runner.sample(num_episodes=4)
+        assert runner.sample(num_episodes=4)

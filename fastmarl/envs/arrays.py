@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.errors import EnvCheckError, ObservationError
+from fastmarl.errors import EnvCheckError, ObservationError, shown
 from fastmarl.spaces import RowLayout, described, first_unheld
+
+COMMON = "__common__"
 
 
 @dataclass(frozen=True)
@@ -203,3 +206,17 @@ class ArrayEnv:
 
     def close(self) -> None:
         """Give resources back."""
+
+
+def info_problem(entry: Any, env: ArrayEnv) -> str | None:
+    """What is wrong with an entry of `StepArrays.infos`, or None."""
+    try:
+        env_index, agent_id, info = entry
+        is_known = agent_id in env.observation_spaces or agent_id == COMMON
+        fits = is_known and 0 <= index(env_index) < env.num_envs and isinstance(info, dict)
+    except (TypeError, ValueError):  # no three values, no key of a dict, no whole number
+        fits = False
+    if fits:
+        return None
+    return (f"expected (env index from 0 to {env.num_envs - 1}, agent id or '{COMMON}', dict) in out.infos, got "
+            f"{shown(entry)}")  # fmt: skip

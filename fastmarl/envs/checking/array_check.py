@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.envs.arrays import ArrayEnv, GroupArrays, StepArrays
+from fastmarl.envs.arrays import ArrayEnv, GroupArrays, StepArrays, info_problem
 from fastmarl.envs.checking.array_check_group import UNWRITTEN, PlayedGroup
 from fastmarl.envs.checking.mask_findings import MASK_KIND
 from fastmarl.envs.checking.play import IDLE_STEPS, REPLAYED_STEPS, UnplayableError
@@ -282,16 +282,9 @@ class BatchPlay:
 
     def _look_at_infos(self, out: StepArrays) -> None:
         for entry in out.infos:
-            if not self._is_info(entry):
-                text = f"expected (env index, agent id or '__common__', dict) in out.infos, got {entry!r:.200}"
-                self._findings.problem("info", text)
-
-    def _is_info(self, entry: Any) -> bool:
-        if not isinstance(entry, tuple) or len(entry) != 3:
-            return False
-        e, agent, info = entry
-        known = agent == "__common__" or agent in self._env.possible_agents
-        return known and e in range(self._env.num_envs) and isinstance(info, dict)
+            problem = info_problem(entry, self._env)
+            if problem:
+                self._findings.problem("info", problem)
 
 
 def _form(array: Any) -> str:

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from fastmarl.acting.env_actions import EnvActions
-from fastmarl.envs.arrays import ArrayEnv, GroupArrays, StepArrays
+from fastmarl.envs.arrays import COMMON, ArrayEnv, GroupArrays, StepArrays, info_problem
+from fastmarl.errors import MultiAgentEnvError
 from fastmarl.kernels.array_steps import count_step
 from fastmarl.native._env_lanes import end_step, set_env_steps
 from fastmarl.native._env_values import private_copy
 from fastmarl.record.store import RowStore
 from fastmarl.vector.arrays.group import Acted, ArrayGroup
-
-COMMON = "__common__"
 
 
 def take_actions(env_actions: list[EnvActions]) -> list[Acted]:
@@ -38,6 +37,7 @@ class ArrayScatter:
     """
 
     def __init__(self, env: ArrayEnv, store: RowStore, envs: range, first_position: int, *, alone: bool):
+        self._env, self._env_indices = env, envs
         self._envs = store.table.envs[envs.start : envs.stop : envs.step]
         self._alone = alone
         self._env_t_E = np.zeros(env.num_envs, np.int32)
@@ -95,6 +95,7 @@ class ArrayScatter:
 
     def forget(self, env_indices: np.ndarray, out: StepArrays) -> None:
         """What came of these envs of the batch (int64) is not for the record."""
+        self._check_infos(out)
         out.terminated[env_indices] = out.truncated[env_indices] = False
         for group in out.groups.values():
             group.rewards[env_indices] = 0.0
@@ -129,10 +130,17 @@ class ArrayScatter:
         """By group: arrays [E, A, ...] in the nesting of its action space; 0 where nobody acts."""
         return {name: group.actions(acted) for name, group in self._groups.items()}
 
+    def _check_infos(self, out: StepArrays) -> None:
+        for entry in out.infos:
+            problem = info_problem(entry, self._env)
+            if problem:
+                raise MultiAgentEnvError(None, None, 0, problem)
+
     def _write_infos(self, out: StepArrays) -> None:
+        self._check_infos(out)
         for env_index, agent_id, info in out.infos:
             env = self._envs[env_index]
             lane = env.lane_of.get(agent_id, -1)
             if lane < 0 and agent_id != COMMON:
                 continue  # an agent that was never seen
-            env.infos.append((env.env_t, lane, private_copy(info, env_index, agent_id, env.env_t)))
+            env.infos.append((env.env_t, lane, private_copy(info, self._env_indices[env_index], agent_id, env.env_t)))
