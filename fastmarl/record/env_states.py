@@ -44,12 +44,12 @@ class EnvStates:
         Raises:
             EnvStateError: there is no row for each env.
         """
-        states = self._as_array(states)
-        if states.shape[:1] != (num_envs,):
-            problem = (f"expected states [{num_envs}, ...] from state() of the batch, got {states.dtype} of shape "
-                       f"{states.shape}; return a row for each env")  # fmt: skip
+        rows = self._as_array(states)
+        if rows.shape[:1] != (num_envs,):
+            problem = (f"expected states [{num_envs}, ...] from state() of the batch, got {rows.dtype} of shape "
+                       f"{rows.shape}; return a row for each env")  # fmt: skip
             raise EnvStateError(self._env_index, None, self._env_t, problem)
-        return states
+        return rows
 
     def add(self, state: Any) -> None:
         """Copy the state of the running episode's next env step.
@@ -71,14 +71,14 @@ class EnvStates:
         Raises:
             EnvStateError: its shape or dtype does not fit the state space, or the first state.
         """
-        state = self._as_array(state)
+        array = self._as_array(state)
         if self._dtype is None or self._shape is None:
-            if state.dtype == object:
-                raise self._misfit("a numeric array", state)
-            self._dtype, self._shape = state.dtype, state.shape
-        if state.shape != self._shape or not can_hold(self._dtype, state):
-            raise self._misfit(f"{self._dtype} of shape {self._shape}", state)
-        return state
+            if array.dtype == object:
+                raise self._misfit("a numeric array", array)
+            self._dtype, self._shape = array.dtype, array.shape
+        if array.shape != self._shape or not can_hold(self._dtype, array):
+            raise self._misfit(f"{self._dtype} of shape {self._shape}", array)
+        return array
 
     def last(self, n: int) -> np.ndarray:
         """View [<= n, ...] of the running episode's last n states, as far as they are kept."""
