@@ -8,6 +8,7 @@ import pytest
 
 import fastmarl
 from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.envs.form import RETURNED
 from fastmarl.errors import FastmarlError, MultiAgentEnvError
 from fastmarl.testing import CountingEnv, check_env
 
@@ -185,3 +186,61 @@ def test_infos_of_a_batch_are_refused_while_some_of_its_envs_rest():
         with pytest.raises(MultiAgentEnvError, match=r"in out.infos, got 5"):
             runner.sample(num_episodes=4)
         assert runner.sample(num_episodes=4)
+
+
+# Whole envs.
+
+
+def stepping(**parts):
+    """A CountingEnv of "agent_0" whose third step brings other parts: observations, rewards, ..."""
+
+    class Stepping(CountingEnv):
+        def __init__(self, config=None):
+            super().__init__(1, 5)
+
+        def step(self, actions):
+            result = dict(zip(RETURNED["step"], super().step(actions), strict=True))
+            return tuple((result | parts).values()) if self.env_t == 3 else tuple(result.values())
+
+    return Stepping
+
+
+ME = "agent_0"
+UNFIT_STEPS = {
+    "an unknown agent observed": stepping(observations={"x": np.zeros(3)}),
+    "an unknown agent's reward": stepping(rewards={"x": 1.0}),
+    "an unknown agent's flag": stepping(terminateds={"x": True, "__all__": False}),
+    "a text as observation": stepping(observations={ME: "x"}),
+    "another shape": stepping(observations={ME: np.zeros((7, 7), np.float32)}),
+    "None as reward": stepping(rewards={ME: None}),
+    "a reward that is no number": stepping(rewards={ME: np.nan}),
+    "two rewards": stepping(rewards={ME: [1.0, 2.0]}),
+    "no __all__": stepping(terminateds={}, truncateds={}),
+    "None as flags": stepping(terminateds=None),
+    "an array as flag": stepping(terminateds={ME: np.zeros(2, bool), "__all__": False}),
+    "a list as infos": stepping(infos=[]),
+    "a text as info": stepping(infos={ME: "x"}),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT_STEPS)
+def test_steps_that_a_runner_refuses_are_problems(name):
+    """The problem is the same agent's, in the same step."""
+    report = check_env(UNFIT_STEPS[name], steps=20)
+    runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=UNFIT_STEPS[name]))
+    with runner, pytest.raises(MultiAgentEnvError) as refused:
+        runner.sample(num_timesteps=60)
+    _, agent, env_t, _ = refused.value.args
+    assert (agent, env_t) in [(problem.agent_id, problem.env_t) for problem in report.problems], str(report)
+
+
+@pytest.mark.needs("pettingzoo")
+def test_what_pettingzoo_envs_may_do_is_fine_for_both():
+    from support.hostile_envs import PARALLEL, TURN_BASED
+
+    for name, make in {**PARALLEL, **TURN_BASED}.items():
+        report, refused = (
+            check_env(lambda config, make=make: make(), steps=40),
+            sample(lambda config, make=make: make()),
+        )
+        assert report.ok is not bool(refused), (name, refused, str(report))
