@@ -25,7 +25,7 @@ cpdef object private_copy(object info, Py_ssize_t env_index, object agent_id, la
     return copied_dict(info, kept)
 
 
-cpdef object kept(object value):
+def kept(object value):
     """A copy, as the env may go on with its own; what can't be copied is kept as it is, as RLlib does."""
     try:
         return deepcopy(value)
