@@ -15,6 +15,8 @@ RANDOM = Sample(num_timesteps=9, random_actions=True)
 ORDERS = {
     "greedy, exploring": (GREEDY, EXPLORING, GREEDY, EXPLORING),
     "exploring, greedy": (EXPLORING, GREEDY, GREEDY, EXPLORING),
+    "random, too": (RANDOM, GREEDY, EXPLORING, RANDOM, RANDOM, EXPLORING),
+    "random in single steps": (EXPLORING, *[Sample(num_timesteps=1, random_actions=True)] * 3, EXPLORING),
     "one step each": (Sample(num_timesteps=1, explore=False), *[Sample(num_timesteps=1, explore=True)] * 3),
 }
 

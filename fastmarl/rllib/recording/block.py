@@ -25,11 +25,13 @@ class RLlibBlock(Block):
     Attributes:
         former: per row carried over that acted with other outputs than this block's (another mode of sampling), what
             it acted with; rows from `len(former)` on have theirs in `outputs`.
+        completed: row -> outputs that take() copies in place of those it acted with.
     """
 
     layout: ObservationLayout  # type: ignore[assignment]
     raw_layout: ObservationLayout | None  # type: ignore[assignment]
     former: list[Outputs]
+    completed: dict[int, Outputs]
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class RLlibBlock(Block):
     ):
         self.others: dict[int, tuple[Any, int]] = {}
         self.former = []
+        self.completed = {}
         self.seq_no = 0  # of the weights that act at present, ...
         self.unstamped_from = 0  # ... upon rows from here on
         self.boxes_scalars = False  # whether what is recorded next has arrays of shape () where others have scalars
@@ -217,13 +220,13 @@ class RLlibBlock(Block):
         """Begin with copies of `rows` (int64, ascending) of another block of the same module."""
         assert isinstance(source, RLlibBlock)
         n = len(rows)
-        n_former = int(np.searchsorted(rows, len(source.former)))
-        if n_former:
-            self.former = [source.acted_with(row) for row in rows.tolist()]
+        has_former = bool(source.completed) or (n > 0 and int(rows[0]) < len(source.former))
+        if has_former:
+            self.former = [source.completed.get(row) or source.acted_with(row) for row in rows.tolist()]
         self._boxed = source._boxed
         self._has_record = n > 0
         super().take(source, rows)
-        if n_former:
+        if has_former:
             self.outputs = {}
         # RLlib adds what is in a lookback to Python's 0.0.
         kinds = source.kind_R[rows]

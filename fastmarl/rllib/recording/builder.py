@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.columns import Columns
 from fastmarl.episodes.kept_chunks import ENOUGH
 from fastmarl.kernels.accumulate import sum_spans
 from fastmarl.native import _store
@@ -26,11 +25,10 @@ from fastmarl.rllib.episodes.sample_block import (
     ChunkMeta,
     ModuleColumns,
     SampleBlock,
-    nested_outputs,
 )
-from fastmarl.rllib.recording.block import OTHER, RLlibBlock
+from fastmarl.rllib.recording.block import OTHER, Outputs, RLlibBlock
 from fastmarl.rllib.recording.column_memory import ColumnMemory
-from fastmarl.rllib.recording.mixed_outputs import mixed_outputs
+from fastmarl.rllib.recording.mixed_outputs import as_nested, mixed_outputs, mixed_steps
 from fastmarl.rllib.recording.records import ChunkNumbers, RLlibRecord
 from fastmarl.rllib.recording.rewards import reward_array
 from fastmarl.rllib.recording.store import RLlibStore
@@ -171,9 +169,8 @@ class Builder:
         if not FLOAT64_KINDS[kinds].all():
             end_env_t = int(self._store.table.end_env_t_L[lane])
             odd["rewards"] = reward_array(block, rows, columns.rewards[begin:end], kinds, end_env_t)
-        if end > begin and rows[0] < len(block.former):
-            outputs = [block.acted_with(row) for row in rows[: end - begin].tolist()]
-            odd["actions"], odd["extras"] = mixed_outputs(outputs)
+        if end > begin and (acted := mixed_steps(block, rows[: end - begin + (lane in self.hanging)])):
+            odd["actions"], odd["extras"] = mixed_outputs(acted[: end - begin])
         return odd or None
 
     # What else is known.
@@ -209,7 +206,8 @@ class Builder:
             if agent_id in record.carried or n_steps:
                 meta.agent_t_started[agent_id] = agent.t_started
             if lane in self.hanging:
-                meta.hanging[agent_id] = self.hanging_outputs(lane)
+                acted = mixed_steps(self._store.blocks[agent.module], self._store.acted_rows_of(lane))
+                meta.hanging[agent_id] = self.hanging_outputs(lane, acted[-1] if acted else None)
             if agent.agent_episode_id is not None:
                 numbers.agents.append((agent_id, agent.module_id, n_steps - agent.lookback, extent.total))
         chunk.numbers = numbers
@@ -267,13 +265,15 @@ class Builder:
         live = table.live_lanes(range(len(table.envs)))
         self.hanging = set(live[table.row_L[live] < acting_from[table.module_L[live]]].tolist())
 
-    def hanging_outputs(self, lane: int) -> tuple[Any, dict[str, Any] | None, Any]:
-        """A waiting agent's action, what its module said beside it, and what it has been paid so far."""
+    def hanging_outputs(self, lane: int, outputs: Outputs | None = None) -> tuple[Any, dict[str, Any] | None, Any]:
+        """A waiting agent's action, what its module said beside it, and what it has been paid so far.
+
+        Args:
+            outputs: what RLlib's episode has of the module's answer; None: the very answer.
+        """
         module, row = int(self._store.table.module_L[lane]), int(self._store.table.row_L[lane])
         block = self._store.blocks[module]
-        outputs = dict(block.acted_with(row))
-        seq_no = outputs.pop(Columns.WEIGHTS_SEQ_NO, None)
-        actions, extras = nested_outputs(outputs, seq_no)
+        actions, extras = as_nested(block.acted_with(row) if outputs is None else outputs)
         acted_before = row < self._store.first_action[module]
         kind = int(block.kind_R[row])
         reward = block.others[row][0] if kind == OTHER else as_object(float(block.reward_R[row]), kind)

@@ -1,6 +1,10 @@
-"""Outputs of steps that were not all made in the same mode (exploring or not, at random)."""
+"""Outputs of steps that were not all made in the same mode (exploring or not, at random).
+
+RLlib's episodes need the same outputs in all steps; extras.py completes those of its own loop in the same way.
+"""
 
 from itertools import accumulate
+from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -10,31 +14,63 @@ from fastmarl.record.block import Key
 from fastmarl.rllib.episodes.extras import blank, summed
 from fastmarl.rllib.episodes.lists import stacked
 from fastmarl.rllib.episodes.sample_block import nested_outputs
-from fastmarl.rllib.recording.block import Outputs, is_state
+from fastmarl.rllib.recording.block import Outputs, RLlibBlock, is_state
+
+
+def is_mixed(block: RLlibBlock, rows: np.ndarray) -> bool:
+    """Whether an agent's rows that have acted may have different outputs."""
+    return len(rows) > 0 and int(rows[0]) < len(block.former)
+
+
+def mixed_steps(block: RLlibBlock, rows: np.ndarray) -> list[Outputs]:
+    """Outputs of an agent's steps, each with the keys and ranks of all; [] if the steps were made in one mode.
+
+    Args:
+        block: of the agent's module.
+        rows: the agent's rows that have acted, in order; a waiting agent's last one, too: RLlib's columns have the keys
+            of its outputs before the step is complete.
+    """
+    if not is_mixed(block, rows):
+        return []
+    return _completed([block.acted_with(row) for row in rows.tolist()])
+
+
+def completed_rows(block: RLlibBlock, rows: np.ndarray) -> dict[int, Outputs]:
+    """Row -> outputs, of the rows whose outputs mixed_steps() changes."""
+    answers = [block.acted_with(row) for row in rows.tolist()]
+    return {
+        row: step
+        for row, answer, step in zip(rows.tolist(), answers, _completed(answers), strict=True)
+        if [*step] != [*answer] or any(map(is_not, step.values(), answer.values()))
+    }
 
 
 def mixed_outputs(steps: list[Outputs]) -> tuple[Any, dict[str, Any]]:
-    """(actions, other outputs) as arrays [steps, ...]."""
-    columns: dict[Key, Any] = {key: stacked(items) for key, items in _completed(steps).items()}
+    """(actions, other outputs) of mixed_steps() as arrays [steps, ...]."""
+    columns: dict[Key, Any] = {key: stacked([step[key] for step in steps]) for key in steps[0]}
     return nested_outputs(columns, columns.pop(Columns.WEIGHTS_SEQ_NO, np.zeros(len(steps), np.int64)))
 
 
 def mixed_items(steps: list[Outputs]) -> tuple[list[Any], dict[str, list[Any]]]:
-    """(actions, other outputs) step by step, as RLlib's loop has them."""
-    columns = _completed(steps)
-    seq_nos = columns.pop(Columns.WEIGHTS_SEQ_NO, [0] * len(steps))
-    found = [nested_outputs({key: items[i] for key, items in columns.items()}, seq_nos[i]) for i in range(len(steps))]
+    """(actions, other outputs) of mixed_steps() step by step, as RLlib's loop has them."""
+    found = [as_nested(step) for step in steps]
     names = found[0][1]
     return [actions for actions, _ in found], {name: [extras[name] for _, extras in found] for name in names}
 
 
-def _completed(steps: list[Outputs]) -> dict[Key, list[Any]]:
-    """Each output of all steps. Where a step lacks it: NaN, or 0 for ints."""
+def as_nested(step: Outputs) -> tuple[Any, dict[str, Any]]:
+    """(action, other outputs) of a step, nested as the module gave them."""
+    outputs = dict(step)
+    return nested_outputs(outputs, outputs.pop(Columns.WEIGHTS_SEQ_NO, 0))
+
+
+def _completed(steps: list[Outputs]) -> list[Outputs]:
+    """The outputs of all steps, in each of them. Where a step lacks one: NaN, or 0 for ints."""
     columns = {}
     for key in dict.fromkeys(key for step in steps for key in step):
         values = [step.get(key) for step in steps]
         columns[key] = _of_one_rank(_carried_on(values) if is_state(key) else values)
-    return columns
+    return [dict(zip(columns, items, strict=True)) for items in zip(*columns.values(), strict=True)]
 
 
 def _carried_on(values: list[Any]) -> list[Any]:

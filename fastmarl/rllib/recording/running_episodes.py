@@ -9,7 +9,7 @@ import numpy as np
 from fastmarl.rllib.episodes.lists import ListedColumn, items_of
 from fastmarl.rllib.recording.block import PYTHON_FLOAT
 from fastmarl.rllib.recording.builder import Builder, Chunk
-from fastmarl.rllib.recording.mixed_outputs import mixed_items
+from fastmarl.rllib.recording.mixed_outputs import mixed_items, mixed_steps
 from fastmarl.rllib.recording.records import RLlibRecord
 from fastmarl.rllib.recording.rewards import rewards_of
 from fastmarl.rllib.recording.store import RLlibStore
@@ -113,9 +113,11 @@ class RunningEpisodes:
         """The same of an agent's actions and what its module said beside them."""
         block = self._store.blocks[self._store.table.module_L[lane]]
         buffers = {"actions": agent_episode.actions, **agent_episode.extra_model_outputs}
-        if block.former and (rows := self._store.rows_of(lane))[0] < len(block.former):
-            steps = [block.acted_with(row) for row in rows[: len(agent_episode.rewards.data)].tolist()]
-            actions, extras = mixed_items(steps)
+        n = len(agent_episode.rewards.data)
+        if block.former and (
+            acted := mixed_steps(block, self._store.rows_of(lane)[: n + (lane in self._builder.hanging)])
+        ):
+            actions, extras = mixed_items(acted[:n])
             for name, items in {"actions": actions, **extras}.items():
                 _list_column(buffers[name], items, None)
         else:

@@ -11,6 +11,7 @@ from fastmarl.record.episode_ids import EpisodeIds
 from fastmarl.record.store import RowStore
 from fastmarl.rllib.recording.block import RLlibBlock, is_state
 from fastmarl.rllib.recording.layout import WHOLE, ObservationLayout
+from fastmarl.rllib.recording.mixed_outputs import completed_rows, is_mixed
 from fastmarl.rllib.recording.records import RLlibLanes, RLlibRecord
 
 
@@ -107,20 +108,29 @@ class RLlibStore(RowStore):
             return begins
         reaches_back = self.table.count_L[lanes] > 1
         if block.former:
-            reaches_back &= np.array([self._has_states(block, lane) for lane in lanes], bool)
+            reaches_back &= np.array([self._has_states(block, lane) for lane in lanes.tolist()], bool)
         last = block.prev_R[self.table.row_L[lanes]]
         begins[reaches_back] = np.minimum(begins, block.env_t_R[last])[reaches_back]
         return begins
 
     def _has_states(self, block: RLlibBlock, lane: int) -> bool:
-        """Whether a completed step of this chunk was one of its module: what is done at random has no state."""
-        rows = self.rows_of(lane)
+        """Whether an action of this chunk was one of its module: what is done at random has no state."""
         return any(
             any(map(is_state, block.former[row])) if row < len(block.former) else block.has_states
-            for row in rows[:-1].tolist()
+            for row in self.acted_rows_of(lane).tolist()
         )
 
+    def acted_rows_of(self, lane: int) -> np.ndarray:
+        """Those rows of a living lane that have acted."""
+        rows = self.rows_of(lane)
+        return rows[rows < self.acting_from[self.table.module_L[lane]]]
+
     def _renew_block(self, module: int, live: np.ndarray) -> None:
+        block = self.blocks[module]
+        if block.former:
+            for lane in live[self.table.module_L[live] == module].tolist():
+                if is_mixed(block, rows := self.acted_rows_of(lane)):
+                    block.completed |= completed_rows(block, rows)
         super()._renew_block(module, live)
         self.blocks[module].forget_waiting(self.acting_from[module])
 
