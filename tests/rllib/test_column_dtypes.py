@@ -43,10 +43,11 @@ def test_log_probabilities_of_a_recurrent_module_stay_floats(order, rules):
     assert not unexpected(chosen, corrected, got)
 
 
+@pytest.mark.parametrize("callbacks", ["none", "everything"])
 @pytest.mark.parametrize("order", ORDERS)
-def test_outputs_of_any_form_that_change_their_dtype(order):
+def test_outputs_of_any_form_that_change_their_dtype(order, callbacks):
     """The module's "kept" is 1.5 for all agents where it explores, and an integer or a flag elsewhere."""
-    chosen = modes(order, rules=WAITING, modules=both("retyped"), num_envs=2)
+    chosen = modes(order, rules=WAITING, modules=both("retyped"), num_envs=2, callbacks=callbacks)
     got, corrected = play(chosen, MultiAgentEnvRunner), play(chosen, CorrectedLoop)
     assert (got.error, corrected.error, got.is_accelerated) == (None, None, True)
     assert not unexpected(chosen, corrected, got)

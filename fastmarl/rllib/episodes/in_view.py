@@ -10,7 +10,7 @@ from fastmarl.rllib.episodes import agent_in_view
 from fastmarl.rllib.episodes.agent_in_view import is_last
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode
 from fastmarl.rllib.episodes.in_the_making import is_set
-from fastmarl.rllib.episodes.lists import ListedColumn
+from fastmarl.rllib.episodes.lists import ListedColumn, unite_dtypes
 
 OF_RECORD = ("id_", "agent_to_module_mapping_fn", "_agent_to_module_mapping")  # of an episode, kept by its record, too
 
@@ -101,6 +101,7 @@ class EpisodeInView:
         for column in self.arrays:
             column.put_back()
         for agent_episode in self.episode.agent_episodes.values():
+            unite_dtypes(agent_episode)
             agent_episode.to_numpy()
         return self.episode
 
