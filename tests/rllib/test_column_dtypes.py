@@ -43,6 +43,14 @@ def test_log_probabilities_of_a_recurrent_module_stay_floats(order, rules):
     assert not unexpected(chosen, corrected, got)
 
 
+def test_agents_that_began_at_random_begin_with_the_initial_state():
+    """And not with that of an agent of an earlier episode."""
+    chosen = case(world(3, max_steps=4), (EXPLORING, RANDOM, EXPLORING), num_envs=1, model_config=LSTM)
+    got, corrected = play(chosen, MultiAgentEnvRunner), play(chosen, CorrectedLoop)
+    assert (got.error, corrected.error, got.is_accelerated) == (None, None, True)
+    assert not unexpected(chosen, corrected, got)
+
+
 @pytest.mark.parametrize("callbacks", ["none", "everything"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_outputs_of_any_form_that_change_their_dtype(order, callbacks):

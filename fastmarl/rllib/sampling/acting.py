@@ -112,6 +112,8 @@ class Acting:
             lanes_R = block.lane_R[first:end].tolist()
             chosen = [actions[table.env_L[lane]][table.agent_ids[lane]] for lane in lanes_R]
             if chosen:
+                if (state := self._core.states[module]) is not None:
+                    state.begin(block.lane_R[first:end])  # lanes still have the states of earlier agents
                 block.boxes_scalars = isinstance(chosen[0], np.ndarray)
                 actions_of_module = leaves_of({Columns.ACTIONS: batch_of(chosen)})
                 store.record(module, {key: np.asarray(leaf) for key, leaf in actions_of_module.items()})
