@@ -1,14 +1,15 @@
 """Random worlds, configs and calls: RLlib's runner and ours must not differ in any.
 
 Where RLlib needs a correction, the run is compared with RLlib's own loop over our episodes; and, as in all cases, with
-what follows from what the envs said (`witness.py`).
+what follows from what the envs said (`witness.py`). Calls that change how agents act within an episode are compared
+with that loop from the start.
 """
 
 import os
 
 import pytest
-from rllib.differential.fuzz import random_case
-from rllib.differential.known import unexpected
+from rllib.differential.fuzz import random_case, switching_case
+from rllib.differential.known import CorrectedLoop, unexpected
 from rllib.differential.runs import play, wrong_path
 from rllib.differential.witness import findings, witnessed
 
@@ -47,6 +48,15 @@ def check(seed: int) -> None:
 def test_batch(batch: int) -> None:
     for seed in range(FIRST_SEED + batch, FIRST_SEED + FUZZ_CASES, BATCHES):
         check(seed)
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + FUZZ_CASES // 4))
+def test_modes_change_within_episodes(seed: int) -> None:
+    case = switching_case(seed)
+    want, got = play(case, CorrectedLoop), play(witnessed(case), MultiAgentEnvRunner)
+    assert want.error is None
+    lines = [*findings(case, got), *unexpected(case, want, got), *wrong_path(case, got)]
+    assert not lines, "\n".join([*lines[:MOST_LINES], repr(case)])
 
 
 def test_few_were_skipped() -> None:

@@ -1,6 +1,7 @@
 """The cases by name; `world` and `case` fill in what a case does not care about."""
 
 from collections.abc import Hashable, Iterable
+from enum import Enum
 from typing import Any
 
 from rllib.differential import known_envs, mappings, spaces
@@ -34,6 +35,21 @@ BATTLE: tuple[Call, ...] = (Sample(num_timesteps=20), METRICS, Sample(num_timest
 STRINGS = tuple(f"agent_{i}" for i in range(6))
 COLLIDING = (16, 0, 8, 24, -1, -2)
 """Integers that fall on one another in small sets."""
+
+
+class Name(str, Enum):  # noqa: UP042  as users have them; str() of a StrEnum is its value
+    """Ids that are strings with a type of their own."""
+
+    RED = "red"
+    GREEN = "green"
+    BLUE = "blue"
+
+
+class Label(str):
+    """The same, without a fixed set of values."""
+
+
+NAMES = (*Name, Label("red1"), Label("green1"), "blue1")
 MIXED = ("a", ("team", 1), 0, ("team", 2), frozenset({3}), "1")
 
 LATE = {"at_reset": 0.4, "joins": 0.3, "pays_absent": 0.3}

@@ -1,17 +1,18 @@
 """Random cases: worlds, configs and calls, each from its seed alone."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from rllib.differential import spaces
 from rllib.differential.callbacks import READERS
-from rllib.differential.cases import COLLIDING, MIXED, STRINGS
+from rllib.differential.cases import COLLIDING, MIXED, NAMES, STRINGS
 from rllib.differential.configs import LSTM, SMALL, Setup
 from rllib.differential.mappings import BY_EPISODE
 from rllib.differential.runs import Call, Case, GetMetrics, Make, Remap, Sample, SetState
 from rllib.differential.worlds import MIXED_SUMS, REWARDS, Rules
 
-IDS = (tuple(range(6)), COLLIDING, STRINGS, MIXED)
+IDS = (tuple(range(6)), COLLIDING, STRINGS, NAMES, MIXED)
 GROUPS = ("p0", "p1", "p2")
 OWN_MODULES = ("any", "any", "noting", "extras", "retyped", "own_actions", "heuristic", "memory")
 
@@ -28,6 +29,26 @@ def random_case(seed: int) -> Case:
         expects_fast=setup.to_numpy,
         worker_index=rng.choice((None, 1, 1, 2) if setup.num_env_runners else (None, 0)),
     )
+
+
+def switching_case(seed: int) -> Case:
+    """A random case whose calls go on with running episodes in another mode: exploring, not exploring, at random.
+
+    RLlib's own episodes can't take all of that, but CorrectedLoop's can.
+    """
+    case = random_case(seed)
+    rng = random.Random(f"modes of {seed}")
+    assert case.setup.rules is not None
+    rules = replace(case.setup.rules, max_steps=rng.choice((9, 30, 200)), failing_steps=(), failing_resets=())
+    kinds = {*rules.action_kinds.values()}
+    modes: list[dict[str, bool]] = [{"explore": True}]
+    if not {*spaces.NESTED_ACTIONS} & kinds:
+        modes.append({"explore": False})
+    if "scalar" not in kinds:  # RLlib's modules answer with arrays of shape (1,) there
+        modes.append({"random_actions": True})
+    calls = [Sample(num_timesteps=rng.choice((1, 5, 12, 20)), **rng.choice(modes)) for _ in range(rng.randint(4, 8))]
+    setup = replace(case.setup, rules=rules, restarts=False)
+    return replace(case, setup=setup, calls=(*calls, GetMetrics()))
 
 
 def _kinds(rng: random.Random, most: int) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
