@@ -12,6 +12,9 @@ from ray.rllib.algorithms.ppo import PPOConfig, PPOTorchPolicy
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
 from ray.rllib.policy.policy_map import PolicyMap
+from rllib.old_stack.fuzz import stashing_case
+from rllib.old_stack.runs import differences, play
+from rllib.old_stack.subject import SUBJECT
 
 from fastmarl.rllib import RolloutWorker
 
@@ -119,3 +122,11 @@ def test_policies_beyond_the_maps_capacity_are_taken_from_it_as_rllib_does(n_use
     theirs, ours = taken_from_map(RLlibWorker, n_used), taken_from_map(RolloutWorker, n_used)
     assert ours == theirs
     assert any(stashed for stashed, _, _ in theirs[1:]) == (n_used > 3)
+
+
+@pytest.mark.parametrize("seed", [3, 9, 11, 13, 18])
+def test_random_cases_with_stashed_policies(seed):
+    case = stashing_case(seed)
+    lines = [*differences(play(case), play(case, SUBJECT))]
+    # Spaces of restored policies have new generators.
+    assert not [line for line in lines if not line.startswith("left['policies']")], repr(case)

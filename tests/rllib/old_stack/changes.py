@@ -75,8 +75,8 @@ def _set_mode(mode: str) -> Callable[[Any], None]:
     return _each(change)
 
 
-def _quiet(policy: Any) -> None:
-    policy.config["explore"] = False
+def _set_explore(explore: bool) -> Callable[[Any], None]:
+    return _each(lambda policy: policy.config.update(explore=explore))
 
 
 def _learn(policy: Any) -> None:
@@ -166,7 +166,8 @@ def _config(worker: Any) -> None:
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "policies in evaluation": _set_mode("in_eval"),
     "policies in training": _set_mode("in_training"),
-    "no exploration": _each(_quiet),
+    "exploration": _set_explore(True),
+    "no exploration": _set_explore(False),
     "gradient updates": _each(_learn),
     "connectors reset": _each(lambda policy: policy.agent_connectors.reset(0)),
     "an action connector less": _each(lambda policy: policy.action_connectors.remove("ImmutableActionsConnector")),

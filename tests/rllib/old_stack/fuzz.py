@@ -1,6 +1,8 @@
 """Random cases of the old stack: worlds, configs and calls, each from its seed alone."""
 
 import random
+from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 from rllib.differential.worlds import REWARDS, Rules
@@ -21,6 +23,8 @@ from rllib.old_stack.calls import (
 from rllib.old_stack.runs import Case
 from rllib.old_stack.setups import Setup
 
+STRINGS = [f"agent_{i}" for i in range(20)]
+NAMES = [*Enum("Name", [(name, name) for name in STRINGS], type=str)]  # as users have them; not as StrEnum
 GROUPS = ("p0", "p1", "p2")
 FLAT = ("f32", "f64", "strided", "readonly")
 OBSERVATIONS = ("f32", "f32", "f64", "u8", "discrete", "multidiscrete", "multibinary", "dict", "tuple", "strided")
@@ -30,7 +34,7 @@ PREVIOUS = ("lstm, previous", "attention, previous")
 """Models that take actions: RLlib makes none of them for Discrete."""
 STATEFUL = ("lstm", "attention", "recurrent", *PREVIOUS)
 PLAIN_MODELS = ("small", "small", "small", "relu", "noting", "stacked", "remembering", "foreseeing")
-OWN_POLICIES = ("noting", "peers", "editing", "extras", "bare", "sampling", "distributing")
+OWN_POLICIES = ("noting", "peers", "editing", "extras", "retyped", "bare", "sampling", "distributing")
 NUMBERS = tuple(sorted({*REWARDS} - {"none", "array"}))
 CHANGES = (
     "no exploration",
@@ -53,9 +57,22 @@ def random_case(seed: int) -> Case:
     return Case(setup=setup, calls=tuple(_calls(rng, setup)), twin=rng.random() < 0.05)
 
 
+def stashing_case(seed: int) -> Case:
+    """A random case with one policy more than the policy map keeps; needs Ray.
+
+    It is small, as stashing takes long. No exploration draws from a space: a restored one has a generator that no seed
+    determines, in RLlib's worker, too.
+    """
+    case = random_case(seed)
+    capacity = max(len(case.setup.policies) - 1, 1)
+    setup = replace(case.setup, capacity=capacity, model="small", models={}, explorations={})
+    setup = replace(setup, num_envs=1, fragment=4)
+    return replace(case, setup=setup, calls=case.calls[:4], twin=False)
+
+
 def _rules(rng: random.Random) -> Rules:
     n_agents = rng.choice((1, 2, 2, 3, 3, 5, 5, 20))
-    agents = tuple(rng.sample([f"agent_{i}" for i in range(20)] if rng.random() < 0.8 else range(20), n_agents))
+    agents = tuple(rng.sample(rng.choice((STRINGS, STRINGS, STRINGS, NAMES, range(20))), n_agents))
     groups = GROUPS[: min(n_agents, rng.choice((1, 2, 2, 3)))]
     obs_kinds, action_kinds = _kinds(rng, groups)
     style = rng.choice(("together", "together", "sparse", "turns"))
@@ -195,7 +212,10 @@ def _calls(rng: random.Random, setup: Setup) -> list[Call]:
     calls: list[Call] = []
     seq_no, timestep = 0, 0
     same = setup.mapping not in ("plain", "group") or len(setup.policies) == 1
+    alternates = rng.random() < 0.2
     for _ in range(rng.randint(3, 5)):
+        if alternates:
+            calls.append(Change(rng.choice(("exploration", "no exploration"))))
         calls.append(Sample(with_count=rng.random() < 0.1))
         if rng.random() < 0.5:
             calls.append(Ask("get_metrics"))

@@ -76,6 +76,15 @@ class Extras(PPOTorchPolicy):
         return {**super().extra_action_out(input_dict, state_batches, model, action_dist), **more}
 
 
+class Retyped(PPOTorchPolicy):
+    """Hands out an integer where it does not explore, and a fraction where it does."""
+
+    def extra_action_out(self, input_dict: Any, state_batches: Any, model: Any, action_dist: Any) -> dict:
+        n = len(input_dict["obs"])
+        kept = torch.full((n, 2), 1.5) if self.config["explore"] else torch.ones(n, 2).long()
+        return {**super().extra_action_out(input_dict, state_batches, model, action_dist), "kept": kept}
+
+
 class Nested(PPOTorchPolicy):
     """Hands out a nested fetch."""
 
@@ -193,6 +202,7 @@ POLICIES: dict[str, Callable[..., Policy] | None] = {
     "peers": Peers,
     "editing": Editing,
     "extras": Extras,
+    "retyped": Retyped,
     "nested": Nested,
     "bare": Bare,
     "sampling": Sampling,

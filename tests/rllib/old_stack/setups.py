@@ -72,6 +72,8 @@ class Setup:
     restarts: bool = False
     ema: float | None = None
     fake_sampler: bool = False
+    capacity: int = 100
+    """`policy_map_capacity`; beyond it, RLlib stashes policies in Ray's object store."""
     reader: str = "sampler"
     """A key of READERS: what the worker gets its batches from."""
     has_env: bool = True
@@ -146,6 +148,7 @@ def _set_policies(config: AlgorithmConfig, setup: Setup) -> None:
         policies={name: policy_spec(setup, name, seed=100 * i) for i, name in enumerate(names)},
         policy_mapping_fn=mapping_fn(setup.mapping, names, setup.rules),
         count_steps_by=setup.count_steps_by,
+        policy_map_capacity=setup.capacity,
     )
 
 
