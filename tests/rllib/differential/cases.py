@@ -35,21 +35,8 @@ BATTLE: tuple[Call, ...] = (Sample(num_timesteps=20), METRICS, Sample(num_timest
 STRINGS = tuple(f"agent_{i}" for i in range(6))
 COLLIDING = (16, 0, 8, 24, -1, -2)
 """Integers that fall on one another in small sets."""
-
-
-class Name(str, Enum):  # noqa: UP042  as users have them; str() of a StrEnum is its value
-    """Ids that are strings with a type of their own."""
-
-    RED = "red"
-    GREEN = "green"
-    BLUE = "blue"
-
-
-class Label(str):
-    """The same, without a fixed set of values."""
-
-
-NAMES = (*Name, Label("red1"), Label("green1"), "blue1")
+NAMES = tuple(Enum("Name", [(name, name) for name in STRINGS], type=str))
+"""Strings with a type of their own, as users have them; not as StrEnum."""
 MIXED = ("a", ("team", 1), 0, ("team", 2), frozenset({3}), "1")
 
 LATE = {"at_reset": 0.4, "joins": 0.3, "pays_absent": 0.3}
