@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "fastmarl"
 LAYERS = [  # from the ground up: rooms of one layer don't import from each other
     ["errors", "columns", "kernels", "sealed_json", "version"],
-    ["config", "spaces", "states", "callbacks", "checkpoint"],
+    ["config", "exits", "spaces", "states", "callbacks", "checkpoint"],
     ["native"],
     ["moments", "distributions"],
     ["record"],
