@@ -209,7 +209,7 @@ class ArrayEnv:
 
 
 def info_problem(entry: Any, env: ArrayEnv) -> str | None:
-    """What is wrong with an entry of `StepArrays.infos`, or None."""
+    """Describe the fault of an entry of `StepArrays.infos`; None if there is none."""
     try:
         env_index, agent_id, info = entry
         is_known = agent_id in env.observation_spaces or agent_id == COMMON

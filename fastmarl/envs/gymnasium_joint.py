@@ -50,7 +50,7 @@ class JointGymnasiumEnv(ResumableAdapter):
         return getattr(self.unwrapped, "state_space", None)
 
     def state(self) -> np.ndarray:
-        """What the env's own `state()` returns, if it has one: the global state, for central critics."""
+        """The global state, for central critics, if the env has a `state()`."""
         return self.unwrapped.state()
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:

@@ -30,7 +30,7 @@ class PettingZooAdapter(ResumableAdapter):
 
     @property
     def state_space(self) -> gym.Space | None:
-        """Of `state()`, if the env says."""
+        """The space of `state()`, if the env has one."""
         return getattr(self.env, "state_space", None)
 
     def state(self) -> np.ndarray:

@@ -130,9 +130,10 @@ class EpisodeLog:
         return self.ended_chunks()
 
     def notes_of(self, env_indices: list[int]) -> UnreadChunks:
-        """Of these envs' running episodes up to the last step that is whole on record, whatever has become of the call.
+        """Notes of these envs' running episodes, up to the last step that is recorded completely.
 
-        Those whose reset is not are left out. Those whose env has ended them are so, though nothing has closed them.
+        Works after a failed call, too. Episodes whose reset was not recorded completely are left out. Those that their
+        env has ended have its flags, even if the call failed before it closed them.
         """
         notes, table = UnreadChunks(), self.store.table
         begun = [i for i in env_indices if table.envs[i].is_whole or table.envs[i].env_t]

@@ -128,7 +128,7 @@ class _CsvFile:
             lines, steps = [], []
         if not lines or lines[0][:1] != [STEP] or len(steps) != len(lines) - 1:
             raise ConfigError(f"{self._path} is no file of a MetricsWriter, whose first column is {STEP!r} with whole "
-                              f"numbers, or it is damaged; leave resume_step out to begin anew")  # fmt: skip
+                              f"numbers, or it is damaged; leave resume_step out to start a new file")  # fmt: skip
         return lines
 
     def _replace(self, rows: list[list[str]]) -> None:

@@ -41,7 +41,7 @@ class Batch:
         parcels: in order; one may be among them twice.
         total_rows: of all.
         is_full: whether nothing more comes in.
-        is_flushed: whether these and all before are in files that are whole; None: nobody waits for that.
+        is_flushed: whether these and all earlier parcels are in complete files; None: no caller waits for that.
     """
 
     parcels: list[Parcel] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Handover:
         return bool(wait_for(lambda: locked(self._lock, self._add, parcel), timeout_s))
 
     def flush(self) -> Batch:
-        """What was handed over so far is a full batch, which is returned; its `is_flushed` will tell."""
+        """End the open batch and return it; its `is_flushed` tells when it is in files."""
         batch: Batch = locked(self._lock, self._end_batch)
         return batch
 

@@ -193,7 +193,7 @@ def _named_env(folder: Path, meta: Mapping[str, Any]) -> str:
                              f"object; give it again: replay(..., env=...)")  # fmt: skip
     if not may_be_named_by_a_file(name):
         raise RecordingError(f"the record in {folder} names {name!r} as its env, which this program has not used so "
-                             f"far: whoever has written the record would choose what is imported and called. If that "
-                             f"is right, name it yourself: replay(..., env={name!r}), or --env {name} on the command "
+                             f"far. Files may come from others, so nothing is imported by such a name. If you trust "
+                             f"it, name it yourself: replay(..., env={name!r}), or --env {name} on the command "
                              f"line")  # fmt: skip
     return name

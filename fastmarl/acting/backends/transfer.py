@@ -103,7 +103,7 @@ def host_buffer(n_bytes: int, device: torch.device) -> torch.Tensor:
 
 @cache
 def sent_dtype(dtype: np.dtype) -> torch.dtype:
-    """Of the tensor that is made of an array of this dtype: float64 is sent as float32, everything else as it is.
+    """The dtype of the tensor made of an array: float64 is sent as float32, everything else as it is.
 
     Raises:
         ConfigError: torch has none.

@@ -37,7 +37,7 @@ class EnvRunnerV2:
         perf_stats: milliseconds that a step of all envs took, on average: in "mean_env_wait_ms" the envs themselves, in
             "mean_inference_ms" the modules, in "mean_raw_obs_processing_ms" and "mean_action_processing_ms" what is
             between. Of the steps between the last two batches.
-        unreturned: what has become ready (see `step()`), until somebody takes it.
+        unreturned: batches and metrics that `step()` has made and its caller has not taken.
     """
 
     def __init__(self, runner: MultiAgentEnvRunner, policies: Mapping[str, Policy], max_seq_len: int):
@@ -88,7 +88,7 @@ class EnvRunnerV2:
         return sum(chunk.agent_steps() for chunk in chunks)
 
     def _advance(self, num_timesteps: int) -> None:
-        """Sample so many steps; adds metrics and, if one is full, a batch to `unreturned`."""
+        """Sample `num_timesteps` steps; add metrics and, if one is full, a batch to `unreturned`."""
         if self._building is not None and self._building() is not None:
             raise RunnerBusyError("sample()", "postprocess_trajectory()", True)
         self._sampled += self._runner.sample(num_timesteps=num_timesteps)

@@ -63,7 +63,7 @@ class EpisodeTallies:
         self._tallies: dict[str, EpisodeTally] = {}
 
     def copy(self) -> Self:
-        """The same tallies; what is added to either doesn't change the other."""
+        """A copy; adding to either leaves the other unchanged."""
         other = type(self)()
         other._tallies = dict(self._tallies)
         return other

@@ -8,7 +8,7 @@ from fastmarl.episodes.multi_agent import MultiAgentEpisode
 
 
 class PendingChunks:
-    """What was sampled since the last batch.
+    """Chunks sampled since the last batch.
 
     Args:
         only_whole: only whole episodes are wanted, from their reset on.
@@ -19,7 +19,7 @@ class PendingChunks:
         self._chunks: dict[str, list[MultiAgentEpisode]] = {}
 
     def copy(self) -> Self:
-        """The same chunks; what is added to or removed from either doesn't change the other."""
+        """A copy; adding to or removing from either leaves the other unchanged."""
         other = type(self)(self._only_whole)
         other._chunks = {id_: list(chunks) for id_, chunks in self._chunks.items()}
         return other
@@ -39,7 +39,7 @@ class PendingChunks:
             self._chunks = {id_: chunks for id_, chunks in self._chunks.items() if chunks[-1].is_done or id_ in running}
 
     def ready(self) -> list[MultiAgentEpisode]:
-        """What may become part of a batch: of each episode one chunk, or several where an agent has respawned."""
+        """The chunks that may become part of a batch: one for each episode, or several where an agent has respawned."""
         return [
             chunk
             for chunks in self._chunks.values()

@@ -94,7 +94,7 @@ class EnvRunner(EnvRunnerV2):
         return seat
 
     def _reasons_of_all(self) -> list[str]:
-        """Those that concern all policies."""
+        """Reasons that concern all policies."""
         policies = self._worker.policy_map
         if type(self._base_env) not in BASE_ENVS:
             return [f"the environments are a {type(self._base_env).__name__}"]

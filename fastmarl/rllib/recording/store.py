@@ -121,7 +121,7 @@ class RLlibStore(RowStore):
         )
 
     def acted_rows_of(self, lane: int) -> np.ndarray:
-        """Those rows of a living lane that have acted."""
+        """Rows of a living lane at which its agent has acted."""
         rows = self.rows_of(lane)
         return rows[rows < self.acting_from[self.table.module_L[lane]]]
 
