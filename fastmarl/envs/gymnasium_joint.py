@@ -46,7 +46,7 @@ class JointGymnasiumEnv(ResumableAdapter):
 
     @property
     def state_space(self) -> gym.Space | None:
-        """Of `state()`, if the env says."""
+        """The space of `state()`, if the env has one."""
         return getattr(self.unwrapped, "state_space", None)
 
     def state(self) -> np.ndarray:

@@ -49,11 +49,11 @@ class WrappedMultiAgentEnv(ResumableAdapter):
 
     @property
     def state_space(self) -> gym.Space | None:
-        """Of `state()`, if the env says."""
+        """The space of `state()`, if the env has one."""
         return getattr(self._inside, "state_space", None)
 
     def state(self) -> np.ndarray:
-        """What the env's own `state()` returns, if it has one: the global state, for central critics."""
+        """The global state, for central critics, if the env has a `state()`."""
         return self._inside.state()
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
