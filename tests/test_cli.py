@@ -231,7 +231,8 @@ def test_a_file_to_be_written_is_not_touched_before(monkeypatch, tmp_path, capsy
 def test_options_that_an_environment_does_not_have_are_one_line(capsys):
     assert cli.main(["sample", "--env", "mpe2.simple_spread_v3", "--config", '{"bogus": 1}']) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("fastmarl: mpe2.simple_spread_v3 can't be made with env_config={'bogus': 1} as its keywords: ")
+    wanted = "mpe2.simple_spread_v3 can't be made with env_config={'bogus': 1} as its keywords: "
+    assert line.startswith(f"fastmarl: {wanted}")
 
 
 def test_the_version(capsys):
