@@ -3,6 +3,9 @@ returned."""
 
 import itertools
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from support.interrupts import Interruption, in_own_thread, interrupted, lines_of
@@ -51,6 +54,25 @@ def test_files_have_what_is_returned(tmp_path, rng):
             episodes = [int(obs[2]) for obs in finished if obs[0] == env_index]
             missing = set(range(1, max(episodes))) - set(episodes)
             assert len(missing) <= 1, f"interrupted at {line}: episodes {missing} of env {env_index} were lost"
+
+
+KEPT = """
+import sys
+from numba.core.compiler_lock import global_compiler_lock
+from test_interrupted_output import make_runner
+global_compiler_lock.acquire()
+runner, _ = make_runner(sys.argv[1])
+runner._sampling.output._timeout_s = 20.0
+runner.stop()
+"""
+
+
+def test_the_writer_needs_no_lock_that_an_interrupted_compilation_has_kept(tmp_path):
+    # numba keeps its lock where an interrupt comes before the block that gives it back has begun.
+    command = [sys.executable, "-c", KEPT, tmp_path / "output"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert list(ParquetReader(tmp_path / "output").iter_episodes())
 
 
 class Rows:

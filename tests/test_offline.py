@@ -1,5 +1,6 @@
 """Recording to Parquet files and reading them: what may be in episodes, and what may go wrong."""
 
+import fcntl
 import gc
 import itertools
 import json
@@ -691,13 +692,35 @@ def test_the_thread_sleeps_until_there_is_enough_or_nothing_has_come_for_a_while
         assert added == [3, 1, 1]
 
 
+def test_a_process_that_is_forked_meanwhile_keeps_no_lock_of_the_folder(tmp_path):
+    ParquetWriter(tmp_path).close()
+    release = os.pipe()
+    with folder._locked(tmp_path / folder.LOCK):
+        child = os.fork()
+        if child == 0:
+            os.close(release[1])
+            os.read(release[0], 1)
+            os._exit(0)
+    try:
+        with (tmp_path / folder.LOCK).open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(release[1])
+        os.waitpid(child, 0)
+        os.close(release[0])
+
+
 @pytest.mark.slow
 def test_one_that_nobody_closes_ends_with_its_last_reference_or_the_process(tmp_path):
     file_writer = ParquetWriter(tmp_path / "here")
     file_writer.write([episode({"a": ONE})])
     thread = file_writer._thread
-    del file_writer
-    gc.collect()
+    with pytest.MonkeyPatch.context() as patch:
+        # Garbage is collected anywhere, such as under a lock that the thread needs: nothing may wait there.
+        patch.setattr(writer_thread, "wait_for", lambda *args: pytest.fail("the collector waits"))
+        del file_writer
+        gc.collect()
+    thread.join(60)
     assert not thread.is_alive() and len(read(tmp_path / "here")) == 1
     script = textwrap.dedent(f"""
         import fastmarl

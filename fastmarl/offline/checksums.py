@@ -25,6 +25,15 @@ END = struct.Struct("<I4s")  # bytes of the footer, PARQUET
 WORD, CHUNK_WORDS = 8, 131_072  # 1 MiB is read at once
 
 
+def compile_checksum() -> None:
+    """Compile what the thread that writes calls, in the thread that makes the writer.
+
+    numba takes a lock to compile or load a function, and keeps it where an interrupt ends that in the main thread:
+    another thread would wait for it for ever.
+    """
+    checksum(np.zeros(1, np.uint64))
+
+
 class RowGroupChecksums:
     """Makes the checksums of a file while it is written.
 
@@ -111,7 +120,7 @@ def _last(file: BinaryIO, end: int, n_bytes: int) -> bytes:
 
 def _head(groups: bytes, n_groups: int, footer: bytes) -> bytes:
     covered = groups + n_groups.to_bytes(WORD, "little") + footer
-    words = np.frombuffer(covered + bytes(-len(covered) % WORD), np.uint64)
+    words = np.frombuffer(bytearray(covered + bytes(-len(covered) % WORD)), np.uint64)  # writable, as all others
     return HEAD.pack(MAGIC, n_groups, int(checksum(words)))
 
 

@@ -124,7 +124,13 @@ def _locked(file: Path) -> Iterator[None]:
         if fcntl is not None:
             with suppress(OSError):
                 fcntl.flock(opened, fcntl.LOCK_EX)
-        yield  # closing the file ends the lock
+        try:
+            yield
+        finally:
+            # Closing the file is not enough: a process forked by another thread has it open, too.
+            if fcntl is not None:
+                with suppress(OSError):
+                    fcntl.flock(opened, fcntl.LOCK_UN)
 
 
 def claim(folder: Path, worker_index: int, number: int) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from fastmarl.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.errors import ConfigError, OfflineError
 from fastmarl.offline import folder
 from fastmarl.offline.arrow import load
+from fastmarl.offline.checksums import compile_checksum
 from fastmarl.offline.handover import Parcel
 from fastmarl.offline.json_values import copied
 from fastmarl.offline.parts import Parts
@@ -34,7 +35,7 @@ class ParquetWriter:
     A thread of its own makes the files. `write()` hands over and returns; while `max_queue_size` batches wait to
     be written, it waits, too. What was handed over may be changed, except inside of infos and arrays: this is not seen.
     Files get their names when they are whole. If the process is killed, the part that was being written is lost, and no
-    other.
+    other. A writer that is never closed ends when it is collected as garbage, or at the interpreter's end.
 
     Where the folder has data, what is written is added to it, in files of other names.
 
@@ -69,16 +70,17 @@ class ParquetWriter:
     ):
         check_options(max_rows_per_file, compression, columns, worker_index, max_queue_size, timeout_s)
         load("pyarrow.parquet")
+        compile_checksum()
         self.path = folder.open_folder(path)
         folder.note_forms(self.path, {})
         self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # no lock waits longer, though it be some centuries
         self._pid, self._told = os.getpid(), False
         maker = RowMaker(None if columns is None else frozenset(columns), next_obs=bool(next_obs))
         parts = Parts(self.path, maker, compression, int(max_rows_per_file), int(worker_index), bool(next_obs))
-        self._thread = WriterThread(parts, int(max_queue_size))
+        self._thread = WriterThread(parts, int(max_queue_size), self._timeout_s)
         self._thread.start()
-        # At the interpreter's end, and when nobody has this any more: the thread knows nothing of it.
-        self._finalizer = weakref.finalize(self, _end, self._thread, self._timeout_s, self._pid)
+        # Without a wait: the garbage collector may run this in a thread whose locks the writer's thread needs.
+        weakref.finalize(self, self._thread.begin_end).atexit = False
 
     def write(self, episodes: Iterable[MultiAgentEpisode]) -> None:
         """Hand over chunks of episodes, as `sample()` returns them.
@@ -128,7 +130,6 @@ class ParquetWriter:
         """
         if self._pid == os.getpid():
             ended = self._thread.end(self._timeout_s)
-            self._finalizer.detach()
             if not self._told:
                 self._check_error()
             if not ended:
@@ -203,8 +204,3 @@ def _own(agent_episode: Any) -> Any:
     other._id = agent_episode._id
     other._custom_data = copied(agent_episode._custom_data)
     return other
-
-
-def _end(thread: WriterThread, timeout_s: float, pid: int) -> None:
-    if os.getpid() == pid:
-        thread.end(timeout_s)

@@ -1,5 +1,7 @@
 """The thread of a `ParquetWriter`."""
 
+import atexit
+import os
 import time
 from threading import Thread
 
@@ -10,6 +12,9 @@ FIRST_ROWS = 1_024  # are written at once, before it is known how large they are
 MOST_ROWS, MOST_BYTES = 65_536, 32 * 1024 * 1024  # afterwards
 IDLE_S = 60.0  # then fewer rows are written, too
 
+_running: "set[WriterThread]" = set()  # at the interpreter's end they are waited for
+os.register_at_fork(after_in_child=_running.clear)
+
 
 class WriterThread(Thread):
     """Writes what is handed over.
@@ -17,6 +22,7 @@ class WriterThread(Thread):
     Args:
         parts: where to.
         max_queue_size: full batches that may wait.
+        end_timeout_s: at the interpreter's end.
 
     Attributes:
         error: what has gone wrong; nothing is written after it.
@@ -24,14 +30,23 @@ class WriterThread(Thread):
         cpu_seconds: that it has taken.
     """
 
-    def __init__(self, parts: Parts, max_queue_size: int):
+    def __init__(self, parts: Parts, max_queue_size: int, end_timeout_s: float):
         super().__init__(name="fastmarl ParquetWriter", daemon=True)
+        self.end_timeout_s = end_timeout_s
         self._parts = parts
         self._handover = Handover(max_queue_size, FIRST_ROWS)
         self._is_done = False
         self.error: BaseException | None = None
         self.is_ending = False
         self.cpu_seconds = 0.0
+
+    def start(self) -> None:
+        _running.add(self)
+        try:
+            super().start()
+        except BaseException:
+            _running.discard(self)
+            raise
 
     def put(self, parcel: Parcel, timeout_s: float) -> bool:
         """False: there was no room, or the thread has failed or ended."""
@@ -44,13 +59,17 @@ class WriterThread(Thread):
 
     def end(self, timeout_s: float) -> bool:
         """Write what is left, and end. False: it took longer."""
-        self.is_ending = True
-        self._handover.end()
+        self.begin_end()
         # Not join() alone: where an interrupt ends it, Python 3.11 takes the thread for ended, which still writes.
         if not wait_for(lambda: self._is_done or None, timeout_s):
             return False
         self.join(timeout_s)
         return True
+
+    def begin_end(self) -> None:
+        """Write what is left, and end, without a wait for it."""
+        self.is_ending = True
+        self._handover.end()
 
     def run(self) -> None:
         try:
@@ -64,6 +83,7 @@ class WriterThread(Thread):
         finally:
             self.cpu_seconds = time.thread_time()
             self._is_done = True
+            _running.discard(self)
 
     def _write(self, batch: Batch) -> None:
         if batch.parcels:
@@ -73,3 +93,9 @@ class WriterThread(Thread):
             self._parts.finish()
         self.cpu_seconds = time.thread_time()
         batch.is_flushed = True
+
+
+@atexit.register
+def _end_all() -> None:
+    for thread in list(_running):
+        thread.end(thread.end_timeout_s)
