@@ -12,7 +12,7 @@ from ray.rllib.algorithms.ppo import PPOConfig, PPOTorchPolicy
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
 from ray.rllib.policy.policy_map import PolicyMap
-from rllib.old_stack.fuzz import stashing_case
+from rllib.old_stack.fuzz import remote_case, stashing_case
 from rllib.old_stack.runs import differences, play
 from rllib.old_stack.subject import SUBJECT
 
@@ -130,3 +130,11 @@ def test_random_cases_with_stashed_policies(seed):
     lines = [*differences(play(case), play(case, SUBJECT))]
     # Spaces of restored policies have new generators.
     assert not [line for line in lines if not line.startswith("left['policies']")], repr(case)
+
+
+@pytest.mark.parametrize("seed", [10, 12])
+def test_random_cases_with_envs_in_actors(seed):
+    case = remote_case(seed)
+    want, got = play(case), play(case, SUBJECT)
+    assert not [*differences(want, got)], repr(case)
+    assert got.is_accelerated

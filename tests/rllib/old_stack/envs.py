@@ -145,6 +145,11 @@ def _overruled(config: dict[str, Any]) -> BaseEnv:
     return Overruled(lambda index: OldWorld(config), [OldWorld(config)], num_envs=2)
 
 
+def _in_an_actor(config: dict[str, Any]) -> OldWorld:
+    tape.start()  # of the actor's process
+    return OldWorld(config)
+
+
 ENVS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "world": OldWorld,
     "unheld": UnheldWorld,
@@ -157,4 +162,5 @@ ENVS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "rows": RowsWorld,
     "one agent": StepEnv,
     "overruled": _overruled,
+    "in an actor": _in_an_actor,
 }

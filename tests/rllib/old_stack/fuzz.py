@@ -70,6 +70,14 @@ def stashing_case(seed: int) -> Case:
     return replace(case, setup=setup, calls=case.calls[:4], twin=False)
 
 
+def remote_case(seed: int) -> Case:
+    """A random case whose environments are in actors; needs Ray. RLlib waits for ever for one that nobody acts in."""
+    case = random_case(seed)
+    rules = replace(case.setup.rules, style="together", at_reset=1.0, quiet=0.0, failing_steps=(), failing_resets=())
+    setup = replace(case.setup, rules=rules, env="in an actor", model="small", models={}, num_envs=2)
+    return replace(case, setup=replace(setup, remote_envs=True), twin=False)
+
+
 def _rules(rng: random.Random) -> Rules:
     n_agents = rng.choice((1, 2, 2, 3, 3, 5, 5, 20))
     agents = tuple(rng.sample(rng.choice((STRINGS, STRINGS, STRINGS, NAMES, range(20))), n_agents))

@@ -105,7 +105,7 @@ def _play(case: Case, setup: Setup, worker: Any, run: Run) -> None:
                 _note_error(run, error)
     run.is_accelerated = getattr(worker, "is_accelerated", None)
     run.slow_path_reasons = getattr(worker, "slow_path_reasons", ())
-    run.left = _left(worker)
+    run.left = _left(worker, remote=setup.remote_envs)
     run.state = worker.get_state()
     try:
         worker.stop()
@@ -121,7 +121,7 @@ def _note_error(run: Run, error: BaseException) -> None:
     run.returned.append(Raised.of(error))
 
 
-def _left(worker: Any) -> dict[str, Any]:
+def _left(worker: Any, *, remote: bool) -> dict[str, Any]:
     """What a worker's public attributes say at the end, before get_state() flushes its filters."""
     policies = {name: worker.policy_map[name] for name in worker.policy_map.keys()}  # noqa: SIM118 (not a plain dict)
     return {
@@ -134,7 +134,7 @@ def _left(worker: Any) -> dict[str, Any]:
         "last_batch": worker.last_batch,
         "policies": {name: _of_policy(policy) for name, policy in policies.items()},
         "preprocessors": [*worker.preprocessors],
-        "spaces of envs": worker.foreach_env(lambda env: [generators_of(one) for one in _spaces_of(env)]),
+        "spaces of envs": [] if remote else worker.foreach_env(_generators_of_env),
         "class of env": type(worker.async_env).__name__,
     }
 
@@ -158,10 +158,12 @@ def _of_view(view: Any) -> list[Any]:
     return [view.data_col, view.shift_arr, view.batch_repeat_value, *used, generators_of(view.space)]
 
 
-def _spaces_of(env: Any) -> list[Any]:
+def _generators_of_env(env: Any) -> list[Any]:
     if hasattr(env, "observation_spaces"):
-        return [*env.observation_spaces.values(), *env.action_spaces.values()]
-    return [env.observation_space, env.action_space]
+        found = [*env.observation_spaces.values(), *env.action_spaces.values()]
+    else:
+        found = [env.observation_space, env.action_space]
+    return [generators_of(space) for space in found]
 
 
 def _files(folder: Path) -> Iterator[Any]:

@@ -74,6 +74,8 @@ class Setup:
     fake_sampler: bool = False
     capacity: int = 100
     """`policy_map_capacity`; beyond it, RLlib stashes policies in Ray's object store."""
+    remote_envs: bool = False
+    """Each environment is in an actor; needs Ray. All are waited for, so that their order is the same in each run."""
     reader: str = "sampler"
     """A key of READERS: what the worker gets its batches from."""
     has_env: bool = True
@@ -127,6 +129,8 @@ def _set_sampling(config: AlgorithmConfig, setup: Setup) -> None:
         observation_filter=setup.observation_filter,
         compress_observations=setup.compress,
         sampler_perf_stats_ema_coef=setup.ema,
+        remote_worker_envs=setup.remote_envs,
+        remote_env_batch_wait_ms=60_000 if setup.remote_envs else 0,
         **preprocessor,
     )
     config.experimental(
