@@ -81,7 +81,7 @@ class FilesWitness:
         assert len(set(filed)) == len(filed)
         recording = Recording(runner.config.record_actions)
         for episode in (each for each in recording if each.length):
-            fastmarl.replay(recording.folder, episode.number, env=Clock)
+            fastmarl.replay(recording, episode.number, env=Clock)
         ended = {id_ for id_, _, _, is_done in filed if is_done}
         assert ended == {episode.id_ for episode in recording if episode.is_done}
 
