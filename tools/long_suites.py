@@ -66,8 +66,9 @@ def main(names: list[str]) -> int:
     for suite in SUITES:
         if (not names or suite.name in names) and not has_passed(results.get(suite.name)):
             print(f"{suite.name}: at most {suite.limit_min} min", flush=True)
-            results[suite.name] = run(suite)
-            print(f"{suite.name}: {results[suite.name].outcome}", flush=True)
+            result = run(suite)
+            print(f"{suite.name}: {result.outcome}", flush=True)
+            results = load(commit) | {suite.name: result}  # another call may have run other suites meanwhile
             STATE.write_text(json.dumps({"commit": commit, "results": results}))
     TABLE.write_text(table(commit, results))
     print(TABLE.read_text())
