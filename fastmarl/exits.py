@@ -6,7 +6,9 @@ import signal
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import CodeType
+from typing import Any
 
 from fastmarl.errors import UserExitError
 
@@ -40,5 +42,7 @@ def exits_as_errors() -> Iterator[None]:
 
 
 def _codes_of_signal_handlers() -> set[CodeType]:
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
-    return {code for handler in handlers if (code := getattr(handler, "__code__", None)) is not None}
+    handlers: list[Any] = list(filter(callable, map(signal.getsignal, signal.valid_signals())))
+    called: list[Any] = [handler.func if isinstance(handler, partial) else handler for handler in handlers]
+    parts = [part for each in called for part in (each, each.__call__)]  # an object's code is that of its `__call__`
+    return {code for part in parts if (code := getattr(part, "__code__", None)) is not None}

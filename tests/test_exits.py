@@ -5,6 +5,7 @@ import pickle
 import re
 import signal
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -185,11 +186,26 @@ def test_other_signals_of_the_end_pass():
         runner.stop()
 
 
+class Ending:
+    def __call__(self, number, frame):
+        sys.exit(7)
+
+
+HANDLERS = {
+    "function": lambda number, frame: sys.exit(7),
+    "method": Ending().__call__,
+    "object": Ending(),
+    "partial": partial(lambda code, number, frame: sys.exit(code), 7),
+    "partial of an object": partial(Ending()),
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_signal_handler_may_end_the_program(restart):
+def test_a_signal_handler_may_end_the_program(restart, handler):
     """SIGTERM is answered so in many programs: it is no failure of the env that is being stepped."""
     runner = make_runner(restart_failed_sub_environments=restart)
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    before = signal.signal(signal.SIGTERM, HANDLERS[handler])
     try:
         runner.env.envs[0].step = lambda actions: os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(SystemExit, match="7"):
