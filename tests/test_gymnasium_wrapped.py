@@ -96,6 +96,45 @@ def test_wrapped_envs_act_as_they_do_without(way):
     assert check_env(WAYS[way], steps=20).ok
 
 
+class OfOneSpace(Walk):
+    def __init__(self, config=None):
+        super().__init__()
+        self.possible_agents, self.observation_space, self.action_space = [], BOX, MOVES
+        self.observation_spaces, self.action_spaces = None, None
+
+
+class OfSpacesById(Walk):
+    def __init__(self, config=None):
+        super().__init__()
+        self.possible_agents = []
+        if config:
+            self.observation_spaces, self.action_spaces = None, None
+
+
+@pytest.mark.parametrize("options", [{}, {"gym_env_vectorize_mode": "async", "env_worker_start_method": "fork"}])
+@pytest.mark.parametrize(
+    "env",
+    [
+        lambda config: TenMore(OfOneSpace()),
+        lambda config: TenMore(OfSpacesById()),
+        lambda config: TenMore(OfSpacesById("Dict spaces alone")),
+    ],
+)
+def test_the_spaces_of_envs_that_list_no_agents_are_known(env, options):
+    config = fastmarl.EnvRunnerConfig(env=env, **options)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        (episode,) = runner.sample(num_episodes=1)
+    assert {agent: part.get_return() for agent, part in episode.agent_episodes.items()} == {0: 66, 1: 66}
+
+
+@pytest.mark.parametrize("halved", [Halved, HalvedAgain])
+def test_the_spaces_of_wrappers_around_envs_that_list_no_agents(halved):
+    config = fastmarl.EnvRunnerConfig(env=lambda config: halved(OfSpacesById()))
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        assert runner.get_spaces()["__env__"][0][1].shape == (1,)
+        assert len(runner.sample(num_episodes=1)) == 1
+
+
 def test_a_limit_truncates_all():
     env = as_multi_agent_env(gym.wrappers.TimeLimit(Walk(), 2))
     env.reset()

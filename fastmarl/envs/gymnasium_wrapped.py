@@ -48,6 +48,23 @@ class WrappedMultiAgentEnv(ResumableAdapter):
         return getattr(self._inside, "agents", [])
 
     @property
+    def observation_spaces(self) -> Any:
+        """By agent, of the layer that says them; None if it says them otherwise, as the next three."""
+        return getattr(self._with_spaces["observation"], "observation_spaces", None)
+
+    @property
+    def action_spaces(self) -> Any:
+        return getattr(self._with_spaces["action"], "action_spaces", None)
+
+    @property
+    def observation_space(self) -> Any:
+        return getattr(self._with_spaces["observation"], "observation_space", None)
+
+    @property
+    def action_space(self) -> Any:
+        return getattr(self._with_spaces["action"], "action_space", None)
+
+    @property
     def state_space(self) -> gym.Space | None:
         """The space of `state()`, if the env has one."""
         return getattr(self._inside, "state_space", None)
