@@ -153,6 +153,38 @@ def test_agents_that_stay_listed_when_all_are_done(truncates):
     assert truncateds == {"a": truncates, "b": truncates, "__all__": truncates}
 
 
+class KeepsItsOwnAccounts(Countdown):
+    """Its `last()` says rewards that are not where PettingZoo's own looks for them; its `env` is none."""
+
+    def __init__(self):
+        super().__init__()
+        self.env = object()
+
+    def last(self, observe=True):
+        self._cumulative_rewards = self.accounts
+        told = super().last(observe)
+        self.accounts = self.__dict__.pop("_cumulative_rewards")
+        return told
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed, options)
+        self.accounts = self.__dict__.pop("_cumulative_rewards")
+
+    def step(self, action):
+        self._cumulative_rewards = self.accounts
+        super().step(action)
+        self.accounts = self.__dict__.pop("_cumulative_rewards")
+
+
+def test_envs_with_accounts_of_their_own():
+    expected, played = [], []
+    for env, told in ((Countdown(), expected), (KeepsItsOwnAccounts(), played)):
+        adapted = as_multi_agent_env(env)
+        adapted.reset()
+        told += [adapted.step({agent: 0})[1:4] for agent in "aba"]
+    assert played == expected
+
+
 def test_an_action_of_somebody_else():
     env = AECPettingZooEnv(Countdown())
     env.reset()

@@ -44,7 +44,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         super().__init__(env)
         self._turn: Any = None  # the agent that acts next
         self._listed: list[Any] = []  # the env's `agents` at that turn
-        self._accounts: Any = None  # the env, or the one in its wrappers that has `_cumulative_rewards`
+        self._accounts: Any = None  # the env, or the one in its wrappers that has `_cumulative_rewards`, if one has
         self._pending: dict[Any, float] = {}  # what agents were to get before the last action
         self._unpaid: dict[Any, float] = {}  # what agents got before the first step
         self.removed: list[Any] = []
@@ -79,7 +79,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         """
         if self._turn not in actions:
             raise ValueError(f"expected the action of {self._turn!r}, whose turn it is, got actions of {list(actions)}")
-        self._pending = {**self._accounts._cumulative_rewards, self._turn: 0.0}
+        self._pending = {**getattr(self._accounts, "_cumulative_rewards", {}), self._turn: 0.0}
         self.env.step(actions[self._turn])
         obs, rewards, terminateds, truncateds, infos = self._next_turn()
         if self._unpaid:
@@ -143,7 +143,7 @@ class AECPettingZooEnv(PettingZooAdapter):
         """Add what the env still has of an agent that it has removed without a turn of its own."""
         env = self.env
         pending = self._pending.get(agent, 0.0)
-        step.rewards[agent] = self._accounts._cumulative_rewards.get(agent, pending)
+        step.rewards[agent] = getattr(self._accounts, "_cumulative_rewards", {}).get(agent, pending)
         terminated, truncated = bool(env.terminations.get(agent)), bool(env.truncations.get(agent))
         if not (terminated or truncated or self._turn is None):
             return  # to be observed would mean to act
@@ -163,8 +163,8 @@ def _layer_with(name: str, env: Any) -> Any:
     PettingZoo's wrappers look it up layer by layer, which takes longer than many a turn.
     """
     layer = env
-    while name not in vars(layer):
-        if "env" not in vars(layer):
-            return env
+    while name not in (own := getattr(layer, "__dict__", {})):
+        if "env" not in own:
+            return env  # it says so otherwise, or not at all
         layer = layer.env
     return layer
