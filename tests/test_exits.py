@@ -1,5 +1,6 @@
 """sys.exit() in user code: an error that says where, never the silent end of the program."""
 
+import importlib
 import os
 import pickle
 import re
@@ -15,6 +16,7 @@ from support.rooms import Rooms
 import fastmarl
 from fastmarl.cli.entry import main
 from fastmarl.distributed.group import EnvRunnerGroup
+from fastmarl.distributed.host import RunnerPlan, columns_of
 from fastmarl.errors import UserExitError
 from fastmarl.modules import RLModule, RLModuleSpec
 from fastmarl.testing import CountingEnv, check_env
@@ -148,6 +150,15 @@ def test_groups():
     config = fastmarl.EnvRunnerConfig(env=Quitter, env_config={"where": ["step"]})
     with EnvRunnerGroup(config, num_env_runners=0) as group, pytest.raises(UserExitError):
         group.sample()
+
+
+@pytest.mark.needs("ray")
+def test_actors_of_groups_outlive_it():
+    actor = importlib.import_module("fastmarl.distributed.ray_actors").HostActor()
+    actor.call("start", 0, None, RunnerPlan(fastmarl.EnvRunnerConfig(env=Quitter), columns_of))
+    failure = actor.call("apply", 0, None, leave, ())
+    assert isinstance(pickle.loads(failure.error), UserExitError)
+    actor.call("stop", 0, None)
 
 
 class QuittingBatch(Rooms):

@@ -11,6 +11,7 @@ from fastmarl.background.worker import Failure
 from fastmarl.distributed.actors import ActorLost
 from fastmarl.distributed.host import RunnerHost
 from fastmarl.errors import ConfigError, RemoteEnvRunnerError
+from fastmarl.exits import as_error
 
 try:
     import ray
@@ -33,8 +34,8 @@ class HostActor:
         """See `RunnerHost.call()`. The result comes in a tuple: of a generator Ray would send the first item alone."""
         try:
             return (self._host.call(method, *args),)
-        except Exception as error:
-            return Failure.of(error, f"{method}() ran")
+        except (Exception, SystemExit) as raised:
+            return Failure.of(as_error(raised), f"{method}() ran")
 
 
 class RayActors:
