@@ -463,6 +463,18 @@ def test_keywords_that_a_class_does_not_take_are_named():
         env_creator(type("Pair", (Options, Parallel), {}))({"horizn": 5})
 
 
+@pytest.mark.parametrize(
+    ("creator", "problem"),
+    [
+        (type("Team", (gym.Env,), {}), "takes no arguments"),
+        (functools.partial(type("Pair", (Options, Parallel), {}), None, 60), "multiple values for argument 'horizon'"),
+    ],
+)
+def test_keywords_that_nothing_takes_any_more_are_named(creator, problem):
+    with pytest.raises(EnvCheckError, match=rf"can't be made with env_config={{'horizon': 5}} as its .*{problem}"):
+        env_creator(creator)(HORIZON)
+
+
 def test_module_and_class_name_an_env():
     assert env_creator("fastmarl.testing:CountingEnv") is CountingEnv
     assert portable("fastmarl.testing:CountingEnv") == "fastmarl.testing:CountingEnv"

@@ -210,7 +210,7 @@ def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False
 
 def _is_of_arguments(error: TypeError) -> bool:
     """Whether a call didn't fit a signature."""
-    problems = ("unexpected keyword argument", "multiple values for keyword argument")
+    problems = ("unexpected keyword argument", "multiple values for", "takes no arguments")
     return any(each in str(error) for each in problems) or ("missing" in str(error) and "argument" in str(error))
 
 
