@@ -185,6 +185,28 @@ def test_envs_with_accounts_of_their_own():
     assert played == expected
 
 
+class ManyStayListed(Countdown):
+    """All but one of many end after the first turn, and still get a turn each before the last one acts again."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.possible_agents = list(range(n))
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed, options)
+        self.agent_selection = 0
+
+    def step(self, action):
+        self.terminations.update(dict.fromkeys(self.agents[1:], True))
+        self.agent_selection = (self.agent_selection + 1) % len(self.agents)
+
+
+def test_one_lives_among_many_that_stay_listed():
+    env = as_multi_agent_env(ManyStayListed(1500))
+    env.reset()
+    assert [len(env.step({0: 0})[0]) for _ in range(3)] == [1500, 1, 1]
+
+
 def test_an_action_of_somebody_else():
     env = AECPettingZooEnv(Countdown())
     env.reset()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fastmarl.envs.pettingzoo import PettingZooAdapter
 from fastmarl.errors import EnvCheckError
 
-MOST_IDLE_TURNS = 1000  # given in a row to agents that have ended
+MOST_IDLE_TURNS = 1000  # given in a row to agents that have ended, besides one for each that is listed
 
 
 class Step(NamedTuple):
@@ -126,7 +126,7 @@ class AECPettingZooEnv(PettingZooAdapter):
                     obs[agent] = observation
                 rewards[agent], infos[agent] = reward, info
                 terminateds[agent], truncateds[agent] = bool(terminated), bool(truncated)
-            if idle_turns > MOST_IDLE_TURNS:
+            if idle_turns > MOST_IDLE_TURNS + len(agents):
                 raise EnvCheckError(f"{env} gives turns only to agents that have ended, {list(ended)} of {agents}; "
                                     f"set agent_selection to one of the others, or end these, too")  # fmt: skip
             env.step(None)
