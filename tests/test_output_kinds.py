@@ -100,6 +100,28 @@ def test_logits_are_taken_or_refused(kind):
     np.testing.assert_array_equal(column, np.tile(row, (5, 1)))
 
 
+class Masked(Net):
+    def _forward(self, batch, **kwargs):
+        return super()._forward({"obs": batch["obs"]["action_mask"]})
+
+
+@pytest.mark.parametrize("kind", sorted(RECORDED.keys() - {"uint16"}))
+def test_logits_of_any_kind_can_be_masked(kind):
+    make, row = RECORDED[kind]
+    spec = fastmarl.RLModuleSpec(module_class=Masked, model_config={"action_dist_inputs": make})
+    config = fastmarl.EnvRunnerConfig(env="fastmarl.gridworld", policies={"scout": spec}, seed=0)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        if row.dtype.kind == "c":
+            with pytest.raises(ModuleOutputError, match=r"'scout': .*'action_dist_inputs'"):
+                runner.sample(num_timesteps=5)
+            return
+        parts = runner.sample(num_timesteps=20)[0].agent_episodes.values()
+    logits = np.concatenate([part.get_extra_model_outputs("action_dist_inputs") for part in parts])
+    legal = np.concatenate([part.get_observations()["action_mask"][:-1] for part in parts]) == 1
+    np.testing.assert_array_equal(logits[legal], np.broadcast_to(row, logits.shape)[legal])
+    assert not legal.all() and (logits[~legal] < -1e4).all()
+
+
 @pytest.mark.parametrize("kind", sorted(RECORDED.keys() - {"sparse", "rows in CSR", "negated"}))
 def test_actions_are_taken_or_refused(kind):
     make, row = RECORDED[kind]

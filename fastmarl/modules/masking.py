@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from fastmarl.modules.base import RLModule
 
 LOGITS = Columns.ACTION_DIST_INPUTS
+LEAST = torch.finfo(torch.float32).min
 COLUMNS = (Recorded.ACTION_MASK, Columns.ACTION_MASK)  # what the module itself puts out under this name is no mask
 
 
 def masked(logits: Tensor, mask: Any) -> Tensor:
-    """Logits [..., choices] where the mask is not 0; elsewhere the least finite number.
+    """Logits [..., choices] where the mask is not 0; elsewhere the least finite number, also as float32.
 
     Args:
         mask: a tensor [..., choices], or [..., *shape] of a shape with as many numbers; or nested tensors, whose
@@ -29,7 +30,7 @@ def masked(logits: Tensor, mask: Any) -> Tensor:
         BatchError: the mask has another number of rows or choices.
     """
     row = mask if isinstance(mask, Tensor) and mask.shape == logits.shape else _in_a_row(mask, logits)
-    return logits.masked_fill(row == 0, torch.finfo(logits.dtype).min)
+    return logits.masked_fill(row == 0, max(torch.finfo(logits.dtype).min, LEAST))
 
 
 def masked_outputs(module: "RLModule", batch: Mapping[Any, Any], outputs: Any) -> Any:
