@@ -274,6 +274,8 @@ class ModuleInference:
         if self.lane_state is not None:
             tensors = {key: self._without_time(key, tensor) for key, tensor in tensors.items()}
         logits, self._chooses[explore] = tensors.get(LOGITS), ACTIONS in outputs
+        if logits is not None and not logits.is_floating_point() and not logits.is_complex():
+            tensors[LOGITS] = logits = logits.float()  # a mask needs floats; always, so that the column has one dtype
         if logits is not None and (mask is not None or not self._chooses[explore]):
             self._checks.check_logits(logits.shape, explore)
             if logits.is_complex():
