@@ -124,6 +124,17 @@ def test_policies_beyond_the_maps_capacity_are_taken_from_it_as_rllib_does(n_use
     assert any(stashed for stashed, _, _ in theirs[1:]) == (n_used > 3)
 
 
+def test_a_stashed_policy_that_the_map_has_room_for_is_sampled_fast():
+    used = []
+    worker = make_worker(RolloutWorker, [f"p{i}" for i in range(4)], lambda *args, **kwargs: used[0], {})
+    policies = worker.policy_map
+    used.append(next(name for name in policies.keys() if name not in policies.cache))  # noqa: SIM118
+    worker.remove_policy(policy_id=next(iter(policies.cache)))
+    for _ in range(2):
+        worker.sample()
+        assert worker.is_accelerated and worker.slow_path_reasons == []
+
+
 @pytest.mark.parametrize("seed", [3, 9, 11, 13, 18])
 def test_random_cases_with_stashed_policies(seed):
     case = stashing_case(seed)

@@ -64,10 +64,10 @@ class EnvRunner(EnvRunnerV2):
         self.slow_path_reasons = {}
         for policy_id in [*policies]:
             policy = policies.cache.get(policy_id)
-            if policy is None:  # to take it from the map would stash another one
-                self.slow_path_reasons[policy_id] = self._reasons_of_all()
-            else:
+            if policy is not None:
                 self._look_at(policy_id, policy)
+            elif reasons := self._reasons_of_all():  # to take it from the map would stash another one
+                self.slow_path_reasons[policy_id] = reasons
 
     def _seat(self, policy_id: Hashable) -> Seat:
         policies, seat = self._worker.policy_map, self._seats.get(policy_id)
