@@ -8,12 +8,13 @@ import gymnasium as gym
 import numpy as np
 from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env.env_errors import StepFailedRecreateEnvError
+from ray.rllib.env.env_runner import ENV_STEP_FAILURE, NUM_ENV_STEP_FAILURES_LIFETIME
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics import ENV_RESET_TIMER
 
 from fastmarl.errors import ConfigError
-from fastmarl.exits import exits_as_errors
+from fastmarl.exits import as_error, exits_as_errors
 from fastmarl.native._call_guard import CallGuard
 from fastmarl.rllib.env_contexts import VectorIndex, numbered
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode, episode_class
@@ -256,6 +257,19 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
                 logger.error("Resetting the envs failed; they are made anew.", exc_info=error)
                 self._remake_env()
         raise AssertionError
+
+    def _try_env_step(self, actions: Any) -> Any:
+        """For RLlib's own loop, which knows errors only: an env that exits has failed."""
+        try:
+            return super()._try_env_step(actions)
+        except SystemExit as raised:
+            error = as_error(raised)
+            self.metrics.log_value(NUM_ENV_STEP_FAILURES_LIFETIME, 1, reduce="lifetime_sum")
+            if not self.config.restart_failed_sub_environments:
+                raise error from raised
+            logger.error("Stepping the envs failed; they are made anew.", exc_info=error)
+            self.make_env()
+            return ENV_STEP_FAILURE
 
     def restart_env(self, env_index: int, error: Exception) -> None:
         """Make a failed env anew, if `restart_failed_sub_environments` allows it.

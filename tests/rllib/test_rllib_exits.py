@@ -35,11 +35,12 @@ class Quitter(CountingEnv, MultiAgentEnv):
             sys.exit()
 
 
-def make_runner(where, *, restart):
+def make_runner(where, *, restart, **env_runners):
     Quitter.exits = 0
     config = PPOConfig().environment(Quitter, env_config={"where": where}, disable_env_checking=True)
     config.multi_agent(policies={"p"}, policy_mapping_fn=lambda agent_id, episode, **kwargs: "p")
-    config.env_runners(num_envs_per_env_runner=2).fault_tolerance(restart_failed_sub_environments=restart)
+    config.env_runners(num_envs_per_env_runner=2, **env_runners)
+    config.fault_tolerance(restart_failed_sub_environments=restart)
     return fastmarl.rllib.MultiAgentEnvRunner(config=config)
 
 
@@ -57,4 +58,17 @@ def test_it_is_an_error(where):
 def test_or_the_env_is_made_anew(where):
     runner = make_runner(where, restart=True)
     assert sum(map(len, runner.sample(num_timesteps=8))) >= 8
+    runner.stop()
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_also_in_rllibs_own_loop(where):
+    runner = make_runner(where, restart=False, episodes_to_numpy=False)
+    with pytest.raises(UserExitError, match=r"test_rllib_exits.py:\d+ \(leave\)"):
+        runner.sample(num_timesteps=8)
+    runner.stop()
+    runner = make_runner(where, restart=True, episodes_to_numpy=False)
+    assert sum(map(len, runner.sample(num_timesteps=8))) >= 8
+    assert runner.is_accelerated is False and Quitter.exits == 1
+    assert (where == "step") == ("num_env_step_failures" in runner.get_metrics())
     runner.stop()
