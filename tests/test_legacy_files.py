@@ -84,6 +84,14 @@ def test_what_was_written_is_read(tmp_path, compress_columns):
         assert list(again["infos"]) == [{"a": 0.5, "('x', 1)": [3, None]}, {"b": [True]}, {"c": "{1}"}]
 
 
+def test_policies_of_any_id_are_written(tmp_path):
+    write(tmp_path, [MultiAgentBatch({0: numbered(5), "p1": numbered(6)}, 3)])
+    assert {id_: number_of(batch) for id_, batch in JsonReader(tmp_path).next().policy_batches.items()} == {
+        "0": 5,
+        "p1": 6,
+    }
+
+
 def test_dones_of_older_files_are_terminateds():
     batch = from_json(json.dumps({"type": "SampleBatch", "obs": [1, 2], "dones": [False, True]}))
     assert batch["terminateds"].tolist() == [False, True]

@@ -31,9 +31,7 @@ def to_json(batch: Any, compress_columns: Collection[str]) -> str:
         return {name: pack(c) if name in compress_columns else _plain(c) for name, c in batch.items()}
 
     if isinstance(batch, MultiAgentBatch):
-        by_policy = {
-            str.__str__(policy_id): columns_of(of_policy) for policy_id, of_policy in batch.policy_batches.items()
-        }
+        by_policy = {plain_text(policy_id): columns_of(each) for policy_id, each in batch.policy_batches.items()}
         record = {"type": "MultiAgentBatch", "count": batch.count, "policy_batches": by_policy}
     else:
         record = {"type": "SampleBatch", **columns_of(batch)}
