@@ -179,6 +179,42 @@ def test_a_file_may_be_longer_or_shorter_than_its_checksums(tmp_path):
     assert [number_of(batch) for batch in JsonReader(path).read_all_files()] == [0]
 
 
+class Interrupted(BaseException):
+    pass
+
+
+class Failing:
+    """A file to which nothing can be written."""
+
+    def __init__(self, error):
+        self._error = error
+
+    def tell(self):
+        return 0
+
+    def write(self, data):
+        raise self._error
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("error", [Interrupted(), OSError(28, "No space left on device")])
+def test_a_line_that_could_not_be_written_spoils_no_others(tmp_path, caplog, error):
+    writer = JsonWriter(tmp_path)
+    writer.write(numbered(0))
+    lines, checksums = writer._files
+    writer._files = Failing(error), checksums
+    with pytest.raises(type(error)):
+        writer.write(numbered(9))
+    lines.close()
+    for i in (1, 2):
+        writer.write(numbered(i))
+    writer.close()
+    assert [number_of(batch) for batch in JsonReader(tmp_path).read_all_files()] == [0, 1, 2]
+    assert not caplog.text
+
+
 def test_a_damaged_zip_is_read_up_to_the_damage(tmp_path, caplog):
     write(tmp_path / "plain", [numbered(i) for i in range(3)], compress_columns=())
     [plain] = (tmp_path / "plain").glob("*.json")

@@ -55,15 +55,19 @@ class JsonWriter(OutputWriter):
             file = self._new_file()
             self._files = file, checksums_file(Path(file.name)).open("wb")
         lines, checksums = self._files
-        for file, data in ((checksums, checksum(line)), (lines, line)):  # a line that is there has a checksum
-            file.write(data)
-            file.flush()
+        try:
+            for file, data in ((checksums, checksum(line)), (lines, line)):  # a line that is there has a checksum
+                file.write(data)
+                file.flush()
+        except BaseException:
+            self.close()  # no more lines here: one may be cut off, or its checksum have no line
+            raise
 
     def close(self) -> None:
         """Close the files; another `write()` begins new ones."""
-        for file in self._files or ():
+        files, self._files = self._files or (), None  # even where closing fails, as on a full disk
+        for file in files:
             file.close()
-        self._files = None
 
     def _new_file(self) -> BinaryIO:
         """A file that wasn't there before, whoever writes to the same folder."""
