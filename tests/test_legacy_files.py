@@ -233,6 +233,22 @@ def test_a_damaged_zip_is_read_up_to_the_damage(tmp_path, caplog):
         JsonReader(file).next()
 
 
+def test_reading_goes_on_after_an_interrupt_or_an_error(tmp_path):
+    write(tmp_path, [numbered(0)])
+    reader = JsonReader(tmp_path)
+    [path] = tmp_path.glob("*.json")
+    content = path.read_bytes()
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            reader.next()
+    path.write_bytes(content)
+    reader.next()
+    with pytest.raises(Interrupted):
+        reader._lines.throw(Interrupted)
+    assert number_of(reader.next()) == 0
+
+
 class Evil:
     def __reduce__(self):
         return eval, ("print('run by a file')",)

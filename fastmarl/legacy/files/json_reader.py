@@ -53,7 +53,7 @@ class JsonReader(InputReader):
             BatchError: 100 lines have held none, one after the other; or policies are missing.
         """
         for _ in range(MOST_BAD_LINES):
-            batch = self._parsed(*next(self._lines))
+            batch = self._parsed(*self._next_line())
             if batch is not None:
                 return self._postprocessed(batch)
         raise BatchError(f"{MOST_BAD_LINES} lines of {self._files} hold no batch; the warnings tell why")
@@ -65,6 +65,13 @@ class JsonReader(InputReader):
                 batch = self._parsed(path, number, line)
                 if batch is not None:
                     yield batch
+
+    def _next_line(self) -> tuple[Path, int, bytes]:
+        line = next(self._lines, None)
+        if line is None:  # an error or an interrupt has ended the generator
+            self._lines = self._endless()
+            line = next(self._lines)
+        return line
 
     def _endless(self) -> Iterator[tuple[Path, int, bytes]]:
         """(file, number of the line, line); an empty file is a line, so that somebody counts it."""
