@@ -337,6 +337,24 @@ def test_a_worker_with_writers_and_readers_of_its_own():
     assert written == [batch] and batch.count == 21, "seven batches of three make the 20 steps"
 
 
+def test_batches_that_do_not_fit_each_other_are_one_error_and_no_more():
+    class Mixed(Numbered):
+        def __init__(self, io_context):
+            super().__init__()
+
+        def next(self):
+            batch = super().next()
+            if self.i == 1:
+                del batch["rewards"]
+            return batch
+
+    options = {"policies": None, "policy_mapping_fn": None, "num_envs_per_env_runner": 1}
+    with RolloutWorker(config=config_with(input_=Mixed, rollout_fragment_length=6, **options)) as worker:
+        with pytest.raises(Exception, match="rewards"):
+            worker.sample()
+        assert worker.sample()["obs"][:, 0].tolist() == [2, 2, 2, 3, 3, 3]
+
+
 def test_a_worker_samples_and_reads(tmp_path):
     with RolloutWorker(config=config_with(output=str(tmp_path), policy_mapping_fn=all_p0)) as worker:
         worker.sample()

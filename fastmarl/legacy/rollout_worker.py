@@ -123,7 +123,11 @@ class RolloutWorker(PolicyWorker):
         while not self._read or (not is_full and sum(map(self._steps_of, self._read)) < wanted):
             self._read.append(self.input_reader.next())
         self.policy_map.forget_idle(self.env_runner.episodes_under_way())
-        batch = self._read[0] if len(self._read) == 1 else concat_samples(self._read)
+        try:
+            batch = self._read[0] if len(self._read) == 1 else concat_samples(self._read)
+        except Exception:
+            self._read = []  # they don't fit each other, and never will
+            raise
         self._read = []
         return batch
 
