@@ -1,6 +1,8 @@
 """Batches in files: written, read, mixed and shuffled."""
 
+import itertools
 import json
+import pickle
 import zipfile
 from collections import Counter
 
@@ -25,6 +27,7 @@ from fastmarl.legacy import (
     json_to_parquet,
 )
 from fastmarl.legacy.batches.packing import pack
+from fastmarl.legacy.batches.unpickling import unpickled
 from fastmarl.legacy.files.json_format import from_json, to_json
 from fastmarl.legacy.files.line_checksums import checksums_file
 from fastmarl.offline import ParquetReader
@@ -247,6 +250,14 @@ def test_reading_goes_on_after_an_interrupt_or_an_error(tmp_path):
     with pytest.raises(Interrupted):
         reader._lines.throw(Interrupted)
     assert number_of(reader.next()) == 0
+
+
+def test_a_transposed_array_of_newer_pickles_is_read():
+    """NumPy gives the order of axes that have been exchanged to pickles of protocol 5, the default of Python 3.14."""
+    for axes in itertools.permutations(range(3)):
+        array = np.arange(24).reshape(2, 3, 4).transpose(axes)
+        for protocol in (3, 4, 5):
+            np.testing.assert_array_equal(unpickled(pickle.dumps(array, protocol)), array)
 
 
 class Evil:

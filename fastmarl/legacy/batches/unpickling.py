@@ -69,10 +69,11 @@ class _Dtype(_StandIn):
 class _Array(_StandIn):
     """An array. Its content, of checked length, comes as its state or with it; objects may be stand-ins yet."""
 
-    __slots__ = ("content", "dtype", "order", "shape")
+    __slots__ = ("axes", "content", "dtype", "order", "shape")
 
     def __init__(self, *_: Any) -> None:
         self.content: Any = None
+        self.axes: Any = None  # their order, where that is another one
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, is_fortran, content = state
@@ -96,12 +97,13 @@ class _Array(_StandIn):
             flat = np.fromiter(objects, object, len(self.content))
         else:
             flat = np.frombuffer(self.content, self.dtype).copy()
-        return flat.reshape(self.shape, order=self.order)
+        return flat.reshape(self.shape, order=self.order).transpose(self.axes or range(len(self.shape)))
 
 
-def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any) -> _Array:
+def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any, axes: Any = None) -> _Array:
     array = _Array()
-    array.fill(content, dtype, shape, order)
+    array.fill(content, dtype, shape, "C" if order == "K" else order)
+    array.axes = axes
     return array
 
 
