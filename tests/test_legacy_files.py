@@ -29,6 +29,7 @@ from fastmarl.legacy import (
 from fastmarl.legacy.batches.packing import pack
 from fastmarl.legacy.batches.unpickling import unpickled
 from fastmarl.legacy.files.json_format import from_json, to_json
+from fastmarl.legacy.files.json_reader import _lines_of
 from fastmarl.legacy.files.line_checksums import checksums_file
 from fastmarl.offline import ParquetReader
 
@@ -258,6 +259,23 @@ def test_a_transposed_array_of_newer_pickles_is_read():
         array = np.arange(24).reshape(2, 3, 4).transpose(axes)
         for protocol in (3, 4, 5):
             np.testing.assert_array_equal(unpickled(pickle.dumps(array, protocol)), array)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_flipped_bit_of_a_zip_is_no_error(tmp_path, method):
+    file = tmp_path / "packed.zip"
+    with zipfile.ZipFile(file, "w", method) as archive:
+        archive.writestr("a", to_json(numbered(0), ()))
+        archive.writestr("b", to_json(numbered(1), ()))
+    data = file.read_bytes()
+    for at in range(len(data)):
+        for bit in (at % 8, (at + 3) % 8):
+            file.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+            assert {number_of(batch) for batch in JsonReader(file).read_all_files()} <= {0, 1}
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(IsADirectoryError):
+        next(_lines_of(file))
 
 
 class Evil:

@@ -5,7 +5,6 @@ import logging
 import os
 import random
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,15 +154,16 @@ def _lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
         yield from _checked_lines(path)
         return
     number = 0
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                with archive.open(name) as packed:
-                    for line in packed:
-                        number += 1
-                        yield number, line
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        logger.warning("%s can't be read after line %d: %s: %s", path, number, type(error).__name__, error)
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                for name in archive.namelist():
+                    with archive.open(name) as packed:
+                        for line in packed:
+                            number += 1
+                            yield number, line
+        except Exception as error:  # whatever damage leads to
+            logger.warning("%s can't be read after line %d: %s: %s", path, number, type(error).__name__, error)
 
 
 def _checked_lines(path: Path) -> Iterator[tuple[int, bytes]]:
