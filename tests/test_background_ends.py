@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -150,6 +151,29 @@ def test_an_interrupt_while_a_process_starts_does_not_block_later_ones(monkeypat
         make_sampler()
     assert signal.SIGINT not in set_mask(signal.SIG_BLOCK, ())
     assert not children()
+
+
+def test_an_interrupt_while_a_batch_arrives_leaves_no_file_open(monkeypatch):
+    def interrupted(*args):
+        received = recv_fds(*args)
+        signal.raise_signal(signal.SIGINT)
+        return received
+
+    def batches():
+        files = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        return [file for file in files if os.path.exists(file) and "fastmarl-batch" in os.readlink(file)]
+
+    recv_fds = socket.recv_fds
+    sampler = make_sampler()
+    sampler.next()
+    gc.collect()
+    assert not batches()
+    monkeypatch.setattr(socket, "recv_fds", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sampler.next()
+    sampler.close()
+    gc.collect()
+    assert not batches()
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from fastmarl.background.weights import SharedWeights
 from fastmarl.background.worker import SAMPLE, Failure, SamplerPlan, Start, Told, run_sampler
 from fastmarl.errors import ConfigError, RemoteSamplerError, SamplerProcessError, SamplerTimeoutError
 from fastmarl.vector.workers.channel import Channel
-from fastmarl.vector.workers.child import START_TIMEOUT_S, ChildProcess, pickled
+from fastmarl.vector.workers.child import START_TIMEOUT_S, ChildProcess, pickled, with_interrupts_deferred
 from fastmarl.vector.workers.protocol import FIRST
 
 UNSENT = (
@@ -128,7 +128,7 @@ class SamplerProcess(ChildProcess):
         if self._end is None:
             self._channel.set_timeout(timeout_s)
         told: Told = self.recv(self._numbers_of_batches[0])
-        batch = unpack(self._files.recv_file(), told.places)
+        batch = with_interrupts_deferred(lambda: unpack(self._files.recv_file(), told.places))
         self._numbers_of_batches.popleft()
         self.restarts = 0
         self._plan = replace(self._plan, state=told.state)

@@ -25,6 +25,7 @@ from fastmarl.errors import ConfigError, RunnerStoppedError, SamplerProcessError
 from fastmarl.modules import MultiRLModule
 from fastmarl.modules.base import as_rl_module
 from fastmarl.runner.metrics import RunnerMetrics
+from fastmarl.vector.workers.child import with_interrupts_deferred
 
 
 class BackgroundSampler:
@@ -112,7 +113,7 @@ class BackgroundSampler:
         assert starts[0].module is not None
         self.module = pickle.loads(starts[0].module)
         form = starts[0].form
-        self._weights = SharedWeights(form, new_weights_file(form))
+        self._weights = with_interrupts_deferred(lambda: SharedWeights(form, new_weights_file(form)))
         self._weights.write(self.module.get_state(), self._version)
         for process, start in zip(self._processes, starts, strict=True):
             process.share(self._weights, start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +53,7 @@ class ActionWriter:
         self._size = 0
         self._unwritten: _Unwritten | None = None
         # Runs by itself only if this was never closed.
-        self._close = weakref.finalize(self, _close_own, self._file, self._pid)
+        self._close = weakref.finalize(self, self._file.close)
 
     def fragment(
         self, log: EpisodeLog, env_actions: Sequence[EnvActions], *, has_failed: bool = False
@@ -91,12 +92,12 @@ class ActionWriter:
             raise RecordingError(f"{self.path} is closed, or belongs to the process that made the runner")
         head, body, n_bytes = unwritten.head, unwritten.body, unwritten.n_bytes
         try:
-            written = os.pwritev(self._file, [head, body], unwritten.offset)
+            written = os.pwritev(self._file.fileno(), [head, body], unwritten.offset)
             while written < n_bytes:  # as of a file that has reached what is allowed
                 rest = memoryview(head + body)[written:]
-                written += os.pwrite(self._file, rest, unwritten.offset + written)
+                written += os.pwrite(self._file.fileno(), rest, unwritten.offset + written)
         except BaseException as error:
-            os.ftruncate(self._file, unwritten.offset)  # a part of a block would hide those that follow
+            os.ftruncate(self._file.fileno(), unwritten.offset)  # a part of a block would hide those that follow
             if not isinstance(error, OSError):
                 raise
             raise RecordingError(f"can't write the actions of a call to {self.path}: {error.strerror or error}; the "
@@ -132,17 +133,12 @@ class _Unwritten(NamedTuple):
         return len(self.head) + len(self.body)
 
 
-def _close_own(file: int, pid: int) -> None:
-    if os.getpid() == pid:
-        os.close(file)
-
-
-def _new_file(folder: Path, stem: str) -> tuple[Path, int]:
-    """The first of these names that nobody has, and its descriptor."""
+def _new_file(folder: Path, stem: str) -> tuple[Path, FileIO]:
+    """The first of these names that is free, and its file."""
     for number in range(MOST_FILES):
         path = folder / f"{stem}-{number:04}.actions"
         try:
-            return path, os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            return path, FileIO(path, "x+")
         except FileExistsError:
             continue
     raise RecordingError(f"{folder} has {MOST_FILES} records of {stem} already; give record_actions another folder")

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from importlib import import_module
 from itertools import count
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from fastmarl.errors import ConfigError
 from fastmarl.vector.workers.channel import Channel
 from fastmarl.vector.workers.protocol import CLOSE, DONE, FIRST
+
+T = TypeVar("T")
 
 START_TIMEOUT_S = 300.0  # imports and constructors
 CLOSE_TIMEOUT_S = 5.0
@@ -189,20 +191,19 @@ class ChildProcess:
         return self._end
 
 
-def with_interrupts_deferred(function: Callable[[], None]) -> None:
+def with_interrupts_deferred(function: Callable[[], T]) -> T:
     """Call the function; an interrupt (SIGINT) that comes meanwhile is raised after it.
 
     Python runs the hooks of a fork, and what `multiprocessing` does when a process object is freed, without a caller:
-    what is raised there is printed and lost.
+    what is raised there is printed and lost. And a file descriptor that is a mere number would stay open.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        function()
-        return
+        return function()
     arrived: list[Any] = []
     signal.signal(signal.SIGINT, lambda *arguments: arrived.append(arguments))
     try:
-        function()
+        return function()
     finally:
         signal.signal(signal.SIGINT, handler)
         if arrived:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastmarl.errors import EnvCheckError, EnvTimeoutError, EnvWorkerError, RemoteEnvError
 from fastmarl.vector.remote import EnvDescription
-from fastmarl.vector.workers.child import START_TIMEOUT_S, ChildProcess, pickled
+from fastmarl.vector.workers.child import START_TIMEOUT_S, ChildProcess, pickled, with_interrupts_deferred
 from fastmarl.vector.workers.protocol import FIRST
 from fastmarl.vector.workers.shm import EnvSlots, WorkerMemory, new_memory_file
 from fastmarl.vector.workers.worker import CALL, REMAKE, SPACES, Failure, WorkerPlan, run_worker
@@ -75,14 +75,18 @@ class WorkerProcess(ChildProcess):
         for env_index, before, now in zip(self.env_indices, self.descriptions or new, new, strict=True):
             check_same(env_index, before, now)
         self.descriptions = new
+        with_interrupts_deferred(self._share_memory)
+        self._channel.set_timeout(self._options.step_timeout_s)
+        self.is_started = True
+
+    def _share_memory(self) -> None:
+        assert self.descriptions is not None
         fd = new_memory_file(self.descriptions)
         try:
             self._memory = WorkerMemory(self.descriptions, fd)
             self._channel.send_file(fd)
         finally:
             os.close(fd)
-        self._channel.set_timeout(self._options.step_timeout_s)
-        self.is_started = True
 
     def restart(self) -> None:
         """Make process and envs anew, after an error or an interrupt. Raises as `finish_start()` does."""
