@@ -1,3 +1,6 @@
+import os
+from pathlib import Path
+
 import pytest
 import ray
 from ray.rllib.connectors import connector_v2
@@ -7,7 +10,10 @@ from support.light_stack import LIGHT_INSPECT
 @pytest.fixture(scope="session")
 def local_ray():
     """Ray in processes of its own, for all tests that need it: they run in one process of the suite."""
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))  # for what actors import from the tests' own packages
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
     yield
     ray.shutdown()
 
