@@ -2,6 +2,7 @@ import gc
 import importlib.util
 import os
 import random
+import signal
 import zlib
 
 import numpy as np
@@ -42,6 +43,10 @@ def pytest_collection_finish():
     """What is there by now stays: the garbage collector, which many tests call, need not look at it again and again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Ray Tune leaves one that raises nothing
 
 
 @pytest.fixture(autouse=True)
