@@ -267,7 +267,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             self.metrics.log_value(NUM_ENV_STEP_FAILURES_LIFETIME, 1, reduce="lifetime_sum")
             if not self.config.restart_failed_sub_environments:
                 raise error from raised
-            logger.error("Stepping the envs failed; they are made anew.", exc_info=error)
+            logger.error("Stepping the environments failed; restarting them.", exc_info=error)
             self.make_env()
             return ENV_STEP_FAILURE
 

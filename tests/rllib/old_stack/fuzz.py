@@ -71,7 +71,10 @@ def stashing_case(seed: int) -> Case:
 
 
 def remote_case(seed: int) -> Case:
-    """A random case whose environments are in actors; needs Ray. RLlib waits for ever for one that nobody acts in."""
+    """A random case whose environments are in actors; needs Ray.
+
+    Agents act in every environment at every step: RLlib waits for ever for one in which none does.
+    """
     case = random_case(seed)
     rules = replace(case.setup.rules, style="together", at_reset=1.0, quiet=0.0, failing_steps=(), failing_resets=())
     setup = replace(case.setup, rules=rules, env="in an actor", model="small", models={}, num_envs=2)
