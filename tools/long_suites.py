@@ -42,13 +42,14 @@ class Result(NamedTuple):
     date: str
 
 
+# The limits allow for another suite on the same two cores.
 SUITES = (
-    Suite("sanitized", ("test-sanitized",), 60),
+    Suite("sanitized", ("test-sanitized",), 90),
     Suite("fuzz", ("fuzz",), 45),
-    Suite("interrupts", ("test-interrupts",), 60),
+    Suite("interrupts", ("test-interrupts",), 150),
     Suite("rays", ("test-rays",), 60),
     Suite("versions", ("test-versions",), 60),
-    Suite("kills", ("test-kills",), 30),
+    Suite("kills", ("test-kills",), 60),
     Suite("replay", ("test-replay",), 30),
     Suite("soak-in-process", ("soak", "SOAK_WAYS=in-process", "SECONDS=600"), 15),
     Suite("soak-workers", ("soak", "SOAK_WAYS=workers", "SECONDS=600"), 15),
