@@ -32,6 +32,7 @@ def make_runner(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.needs("pyarrow")
 @in_own_thread
 def test_files_have_what_is_returned(tmp_path, rng):
     runner, _ = make_runner(tmp_path / "whole")
@@ -67,6 +68,7 @@ runner.stop()
 """
 
 
+@pytest.mark.needs("pyarrow")
 def test_the_writer_needs_no_lock_that_an_interrupted_compilation_has_kept(tmp_path):
     # numba keeps its lock where an interrupt comes before the block that gives it back has begun.
     command = [sys.executable, "-c", KEPT, tmp_path / "output"]

@@ -25,6 +25,7 @@ EVERY_NTH_LINE = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "9"))
 
 
 @pytest.mark.slow
+@pytest.mark.needs("pyarrow")  # one kind of runner writes files
 def test_real_interrupts_at_random_times_arrive_and_leave_a_runner_that_samples_on():
     command = [sys.executable, "-m", "support.sigints", str(N_SIGINTS), "0"]
     done = subprocess.run(command, cwd=os.path.dirname(__file__), capture_output=True, text=True, check=False)
