@@ -71,8 +71,9 @@ test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code u
 WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences old_stack rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]") \
 	--deselect "tests/test_peers.py::test_samplers_make_the_steps_that_they_tell[supersuit"
 
+# pytest prints all stacks 5 minutes into a test. Python 3.11 may crash when it prints those of a traced thread.
 test-interrupts: $(VENV)/.test build ## interrupts at every line that runs in sample(), and real ones of runners, groups and background samplers
-	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) tests/test_channel.py tests/test_interrupted_workers.py \
+	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) --override-ini faulthandler_timeout=0 tests/test_channel.py tests/test_interrupted_workers.py \
 		tests/test_interrupts.py tests/test_interrupted_output.py tests/test_interrupted_record.py \
 		tests/test_interrupted_batches.py tests/test_background_ends.py tests/test_distributed_losses.py \
 		tests/test_legacy_interrupts.py tests/rllib/test_rllib_interrupts.py tests/rllib/test_old_stack_interrupts.py $(PYTEST_ARGS)

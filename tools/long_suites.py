@@ -42,13 +42,11 @@ class Result(NamedTuple):
     date: str
 
 
-# pytest prints all stacks 5 minutes into a test. Python 3.11 may crash when it prints those of a traced thread.
-NO_STACKS = "PYTEST_ARGS=--override-ini=faulthandler_timeout=0"
 # The limits allow for another suite on the same two cores.
 SUITES = (
     Suite("sanitized", ("test-sanitized",), 90),
     Suite("fuzz", ("fuzz",), 45),
-    Suite("interrupts", ("test-interrupts", NO_STACKS), 150),
+    Suite("interrupts", ("test-interrupts",), 150),
     Suite("rays", ("test-rays",), 60),
     Suite("versions", ("test-versions",), 60),
     Suite("kills", ("test-kills",), 60),
