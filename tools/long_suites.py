@@ -40,6 +40,7 @@ class Result(NamedTuple):
     tests: str
     minutes: float
     date: str
+    commit: str
 
 
 # The limits allow for another suite on the same two cores.
@@ -63,36 +64,35 @@ def main(names: list[str]) -> int:
         raise SystemExit("commit first: the table names the commit whose code was tested")
     commit = git("log", "-1", "--format=%h", "--", *CODE)
     LOGS.mkdir(parents=True, exist_ok=True)
-    results = load(commit)
+    results = load()
     for suite in SUITES:
-        if (not names or suite.name in names) and not has_passed(results.get(suite.name)):
+        if (not names or suite.name in names) and not has_passed(results.get(suite.name), commit):
             print(f"{suite.name}: at most {suite.limit_min} min", flush=True)
-            result = run(suite)
+            result = run(suite, commit)
             print(f"{suite.name}: {result.outcome}", flush=True)
-            results = load(commit) | {suite.name: result}  # another call may have run other suites meanwhile
-            STATE.write_text(json.dumps({"commit": commit, "results": results}))
-    TABLE.write_text(table(commit, results))
+            results = load() | {suite.name: result}  # another call may have run other suites meanwhile
+            STATE.write_text(json.dumps(results))
+    TABLE.write_text(table(results))
     print(TABLE.read_text())
-    return 0 if all(has_passed(results.get(suite.name)) for suite in SUITES) else 1
+    return 0 if all(has_passed(results.get(suite.name), commit) for suite in SUITES) else 1
 
 
 def git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def has_passed(result: Result | None) -> bool:
-    return result is not None and result.outcome == "passed"
+def has_passed(result: Result | None, commit: str) -> bool:
+    return result is not None and result.outcome == "passed" and result.commit == commit
 
 
-def load(commit: str) -> dict[str, Result]:
-    """Return the results of earlier runs on the same code, by the suites' names."""
+def load() -> dict[str, Result]:
+    """Return each suite's last result, by the suites' names."""
     if not STATE.exists():
         return {}
-    state = json.loads(STATE.read_text())
-    return {name: Result(*fields) for name, fields in state["results"].items()} if state["commit"] == commit else {}
+    return {name: Result(*fields) for name, fields in json.loads(STATE.read_text()).items()}
 
 
-def run(suite: Suite) -> Result:
+def run(suite: Suite, commit: str) -> Result:
     log = LOGS / f"{suite.name}.log"
     started = time.monotonic()
     with log.open("w") as output:
@@ -108,7 +108,7 @@ def run(suite: Suite) -> Result:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     minutes = round((time.monotonic() - started) / 60, 1)
-    return Result(outcome, counts(log.read_text(errors="replace")), minutes, datetime.date.today().isoformat())
+    return Result(outcome, counts(log.read_text(errors="replace")), minutes, datetime.date.today().isoformat(), commit)
 
 
 def counts(log: str) -> str:
@@ -121,15 +121,15 @@ def counts(log: str) -> str:
     return ", ".join(f"{number:,} {what}" for what, number in total.items() if what != "warnings")
 
 
-def table(commit: str, results: dict[str, Result]) -> str:
+def table(results: dict[str, Result]) -> str:
     lines = [
-        f"The long suites at commit {commit}, as `make long` runs them.",
+        "The last run of each long suite, by `make long`.",
         "",
-        "| suite | command | result | tests | minutes | date |",
-        "|---|---|---|---|---:|---|",
+        "| suite | command | result | tests | minutes | date | commit |",
+        "|---|---|---|---|---:|---|---|",
     ]
     for suite in SUITES:
-        result = results.get(suite.name, Result("not run", "", 0, ""))
+        result = results.get(suite.name, Result("not run", "", 0, "", ""))
         lines.append(f"| {suite.name} | `make {' '.join(suite.make)}` | {' | '.join(map(str, result))} |")
     return "\n".join(lines) + "\n"
 
