@@ -3,6 +3,7 @@
 By default some lines are tried; `make test-interrupts` tries all of them.
 """
 
+import dis
 import os
 import random
 from dataclasses import replace
@@ -107,6 +108,12 @@ def n_steps(envs: list) -> int:
 def check_counts(metrics: dict, envs: list) -> None:
     assert metrics["num_env_steps_sampled_lifetime"] <= n_steps(envs)
     assert metrics["num_episodes_lifetime"] <= sum(env.resets + 1 for env in envs)
+
+
+def test_no_signal_is_handled_while_the_caller_gets_the_episodes():
+    names = [(each.opname, each.argval) for each in dis.get_instructions(fastmarl.MultiAgentEnvRunner.sample)]
+    first = names.index(("LOAD_ATTR", "unreturned"))
+    assert not [name for name, _ in names[first:] if name.startswith(("CALL", "RESUME", "JUMP_BACKWARD"))]
 
 
 @pytest.mark.slow

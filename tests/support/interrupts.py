@@ -1,7 +1,9 @@
 """KeyboardInterrupt at any line of the package that runs."""
 
+import gc
 import linecache
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +26,7 @@ def in_own_thread(test: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
+        gc.collect()  # runners that earlier tests left end here, and not at a line that is interrupted
         with ThreadPoolExecutor(1) as pool:
             pool.submit(test, *args, **kwargs).result()
 
@@ -77,14 +80,23 @@ def tracing(at_line: Callable[[FrameType], None]) -> Any:
 
 
 def lines_of(call: Callable[[], Any]) -> list[Line]:
-    """The lines that run in a call, in order: their first time and their last."""
+    """The lines that run in a call, in order: their first time and their last.
+
+    Without the last of all if that is `return` of a variable: Python handles no signal between it and the caller's
+    assignment.
+    """
     times: Counter[tuple[str, int]] = Counter()
+    last = None
 
     def count(frame: FrameType) -> None:
-        times[frame.f_code.co_filename, frame.f_lineno] += 1
+        nonlocal last
+        last = frame.f_code.co_filename, frame.f_lineno
+        times[last] += 1
 
     with tracing(count):
         call()
+    if last and re.fullmatch(r"return \w+", Line(*last, 1).text):
+        times.pop(last)
     return [Line(*line, nth) for line, n in times.items() for nth in sorted({1, n})]
 
 
