@@ -180,7 +180,7 @@ bench-smoke: $(VENV)/.test build ## every benchmark once, untimed
 	$(BIN)/python -m pytest benchmarks --benchmark-disable $(PYTEST_ARGS)
 
 clean: ## remove what was built, but not the virtual environment
-	rm -rf build dist *.egg-info fastmarl/native/*.so profile.png .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf build dist *.egg-info fastmarl/core/native/*.so profile.png .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove the virtual environment too

@@ -1,11 +1,11 @@
-"""Builds src_ext/*.pyx as fastmarl.native._*.
+"""Builds src_ext/*.pyx as fastmarl.core.native._*.
 
 FASTMARL_CHECKED=1 turns bounds, None and initialised checks on. FASTMARL_SANITIZE=1 has gcc's AddressSanitizer and
 UndefinedBehaviorSanitizer look at the code of the release build: their runtime must be preloaded, as `make
 test-sanitized` does.
 
 Each build keeps its C files, objects and libraries in a folder of its own under build/, so changing between them
-recompiles nothing that is up to date and never mixes objects. The one built in place last lies in fastmarl/native/.
+recompiles nothing that is up to date and never mixes objects. The last one built in place is in fastmarl/core/native/.
 """
 
 import os
@@ -45,7 +45,7 @@ LINK = [*SANITIZERS, *([] if CHECKED or SANITIZE else STRIP)]
 
 def extension(source: Path) -> Extension:
     return Extension(
-        f"fastmarl.native.{source.stem}",
+        f"fastmarl.core.native.{source.stem}",
         [source.as_posix()],
         include_dirs=[numpy.get_include(), "src_ext"],
         define_macros=[

@@ -15,10 +15,10 @@ from support.gridworld import PlainGridWorld
 
 import fastmarl
 from fastmarl.bench.bare_envs import bare_envs
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.base import MultiAgentEnv
-from fastmarl.envs.context import EnvContext
-from fastmarl.envs.registry import env_creator
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.base import MultiAgentEnv
+from fastmarl.core.envs.context import EnvContext
+from fastmarl.core.envs.registry import env_creator
 
 TICKS = 64
 KINDS = {

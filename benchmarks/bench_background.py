@@ -17,7 +17,8 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.learning import BackgroundSampler, flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
+from fastmarl.distributed import BackgroundSampler
+from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors, value_fn_of
 
 ENVS = {"fastmarl.simple_spread": 128, "mpe2.simple_spread_v3": 16}
 FRAGMENT, MINIBATCHES = 25, 4

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import fastmarl
-from fastmarl.acting.backends.graph_device import CudaGraphs
-from fastmarl.acting.backends.graphs import Call, TickGraphs
+from fastmarl.core.inference.backends.graph_device import CudaGraphs
+from fastmarl.core.inference.backends.graphs import Call, TickGraphs
 from fastmarl.distributions import Categorical
-from fastmarl.envs.jit.simple_spread import SimpleSpread
+from fastmarl.envs.simple_spread import SimpleSpread
 from fastmarl.modules import DefaultRLModule
 
 AGENTS = 8

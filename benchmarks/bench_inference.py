@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.acting.backends.lean import LeanModule
+from fastmarl.core.inference.backends.lean import LeanModule
+from fastmarl.core.spaces import RowLayout
 from fastmarl.modules import DefaultRLModule
-from fastmarl.spaces import RowLayout
 
 
 @pytest.mark.benchmark(group="forward pass")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fastmarl.kernels.accumulate import accumulate, accumulate_numpy, sum_spans, sum_spans_numpy
-from fastmarl.kernels.remap import rows_to_lanes, rows_to_lanes_numpy
+from fastmarl.core.kernels.accumulate import accumulate, accumulate_numpy, sum_spans, sum_spans_numpy
+from fastmarl.core.kernels.remap import rows_to_lanes, rows_to_lanes_numpy
 
 
 @pytest.mark.benchmark(group="accumulate 64k rows of 512 lanes")

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import fastmarl
-from fastmarl.acting.backends.lean import LeanModule
 from fastmarl.connectors import FrameStacking, MeanStdFilter
+from fastmarl.core.inference.backends.lean import LeanModule
+from fastmarl.core.spaces import RowLayout
 from fastmarl.modules import DefaultRLModule
-from fastmarl.spaces import RowLayout
 from fastmarl.testing import CountingEnv
 
 SPACE, CHOICE = gym.spaces.Box(-1, 1, (18,), np.float32), gym.spaces.Discrete(5)

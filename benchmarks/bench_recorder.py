@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import fastmarl
-import fastmarl.recorder
+import fastmarl.replays
 
 ENVS: dict[str, tuple[int, int, dict[str, Any]]] = {  # envs, env steps of each in a call, options
     "mpe2.simple_spread_v3": (8, 100, {}),
@@ -73,7 +73,7 @@ def main() -> None:
             measured = list(rounds(env, args.rounds, args.calls, folder))
             size = sum(path.stat().st_size for path in folder.glob("*.actions"))
             num_envs, fragment, _ = ENVS[env]
-            recording = fastmarl.recorder.Recording(folder)
+            recording = fastmarl.replays.Recording(folder)
             agents = len(recording[0].meta["spaces"])
             agent_steps = agents * sum(episode.length for episode in recording)
             per_step = 1e6 / (args.calls * num_envs * fragment * agents)

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import torch
 
-from fastmarl.bench.plots import picture
+from fastmarl.report.plots import picture
 
 ROOT = pathlib.Path(__file__).parents[1]
 SEEDS = (0, 1, 2)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastmarl.bench.plots import LIMIT, OTHERS, OURS, picture
+from fastmarl.report.plots import LIMIT, OTHERS, OURS, picture
 
 ROOT = pathlib.Path(__file__).parents[1]
 CURVES = ROOT / "benchmarks" / "results" / "curves"

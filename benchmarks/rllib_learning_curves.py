@@ -85,7 +85,7 @@ def compare(theirs, ours):
 
 
 def draw(theirs, ours):
-    from fastmarl.bench.plots import OTHERS, OURS, picture
+    from fastmarl.report.plots import OTHERS, OURS, picture
 
     with picture(PICTURE, 6.4, 3.6) as figure:
         axes = figure.subplots()

@@ -17,7 +17,8 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_vtrace
-from fastmarl.learning import BackgroundSampler, flat_parameters, minibatches, ppo_loss, to_tensors
+from fastmarl.distributed import BackgroundSampler
+from fastmarl.learning import flat_parameters, minibatches, ppo_loss, to_tensors
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCHES, MAX_GRAD_NORM = 0.95, 0.95, 4, 4, 0.5
 NUM_ENVS, FRAGMENT, LEARNING_RATE = 128, 25, 2e-3

@@ -1,57 +1,52 @@
 """fastmarl samples multi-agent experience: many envs, many agents, several PyTorch policies."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fastmarl.version import __version__
+from fastmarl.core.lazy import imported_when_used
+from fastmarl.core.version import __version__
 
 if TYPE_CHECKING:
-    from fastmarl.arena import evaluate as evaluate
-    from fastmarl.arena import tournament as tournament
-    from fastmarl.callbacks import Callbacks as Callbacks
-    from fastmarl.columns import Columns as Columns
-    from fastmarl.config import EnvRunnerConfig as EnvRunnerConfig
-    from fastmarl.envs.arrays import ArrayEnv as ArrayEnv
-    from fastmarl.envs.base import MultiAgentEnv as MultiAgentEnv
-    from fastmarl.envs.registry import register_env as register_env
-    from fastmarl.episodes import MultiAgentEpisode as MultiAgentEpisode
-    from fastmarl.episodes import SingleAgentEpisode as SingleAgentEpisode
-    from fastmarl.modules import MultiRLModule as MultiRLModule
-    from fastmarl.modules import RLModule as RLModule
-    from fastmarl.modules import RLModuleSpec as RLModuleSpec
-    from fastmarl.moments import RunningMoments as RunningMoments
-    from fastmarl.policy import Policy as Policy
-    from fastmarl.recorder import VideoCallback as VideoCallback
-    from fastmarl.recorder import replay as replay
-    from fastmarl.runner import MultiAgentEnvRunner as MultiAgentEnvRunner
+    from fastmarl.core.callbacks import Callbacks as Callbacks
+    from fastmarl.core.columns import Columns as Columns
+    from fastmarl.core.columns import Recorded as Recorded
+    from fastmarl.core.config import EnvRunnerConfig as EnvRunnerConfig
+    from fastmarl.core.connectors.moments import RunningMoments as RunningMoments
+    from fastmarl.core.envs.arrays import ArrayEnv as ArrayEnv
+    from fastmarl.core.envs.base import MultiAgentEnv as MultiAgentEnv
+    from fastmarl.core.envs.registry import register_env as register_env
+    from fastmarl.core.episodes.multi_agent import MultiAgentEpisode as MultiAgentEpisode
+    from fastmarl.core.episodes.single_agent import SingleAgentEpisode as SingleAgentEpisode
+    from fastmarl.core.modules.base import RLModule as RLModule
+    from fastmarl.core.modules.multi import MultiRLModule as MultiRLModule
+    from fastmarl.core.modules.specs import RLModuleSpec as RLModuleSpec
+    from fastmarl.core.runner.runner import MultiAgentEnvRunner as MultiAgentEnvRunner
+    from fastmarl.play.arena.evaluation import evaluate as evaluate
+    from fastmarl.play.arena.matches import tournament as tournament
+    from fastmarl.play.policy import Policy as Policy
+    from fastmarl.replays.playback import replay as replay
+    from fastmarl.replays.video import VideoCallback as VideoCallback
 
 _HOMES = {
-    "ArrayEnv": "envs.arrays",
-    "Callbacks": "callbacks",
-    "Columns": "columns",
-    "EnvRunnerConfig": "config",
-    "MultiAgentEnv": "envs.base",
-    "MultiAgentEnvRunner": "runner",
-    "MultiAgentEpisode": "episodes",
-    "MultiRLModule": "modules",
-    "Policy": "policy",
-    "RLModule": "modules",
-    "RunningMoments": "moments",
-    "RLModuleSpec": "modules",
-    "SingleAgentEpisode": "episodes",
-    "VideoCallback": "recorder",
-    "evaluate": "arena",
-    "register_env": "envs.registry",
-    "replay": "recorder",
-    "tournament": "arena",
+    "ArrayEnv": "fastmarl.core.envs.arrays",
+    "Callbacks": "fastmarl.core.callbacks",
+    "Columns": "fastmarl.core.columns",
+    "EnvRunnerConfig": "fastmarl.core.config",
+    "MultiAgentEnv": "fastmarl.core.envs.base",
+    "MultiAgentEnvRunner": "fastmarl.core.runner.runner",
+    "MultiAgentEpisode": "fastmarl.core.episodes.multi_agent",
+    "MultiRLModule": "fastmarl.core.modules.multi",
+    "Policy": "fastmarl.play.policy",
+    "RLModule": "fastmarl.core.modules.base",
+    "RLModuleSpec": "fastmarl.core.modules.specs",
+    "Recorded": "fastmarl.core.columns",
+    "RunningMoments": "fastmarl.core.connectors.moments",
+    "SingleAgentEpisode": "fastmarl.core.episodes.single_agent",
+    "VideoCallback": "fastmarl.replays.video",
+    "evaluate": "fastmarl.play.arena.evaluation",
+    "register_env": "fastmarl.core.envs.registry",
+    "replay": "fastmarl.replays.playback",
+    "tournament": "fastmarl.play.arena.matches",
 }
 __all__ = [*sorted(_HOMES), "__version__"]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: numba and torch take most of a second."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = imported_when_used(__name__, _HOMES)

@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 
 from typedefs cimport lane_t, row_t
 
-from fastmarl.native._env_lanes cimport EnvLanes
+from fastmarl.core.native._env_lanes cimport EnvLanes
 
 cnp.import_array()
 

@@ -1,7 +1,7 @@
 """Adam's arithmetic: around its square root, in two passes over memory instead of nine; and all of it in one pass.
 
 Where torch multiplies and adds in one rounding, so do the two passes (`fmaf`). Whether its operations are
-just these is asked by `fastmarl.rllib.learning.adam` before it relies on it.
+just these is asked by `fastmarl.rllib.learner.adam` before it relies on it.
 """
 
 cdef extern from *:

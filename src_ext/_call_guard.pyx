@@ -1,8 +1,8 @@
 """One call at a time. Compiled, so that no interrupt comes between a call and the note that it is under way."""
 from cpython.pythread cimport PyThread_get_thread_ident
 
-from fastmarl.errors import RunnerBusyError
-from fastmarl.exits import as_error
+from fastmarl.core.errors import RunnerBusyError
+from fastmarl.core.exits import as_error
 
 
 cdef class CallGuard:

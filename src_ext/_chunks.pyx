@@ -8,8 +8,8 @@ from cpython.object cimport PyObject_GenericSetAttr
 
 from typedefs cimport TERMINATED, TRUNCATED, row_t
 
-from fastmarl.native._records cimport EpisodeRecord
-from fastmarl.native._env_lanes cimport EnvLanes
+from fastmarl.core.native._records cimport EpisodeRecord
+from fastmarl.core.native._env_lanes cimport EnvLanes
 
 cnp.import_array()
 

@@ -8,7 +8,7 @@ from cpython.object cimport PyObject_IsTrue
 
 from typedefs cimport TERMINATED, lane_t
 
-from fastmarl.errors import MultiAgentEnvError, RewardError, shown
+from fastmarl.core.errors import MultiAgentEnvError, RewardError, shown
 
 cdef frozenset IMMUTABLE = frozenset((int, float, bool, str, bytes, type(None), np.float32, np.float64, np.int32,
                                       np.int64, np.bool_))

@@ -2,7 +2,7 @@
 cimport numpy as cnp
 import numpy as np
 
-from fastmarl.columns import Columns
+from fastmarl.core.columns import Columns
 
 cnp.import_array()
 

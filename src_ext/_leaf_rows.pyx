@@ -12,8 +12,8 @@ from rows cimport row_bytes
 
 from copy import deepcopy
 
-from fastmarl.errors import shown
-from fastmarl.spaces import can_hold, described
+from fastmarl.core.errors import shown
+from fastmarl.core.spaces import can_hold, described
 
 cnp.import_array()
 

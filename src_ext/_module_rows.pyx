@@ -3,7 +3,7 @@ cimport numpy as cnp
 
 from typedefs cimport lane_t, row_t
 
-from fastmarl.native._leaf_rows cimport LeafRows
+from fastmarl.core.native._leaf_rows cimport LeafRows
 
 cnp.import_array()
 

@@ -5,7 +5,7 @@ from libc.stdint cimport uint64_t
 
 from typedefs cimport flag_t, lane_t, row_t
 
-from fastmarl.native._env_lanes cimport EnvLanes
+from fastmarl.core.native._env_lanes cimport EnvLanes
 
 cdef extern from "Python.h":
     void PyObject_GC_UnTrack(PyObject* container) noexcept

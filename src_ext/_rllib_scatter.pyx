@@ -13,13 +13,13 @@ from cpython.object cimport PyObject, PyObject_IsTrue
 
 from typedefs cimport TERMINATED, flag_t, lane_t
 
-from fastmarl.native._leaf_rows cimport LeafRows
-from fastmarl.native._env_lanes cimport EnvLanes
-from fastmarl.native._env_values cimport copied_dict
-from fastmarl.native._module_rows cimport ModuleRows
-from fastmarl.native._scatter cimport Scatter
+from fastmarl.core.native._leaf_rows cimport LeafRows
+from fastmarl.core.native._env_lanes cimport EnvLanes
+from fastmarl.core.native._env_values cimport copied_dict
+from fastmarl.core.native._module_rows cimport ModuleRows
+from fastmarl.core.native._scatter cimport Scatter
 
-from fastmarl.native._env_values import kept
+from fastmarl.core.native._env_values import kept
 
 cnp.import_array()
 

@@ -3,7 +3,7 @@
 What is rare is left to `sampler.FastSampler` and `recording.Recording`.
 """
 
-from fastmarl.exits import as_error
+from fastmarl.core.exits import as_error
 
 cdef str ALL = "__all__"
 cdef dict NOTHING = {}                      # for None, where envs return that instead of a dict; never written to

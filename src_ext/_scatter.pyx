@@ -19,13 +19,13 @@ from libc.math cimport isfinite
 from prefetch cimport fastmarl_prefetch
 from typedefs cimport FAILED, TERMINATED, TRUNCATED, flag_t, lane_t, row_t
 
-from fastmarl.native._env_lanes cimport EnvLanes
-from fastmarl.native._env_values cimport as_double, is_true, private_copy
-from fastmarl.native._leaf_rows cimport LeafRows
-from fastmarl.native._module_rows cimport ModuleRows
+from fastmarl.core.native._env_lanes cimport EnvLanes
+from fastmarl.core.native._env_values cimport as_double, is_true, private_copy
+from fastmarl.core.native._leaf_rows cimport LeafRows
+from fastmarl.core.native._module_rows cimport ModuleRows
 
-from fastmarl.native._leaf_rows import UnfitValueError
-from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError
+from fastmarl.core.native._leaf_rows import UnfitValueError
+from fastmarl.core.errors import MultiAgentEnvError, ObservationError, RewardError
 
 cnp.import_array()
 

@@ -1,4 +1,4 @@
-"""An env's dicts and their places in shared memory of its process and the runner's: `fastmarl.vector.workers.slots`.
+"""An env's dicts and their places in shared memory of its process and the runner's: see `vector/workers/slots.py`.
 
 As in `_scatter`, a key is first compared by identity with the one that is expected next.
 """
@@ -32,7 +32,7 @@ cdef frozenset NUMBERS = frozenset((bool, np.float32, np.int64, np.int32, np.boo
 
 
 class MisfitError(Exception):
-    """There is no place for this value; nobody outside `fastmarl.vector` sees it."""
+    """There is no place for this value; nobody outside `core/vector` sees it."""
 
 
 cdef class ResultWriter:

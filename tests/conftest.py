@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fastmarl.native import _build
+from fastmarl.core.native import _build
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

@@ -11,9 +11,9 @@ from support.masked_env import PLACES, SPACES, LateMaskEnv, MaskedEnv, N
 import fastmarl
 from fastmarl.batches import aligned, columns, sequences
 from fastmarl.connectors import FlattenObservations, PrevActionsPrevRewards
+from fastmarl.core.spaces import map_struct
 from fastmarl.errors import ActionMaskError, ConfigError
 from fastmarl.learning import to_tensors
-from fastmarl.spaces import map_struct
 
 
 class Unmasked(fastmarl.RLModule):

@@ -7,9 +7,9 @@ import torch
 from support.replayed import record
 
 import fastmarl
-from fastmarl.envs.arrays import ArrayEnv, choice_ranges
+from fastmarl.core.envs.arrays import ArrayEnv, choice_ranges
+from fastmarl.core.native._finite import first_outside
 from fastmarl.errors import ModuleOutputError, RecordingError
-from fastmarl.native._finite import first_outside
 from fastmarl.testing import CountingEnv
 
 RWARE = {"name": "rware-tiny-2ag-v2", "msg_bits": 1}

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.acting.draws import make_draws
+from fastmarl.core.inference.draws import make_draws
+from fastmarl.core.native._draws import ChoiceDraws, GaussianDraws
 from fastmarl.distributions import Categorical, DiagGaussian, get_action_dist_cls
-from fastmarl.native._draws import ChoiceDraws, GaussianDraws
 
 SPACES = [
     gym.spaces.Discrete(4),

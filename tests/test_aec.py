@@ -10,11 +10,11 @@ import pytest
 from support.optional import needed
 
 import fastmarl
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.aec import AECPettingZooEnv
-from fastmarl.envs.checking.values import random_action, same
-from fastmarl.envs.registry import env_creator
-from fastmarl.spaces.masks import action_mask
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.aec import AECPettingZooEnv
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.core.envs.values import random_action, same
+from fastmarl.core.spaces.masks import action_mask
 
 # PettingZoo's change of registries warns on import, and a poker table when it is made.
 AECEnv = needed("pettingzoo").AECEnv

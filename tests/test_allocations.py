@@ -11,7 +11,7 @@ import pytest
 from support.array_memory import counted_array_memory
 
 import fastmarl
-from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.core.envs.arrays import ArrayEnv
 
 N_ENVS, N_AGENTS = 4, 3
 OBS, CHOICES = gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(3)

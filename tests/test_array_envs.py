@@ -15,9 +15,9 @@ from support.rooms import Echo, Rooms, make_runner
 from support.worlds import make_world, world_of
 
 import fastmarl
-from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.core.envs.arrays import ArrayEnv
+from fastmarl.core.spaces import map_struct
 from fastmarl.errors import ConfigError, EnvCheckError, FinishedAgentError, RewardError
-from fastmarl.spaces import map_struct
 from fastmarl.testing import DyingAgentsEnv
 
 CASES = min(50, int(os.environ.get("FASTMARL_FUZZ_CASES", 20)))  # of the 50 random worlds of a group

@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 import fastmarl
 from fastmarl.connectors import Connector
-from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.errors import ConnectorError, ModuleOutputError, ObservationError
 
 N = 3

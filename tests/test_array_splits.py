@@ -15,11 +15,11 @@ from support.teams import TEAMS
 
 import fastmarl
 from fastmarl.connectors import FrameStacking, PrevActionsPrevRewards
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.checking.values import same
-from fastmarl.envs.registry import env_creator
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.core.envs.values import same
+from fastmarl.core.vector.arrays import background
 from fastmarl.errors import ConfigError, EnvCheckError, RewardError
-from fastmarl.vector.arrays import background
 
 CALLS = (1, 7, 20, 50)  # env steps of each env
 SPREAD = "mpe2.simple_spread_v3"

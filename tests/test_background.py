@@ -14,12 +14,13 @@ from support.process_runners import children
 from support.trouble import Trouble
 
 import fastmarl
-from fastmarl.background.parcels import join_batches, pack, unpack
 from fastmarl.batches import add_n_step_returns, add_vtrace, columns
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.envs.checking.values import same
+from fastmarl.core.envs.values import same
+from fastmarl.distributed import BackgroundSampler
+from fastmarl.distributed.background.parcels import join_batches, pack, unpack
 from fastmarl.errors import BatchError, ConfigError, RunnerStoppedError
-from fastmarl.learning import BackgroundSampler, to_tensors
+from fastmarl.learning import to_tensors
 
 
 def make_config(env="fastmarl.simple_spread", **options):
@@ -279,7 +280,7 @@ SCRIPT = """
 import torch
 import fastmarl
 from fastmarl.batches import columns
-from fastmarl.learning import BackgroundSampler
+from fastmarl.distributed import BackgroundSampler
 from support.trouble import Trouble
 
 class Net(fastmarl.RLModule):

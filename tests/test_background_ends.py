@@ -76,7 +76,7 @@ def test_starts_and_ends_leave_nothing_behind():
 SCRIPT = """
 import os, signal, sys, threading, time
 import fastmarl
-from fastmarl.learning import BackgroundSampler
+from fastmarl.distributed import BackgroundSampler
 from support.trouble import Trouble
 
 if __name__ == "__main__":

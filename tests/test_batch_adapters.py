@@ -10,11 +10,11 @@ from support.sampled import Sampled
 from support.teams import TEAMS
 
 import fastmarl
-from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
-from fastmarl.envs.vmas import VmasEnv
+from fastmarl.core.envs.gymnasium_vector import VectorGymnasiumEnv
+from fastmarl.core.envs.vmas import VmasEnv
+from fastmarl.core.vector.seeds import ResetSeeds
 from fastmarl.errors import EnvCheckError
 from fastmarl.testing import check_env
-from fastmarl.vector.seeds import ResetSeeds
 
 NUM_ENVS = 4
 DISABLED = {"autoreset_mode": AutoresetMode.DISABLED}

@@ -6,9 +6,9 @@ import weakref
 import pytest
 
 import fastmarl
-from fastmarl.callbacks import EVENTS, Callbacks, listeners
+from fastmarl.core.callbacks import EVENTS, Callbacks, listeners
+from fastmarl.core.runner import listeners as runner_listeners
 from fastmarl.errors import ConfigError
-from fastmarl.runner import listeners as runner_listeners
 from fastmarl.testing import CountingEnv
 
 

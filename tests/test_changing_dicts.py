@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.recorder import Recorder
 
-from fastmarl.native._step_keys import StepKeys, names_others
-from fastmarl.vector.workers.shm import Arrays
-from fastmarl.vector.workers.slots import ResultSlots
+from fastmarl.core.native._step_keys import StepKeys, names_others
+from fastmarl.core.vector.workers.shm import Arrays
+from fastmarl.core.vector.workers.slots import ResultSlots
 
 AGENTS = ["a", "b", "c", "d"]
 BOX = gym.spaces.Box(-np.inf, np.inf, (40,), np.float32)

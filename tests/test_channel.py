@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 from support.interrupts import interrupted
 
-from fastmarl.vector.workers import channel
-from fastmarl.vector.workers.channel import MOST_AT_ONCE, Channel
+from fastmarl.core.processes import channel
+from fastmarl.core.processes.channel import MOST_AT_ONCE, Channel
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as hnp
 from support.interrupts import interrupted
 from support.trees import assert_same, spoilt
 
-from fastmarl import checkpoint
 from fastmarl.checkpoint import load_state, save_state
+from fastmarl.core import checkpoint
 from fastmarl.errors import CheckpointError
 
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]

@@ -10,13 +10,13 @@ import pytest
 
 import fastmarl
 from fastmarl import cli
-from fastmarl.bench import efficiency_table, sample_report
-from fastmarl.bench.tables import Table
+from fastmarl.bench import Efficiency, efficiency_table, measure_efficiency
 from fastmarl.cli import sample
-from fastmarl.efficiency import Efficiency, measure_efficiency
-from fastmarl.envs.registry import env_creator
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.core.native import _build, _dense
 from fastmarl.errors import EnvCheckError
-from fastmarl.native import _build, _dense
+from fastmarl.report import sample_report
+from fastmarl.report.tables import Table
 
 
 class Broken(efficiency_table.ReadyDicts):
@@ -371,7 +371,7 @@ def test_sample_with_workers_has_them_take_turns(monkeypatch):
         made.append(config)
         raise EnvCheckError("made")
 
-    monkeypatch.setattr("fastmarl.runner.MultiAgentEnvRunner", refuse)
+    monkeypatch.setattr("fastmarl.core.runner.MultiAgentEnvRunner", refuse)
     assert cli.main(["sample", "--env", "ready", "--num-env-workers", "3", "--worker-num-splits", "2"]) == 1
     assert cli.main(["sample", "--env", "ready", "--num-env-workers", "0"]) == 1
     assert cli.main(["sample", "--env", "ready"]) == 1

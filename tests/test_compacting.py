@@ -13,7 +13,7 @@ from support.short_episodes import Short, make_runner
 from support.worlds import make_world
 
 import fastmarl
-from fastmarl.episodes import kept_chunks, lane_source
+from fastmarl.core.episodes import kept_chunks, lane_source
 from fastmarl.testing import CountingEnv
 
 WORLDS = range(410_000, 410_020)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import fastmarl
+from fastmarl.bench import measure_efficiency
 from fastmarl.connectors import FrameStacking
-from fastmarl.efficiency import measure_efficiency
 from fastmarl.errors import ConfigError
 from fastmarl.modules import DefaultRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
 from fastmarl.testing import CountingEnv

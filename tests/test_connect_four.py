@@ -5,8 +5,8 @@ import pytest
 from support.twins import Twins
 
 from fastmarl.bench.bare_envs import bare_envs
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.jit.connect_four import ConnectFour
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.envs.connect_four import ConnectFour
 
 
 @pytest.mark.slow

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.columns import Columns
+from fastmarl.core.columns import Columns
+from fastmarl.core.spaces import RowLayout, flatten_struct, map_struct
 from fastmarl.errors import ConfigError
 from fastmarl.modules import (
     DefaultModelConfig,
     DefaultRLModule,
     RLModuleSpec,
 )
-from fastmarl.spaces import RowLayout, flatten_struct, map_struct
 
 spaces = gym.spaces
 SMALL = {"fcnet_hiddens": [16, 8]}

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fastmarl.native._dense import ACTIVATIONS, BEST, VARIANTS, DenseNet
+from fastmarl.core.native._dense import ACTIVATIONS, BEST, VARIANTS, DenseNet
 
 SIZES = [1, 2, 3, 4, 5, 15, 16, 17, 40]
 NORMAL = np.vectorize(lambda x: 0.5 * math.erfc(-x / math.sqrt(2)), [float])

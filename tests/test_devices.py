@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import fastmarl
+from fastmarl.core.runner.devices import choose_device
 from fastmarl.errors import ConfigError
-from fastmarl.runner.devices import choose_device
 
 
 @pytest.fixture

@@ -18,14 +18,14 @@ import fastmarl
 from fastmarl.batches import columns
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.connectors import MeanStdFilter
+from fastmarl.core.envs.values import same
+from fastmarl.core.runner.metrics import Counts, Increment
 from fastmarl.distributed import EnvRunnerGroup
 from fastmarl.distributed.calls import Call, CallsInFlight
 from fastmarl.distributed.host import CONNECTORS, Told
 from fastmarl.distributed.parts import owned
 from fastmarl.distributed.runners import RemoteRunner
-from fastmarl.envs.checking.values import same
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerBusyError, RunnerStoppedError
-from fastmarl.runner.metrics import Counts, Increment
 
 # Calls and references.
 

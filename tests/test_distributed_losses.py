@@ -13,10 +13,10 @@ from support.trouble import Trouble
 
 from fastmarl.batches import columns
 from fastmarl.connectors import MeanStdFilter
+from fastmarl.core.envs.values import same
 from fastmarl.distributed import arrivals, calls, fleet, sizes
 from fastmarl.distributed import group as group_file
 from fastmarl.distributed.host import columns_of
-from fastmarl.envs.checking.values import same
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerStoppedError
 
 EVERY = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "7"))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fastmarl.core.spaces import RowLayout, flatten_struct
 from fastmarl.distributions import (
     Bernoulli,
     Categorical,
@@ -19,7 +20,6 @@ from fastmarl.distributions import (
     get_action_dist_cls,
 )
 from fastmarl.errors import ConfigError
-from fastmarl.spaces import RowLayout, flatten_struct
 
 spaces = gym.spaces
 NESTED = spaces.Dict(

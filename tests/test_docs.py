@@ -15,7 +15,7 @@ import pytest
 
 import fastmarl
 from fastmarl.checkpoint import load_state
-from fastmarl.modules.model_config import DefaultModelConfig
+from fastmarl.core.modules.model_config import DefaultModelConfig
 
 ROOT = pathlib.Path(__file__).parents[1]
 PATHS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]

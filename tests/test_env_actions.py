@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fastmarl.acting.env_actions import EnvActions
+from fastmarl.core.connectors.env_actions import EnvActions
 
 LOW, HIGH = np.array([[0, -2, 1]]), np.array([[9, 5.5, 1.25]])
 BOXES = {

@@ -6,10 +6,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fastmarl.envs.checking.check import check_env
-from fastmarl.envs.checking.play import REPLAYED_STEPS
 from fastmarl.errors import EnvCheckError
 from fastmarl.testing import CountingEnv, DyingAgentsEnv, ReusingEnv
+from fastmarl.testing.check import check_env
+from fastmarl.testing.play import REPLAYED_STEPS
 
 LENGTH = 10
 

@@ -6,9 +6,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fastmarl.envs.checking.check import check_env
-from fastmarl.envs.checking.values import random_action
+from fastmarl.core.envs.values import random_action
 from fastmarl.testing import CountingEnv
+from fastmarl.testing.check import check_env
 
 LENGTH = 10
 ODD_AT = 3  # the env step whose mask is odd

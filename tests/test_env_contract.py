@@ -6,15 +6,15 @@ import pytest
 from support.real_envs import KINDS, STEPS, params, steps_of
 from support.real_envs import pytestmark as pytestmark
 
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.base import env_spaces
-from fastmarl.envs.checking.check import check_env
-from fastmarl.envs.checking.values import random_action, same
-from fastmarl.envs.form import check_reset_result, check_step_result
-from fastmarl.envs.registry import env_creator
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.base import env_spaces
+from fastmarl.core.envs.form import check_reset_result, check_step_result
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.core.envs.values import random_action, same
+from fastmarl.core.spaces.masks import action_mask
 from fastmarl.errors import EnvCheckError
-from fastmarl.spaces.masks import action_mask
 from fastmarl.testing import CountingEnv, DyingAgentsEnv, ReusingEnv, ScriptedEnv, TurnBasedEnv
+from fastmarl.testing.check import check_env
 
 # What comes after reset(seed) depends on where players stood before, and on how long it is till the next zombie comes.
 KNOWN_FAULTS = {"lbforaging": {"seed"}, "knights_archers_zombies": {"seed"}}

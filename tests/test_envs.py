@@ -13,12 +13,12 @@ import pytest
 from support.optional import params
 
 import fastmarl
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.base import env_spaces, named_agents
-from fastmarl.envs.context import EnvContext
-from fastmarl.envs.form import check_reset_result, check_spaces, check_step_result
-from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
-from fastmarl.envs.registry import env_creator, portable
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.base import env_spaces, named_agents
+from fastmarl.core.envs.context import EnvContext
+from fastmarl.core.envs.form import check_reset_result, check_spaces, check_step_result
+from fastmarl.core.envs.pettingzoo import ParallelPettingZooEnv
+from fastmarl.core.envs.registry import env_creator, portable
 from fastmarl.errors import EnvCheckError, MultiAgentEnvError
 from fastmarl.testing import CountingEnv, DyingAgentsEnv
 
@@ -316,7 +316,7 @@ def test_the_adapter_hands_everything_else_through():
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setattr("fastmarl.envs.registry._registered", {})
+    monkeypatch.setattr("fastmarl.core.envs.registry._registered", {})
     fastmarl.register_env("counting", lambda env_config: CountingEnv(**env_config))
 
 
@@ -558,7 +558,7 @@ def test_a_type_error_of_an_envs_own_comes_through(monkeypatch):
 
 
 def test_a_missing_package_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr("fastmarl.envs.registry.find_spec", lambda package: None)
+    monkeypatch.setattr("fastmarl.core.envs.registry.find_spec", lambda package: None)
     with pytest.raises(EnvCheckError, match=re.escape("'mpe2' is not installed; pip install mpe2 (or, in a clone")):
         env_creator("mpe2.simple_spread_v3")
 

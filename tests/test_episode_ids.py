@@ -6,8 +6,8 @@ import pytest
 from support.gridworld import PlainGridWorld
 
 import fastmarl
-from fastmarl.native._records import episode_id
-from fastmarl.record.episode_ids import EpisodeIds
+from fastmarl.core.native._records import episode_id
+from fastmarl.core.store.episode_ids import EpisodeIds
 
 RUN = "0123456789abcdef0123"
 

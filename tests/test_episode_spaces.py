@@ -9,8 +9,8 @@ import pytest
 from support.trouble import Trouble
 
 import fastmarl
+from fastmarl.core.store import agent_spaces
 from fastmarl.errors import EnvCheckError
-from fastmarl.record import agent_spaces
 
 NAMES = {"policies": ["p"], "policy_mapping_fn": lambda agent, episode: "p"}
 

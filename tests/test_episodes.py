@@ -23,8 +23,8 @@ from support.histories import (
     same,
 )
 
+from fastmarl.core.episodes.sources import ArraySource
 from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
-from fastmarl.episodes.sources import ArraySource
 from fastmarl.errors import EpisodeError
 
 

@@ -11,10 +11,10 @@ from support.levels import KINDS, Levels, runner_of
 from support.optional import needed
 
 import fastmarl
-from fastmarl.arena import Evaluation, Returns
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.envs.checking.values import same
+from fastmarl.core.envs.values import same
 from fastmarl.errors import ConfigError
+from fastmarl.play import Evaluation, Returns
 
 SPEC = fastmarl.RLModuleSpec(model_config={"fcnet_hiddens": [4]})
 

@@ -9,7 +9,7 @@ from support.own_lengths import LENGTHS
 from support.process_runners import contents, make_runner
 
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.envs.checking.values import same
+from fastmarl.core.envs.values import same
 from fastmarl.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ from support.trouble import Trouble
 
 import fastmarl
 from fastmarl.batches import aligned, columns, sequences
-from fastmarl.learning import BackgroundSampler
+from fastmarl.distributed import BackgroundSampler
 from fastmarl.offline import ParquetReader
 
 

@@ -11,7 +11,7 @@ from fastmarl.checkpoint import load_state, save_state
 from fastmarl.errors import BatchError, FastmarlError
 from fastmarl.legacy import JsonReader, JsonWriter, SampleBatch
 from fastmarl.offline import ParquetReader
-from fastmarl.recorder import Recording
+from fastmarl.replays import Recording
 
 FLIPS = int(os.environ.get("FASTMARL_FUZZ_CASES", "20"))  # in files of each kind
 FIRST_SEED = int(os.environ.get("FASTMARL_SEED", "0"))

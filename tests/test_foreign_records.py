@@ -9,9 +9,9 @@ from support.wild import Wild
 
 import fastmarl
 from fastmarl.cli import main as cli
-from fastmarl.envs.registry import may_be_named_by_a_file
+from fastmarl.core.envs.registry import may_be_named_by_a_file
+from fastmarl.core.sealed_json import check_seal, sealed
 from fastmarl.errors import EnvCheckError, RecordingError
-from fastmarl.sealed_json import check_seal, sealed
 
 EVIL = """
 import pathlib
@@ -70,7 +70,7 @@ def test_no_function_that_is_there_already_is_called_unasked(tmp_path):
         ("vmas.balance", True),
         ("CartPole-v1", True),
         ("pettingzoo.classic:connect_four_v3", False),
-        ("fastmarl.envs:registry.register_env", False),
+        ("fastmarl.core.envs:registry.register_env", False),
         ("os:system", False),
         ("os.path", False),
         ("antigravity", False),

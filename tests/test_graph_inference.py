@@ -8,12 +8,12 @@ from support.tape import TapeCapture
 from torch import nn
 
 import fastmarl
-from fastmarl.acting.backends.graph_guard import outline, why_not_capturable
-from fastmarl.acting.backends.graphs import TickGraphs
-from fastmarl.acting.masks import ActionMasks
+from fastmarl.core.inference.backends.graph_guard import outline, why_not_capturable
+from fastmarl.core.inference.backends.graphs import TickGraphs
+from fastmarl.core.inference.masks import ActionMasks
+from fastmarl.core.runner import building
 from fastmarl.errors import ModuleOutputError
 from fastmarl.modules import DefaultRLModule, RLModule
-from fastmarl.runner import building
 from fastmarl.testing import CountingEnv, DyingAgentsEnv
 
 BOX = gym.spaces.Box(-9, 9, (5,), np.float32)
@@ -94,8 +94,8 @@ def assert_same(got, expected):
     for key, columns in expected.items():
         assert got[key].keys() == columns.keys()
         for name, column in columns.items():
-            theirs = fastmarl.spaces.flatten_struct(column)
-            for (path, leaf), (_, own) in zip(theirs, fastmarl.spaces.flatten_struct(got[key][name]), strict=True):
+            theirs = fastmarl.core.spaces.flatten_struct(column)
+            for (path, leaf), (_, own) in zip(theirs, fastmarl.core.spaces.flatten_struct(got[key][name]), strict=True):
                 np.testing.assert_allclose(own, leaf, rtol=1e-5, atol=1e-6, err_msg=f"{key} {name} {path}")
                 assert np.asarray(own).dtype == np.asarray(leaf).dtype
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tape import TapeCapture
 
-from fastmarl.acting.backends import graphs
-from fastmarl.acting.backends.graphs import LEAST_ROWS, Call, Sizes, TickGraphs
-from fastmarl.acting.backends.transfer import Packing
+from fastmarl.core.inference.backends import graphs
+from fastmarl.core.inference.backends.graphs import LEAST_ROWS, Call, Sizes, TickGraphs
+from fastmarl.core.inference.backends.transfer import Packing
 from fastmarl.errors import ModuleOutputError
 
 

@@ -8,12 +8,12 @@ import pytest
 from support.optional import params
 
 import fastmarl
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.base import env_spaces
-from fastmarl.envs.checking.check import check_env
-from fastmarl.envs.checking.values import same
-from fastmarl.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumEnv
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.base import env_spaces
+from fastmarl.core.envs.gymnasium_joint import DictGymnasiumEnv, TupleGymnasiumEnv
+from fastmarl.core.envs.values import same
 from fastmarl.errors import EnvCheckError
+from fastmarl.testing.check import check_env
 
 STEPS = 2000
 TUPLES = {

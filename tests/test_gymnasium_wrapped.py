@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fastmarl
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.base import env_spaces
-from fastmarl.envs.gymnasium_wrapped import WrappedMultiAgentEnv
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.base import env_spaces
+from fastmarl.core.envs.gymnasium_wrapped import WrappedMultiAgentEnv
 from fastmarl.errors import EnvCheckError
 from fastmarl.testing import check_env
 

@@ -9,7 +9,7 @@ import pytest
 from support.interrupts import Interruption, in_own_thread, lines_of
 
 import fastmarl
-from fastmarl.recorder import Recording
+from fastmarl.replays import Recording
 
 ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
 N_LINES = 20

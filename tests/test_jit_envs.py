@@ -9,16 +9,16 @@ from support.teams import TEAMS
 from support.twins import Twins
 
 import fastmarl
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.jit.cart_pole import CartPole
-from fastmarl.envs.jit.connect_four import ConnectFour
-from fastmarl.envs.jit.gridworld import GridWorld
-from fastmarl.envs.jit.lbforaging import LevelBasedForaging
-from fastmarl.envs.jit.rware import Warehouse
-from fastmarl.envs.jit.simple_spread import SimpleSpread
-from fastmarl.envs.jit.simple_tag import SimpleTag
-from fastmarl.envs.jit.streams import below, new_streams, random_bits, seed_streams, uniform
-from fastmarl.envs.registry import env_creator
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.envs.cart_pole import CartPole
+from fastmarl.envs.connect_four import ConnectFour
+from fastmarl.envs.gridworld import GridWorld
+from fastmarl.envs.lbforaging import LevelBasedForaging
+from fastmarl.envs.rware import Warehouse
+from fastmarl.envs.simple_spread import SimpleSpread
+from fastmarl.envs.simple_tag import SimpleTag
+from fastmarl.envs.streams import below, new_streams, random_bits, seed_streams, uniform
 from fastmarl.errors import ConfigError, EnvCheckError
 
 BUNDLED = {

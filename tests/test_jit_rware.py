@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support.twins import Twins
 
-from fastmarl.envs.jit.rware import Warehouse
-from fastmarl.envs.jit.rware_moves import choose_movers, count_followers, new_aims, order_as_set, rank_cells
-from fastmarl.envs.jit.rware_tasks import task_named
+from fastmarl.envs.rware import Warehouse
+from fastmarl.envs.rware_moves import choose_movers, count_followers, new_aims, order_as_set, rank_cells
+from fastmarl.envs.rware_tasks import task_named
 from fastmarl.errors import ConfigError
 
 CROWDED = {"shelf_columns": 1, "shelf_rows": 2, "column_height": 3, "n_agents": 14, "request_queue_size": 2}

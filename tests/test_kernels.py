@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fastmarl.kernels.accumulate import (
+from fastmarl.core.kernels.accumulate import (
     accumulate,
     accumulate_numpy,
     exponential_mean,
@@ -11,8 +11,8 @@ from fastmarl.kernels.accumulate import (
     sum_spans,
     sum_spans_numpy,
 )
-from fastmarl.kernels.actions import clip_actions, clip_actions_numpy, scale_actions, scale_actions_numpy
-from fastmarl.kernels.array_steps import (
+from fastmarl.core.kernels.actions import clip_actions, clip_actions_numpy, scale_actions, scale_actions_numpy
+from fastmarl.core.kernels.array_steps import (
     NO_POSITION,
     append_rows,
     append_rows_numpy,
@@ -27,7 +27,7 @@ from fastmarl.kernels.array_steps import (
     settle_step,
     settle_step_numpy,
 )
-from fastmarl.kernels.frames import (
+from fastmarl.core.kernels.frames import (
     former_rows,
     former_rows_numpy,
     one_hot_frames,
@@ -35,11 +35,11 @@ from fastmarl.kernels.frames import (
     stack_frames,
     stack_frames_numpy,
 )
-from fastmarl.kernels.mean_std import push_rows, push_rows_numpy
-from fastmarl.kernels.moments import update_moments, update_moments_numpy
-from fastmarl.kernels.normalize import count_and_normalize, count_and_normalize_numpy
-from fastmarl.kernels.remap import first_steps, first_steps_numpy, rows_to_lanes, rows_to_lanes_numpy
-from fastmarl.kernels.returns import (
+from fastmarl.core.kernels.mean_std import push_rows, push_rows_numpy
+from fastmarl.core.kernels.moments import update_moments, update_moments_numpy
+from fastmarl.core.kernels.normalize import count_and_normalize, count_and_normalize_numpy
+from fastmarl.core.kernels.remap import first_steps, first_steps_numpy, rows_to_lanes, rows_to_lanes_numpy
+from fastmarl.core.kernels.returns import (
     discounted_sums,
     discounted_sums_numpy,
     gae,
@@ -49,7 +49,7 @@ from fastmarl.kernels.returns import (
     vtrace,
     vtrace_numpy,
 )
-from fastmarl.kernels.rows import (
+from fastmarl.core.kernels.rows import (
     as_bytes,
     put_rows,
     put_rows_numpy,

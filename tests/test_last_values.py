@@ -6,9 +6,9 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
+from fastmarl.core.spaces import map_struct
 from fastmarl.errors import BatchError, ModuleOutputError
 from fastmarl.learning import ValueNorm, last_values_of, value_fn_of
-from fastmarl.spaces import map_struct
 
 OUTPUTS = ["vf_preds", "state_out"]
 

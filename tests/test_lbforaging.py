@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from support.foraging import DEFAULTS, ForagingTwins, make_original, random_options
 
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.context import EnvContext
-from fastmarl.envs.jit.foraging_task import ForagingTask
-from fastmarl.envs.jit.lbforaging import LevelBasedForaging
-from fastmarl.envs.registry import env_creator
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.context import EnvContext
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.envs.foraging_task import ForagingTask
+from fastmarl.envs.lbforaging import LevelBasedForaging
 from fastmarl.errors import ConfigError, EnvCheckError
 
 CASES = min(400, int(os.environ.get("FASTMARL_FUZZ_CASES", 5)))  # random options

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import fastmarl
-from fastmarl.acting.backends import dense_layers
-from fastmarl.acting.backends.lean import LeanModule
 from fastmarl.bench.bare_network import BareNetwork
 from fastmarl.connectors import FrameStacking
+from fastmarl.core.inference.backends import dense_layers
+from fastmarl.core.inference.backends.lean import LeanModule
+from fastmarl.core.spaces import RowLayout
 from fastmarl.modules import DefaultRLModule, RLModule
-from fastmarl.spaces import RowLayout
 from fastmarl.testing import CountingEnv, DyingAgentsEnv
 
 CPU = torch.device("cpu")

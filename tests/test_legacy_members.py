@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.scenario_envs import ClockEnv
 
-from fastmarl.envs.context import EnvContext
+from fastmarl.core.envs.context import EnvContext
 from fastmarl.errors import BatchError, ConfigError, RunnerStoppedError
 from fastmarl.legacy import MultiAgentBatch, PPOTorchPolicy, RolloutMetrics, RolloutWorker, RolloutWorkerConfig
 

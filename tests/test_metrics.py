@@ -3,7 +3,7 @@
 import pytest
 from support.actors import make_runner
 
-from fastmarl.runner.metrics import NAMED, OTHERS, MetricsLogger, RunnerMetrics
+from fastmarl.core.runner.metrics import NAMED, OTHERS, MetricsLogger, RunnerMetrics
 
 
 def test_reductions_windows_and_nesting():
@@ -35,8 +35,8 @@ def test_unknown_reduction():
 
 
 def test_a_report_does_not_grow_with_ids_that_never_end():
-    from fastmarl.episodes.summaries import CallSummary
-    from fastmarl.runner.goals import Goal
+    from fastmarl.core.episodes.summaries import CallSummary
+    from fastmarl.core.runner.goals import Goal
 
     metrics = RunnerMetrics(window=1)
     for first in range(0, 3 * NAMED, 1000):
@@ -49,8 +49,8 @@ def test_a_report_does_not_grow_with_ids_that_never_end():
 
 
 def test_increments_of_several_runners_make_one_report():
-    from fastmarl.episodes.summaries import CallSummary, EpisodeSummary
-    from fastmarl.runner.goals import Goal
+    from fastmarl.core.episodes.summaries import CallSummary, EpisodeSummary
+    from fastmarl.core.runner.goals import Goal
 
     def call(metrics, n_episodes, value):
         ended = [EpisodeSummary(5, 0.1, {"a": value}, {"a": 5}, {"p": value}) for _ in range(n_episodes)]

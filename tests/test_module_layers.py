@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastmarl.modules.layers import Chain
+from fastmarl.core.modules.layers import Chain
 
 OBS = torch.randn(3, 5)
 

@@ -9,9 +9,9 @@ import pytest
 from support.interrupts import in_own_thread, interrupted
 
 import fastmarl
-import fastmarl.moments
+import fastmarl.core.connectors.moments
 
-FILE = fastmarl.moments.__file__
+FILE = fastmarl.core.connectors.moments.__file__
 
 
 @pytest.mark.parametrize("sizes", [[1], [5, 1, 300], [0, 7]])

@@ -27,12 +27,12 @@ from support.scenario_envs import ClockEnv, Echo, RespawnEnv
 
 import fastmarl
 from fastmarl.batches import columns
-from fastmarl.columns import Columns, Recorded
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.episodes.single_agent import SingleAgentEpisode
-from fastmarl.episodes.sources import ArraySource
+from fastmarl.core.columns import Columns, Recorded
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.single_agent import SingleAgentEpisode
+from fastmarl.core.episodes.sources import ArraySource
+from fastmarl.distributed import BackgroundSampler
 from fastmarl.errors import ConfigError, OfflineError
-from fastmarl.learning import BackgroundSampler
 from fastmarl.offline import ParquetReader, ParquetWriter, folder, part, parts, writer_thread
 from fastmarl.offline.form import Form
 from fastmarl.offline.json_values import agent_from_text, agent_text

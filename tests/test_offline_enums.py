@@ -11,7 +11,7 @@ import fastmarl
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.legacy import JsonReader, JsonWriter, MultiAgentBatch, SampleBatch
 from fastmarl.offline import ParquetReader
-from fastmarl.recorder import Recording
+from fastmarl.replays import Recording
 
 
 class Team(str, enum.Enum):  # noqa: UP042 - str() of an enum.StrEnum's member is its value

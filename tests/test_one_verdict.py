@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import fastmarl
-from fastmarl.envs.arrays import ArrayEnv
-from fastmarl.envs.form import RETURNED
+from fastmarl.core.envs.arrays import ArrayEnv
+from fastmarl.core.envs.form import RETURNED
 from fastmarl.errors import FastmarlError, MultiAgentEnvError
 from fastmarl.testing import CountingEnv, check_env
 

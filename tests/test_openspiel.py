@@ -8,12 +8,12 @@ import pytest
 from support.optional import needed
 
 import fastmarl
-from fastmarl.envs import openspiel
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.base import env_spaces
-from fastmarl.envs.checking.check import check_env
-from fastmarl.envs.openspiel import OpenSpielEnv
+from fastmarl.core.envs import openspiel
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.base import env_spaces
+from fastmarl.core.envs.openspiel import OpenSpielEnv
 from fastmarl.errors import EnvCheckError
+from fastmarl.testing.check import check_env
 
 pyspiel = needed("pyspiel")
 needed("open_spiel.python.games")  # registers the games that are written in Python
@@ -389,7 +389,7 @@ def test_adapts_games_alone():
 def test_the_module_does_not_import_openspiel():
     code = """if True:
         import sys
-        from fastmarl.envs.openspiel import OpenSpielEnv
+        from fastmarl.core.envs.openspiel import OpenSpielEnv
         assert not OpenSpielEnv.adapts(object())
         assert not {"pyspiel", "open_spiel"} & set(sys.modules)
     """

@@ -8,12 +8,12 @@ import torch
 
 import fastmarl
 from fastmarl import batches
-from fastmarl.acting import row_states
 from fastmarl.checkpoint import load_state, save_state
-from fastmarl.columns import Recorded
+from fastmarl.core.columns import Recorded
+from fastmarl.core.inference import row_states
+from fastmarl.core.spaces import Index
 from fastmarl.errors import BatchError, ModuleOutputError
 from fastmarl.modules import RLModule
-from fastmarl.spaces import Index
 from fastmarl.testing import CountingEnv
 
 OWN = ["obs0", "raw0", "raw_final0", "final0", "lane_R", "prev_R", "env_t_R", "reward_R", "seq_no_R", "final_prev_F",

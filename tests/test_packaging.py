@@ -52,8 +52,8 @@ def test_a_wheel_has_the_examples_in_its_package(tmp_path):
     names = {path.name for path in (ROOT / "examples").glob("*.py")}
     assert {path.name for path in (tmp_path / "fastmarl" / "examples").glob("*.py")} == names
     code = "from fastmarl.cli.examples import example; print(example('ippo').__file__)"
-    for native in (ROOT / "fastmarl" / "native").glob("*.so"):
-        shutil.copy(native, tmp_path / "fastmarl" / "native")
+    for native in (ROOT / "fastmarl/core/native").glob("*.so"):
+        shutil.copy(native, tmp_path / "fastmarl/core/native")
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert found.stdout.strip() == str(tmp_path / "fastmarl" / "examples" / "ippo.py"), found.stderr
@@ -116,11 +116,13 @@ def test_the_addresses_of_a_project():
 def clone(tmp_path):
     """A folder with a package that has two stubs and no extensions."""
     package = tmp_path / "fastmarl"
-    (package / "native").mkdir(parents=True)
-    for name in ("__init__.py", "errors.py", "version.py", "native/__init__.py"):
-        shutil.copy(ROOT / "fastmarl" / name, package / name)
+    native = package / "core/native"
+    native.mkdir(parents=True)
+    names = ("__init__", "core/__init__", "core/errors", "core/lazy", "core/version", "core/native/__init__")
+    for name in names:
+        shutil.copy(ROOT / "fastmarl" / f"{name}.py", package / f"{name}.py")
     for name in ("_one.pyi", "_two.pyi", "_two.cpython-30-other.so"):
-        (package / "native" / name).touch()
+        (native / name).touch()
     return tmp_path
 
 
@@ -133,7 +135,7 @@ def what_importing_raises(clone, module):
 
 
 def test_a_clone_that_is_not_built_says_how_to_build_it(clone):
-    line = what_importing_raises(clone, "fastmarl.native._one")
+    line = what_importing_raises(clone, "fastmarl.core.native._one")
     assert line.startswith("fastmarl.errors.NotBuiltError: compiled extensions are missing in ")
     assert "(_one and 1 more, for Python 3." in line
     assert "`make build`" in line and "`pip install .`" in line
@@ -141,11 +143,11 @@ def test_a_clone_that_is_not_built_says_how_to_build_it(clone):
 
 def test_other_import_errors_of_a_built_clone_stay(clone):
     for name in ("_one", "_two"):
-        (clone / "fastmarl" / "native" / f"{name}{EXTENSION_SUFFIXES[0]}").write_text("no library")
-    assert what_importing_raises(clone, "fastmarl.native._one").startswith("ImportError: ")
-    assert what_importing_raises(clone, "fastmarl.native._three").startswith("ModuleNotFoundError: ")
+        (clone / "fastmarl/core/native" / f"{name}{EXTENSION_SUFFIXES[0]}").write_text("no library")
+    assert what_importing_raises(clone, "fastmarl.core.native._one").startswith("ImportError: ")
+    assert what_importing_raises(clone, "fastmarl.core.native._three").startswith("ModuleNotFoundError: ")
 
 
 def test_every_extension_has_a_stub():
-    stubs = {path.stem for path in (ROOT / "fastmarl" / "native").glob("*.pyi")}
+    stubs = {path.stem for path in (ROOT / "fastmarl/core/native").glob("*.pyi")}
     assert stubs == {path.stem for path in (ROOT / "src_ext").glob("*.pyx")}

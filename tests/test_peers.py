@@ -17,8 +17,8 @@ from fastmarl.bench.peers import child, entries, report
 from fastmarl.bench.peers.child import Child, ChildError
 from fastmarl.bench.peers.entries import HALVES, Entry, Setting
 from fastmarl.bench.peers.measure import Pace, measure_setting
-from fastmarl.bench.records import RecordFile
 from fastmarl.cli import bench_peers
+from fastmarl.report.records import RecordFile
 
 JOURNAL = """
 import os

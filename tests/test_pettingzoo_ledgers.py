@@ -5,7 +5,7 @@ from support.ledgers import of_aec_loop, of_parallel_loop, of_protocol
 from support.optional import needed
 
 import fastmarl
-from fastmarl.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.adapters import as_multi_agent_env
 from fastmarl.errors import EnvCheckError
 from fastmarl.testing import check_env
 

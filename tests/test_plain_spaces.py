@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.trees import spoilt
 
 from fastmarl.checkpoint import load_state, save_state
+from fastmarl.core.spaces import leaf_spaces, plain_space, space_from_plain
 from fastmarl.errors import ConfigError
-from fastmarl.spaces import leaf_spaces, plain_space, space_from_plain
 
 KINDS = {
     "floats": gym.spaces.Box(-1, 1, (3,), np.float32),

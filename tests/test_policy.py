@@ -25,13 +25,13 @@ import fastmarl
 from fastmarl import connectors
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.connectors import Connector
-from fastmarl.envs.checking.values import same
+from fastmarl.core.envs.values import same
+from fastmarl.core.runner import saved_policy as saved
 from fastmarl.errors import (
     CheckpointError,
     ConfigError,
     UnknownModuleError,
 )
-from fastmarl.policy import saved
 from fastmarl.testing import CountingEnv
 
 OBS = np.linspace(-1, 1, 5, dtype=np.float32)

@@ -11,9 +11,9 @@ from support.real_envs import package_of
 from support.real_envs import pytestmark as real_envs_marks
 
 import fastmarl
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.checking.values import same
-from fastmarl.envs.registry import env_creator
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.core.envs.values import same
 
 pytestmark = real_envs_marks
 CONTINUOUS = (gym.spaces.Box, gym.spaces.Dict, gym.spaces.Tuple)

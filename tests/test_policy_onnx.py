@@ -11,8 +11,8 @@ from support.overheard import Wander
 from support.policy_kinds import BOX, CHOICE, KINDS, overheard_runner
 
 import fastmarl
+from fastmarl.core.spaces import RowLayout, flatten_struct, leaf_spaces
 from fastmarl.errors import ConfigError
-from fastmarl.spaces import RowLayout, flatten_struct, leaf_spaces
 
 pytestmark = [pytest.mark.needs("onnx", "onnxscript", "onnxruntime"), pytest.mark.slow]
 MAIN = "default_policy"

@@ -21,7 +21,7 @@ from support.trees import spoilt
 
 import fastmarl
 from fastmarl.checkpoint import load_state, save_state
-from fastmarl.envs.checking.values import same
+from fastmarl.core.envs.values import same
 from fastmarl.errors import (
     ActionMaskError,
     ConfigError,

@@ -14,8 +14,8 @@ from support.puffer_rows import Rows, check_replay
 from support.sampled import Sampled
 
 import fastmarl
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.pufferlib import PufferLibEnv
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.pufferlib import PufferLibEnv
 from fastmarl.errors import ConfigError, EnvCheckError, FinishedAgentError
 from fastmarl.testing import check_env
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from support.optional import needed
 
-from fastmarl.arena.ratings import ELO, bradley_terry
 from fastmarl.errors import ConfigError
+from fastmarl.play.arena.ratings import ELO, bradley_terry
 
 
 def random_scores(rng, n, games=40):

@@ -12,9 +12,9 @@ from support.real_envs import pytestmark as pytestmark
 from support.watched import Watched
 
 import fastmarl
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.checking.values import same
-from fastmarl.envs.registry import env_creator
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.core.envs.values import same
 
 ENV_STEPS = "FASTMARL_REAL_STEPS"  # if set: so many env steps of every kind, also of those that take long
 FRAGMENTS = (1, 2, 7, 40, 250)  # env steps in a call, over and over

@@ -26,13 +26,13 @@ from support.wild import ACTIONS
 
 import fastmarl
 from fastmarl.cli import main as cli
-from fastmarl.envs.jit.cart_pole import CartPole
+from fastmarl.core.kernels import fingerprints
+from fastmarl.core.runner import sampling
+from fastmarl.core.sealed_json import check_seal, sealed
+from fastmarl.envs.cart_pole import CartPole
 from fastmarl.errors import ConfigError, RecordingError, ReplayError
-from fastmarl.kernels import fingerprints
-from fastmarl.recorder import Recording, Replay, writer
-from fastmarl.recorder.blocks import HEAD_BYTES, blocks_in
-from fastmarl.runner import sampling
-from fastmarl.sealed_json import check_seal, sealed
+from fastmarl.replays import Recording, Replay, writer
+from fastmarl.replays.blocks import HEAD_BYTES, blocks_in
 
 CASES = int(os.environ.get("FASTMARL_FUZZ_CASES", "12"))
 WILD = "support.wild:Wild"

@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from fastmarl.bench import records
-from fastmarl.bench.records import RecordFile, commit_of
 from fastmarl.errors import ConfigError
+from fastmarl.report import records
+from fastmarl.report.records import RecordFile, commit_of
 
 ORDERS = {"rows": lambda row: (row["size"],)}
 

@@ -9,9 +9,9 @@ from support.real_envs import pytestmark as pytestmark
 from support.replayed import assert_same_episode, record, whole
 
 import fastmarl
-import fastmarl.recorder
-from fastmarl.envs.checking.check import check_env
+import fastmarl.replays
 from fastmarl.errors import ReplayError
+from fastmarl.testing.check import check_env
 
 FEW_EPISODES = 2
 EPISODES = int(os.environ.get("FASTMARL_REPLAY_EPISODES", FEW_EPISODES))  # of each kind
@@ -60,7 +60,7 @@ def test_replayed_episodes_are_those_that_were_sampled(kind, tmp_path):
     env, env_config = ALL[kind]
     n_episodes = FEW_EPISODES if kind in SELDOM_NOT else EPISODES
     sampled = record(tmp_path, env, env_config, episodes=n_episodes)
-    recording = fastmarl.recorder.Recording(tmp_path)
+    recording = fastmarl.replays.Recording(tmp_path)
     given = None if isinstance(env, str) else env  # a lambda has no name by which it could be made
     n_done = 0
     for recorded in recording:

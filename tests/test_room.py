@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import fastmarl
-from fastmarl.record.block import Block
-from fastmarl.record.memory import KEPT_MEMORIES, MUCH_LARGER, LeasedArray, MemoryRing
-from fastmarl.record.room import MOST_IN_DOUBT, MOST_RESERVED, Expectation, Room
+from fastmarl.core.store.block import Block
+from fastmarl.core.store.memory import KEPT_MEMORIES, MUCH_LARGER, LeasedArray, MemoryRing
+from fastmarl.core.store.room import MOST_IN_DOUBT, MOST_RESERVED, Expectation, Room
 from fastmarl.testing import CountingEnv
 
 # The ring.

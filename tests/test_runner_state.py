@@ -11,13 +11,13 @@ from support.short_episodes import NESTED, Short, make_runner, parts_of, stats_o
 from support.trees import assert_same, spoilt
 
 import fastmarl
-from fastmarl import checkpoint
 from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
-from fastmarl.envs.checking.values import same
+from fastmarl.core import checkpoint
+from fastmarl.core.envs.values import same
+from fastmarl.core.runner import resources
+from fastmarl.core.runner import state as runner_state
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.modules import DefaultRLModule, RLModuleSpec
-from fastmarl.runner import resources
-from fastmarl.runner import state as runner_state
 
 
 def runner_with_all(seed=0, **options):

@@ -7,7 +7,7 @@ import pytest
 import fastmarl
 from fastmarl import cli
 from fastmarl.bench import scaling, scaling_report
-from fastmarl.envs.context import EnvContext
+from fastmarl.core.envs.context import EnvContext
 from fastmarl.testing import check_env
 
 RATIOS = ("efficiency", "own_efficiency")

@@ -6,9 +6,9 @@ import pytest
 from support.recorder import BOX, Recorder
 from support.rows import ListRows
 
+from fastmarl.core.native._actions import ActionDicts, ModuleActions
+from fastmarl.core.native._leaf_rows import LeafRows
 from fastmarl.errors import MultiAgentEnvError, ObservationError, RewardError, UnknownAgentError
-from fastmarl.native._actions import ActionDicts, ModuleActions
-from fastmarl.native._leaf_rows import LeafRows
 
 
 def obs_of(*numbers):

@@ -7,11 +7,11 @@ from support.levels import KINDS, Levels, assert_can_be_made_again, runner_of
 from support.process_runners import contents, make_runner
 
 import fastmarl
-from fastmarl.envs.jit.cart_pole import CartPole
-from fastmarl.envs.registry import env_creator
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.core.native._reset_seeds import Children
+from fastmarl.core.vector.seeds import ResetSeeds, Streams
+from fastmarl.envs.cart_pole import CartPole
 from fastmarl.errors import ConfigError
-from fastmarl.native._reset_seeds import Children
-from fastmarl.vector.seeds import ResetSeeds, Streams
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**100 + 7, 2**170 + 3])

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from fastmarl.background import weights as weights_module
-from fastmarl.background.weights import SharedWeights, form_of, new_weights_file
+from fastmarl.distributed.background import weights as weights_module
+from fastmarl.distributed.background.weights import SharedWeights, form_of, new_weights_file
 from fastmarl.errors import ConfigError, SamplerTimeoutError
 
 

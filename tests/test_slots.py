@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastmarl.envs.checking.values import same
-from fastmarl.vector.workers.shm import Arrays
-from fastmarl.vector.workers.slots import ResultSlots, action_slots
+from fastmarl.core.envs.values import same
+from fastmarl.core.vector.workers.shm import Arrays
+from fastmarl.core.vector.workers.slots import ResultSlots, action_slots
 
 AGENTS = ["a", 1, ("b", 2), "d"]
 SPACES = {

@@ -4,8 +4,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from fastmarl.core.spaces import RowLayout, flatten_struct, leaf_spaces, map_struct, with_leaf_spaces
 from fastmarl.errors import ConfigError
-from fastmarl.spaces import RowLayout, flatten_struct, leaf_spaces, map_struct, with_leaf_spaces
 
 BOX = gym.spaces.Box(0, 255, (2, 3), np.uint8)
 NESTED = gym.spaces.Dict({"b": gym.spaces.Tuple((BOX, gym.spaces.Discrete(4))), "a": gym.spaces.Text(5)})

@@ -14,9 +14,9 @@ from support.trouble import Odd, Trouble
 
 import fastmarl
 from fastmarl.connectors import MeanStdFilter, PrevActionsPrevRewards
-from fastmarl.envs.checking.values import same
+from fastmarl.core.envs.values import same
+from fastmarl.core.vector.workers.units import Unit, first_ready
 from fastmarl.errors import ConfigError
-from fastmarl.vector.workers.units import Unit, first_ready
 
 SPREAD = "mpe2.simple_spread_v3"
 

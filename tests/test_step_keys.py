@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastmarl.native._step_keys import StepKeys, count_steps, ended_unobserved, names_others, places_in_set_order
+from fastmarl.core.native._step_keys import StepKeys, count_steps, ended_unobserved, names_others, places_in_set_order
 
 AGENTS = st.sampled_from(["a", "b", "c", "agent_10", 1, 2.5, ("x", 1)])
 LISTS = st.lists(AGENTS, unique=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fastmarl.native import _steps
+from fastmarl.core.native import _steps
 
 SIZES = pytest.mark.parametrize("n", [0, 1, 40])
 

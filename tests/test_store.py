@@ -11,12 +11,12 @@ import pytest
 import torch
 from support.rows import ListRows
 
-from fastmarl.episodes.lane_source import BlockColumns, LaneRows
-from fastmarl.native import _build, _store
-from fastmarl.native._module_rows import ModuleRows
-from fastmarl.record.block import GROWTH, Block
-from fastmarl.record.memory import MemoryRing
-from fastmarl.spaces import RowLayout
+from fastmarl.core.episodes.lane_source import BlockColumns, LaneRows
+from fastmarl.core.native import _build, _store
+from fastmarl.core.native._module_rows import ModuleRows
+from fastmarl.core.spaces import RowLayout
+from fastmarl.core.store.block import GROWTH, Block
+from fastmarl.core.store.memory import MemoryRing
 
 SPACE = gym.spaces.Box(0, 255, (2,), np.uint8)
 
@@ -52,7 +52,7 @@ def test_checked_build_catches_rows_out_of_range():
 
 @pytest.mark.skipif(not _build.SANITIZED, reason="needs the sanitized build")
 def test_sanitized_build_ends_the_process_at_rows_out_of_range():
-    code = "import numpy, fastmarl.native._store as store; store.chain(numpy.zeros(3, numpy.int64), 7, 2)"
+    code = "import numpy, fastmarl.core.native._store as store; store.chain(numpy.zeros(3, numpy.int64), 7, 2)"
     process = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert process.returncode != 0
     assert "AddressSanitizer: heap-buffer-overflow" in process.stderr

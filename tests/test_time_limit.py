@@ -5,10 +5,10 @@ from support.levels import Levels, make_batch
 from support.process_runners import contents, make_runner
 
 import fastmarl
-from fastmarl.envs.checking.check import check_env
-from fastmarl.envs.checking.values import same
-from fastmarl.envs.time_limit import time_limited
+from fastmarl.core.envs.time_limit import time_limited
+from fastmarl.core.envs.values import same
 from fastmarl.errors import ConfigError, EnvCheckError
+from fastmarl.testing.check import check_env
 
 
 class Endless(Levels):

@@ -7,7 +7,7 @@ import torch
 
 import fastmarl
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.errors import CheckpointError, ConfigError, RunnerStoppedError
 from fastmarl.testing import CountingEnv
 

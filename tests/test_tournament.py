@@ -10,11 +10,11 @@ import pytest
 from support.batched import Batched
 
 import fastmarl
-from fastmarl.arena.matches import schedule
-from fastmarl.arena.standings import Tournament
 from fastmarl.connectors import MeanStdFilter
-from fastmarl.envs.checking.values import same
+from fastmarl.core.envs.values import same
 from fastmarl.errors import ConfigError
+from fastmarl.play.arena.matches import schedule
+from fastmarl.play.arena.standings import Tournament
 
 FILTER = MeanStdFilter()
 BOX = gym.spaces.Box(-1, 1, (2,), np.float32)
@@ -169,7 +169,7 @@ def test_the_envs_may_be_stepped_in_any_way(options):
 
 
 def test_calls_are_of_bounded_size_and_tell_of_progress(monkeypatch):
-    monkeypatch.setattr("fastmarl.arena.matches.GAMES_OF_ENV", 3)
+    monkeypatch.setattr("fastmarl.play.arena.matches.GAMES_OF_ENV", 3)
     progress = []
     play(numbers(1, 2, 3), num_envs_per_env_runner=4, on_progress=progress.append)
     assert progress == [12]

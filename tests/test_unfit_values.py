@@ -8,15 +8,15 @@ import pytest
 from support.recorder import BOX, Recorder
 
 import fastmarl
-from fastmarl.acting.env_actions import EnvActions
-from fastmarl.envs.checking.check import check_env
-from fastmarl.envs.checking.values import misfits, reward_problem
+from fastmarl.core.connectors.env_actions import EnvActions
+from fastmarl.core.envs.values import misfits, reward_problem
+from fastmarl.core.spaces import RowLayout
+from fastmarl.core.store.env_states import EnvStates
+from fastmarl.core.vector.workers.shm import Arrays
+from fastmarl.core.vector.workers.slots import ResultSlots, action_slots
 from fastmarl.errors import EnvStateError, ModuleOutputError, MultiAgentEnvError, ObservationError, RewardError
-from fastmarl.record.env_states import EnvStates
-from fastmarl.spaces import RowLayout
 from fastmarl.testing import CountingEnv
-from fastmarl.vector.workers.shm import Arrays
-from fastmarl.vector.workers.slots import ResultSlots, action_slots
+from fastmarl.testing.check import check_env
 
 spaces = gym.spaces
 BYTES = spaces.Box(0, 255, (2,), np.uint8)

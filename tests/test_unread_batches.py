@@ -18,7 +18,7 @@ from support.worlds import make_world
 
 import fastmarl
 from fastmarl.batches import aligned, columns, sequences
-from fastmarl.episodes.chunk import Chunk
+from fastmarl.core.episodes.chunk import Chunk
 
 WORLDS = range(310_000, 310_040)
 SPREAD = "fastmarl.simple_spread"

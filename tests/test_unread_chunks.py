@@ -11,8 +11,8 @@ from support.short_episodes import Short, make_runner
 from support.tapes.worlds import World
 
 from fastmarl import MultiAgentEnvRunner, MultiAgentEpisode
-from fastmarl.episodes import chunk as chunk_file
-from fastmarl.episodes import lazy
+from fastmarl.core.episodes import chunk as chunk_file
+from fastmarl.core.episodes import lazy
 
 
 def make_episodes():

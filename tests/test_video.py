@@ -13,7 +13,7 @@ from support.replayed import record
 
 import fastmarl
 from fastmarl.errors import ConfigError, RecordingError
-from fastmarl.recorder.video import VideoFile, capped_cubic
+from fastmarl.replays.video import VideoFile, capped_cubic
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # imageio's reader
 imageio = pytest.importorskip("imageio.v2")

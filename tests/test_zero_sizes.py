@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 import fastmarl
-from fastmarl.envs.checking.values import misfits
-from fastmarl.native import _store
-from fastmarl.native._leaf_rows import LeafRows
-from fastmarl.native._module_rows import ModuleRows
-from fastmarl.native._records import EpisodeRecord
-from fastmarl.native._scatter import Scatter
-from fastmarl.record.lanes import LaneTable
+from fastmarl.core.envs.values import misfits
+from fastmarl.core.native import _store
+from fastmarl.core.native._leaf_rows import LeafRows
+from fastmarl.core.native._module_rows import ModuleRows
+from fastmarl.core.native._records import EpisodeRecord
+from fastmarl.core.native._scatter import Scatter
+from fastmarl.core.store.lanes import LaneTable
 from fastmarl.testing import CountingEnv
 
 spaces = gym.spaces

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from fastmarl.envs.aec import AECPettingZooEnv
-from fastmarl.envs.arrays import ArrayEnv, StepArrays
-from fastmarl.envs.base import env_spaces
-from fastmarl.envs.checking.values import random_action
-from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
-from fastmarl.errors import EnvCheckError
-from fastmarl.spaces import map_struct
-from fastmarl.spaces.masks import action_mask
+from fastmarl.core.envs.aec import AECPettingZooEnv
+from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
+from fastmarl.core.envs.base import env_spaces
+from fastmarl.core.envs.pettingzoo import ParallelPettingZooEnv
+from fastmarl.core.envs.values import random_action
+from fastmarl.core.errors import EnvCheckError
+from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.masks import action_mask
 
 TICKS_PER_CALL = 128  # env steps of each env in one call of sample()
 MAX_CALLS = 64

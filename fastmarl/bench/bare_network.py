@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from fastmarl.bench.bare_envs import TICKS_PER_CALL
-from fastmarl.columns import Columns
-from fastmarl.distributions import Categorical, DiagGaussian
-from fastmarl.runner.runner import MultiAgentEnvRunner
-from fastmarl.spaces import flatten_struct, map_struct
+from fastmarl.core.columns import Columns
+from fastmarl.core.modules.distributions import Categorical, DiagGaussian
+from fastmarl.core.runner.runner import MultiAgentEnvRunner
+from fastmarl.core.spaces import flatten_struct, map_struct
 
 
 def watched_calls(modules: Mapping[str, Any], sample: Callable[[], Any]) -> tuple[list[tuple[str, dict]], int]:

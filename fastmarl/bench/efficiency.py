@@ -19,8 +19,8 @@ import torch
 
 from fastmarl.bench.bare_envs import MAX_CALLS, TICKS_PER_CALL, BareBatch, BareEnvs, bare_envs
 from fastmarl.bench.bare_network import BareNetwork, sample_as_torch_does, sample_as_we_do
-from fastmarl.config import OF_WORKERS, EnvRunnerConfig
-from fastmarl.runner.runner import MultiAgentEnvRunner
+from fastmarl.core.config import OF_WORKERS, EnvRunnerConfig
+from fastmarl.core.runner.runner import MultiAgentEnvRunner
 
 
 @dataclass(frozen=True, kw_only=True)

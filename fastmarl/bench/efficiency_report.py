@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastmarl.bench.plots import picture, ratio_bars
-from fastmarl.bench.records import Figures
-from fastmarl.bench.tables import Table
+from fastmarl.report.plots import picture, ratio_bars
+from fastmarl.report.records import Figures
+from fastmarl.report.tables import Table
 
 COLUMNS = {
     "environment": ("environment", ""),

@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.config import EnvRunnerConfig
-from fastmarl.envs.base import MultiAgentEnv
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.envs.base import MultiAgentEnv
 
 SPREAD_ENVS = (1, 8, 32)
 READY_AGENTS_AND_ENVS = ((2, 1), (2, 16), (8, 16), (32, 16), (128, 8))

@@ -12,11 +12,11 @@ import numpy as np
 
 from fastmarl.bench.efficiency import measure_efficiency
 from fastmarl.bench.efficiency_table import EPISODE_LENGTH
-from fastmarl.bench.records import Row
 from fastmarl.bench.scaling_report import TITLES
-from fastmarl.config import EnvRunnerConfig
-from fastmarl.envs.arrays import ArrayEnv, StepArrays
-from fastmarl.envs.context import EnvContext
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
+from fastmarl.core.envs.context import EnvContext
+from fastmarl.report.records import Row
 
 
 class ReadyArrays(ArrayEnv):

@@ -7,9 +7,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from fastmarl.bench.plots import LABEL_BOX, LIMIT, OURS, log_scale, picture
-from fastmarl.bench.records import Figures, Row
-from fastmarl.bench.tables import Table
+from fastmarl.report.plots import LABEL_BOX, LIMIT, OURS, log_scale, picture
+from fastmarl.report.records import Figures, Row
+from fastmarl.report.tables import Table
 
 TITLES = {
     "agents": "agents in each of 16 envs",

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fastmarl.bench.records import is_stream
+from fastmarl.report.records import is_stream
 
 ENV_HELP = (
     "such as mpe2.simple_spread_v3, fastmarl.cart_pole (compiled), openspiel.kuhn_poker, CartPole-v1, or "
@@ -107,7 +107,7 @@ def add_env_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
 
 def runner_config(args: argparse.Namespace, **options: Any) -> Any:
     """The EnvRunnerConfig that the arguments ask for."""
-    from fastmarl.config import EnvRunnerConfig
+    from fastmarl.core.config import EnvRunnerConfig
 
     search_current_folder(args.env)
     return EnvRunnerConfig(

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fastmarl.bench.records import Figures, Orders, RecordFile, Row
-from fastmarl.bench.tables import Table
 from fastmarl.cli.arguments import json_file, markdown_file, picture, positive, seconds
 from fastmarl.cli.terminal import Terminal
+from fastmarl.report.records import Figures, Orders, RecordFile, Row
+from fastmarl.report.tables import Table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable, Iterator
 
 from fastmarl.bench.efficiency_report import draw, tables
-from fastmarl.bench.records import Row
 from fastmarl.cli.arguments import ENV_HELP, add_env_arguments, runner_config
 from fastmarl.cli.bench import Benchmark, add_pace
+from fastmarl.report.records import Row
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

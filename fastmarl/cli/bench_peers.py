@@ -9,10 +9,10 @@ from pathlib import Path
 from fastmarl.bench.peers.entries import ENV_KINDS, SAMPLERS, pythons, samplers_named, settings
 from fastmarl.bench.peers.measure import Pace, measure_setting
 from fastmarl.bench.peers.report import LEGEND, draw, order, setups, tables
-from fastmarl.bench.records import Row
 from fastmarl.cli.arguments import natural, positive, seconds
 from fastmarl.cli.bench import Benchmark, add_pace
-from fastmarl.errors import ConfigError
+from fastmarl.core.errors import ConfigError
+from fastmarl.report.records import Row
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

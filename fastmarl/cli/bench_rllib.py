@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
-from fastmarl.bench.records import Row
 from fastmarl.bench.rllib.report import draw, tables
 from fastmarl.cli.arguments import positive
 from fastmarl.cli.bench import Benchmark
+from fastmarl.report.records import Row
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

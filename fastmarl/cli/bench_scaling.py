@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 
-from fastmarl.bench.records import Row
 from fastmarl.bench.scaling_report import TITLES, draw, order, tables
 from fastmarl.cli.bench import Benchmark, add_pace
-from fastmarl.errors import ConfigError
+from fastmarl.core.errors import ConfigError
+from fastmarl.report.records import Row
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Show the report."""
-    from fastmarl.envs.checking.check import check_env
+    from fastmarl.testing.check import check_env
 
     search_current_folder(args.env)
     report = check_env(args.env, args.config)

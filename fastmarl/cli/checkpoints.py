@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
 
 def env_of(args: argparse.Namespace) -> Any:
     """What EnvRunnerConfig takes as env."""
-    from fastmarl.envs.time_limit import time_limited
+    from fastmarl.core.envs.time_limit import time_limited
 
     search_current_folder(args.env)
     return args.env if args.max_steps is None else time_limited(args.env, args.max_steps)
@@ -41,7 +41,7 @@ def policy_in(folder: str, module_of: Mapping[str, str] | None = None) -> Any:
     Raises:
         CheckpointError: there is no checkpoint of a runner, or it needs modules or connectors that are not fastmarl's.
     """
-    from fastmarl.policy import Policy
+    from fastmarl.play.policy import Policy
 
     return Policy.from_checkpoint(folder, policy_mapping_fn=partial(_module_for, module_of or {}))
 

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-import fastmarl
 from fastmarl.cli import check_env, evaluate, info, replay, rllib_check, sample, tournament, train
 from fastmarl.cli.arguments import Parser
 from fastmarl.cli.bench_efficiency import EFFICIENCY
@@ -14,9 +13,10 @@ from fastmarl.cli.bench_peers import PEERS
 from fastmarl.cli.bench_rllib import RLLIB
 from fastmarl.cli.bench_scaling import SCALING
 from fastmarl.cli.terminal import open_terminal
-from fastmarl.envs.packages import NEEDED, how_to_install
-from fastmarl.errors import FastmarlError
-from fastmarl.exits import exits_as_errors
+from fastmarl.core.envs.packages import NEEDED, how_to_install
+from fastmarl.core.errors import FastmarlError
+from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.version import __version__
 
 INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog="fastmarl", description="Multi-agent experience for reinforcement learning, sampled fast.")
-    parser.add_argument("--version", action="version", version=f"fastmarl {fastmarl.__version__}")
+    parser.add_argument("--version", action="version", version=f"fastmarl {__version__}")
     commands = parser.add_subparsers(title="commands", required=True)
     sample.add_parser(commands)
     train.add_parser(commands)

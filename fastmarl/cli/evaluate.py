@@ -25,7 +25,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Play, show and save."""
     import torch
 
-    from fastmarl.arena import evaluate
+    from fastmarl.play.arena.evaluation import evaluate
 
     torch.set_num_threads(1)
     policy, env = policy_in(args.checkpoint, args.mapping), env_of(args)

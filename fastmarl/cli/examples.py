@@ -6,8 +6,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-import fastmarl
-from fastmarl.errors import FastmarlError
+from fastmarl.core.errors import FastmarlError
 
 
 def example(name: str) -> ModuleType:
@@ -16,7 +15,7 @@ def example(name: str) -> ModuleType:
     Raises:
         FastmarlError: there is no such file.
     """
-    package = Path(fastmarl.__file__).parent
+    package = Path(__file__).parents[1]
     paths = [package / "examples" / f"{name}.py", package.parent / "examples" / f"{name}.py"]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:

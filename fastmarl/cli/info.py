@@ -6,8 +6,8 @@ import argparse
 import os
 from typing import Any
 
-from fastmarl.bench.records import build, usable_cores, versions
 from fastmarl.cli.terminal import Terminal
+from fastmarl.report.records import build, usable_cores, versions
 
 
 def add_parser(commands: Any) -> None:
@@ -19,7 +19,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Show versions and what this machine offers."""
     import torch
 
-    from fastmarl.native import _dense
+    from fastmarl.core.native import _dense
 
     rows = {
         **versions(),

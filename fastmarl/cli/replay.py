@@ -6,9 +6,9 @@ import argparse
 from functools import partial
 from typing import Any
 
-from fastmarl.bench.tables import Table
 from fastmarl.cli.arguments import json_object, output_file, search_current_folder, seconds
 from fastmarl.cli.terminal import Terminal
+from fastmarl.report.tables import Table
 
 COLUMNS = {
     "number": ("episode", ""), "worker_index": ("worker", ""), "env_index": ("env", ""), "length": ("env\nsteps", ","),
@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """List, or replay and show."""
-    from fastmarl.recorder import Recording, replay
+    from fastmarl.replays import Recording, replay
 
     recording = Recording(args.folder)
     if args.episode is None:

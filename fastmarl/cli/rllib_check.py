@@ -9,11 +9,11 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from fastmarl.bench.records import RecordFile
 from fastmarl.cli.arguments import json_file, search_current_folder
 from fastmarl.cli.terminal import Terminal
-from fastmarl.envs.packages import NEEDED, how_to_install
-from fastmarl.errors import ConfigError, FastmarlError, did_you_mean
+from fastmarl.core.envs.packages import NEEDED, how_to_install
+from fastmarl.core.errors import ConfigError, FastmarlError, did_you_mean
+from fastmarl.report.records import RecordFile
 
 BAD_INPUT = 2
 

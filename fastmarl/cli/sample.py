@@ -6,10 +6,10 @@ import argparse
 from time import perf_counter
 from typing import Any
 
-from fastmarl.bench.records import RecordFile
-from fastmarl.bench.sample_report import draw_stages, sentence, stage_table, summary_table
 from fastmarl.cli.arguments import ENV_HELP, add_env_arguments, json_file, natural, picture, positive, runner_config
 from fastmarl.cli.terminal import Terminal
+from fastmarl.report.records import RecordFile
+from fastmarl.report.sample_report import draw_stages, sentence, stage_table, summary_table
 
 CALLS = 50  # of sample()
 WARM_TICKS, WARM_SECONDS = 64, 1.0  # before them, at most; the seconds without those of the first tick
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     import torch
 
     from fastmarl.bench.efficiency import measure_efficiency
-    from fastmarl.runner import MultiAgentEnvRunner
+    from fastmarl.core.runner import MultiAgentEnvRunner
 
     if args.out:
         import matplotlib  # noqa: F401  before the work, not after it

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from fastmarl.bench.tables import Table
+from fastmarl.report.tables import Table
 
 WIDTH_OF_FILES = 128  # of tables, where stdout is no terminal
 LONGEST_UNWRAPPED = 40  # characters of a cell

@@ -8,7 +8,7 @@ from typing import Any
 from fastmarl.cli.arguments import json_object, picture, positive
 from fastmarl.cli.checkpoints import add_arguments, env_of, policy_in
 from fastmarl.cli.terminal import Terminal
-from fastmarl.errors import ConfigError
+from fastmarl.core.errors import ConfigError
 
 
 def add_parser(commands: Any) -> None:
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Play, show, save and draw."""
     import torch
 
-    from fastmarl.arena import tournament
+    from fastmarl.play.arena.matches import tournament
 
     if args.plot:
         import matplotlib  # noqa: F401  before the work, not after it

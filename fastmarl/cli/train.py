@@ -9,10 +9,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from fastmarl.bench.plots import OURS, picture
 from fastmarl.cli.arguments import ENV_HELP, json_object, natural, output_folder, positive, search_current_folder
 from fastmarl.cli.examples import example
 from fastmarl.cli.terminal import Terminal
+from fastmarl.report.plots import OURS, picture
 
 EXAMPLES = ("ippo",)
 STEPS, EPISODES = 1_000_000, 1000

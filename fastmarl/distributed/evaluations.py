@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.arena import Evaluation
-from fastmarl.arena.evaluation import PartialReturns
-from fastmarl.config import EnvRunnerConfig, check_integer
+from fastmarl.core.config import EnvRunnerConfig, check_integer
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.vector.seeds import Streams
 from fastmarl.distributed.fleet import Fleet, raise_first
-from fastmarl.errors import ConfigError
-from fastmarl.vector.seeds import Streams
+from fastmarl.play.arena.evaluation import Evaluation, PartialReturns
 
 
 def evaluate_in(

@@ -6,7 +6,9 @@ from itertools import count
 from time import monotonic
 from typing import Any
 
-from fastmarl.config import EnvRunnerConfig
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.errors import EnvRunnerLostError
+from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.distributed.actors import ActorLost, Actors
 from fastmarl.distributed.arrivals import Arrival, Arrivals
 from fastmarl.distributed.calls import Call, CallsInFlight
@@ -14,8 +16,6 @@ from fastmarl.distributed.host import MakeBatch, RunnerPlan
 from fastmarl.distributed.parts import SamplePart, owned
 from fastmarl.distributed.runners import NOTHING_SENT, RemoteRunner
 from fastmarl.distributed.weights import NewestWeights
-from fastmarl.errors import EnvRunnerLostError
-from fastmarl.native._call_guard import CallGuard
 
 LOOKS_EVERY_S = 1.0  # for runners that take too long
 NO_LIMIT = -1

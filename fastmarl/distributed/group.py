@@ -9,8 +9,11 @@ from typing import Any, Self
 
 import torch
 
-from fastmarl.arena import Evaluation
-from fastmarl.config import EnvRunnerConfig, check_integer
+from fastmarl.core.config import EnvRunnerConfig, check_integer
+from fastmarl.core.envs.registry import portable
+from fastmarl.core.errors import ConfigError, RunnerStoppedError
+from fastmarl.core.modules import MultiRLModule
+from fastmarl.core.runner.goals import make_goal
 from fastmarl.distributed import connectors, sizes
 from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.arrivals import Arrival
@@ -23,10 +26,7 @@ from fastmarl.distributed.options import check_options
 from fastmarl.distributed.parts import SamplePart
 from fastmarl.distributed.state import GroupState
 from fastmarl.distributed.weights import weights_for
-from fastmarl.envs.registry import portable
-from fastmarl.errors import ConfigError, RunnerStoppedError
-from fastmarl.modules import MultiRLModule
-from fastmarl.runner.goals import make_goal
+from fastmarl.play.arena.evaluation import Evaluation
 
 CLOSE_TIMEOUT_S = 5.0
 

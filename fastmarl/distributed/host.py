@@ -7,14 +7,14 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastmarl.arena import Evaluation, evaluate
-from fastmarl.batches import columns
-from fastmarl.config import EnvRunnerConfig
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.modules import MultiRLModule
-from fastmarl.runner import MultiAgentEnvRunner
-from fastmarl.runner.increments import begin_increments, take_increment
-from fastmarl.runner.metrics import Increment
+from fastmarl.core.batches import columns
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.modules import MultiRLModule
+from fastmarl.core.runner import MultiAgentEnvRunner
+from fastmarl.core.runner.increments import begin_increments, take_increment
+from fastmarl.core.runner.metrics import Increment
+from fastmarl.play.arena.evaluation import Evaluation, evaluate
 
 MakeBatch = Callable[[list[MultiAgentEpisode], MultiRLModule], Any]
 CONNECTORS, ENV_STEPS = "env_to_module_connector", "num_env_steps_sampled_lifetime"

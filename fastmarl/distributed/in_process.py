@@ -5,8 +5,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from fastmarl.core.exits import as_error
 from fastmarl.distributed.host import RunnerHost
-from fastmarl.exits import as_error
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from fastmarl.core.modules import MultiRLModule
+from fastmarl.core.runner.metrics import RunnerMetrics
+from fastmarl.core.states import whole_number
 from fastmarl.distributed.fleet import COUNTED, Fleet
 from fastmarl.distributed.parts import SamplePart
-from fastmarl.modules import MultiRLModule
-from fastmarl.runner.metrics import RunnerMetrics
-from fastmarl.states import whole_number
 
 LIFETIME = ("num_env_steps_sampled_lifetime", "lifetime_counters")  # in a group's state
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from fastmarl.config import EnvRunnerConfig, check_integer, check_seconds
+from fastmarl.core.config import EnvRunnerConfig, check_integer, check_seconds
+from fastmarl.core.errors import ConfigError
 from fastmarl.distributed.fleet import NO_LIMIT
-from fastmarl.errors import ConfigError
 
 PLACEMENT_STRATEGIES = ("SPREAD", "DEFAULT")
 

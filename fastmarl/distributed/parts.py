@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.runner.metrics import Increment, RunnerMetrics
+from fastmarl.core.runner.metrics import Increment, RunnerMetrics
 
 OF_IDS = {str, int, type(None)}  # in most arrays of objects there is nothing else
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from fastmarl.background.worker import Failure
+from fastmarl.core.errors import ConfigError, RemoteEnvRunnerError
+from fastmarl.core.exits import as_error
 from fastmarl.distributed.actors import ActorLost
+from fastmarl.distributed.background.worker import Failure
 from fastmarl.distributed.host import RunnerHost
-from fastmarl.errors import ConfigError, RemoteEnvRunnerError
-from fastmarl.exits import as_error
 
 try:
     import ray

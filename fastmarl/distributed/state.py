@@ -3,14 +3,14 @@
 from itertools import cycle
 from typing import Any
 
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.modules import MultiRLModule
+from fastmarl.core.states import check_keys, check_mapping, whole_number
 from fastmarl.distributed.connectors import give_merged
 from fastmarl.distributed.fleet import Fleet, raise_first
 from fastmarl.distributed.host import CONNECTORS
 from fastmarl.distributed.metrics import LIFETIME, GroupMetrics
 from fastmarl.distributed.runners import RemoteRunner
-from fastmarl.errors import ConfigError
-from fastmarl.modules import MultiRLModule
-from fastmarl.states import check_keys, check_mapping, whole_number
 
 COMPONENTS = ("rl_module", "weights_seq_no", *LIFETIME, "env_runners", "unused_incarnations")
 Saved = list[tuple[int, dict[str, Any]]]  # of each runner: incarnation, state

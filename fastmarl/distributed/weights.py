@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.modules import MultiRLModule
+from fastmarl.core.modules.base import as_rl_module
 from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.parts import owned
-from fastmarl.errors import ConfigError
-from fastmarl.modules import MultiRLModule
-from fastmarl.modules.base import as_rl_module
 
 
 class NewestWeights:

@@ -1,8 +1,5 @@
 """What a training loop in plain PyTorch needs beside the sampler: functions, no trainer."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from fastmarl.learning.flat_parameters import flat_parameters as flat_parameters
 from fastmarl.learning.freed_memory import keep_freed_memory as keep_freed_memory
 from fastmarl.learning.metrics_writer import MetricsWriter as MetricsWriter
@@ -12,13 +9,3 @@ from fastmarl.learning.tensors import to_tensors as to_tensors
 from fastmarl.learning.value_norm import ValueNorm as ValueNorm
 from fastmarl.learning.values import last_values_of as last_values_of
 from fastmarl.learning.values import value_fn_of as value_fn_of
-
-if TYPE_CHECKING:
-    from fastmarl.background import BackgroundSampler as BackgroundSampler
-
-
-def __getattr__(name: str) -> Any:
-    """`BackgroundSampler` has a runner, which nothing else here needs; it is imported when it is first used."""
-    if name != "BackgroundSampler":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("fastmarl.background").BackgroundSampler

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from fastmarl.errors import ConfigError
+from fastmarl.core.errors import ConfigError
 
 AGAIN = "call flat_parameters() again, and make an optimizer of what it returns"
 

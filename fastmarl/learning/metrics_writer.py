@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from fastmarl.errors import ConfigError, shown
+from fastmarl.core.errors import ConfigError, shown
 
 STEP = "step"  # the first column
 

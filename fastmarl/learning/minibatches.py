@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastmarl.errors import BatchError
-from fastmarl.spaces import flatten_struct, map_struct
+from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces import flatten_struct, map_struct
 
 
 def minibatches(

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastmarl.columns import Columns, Recorded, recorded_name
-from fastmarl.errors import BatchError, ModuleOutputError
-from fastmarl.modules import RLModule
+from fastmarl.core.columns import Columns, Recorded, recorded_name
+from fastmarl.core.errors import BatchError, ModuleOutputError
+from fastmarl.core.modules import RLModule
 
 NEEDED = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES)
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmarl.columns import Columns, Recorded, recorded_name
-from fastmarl.errors import BatchError
-from fastmarl.spaces import flatten_struct, map_struct
+from fastmarl.core.columns import Columns, Recorded, recorded_name
+from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces import flatten_struct, map_struct
 
 NUMBERS = "fiub"  # kinds of dtypes
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fastmarl.errors import BatchError, ConfigError
+from fastmarl.core.errors import BatchError, ConfigError
 
 LEAST_VARIANCE = 1e-2
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmarl.columns import Columns
-from fastmarl.errors import BatchError, ConfigError, ModuleOutputError
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import BatchError, ConfigError, ModuleOutputError
+from fastmarl.core.modules import RLModule
+from fastmarl.core.spaces import map_struct
 from fastmarl.learning.tensors import to_tensors
 from fastmarl.learning.value_norm import ValueNorm
-from fastmarl.modules import RLModule
-from fastmarl.spaces import map_struct
 
 
 def value_fn_of(module: RLModule, value_norm: ValueNorm | None = None) -> Callable[[Any], np.ndarray]:

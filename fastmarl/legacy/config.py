@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from fastmarl.config import DEFAULTS, OF_OUTPUT, EnvRunnerConfig
-from fastmarl.connectors.mean_std_filter import MeanStdFilter
-from fastmarl.errors import ConfigError, misfit
+from fastmarl.core.config import DEFAULTS, OF_OUTPUT, EnvRunnerConfig
+from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
+from fastmarl.core.errors import ConfigError, misfit
 from fastmarl.legacy.batches.packing import check_can_pack
 
 NO_FILTER, MEAN_STD_FILTER = "NoFilter", "MeanStdFilter"

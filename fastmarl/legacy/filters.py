@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Self
 
-from fastmarl.connectors.mean_std_filter import MeanStdFilter as FilterConnector
-from fastmarl.errors import ConfigError
-from fastmarl.moments import RunningMoments
+from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConnector
+from fastmarl.core.connectors.moments import RunningMoments
+from fastmarl.core.errors import ConfigError
 
 
 class MeanStdFilter:

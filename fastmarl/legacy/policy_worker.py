@@ -8,8 +8,11 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from fastmarl.connectors.mean_std_filter import MeanStdFilter as FilterConnector
-from fastmarl.errors import ConfigError
+from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConnector
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.modules import RLModuleSpec
+from fastmarl.core.modules.base import AdaptedModule
+from fastmarl.core.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.classes import DEFAULT_POLICY_ID
 from fastmarl.legacy.config import PolicySpec, RolloutWorkerConfig
 from fastmarl.legacy.filters import FilterView, MeanStdFilter
@@ -17,9 +20,6 @@ from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.policy_functions import MappingFn, ToTrain, for_runner, learns_if
 from fastmarl.legacy.policies.policy_map import PolicyMap
 from fastmarl.legacy.policies.torch_policy import TorchPolicy
-from fastmarl.modules import RLModuleSpec
-from fastmarl.modules.base import AdaptedModule
-from fastmarl.runner import MultiAgentEnvRunner
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,9 @@ from typing import Any, Self
 
 import gymnasium as gym
 
-from fastmarl.envs.context import EnvContext
-from fastmarl.errors import BatchError, ConfigError
+from fastmarl.core.envs.context import EnvContext
+from fastmarl.core.errors import BatchError, ConfigError
+from fastmarl.core.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.classes import MultiAgentBatch, concat_samples
 from fastmarl.legacy.config import RolloutWorkerConfig
 from fastmarl.legacy.files.inputs import make_input_reader
@@ -25,7 +26,6 @@ from fastmarl.legacy.policy_worker import PolicyWorker
 from fastmarl.legacy.sampling.env_runner_v2 import EnvRunnerV2
 from fastmarl.legacy.sampling.episode_tallies import RolloutMetrics
 from fastmarl.legacy.sampling.sampler import Sampler
-from fastmarl.runner import MultiAgentEnvRunner
 
 
 class RolloutWorker(PolicyWorker):

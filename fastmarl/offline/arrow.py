@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from fastmarl.errors import ConfigError
+from fastmarl.core.errors import ConfigError
 
 
 def load(name: str = "pyarrow") -> Any:

@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from fastmarl.errors import OfflineError
-from fastmarl.kernels.fingerprints import checksum
+from fastmarl.core.errors import OfflineError
+from fastmarl.core.kernels.fingerprints import checksum
 
 MAGIC, PARQUET = b"fmsums01", b"PAR1"
 HEAD = struct.Struct("<8sQQ")  # MAGIC, number of groups, checksum

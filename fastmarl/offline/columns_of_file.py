@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.batches.flat import Batch
-from fastmarl.columns import Columns
+from fastmarl.core.batches.flat import Batch
+from fastmarl.core.columns import Columns
+from fastmarl.core.spaces import map_struct
 from fastmarl.offline.arrow import load
 from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FORM, Form, LeafColumn, T, nest
 from fastmarl.offline.json_values import agent_from_text
-from fastmarl.spaces import map_struct
 
 
 class FileColumns:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from fastmarl.errors import OfflineError
+from fastmarl.core.errors import OfflineError
+from fastmarl.core.sealed_json import check_seal, sealed
+from fastmarl.core.version import __version__
 from fastmarl.offline.form import Form
-from fastmarl.sealed_json import check_seal, sealed
-from fastmarl.version import __version__
 
 try:
     import fcntl

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastmarl.columns import Columns, OwnName, Recorded
-from fastmarl.errors import OfflineError
-from fastmarl.native import _steps
+from fastmarl.core.columns import Columns, OwnName, Recorded
+from fastmarl.core.errors import OfflineError
+from fastmarl.core.native import _steps
+from fastmarl.core.spaces import flatten_struct, map_struct
 from fastmarl.offline.arrow import load
 from fastmarl.offline.json_values import Leaf, from_json, plain_text, to_json
-from fastmarl.spaces import flatten_struct, map_struct
 
 T, ENV_T, CHUNK, MODULE_ID = "t", "env_t", "chunk", "module_id"
 FINAL_ENV_T, FINAL_INFOS = "final_env_t", "final_infos"

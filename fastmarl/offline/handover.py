@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import RLock
 
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.native._locked import locked
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.native._locked import locked
 
 LOOKS_EVERY_S = 0.005
 

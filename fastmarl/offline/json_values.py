@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.spaces import GraphInstance
 
-from fastmarl.columns import Recorded
-from fastmarl.errors import OfflineError, shown
-from fastmarl.spaces import Index
+from fastmarl.core.columns import Recorded
+from fastmarl.core.errors import OfflineError, shown
+from fastmarl.core.spaces import Index
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 MOST_SHOWN = 64  # numbers of an array that are written as such; larger ones are written as their bytes

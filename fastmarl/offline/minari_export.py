@@ -6,8 +6,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.episodes.single_agent import SingleAgentEpisode
-from fastmarl.errors import ConfigError
+from fastmarl.core.episodes.single_agent import SingleAgentEpisode
+from fastmarl.core.errors import ConfigError
 from fastmarl.offline.json_values import agent_text
 from fastmarl.offline.reader import ParquetReader
 

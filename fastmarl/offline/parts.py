@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fastmarl.batches.agent_episode_table import AgentEpisodeTable
-from fastmarl.episodes.chunk import ChunkHead
-from fastmarl.episodes.lazy import in_numbers
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.native._garbage import without_collection
+from fastmarl.core.batches.agent_episode_table import AgentEpisodeTable
+from fastmarl.core.episodes.chunk import ChunkHead
+from fastmarl.core.episodes.lazy import in_numbers
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.native._garbage import without_collection
 from fastmarl.offline import folder
 from fastmarl.offline.chunks import chunk_table
 from fastmarl.offline.form import Form

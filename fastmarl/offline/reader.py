@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.batches.flat import Batch
-from fastmarl.columns import Columns
-from fastmarl.config import check_integer
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.episodes.sources import joined
-from fastmarl.errors import ConfigError, OfflineError
+from fastmarl.core.batches.flat import Batch
+from fastmarl.core.columns import Columns
+from fastmarl.core.config import check_integer
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.sources import joined
+from fastmarl.core.errors import ConfigError, OfflineError
+from fastmarl.core.spaces import map_struct
 from fastmarl.offline import checksums, folder
 from fastmarl.offline.arrow import load
 from fastmarl.offline.chunks import AGENT_STEPS, LOOKBACK_STEPS, chunk_states, schema
 from fastmarl.offline.columns_of_file import FileColumns
 from fastmarl.offline.episodes_of_part import episodes_of
 from fastmarl.offline.form import CHUNK
-from fastmarl.spaces import map_struct
 
 
 class ParquetReader:

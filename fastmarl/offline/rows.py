@@ -10,15 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastmarl.batches.agent_episode_table import CHUNK as CHUNK_S
-from fastmarl.batches.agent_episode_table import SOURCE, T_STARTED, AgentEpisodeTable
-from fastmarl.batches.trajectories import Trajectories
-from fastmarl.columns import Columns, OwnName, Recorded, recorded_name
-from fastmarl.episodes.chunk import ChunkHead
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.episodes.sources import Source
-from fastmarl.native import _steps
-from fastmarl.native._garbage import without_collection
+from fastmarl.core.batches.agent_episode_table import CHUNK as CHUNK_S
+from fastmarl.core.batches.agent_episode_table import SOURCE, T_STARTED, AgentEpisodeTable
+from fastmarl.core.batches.trajectories import Trajectories
+from fastmarl.core.columns import Columns, OwnName, Recorded, recorded_name
+from fastmarl.core.episodes.chunk import ChunkHead
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.sources import Source
+from fastmarl.core.native import _steps
+from fastmarl.core.native._garbage import without_collection
+from fastmarl.core.spaces import RowLayout, flatten_struct
+from fastmarl.core.store.block import Block
 from fastmarl.offline.arrow import load
 from fastmarl.offline.form import (
     CHUNK,
@@ -36,8 +38,6 @@ from fastmarl.offline.form import (
 from fastmarl.offline.json_values import agent_text, plain_text, to_json
 from fastmarl.offline.table_memory import TableMemory
 from fastmarl.offline.texts import Texts
-from fastmarl.record.block import Block
-from fastmarl.spaces import RowLayout, flatten_struct
 
 MOST_FORMS = 1024  # that are kept
 

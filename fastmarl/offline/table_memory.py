@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.native._lease import Lease
-from fastmarl.record.memory import LeasedArray, MemoryRing
+from fastmarl.core.native._lease import Lease
+from fastmarl.core.store.memory import LeasedArray, MemoryRing
 
 LEAST_BYTES = 64 * 1024  # of an array; smaller ones are NumPy's
 MOST_BYTES = 64 * 1024 * 1024  # of a table, that are kept

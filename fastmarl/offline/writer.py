@@ -7,11 +7,11 @@ from dataclasses import replace
 from threading import TIMEOUT_MAX
 from typing import Any, Self
 
-from fastmarl.config import check_integer, check_seconds
-from fastmarl.episodes.chunk import Chunk
-from fastmarl.episodes.lazy import check_kind
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.errors import ConfigError, OfflineError
+from fastmarl.core.config import check_integer, check_seconds
+from fastmarl.core.episodes.chunk import Chunk
+from fastmarl.core.episodes.lazy import check_kind
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.errors import ConfigError, OfflineError
 from fastmarl.offline import folder
 from fastmarl.offline.arrow import load
 from fastmarl.offline.checksums import compile_checksum

@@ -11,12 +11,12 @@ else:
     from fastmarl.rllib.untested import MultiAgentEnvRunner
 
 if TYPE_CHECKING:
-    from fastmarl.rllib.learning.ppo import PPOTorchLearner
+    from fastmarl.rllib.learner.ppo import PPOTorchLearner
     from fastmarl.rllib.old_stack.worker import RolloutWorker
 
 __all__ = ["MultiAgentEnvRunner", "PPOTorchLearner", "RolloutWorker"]
 
-ON_DEMAND = {"PPOTorchLearner": "learning.ppo", "RolloutWorker": "old_stack.worker"}
+ON_DEMAND = {"PPOTorchLearner": "learner.ppo", "RolloutWorker": "old_stack.worker"}
 """Imported when somebody asks for them: all of PPO, or the whole old API stack, comes with them."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 import fastmarl.rllib
-from fastmarl.errors import ConfigError, shown
+from fastmarl.core.errors import ConfigError, shown
 from fastmarl.rllib.reasons import CODES, Reason
 from fastmarl.rllib.versions import untested_ray
 

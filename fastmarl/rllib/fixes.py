@@ -7,7 +7,7 @@ RLlib returns and that are merely wrong: by default they stay as RLlib has them,
 from collections.abc import Iterable
 from typing import Literal
 
-from fastmarl.errors import ConfigError
+from fastmarl.core.errors import ConfigError
 
 FIXES = {  # number, as in docs/differences.md -> a name that says what is right afterwards; may be used in its place
     "01": "true_flags",  # a time limit truncates agents and episode, it terminates none

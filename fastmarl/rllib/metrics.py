@@ -17,8 +17,8 @@ from ray.rllib.utils import metrics as keys
 from ray.rllib.utils.metrics.stats import EmaStats, LifetimeSumStats, MaxStats, MeanStats, MinStats, SumStats
 from ray.rllib.utils.metrics.utils import to_snake_case
 
-from fastmarl.kernels.accumulate import exponential_mean
-from fastmarl.rllib.recording.counts import CallCounts, EpisodeNumbers
+from fastmarl.core.kernels.accumulate import exponential_mean
+from fastmarl.rllib.store.counts import CallCounts, EpisodeNumbers
 
 Path = tuple[str, ...]
 LOST_REWARD = "unattributed_reward"

@@ -9,7 +9,7 @@ from ray.rllib.connectors import env_to_module, module_to_env
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
 
-from fastmarl.rllib.connecting import pieces as connecting
+from fastmarl.rllib.connectors import pieces as connecting
 from fastmarl.rllib.reasons import Reason
 from fastmarl.rllib.sampling.episode_events import EVENTS, listeners
 

@@ -7,7 +7,7 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as 
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.evaluation.rollout_worker import RolloutWorker as RLlibWorker
 
-from fastmarl.errors import ConfigError
+from fastmarl.core.errors import ConfigError
 from fastmarl.rllib.fixes import parse_fixes
 from fastmarl.rllib.versions import untested_ray
 

@@ -4,7 +4,7 @@ import envpool
 import numpy as np
 from support.sampled import Sampled
 
-from fastmarl.envs.gymnasium_vector import VectorGymnasiumEnv
+from fastmarl.core.envs.gymnasium_vector import VectorGymnasiumEnv
 
 NUM_ENVS = 6
 

@@ -6,7 +6,7 @@ from pufferlib.ocean.environment import env_creator
 from support.puffer_rows import check_replay
 from support.sampled import Sampled
 
-from fastmarl.envs.pufferlib import PufferLibEnv
+from fastmarl.core.envs.pufferlib import PufferLibEnv
 
 NUM_ENVS = 6
 

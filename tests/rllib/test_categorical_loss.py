@@ -10,9 +10,9 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
-from fastmarl.native._ppo_exact import Derivatives
-from fastmarl.rllib.learning.categorical_loss import CategoricalLoss
-from fastmarl.rllib.learning.minibatches import Rows
+from fastmarl.core.native._ppo_exact import Derivatives
+from fastmarl.rllib.learner.categorical_loss import CategoricalLoss
+from fastmarl.rllib.learner.minibatches import Rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:var")  # of one value, which RLlib logs
 

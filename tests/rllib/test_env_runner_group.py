@@ -18,9 +18,9 @@ from support.in_actors import connectors_of, fail, make_batch, pid_of
 import fastmarl
 from fastmarl.batches import columns
 from fastmarl.connectors import MeanStdFilter
+from fastmarl.core.envs.values import same
 from fastmarl.distributed import EnvRunnerGroup
 from fastmarl.distributed import group as group_module
-from fastmarl.envs.checking.values import same
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RemoteEnvRunnerError, RunnerStoppedError
 
 pytestmark = [

@@ -14,8 +14,8 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import nn
 
-from fastmarl.rllib.acting.evaluation_switch import switch_of
-from fastmarl.rllib.acting.inference import ExactInference
+from fastmarl.rllib.inference.evaluation_switch import switch_of
+from fastmarl.rllib.inference.inference import ExactInference
 
 N_OBS = 3
 

@@ -25,7 +25,7 @@ from torch import nn
 
 from fastmarl.errors import ConfigError
 from fastmarl.rllib import PPOTorchLearner
-from fastmarl.rllib.learning import ppo
+from fastmarl.rllib.learner import ppo
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 

@@ -5,7 +5,7 @@ import pytest
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 from support.twins import Twins
 
-from fastmarl.envs.jit.cart_pole import CartPole
+from fastmarl.envs.cart_pole import CartPole
 
 
 @pytest.mark.parametrize(("num_envs", "num_agents"), [(1, 1), (4, 3), (2, 8)])

@@ -17,11 +17,11 @@ from ray.rllib.utils import sgd as rllib_sgd
 from ray.rllib.utils.filter import MeanStdFilter as RLlibFilter
 
 import fastmarl
+from fastmarl.core.connectors.moments import RunningMoments
 from fastmarl.errors import BatchError
 from fastmarl.legacy import MeanStdFilter, PPOTorchPolicy
 from fastmarl.legacy.policies import sgd
 from fastmarl.legacy.policies.advantages import add_advantages
-from fastmarl.moments import RunningMoments
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's and Gymnasium's own
 OBS_SPACE = gym.spaces.Box(-1, 1, (5,), np.float32)

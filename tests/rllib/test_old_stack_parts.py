@@ -8,7 +8,7 @@ from ray.rllib.evaluation.postprocessing import discount_cumsum
 from ray.rllib.policy.sample_batch import SampleBatch
 from ray.rllib.policy.view_requirement import ViewRequirement
 
-from fastmarl.kernels.returns import discounted_sums
+from fastmarl.core.kernels.returns import discounted_sums
 from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.views import Views
 

@@ -15,7 +15,7 @@ from support.optional import needed, params
 from support.real_envs import KINDS
 from support.real_envs import pytestmark as pytestmark
 
-from fastmarl.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.adapters import as_multi_agent_env
 
 needed("pettingzoo")
 from support.hostile_envs import PARALLEL, TURN_BASED  # noqa: E402

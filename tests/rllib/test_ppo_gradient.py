@@ -6,9 +6,9 @@ import torch
 from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical, TorchDiagGaussian
 from torch import nn
 
-from fastmarl.native._ppo import PPOLoss, tanh_
-from fastmarl.rllib.learning import adam
-from fastmarl.rllib.learning.dense import BACKWARDS, DenseStack, is_dense, layers_of
+from fastmarl.core.native._ppo import PPOLoss, tanh_
+from fastmarl.rllib.learner import adam
+from fastmarl.rllib.learner.dense import BACKWARDS, DenseStack, is_dense, layers_of
 
 DEFAULTS = {"clip_param": 0.3, "vf_clip_param": 10.0, "vf_loss_coeff": 1.0, "entropy_coeff": 0.0, "kl_coeff": 0.2}
 N_OBS = 2

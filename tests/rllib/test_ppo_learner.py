@@ -21,8 +21,8 @@ from support.ppo_learners import (
 from torch import nn
 
 from fastmarl.rllib import PPOTorchLearner
-from fastmarl.rllib.learning import adam
-from fastmarl.rllib.learning.module_gradient import ModuleGradient
+from fastmarl.rllib.learner import adam
+from fastmarl.rllib.learner.module_gradient import ModuleGradient
 
 N_ACTIONS = 2  # of MultiAgentCartPole
 

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from support.interrupts import in_own_thread, interrupted
 
-from fastmarl.native._module_rows import ModuleRows
-from fastmarl.native._records import EpisodeRecord
-from fastmarl.native._rllib_scatter import RewardKinds, RLlibScatter
-from fastmarl.record import block
-from fastmarl.record.lanes import LaneTable
-from fastmarl.record.memory import MemoryRing
-from fastmarl.rllib.recording import block as rllib_block
-from fastmarl.rllib.recording.block import RLlibBlock
-from fastmarl.rllib.recording.layout import WHOLE
+from fastmarl.core.native._module_rows import ModuleRows
+from fastmarl.core.native._records import EpisodeRecord
+from fastmarl.core.native._rllib_scatter import RewardKinds, RLlibScatter
+from fastmarl.core.store import block
+from fastmarl.core.store.lanes import LaneTable
+from fastmarl.core.store.memory import MemoryRing
+from fastmarl.rllib.store import block as rllib_block
+from fastmarl.rllib.store.block import RLlibBlock
+from fastmarl.rllib.store.layout import WHOLE
 
 
 @pytest.mark.parametrize("file", [rllib_block.__file__, block.__file__], ids=["rllib/block.py", "block.py"])

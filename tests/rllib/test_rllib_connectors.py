@@ -80,7 +80,7 @@ class ReturnsAnother(ConnectorV2):
 
 @pytest.mark.parametrize("piece", [Reads, Adds, Captures, ReadsMore, TakesLocals, ReturnsAnother])
 def test_a_piece_that_does_more_than_rewrite_needs_rllibs_loop(piece):
-    from fastmarl.rllib.connecting.pieces import problems
+    from fastmarl.rllib.connectors.pieces import problems
 
     default = make_runner()._env_to_module.connectors
     assert not [*problems(default)]

@@ -15,8 +15,8 @@ from ray.rllib.utils.spaces.space_utils import (
     unsquash_action,
 )
 
-from fastmarl.record.block import leaves_of
-from fastmarl.rllib.acting.env_actions import RLlibEnvActions
+from fastmarl.core.store.block import leaves_of
+from fastmarl.rllib.inference.env_actions import RLlibEnvActions
 
 SPACES: dict[str, Space] = {
     "discrete": Discrete(3),

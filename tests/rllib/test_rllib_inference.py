@@ -20,14 +20,14 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from torch import nn
 
-from fastmarl.acting.backends.transfer import StagedCopy
+from fastmarl.core.inference.backends.transfer import StagedCopy
+from fastmarl.core.spaces import flatten_struct
 from fastmarl.errors import ModuleOutputError
-from fastmarl.rllib.acting import draws as sampling
-from fastmarl.rllib.acting import draws_torch as sampling_torch
-from fastmarl.rllib.acting.draws_cpu import CategoricalRows, GaussianRows
-from fastmarl.rllib.acting.draws_torch import CategoricalSampler, GaussianSampler
-from fastmarl.rllib.acting.inference import ExactInference
-from fastmarl.spaces import flatten_struct
+from fastmarl.rllib.inference import draws as sampling
+from fastmarl.rllib.inference import draws_torch as sampling_torch
+from fastmarl.rllib.inference.draws_cpu import CategoricalRows, GaussianRows
+from fastmarl.rllib.inference.draws_torch import CategoricalSampler, GaussianSampler
+from fastmarl.rllib.inference.inference import ExactInference
 
 OBS_SIZE = 5
 OBS = Box(-1, 1, (OBS_SIZE,), np.float32)

@@ -7,7 +7,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 import fastmarl.rllib
-from fastmarl.rllib.recording.block import RLlibBlock
+from fastmarl.rllib.store.block import RLlibBlock
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 

@@ -23,12 +23,12 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole, Mult
 from scipy import stats
 from torch import nn
 
-from fastmarl.acting.backends import dense_layers
+from fastmarl.core.inference.backends import dense_layers
 from fastmarl.rllib import MultiAgentEnvRunner
-from fastmarl.rllib.acting import draws as rllib_draws
-from fastmarl.rllib.acting.inference import ExactInference
-from fastmarl.rllib.acting.lean import LeanActor
-from fastmarl.rllib.recording.layout import ObservationLayout
+from fastmarl.rllib.inference import draws as rllib_draws
+from fastmarl.rllib.inference.inference import ExactInference
+from fastmarl.rllib.inference.lean import LeanActor
+from fastmarl.rllib.store.layout import ObservationLayout
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 

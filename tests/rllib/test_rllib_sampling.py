@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.native._rllib_sampling import first_to_ring, move, subtract_highest, subtract_sums, sum_rows
-from fastmarl.rllib.acting.draws_cpu import SUMMED_IN_ORDER
+from fastmarl.core.native._rllib_sampling import first_to_ring, move, subtract_highest, subtract_sums, sum_rows
+from fastmarl.rllib.inference.draws_cpu import SUMMED_IN_ORDER
 
 SIZES = pytest.mark.parametrize(("n", "k"), [(0, 3), (1, 1), (1, 2), (257, 5)])
 

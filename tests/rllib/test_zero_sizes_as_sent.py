@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fastmarl.native import _rllib_episodes as compiled
+from fastmarl.core.native import _rllib_episodes as compiled
 
 SHAPES = [(0,), (0, 300), (300, 0)]
 

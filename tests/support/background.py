@@ -5,7 +5,7 @@ import time
 import psutil
 
 import fastmarl
-from fastmarl.learning import BackgroundSampler
+from fastmarl.distributed import BackgroundSampler
 from support.trouble import Trouble
 
 

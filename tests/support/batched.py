@@ -6,10 +6,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.envs.arrays import ArrayEnv, StepArrays
-from fastmarl.envs.base import env_spaces
-from fastmarl.envs.resumable import supports_checkpoint
-from fastmarl.spaces import RowLayout
+from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
+from fastmarl.core.envs.base import env_spaces
+from fastmarl.core.envs.resumable import supports_checkpoint
+from fastmarl.core.spaces import RowLayout
 
 
 class Batched(ArrayEnv):

@@ -5,8 +5,8 @@ from unittest import mock
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.jit.lbforaging import LevelBasedForaging
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.envs.lbforaging import LevelBasedForaging
 from support.twins import Twins
 
 NORTH, SOUTH, WEST, EAST, LOAD = range(1, 6)

@@ -1,4 +1,4 @@
-"""`fastmarl.envs.jit.gridworld` in dicts and sets, and its random numbers in plain Python."""
+"""`fastmarl.envs.gridworld` in dicts and sets, and its random numbers in plain Python."""
 
 import gymnasium as gym
 import numpy as np
@@ -9,7 +9,7 @@ MOVES = [(0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)]  # (rows, columns)
 
 
 class SplitMix64:
-    """`fastmarl.envs.jit.streams` for one env."""
+    """`fastmarl.envs.streams` for one env."""
 
     def __init__(self, seed):
         self.state = 0

@@ -7,9 +7,9 @@ import gymnasium as gym
 import numpy as np
 from hypothesis import strategies as st
 
+from fastmarl.core.episodes.sources import ArraySource
+from fastmarl.core.spaces import map_struct
 from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
-from fastmarl.episodes.sources import ArraySource
-from fastmarl.spaces import map_struct
 
 AGENTS = ("ann", 1, "cy")
 OBS_SPACES = {

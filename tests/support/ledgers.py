@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from fastmarl.envs.checking.values import random_action, same
-from fastmarl.spaces.masks import action_mask
+from fastmarl.core.envs.values import random_action, same
+from fastmarl.core.spaces.masks import action_mask
 
 MOST_TURNS_PER_STEP = 20  # of PettingZoo's loop, with agents that have ended
 

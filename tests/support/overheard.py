@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 import fastmarl
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.registry import env_creator
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.registry import env_creator
 
 
 class Tick(NamedTuple):

@@ -15,7 +15,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 import fastmarl.rllib
-from fastmarl.rllib.learning.direct_update import DirectUpdate
+from fastmarl.rllib.learner.direct_update import DirectUpdate
 
 N_UPDATES = 3
 RECURRENT = {"use_lstm": True, "lstm_cell_size": 6, "max_seq_len": 5}

@@ -3,10 +3,10 @@
 import psutil
 
 import fastmarl
-from fastmarl.config import OF_WORKERS
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.base import env_spaces
-from fastmarl.envs.registry import env_creator
+from fastmarl.core.config import OF_WORKERS
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.base import env_spaces
+from fastmarl.core.envs.registry import env_creator
 from support.real_envs import KINDS
 from support.real_envs import pytestmark as pytestmark
 

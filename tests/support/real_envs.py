@@ -8,7 +8,7 @@ import re
 import gymnasium as gym
 import pytest
 
-from fastmarl.envs.openspiel import OpenSpielEnv
+from fastmarl.core.envs.openspiel import OpenSpielEnv
 from fastmarl.testing import CountingEnv, TurnBasedEnv
 from support import optional
 

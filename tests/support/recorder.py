@@ -3,13 +3,13 @@
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.native._module_rows import ModuleRows
-from fastmarl.native._records import EpisodeRecord
-from fastmarl.native._scatter import Scatter
-from fastmarl.record.block import Block
-from fastmarl.record.lanes import LaneTable
-from fastmarl.record.memory import MemoryRing
-from fastmarl.spaces import RowLayout
+from fastmarl.core.native._module_rows import ModuleRows
+from fastmarl.core.native._records import EpisodeRecord
+from fastmarl.core.native._scatter import Scatter
+from fastmarl.core.spaces import RowLayout
+from fastmarl.core.store.block import Block
+from fastmarl.core.store.lanes import LaneTable
+from fastmarl.core.store.memory import MemoryRing
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 

@@ -3,11 +3,11 @@
 import itertools
 
 import fastmarl
-from fastmarl.envs.adapters import as_multi_agent_env
-from fastmarl.envs.base import env_spaces
-from fastmarl.envs.checking.values import same
-from fastmarl.envs.context import EnvContext
-from fastmarl.envs.registry import env_creator
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.base import env_spaces
+from fastmarl.core.envs.context import EnvContext
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.core.envs.values import same
 from support.compare import join
 
 FRAGMENTS = (1, 2, 7, 40, 250)  # env steps in a call, over and over

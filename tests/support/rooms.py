@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 import fastmarl
-from fastmarl.envs.arrays import ArrayEnv
+from fastmarl.core.envs.arrays import ArrayEnv
 
 
 class Rooms(ArrayEnv):

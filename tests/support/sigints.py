@@ -18,7 +18,7 @@ import numpy as np
 
 import fastmarl
 from fastmarl.offline import ParquetReader
-from fastmarl.recorder import Recording
+from fastmarl.replays import Recording
 from support.told import Told, Witness
 
 IN_PROCESS = {"gym_env_vectorize_mode": "sync"}

@@ -19,9 +19,8 @@ import numpy as np
 import psutil
 
 import fastmarl
-from fastmarl.distributed import EnvRunnerGroup
+from fastmarl.distributed import BackgroundSampler, EnvRunnerGroup
 from fastmarl.errors import RunnerStoppedError
-from fastmarl.learning import BackgroundSampler
 from support.sigints import SENDER, is_sent
 from support.told import N_AGENTS, Told
 

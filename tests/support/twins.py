@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fastmarl.envs.checking.values import random_action
-from fastmarl.spaces import RowLayout
+from fastmarl.core.envs.values import random_action
+from fastmarl.core.spaces import RowLayout
 
 
 class Twins:

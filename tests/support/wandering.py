@@ -7,13 +7,13 @@ import numpy as np
 
 import fastmarl
 from fastmarl.connectors import FrameStacking, MeanStdFilter, PrevActionsPrevRewards
-from fastmarl.envs.jit.cart_pole import CartPole
-from fastmarl.envs.jit.connect_four import ConnectFour
-from fastmarl.envs.jit.gridworld import GridWorld
-from fastmarl.envs.jit.lbforaging import LevelBasedForaging
-from fastmarl.envs.jit.rware import Warehouse
-from fastmarl.envs.jit.simple_spread import SimpleSpread
-from fastmarl.envs.jit.simple_tag import SimpleTag
+from fastmarl.envs.cart_pole import CartPole
+from fastmarl.envs.connect_four import ConnectFour
+from fastmarl.envs.gridworld import GridWorld
+from fastmarl.envs.lbforaging import LevelBasedForaging
+from fastmarl.envs.rware import Warehouse
+from fastmarl.envs.simple_spread import SimpleSpread
+from fastmarl.envs.simple_tag import SimpleTag
 from support.batched import Batched
 from support.teams import TEAMS
 

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 from rware.warehouse import Action, Direction, RewardType, Warehouse
 
-from fastmarl.envs.gymnasium_joint import TupleGymnasiumEnv
+from fastmarl.core.envs.gymnasium_joint import TupleGymnasiumEnv
 from support.gridworld import SplitMix64
 
 STEPS = {Direction.UP: (0, -1), Direction.DOWN: (0, 1), Direction.LEFT: (-1, 0), Direction.RIGHT: (1, 0)}
@@ -16,7 +16,7 @@ CLOCKWISE = [Direction.UP, Direction.RIGHT, Direction.DOWN, Direction.LEFT]
 
 
 class Draws:
-    """What `rware` uses of NumPy's generators, from a stream of `fastmarl.envs.jit.streams`."""
+    """What `rware` uses of NumPy's generators, from a stream of `fastmarl.envs.streams`."""
 
     def __init__(self, seed):
         self.random = SplitMix64(seed)

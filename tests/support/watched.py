@@ -7,9 +7,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.envs.base import MultiAgentEnv, env_spaces
-from fastmarl.spaces import RowLayout
-from fastmarl.spaces.masks import action_mask
+from fastmarl.core.envs.base import MultiAgentEnv, env_spaces
+from fastmarl.core.spaces import RowLayout
+from fastmarl.core.spaces.masks import action_mask
 
 
 @dataclass

@@ -14,8 +14,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-import fastmarl
-from fastmarl.errors import FastmarlError
+from fastmarl.core.errors import FastmarlError
 
 CHILDREN = Path(__file__).parent / "children"
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "VECLIB_MAXIMUM")}
@@ -146,7 +145,7 @@ def _paths(python: str) -> list[str]:
     if python != sys.executable:
         return [str(CHILDREN)]
     inherited = filter(None, [os.environ.get("PYTHONPATH")])
-    return [str(CHILDREN), str(Path(fastmarl.__file__).parents[1]), *inherited]
+    return [str(CHILDREN), str(Path(__file__).parents[3]), *inherited]
 
 
 def _one_line(text: str) -> str:

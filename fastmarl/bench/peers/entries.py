@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastmarl.errors import ConfigError
+from fastmarl.core.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from fastmarl.bench import plots
 from fastmarl.bench.peers.entries import ENV_KINDS, HALVES, OURS, TITLES
 from fastmarl.bench.peers.measure import MEASURED
-from fastmarl.bench.records import Figures, Row
-from fastmarl.bench.tables import Table
+from fastmarl.report import plots
+from fastmarl.report.records import Figures, Row
+from fastmarl.report.tables import Table
 
 LIMIT = "limit"
 LEGEND = (

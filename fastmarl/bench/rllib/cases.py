@@ -12,8 +12,8 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 from fastmarl.bench.efficiency_table import READY_AGENTS_AND_ENVS, ReadyDicts
-from fastmarl.envs.pettingzoo import ParallelPettingZooEnv
-from fastmarl.errors import ConfigError
+from fastmarl.core.envs.pettingzoo import ParallelPettingZooEnv
+from fastmarl.core.errors import ConfigError
 
 SEED = 1
 BATTLE_AGENTS = 162

@@ -8,8 +8,8 @@ import numpy as np
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from fastmarl.errors import FastmarlError
-from fastmarl.spaces import flatten_struct
+from fastmarl.core.errors import FastmarlError
+from fastmarl.core.spaces import flatten_struct
 
 
 class UnequalEpisodesError(FastmarlError):

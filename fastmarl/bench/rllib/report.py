@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from fastmarl.bench.plots import OTHERS, OURS, log_scale, picture, ratio_bars
-from fastmarl.bench.records import Figures, Row
-from fastmarl.bench.tables import Columns, Table
+from fastmarl.report.plots import OTHERS, OURS, log_scale, picture, ratio_bars
+from fastmarl.report.records import Figures, Row
+from fastmarl.report.tables import Columns, Table
 
 COLUMNS: dict[str, Columns] = {  # of each section
     "cases": {

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmarl.columns import Columns
-from fastmarl.errors import BatchError
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces import flatten_struct, map_struct
 from fastmarl.legacy.batches.packing import is_packed, unpack
-from fastmarl.spaces import flatten_struct, map_struct
 
 STATE_IN = "state_in_"
 

@@ -11,8 +11,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from fastmarl.columns import Columns
-from fastmarl.errors import BatchError
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces import flatten_struct, map_struct
 from fastmarl.legacy.batches.batch_columns import (
     STATE_IN,
     copy_of,
@@ -24,7 +25,6 @@ from fastmarl.legacy.batches.batch_columns import (
     unpacked,
 )
 from fastmarl.legacy.batches.packing import pack
-from fastmarl.spaces import flatten_struct, map_struct
 
 DEFAULT_POLICY_ID = "default_policy"
 DONES = "dones"

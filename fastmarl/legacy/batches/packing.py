@@ -5,7 +5,7 @@ import importlib
 import pickle
 from typing import Any
 
-from fastmarl.errors import ConfigError
+from fastmarl.core.errors import ConfigError
 from fastmarl.legacy.batches.unpickling import unpickled
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.errors import BatchError
+from fastmarl.core.errors import BatchError
 
 DTYPES = re.compile(r"[?biufc]\d{0,2}|[SU][1-9]\d{0,8}|O8?")
 ORDERS = ("<", ">", "=", "|")

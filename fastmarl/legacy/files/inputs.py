@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from fastmarl.errors import ConfigError
+from fastmarl.core.errors import ConfigError
 from fastmarl.legacy.files.input_reader import InputReader
 from fastmarl.legacy.files.io_context import IOContext
 from fastmarl.legacy.files.json_reader import JsonReader

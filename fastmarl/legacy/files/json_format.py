@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from fastmarl.columns import Columns
-from fastmarl.errors import BatchError
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import BatchError
 from fastmarl.legacy.batches.classes import MultiAgentBatch, SampleBatch
 from fastmarl.legacy.batches.packing import is_packed, pack, unpack
 from fastmarl.offline.json_values import plain_text

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastmarl.errors import BatchError, ConfigError
+from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.legacy.batches.classes import MultiAgentBatch, concat_samples
 from fastmarl.legacy.files.input_reader import InputReader
 from fastmarl.legacy.files.io_context import IOContext

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fastmarl.columns import Columns
+from fastmarl.core.columns import Columns
 from fastmarl.legacy.batches.packing import can_pack, check_can_pack
 from fastmarl.legacy.files.io_context import IOContext
 from fastmarl.legacy.files.json_format import to_json

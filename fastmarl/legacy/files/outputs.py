@@ -2,7 +2,7 @@
 
 import os
 
-from fastmarl.errors import ConfigError
+from fastmarl.core.errors import ConfigError
 from fastmarl.legacy.files.io_context import IOContext
 from fastmarl.legacy.files.json_writer import JsonWriter
 from fastmarl.legacy.files.output_writer import NoopOutput, OutputWriter

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.columns import Columns
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.episodes.single_agent import SingleAgentEpisode
-from fastmarl.episodes.sources import ArraySource
-from fastmarl.errors import OfflineError
+from fastmarl.core.columns import Columns
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.single_agent import SingleAgentEpisode
+from fastmarl.core.episodes.sources import ArraySource
+from fastmarl.core.errors import OfflineError
+from fastmarl.core.spaces import flatten_struct, map_struct
 from fastmarl.legacy.batches.classes import DEFAULT_POLICY_ID, MultiAgentBatch
 from fastmarl.legacy.files.json_reader import JsonReader
 from fastmarl.offline import ParquetWriter
-from fastmarl.spaces import flatten_struct, map_struct
 
 T, AGENT_INDEX = "t", "agent_index"
 NEEDED = (

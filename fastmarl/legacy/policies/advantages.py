@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.columns import Columns
-from fastmarl.errors import BatchError
-from fastmarl.kernels.returns import gae
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import BatchError
+from fastmarl.core.kernels.returns import gae
 
 VALUES_BOOTSTRAPPED = "values_bootstrapped"
 

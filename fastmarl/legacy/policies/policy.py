@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 
-from fastmarl.errors import ConfigError
-from fastmarl.modules import RLModule
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.modules import RLModule
 
 
 class Policy:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
-from fastmarl.errors import ConfigError, misfit
+from fastmarl.core.errors import ConfigError, misfit
 
 MappingFn = Callable[..., str]
 ToTrain = Collection[str] | Callable[..., bool]

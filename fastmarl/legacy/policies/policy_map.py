@@ -4,9 +4,9 @@ from collections import ChainMap
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from fastmarl.core.modules import RLModule
 from fastmarl.legacy.config import PolicySpec
 from fastmarl.legacy.policies.policy import Policy
-from fastmarl.modules import RLModule
 
 
 class PolicyMap(dict[str, Policy]):

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastmarl.columns import Columns
-from fastmarl.errors import ConfigError, ModuleOutputError
-from fastmarl.modules import RLModule
-from fastmarl.spaces import flatten_struct, map_struct
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import ConfigError, ModuleOutputError
+from fastmarl.core.modules import RLModule
+from fastmarl.core.spaces import flatten_struct, map_struct
 
 
 class PolicyModel:

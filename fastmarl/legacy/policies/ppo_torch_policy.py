@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastmarl.columns import Columns
-from fastmarl.distributions import Distribution
+from fastmarl.core.columns import Columns
+from fastmarl.core.modules.distributions import Distribution
+from fastmarl.core.spaces import flatten_struct, map_struct
 from fastmarl.legacy.policies.advantages import add_advantages
 from fastmarl.legacy.policies.policy_model import PolicyModel
 from fastmarl.legacy.policies.torch_policy import TorchPolicy
-from fastmarl.spaces import flatten_struct, map_struct
 
 
 class PPOTorchPolicy(TorchPolicy):

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.columns import Columns
-from fastmarl.errors import BatchError
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import BatchError
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.torch_policy import LEARNER_STATS
 

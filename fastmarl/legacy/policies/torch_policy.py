@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastmarl.columns import Columns
-from fastmarl.distributions import Distribution
-from fastmarl.errors import BatchError
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import BatchError
+from fastmarl.core.modules import RLModule
+from fastmarl.core.modules.distributions import Distribution
+from fastmarl.core.modules.masking import masked_outputs
+from fastmarl.core.spaces import flatten_struct, map_struct
 from fastmarl.learning import to_tensors
 from fastmarl.legacy.batches.classes import SampleBatch
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.policy_model import PolicyModel
-from fastmarl.modules import RLModule
-from fastmarl.modules.masking import masked_outputs
-from fastmarl.spaces import flatten_struct, map_struct
 
 LEARNER_STATS = "learner_stats"
 Gradients = list[Any]  # an array, a tensor or None for each parameter

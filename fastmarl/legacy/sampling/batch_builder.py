@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.episodes.single_agent import SingleAgentEpisode
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.legacy.batches.classes import MultiAgentBatch, SampleBatch, concat_samples
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy

@@ -4,14 +4,14 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.errors import RunnerBusyError
-from fastmarl.exits import exits_as_errors
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.errors import RunnerBusyError
+from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.runner import MultiAgentEnvRunner
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.sampling.batch_builder import BatchBuilder
 from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies, RolloutMetrics
 from fastmarl.legacy.sampling.pending_chunks import PendingChunks
-from fastmarl.runner import MultiAgentEnvRunner
 
 PERF_STATS = ("mean_raw_obs_processing_ms", "mean_inference_ms", "mean_action_processing_ms", "mean_env_wait_ms")
 LEAST_SHARE = 8  # of a batch is sampled at a time while episodes are waited for

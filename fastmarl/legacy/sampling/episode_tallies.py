@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple, Self
 
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 
 OF_CALLBACKS = ("custom_metrics", "hist_data", "media")
 

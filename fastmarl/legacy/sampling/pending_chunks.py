@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Self
 
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 
 
 class PendingChunks:

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.batches.trajectories import RECORDED, trajectories_of
-from fastmarl.columns import Columns, Recorded, recorded_name
-from fastmarl.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.episodes.single_agent import SingleAgentEpisode
-from fastmarl.errors import BatchError
+from fastmarl.core.batches.trajectories import RECORDED, trajectories_of
+from fastmarl.core.columns import Columns, Recorded, recorded_name
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.single_agent import SingleAgentEpisode
+from fastmarl.core.errors import BatchError
+from fastmarl.core.modules import RLModule
+from fastmarl.core.spaces import flatten_struct, map_struct
 from fastmarl.legacy.batches.classes import SampleBatch
 from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies
-from fastmarl.modules import RLModule
-from fastmarl.spaces import flatten_struct, map_struct
 
 AGENT_INDEX, T, UNROLL_ID = "agent_index", "t", "unroll_id"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 
-from fastmarl.errors import RunningEpisodeError
+from fastmarl.core.errors import RunningEpisodeError
 from fastmarl.rllib.episodes import agent_in_view
 from fastmarl.rllib.episodes.agent_in_view import is_last
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode

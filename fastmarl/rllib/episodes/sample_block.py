@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 
-from fastmarl.columns import Columns
-from fastmarl.native import _rllib_episodes as compiled
-from fastmarl.native._rllib_episodes import view
-from fastmarl.record.block import Key, _nested
+from fastmarl.core.columns import Columns
+from fastmarl.core.native import _rllib_episodes as compiled
+from fastmarl.core.native._rllib_episodes import view
+from fastmarl.core.store.block import Key, _nested
 
 
 @dataclass(eq=False, repr=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.native import _rllib_episodes as compiled
+from fastmarl.core.native import _rllib_episodes as compiled
 from fastmarl.rllib.episodes.sample_block import AgentMeta, ChunkMeta, SampleBlock
 
 

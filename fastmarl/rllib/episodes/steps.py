@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode as RLlibEpisode
 
-from fastmarl.native._env_values import kept
+from fastmarl.core.native._env_values import kept
 from fastmarl.rllib.episodes.extras import completed
 
 Episode = Any  # RLlib's MultiAgentEpisode and SingleAgentEpisode: their annotations are narrower than what they hold

@@ -10,7 +10,7 @@ from ray.rllib.env.vector_env import VectorEnvWrapper
 from ray.rllib.evaluation.env_runner_v2 import EnvRunnerV2
 from ray.rllib.utils.spaces.space_utils import get_original_space
 
-from fastmarl.native._trajectories import seen_by_policy
+from fastmarl.core.native._trajectories import seen_by_policy
 from fastmarl.rllib.old_stack.episode import Episode
 from fastmarl.rllib.old_stack.seats import (
     Actions,

@@ -16,11 +16,11 @@ from ray.rllib.utils.numpy import convert_to_numpy
 from torch import Tensor, nn
 from torch.nn.modules import module as nn_module
 
-from fastmarl.acting.backends.dense_layers import HOOKS, is_watched
-from fastmarl.rllib.acting.draws import equals_torch
-from fastmarl.rllib.acting.draws_cpu import CategoricalRows, GaussianRows, RowSampler
-from fastmarl.rllib.acting.layers import Function, chain, layer_steps
-from fastmarl.rllib.acting.plain_modules import KNOWN_LAYERS, is_plain_part
+from fastmarl.core.inference.backends.dense_layers import HOOKS, is_watched
+from fastmarl.rllib.inference.draws import equals_torch
+from fastmarl.rllib.inference.draws_cpu import CategoricalRows, GaussianRows, RowSampler
+from fastmarl.rllib.inference.layers import Function, chain, layer_steps
+from fastmarl.rllib.inference.plain_modules import KNOWN_LAYERS, is_plain_part
 
 VF_PREDS = SampleBatch.VF_PREDS
 POLICY_METHODS = (

@@ -11,7 +11,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.policy.sample_batch import SampleBatch
 from ray.rllib.utils.numpy import convert_to_numpy
 
-from fastmarl.kernels.returns import discounted_sums
+from fastmarl.core.kernels.returns import discounted_sums
 
 PPO_METHOD = ppo_torch_policy.PPOTorchPolicy.postprocess_trajectory
 FUNCTIONS = {  # (module, name): as they are before anybody can have replaced them

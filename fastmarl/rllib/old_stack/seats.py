@@ -12,7 +12,7 @@ from ray.rllib.utils.numpy import convert_to_numpy
 from ray.rllib.utils.spaces.space_utils import get_original_space, unbatch
 from ray.rllib.utils.typing import ActionConnectorDataType, AgentConnectorDataType, AgentConnectorsOutput
 
-from fastmarl.native._trajectories import choose_rows, last_observations, put_actions, take_steps
+from fastmarl.core.native._trajectories import choose_rows, last_observations, put_actions, take_steps
 from fastmarl.rllib.old_stack.episode import Episode
 from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.pieces import ActionPieces, AgentPieces

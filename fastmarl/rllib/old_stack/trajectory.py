@@ -11,7 +11,7 @@ from ray.rllib.policy.policy import Policy
 from ray.rllib.policy.sample_batch import SampleBatch
 from ray.rllib.policy.view_requirement import ViewRequirement
 
-from fastmarl.native._trajectories import Steps
+from fastmarl.core.native._trajectories import Steps
 from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.views import INFOS, OBS, WITH_NEXT, Views
 

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 
-from fastmarl.acting.recurrent_state import LaneState
-from fastmarl.native._actions import ActionDicts
-from fastmarl.rllib.acting.env_actions import RLlibEnvActions
-from fastmarl.rllib.acting.inference import ExactInference
-from fastmarl.rllib.connecting.pieces import are_rewriting, own_pieces
-from fastmarl.rllib.connecting.pipeline import Connectors
-from fastmarl.rllib.recording.counts import CallCounts
-from fastmarl.rllib.recording.records import RLlibLanes, RLlibRecord
-from fastmarl.rllib.recording.store import RLlibStore
+from fastmarl.core.inference.recurrent_state import LaneState
+from fastmarl.core.native._actions import ActionDicts
+from fastmarl.rllib.connectors.pieces import are_rewriting, own_pieces
+from fastmarl.rllib.connectors.pipeline import Connectors
+from fastmarl.rllib.inference.env_actions import RLlibEnvActions
+from fastmarl.rllib.inference.inference import ExactInference
+from fastmarl.rllib.store.counts import CallCounts
+from fastmarl.rllib.store.records import RLlibLanes, RLlibRecord
+from fastmarl.rllib.store.store import RLlibStore
 
 
 class Core:

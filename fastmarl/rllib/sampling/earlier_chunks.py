@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from fastmarl.rllib.recording.records import ChunkNumbers
+from fastmarl.rllib.store.records import ChunkNumbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from typing import Any
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils import force_list
 
-from fastmarl.errors import RunningEpisodeError
+from fastmarl.core.errors import RunningEpisodeError
 from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.episodes.lists import ListedColumn
-from fastmarl.rllib.recording.builder import Builder, Chunk
-from fastmarl.rllib.recording.records import RLlibRecord
-from fastmarl.rllib.recording.running_episodes import RunningEpisodes
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.earlier_chunks import EarlierChunk
 from fastmarl.rllib.sampling.record_answers import RecordAnswers
+from fastmarl.rllib.store.builder import Builder, Chunk
+from fastmarl.rllib.store.records import RLlibRecord
+from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
 CREATED, START, STEP, END = EVENTS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
 

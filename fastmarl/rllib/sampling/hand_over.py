@@ -6,11 +6,11 @@ import numpy as np
 import tree
 from ray.rllib.core.columns import Columns
 
-from fastmarl.rllib.connecting.frames import StackedFrames
-from fastmarl.rllib.connecting.pieces import after_rewriting
-from fastmarl.rllib.recording.records import ChunkNumbers
+from fastmarl.rllib.connectors.frames import StackedFrames
+from fastmarl.rllib.connectors.pieces import after_rewriting
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
+from fastmarl.rllib.store.records import ChunkNumbers
 
 
 def hand_over(core: Core, events: EpisodeEvents, autoreset: list[bool], pieces: list[Any], explore: bool) -> None:

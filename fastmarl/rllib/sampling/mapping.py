@@ -4,11 +4,11 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from fastmarl.rllib.episodes.in_the_making import EpisodeInTheMaking, MappingFn
-from fastmarl.rllib.recording.records import RLlibRecord
-from fastmarl.rllib.recording.running_episodes import RunningEpisodes
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.mapping_code import EpisodeTimes, reads_times_only
 from fastmarl.rllib.sampling.window import Window
+from fastmarl.rllib.store.records import RLlibRecord
+from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
 # Observations, actions, rewards, infos, terminateds, truncateds of an env's step.
 Step = tuple[dict, dict, dict, dict | None, dict, dict]

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from time import perf_counter
 from typing import Any
 
-from fastmarl.rllib.connecting.newest import Newest
+from fastmarl.rllib.connectors.newest import Newest
 from fastmarl.rllib.episodes.in_view import EpisodeInView
-from fastmarl.rllib.recording.builder import Chunk
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
+from fastmarl.rllib.store.builder import Chunk
 
 logger = logging.getLogger(__name__)
 

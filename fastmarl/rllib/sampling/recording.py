@@ -4,13 +4,13 @@ import time
 from collections.abc import Hashable
 from typing import Any
 
-from fastmarl.errors import UnknownModuleError
-from fastmarl.native._env_values import kept as own_copy
-from fastmarl.native._step_keys import ended_unobserved, names_others, places_in_set_order
-from fastmarl.record.flags import TERMINATED, TRUNCATED
-from fastmarl.rllib.recording.records import RLlibRecord
+from fastmarl.core.errors import UnknownModuleError
+from fastmarl.core.native._env_values import kept as own_copy
+from fastmarl.core.native._step_keys import ended_unobserved, names_others, places_in_set_order
+from fastmarl.core.store.flags import TERMINATED, TRUNCATED
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.mapping import PolicyMapping, Step
+from fastmarl.rllib.store.records import RLlibRecord
 
 
 class Recording:

@@ -10,11 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.native._rllib_steps import record_steps, step_envs
-from fastmarl.rllib.recording.builder import Builder, Chunk
-from fastmarl.rllib.recording.counts import CallCounts
-from fastmarl.rllib.recording.records import ChunkNumbers, RLlibRecord
-from fastmarl.rllib.recording.running_episodes import RunningEpisodes
+from fastmarl.core.native._rllib_steps import record_steps, step_envs
 from fastmarl.rllib.sampling.acting import Acting
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import END, START, STEP, EpisodeEvents
@@ -23,6 +19,10 @@ from fastmarl.rllib.sampling.mapping import PolicyMapping
 from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
 from fastmarl.rllib.sampling.recording import Recording
 from fastmarl.rllib.sampling.window import Window
+from fastmarl.rllib.store.builder import Builder, Chunk
+from fastmarl.rllib.store.counts import CallCounts
+from fastmarl.rllib.store.records import ChunkNumbers, RLlibRecord
+from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
 
 class FastSampler:

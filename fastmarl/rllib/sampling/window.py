@@ -2,8 +2,8 @@
 
 from collections.abc import Hashable
 
-from fastmarl.rllib.recording.records import RLlibRecord
-from fastmarl.rllib.recording.store import RLlibStore
+from fastmarl.rllib.store.records import RLlibRecord
+from fastmarl.rllib.store.store import RLlibStore
 
 
 class Window:

@@ -1,0 +1,146 @@
+"""The agent episodes of many chunks as a table of numbers; those that nobody has asked for are not built.
+
+Axes in names: E chunk, S agent episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from itertools import chain
+from typing import Self
+
+import numpy as np
+
+from fastmarl.core.episodes.chunk import Unbuilt
+from fastmarl.core.episodes.lane_source import LaneSource
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.single_agent import SingleAgentEpisode
+from fastmarl.core.episodes.sources import Source
+from fastmarl.core.native import _steps
+from fastmarl.core.native._chunks import lanes_with_steps
+from fastmarl.core.store.block import Block
+from fastmarl.core.store.flags import TERMINATED, TRUNCATED
+
+# Columns of the table; the first eight are those of Scatter.lanes_now().
+ROW, COUNT, LOOKBACK, T_STARTED, FINAL, END_ENV_T, DONE, MODULE, SOURCE, CHUNK = range(10)
+NOTHING = -1
+
+
+class AgentEpisodeTable:
+    """Agent episodes: chunk after chunk, in each in order of the agents' appearance.
+
+    Args:
+        chunks: see `in_numbers()`.
+
+    Attributes:
+        agent_ids, episode_ids: lists, by S.
+        own_ids: list, by S, the agent episode's own id; None: it is made of the other two.
+        numbers: int64 [S, 10]. MODULE, SOURCE and CHUNK are indices; a module is NOTHING as long as nobody has asked.
+            Where the rows are in no block, COUNT is the number of observations, and ROW, FINAL, END_ENV_T are NOTHING.
+        length_S: int64, steps after the lookback; 0 only where somebody has made an agent episode without any.
+        sources: by index, where the columns are; each block is there once.
+    """
+
+    def __init__(self, chunks: Iterable[Unbuilt | MultiAgentEpisode]):
+        self.agent_ids: list[Hashable] = []
+        self.episode_ids: list[str | None] = []
+        self.own_ids: list[str | None] = []
+        self.sources: list[Block | Source] = []
+        self._source_of_block: dict[int, int] = {}  # by id()
+        self._index_of_module: dict[str, int] = {}
+        self._built: dict[int, MultiAgentEpisode] = {}  # by E
+        numbers: list[np.ndarray] = []
+        rows: list[tuple[int, ...]] = []
+        n = 0
+        for each in chunks:
+            if isinstance(each, Unbuilt):
+                numbers += [_array(rows), self._unbuilt(each, n)]
+                rows = []
+                n += len(each.ids)
+            else:
+                self._built[n] = each
+                rows += self._rows(each.agent_episodes.values(), n)
+                n += 1
+        self.numbers = _steps.joined([*numbers, _array(rows)])
+        self.length_S = _steps.lengths(self.numbers)
+
+    @classmethod
+    def of(cls, agent_episodes: Iterable[SingleAgentEpisode]) -> Self:
+        """These alone; their modules are not known."""
+        table = cls([])
+        table.numbers = _array(table._rows(agent_episodes, NOTHING))
+        table.length_S = _steps.lengths(table.numbers)
+        return table
+
+    @property
+    def module_ids(self) -> list[str]:
+        """By index."""
+        return list(self._index_of_module)
+
+    def modules(self, chosen: np.ndarray) -> np.ndarray:
+        """int64 [s], module indices of these agent episodes; chunks are asked if nobody has."""
+        unknown = chosen[self.numbers[chosen, MODULE] == NOTHING]
+        self.numbers[unknown, MODULE] = [
+            self._module(self._built[chunk].module_for(self.agent_ids[s]))
+            for s, chunk in zip(unknown.tolist(), self.numbers[unknown, CHUNK].tolist(), strict=True)
+        ]
+        return self.numbers[chosen, MODULE]
+
+    def by_module(self) -> dict[str, np.ndarray]:
+        """Module id -> int64 [s], its agent episodes with steps; modules in order of appearance."""
+        if self._built:
+            self.modules(np.flatnonzero(self.length_S))
+        module_ids = self.module_ids
+        by_module = _steps.with_steps(self.numbers[:, MODULE], self.length_S)
+        return {module_ids[module]: chosen for module, chosen in by_module.items()}
+
+    def steps_by_chunk(self, n_chunks: int) -> tuple[np.ndarray, np.ndarray]:
+        """int64 [n_chunks], twice: steps of the agent episodes that have any after their lookback; the lookbacks'."""
+        return _steps.steps_by_chunk(self.numbers, self.length_S, n_chunks)
+
+    def _unbuilt(self, chunks: Unbuilt, first_chunk: int) -> np.ndarray:
+        """The numbers of these chunks' agent episodes; notes who they are."""
+
+        def number_of(module: int) -> tuple[int, int]:
+            return self._module(chunks.module_ids[module]), self._source(chunks.blocks[module])
+
+        numbers, agent_ids, episode_ids = lanes_with_steps(
+            chunks.columns, chunks.n_lanes, chunks.agent_ids, chunks.ids, first_chunk, number_of
+        )
+        self.agent_ids += agent_ids
+        self.episode_ids += episode_ids
+        self.own_ids += [None] * len(agent_ids)
+        return numbers
+
+    def _rows(self, agent_episodes: Iterable[SingleAgentEpisode], chunk: int) -> list[tuple[int, ...]]:
+        """The numbers of a chunk's agent episodes; notes who they are."""
+        rows: list[tuple[int, ...]] = []
+        for agent_episode in agent_episodes:
+            self.agent_ids.append(agent_episode.agent_id)
+            self.episode_ids.append(agent_episode.multi_agent_episode_id)
+            self.own_ids.append(agent_episode.id_)
+            source = agent_episode.source
+            lane_rows = source.lane_rows() if isinstance(source, LaneSource) else None
+            if lane_rows is None:
+                index, row, count, final, end_env_t = len(self.sources), NOTHING, source.n_obs, NOTHING, NOTHING
+                self.sources.append(source)
+            else:
+                block, row, count, final, end_env_t = lane_rows
+                index = self._source(block)
+            done = TERMINATED * bool(agent_episode.is_terminated) | TRUNCATED * bool(agent_episode.is_truncated)
+            lookback, t_started = agent_episode.lookback, agent_episode.t_started
+            rows.append((row, count, lookback, t_started, final, end_env_t, done, NOTHING, index, chunk))
+        return rows
+
+    def _module(self, module_id: str) -> int:
+        return self._index_of_module.setdefault(module_id, len(self._index_of_module))
+
+    def _source(self, block: Block) -> int:
+        index = self._source_of_block.setdefault(id(block), len(self.sources))
+        if index == len(self.sources):
+            self.sources.append(block)
+        return index
+
+
+def _array(rows: list[tuple[int, ...]]) -> np.ndarray:
+    return np.fromiter(chain.from_iterable(rows), np.int64, 10 * len(rows)).reshape(-1, 10)

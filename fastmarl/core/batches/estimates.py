@@ -1,0 +1,258 @@
+"""Advantages, value targets and discounted returns, trajectory by trajectory."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.batches.flat import Batch
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import BatchError, shown
+from fastmarl.core.kernels.returns import gae, n_step_returns, vtrace
+
+ValueFunction = Callable[[Any], Any]
+Array = Any  # a NumPy array or a tensor
+
+NO_VALUES = "; actions chosen at random have no recorded values, so leave 'vf_preds' out and give value_fn"
+NO_LOGP = "; actions chosen at random have none"
+NO_LAST = "; these are those of 'final_obs'"
+
+
+def add_gae(
+    batch: Batch, *, gamma: float, lambda_: float, value_fn: ValueFunction | None = None, last_values: Array = None
+) -> None:
+    """Add "advantages" and "value_targets", float32 [n], to a module's batch from `columns()`.
+
+    Generalised advantage estimates (Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized
+    Advantage Estimation") of each trajectory by itself, in float64; the targets are advantages plus values. After a
+    trajectory's last step comes 0 if the agent terminated, else, if it was truncated or cut there, the value of its
+    last observation. A step is an agent's step, however many env steps it took.
+
+    Args:
+        batch: its "vf_preds" [n], if it has them, are the values.
+        gamma, lambda_: discount, and how far ahead rewards are trusted more than values; in [0, 1].
+        value_fn: observations [k, ...] -> values [k]; asked for "obs" if there are no "vf_preds", and for "final_obs".
+        last_values: [s], of "final_obs", instead of `value_fn`'s; those of agents that terminated don't matter.
+
+    Raises:
+        BatchError: values are missing, NaN or of another number, a factor is not in [0, 1], a reward is NaN, or the
+            rows are not those of "seq_lens".
+    """
+    rewards, lengths, ended = _trajectories(batch)
+    if Columns.VF_PREDS in batch:
+        values = _checked(batch[Columns.VF_PREDS], len(rewards), hint=NO_VALUES)
+    else:
+        values = _asked(value_fn, batch[Columns.OBS], f"has no {Columns.VF_PREDS!r}, so add_gae() needs value_fn")
+    if last_values is None:
+        last_values = _asked(value_fn, batch[Columns.FINAL_OBS], "needs value_fn or last_values for 'final_obs'")
+    advantages, targets = _gae(rewards, values, last_values, ended, lengths, gamma, lambda_)
+    batch[Columns.ADVANTAGES], batch[Columns.VALUE_TARGETS] = advantages, targets
+
+
+def add_aligned_gae(batch: Batch, values: Array, *, gamma: float, lambda_: float) -> None:
+    """The same for a group's batch from `aligned()`: float32 [T, E, A], 0 where an agent is not active.
+
+    An agent's steps are the env steps at which it acts, so what follows the value of one is that of the next.
+
+    Args:
+        values: [T + 1, E] (a central critic's, of "env_state") or [T + 1, E, A], at every env step.
+        batch, gamma, lambda_: see add_gae().
+    """
+    active_EAT = batch[Columns.ACTIVE].transpose(1, 2, 0)
+    e, a, t = np.nonzero(active_EAT)
+    given = _array(values)
+    steps, n_envs, n_agents = batch[Columns.ACTIVE].shape
+    if given.shape not in ((steps + 1, n_envs), (steps + 1, n_envs, n_agents)):
+        raise BatchError(f"expected values of shape {(steps + 1, n_envs)} or {(steps + 1, n_envs, n_agents)}, one for "
+                         f"each row of 'env_state', got {given.shape}")  # fmt: skip
+    by_agent = np.broadcast_to(given.reshape(steps + 1, n_envs, -1), (steps + 1, n_envs, n_agents))
+    n_steps_EA = active_EAT.sum(2)
+    acting = np.nonzero(n_steps_EA)
+    last_values = by_agent[batch[Columns.FINAL_T][acting], *acting]
+    ended = batch[Columns.TERMINATEDS].any(0)[acting]
+    lengths = n_steps_EA[acting]
+    rewards = _checked(batch[Columns.REWARDS][t, e, a], len(t), "rewards")
+    found = _gae(rewards, by_agent[t, e, a], last_values, ended, lengths, gamma, lambda_)
+    for name, flat in zip((Columns.ADVANTAGES, Columns.VALUE_TARGETS), found, strict=True):
+        batch[name] = np.zeros((steps, n_envs, n_agents), np.float32)
+        batch[name][t, e, a] = flat
+
+
+def add_vtrace(
+    batch: Batch,
+    logp: Array,
+    *,
+    gamma: float,
+    lambda_: float = 1.0,
+    clip_rho: float = 1.0,
+    clip_pg_rho: float = 1.0,
+    value_fn: ValueFunction | None = None,
+    values: Array = None,
+    last_values: Array = None,
+) -> None:
+    """Add "advantages" and "value_targets", float32 [n], to a module's batch from `columns()` that was sampled with
+    older weights: V-trace (Espeholt et al. 2018, "IMPALA", equation 1 and section 4.2).
+
+    With the weights that have sampled, these are those of `add_gae()` with a `lambda_` of 1.
+
+    Args:
+        batch: "action_logp" [n] tells how probable the actions were.
+        logp: [n], log-probabilities of the same actions with the newest weights.
+        gamma: see add_gae().
+        lambda_: in [0, 1], how much is kept of what later steps say, with each step.
+        clip_rho, clip_pg_rho: most that the ratio of probabilities counts in targets and advantages.
+        value_fn: observations [k, ...] -> values [k], with the newest weights.
+        values, last_values: [n], of "obs", and [s], of "final_obs", instead of `value_fn`'s.
+
+    Raises:
+        BatchError: values or log-probabilities are missing, NaN or of another number, or a factor can't be right.
+    """
+    _check_factor("gamma", gamma)
+    _check_factor("lambda_", lambda_)
+    for name, clip in (("clip_rho", clip_rho), ("clip_pg_rho", clip_pg_rho)):
+        if not clip > 0:
+            raise BatchError(f"expected {name} above 0, got {clip}")
+    if Columns.ACTION_LOGP not in batch:
+        raise BatchError(f"add_vtrace() needs the column {Columns.ACTION_LOGP!r}; there are {list(batch)}")
+    rewards, lengths, ended = _trajectories(batch)
+    n = len(rewards)
+    logps = [_checked(given, n, "log-probabilities", NO_LOGP) for given in (logp, batch[Columns.ACTION_LOGP])]
+    if np.isneginf(logps[1]).any():
+        raise BatchError(f"row {int(np.flatnonzero(np.isneginf(logps[1]))[0])} of {n} has an action that was "
+                         f"impossible when it was chosen: its {Columns.ACTION_LOGP!r} is -inf")  # fmt: skip
+    with np.errstate(over="ignore"):  # what is infinite is clipped
+        ratio_N = np.exp(logps[0] - logps[1])
+    value_N, last_S = _values_and_last(batch, ended, value_fn, values, last_values, "add_vtrace()")
+    target_N, advantage_N = np.empty(n, np.float32), np.empty(n, np.float32)
+    factors = float(gamma), float(lambda_), float(clip_rho), float(clip_pg_rho)
+    vtrace(rewards, value_N, last_S, lengths, ratio_N, *factors, target_N, advantage_N)
+    batch[Columns.ADVANTAGES], batch[Columns.VALUE_TARGETS] = advantage_N, target_N
+
+
+def add_n_step_returns(
+    batch: Batch,
+    *,
+    n_step: int,
+    gamma: float,
+    value_fn: ValueFunction | None = None,
+    values: Array = None,
+    last_values: Array = None,
+) -> None:
+    """Add "value_targets" and "advantages", float32 [n], to a module's batch from `columns()`: the discounted rewards
+    of `n_step` steps and the value of what comes after them (Sutton and Barto 2018, "Reinforcement Learning", equation
+    7.1); the advantages are these less the values.
+
+    Args:
+        batch, gamma: see add_gae().
+        n_step: 1 or more; at a trajectory's end there are fewer.
+        value_fn, values, last_values: see add_vtrace().
+
+    Raises:
+        BatchError: see there; or `n_step` is less than 1, or no integer.
+    """
+    _check_factor("gamma", gamma)
+    if n_step < 1 or n_step % 1:
+        raise BatchError(f"expected n_step of 1 or more, an integer, got {n_step}")
+    rewards, lengths, ended = _trajectories(batch)
+    value_N, last_S = _values_and_last(batch, ended, value_fn, values, last_values, "add_n_step_returns()")
+    return_N = np.empty(len(value_N))
+    n_step_returns(rewards, value_N, last_S, lengths, int(n_step), float(gamma), return_N)
+    batch[Columns.VALUE_TARGETS] = return_N.astype(np.float32)
+    batch[Columns.ADVANTAGES] = (return_N - value_N).astype(np.float32)
+
+
+def _values_and_last(
+    batch: Batch, ended: np.ndarray, value_fn: ValueFunction | None, values: Array, last_values: Array, asked_by: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of "obs" [n], and of "final_obs" [s], 0 where the trajectory terminated."""
+    if values is None:
+        values = _asked(value_fn, batch[Columns.OBS], f"needs value_fn or values, for {asked_by}")
+    if last_values is None:
+        last_values = _asked(value_fn, batch[Columns.FINAL_OBS], "needs value_fn or last_values for 'final_obs'")
+    return _checked(values, len(batch[Columns.REWARDS])), _last_values(last_values, ended)
+
+
+def add_returns(batch: Batch, *, gamma: float, value_fn: ValueFunction | None = None) -> None:
+    """Add "returns_to_go", float32 [n], to a module's batch from `columns()`: discounted rewards from each step on.
+
+    Args:
+        batch, gamma: see add_gae().
+        value_fn: observations [k, ...] -> values [k], for what comes after trajectories that did not terminate. None:
+            nothing does.
+    """
+    rewards, lengths, ended = _trajectories(batch)
+    last_values = np.zeros(len(lengths)) if value_fn is None else value_fn(batch[Columns.FINAL_OBS])
+    last_values = _last_values(last_values, ended)
+    _check_factor("gamma", gamma)
+    found = np.empty(len(rewards), np.float32)
+    gae(rewards, np.zeros(len(rewards)), last_values, lengths, float(gamma), 1.0, found)
+    batch[Columns.RETURNS_TO_GO] = found
+
+
+def _trajectories(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rewards, float64 [n]; steps of each trajectory, int64 [s]; whether it terminated, bool [s])."""
+    if not isinstance(batch, Mapping) or Columns.SEQ_LENS not in batch:
+        found = f"a dict of {list(batch)}" if isinstance(batch, Mapping) else f"a {type(batch).__qualname__}"
+        raise BatchError(f"expected one module's batch, such as columns(episodes)['p0'], got {found}")
+    lengths = np.asarray(batch[Columns.SEQ_LENS], np.int64)
+    if lengths.ndim != 1 or (lengths < 1).any():
+        raise BatchError(f"expected {Columns.SEQ_LENS!r} of 1 or more, one for each trajectory, got {shown(lengths)}")
+    n = int(lengths.sum())
+    for name in (Columns.REWARDS, Columns.TERMINATEDS):
+        if (shape := np.shape(batch[name])) != (n,):
+            raise BatchError(f"expected {n} rows in {name!r}, the sum of {Columns.SEQ_LENS!r}, got an array of shape "
+                             f"{shape}; estimate before rows are chosen, padded or joined")  # fmt: skip
+    ended = np.asarray(batch[Columns.TERMINATEDS], bool)[np.cumsum(lengths) - 1]
+    return _checked(batch[Columns.REWARDS], n, "rewards"), lengths, ended
+
+
+def _gae(
+    rewards: np.ndarray,
+    values: Array,
+    last_values: Array,
+    ended: np.ndarray,
+    lengths: np.ndarray,
+    gamma: float,
+    lambda_: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(advantages, value targets), float32 [n]."""
+    _check_factor("gamma", gamma)
+    _check_factor("lambda_", lambda_)
+    value_N = _checked(values, len(rewards))
+    advantage_N = np.empty(len(rewards))
+    gae(rewards, value_N, _last_values(last_values, ended), lengths, float(gamma), float(lambda_), advantage_N)
+    return advantage_N.astype(np.float32), (advantage_N + value_N).astype(np.float32)
+
+
+def _last_values(values: Array, ended: np.ndarray) -> np.ndarray:
+    """Of the last observations, 0 where the trajectory terminated."""
+    of_last = _array(values)
+    if of_last.shape == ended.shape:
+        of_last = np.where(ended, 0.0, of_last)
+    return _checked(of_last, len(ended), hint=NO_LAST)
+
+
+def _checked(values: Array, n: int, what: str = "values", hint: str = "") -> np.ndarray:
+    array = _array(values)
+    if array.shape != (n,):
+        raise BatchError(f"expected {n} {what}, an array of shape ({n},), got shape {array.shape}")
+    if np.isnan(array).any():
+        row = int(np.flatnonzero(np.isnan(array))[0])
+        raise BatchError(f"row {row} of {n} {what} is NaN{hint}")
+    return array
+
+
+def _asked(value_fn: ValueFunction | None, observations: Any, problem: str) -> Array:
+    if value_fn is None:
+        raise BatchError(f"this batch {problem}")
+    return value_fn(observations)
+
+
+def _check_factor(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise BatchError(f"expected {name} in [0, 1], got {value}")
+
+
+def _array(values: Array) -> np.ndarray:
+    """float64, of an array or a tensor."""
+    return np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values, np.float64)

@@ -1,0 +1,162 @@
+"""Episodes as padded sequences by module: what recurrent learners train on.
+
+Axes in names: S trajectory, N step, B sequence, T step of a sequence.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.batches.flat import Batch
+from fastmarl.core.batches.trajectories import RECORDED, Trajectories, by_module, names_of
+from fastmarl.core.columns import Columns, Recorded, recorded_name
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.errors import BatchError
+from fastmarl.core.spaces import flatten_struct, map_struct
+
+
+def sequences(
+    episodes: Iterable[MultiAgentEpisode],
+    *,
+    max_seq_len: int,
+    burn_in: int = 0,
+    outputs: Iterable[str] | None = None,
+    extra_columns: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Batch]:
+    """Module id -> the steps of its agents in b sequences of T = burn_in + max_seq_len steps, zero padded behind.
+
+    Each trajectory is cut into sequences of `max_seq_len` of the agent's own steps, the last one shorter; those follow
+    each other in the order of `columns()`. Each begins with up to `burn_in` steps of its own past, as far as the
+    chunk and its lookback reach: they warm up the recurrent state, and are not in the loss.
+
+    - "obs", "actions", "rewards", "terminateds", "truncateds", each of `outputs`, "action_mask" where there are masks:
+      [b, T, ...], as in `columns()`.
+    - "seq_lens": int64 [b], steps that are no padding, burn-in included.
+    - "loss_mask": bool [b, T], False in burn-in and padding.
+    - "state_in" [b, ...], nested as the module has it: the recurrent state of each sequence's first step, be it
+      burn-in. Of recurrent modules only, like "state_out": the state after each sequence's last step.
+    - "final_obs" [b, ...]: the observation after each sequence's last step.
+    - "eps_id", "agent_id": object [b].
+
+    Args:
+        episodes: chunks as `sample()` returns them.
+        outputs: names of recorded outputs; None: all but "state_in" and "state_out", and those with the name of
+            another column.
+        extra_columns: module id -> name -> array [n, ...] or nested ones, a row for each row of `columns(episodes)`,
+            such as advantages. They are 0 in a lookback.
+
+    Raises:
+        BatchError: an output was not recorded, a module's agents have different spaces, an extra column has another
+            length or is of a module that has no steps here, or a sequence begins with an action that was chosen at
+            random, without a recurrent state.
+    """
+    if max_seq_len < 1 or burn_in < 0:
+        raise BatchError(f"expected max_seq_len of at least 1 and burn_in of at least 0, got {max_seq_len}, {burn_in}")
+    batches, outputs, extra_columns = {}, names_of(outputs), extra_columns or {}
+    for module_id, trajectories in by_module(episodes).items():
+        cuts = _cut(trajectories, max_seq_len, burn_in)
+        batches[module_id] = _recorded(trajectories, cuts, outputs) | _states(trajectories, cuts)
+        for name, column in extra_columns.get(module_id, {}).items():
+            batches[module_id][name] = _extra(trajectories, cuts, name, column)
+    if lost := [module_id for module_id, named in extra_columns.items() if named and module_id not in batches]:
+        raise BatchError(f"extra_columns has columns of {lost}, but these episodes have steps of {list(batches)} only; "
+                         f"take modules and rows from columns(episodes)")  # fmt: skip
+    return batches
+
+
+@dataclass
+class _Cuts:
+    """Where the sequences are."""
+
+    trajectory_B: np.ndarray
+    first_B: np.ndarray  # position of the first step, be it burn-in
+    length_B: np.ndarray
+    step_BT: np.ndarray  # positions of the steps; in the padding, of the sequence's first
+    is_step_BT: np.ndarray
+    in_loss_BT: np.ndarray
+
+    @cached_property
+    def padding(self) -> np.ndarray:
+        """Where steps are padding, of B * T."""
+        return np.flatnonzero(~self.is_step_BT)
+
+    @property
+    def last_B(self) -> np.ndarray:
+        return self.first_B + self.length_B - 1
+
+    def zero_padding(self, leaf: np.ndarray) -> np.ndarray:
+        """[B * T, ...] -> [B, T, ...]"""
+        leaf[self.padding] = 0
+        return leaf.reshape(*self.step_BT.shape, *leaf.shape[1:])
+
+
+def _cut(trajectories: Trajectories, max_seq_len: int, burn_in: int) -> _Cuts:
+    n_S = -(-trajectories.length_S // max_seq_len)
+    trajectory_B = np.repeat(np.arange(len(n_S)), n_S)
+    index_B = np.arange(len(trajectory_B)) - np.repeat(np.cumsum(n_S) - n_S, n_S)
+    before_B = index_B * max_seq_len  # steps of the trajectory before the sequence, without lookback
+    learned_B = np.minimum(max_seq_len, trajectories.length_S[trajectory_B] - before_B)
+    burned_B = np.minimum(burn_in, trajectories.lookback_S[trajectory_B] + before_B)
+    first_B = trajectories.first_S[trajectory_B] + before_B - burned_B
+    length_B = burned_B + learned_B
+    t = np.arange(burn_in + max_seq_len)
+    is_step_BT = t < length_B[:, None]
+    step_BT = first_B[:, None] + np.where(is_step_BT, t, 0)
+    return _Cuts(trajectory_B, first_B, length_B, step_BT, is_step_BT, is_step_BT & (t >= burned_B[:, None]))
+
+
+def _recorded(trajectories: Trajectories, cuts: _Cuts, outputs: Collection[str] | None) -> Batch:
+    steps = cuts.step_BT.reshape(-1)
+    columns = trajectories.read_all([*RECORDED, *trajectories.wanted_outputs(outputs)], steps)
+    batch = {name: map_struct(cuts.zero_padding, column) for name, column in columns.items()}
+    trajectory_B, last_B = cuts.trajectory_B, cuts.last_B
+    is_end_B = last_B == trajectories.last_S[trajectory_B]
+    for name, ended_S in trajectories.ended_S.items():
+        batch[name] = np.zeros(cuts.step_BT.shape, bool)
+        batch[name][np.arange(len(last_B)), cuts.length_B - 1] = is_end_B & ended_S[trajectory_B]
+    batch[Columns.SEQ_LENS] = cuts.length_B
+    batch[Columns.LOSS_MASK] = cuts.in_loss_BT
+    batch[Columns.FINAL_OBS] = trajectories.obs_after(last_B)
+    return batch | {name: id_S[trajectory_B] for name, id_S in trajectories.ids().items()}
+
+
+def _states(trajectories: Trajectories, cuts: _Cuts) -> Batch:
+    """The recurrent states before and after each sequence, if there are any."""
+    name = recorded_name(Recorded.STATE_IN, trajectories.output_keys())
+    if name not in trajectories.output_keys():
+        return {}
+    state_in = trajectories.read(name, cuts.first_B)
+    for _, leaf in flatten_struct(state_in):
+        unknown = np.isnan(leaf.reshape(len(leaf), -1)).any(1) if leaf.dtype.kind == "f" else np.zeros(0, bool)
+        if unknown.any():
+            index = int(cuts.trajectory_B[np.flatnonzero(unknown)[0]])
+            agent_id, episode_id = trajectories.agent_ids[index], trajectories.episode_ids[index]
+            raise BatchError(f"agent {agent_id!r}, episode {episode_id!r}: a sequence begins with an action chosen at "
+                             f"random, or by a module without memory, so there is no recurrent state; leave such "
+                             f"episodes out, and go on with force_reset=True")  # fmt: skip
+    return {
+        Columns.STATE_IN: state_in,
+        Columns.STATE_OUT: trajectories.read(Columns.STATE_OUT, cuts.last_B),
+    }
+
+
+def _extra(trajectories: Trajectories, cuts: _Cuts, name: str, column: Any) -> Any:
+    """A flat column, cut like the recorded ones."""
+    n = int(trajectories.length_S.sum())
+    before_S = np.cumsum(trajectories.length_S) - trajectories.length_S
+    row_BT = cuts.step_BT + (before_S - trajectories.first_S)[cuts.trajectory_B][:, None]
+    is_known_BT = cuts.is_step_BT & (row_BT >= before_S[cuts.trajectory_B][:, None])
+
+    def cut(leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        if leaf.shape[:1] != (n,):
+            raise BatchError(f"expected {n} rows in the extra column {name!r}, as in columns(episodes), got an array "
+                             f"of shape {leaf.shape}")  # fmt: skip
+        rows = leaf.take(row_BT.reshape(-1), 0, mode="clip").reshape(*row_BT.shape, *leaf.shape[1:])
+        rows[~is_known_BT] = 0
+        return rows
+
+    return map_struct(cut, column)

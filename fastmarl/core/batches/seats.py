@@ -1,0 +1,103 @@
+"""Who has which seat in aligned columns. Axes in names: E chunk, A seat in a group, S agent episode."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import numpy as np
+
+from fastmarl.core.batches.agent_episode_table import CHUNK, NOTHING, AgentEpisodeTable
+from fastmarl.core.batches.trajectories import as_objects
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.errors import BatchError, shown
+
+AgentID = Hashable
+Groups = Mapping[str, Sequence[AgentID]] | Callable[[AgentID, MultiAgentEpisode], str | None]
+Members = dict[str, np.ndarray]
+"""Group -> object [E, A], its agents in order of their seats, None behind; or [1, A]: the same in all chunks."""
+
+
+def members_of(
+    table: AgentEpisodeTable,
+    episodes: Sequence[MultiAgentEpisode],
+    groups: Groups | None,
+    agents: Sequence[AgentID] | None,
+) -> Members:
+    """The agents of each group; arguments as those of `aligned()`, whose agent episodes are in the table."""
+    if isinstance(groups, Mapping):
+        if agents is not None:
+            raise BatchError("groups given as a dict have their agents in order; leave `agents` out")
+        return {group: as_objects(list(of_group))[None] for group, of_group in groups.items()}
+    if agents is None:
+        agents = list(dict.fromkeys(table.agent_ids))
+    else:
+        _check_all(table, agents)
+    if groups is None:
+        return _members_of_modules(table, agents)
+    members: dict[str, list[list[AgentID]]] = {}
+    for chunk, episode in enumerate(episodes):
+        for agent_id in agents:
+            if (group := groups(agent_id, episode)) is not None:
+                members.setdefault(group, [[] for _ in episodes])[chunk].append(agent_id)
+    return {group: _padded(members_E) for group, members_E in members.items()}
+
+
+def _check_all(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> None:
+    """Raises BatchError unless these are all agents that have steps: those of others would be lost."""
+    acted = dict.fromkeys(table.agent_ids[s] for s in np.flatnonzero(table.length_S).tolist())
+    for agent_id in agents:
+        acted.pop(agent_id, None)
+    if acted:
+        raise BatchError(f"expected all agents in `agents`, but {shown(list(acted))} have steps, too; leave agents out "
+                         f"with `groups`, as by a function that answers None for them")  # fmt: skip
+
+
+def _members_of_modules(table: AgentEpisodeTable, agents: Sequence[AgentID]) -> Members:
+    """Module -> the agents that it acted for in some chunk."""
+    module_S = table.modules(np.arange(len(table.agent_ids))).tolist()
+    of_module: dict[int, set[AgentID]] = {}
+    for module, agent_id in dict.fromkeys(zip(module_S, table.agent_ids, strict=True)):
+        of_module.setdefault(module, set()).add(agent_id)
+    return {
+        table.module_ids[module]: as_objects([agent_id for agent_id in agents if agent_id in acted])[None]
+        for module, acted in of_module.items()
+    }
+
+
+def _padded(members_E: list[list[AgentID]]) -> np.ndarray:
+    ids_EA = np.full((len(members_E), max(map(len, members_E))), None, object)
+    for ids_A, members in zip(ids_EA, members_E, strict=True):
+        ids_A[: len(members)] = as_objects(members)
+    return ids_EA
+
+
+def seated(
+    table: AgentEpisodeTable, members: Members, n_chunks: int, *, by_module: bool
+) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Group -> places in the table of its agent episodes with steps, their chunks, and their seats, each int64 [s].
+
+    Those of one module come together, so that what lies in one block is read at once.
+
+    Args:
+        by_module: groups are modules, and have their own agent episodes only.
+    """
+    wanted = dict.fromkeys(agent_id for ids_EA in members.values() for agent_id in ids_EA.ravel().tolist())
+    wanted.pop(None, None)
+    index_of = {agent_id: index for index, agent_id in enumerate(wanted)}
+    nobody = len(index_of)
+    place_EI = np.full((n_chunks, nobody + 1), NOTHING)  # by chunk and index of the agent
+    index_S = np.array([index_of.get(agent_id, nobody) for agent_id in table.agent_ids], np.int64)
+    place_EI[table.numbers[:, CHUNK], index_S] = np.where(table.length_S, np.arange(len(index_S)), NOTHING)
+    place_EI[:, nobody] = NOTHING
+    found = {}
+    for group, ids_EA in members.items():
+        index_EA = np.array([index_of.get(agent_id, nobody) for agent_id in ids_EA.ravel().tolist()], np.int64)
+        place_EA = place_EI[np.arange(n_chunks)[:, None], index_EA.reshape(ids_EA.shape)]
+        chunk_S, seat_S = np.nonzero(place_EA != NOTHING)
+        place_S = place_EA[chunk_S, seat_S]
+        module_S = table.modules(place_S)
+        if by_module:
+            order = module_S == table.module_ids.index(group)
+        else:
+            rank = np.argsort(np.argsort(table.module_ids))
+            order = np.argsort(rank[module_S], kind="stable")
+        found[group] = place_S[order], chunk_S[order], seat_S[order]
+    return found

@@ -1,0 +1,180 @@
+"""Hooks into sampling, with RLlib's event names and keyword arguments.
+
+An event that nobody overrides has no listeners, so the sampling loop neither calls nor prepares anything for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fastmarl.core.errors import ConfigError, did_you_mean, misfit, similar
+
+EVENTS = (
+    "on_environment_created",
+    "on_episode_created",
+    "on_episode_start",
+    "on_episode_step",
+    "on_episode_end",
+    "on_sample_end",
+)
+
+Listener = Callable[..., Any]
+
+# RLlib's own base class defines every event as a no-op; recognised by name because Ray is not imported here.
+_RLLIB_BASE = ("ray.rllib.callbacks.callbacks", "RLlibCallback")
+
+
+class Callbacks:
+    """Base class with all events as no-ops; override the ones you need.
+
+    Every argument comes by keyword, and more may come later: end your signature with `**kwargs` and name only what you
+    use. One object is made for each runner, so attributes of `self` last as long as the runner.
+    `env_runner` is the `MultiAgentEnvRunner`, `metrics_logger` its `metrics`.
+    """
+
+    def on_environment_created(
+        self, *, env_runner: Any, metrics_logger: Any, env: Any, env_context: Any, **kwargs: Any
+    ):
+        """The environments were made (`env.envs` lists them) from the `env_config` in `env_context`."""
+
+    def on_episode_created(
+        self,
+        *,
+        episode: Any,
+        env_runner: Any,
+        metrics_logger: Any,
+        env: Any,
+        rl_module: Any,
+        env_index: int,
+        **kwargs: Any,
+    ):
+        """An empty episode was made for environment `env_index`, which is not reset yet."""
+
+    def on_episode_start(
+        self,
+        *,
+        episode: Any,
+        env_runner: Any,
+        metrics_logger: Any,
+        env: Any,
+        rl_module: Any,
+        env_index: int,
+        **kwargs: Any,
+    ):
+        """Environment `env_index` was reset; `episode` holds its first observations."""
+
+    def on_episode_step(
+        self,
+        *,
+        episode: Any,
+        env_runner: Any,
+        metrics_logger: Any,
+        env: Any,
+        rl_module: Any,
+        env_index: int,
+        **kwargs: Any,
+    ):
+        """Environment `env_index` was stepped; `episode` holds the outcome."""
+
+    def on_episode_end(
+        self,
+        *,
+        episode: Any,
+        prev_episode_chunks: list,
+        env_runner: Any,
+        metrics_logger: Any,
+        env: Any,
+        rl_module: Any,
+        env_index: int,
+        **kwargs: Any,
+    ):
+        """The episode of environment `env_index` is over.
+
+        `episode` is its last chunk; `prev_episode_chunks` lists those that earlier `sample()` calls returned of it, as
+        far as they belong to its last 100,000 env steps.
+        """
+
+    def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: list, **kwargs: Any):
+        """`sample()` is about to return `samples`."""
+
+
+def listeners(callbacks_class: Any, functions: Mapping[str, Any]) -> dict[str, tuple[Listener, ...]]:
+    """Instantiate the callback classes and collect who listens to which event.
+
+    Args:
+        callbacks_class: None, a class (or a function that makes the object), or a list of those; each is called once.
+        functions: event name -> None, a callable, or a list of callables.
+
+    Returns:
+        Every event of `EVENTS` -> bound callables in calling order: classes first, then functions, each in the order
+        given. Classes need not derive from `Callbacks`; RLlib's `RLlibCallback` and its subclasses work.
+
+    Raises:
+        ConfigError: an unknown event name, also that of a method; or something that can't be called as events are.
+    """
+    objects = [_instantiate(cls) for cls in _as_list(callbacks_class)]
+    for obj in objects:
+        _check_methods(obj)
+    for event in functions:
+        if event not in EVENTS:
+            raise _unknown(event)
+    found = {
+        event: [getattr(obj, event) for obj in objects if _overrides(obj, event)] + [*_as_list(functions.get(event))]
+        for event in EVENTS
+    }
+    return {event: tuple(_checked(event, function) for function in found[event]) for event in EVENTS}
+
+
+def _as_list(value: Any) -> Iterable[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _instantiate(callbacks_class: Any) -> Any:
+    if not callable(callbacks_class):
+        raise ConfigError(
+            f"callbacks_class must be a class or a list of classes, got {callbacks_class!r}; "
+            "pass the class itself, the runner makes the object"
+        )
+    return callbacks_class()
+
+
+def _check_methods(obj: Any) -> None:
+    """Raises ConfigError for a method that is named like an event and is none, nor one of RLlib's other events."""
+    known = {*EVENTS, *(name for cls in type(obj).__mro__ if _is_rllib_base(cls) for name in vars(cls))}
+    for name in dir(obj):
+        if name.startswith("on_") and name not in known and callable(inspect.getattr_static(obj, name, None)):
+            raise _unknown(name, f" of {type(obj).__name__}")
+
+
+def _unknown(event: str, of: str = "") -> ConfigError:
+    hint = did_you_mean(similar(event, EVENTS)[:1])
+    return ConfigError(f"unknown callback event {event!r}{of}; the events are {', '.join(EVENTS)}{hint}")
+
+
+def _checked(event: str, function: Any) -> Listener:
+    if not callable(function):
+        raise ConfigError(f"callbacks_{event} must be a callable or a list of callables, got {function!r}")
+    _, *arguments, _ = inspect.signature(getattr(Callbacks, event)).parameters  # without self and kwargs
+    if reason := misfit(function, **dict.fromkeys(arguments)):
+        name = getattr(function, "__qualname__", repr(function))
+        raise ConfigError(f"{event} is called with the keywords {', '.join(arguments)}, which {name} does not take: "
+                          f"{reason}; name arguments that you use, and end the signature with **kwargs")  # fmt: skip
+    return function
+
+
+def _overrides(obj: Any, event: str) -> bool:
+    """Whether `obj` does anything at `event`: its nearest definition is not the no-op of a base class."""
+    if event in getattr(obj, "__dict__", ()):
+        return True
+    for cls in type(obj).__mro__:
+        if event in vars(cls):
+            return cls is not Callbacks and not _is_rllib_base(cls)
+    return False
+
+
+def _is_rllib_base(cls: type) -> bool:
+    return (cls.__module__, cls.__qualname__) == _RLLIB_BASE

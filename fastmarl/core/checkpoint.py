@@ -1,0 +1,234 @@
+"""State trees to and from a folder: arrays in safetensors, everything else in JSON. Pickle is never read or written.
+
+The folder holds `state.json` and one `arrays-<digest>.safetensors` that it names. A save writes the arrays first and
+then replaces `state.json` in one rename, so at every moment the folder is either the old checkpoint or the new one.
+A value that plain JSON can't hold is wrapped: {"$": kind, "value": ...}, see `_encode`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as dump_arrays
+
+from fastmarl.core.errors import CheckpointError
+from fastmarl.core.sealed_json import digest
+
+FORMAT = "fastmarl.checkpoint"
+VERSION = 1
+
+STATE_FILE = "state.json"
+_ARRAYS_FILE = r"arrays-[0-9a-f]{16}\.safetensors"
+_TEMPORARY = rf"\.({re.escape(STATE_FILE)}|{_ARRAYS_FILE})\.[0-9a-f]{{32}}"  # left by a process that was killed
+_KEY_TYPES = (str, int, float, bool, type(None), tuple)
+_SAFE_INT_BITS = 53  # beyond it other JSON readers round
+
+
+def save_state(path: str | os.PathLike[str], state: Any) -> None:
+    """Write `state` to the folder `path`, which is made if needed; a checkpoint already there is replaced.
+
+    Args:
+        path: the folder. Files in it that are not part of a checkpoint stay.
+        state: dicts, lists, tuples, str, int of any size, float, bool, None, numeric numpy arrays of any shape (0-d
+            too), and torch tensors, nested as you like. numpy scalars come back as Python numbers, tensors as arrays,
+            tensors of a dtype that numpy lacks (bfloat16) as float32.
+
+    Raises:
+        CheckpointError: a value that can't be saved; the message gives its path in the tree.
+        OSError: the disk is full, read-only, ... In all cases a checkpoint that was there before is still whole.
+    """
+    arrays: list[np.ndarray] = []
+    tree = _encode(state, "state", arrays)
+    blob = dump_arrays({str(i): array for i, array in enumerate(arrays)})
+    of_arrays = hashlib.sha256(blob).hexdigest()
+    content = {"tree": tree, "arrays": f"arrays-{of_arrays[:16]}.safetensors", "arrays_sha256": of_arrays}
+    text = json.dumps({"format": FORMAT, "version": VERSION, "sha256": digest(content), "content": content}, indent=1)
+
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / content["arrays"], blob)
+    _replace(folder / STATE_FILE, text.encode())
+    for file in folder.iterdir():
+        if file.name != content["arrays"] and re.fullmatch(f"{_ARRAYS_FILE}|{_TEMPORARY}", file.name):
+            file.unlink()
+
+
+def load_state(path: str | os.PathLike[str]) -> Any:
+    """Read what `save_state` wrote to the folder `path`; arrays are writeable and belong to the caller.
+
+    Raises:
+        CheckpointError: nothing there, damaged or cut off, no files that can be read, or written by a newer version.
+            The message names the file.
+    """
+    file = Path(path) / STATE_FILE
+    content = _checked_content(file, _read(file, "is there a complete checkpoint in this folder?"))
+    arrays_file = file.parent / content["arrays"]
+    blob = _read(arrays_file, "the checkpoint is incomplete, copy the whole folder again")
+    if hashlib.sha256(blob).hexdigest() != content["arrays_sha256"]:
+        raise _damaged(arrays_file, f"its {len(blob)} bytes do not match the checksum in {STATE_FILE}")
+    try:
+        return _decode(content["tree"], load_arrays(blob))
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise _damaged(file, f"its content can't be understood ({error!r})") from error
+
+
+def _encode(value: Any, path: str, arrays: list[np.ndarray]) -> Any:
+    """`value` as JSON can hold it; arrays are appended to `arrays` and replaced by their number."""
+    if isinstance(value, torch.Tensor):
+        value = _tensor_to_array(value)
+    elif isinstance(value, np.generic):
+        value = value.item() if value.dtype.kind in "biuf" else np.asarray(value)
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value) if value.bit_length() <= _SAFE_INT_BITS else {"$": "int", "value": hex(value)}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$": "float", "value": repr(float(value))}
+    if isinstance(value, np.ndarray):
+        return _encode_array(value, path, arrays)
+    if isinstance(value, list):
+        return [_encode(item, f"{path}[{i}]", arrays) for i, item in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"$": "tuple", "value": [_encode(item, f"{path}[{i}]", arrays) for i, item in enumerate(value)]}
+    if isinstance(value, dict):
+        return _encode_dict(value, path, arrays)
+    raise CheckpointError(
+        f"{path} is a {type(value).__name__}, which a checkpoint can't hold; "
+        "use dicts, lists, strings, numbers, None, numpy arrays or tensors"
+    )
+
+
+def _encode_dict(value: dict, path: str, arrays: list[np.ndarray]) -> dict:
+    for key in value:
+        if not isinstance(key, _KEY_TYPES):
+            raise CheckpointError(
+                f"{path} has the key {key!r} of type {type(key).__name__}, which a checkpoint can't hold; "
+                "use strings, numbers, None or tuples of them"
+            )
+    if "$" not in value and all(isinstance(key, str) for key in value):
+        return {key: _encode(item, f"{path}[{key!r}]", arrays) for key, item in value.items()}
+    where = f"a key of {path}"
+    pairs = [[_encode(k, where, arrays), _encode(v, f"{path}[{k!r}]", arrays)] for k, v in value.items()]
+    return {"$": "dict", "value": pairs}
+
+
+def _encode_array(array: np.ndarray, path: str, arrays: list[np.ndarray]) -> dict:
+    if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or array.dtype == np.longdouble:
+        raise CheckpointError(
+            f"{path} is an array of dtype {array.dtype}, which a checkpoint can't hold; use a number dtype"
+        )
+    kind = "array"
+    if array.dtype == np.complex128:  # safetensors lacks it
+        kind, array = "complex128", np.stack([array.real, array.imag], axis=-1)
+    # safetensors writes the memory as it lies, strides or byte order unseen.
+    arrays.append(np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=None))
+    return {"$": kind, "value": len(arrays) - 1}
+
+
+def _tensor_to_array(tensor: torch.Tensor) -> np.ndarray:
+    tensor = tensor.detach().cpu()
+    try:
+        return tensor.resolve_conj().resolve_neg().numpy()
+    except TypeError:
+        return tensor.float().numpy()
+
+
+def _decode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$" not in value:
+        return {key: _decode(item, arrays) for key, item in value.items()}
+    kind, inner = value["$"], value["value"]
+    if kind == "int":
+        return int(inner, 16)
+    if kind == "float":
+        return float(inner)
+    if kind == "tuple":
+        return tuple(_decode(item, arrays) for item in inner)
+    if kind == "dict":
+        return {_decode(key, arrays): _decode(item, arrays) for key, item in inner}
+    if kind == "array":
+        return arrays[str(inner)]
+    if kind == "complex128":
+        return arrays[str(inner)].view(np.complex128)[..., 0]
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+def _checked_content(file: Path, blob: bytes) -> dict:
+    try:
+        document = json.loads(blob)
+        form, version, content = document["format"], document["version"], document["content"]
+        known_form = form == FORMAT and isinstance(version, int) and version >= 1
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(file, f"it is cut off or no fastmarl checkpoint ({error!r})") from error
+    if not known_form:
+        raise _damaged(file, f"it says format {form!r}, version {version!r}")
+    if version > VERSION:
+        raise CheckpointError(
+            f"{file} was written by a newer fastmarl (checkpoint version {version}, this one reads up to {VERSION}); "
+            "upgrade fastmarl"
+        )
+    try:
+        fits = document.get("sha256") == digest(content)
+    except RecursionError:
+        fits = False
+    if not fits:
+        raise _damaged(file, "its content does not match its checksum")
+    if not _is_content(content):
+        raise _damaged(file, "its content is not that of a checkpoint")
+    return content
+
+
+def _is_content(content: Any) -> bool:
+    """Whether it has its entries, and names a file in the same folder."""
+    if not isinstance(content, dict) or set(content) != {"tree", "arrays", "arrays_sha256"}:
+        return False
+    return isinstance(content["arrays"], str) and re.fullmatch(_ARRAYS_FILE, content["arrays"]) is not None
+
+
+def _read(file: Path, hint: str) -> bytes:
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):  # reading a pipe or a device might never end
+            raise CheckpointError(f"{file} is no file; {hint}")
+        return file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointError(f"{file} does not exist; {hint}") from error
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        raise CheckpointError(f"{file} can't be read ({error}); {hint}") from error
+
+
+def _damaged(file: Path, problem: str) -> CheckpointError:
+    return CheckpointError(f"{file} is damaged: {problem}; take an earlier checkpoint or copy this one again")
+
+
+def _replace(file: Path, blob: bytes) -> None:
+    """Write `file` so that it is the old one or the new one, also after a crash of the machine."""
+    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "xb") as stream:
+            stream.write(blob)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

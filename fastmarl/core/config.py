@@ -1,0 +1,336 @@
+"""The options of a runner, under RLlib's names; checked once, when the config is made."""
+
+import math
+import os
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from numbers import Integral, Real
+from typing import Any
+
+from fastmarl.core.errors import ConfigError, misfit
+
+DEFAULT_MODULE_ID = "default_policy"
+CHOICES = {
+    "batch_mode": ("truncate_episodes", "complete_episodes"),
+    "count_steps_by": ("env_steps", "agent_steps"),
+    "post_death": ("error", "accumulate", "drop"),
+    "gym_env_vectorize_mode": ("sync", "async"),
+    "env_worker_start_method": ("spawn", "fork"),
+    "failed_episodes": ("truncate", "discard"),
+    "inference_dtype": ("float32", "bfloat16"),
+    "torch_compile_worker_dynamo_mode": (
+        None,
+        "default",
+        "reduce-overhead",
+        "max-autotune",
+        "max-autotune-no-cudagraphs",
+    ),
+}
+AT_LEAST = {
+    "num_envs_per_env_runner": 1,
+    "rollout_fragment_length": 1,
+    "episode_lookback_horizon": 0,
+    "metrics_num_episodes_for_smoothing": 1,
+    "worker_index": 0,
+    "num_env_runners": 1,
+    "incarnation": 0,
+    "num_env_workers": 0,
+    "max_restarts": 0,
+    "worker_num_splits": 1,
+    "output_max_rows_per_file": 1,
+}
+OF_WORKERS = ("num_env_workers", "step_timeout_s", "env_worker_start_method")
+OF_RESTARTS = ("failed_episodes", "max_restarts")
+OF_OUTPUT = ("output_max_rows_per_file", "output_config")
+IN_OUTPUT_CONFIG = ("compression", "columns", "next_obs", "max_queue_size", "timeout_s")
+OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dynamo_mode")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvRunnerConfig:
+    """Options of a `MultiAgentEnvRunner`.
+
+    A misspelt option is a TypeError, a bad value a ConfigError that names option, value and what is allowed.
+    """
+
+    env: Any
+    """A class, a callable `(env_config) -> env`, or a name: registered with `register_env`, or such as
+    `"mpe2.simple_spread_v3"` or `"my_module:MyEnv"`."""
+    env_config: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to `env`, as a dict with the attributes `worker_index`, `vector_index`, `num_workers` (`num_env_runners`)
+    and `remote` (whether the env is in a worker process); to Gymnasium's and PettingZoo's classes, as keywords."""
+    num_envs_per_env_runner: int = 1
+    gym_env_vectorize_mode: str = "sync"
+    """"sync": the envs are stepped one after the other, in this process. "async": in worker processes, at the same
+    time, with the same results; see docs/parallel.md."""
+    num_env_workers: int = 0
+    """Worker processes of "async", each with neighbouring envs. 0: one for each core, but not more than envs."""
+    worker_num_splits: int = 1
+    """Splits of the envs that take turns: while one is being stepped, actions are chosen for another (double buffering,
+    with 2). Batches of envs are stepped in another thread meanwhile; with single ones, "sync" does the same one after
+    the other, with equal results. See docs/parallel.md."""
+    env_batch_size: int | None = None
+    """In "async" mode, go on with the envs that are ready first, as soon as there are so many; for envs of unequal
+    speed. Which these are is not reproducible. None: wait for all (of a split)."""
+    env_worker_start_method: str = "spawn"
+    """How they are started: "spawn" (a fresh Python, which imports what makes the envs) or "fork" (at once, with all
+    that this process has in memory; not if it has used CUDA, or has threads that hold locks)."""
+    step_timeout_s: float = 300.0
+    """Seconds that a worker may take to step, or reset, its envs once. Then it is ended, and the call has failed."""
+    restart_failed_sub_environments: bool = False
+    """Whether an env that raises an error, or whose worker ends or takes too long, is rebuilt; else that is an error
+    of `sample()`. See docs/parallel.md."""
+    failed_episodes: str = "truncate"
+    """The episode of a failed env: "truncate" at the last step that was made, or "discard"."""
+    max_restarts: int = 3
+    """Consecutive restarts of one env without a successful step before its error is raised."""
+    disable_env_checking: bool = False
+    """Skip the precise checks of the first reset() and step() of each env."""
+
+    policies: Any = None
+    """Module ids (a collection), or module id -> RLModuleSpec, torch.nn.Module or None (the default net).
+    None: one module, "default_policy"."""
+    policy_mapping_fn: Callable[..., str] | None = None
+    """`(agent_id, episode) -> module id`, called once per agent and episode. None: everybody to the one module."""
+    policies_to_train: Collection[str] | Callable[..., bool] | None = None
+    """Module ids, or `(module_id, batch or None) -> bool`: the modules that learn. None: all."""
+    return_only_policies_to_train: bool = False
+    """Whether `sample()` leaves out the agents of modules that don't learn. Metrics count them all the same."""
+    rl_module_spec: Any = None
+    """RLModuleSpec of the modules that `policies` gives none; or a MultiRLModuleSpec that has one for some of them."""
+    model_config: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the default nets, such as {"fcnet_hiddens": [64, 64]}, and of modules whose RLModuleSpec has none. An
+    error where there is no such module."""
+    env_to_module_connector: Any = None
+    """What turns observations into module inputs, see docs/connectors.md: a `fastmarl.connectors.Connector`, a list of
+    them, or a function `(env, spaces, device)` that makes such and is called for each module; or a dict of these by
+    module id."""
+    reward_scale: float = 1.0
+    """Recorded rewards are those paid, multiplied by it; metrics report the returns as paid."""
+    clip_rewards: bool | float | tuple[float, float] | None = None
+    """Then, True: only their sign is recorded; a number c: they are clipped to -c .. c; a pair: to these bounds."""
+    device: str = "cpu"
+    """Where the modules run: "cpu", "cuda" (or "cuda:1"), or "auto": a GPU if there is one."""
+    num_gpus_per_env_runner: float = 0
+    """Above 0: the modules run on a GPU, also if `device` is "cpu". With a fraction f, 1 / f runners share each GPU:
+    where several are visible, runner `worker_index` (which begins at 1) gets number (worker_index - 1) * f, rounded
+    down. Memory is not divided."""
+    cuda_graphs: bool = True
+    """On a GPU, launch the forward passes of all modules that allow it as one CUDA graph, see docs/inference.md. False:
+    operations are launched one by one."""
+    inference_dtype: str = "float32"
+    """"bfloat16": what torch's autocast computes in that in the forward passes for acting; weights and what is recorded
+    stay as they are."""
+    torch_compile_worker: bool = False
+    """Whether `torch.compile` compiles the forward methods of modules that lean inference doesn't run."""
+    torch_compile_worker_dynamo_backend: str = "inductor"
+    torch_compile_worker_dynamo_mode: str | None = None
+    """`backend` and `mode` of `torch.compile`."""
+    lean_inference: bool = True
+    """On the CPU, let compiled code stand in for torch in the forward passes of the default nets where it gives the
+    same up to rounding, see docs/inference.md. False: torch runs all modules."""
+    explore: bool = True
+    normalize_actions: bool = True
+    """Modules act in [-1, 1]; bounded Box actions are scaled to the space's bounds for the env."""
+    clip_actions: bool = False
+    """Without normalize_actions: clip Box actions to the bounds for the env."""
+
+    rollout_fragment_length: int = 200
+    """Env steps (or agent steps) of each env in one sample() call without a number."""
+    batch_mode: str = "truncate_episodes"
+    """"complete_episodes": a sample() call without a number returns a whole episode of each env instead."""
+    count_steps_by: str = "env_steps"
+    keep_dtype: bool = False
+    """Record float64 observations as such; else as float32, which is what modules get."""
+    episode_lookback_horizon: int = 1
+    """Env steps of history that a chunk of an episode carries over from the one before."""
+    record_env_state: bool = False
+    """Record the env's global state, `env.state()`, at every env step: see `MultiAgentEpisode.get_env_states()`."""
+    post_death: str = "error"
+    """What a reward for a finished agent does: "error", "accumulate" (onto its last transition, if that has not been
+    returned yet) or "drop". What reaches no transition is counted in the metric `unattributed_reward`."""
+    respawn: bool = False
+    """Whether a finished agent that is observed again begins a new trajectory (else an error)."""
+    record_actions: str | os.PathLike | None = None
+    """A folder for a record of all actions, from which `fastmarl.replay()` makes any episode again; see docs/replay.md.
+    Every reset is seeded then, also without a `seed`. Several runners may share the folder."""
+
+    output: Any = None
+    """A folder: what `sample()` returns is written there as well, to Parquet files, see docs/offline.md."""
+    output_max_rows_per_file: int = 1_000_000
+    """Steps of agents after which other files are begun."""
+    output_config: Mapping[str, Any] = field(default_factory=dict)
+    """More options of the `fastmarl.offline.ParquetWriter`: "compression", "columns", "next_obs", "max_queue_size",
+    "timeout_s"."""
+
+    seed: int | None = None
+    """Every reset of an env has a seed of its own, by (seed, worker_index, incarnation, env index, number of the
+    reset): `MultiAgentEpisode.reset_seed`, from which and its actions an episode can be made again. None: envs are not
+    seeded."""
+    worker_index: int = 0
+    """Runners of one seed and different worker_index draw from different streams."""
+    incarnation: int = 0
+    """How often the runner of this worker_index was rebuilt after it was lost: with another number it draws from
+    other streams, and begins no episode that was begun before."""
+    num_env_runners: int = 1
+    """How many runners sample for one learner; who makes a group of them says so. Modules that explore by a schedule
+    are told `t`, the env steps that this runner has made in its life, times this number."""
+    metrics_num_episodes_for_smoothing: int = 100
+    callbacks_class: Any = None
+    """A class with RLlib's `on_...` methods, or a list of such classes."""
+    callbacks_on_environment_created: Any = None
+    callbacks_on_episode_created: Any = None
+    callbacks_on_episode_start: Any = None
+    callbacks_on_episode_step: Any = None
+    callbacks_on_episode_end: Any = None
+    callbacks_on_sample_end: Any = None
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            self._check(name, getattr(self, name) in choices, f"one of {list(choices)}")
+        for name, least in AT_LEAST.items():
+            self._check(name, _is_integer_from(least, getattr(self, name)), f"an integer of at least {least}")
+        gpus, scale = self.num_gpus_per_env_runner, self.reward_scale
+        size, most = self.env_batch_size, self.num_envs_per_env_runner
+        sizes = f"None or an integer of at least 1 and at most num_envs_per_env_runner={most}"
+        self._check("num_gpus_per_env_runner", _is_number(gpus) and gpus >= 0, "a number of at least 0")
+        self._check("env_batch_size", size is None or (_is_integer_from(1, size) and size <= most), sizes)
+        self._check("seed", self.seed is None or _is_integer_from(0, self.seed), "None or an integer of at least 0")
+        self._check("reward_scale", _is_number(scale) and scale != 0, "a finite number other than 0")
+        clips = "None, True, False, a number above 0 or a pair (low, high)"
+        self._check("clip_rewards", self.clip_rewards is None or _is_clip(self.clip_rewards), clips)
+        check_timeout("step_timeout_s", self.step_timeout_s)
+        folder = self.record_actions
+        is_path = isinstance(folder, (str, os.PathLike)) and bool(os.fspath(folder))
+        self._check("record_actions", folder is None or is_path, "None or the path of a folder")
+        self._check_mapping_fn()
+        self._check_policies_to_train()
+        self._check_output()
+        for name in (*AT_LEAST, "env_batch_size", "seed"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, int(value))  # NumPy's integers are integers, too
+        self._check_effects()
+
+    def _check(self, name: str, fits: bool, allowed: str) -> None:
+        if not fits:
+            raise ConfigError(f"{name} must be {allowed}, got {getattr(self, name)!r}")
+
+    def _check_effects(self) -> None:
+        """Raises ConfigError for options that another one leaves without effect."""
+        if self.env_batch_size is not None and self.gym_env_vectorize_mode != "async":
+            raise ConfigError('env_batch_size is for worker processes; set gym_env_vectorize_mode="async"')
+        if self.worker_num_splits > self.num_envs_per_env_runner:
+            raise ConfigError(f"worker_num_splits={self.worker_num_splits} is more than num_envs_per_env_runner="
+                              f"{self.num_envs_per_env_runner}: a split needs at least one env")  # fmt: skip
+        for is_on, needed, names in (
+            (self.gym_env_vectorize_mode == "async", 'gym_env_vectorize_mode="async"', OF_WORKERS),
+            (self.restart_failed_sub_environments, "restart_failed_sub_environments=True", OF_RESTARTS),
+            (self.torch_compile_worker, "torch_compile_worker=True", OF_COMPILING),
+            (self.output is not None, 'output="a folder"', OF_OUTPUT),
+        ):
+            for name in () if is_on else names:
+                if (value := getattr(self, name)) != DEFAULTS[name]:
+                    raise ConfigError(f"{name}={value!r} has no effect without {needed}")
+
+    def _check_mapping_fn(self) -> None:
+        mapping_fn = self.policy_mapping_fn
+        if mapping_fn is None:
+            if len(self.module_specs) != 1:
+                among = sorted(self.module_specs)
+                raise ConfigError(f"policy_mapping_fn is needed to choose among the policies {among}")
+            return
+        self._check("policy_mapping_fn", callable(mapping_fn), "callable")
+        if reason := misfit(mapping_fn, "agent_id", None):
+            raise ConfigError(f"policy_mapping_fn is called as f(agent_id, episode): {reason}")
+
+    def _check_policies_to_train(self) -> None:
+        chosen = self.policies_to_train
+        if chosen is None or callable(chosen):
+            return
+        if isinstance(chosen, str) or not isinstance(chosen, Collection):
+            raise ConfigError(f"policies_to_train must be module ids, a callable or None, got {chosen!r}")
+        unknown = [module_id for module_id in chosen if module_id not in self.module_specs]
+        if unknown:
+            raise ConfigError(f"policies_to_train has {unknown}, which are not among {sorted(self.module_specs)}")
+
+    def _check_output(self) -> None:
+        self._check("output", self.output is None or isinstance(self.output, str | os.PathLike), "None or a folder")
+        options = self.output_config
+        known = isinstance(options, Mapping) and all(name in IN_OUTPUT_CONFIG for name in options)
+        self._check("output_config", known, f"a dict with some of the keys {list(IN_OUTPUT_CONFIG)}")
+
+    @property
+    def module_specs(self) -> dict[str, Any]:
+        """Module id -> its entry in `policies`, or None."""
+        if self.policies is None:
+            return {DEFAULT_MODULE_ID: None}
+        if isinstance(self.policies, Mapping):
+            specs = dict(self.policies)
+        elif isinstance(self.policies, Collection) and not isinstance(self.policies, str):
+            specs = dict.fromkeys(self.policies)
+        else:
+            raise ConfigError(f"policies must be module ids or a dict by module id, got {self.policies!r}")
+        if not specs or not all(isinstance(module_id, str) for module_id in specs):
+            raise ConfigError(f"policies must name at least one module, by strings, got {self.policies!r}")
+        return specs
+
+    def is_policy_to_train(self, module_id: str, batch: Any = None) -> bool:
+        """What `policies_to_train` says of a module (and a batch, if it is a callable that wants to see one)."""
+        chosen = self.policies_to_train
+        if chosen is None:
+            return True
+        return bool(chosen(module_id, batch)) if callable(chosen) else module_id in chosen
+
+    def module_id_for(self, agent_id: Hashable, episode: Any) -> str:
+        """What the mapping function says (or the only module)."""
+        if self.policy_mapping_fn is None:
+            return next(iter(self.module_specs))
+        return self.policy_mapping_fn(agent_id, episode)
+
+
+DEFAULTS = {
+    option.name: option.default if option.default_factory is MISSING else option.default_factory()
+    for option in fields(EnvRunnerConfig)
+}
+
+
+def is_integer(value: Any) -> bool:
+    """Whether it is an integer of Python or NumPy, and no bool."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_integer(name: str, value: Any, *, least: int) -> None:
+    """Raises ConfigError if an argument of this name is no integer of at least `least`."""
+    if not _is_integer_from(least, value):
+        raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Raises ConfigError if it is no number above 0; it may be infinite."""
+    if not _is_real(value) or not value > 0:
+        raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
+
+
+def check_timeout(name: str, value: Any) -> None:
+    """Raises ConfigError if a process can't be waited for so many seconds: they are finite, and 0.001 at least."""
+    if not _is_number(value) or value < 1e-3:
+        raise ConfigError(f"{name} must be a number of seconds of at least 0.001, got {value!r}")
+
+
+def _is_integer_from(least: int, value: Any) -> bool:
+    return is_integer(value) and value >= least
+
+
+def _is_number(value: Any) -> bool:
+    return _is_real(value) and math.isfinite(value)
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_clip(value: Any) -> bool:
+    """Whether it is what `clip_rewards` may be, other than None."""
+    if isinstance(value, tuple):
+        return len(value) == 2 and all(map(_is_number, value)) and value[0] < value[1]
+    return isinstance(value, bool) or (_is_number(value) and value > 0)

@@ -1,0 +1,267 @@
+"""A policy's raw actions -> what the envs get; and random actions.
+
+The record keeps the raw actions: 0 .. n-1 for Discrete, normalised or unclipped ones for Box. The env gets what its
+space promises: `start` added, scaled or clipped to the bounds (RLlib's `normalize_actions`, `clip_actions`).
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import ConfigError, ModuleOutputError, shown
+from fastmarl.core.kernels.actions import (
+    clip_actions,
+    clip_actions_numpy,
+    scale_actions,
+    scale_actions_far,
+    scale_actions_numpy,
+)
+from fastmarl.core.native._actions import ModuleActions
+from fastmarl.core.native._draws import ChoiceDraws
+from fastmarl.core.spaces import Leaf, RowLayout, described, leaf_spaces, narrowest
+from fastmarl.core.spaces.masks import choices_of
+from fastmarl.core.store.block import Key
+
+WIDEST = 8  # bytes of an integer
+TINY, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+FLOATS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
+
+
+class EnvActions(ModuleActions):
+    """One module's actions of the current tick, for dicts by agent (see `_actions.ActionDicts`) or as arrays.
+
+    Args:
+        module_id, space: the module and its action space.
+        normalize, clip: RLlib's options; normalize wins.
+        as_arrays: they will be taken with `take()`, and not in dicts by agent.
+
+    Attributes:
+        shapes: of the leaves of one raw action, by key.
+        narrow_dtypes: of the leaves of an action as envs get it, the smallest that hold what the space has.
+    """
+
+    def __init__(self, module_id: str, space: gym.Space, *, normalize: bool, clip: bool, as_arrays: bool = False):
+        super().__init__()
+        self._arrays: list[np.ndarray] = []
+        self._acted = slice(0)
+        self._as_arrays = as_arrays
+        self._module_id = module_id
+        self._space = space
+        self._layout = RowLayout(space)
+        self._leaves = [
+            (_key(leaf), leaf.shape, _LeafActions(module_id, leaf_space, normalize, clip))
+            for leaf, leaf_space in zip(self._layout.leaves, leaf_spaces(space), strict=True)
+        ]
+        self.shapes = {key: shape for key, shape, _ in self._leaves}
+        self.narrow_dtypes = list(map(_narrow_dtype, leaf_spaces(space)))
+
+    def set(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
+        """Take the actions of rows first .. first + n from a module's outputs.
+
+        Raises:
+            ModuleOutputError: they don't have the action space's shape or structure, or its dtype can't hold them.
+        """
+        arrays = []
+        for key, shape, leaf in self._leaves:
+            raw = outputs.get(key)
+            if raw is None or raw.shape != (n, *shape) or raw.dtype.kind == "c":
+                got = f"none among the outputs {list(outputs)}" if raw is None else f"shape {raw.shape} of {raw.dtype}"
+                problem = f"expected {key} of shape {(n, *shape)} for the action space {self._space}, got {got}"
+                raise ModuleOutputError(self._module_id, problem)
+            arrays.append(leaf.for_env(raw))
+        if self._as_arrays:
+            self._acted, self._arrays = slice(first, first + n), arrays
+        else:
+            self._set_rows(first, n, arrays)
+
+    def of_row(self, raw: np.ndarray) -> Any:
+        """What the env gets for a raw action [1, ...], where the space is no Dict or Tuple; the caller's own.
+
+        Raises:
+            ModuleOutputError: the space's dtype can't hold it.
+        """
+        _, _, leaf = self._leaves[0]
+        action = leaf.for_env(raw)[0]
+        return int(action) if leaf.is_discrete else action.copy()
+
+    def take(self) -> tuple[slice, list[np.ndarray]]:
+        """(rows, an array [n, ...] for each leaf of the space, int64 for Discrete) of those that have acted since.
+
+        The next `set()` writes to the arrays again.
+        """
+        arrays, self._arrays = self._arrays, []
+        return self._acted, arrays
+
+    def sent(self, columns: Mapping[Key, np.ndarray], first: int, end: int) -> list[np.ndarray]:
+        """What the envs got for rows first .. end of a block: an array for each leaf of the space, which the next call,
+        or the next tick, may write to again.
+
+        Args:
+            columns: what was recorded, by key.
+        """
+        return [leaf.for_env(columns[key][first:end]) for key, _, leaf in self._leaves]
+
+    def forget(self) -> None:
+        """Hold no actions."""
+        self._arrays = []
+        self.set_values(0, [])
+
+    def _set_rows(self, first: int, n: int, arrays: list[np.ndarray]) -> None:
+        if isinstance(self._space, gym.spaces.Discrete):
+            self.set_values(first, arrays[0].tolist())
+        elif isinstance(self._space, (gym.spaces.Dict, gym.spaces.Tuple)):
+            self.set_values(first, [self._nested_row(arrays, i) for i in range(n)])
+        elif self._space.shape:
+            self.set_arrays(first, arrays[0])
+        else:
+            self.set_values(first, list(arrays[0]))
+
+    def random(self, n: int, rng: np.random.Generator, legal: np.ndarray | None = None) -> dict[Key, np.ndarray]:
+        """Raw actions drawn uniformly, with their log-probabilities, as a module would output them.
+
+        Args:
+            n: how many.
+            legal: bool [n, choices] for a Discrete or MultiDiscrete space: what may be drawn.
+        """
+        if legal is not None:
+            draws = ChoiceDraws(rng, choices_of(self._space), self._space.shape or ())
+            actions, logp = draws.sample(np.where(legal, np.float32(0), np.float32(-np.inf)))
+            return {Columns.ACTIONS: actions, Columns.ACTION_LOGP: logp}
+        outputs: dict[Key, np.ndarray] = {}
+        logp = np.zeros(n, np.float32)
+        for key, _, leaf in self._leaves:
+            outputs[key], leaf_logp = leaf.random(n, rng)
+            logp += leaf_logp
+        outputs[Columns.ACTION_LOGP] = logp
+        return outputs
+
+    def _nested_row(self, arrays: list[np.ndarray], i: int) -> Any:
+        return self._layout.nest([
+            int(array[i]) if isinstance(leaf.space, gym.spaces.Discrete) else array[i].copy()
+            for (_, _, leaf), array in zip(self._leaves, arrays, strict=True)
+        ])  # fmt: skip
+
+
+class _LeafActions:
+    """Actions of one leaf of an action space. Arrays that it returns may be written to again by the next call."""
+
+    def __init__(self, module_id: str, space: gym.Space, normalize: bool, clip: bool):
+        self._module_id = module_id
+        self.space = space
+        self.is_discrete = isinstance(space, gym.spaces.Discrete)
+        self._is_box = isinstance(space, gym.spaces.Box)
+        self._shape = space.shape or ()
+        self._dtype = np.dtype(np.int64 if isinstance(space, gym.spaces.Discrete) else space.dtype).newbyteorder("=")
+        self._memory = np.empty((0, *self._shape), self._dtype)
+        self._bounds: tuple[np.ndarray, np.ndarray] | None = None  # that raw actions are scaled or clipped to
+        self._start: np.ndarray | None = None  # that is added to them
+        if isinstance(space, gym.spaces.Box):
+            self._is_bounded = bool(space.bounded_below.all() and space.bounded_above.all())
+            self._is_scaled = normalize and self._is_bounded
+            with np.errstate(over="ignore"):
+                self._is_far = self._is_bounded and not np.isfinite(space.high - space.low).all()
+            if self._is_scaled or (clip and not normalize):
+                low, high = (bound.astype(self._dtype, copy=False).reshape(-1) for bound in (space.low, space.high))
+                self._bounds = low, high
+        elif isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+            self._start = np.array(space.start, self._dtype) if np.any(space.start) else None
+        elif not isinstance(space, gym.spaces.MultiBinary):
+            raise ConfigError(f"the action space {space} is not supported; use Discrete, MultiDiscrete, MultiBinary, "
+                              f"Box, or a Dict or Tuple of these")  # fmt: skip
+
+    def for_env(self, raw: np.ndarray) -> np.ndarray:
+        """C-contiguous, of the space's dtype (int64 for Discrete); `raw` itself if it is that already.
+
+        Raises:
+            ModuleOutputError: the dtype can't hold them.
+        """
+        if self._bounds is not None:
+            return self._within(raw, *self._bounds)
+        if self._start is None and raw.dtype == self._dtype and raw.flags.c_contiguous:
+            return raw
+        if raw.dtype != self._dtype or self._dtype.itemsize < WIDEST:
+            self._check_held(raw if self._start is None else raw + self._start.astype(np.int64))
+        out = self._room(len(raw))
+        np.copyto(out, raw, casting="unsafe")
+        if self._start is not None:
+            out += self._start
+        return out
+
+    def _check_held(self, actions: np.ndarray) -> None:
+        """Raises ModuleOutputError if they would wrap in a space of integers, or lose a fraction in one of choices."""
+        if self._dtype.kind not in "iu" or np.can_cast(actions.dtype, self._dtype) or not actions.size:
+            return
+        if actions.dtype.kind == "f":
+            actions = actions.astype(np.float64)  # float16 can't be compared with limits
+        limits = np.iinfo(self._dtype)
+        is_held = limits.min - 1 < actions.min() and actions.max() < limits.max + 1  # NaN is nowhere
+        if not is_held or (actions.dtype.kind == "f" and not self._is_box and (actions % 1).any()):
+            whole = "" if self._is_box else "whole "
+            problem = (f"expected {whole}actions that {self._dtype} can hold, for {self.space}, got "
+                       f"{described(actions)}: {shown(actions)}")  # fmt: skip
+            raise ModuleOutputError(self._module_id, problem)
+
+    def _within(self, raw: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Scaled or clipped to these bounds."""
+        out, shape_NK = self._room(len(raw)), (len(raw), len(low))
+        change: Callable[..., None]
+        if self._is_far and self._is_scaled:
+            change = scale_actions_far
+        elif raw.dtype in FLOATS and self._dtype in FLOATS:
+            change = scale_actions if self._is_scaled else clip_actions
+        else:
+            change = scale_actions_numpy if self._is_scaled else clip_actions_numpy
+        change(raw.reshape(shape_NK), low, high, out.reshape(shape_NK))
+        return out
+
+    def _room(self, n: int) -> np.ndarray:
+        if len(self._memory) < n:
+            self._memory = np.empty((n, *self._shape), self._dtype)
+        return self._memory[:n]
+
+    def random(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+        """(raw actions [n, *shape], the log-probability (density) of each)."""
+        space, shape = self.space, self._shape
+        if isinstance(space, gym.spaces.Discrete):
+            return rng.integers(int(space.n), size=n), -math.log(space.n)
+        if isinstance(space, gym.spaces.MultiDiscrete):
+            return rng.integers(np.asarray(space.nvec, np.int64), size=(n, *shape)), -float(np.log(space.nvec).sum())
+        if isinstance(space, gym.spaces.MultiBinary):
+            return rng.integers(2, size=(n, *shape)), -math.log(2) * math.prod(shape)
+        if isinstance(space, gym.spaces.Box) and self._is_bounded and not self._is_scaled:
+            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        else:
+            low, high = np.full(shape, -1.0), np.full(shape, 1.0)
+        if (high / 2 - low / 2 > LARGEST / 2).any():
+            return self._random_far(n, rng, low, high)
+        width = np.maximum(high - low, TINY)
+        return rng.uniform(low, high, (n, *shape)).astype(np.float32), -float(np.log(width).sum())
+
+    def _random_far(
+        self, n: int, rng: np.random.Generator, low: np.ndarray, high: np.ndarray
+    ) -> tuple[np.ndarray, float]:
+        """Between bounds beyond float32, or even farther apart than float64 reaches; in the space's dtype."""
+        share = rng.random((n, *self._shape))
+        log_width = np.log(np.maximum(high / 2 - low / 2, TINY)) + math.log(2)
+        return (low * (1 - share) + high * share).astype(self._dtype), -float(log_width.sum())
+
+
+def _key(leaf: Leaf) -> Key:
+    return (Columns.ACTIONS, *leaf.path) if leaf.path else Columns.ACTIONS
+
+
+def _narrow_dtype(space: gym.Space) -> np.dtype | None:
+    """None: that of the space."""
+    if isinstance(space, gym.spaces.MultiBinary):
+        return np.dtype(np.int8)
+    if not isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+        return None
+    numbers = np.asarray(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec, np.int64)
+    start = np.asarray(space.start, np.int64)
+    if not numbers.size:
+        return None
+    return narrowest(int(start.min()), int((start + numbers).max()) - 1)

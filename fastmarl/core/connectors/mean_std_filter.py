@@ -1,0 +1,166 @@
+"""Observations with mean 0 and standard deviation 1."""
+
+import math
+from collections.abc import Mapping, Sequence
+from copy import copy
+from itertools import count
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.connectors.base import Connector, Rows, are_boxes
+from fastmarl.core.connectors.moments import RunningMoments
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.spaces import RowLayout, leaf_spaces, with_leaf_spaces
+from fastmarl.core.states import check_keys
+
+
+class Moments(NamedTuple):
+    """What is counted of one Box: all three are replaced at once, so an interrupt can't leave them inconsistent."""
+
+    stats: RunningMoments
+    base: RunningMoments
+    delta: RunningMoments
+
+
+class MeanStdFilter(Connector):
+    """Normalises observations by the mean and standard deviation of all that its module's agents have seen so far.
+
+    Every observation that an env sends is counted once, final ones too, and is then normalised by the statistics
+    that include it. Boxes become float32, number by number; discrete leaves and action masks stay as they are. The
+    agents of a module share its statistics, as they share its weights.
+
+    Args:
+        de_mean_to_zero: subtract the mean.
+        de_std_to_one: divide by the standard deviation.
+        clip_by_value: clip results to -clip_by_value .. clip_by_value; None: don't.
+        update_stats: count what is seen; False: the statistics stay as they are, for evaluation. The attribute of the
+            same name may be changed at any time.
+    """
+
+    lane_arrays = ()
+
+    def __init__(
+        self,
+        *,
+        de_mean_to_zero: bool = True,
+        de_std_to_one: bool = True,
+        clip_by_value: float | None = 10.0,
+        update_stats: bool = True,
+    ):
+        if clip_by_value is not None and not clip_by_value > 0:
+            raise ConfigError(f"clip_by_value must be None or a number above 0, got {clip_by_value!r}")
+        self.de_mean_to_zero = de_mean_to_zero
+        self.de_std_to_one = de_std_to_one
+        self.clip_by_value = clip_by_value
+        self.update_stats = update_stats
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        layout, spaces = RowLayout(input_observation_space), leaf_spaces(input_observation_space)
+        self._layout = layout
+        self._normalised = are_boxes(input_observation_space)
+        boxes = [leaf for leaf, is_in in zip(layout.leaves, self._normalised, strict=True) if is_in]
+        if not boxes:
+            raise ConfigError(f"MeanStdFilter finds no Box in {input_observation_space}; leave it out, or put "
+                              f"FlattenObservations before it")  # fmt: skip
+        self._moments = [Moments(*(RunningMoments(math.prod(leaf.shape)) for _ in Moments._fields)) for leaf in boxes]
+        bound = math.inf if self.clip_by_value is None else self.clip_by_value
+        return with_leaf_spaces(
+            input_observation_space,
+            [
+                gym.spaces.Box(-bound, bound, space.shape, np.float32) if is_in else space
+                for space, is_in in zip(spaces, self._normalised, strict=True)
+            ],
+        )
+
+    @property
+    def stats(self) -> list[RunningMoments]:
+        """Of each Box: what observations are normalised by."""
+        return [moments.stats for moments in self._moments]
+
+    @property
+    def delta(self) -> list[RunningMoments]:
+        """The same of what was counted here since a state was last taken that `merge_states()` had made, alone."""
+        return [moments.delta for moments in self._moments]
+
+    def __call__(self, obs: Any, rows: Rows) -> Any:
+        boxes = count()
+        return self._layout.nest([
+            self._filter(leaf, next(boxes), rows) if is_in else leaf
+            for leaf, is_in in zip(self._layout.leaves_of(obs), self._normalised, strict=True)
+        ])  # fmt: skip
+
+    def _filter(self, leaf: np.ndarray, box: int, rows: Rows) -> np.ndarray:
+        moments = self._moments[box]
+        stats = copy(moments.stats)
+        values = np.ascontiguousarray(leaf).reshape(len(rows), stats.mean.size)
+        out = np.empty(values.shape, np.float32)
+        clip = math.inf if self.clip_by_value is None else float(self.clip_by_value)
+        unfit = stats.normalize(
+            values, out, update=self.update_stats, demean=self.de_mean_to_zero, destd=self.de_std_to_one, clip=clip
+        )
+        if self.update_stats:
+            delta = copy(moments.delta)
+            delta.update(values if unfit < 0 else values[:unfit])  # those before it were counted
+            self._moments[box] = moments._replace(stats=stats, delta=delta)
+        if unfit >= 0:
+            raise rows.error(unfit, f"MeanStdFilter needs finite numbers, got {leaf[unfit]}")
+        return out.reshape(leaf.shape)
+
+    def get_state(self) -> dict[str, Any]:
+        """ "stats", and the two that it is made of: "base", what runners have in common, and "delta", counted here."""
+        return {name: [getattr(moments, name).get_state() for moments in self._moments] for name in Moments._fields}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raises ConfigError if `state` is one of other observations, or none."""
+        check_keys("the state of a MeanStdFilter", state, Moments._fields)
+        for name in Moments._fields:
+            if not isinstance(state[name], Sequence):
+                raise ConfigError(f"{name!r} of a MeanStdFilter must be a list, got {type(state[name]).__name__}")
+            given, sizes = [_size(each) for each in state[name]], [moments.mean.size for moments in self.stats]
+            if given != sizes:
+                raise ConfigError(f"this state of a MeanStdFilter is one of Boxes with {given} numbers, but its "
+                                  f"observations have {sizes}")  # fmt: skip
+            for moments, each in zip(self.stats, state[name], strict=True):
+                moments.check_state(each)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with a state: where another runner stood, `delta` included, or with what `merge_states()` has made of
+        several, whose `delta` is empty.
+
+        Raises:
+            ConfigError: see check_state(). Nothing was changed.
+        """
+        self.check_state(state)
+        boxes = zip(*(state[name] for name in Moments._fields), strict=True)
+        self._moments = [Moments(*map(_moments_of, states)) for states in boxes]
+
+    def merge_states(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """What all have counted: the longest of their "base"s, which they have in common, and each one's "delta"."""
+        for state in states:
+            self.check_state(state)
+        merged = []
+        for box in range(len(self.stats)):
+            base = max((state["base"][box] for state in states), key=lambda moments: moments["count"])
+            total = _moments_of(base)
+            for state in states:
+                total.merge(_moments_of(state["delta"][box]))
+            merged.append(total.get_state())
+        nothing = [RunningMoments(moments.mean.size).get_state() for moments in self.stats]
+        return {"stats": merged, "base": merged, "delta": nothing}
+
+
+def _size(state: Any) -> int | None:
+    """How many numbers a row has, of the state of its moments."""
+    mean = state.get("mean") if isinstance(state, Mapping) else None
+    return int(np.size(mean)) if isinstance(mean, np.ndarray | list) else None
+
+
+def _moments_of(state: Mapping[str, Any]) -> RunningMoments:
+    """As they stood when they gave this state, which was checked."""
+    moments = RunningMoments(np.size(state["mean"]))
+    moments.set_state(state)
+    return moments

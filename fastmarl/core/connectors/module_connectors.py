@@ -1,0 +1,195 @@
+"""The connectors of one module, one behind the other."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.connectors.base import Connector, Rows
+from fastmarl.core.errors import ConfigError, ConnectorError
+from fastmarl.core.spaces import RowLayout, can_hold, described
+from fastmarl.core.states import check_keys, column_of
+from fastmarl.core.store.block import Block
+from fastmarl.core.store.lanes import LaneTable
+
+
+class ModuleConnectors:
+    """Makes of what envs send what is recorded, and of that the module's batches.
+
+    Args:
+        module_id: of the module.
+        connectors: in the order in which they work; those that record come first. None: everything is the same.
+        observation_space, action_space: of the module's agents.
+        keep_dtype: see RowLayout.
+
+    Attributes:
+        sent_space: of what the envs send.
+        raw_layout: of that; None if it is also what is recorded.
+        recorded_layout: of what is recorded.
+        layout, observation_space: of what the module sees.
+        batches: whether that differs from what is recorded.
+        min_lookback_rows: rows of each agent that must be carried over beside its last one.
+
+    Raises:
+        ConfigError: something is no connector, they stand in a wrong order, or don't fit the spaces.
+    """
+
+    def __init__(
+        self,
+        module_id: str,
+        connectors: Sequence[Connector],
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        keep_dtype: bool = True,
+    ):
+        self.module_id = module_id
+        self.connectors = list(connectors)
+        _check_order(module_id, self.connectors)
+        self._keep_dtype = keep_dtype
+        self._layouts = [RowLayout(observation_space, keep_dtype=keep_dtype)]
+        for connector in self.connectors:
+            space = connector.recompute_output_observation_space(self._layouts[-1].space, action_space)
+            self._layouts.append(RowLayout(space, keep_dtype=keep_dtype))
+        self._n_recording = sum(connector.records for connector in self.connectors)
+        self.sent_space = observation_space
+        self.raw_layout = self._layouts[0] if self._n_recording else None
+        self.recorded_layout = self._layouts[self._n_recording]
+        self.layout = self._layouts[-1]
+        self.observation_space = self.layout.space
+        self.batches = self._n_recording < len(self.connectors)
+        self.min_lookback_rows = max((connector.min_lookback_rows for connector in self.connectors), default=0)
+        self._table: LaneTable
+
+    def make(self, space: gym.Space) -> bool:
+        """Whether a module with this observation space sees what they make."""
+        taken = RowLayout(space, keep_dtype=self._keep_dtype)
+        return {leaf.path: leaf for leaf in taken.leaves} == {leaf.path: leaf for leaf in self.layout.leaves}
+
+    def bind(self, table: LaneTable) -> None:
+        """Work on rows of these lanes."""
+        self._table = table
+
+    @property
+    def tells_lanes(self) -> bool:
+        """Whether all connectors say what they keep by lane."""
+        return all(connector.lane_arrays is not None for connector in self.connectors)
+
+    def of_lanes(self, lanes: np.ndarray) -> list[dict[str, np.ndarray]]:
+        """By connector: what it keeps of these lanes (int32 [n]), arrays [n, ...] by name."""
+        return [
+            {name: _taken(getattr(connector, name), lanes) for name in connector.lane_arrays or ()}
+            for connector in self.connectors
+        ]
+
+    def check_of_lanes(self, n: int, state: Any) -> None:
+        """Raises ConfigError unless `of_lanes()` of n lanes could have returned `state`."""
+        what = f"what the connectors of module {self.module_id!r} keep by lane"
+        if not isinstance(state, list) or len(state) != len(self.connectors):
+            raise ConfigError(f"{what} must be a list of {len(self.connectors)} dicts, got {state!r:.200}")
+        for connector, arrays in zip(self.connectors, state, strict=True):
+            check_keys(what, arrays, connector.lane_arrays or ())
+            for name, values in arrays.items():
+                own = getattr(connector, name)
+                column_of(f"{what}: {name}", values, n, own.dtype, own.shape[1:])
+
+    def put_of_lanes(self, lanes: np.ndarray, n_lanes: int, state: list[dict[str, np.ndarray]]) -> None:
+        """Have it kept of these lanes (int32 [n]), of `n_lanes` that there are; what is kept of others stays."""
+        for connector, arrays in zip(self.connectors, state, strict=True):
+            for name, values in arrays.items():
+                before = getattr(connector, name)[:n_lanes]
+                of_lanes = np.zeros((n_lanes, *values.shape[1:]), values.dtype)
+                of_lanes[: len(before)] = before
+                of_lanes[lanes] = values
+                setattr(connector, name, of_lanes)
+
+    def record(self, block: Block) -> None:
+        """Fill the recorded leaves of what has come since the last time, in the order of arrival."""
+        n_finals, first_final = block.rows.n_finals, block.n_finals_connected
+        if first_final < n_finals:
+            at_F = block.final_at_F[first_final:n_finals]
+            bounds = np.flatnonzero(np.diff(at_F, prepend=-2))
+            for begin, end in zip(bounds.tolist(), [*bounds[1:].tolist(), len(at_F)], strict=True):
+                self._record_finals(block, first_final + begin, first_final + end, int(at_F[begin]))
+            block.n_finals_connected = n_finals
+        self._record_rows(block, block.rows.n)
+
+    def batch(self, block: Block, first: int, end: int) -> list[np.ndarray]:
+        """The leaves of what the module sees at rows first .. end, [n, ...] each."""
+        rows = Rows(self._table, block, first, end, is_final=False)
+        return self._run(self._n_recording, len(self.connectors), [leaf[first:end] for leaf in block.obs], rows)
+
+    def _record_rows(self, block: Block, end: int) -> None:
+        first = block.n_connected
+        if first < end:
+            rows = Rows(self._table, block, first, end, is_final=False)
+            self._write(block.raw_obs, block.obs, first, end, rows)
+            block.n_connected = end
+
+    def _record_finals(self, block: Block, first: int, end: int, at: int) -> None:
+        """Final observations that came when there were `at` rows; -1: that did not come, so the last row stands."""
+        if at < 0:
+            for leaf, final_leaf in zip(block.obs, block.final_obs, strict=True):
+                final_leaf[first:end] = leaf[block.final_prev_F[first:end]]
+            return
+        self._record_rows(block, at)
+        rows = Rows(self._table, block, first, end, is_final=True)
+        self._write(block.raw_final_obs, block.final_obs, first, end, rows)
+
+    def _write(self, raw: list[np.ndarray], out: list[np.ndarray], first: int, end: int, rows: Rows) -> None:
+        made = self._run(0, self._n_recording, [leaf[first:end] for leaf in raw], rows)
+        for leaf, values in zip(out, made, strict=True):
+            leaf[first:end] = values
+
+    def _run(self, first: int, end: int, leaves: list[np.ndarray], rows: Rows) -> list[np.ndarray]:
+        """What connectors first .. end make of these leaves, one after the other."""
+        obs = self._layouts[first].nest(leaves)
+        for index in range(first, end):
+            obs = self.connectors[index](obs, rows)
+            leaves = self._leaves(index, obs, len(rows))
+        return leaves
+
+    def _leaves(self, index: int, obs: Any, n: int) -> list[np.ndarray]:
+        """What a connector made, checked against the space that it promised."""
+        layout = self._layouts[index + 1]
+        name = type(self.connectors[index]).__name__
+        try:
+            leaves = layout.leaves_of(obs)
+        except (KeyError, IndexError, TypeError) as error:
+            problem = f"expected arrays nested as {layout.space}, got {type(obs).__name__}: {error!r}"
+            raise ConnectorError(self.module_id, name, problem) from error
+        for values, leaf in zip(leaves, layout.leaves, strict=True):
+            is_array = isinstance(values, np.ndarray)
+            fits = is_array and (values.dtype == leaf.dtype or can_hold(leaf.dtype, values))
+            if not fits or values.shape != (n, *leaf.shape):
+                path = "".join(f"[{key!r}]" for key in leaf.path)
+                got = described(values) if is_array else type(values).__name__
+                problem = (
+                    f"expected obs{path} of shape {(n, *leaf.shape)} and dtype {leaf.dtype}, as "
+                    f"recompute_output_observation_space() has it, got {got}"
+                )
+                raise ConnectorError(self.module_id, name, problem)
+        return leaves
+
+
+def _taken(of_lanes: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+    """Entries of lanes that it is too short for are 0: nothing has been kept of them yet."""
+    taken = np.zeros((len(lanes), *of_lanes.shape[1:]), of_lanes.dtype)
+    is_there = lanes < len(of_lanes)
+    taken[is_there] = of_lanes[lanes[is_there]]
+    return taken
+
+
+def _check_order(module_id: str, connectors: Sequence[Any]) -> None:
+    where, made_for_acting = f"env_to_module_connector of module {module_id!r}", ""
+    for connector in connectors:
+        name = type(connector).__name__
+        if not isinstance(connector, Connector):
+            hint = f"; make an object: {connector.__name__}()" if isinstance(connector, type) else ""
+            raise ConfigError(f"{where}: expected fastmarl.connectors.Connector, got {connector!r}{hint}")
+        if made_for_acting and (connector.records or connector.reads_record):
+            raise ConfigError(f"{where}: {name} works on the record, so it must come before {made_for_acting}, which "
+                              f"is not recorded")  # fmt: skip
+        if not connector.records:
+            made_for_acting = name

@@ -1,0 +1,134 @@
+"""Running mean and standard deviation of observations, returns, or anything in rows."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.kernels.moments import update_moments
+from fastmarl.core.kernels.normalize import count_and_normalize
+from fastmarl.core.states import check_keys, float_array, whole_number
+
+
+class RunningMoments:
+    """Count, mean and variance of all rows seen, by column; those of several runners can be merged.
+
+    ```python
+    moments = fastmarl.RunningMoments(18)
+    for episode in runner.sample():
+        for agent in episode.agent_episodes.values():
+            moments.update(agent.get_observations())
+    module.mean, module.std = torch.from_numpy(moments.mean), torch.from_numpy(moments.std)
+    ```
+
+    Args:
+        size: numbers in a row.
+    """
+
+    def __init__(self, size: int):
+        self.count = 0
+        self.mean = np.zeros(size)
+        self._m2 = np.zeros(size)  # sum of squared deviations from the mean
+
+    def update(self, rows: np.ndarray) -> None:
+        """Add rows [n, ...] of `size` numbers each, of any real dtype."""
+        values = _compiled(np.ascontiguousarray(rows)).reshape(len(rows), self.mean.size)
+        mean, m2 = self.mean.copy(), self._m2.copy()
+        self._become(int(update_moments(values, self.count, mean, m2)), mean, m2)
+
+    def normalize(
+        self,
+        rows: np.ndarray,
+        out: np.ndarray,
+        *,
+        update: bool = True,
+        demean: bool = True,
+        destd: bool = True,
+        clip: float = math.inf,
+    ) -> int:
+        """Write rows [n, size] to `out`, float32 [n, size], with mean 0 and standard deviation 1.
+
+        Each row is added (if `update`) and then normalised by all rows so far, so it does not matter how rows are put
+        together to calls. Before any row the mean is 0 and the standard deviation 1.
+
+        Args:
+            demean, destd: subtract the mean; divide by the standard deviation.
+            clip: clip to -clip .. clip.
+
+        Returns:
+            -1, or the first row with a number that is not finite: it and what follows were not added, nor written.
+        """
+        mean, m2 = (self.mean.copy(), self._m2.copy()) if update else (self.mean, self._m2)
+        unfit = int(count_and_normalize(_compiled(rows), self.count, mean, m2, update, demean, destd, clip, out))
+        if update:
+            self._become(self.count + (len(rows) if unfit < 0 else unfit), mean, m2)
+        return unfit
+
+    def _become(self, count: int, mean: np.ndarray, m2: np.ndarray) -> None:
+        """Take all three at once: an interrupt leaves none without the others."""
+        self.__dict__.update(count=count, mean=mean, _m2=m2)
+
+    def __copy__(self) -> Self:
+        """Another with the same arrays, which no method writes to: each change makes new ones."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def copy(self) -> Self:
+        """Another that has seen the same."""
+        other = type(self)(self.mean.size)
+        other.count, other.mean, other._m2 = self.count, self.mean.copy(), self._m2.copy()
+        return other
+
+    def merge(self, other: Self) -> None:
+        """Add all that another has seen (Chan, Golub, LeVeque 1983)."""
+        count = self.count + other.count
+        if count == 0:
+            return
+        delta = other.mean - self.mean
+        m2 = self._m2 + other._m2 + delta**2 * (self.count * other.count / count)
+        self._become(count, self.mean + delta * (other.count / count), m2)
+
+    @property
+    def var(self) -> np.ndarray:
+        """float64 [size]: variance of the rows themselves (divided by their number); ones before there are any."""
+        return self._m2 / self.count if self.count else np.ones_like(self._m2)
+
+    @property
+    def std(self) -> np.ndarray:
+        """float64 [size]: square root of `var`."""
+        return np.sqrt(self.var)
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything, as plain arrays and numbers."""
+        return {"count": self.count, "mean": self.mean.copy(), "m2": self._m2.copy()}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raises ConfigError if `state` is not what `get_state()` of as many columns returns."""
+        self._read(state)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take what `get_state()` returned.
+
+        Raises:
+            ConfigError: see check_state(). Nothing was changed.
+        """
+        self._become(*self._read(state))
+
+    def _read(self, state: Mapping[str, Any]) -> tuple[int, np.ndarray, np.ndarray]:
+        """Copies of a state's (count, mean, m2)."""
+        check_keys("the state of running moments", state, ("count", "mean", "m2"))
+        count = whole_number("the count of running moments", state["count"])
+        mean, m2 = (
+            float_array(f"{name!r} of running moments", state[name], self.mean.shape) for name in ("mean", "m2")
+        )
+        if (m2 < 0).any():
+            raise ConfigError(f"'m2' of running moments is a sum of squares, got {m2.min()}")
+        return count, mean, m2
+
+
+def _compiled(rows: np.ndarray) -> np.ndarray:
+    """Numbers of a dtype that numba has: float16 and longdouble come as float64."""
+    return rows.astype(np.float64) if rows.dtype.kind == "f" and rows.dtype.itemsize not in (4, 8) else rows

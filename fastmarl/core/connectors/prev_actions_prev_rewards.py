@@ -1,0 +1,95 @@
+"""An agent's previous actions and rewards, added to its observations."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.columns import Columns
+from fastmarl.core.connectors.base import Connector, Rows
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.kernels.frames import one_hot_frames, stack_frames
+from fastmarl.core.spaces import RowLayout, leaf_spaces
+from fastmarl.core.spaces.masks import choices_of
+from fastmarl.core.store.block import Block
+
+
+class PrevActionsPrevRewards(Connector):
+    """Makes of each observation a dict of it and the agent's previous actions and rewards, the oldest first.
+
+    The actions are the recorded ones (the policy's raw ones) as float32, Discrete and MultiDiscrete leaves one-hot. The
+    rewards are the recorded ones as float32: each is the sum of what was paid between an action and the next
+    observation. Where an agent has made fewer steps there are zeros. Put FlattenObservations behind it for nets that
+    take vectors.
+
+    Args:
+        n_prev_actions, n_prev_rewards: how many; with 0 the entry is left out.
+    """
+
+    lane_arrays = ()
+    ORIG_OBS_KEY = "_orig_obs"
+    PREV_ACTIONS_KEY = "prev_n_actions"
+    PREV_REWARDS_KEY = "prev_n_rewards"
+
+    def __init__(self, *, n_prev_actions: int = 1, n_prev_rewards: int = 1):
+        for name, n in (("n_prev_actions", n_prev_actions), ("n_prev_rewards", n_prev_rewards)):
+            if not isinstance(n, int) or isinstance(n, bool) or n < 0:
+                raise ConfigError(f"{name} must be an integer of at least 0, got {n!r}")
+        if not n_prev_actions and not n_prev_rewards:
+            raise ConfigError("PrevActionsPrevRewards with n_prev_actions=0 and n_prev_rewards=0 adds nothing")
+        self.n_prev_actions = n_prev_actions
+        self.n_prev_rewards = n_prev_rewards
+        self.min_lookback_rows = max(n_prev_actions, n_prev_rewards) - 1
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space, input_action_space: gym.Space
+    ) -> gym.Space:
+        self._leaves = [
+            ((Columns.ACTIONS, *leaf.path) if leaf.path else Columns.ACTIONS, choices, size)
+            for leaf, space in zip(RowLayout(input_action_space).leaves, leaf_spaces(input_action_space), strict=True)
+            for choices, size in [_encoding(space)]
+        ]
+        self._size = sum(size for _, _, size in self._leaves)
+        spaces: dict[str, gym.Space] = {self.ORIG_OBS_KEY: input_observation_space}
+        if self.n_prev_actions:
+            one_hot = all(choices is not None for _, choices, _ in self._leaves)
+            low, high = (0.0, 1.0) if one_hot else (-np.inf, np.inf)
+            spaces[self.PREV_ACTIONS_KEY] = gym.spaces.Box(low, high, (self.n_prev_actions * self._size,), np.float32)
+        if self.n_prev_rewards:
+            spaces[self.PREV_REWARDS_KEY] = gym.spaces.Box(-np.inf, np.inf, (self.n_prev_rewards,), np.float32)
+        return gym.spaces.Dict(spaces)
+
+    def __call__(self, obs: Any, rows: Rows) -> dict[str, Any]:
+        made = {self.ORIG_OBS_KEY: obs}
+        if self.n_prev_actions:
+            made[self.PREV_ACTIONS_KEY] = self._actions(rows.block, rows.former(self.n_prev_actions))
+        if self.n_prev_rewards:
+            former = rows.former(self.n_prev_rewards)
+            rewards = rows.block.recorded_rewards(rows.block.reward_R[former])
+            made[self.PREV_REWARDS_KEY] = np.where(former >= 0, rewards, 0.0).astype(np.float32)
+        return made
+
+    def _actions(self, block: Block, former: np.ndarray) -> np.ndarray:
+        """float32 [n, n_prev_actions * size]."""
+        n, n_prev = former.shape
+        out = np.zeros((n, n_prev, self._size), np.float32)
+        begin = 0
+        for key, choices, size in self._leaves if block.outputs else ():  # none: no agent has acted before
+            values, column = block.outputs[key], out[:, :, begin : begin + size]
+            if choices is None:
+                if values.dtype == np.float16:  # which numba lacks
+                    values = values.astype(np.float32)
+                stack_frames(values.reshape(len(values), 1, size), former, column[:, None])
+            else:
+                one_hot_frames(values.reshape(len(values), len(choices)), former, choices, column)
+            begin += size
+        return out.reshape(n, n_prev * self._size)
+
+
+def _encoding(space: Any) -> tuple[np.ndarray | None, int]:
+    """(numbers of choices of each number that becomes one-hot, or None; how many numbers a leaf becomes)."""
+    if choices := choices_of(space):
+        return np.array(choices, np.int64), sum(choices)
+    if isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):
+        return None, int(np.prod(space.shape))
+    raise ConfigError(f"PrevActionsPrevRewards can't make numbers of the action space {space}")

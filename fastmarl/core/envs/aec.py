@@ -1,0 +1,170 @@
+"""PettingZoo's AECEnv, whose agents move one at a time, in the multi-agent protocol."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from fastmarl.core.envs.pettingzoo import PettingZooAdapter
+from fastmarl.core.errors import EnvCheckError
+
+MOST_IDLE_TURNS = 1000  # given in a row to agents that have ended, besides one for each that is listed
+
+
+class Step(NamedTuple):
+    """The dicts by agent that `step()` returns."""
+
+    obs: dict[Any, Any]
+    rewards: dict[Any, float]
+    terminateds: dict[Any, bool]
+    truncateds: dict[Any, bool]
+    infos: dict[Any, dict]
+
+
+class AECPettingZooEnv(PettingZooAdapter):
+    """One step is one turn: the agent whose turn it is is observed, and acts in the next step.
+
+    An agent is paid when its turn comes, with what `last()` says: all since its last action. Turns of agents that have
+    ended, in which PettingZoo wants None as the action, are taken here and are no steps: such an agent is observed for
+    the last time and gets its flags. The episode is over when all agents in the env's `agents` have ended; it is then
+    truncated if some agent was truncated in that last step, else terminated.
+
+    An agent that the env removes from `agents` without such a turn gets what the env still has of it: its reward,
+    flags, info and, if the env can make one, its last observation. Without a flag it waits until the end of the
+    episode.
+
+    Args:
+        env: a PettingZoo AECEnv; `unwrapped` is it without its wrappers.
+
+    Attributes:
+        removed: agents that were removed in the last step without a turn of their own.
+    """
+
+    def __init__(self, env: Any):
+        super().__init__(env)
+        self._turn: Any = None  # the agent that acts next
+        self._listed: list[Any] = []  # the env's `agents` at that turn
+        self._accounts: Any = None  # the env, or the one in its wrappers that has `_cumulative_rewards`, if one has
+        self._pending: dict[Any, float] = {}  # what agents were to get before the last action
+        self._unpaid: dict[Any, float] = {}  # what agents got before the first step
+        self.removed: list[Any] = []
+
+    @staticmethod
+    def adapts(env: Any) -> bool:
+        """Whether this is such an env."""
+        return hasattr(env, "agent_iter") and hasattr(env, "last")
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        """Begin an episode; see MultiAgentEnv.
+
+        Raises:
+            EnvCheckError: no agent can act.
+        """
+        self.env.reset(seed=seed, options=options)
+        self._ended, self._listed, self._pending = set(), list(self.env.agents), {}
+        self._accounts = _layer_with("_cumulative_rewards", self.env)
+        obs, rewards, _, _, infos = self._next_turn()
+        if self._turn is None:
+            raise EnvCheckError(f"expected an agent that can act after reset() of {self.env}, got agents="
+                                f"{self._listed}, of which {list(self._ended)} have ended")  # fmt: skip
+        self._unpaid = {agent: reward for agent, reward in rewards.items() if reward}
+        return {self._turn: obs[self._turn]}, {self._turn: infos[self._turn]}
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        """Take the action of the agent whose turn it is; see MultiAgentEnv.
+
+        Raises:
+            ValueError: there is none.
+            EnvCheckError: the env gives turns only to agents that have ended, while others have not.
+        """
+        if self._turn not in actions:
+            raise ValueError(f"expected the action of {self._turn!r}, whose turn it is, got actions of {list(actions)}")
+        self._pending = {**getattr(self._accounts, "_cumulative_rewards", {}), self._turn: 0.0}
+        self.env.step(actions[self._turn])
+        obs, rewards, terminateds, truncateds, infos = self._next_turn()
+        if self._unpaid:
+            unpaid, self._unpaid = self._unpaid, {}
+            rewards.update({agent: reward + rewards.get(agent, 0.0) for agent, reward in unpaid.items()})
+        terminateds["__all__"] = False
+        if self._turn is None:
+            is_truncated = any(truncateds.values())
+            terminateds["__all__"], truncateds["__all__"] = not is_truncated, is_truncated
+        return obs, rewards, terminateds, truncateds, infos
+
+    def get_state(self) -> Any:
+        """The env's, who has ended, and whose turn it is."""
+        return {**super().get_state(), "turn": self._turn, "unpaid": dict(self._unpaid)}
+
+    def set_state(self, state: Any) -> None:
+        super().set_state(state)
+        self._turn, self._unpaid = state["turn"], dict(state["unpaid"])
+        self._listed = list(self.env.agents)
+        self._accounts = _layer_with("_cumulative_rewards", self.env)
+
+    def _next_turn(self) -> Step:
+        """Go on to an agent that can act, or to the end of the episode.
+
+        The agent is observed, as are those that have ended on the way there.
+        """
+        env, ended = self.env, self._ended
+        obs, rewards, terminateds, truncateds, infos = step = Step({}, {}, {}, {}, {})
+        self._turn, idle_turns = None, 0
+        while (agents := env.agents) and not (ended and ended.issuperset(agents)):
+            agent = env.agent_selection
+            observation, reward, terminated, truncated, info = env.last()
+            if not (terminated or truncated):
+                self._turn = agent
+                ended.discard(agent)  # if it was there, it takes part again
+                obs[agent], rewards[agent], infos[agent] = observation, reward, info
+                break
+            if agent in ended:
+                idle_turns += 1
+            else:
+                idle_turns = 0
+                ended.add(agent)
+                if observation is not None:
+                    obs[agent] = observation
+                rewards[agent], infos[agent] = reward, info
+                terminateds[agent], truncateds[agent] = bool(terminated), bool(truncated)
+            if idle_turns > MOST_IDLE_TURNS + len(agents):
+                raise EnvCheckError(f"{env} gives turns only to agents that have ended, {list(ended)} of {agents}; "
+                                    f"set agent_selection to one of the others, or end these, too")  # fmt: skip
+            env.step(None)
+        self.removed = []
+        if agents != self._listed:
+            self.removed = [agent for agent in self._listed if agent not in agents and agent not in ended]
+            for agent in self.removed:
+                self._add_removed(agent, step)
+            self._listed = list(agents)
+            ended.intersection_update(agents)
+        return step
+
+    def _add_removed(self, agent: Any, step: Step) -> None:
+        """Add what the env still has of an agent that it has removed without a turn of its own."""
+        env = self.env
+        pending = self._pending.get(agent, 0.0)
+        step.rewards[agent] = getattr(self._accounts, "_cumulative_rewards", {}).get(agent, pending)
+        terminated, truncated = bool(env.terminations.get(agent)), bool(env.truncations.get(agent))
+        if not (terminated or truncated or self._turn is None):
+            return  # to be observed would mean to act
+        if terminated or truncated:
+            self._ended.add(agent)
+        step.terminateds[agent], step.truncateds[agent] = terminated, truncated
+        step.infos[agent] = env.infos.get(agent, {})
+        with suppress(Exception):  # code of the env's own, for an agent that it no longer has
+            observation = env.observe(agent)
+            if observation is not None:
+                step.obs[agent] = observation
+
+
+def _layer_with(name: str, env: Any) -> Any:
+    """The outermost of an env and those in its wrappers that has this attribute itself.
+
+    PettingZoo's wrappers look it up layer by layer, which takes longer than many a turn.
+    """
+    layer = env
+    while name not in (own := getattr(layer, "__dict__", {})):
+        if "env" not in own:
+            return env  # it says so otherwise, or not at all
+        layer = layer.env
+    return layer

@@ -1,0 +1,158 @@
+"""The multi-agent protocol, which is RLlib's, and what counts as an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import gymnasium as gym
+
+from fastmarl.core.errors import EnvCheckError
+
+
+class MultiAgentEnv:
+    """Base class for environments of several agents. An agent id may be any hashable.
+
+    Agents come with their first observation and may leave at any step. Who is in the observation dict acts in the
+    next step, and only they do.
+
+    Attributes:
+        possible_agents: ids of all agents that can ever appear. Empty: any id may appear.
+        agents: ids of those that take part now; for your own use, samplers go by the observations.
+        observation_spaces, action_spaces: gymnasium spaces by agent id.
+        observation_space, action_space: without those, one space for all agents, or a Dict space by agent id.
+        state_space: of what `state()` returns. An env may have this method, without arguments: the global state as
+            an array, for central critics; see `EnvRunnerConfig.record_env_state`.
+        supports_checkpoint: whether `get_state()` and `set_state()` are there, by which a runner that is restored goes
+            on in the middle of an episode. An env without begins another one.
+    """
+
+    possible_agents: list[Any] = []  # noqa: RUF012  (replaced by each env, never changed)
+    agents: list[Any] = []  # noqa: RUF012
+    observation_spaces: dict[Any, gym.Space] | None = None
+    action_spaces: dict[Any, gym.Space] | None = None
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+    state_space: gym.Space | None = None
+    supports_checkpoint: bool = False
+
+    @property
+    def unwrapped(self) -> Any:
+        """The env without wrappers."""
+        return self
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        """Begin an episode; returns (observations, infos), dicts by agent id."""
+        raise NotImplementedError
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        """Take the actions of the agents that were observed last.
+
+        Returns:
+            (observations, rewards, terminateds, truncateds, infos), dicts by agent id that need not have all agents.
+            terminateds must have "__all__", truncateds may: True ends the episode. An agent whose flag is True has
+            ended; its observation in that step is its last. infos may have "__common__".
+        """
+        raise NotImplementedError
+
+    def get_state(self) -> Any:
+        """All that the rest of the episode and all later ones depend on, random generators included.
+
+        To be saved with a runner it may consist of what `fastmarl.checkpoint.save_state()` takes: nested dicts, lists
+        and tuples of numbers, strings, None and arrays.
+        """
+        raise NotImplementedError
+
+    def set_state(self, state: Any) -> None:
+        """Go on from what `get_state()` has returned, of this env or another one made in the same way. It has been
+        reset before, with any seed."""
+        raise NotImplementedError
+
+    def render(self) -> Any:
+        """An image, text or None; as the env likes."""
+
+    def close(self) -> None:
+        """Give resources back."""
+
+    def get_observation_space(self, agent_id: Hashable) -> gym.Space:
+        """Raises EnvCheckError if the env has none for this agent."""
+        return _space_of(self, "observation", agent_id)
+
+    def get_action_space(self, agent_id: Hashable) -> gym.Space:
+        """Raises EnvCheckError if the env has none for this agent."""
+        return _space_of(self, "action", agent_id)
+
+
+def env_spaces(env: Any, agent_id: Hashable) -> tuple[gym.Space, gym.Space]:
+    """An agent's (observation space, action space), in whatever form the env has them.
+
+    Raises:
+        EnvCheckError: the env doesn't say, or what it says is no gymnasium space.
+    """
+    return space_of(env, "observation", agent_id), space_of(env, "action", agent_id)
+
+
+def named_agents(env: Any) -> list[Any]:
+    """The ids by which an env's spaces are given, for envs without `possible_agents`; none if they are not by id.
+
+    As in RLlib, Dict spaces are by agent id. One agent's are told apart by `agents` where that names others, else by
+    observation and action space having other keys.
+    """
+    by_id = getattr(env, "observation_spaces", None)
+    if isinstance(by_id, dict) and by_id:
+        return list(by_id)
+    observation: Any = getattr(env, "observation_space", None)
+    action: Any = getattr(env, "action_space", None)
+    if not all(isinstance(space, gym.spaces.Dict | dict) for space in (observation, action)):
+        return []
+    ids = list(observation)
+    is_of_others = not set(getattr(env, "agents", None) or ids) <= set(ids)
+    return [] if is_of_others or set(ids) != set(action) else ids
+
+
+def space_of(env: Any, kind: str, agent_id: Hashable) -> gym.Space:
+    """An agent's space of a kind, "observation" or "action"; see `env_spaces()`."""
+    getter = getattr(env, f"get_{kind}_space", None)
+    if getattr(getter, "__self__", env) is not env and _finds(env, kind, agent_id):
+        getter = None  # a wrapper handed out the getter of an env inside, which knows nothing of the wrapper's spaces
+    try:
+        space = _space_of(env, kind, agent_id) if getter is None else getter(agent_id)
+    except EnvCheckError:
+        raise
+    except Exception as error:
+        raise EnvCheckError(f"{type(env).__name__}.get_{kind}_space({agent_id!r}) raised {error!r}; every agent needs "
+                            f"an entry in {kind}_spaces, before the first reset()") from error  # fmt: skip
+    if not isinstance(space, gym.Space):
+        raise EnvCheckError(f"expected a gymnasium space as {kind} space of agent {agent_id!r}, got {space!r:.200}; "
+                            f"{_what_to_do(space, kind)}")  # fmt: skip
+    return space
+
+
+def _finds(env: Any, kind: str, agent_id: Hashable) -> bool:
+    """Whether the env's attributes have a space for this agent."""
+    try:
+        _space_of(env, kind, agent_id)
+    except EnvCheckError:
+        return False
+    return True
+
+
+def _what_to_do(space: Any, kind: str) -> str:
+    if type(space).__module__.partition(".")[0] == "gym":
+        return "this is a space of the old gym package: make it with gymnasium.spaces"
+    return f"put a gymnasium space for this agent into {kind}_spaces"
+
+
+def _space_of(env: Any, kind: str, agent_id: Hashable) -> Any:
+    """From `<kind>_spaces`, or `<kind>_space`: by agent id, or one for all."""
+    spaces = getattr(env, f"{kind}_spaces", None)
+    if spaces is not None and agent_id in spaces:
+        return spaces[agent_id]
+    space = getattr(env, f"{kind}_space", None)
+    by_agent: Any = space.spaces if isinstance(space, gym.spaces.Dict) else space
+    if isinstance(by_agent, dict) and agent_id in by_agent:
+        return by_agent[agent_id]
+    if space is None:
+        raise EnvCheckError(f"{type(env).__name__} has no {kind} space for agent {agent_id!r}; add it to "
+                            f"{kind}_spaces in the constructor, before the first reset()")  # fmt: skip
+    return space

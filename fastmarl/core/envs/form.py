@@ -1,0 +1,124 @@
+"""The form of what an environment says of itself and returns: the runner's checks, which raise at the first mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.envs.base import env_spaces
+from fastmarl.core.envs.resumable import supports_checkpoint
+from fastmarl.core.errors import EnvCheckError, MultiAgentEnvError, shown
+
+RETURNED = {
+    "reset": ("observations", "infos"),
+    "step": ("observations", "rewards", "terminateds", "truncateds", "infos"),
+}  # call -> what it returns
+RESERVED_IDS = {"__all__": "the whole episode in terminateds and truncateds", "__common__": "all agents in infos"}
+
+
+def check_spaces(env: Any, env_index: int) -> None:
+    """Check what can be checked without reset() and step().
+
+    Raises:
+        EnvCheckError: `possible_agents` is no list of different ids that may be used, an agent lacks a space, or the
+            env claims to support checkpoints, but can't.
+    """
+    try:
+        supports_checkpoint(env)
+        for agent in possible_agents_of(env):
+            env_spaces(env, agent)
+    except EnvCheckError as error:
+        raise EnvCheckError(f"env {env_index} ({name_of(env)}): {error}") from error
+
+
+def check_reset_result(result: Any, env_index: int) -> None:
+    """Check the form of what reset() returned.
+
+    Raises:
+        MultiAgentEnvError: it is no pair (observations, infos) of dicts.
+    """
+    check_dicts("reset", result, env_index, 0)
+
+
+def check_step_result(result: Any, env_index: int, env_t: int) -> None:
+    """Check the form of what step() returned.
+
+    Raises:
+        MultiAgentEnvError: it is no tuple of five dicts, `__all__` is missing, or a flag is no bool.
+    """
+    check_dicts("step", result, env_index, env_t)
+    for _, agent, problem in flag_problems(result[2], result[3]):
+        raise MultiAgentEnvError(env_index, agent, env_t, problem)
+
+
+def possible_agents_of(env: Any) -> list[Any]:
+    """The ids that an env says can appear; none means any.
+
+    Raises:
+        EnvCheckError: they are no list of different hashables, or one of them is reserved.
+    """
+    agents = getattr(env, "possible_agents", None)
+    if agents is None:
+        return []
+    if isinstance(agents, str | dict) or not hasattr(agents, "__iter__"):
+        raise EnvCheckError(f"expected a list of agent ids as possible_agents, got {agents!r:.200}")
+    agents = list(agents)
+    for agent in agents:
+        try:
+            hash(agent)
+        except TypeError:
+            raise EnvCheckError(f"agent ids must be hashable, got {agent!r:.200} in possible_agents") from None
+        if agent in RESERVED_IDS:
+            raise EnvCheckError(f"possible_agents has {agent!r}, which stands for {RESERVED_IDS[agent]}; drop it")
+    if len(set(agents)) < len(agents):
+        twice = next(agent for agent in agents if agents.count(agent) > 1)
+        raise EnvCheckError(f"possible_agents names {twice!r} more than once; every agent needs an id of its own")
+    return agents
+
+
+def check_dicts(call: str, result: Any, env_index: int, env_t: int) -> None:
+    """Raises MultiAgentEnvError if what reset() or step() returned is no tuple of as many dicts as it should be."""
+    names = RETURNED[call]
+    if not isinstance(result, tuple) or len(result) != len(names):
+        problem = f"expected ({', '.join(names)}) from {call}(), got {_what_came(call, result)}"
+        raise MultiAgentEnvError(env_index, None, env_t, problem)
+    for name, value in zip(names, result, strict=True):
+        if not isinstance(value, dict):
+            problem = f"expected a dict by agent id as {name} from {call}(), got {type(value).__name__} {shown(value)}"
+            raise MultiAgentEnvError(env_index, None, env_t, problem)
+
+
+def _what_came(call: str, result: Any) -> str:
+    if call == "reset" and isinstance(result, dict):
+        return "observations alone, as in old Gym; return infos, too, if only {}"
+    if call == "step" and isinstance(result, tuple) and len(result) == 4:
+        return "four values, as in old Gym; split dones into terminateds and truncateds"
+    return f"{len(result)} values" if isinstance(result, tuple) else f"{type(result).__name__} {shown(result)}"
+
+
+def flag_problems(terminateds: dict, truncateds: dict) -> Iterator[tuple[str, Any, str]]:
+    """(kind, agent, problem) of each flag that is no bool, and of a missing `__all__`."""
+    for name, flags in (("terminateds", terminateds), ("truncateds", truncateds)):
+        for agent, flag in flags.items():
+            if not isinstance(flag, bool | np.bool_):
+                yield "flag", agent, f"expected True or False in {name}, got {type(flag).__name__} {shown(flag)}"
+    if "__all__" not in terminateds:
+        problem = (f"expected the key '__all__' in terminateds, which says whether the episode is over; got the keys "
+                   f"{list(terminateds)!r:.200}")  # fmt: skip
+        yield "__all__", None, problem
+
+
+def class_of(env: Any) -> tuple[str, str]:
+    """Module and name of an env's class."""
+    bare = type(getattr(env, "unwrapped", env))
+    return bare.__module__, bare.__qualname__
+
+
+def name_of(env: Any) -> str:
+    """PettingZoo's envs have a name; the others' is that of their class."""
+    bare = getattr(env, "unwrapped", env)
+    metadata = getattr(bare, "metadata", None)
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return str(name or type(bare).__name__)

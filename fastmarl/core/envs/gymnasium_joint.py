@@ -1,0 +1,250 @@
+"""Gymnasium envs that hold several agents in a Tuple or a Dict, in the multi-agent protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.envs.resumable import ResumableAdapter
+from fastmarl.core.errors import EnvCheckError
+
+# An env that has one of these needs no adapter.
+OF_MULTI_AGENT_ENVS = ("possible_agents", "get_observation_space", "observation_spaces")
+
+
+class JointGymnasiumEnv(ResumableAdapter):
+    """What both kinds share: a step is one joint action of all agents, and these are always the same. Values are in
+    dicts by agent, unless a kind says otherwise.
+
+    A flag for all ends the episode. Agents with flags of their own end one by one, and the episode ends with the last
+    of them; it is then truncated if some agent was truncated in that last step, else terminated.
+
+    An agent that has ended is not observed again. The env still wants an action of it, and gets the first one of a
+    Discrete space, else zeros or what the bounds have closest to them, or a sample where there are no numbers. What
+    the agent is still paid is passed on if it is not 0, for the option `post_death` to decide.
+
+    Args:
+        env: a gymnasium.Env, in whatever wrappers; `unwrapped` is it without them. `gym.make` adds a checker, which
+            warns once that rewards and flags are no single values; `gym.make(..., disable_env_checker=True)` does not.
+        observation_spaces, action_spaces: by agent id.
+    """
+
+    def __init__(self, env: Any, observation_spaces: dict[Any, gym.Space], action_spaces: dict[Any, gym.Space]):
+        self.env = env
+        self.possible_agents: list[Any] = list(observation_spaces)
+        self._observation_spaces = observation_spaces
+        self._action_spaces = action_spaces
+        self._ended: dict[Any, Any] = {}  # agent -> the action that the env gets of it from now on
+
+    @property
+    def agents(self) -> list[Any]:
+        """Ids of those that take part now."""
+        return [agent for agent in self.possible_agents if agent not in self._ended]
+
+    @property
+    def state_space(self) -> gym.Space | None:
+        """The space of `state()`, if the env has one."""
+        return getattr(self.unwrapped, "state_space", None)
+
+    def state(self) -> np.ndarray:
+        """The global state, for central critics, if the env has a `state()`."""
+        return self.unwrapped.state()
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._ended = {}
+        return self._observations(obs), self._infos(info)
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        """Take the actions of all agents that have not ended; see MultiAgentEnv.
+
+        Raises:
+            ValueError: an action is missing.
+            EnvCheckError: the env returned values for more or fewer agents than it has.
+        """
+        joint_action = self._joint_action({**actions, **self._ended} if self._ended else actions)
+        obs, rewards, terminated, truncated, info = self.env.step(joint_action)
+        obs, infos = self._observations(obs), self._infos(info)
+        rewards = self._by_agent(rewards) if self._is_by_agent(rewards) else dict.fromkeys(self.agents, rewards)
+        if self._ended:
+            obs, infos = self._without_ended(obs), self._without_ended(infos)
+            rewards = {agent: reward for agent, reward in rewards.items() if reward or agent not in self._ended}
+        if self._is_by_agent(terminated) or self._is_by_agent(truncated):
+            return obs, rewards, *self._end_agents(self._flags(terminated), self._flags(truncated)), infos
+        return obs, rewards, {"__all__": bool(terminated)}, {"__all__": bool(truncated)}, infos
+
+    def get_observation_space(self, agent_id: Hashable) -> gym.Space:
+        return self._observation_spaces[agent_id]
+
+    def get_action_space(self, agent_id: Hashable) -> gym.Space:
+        return self._action_spaces[agent_id]
+
+    def get_state(self) -> Any:
+        """The env's, and who has ended."""
+        return {"env": self.env.get_state(), "ended": dict(self._ended)}
+
+    def set_state(self, state: Any) -> None:
+        self.env.set_state(state["env"])
+        self._ended = dict(state["ended"])
+
+    def _flags(self, flag: Any) -> dict[Any, bool]:
+        """By agent, without those that had ended before; or one for all."""
+        if not self._is_by_agent(flag):
+            return {"__all__": bool(flag)}
+        return {agent: bool(value) for agent, value in self._by_agent(flag).items() if agent not in self._ended}
+
+    def _end_agents(self, terminateds: dict[Any, bool], truncateds: dict[Any, bool]) -> tuple[dict, dict]:
+        """Remember who ends in this step; returns the flags with "__all__" in both."""
+        if any(terminateds.values()) or any(truncateds.values()):
+            for agent in self.agents:
+                if terminateds.get(agent) or truncateds.get(agent):
+                    self._ended[agent] = _idle_action(self._action_spaces[agent])
+        is_over = len(self._ended) == len(self.possible_agents)
+        is_truncated = is_over and any(truncateds.values())
+        terminateds.setdefault("__all__", is_over and not is_truncated)
+        truncateds.setdefault("__all__", is_truncated)
+        return terminateds, truncateds
+
+    def _without_ended(self, values: dict) -> dict:
+        return {agent: value for agent, value in values.items() if agent not in self._ended}
+
+    def _observations(self, obs: Any) -> dict:
+        return self._by_agent(obs)
+
+    def _by_agent(self, values: Any) -> dict:
+        """A container of the env's with a value for each agent -> the values by agent id."""
+        return values
+
+    def _is_by_agent(self, value: Any) -> bool:
+        """Whether this is such a container, rather than one value for all."""
+        return isinstance(value, dict)
+
+    def _joint_action(self, actions: dict) -> Any:
+        """All agents' actions in the env's container."""
+        return actions
+
+    def _infos(self, info: dict) -> dict[Any, dict]:
+        raise NotImplementedError
+
+
+class TupleGymnasiumEnv(JointGymnasiumEnv):
+    """An env whose spaces are Tuples with one space for each agent, such as
+    `gym.make("lbforaging:Foraging-8x8-2p-3f-v3")` or `gym.make("rware:rware-tiny-2ag-v2")`.
+
+    Agents are called 0, 1, ... in the order of the spaces. Observations and rewards are tuples, lists or arrays with an
+    entry for each agent; flags are that or a bool. A single reward is the team's: each agent that takes part gets it.
+    The env gets a tuple of actions. Its info, if there is something in it, is `infos["__common__"]`.
+
+    Args:
+        env: see JointGymnasiumEnv.
+    """
+
+    def __init__(self, env: Any):
+        super().__init__(env, dict(enumerate(env.observation_space)), dict(enumerate(env.action_space)))
+
+    @staticmethod
+    def adapts(env: Any) -> bool:
+        """Whether this is such an env."""
+        return _has_spaces(env, gym.spaces.Tuple) and len(env.observation_space) == len(env.action_space) > 0
+
+    def _by_agent(self, values: Any) -> dict[int, Any]:
+        if len(values) != len(self.possible_agents):
+            raise EnvCheckError(f"expected a value for each of the {len(self.possible_agents)} agents from "
+                                f"{type(self.unwrapped).__name__}, got {values!r:.200}")  # fmt: skip
+        return dict(enumerate(values))
+
+    def _is_by_agent(self, value: Any) -> bool:
+        return isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim > 0)
+
+    def _joint_action(self, actions: dict) -> tuple:
+        try:
+            return tuple([actions[agent] for agent in self.possible_agents])
+        except KeyError:
+            raise ValueError(f"expected actions of the agents {self.agents}, got those of {list(actions)}") from None
+
+    def _infos(self, info: dict) -> dict[Any, dict]:
+        return {"__common__": info} if info else {}
+
+
+class DictGymnasiumEnv(JointGymnasiumEnv):
+    """An env whose spaces are Dicts with one space for each agent, by ints, such as
+    `gym.make("multigrid.envs:MultiGrid-Empty-8x8-v0", agents=2)`.
+
+    Observations are dicts by agent; rewards and flags are that or single values, which are for all. Flags may have
+    "__all__". An info with other keys than agents is `infos["__common__"]`.
+
+    Numbered texts in an agent's Dict observation, as multigrid's missions are, come as their numbers: integers in the
+    shape of the MultiDiscrete that their space is derived from.
+
+    Args:
+        env: see JointGymnasiumEnv.
+    """
+
+    def __init__(self, env: Any):
+        super().__init__(env, dict(env.observation_space.spaces), dict(env.action_space.spaces))
+        self._info_keys = {*self.possible_agents, "__common__"}
+        self._texts: dict[Any, list[tuple[str, tuple[int, ...]]]] = {}  # agent -> (key, shape) of its numbered texts
+        for agent, space in self._observation_spaces.items():
+            if isinstance(space, gym.spaces.Dict) and (numbers := _numbered_texts(space)):
+                self._texts[agent] = [(key, part.shape) for key, part in numbers.items()]
+                self._observation_spaces[agent] = gym.spaces.Dict({**space.spaces, **numbers})
+
+    @staticmethod
+    def adapts(env: Any) -> bool:
+        """Whether this is such an env."""
+        if not _has_spaces(env, gym.spaces.Dict):
+            return False
+        agents = env.observation_space.keys()
+        return bool(agents) and agents == env.action_space.keys() and all(isinstance(agent, int) for agent in agents)
+
+    def _observations(self, obs: Any) -> dict:
+        if not self._texts:
+            return obs
+        obs = dict(obs)
+        for agent, texts in self._texts.items():
+            if agent in obs:
+                obs[agent] = observation = dict(obs[agent])
+                for key, shape in texts:
+                    observation[key] = np.asarray(observation[key]).reshape(shape)
+        return obs
+
+    def _infos(self, info: dict) -> dict[Any, dict]:
+        if info.keys() <= self._info_keys:
+            return dict(info)  # a plain one, whatever the env's does for agents that are not in it
+        return {"__common__": info}
+
+
+def _has_spaces(env: Any, kind: type) -> bool:
+    """Whether this is a Gymnasium env with spaces of this kind that does not speak the protocol itself."""
+    if not isinstance(env, gym.Env) or any(hasattr(env, name) for name in OF_MULTI_AGENT_ENVS):
+        return False
+    return all(isinstance(getattr(env, name, None), kind) for name in ("observation_space", "action_space"))
+
+
+def _numbered_texts(space: gym.spaces.Dict) -> dict[str, gym.spaces.MultiDiscrete]:
+    """Key -> plain MultiDiscrete, of the parts whose class is derived from it."""
+    return {
+        key: gym.spaces.MultiDiscrete(part.nvec, dtype=part.nvec.dtype.type, start=part.start)
+        for key, part in space.spaces.items()
+        if isinstance(part, gym.spaces.MultiDiscrete) and type(part) is not gym.spaces.MultiDiscrete
+    }
+
+
+def _idle_action(space: gym.Space) -> Any:
+    """The action of who has ended."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _idle_action(part) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_idle_action(part) for part in space.spaces)
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.start)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return space.start.astype(space.dtype)
+    if isinstance(space, gym.spaces.Box):
+        return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
+    if isinstance(space, gym.spaces.MultiBinary):
+        return np.zeros(space.shape, space.dtype)
+    return space.sample()

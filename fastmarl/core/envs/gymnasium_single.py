@@ -1,0 +1,58 @@
+"""Gymnasium envs of one agent in the multi-agent protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import gymnasium as gym
+
+from fastmarl.core.envs.gymnasium_joint import OF_MULTI_AGENT_ENVS, DictGymnasiumEnv, TupleGymnasiumEnv
+from fastmarl.core.envs.gymnasium_wrapped import WrappedMultiAgentEnv
+from fastmarl.core.envs.resumable import ResumableAdapter
+
+AGENT = 0  # as in envs by RLlib's make_multi_agent()
+
+
+def has_one_agent(env: gym.Env) -> bool:
+    """Whether nothing says that this Gymnasium env has several."""
+    if TupleGymnasiumEnv.adapts(env) or DictGymnasiumEnv.adapts(env):
+        return False
+    return not (WrappedMultiAgentEnv.adapts(env) or any(hasattr(env, name) for name in OF_MULTI_AGENT_ENVS))
+
+
+class SingleGymnasiumEnv(ResumableAdapter):
+    """An env of one agent, such as `gym.make("CartPole-v1")`. The agent's id is 0.
+
+    Args:
+        env: a gymnasium.Env, in whatever wrappers.
+    """
+
+    def __init__(self, env: Any):
+        self.env = env
+        self.possible_agents: list[Any] = [AGENT]
+        self.agents = self.possible_agents
+        self.observation_spaces: dict[Any, gym.Space] = {AGENT: env.observation_space}
+        self.action_spaces: dict[Any, gym.Space] = {AGENT: env.action_space}
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return {AGENT: obs}, {AGENT: info}
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        """Take the agent's action; see MultiAgentEnv."""
+        obs, reward, terminated, truncated, info = self.env.step(actions[AGENT])
+        terminated, truncated = bool(terminated), bool(truncated)
+        return (
+            {AGENT: obs},
+            {AGENT: reward},
+            {AGENT: terminated, "__all__": terminated},
+            {AGENT: truncated, "__all__": truncated},
+            {AGENT: info},
+        )
+
+    def get_observation_space(self, agent_id: Hashable) -> gym.Space:
+        return self.observation_spaces[agent_id]
+
+    def get_action_space(self, agent_id: Hashable) -> gym.Space:
+        return self.action_spaces[agent_id]

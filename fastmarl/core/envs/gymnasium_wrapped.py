@@ -1,0 +1,112 @@
+"""Multi-agent envs in Gymnasium's wrappers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.envs.base import space_of
+from fastmarl.core.envs.gymnasium_joint import OF_MULTI_AGENT_ENVS
+from fastmarl.core.envs.resumable import ResumableAdapter
+
+
+class WrappedMultiAgentEnv(ResumableAdapter):
+    """A multi-agent env in wrappers of Gymnasium, as `gym.make()` adds them, which hand out none of its attributes.
+
+    An agent's spaces are those of the outermost wrapper that has spaces of its own, else the env's. A wrapper's flag
+    that is no dict, such as TimeLimit's, is for all agents.
+
+    Args:
+        env: the outermost wrapper; `unwrapped` is the env.
+    """
+
+    def __init__(self, env: gym.Wrapper):
+        self.env = env
+        layers = list(_layers(env))
+        self._inside = next(filter(_is_multi_agent, layers))
+        self._with_spaces = {
+            kind: next((layer for layer in layers[:-1] if _has_own_space(layer, kind)), self._inside)
+            for kind in ("observation", "action")
+        }
+
+    @staticmethod
+    def adapts(env: Any) -> bool:
+        """Whether this is such an env."""
+        return isinstance(env, gym.Wrapper) and not _is_multi_agent(env) and any(map(_is_multi_agent, _layers(env)))
+
+    @property
+    def possible_agents(self) -> list[Any]:
+        """The env's."""
+        return getattr(self._inside, "possible_agents", [])
+
+    @property
+    def agents(self) -> list[Any]:
+        """The env's."""
+        return getattr(self._inside, "agents", [])
+
+    @property
+    def observation_spaces(self) -> Any:
+        """By agent, of the layer that says them; None if it says them otherwise, as the next three."""
+        return getattr(self._with_spaces["observation"], "observation_spaces", None)
+
+    @property
+    def action_spaces(self) -> Any:
+        return getattr(self._with_spaces["action"], "action_spaces", None)
+
+    @property
+    def observation_space(self) -> Any:
+        return getattr(self._with_spaces["observation"], "observation_space", None)
+
+    @property
+    def action_space(self) -> Any:
+        return getattr(self._with_spaces["action"], "action_space", None)
+
+    @property
+    def state_space(self) -> gym.Space | None:
+        """The space of `state()`, if the env has one."""
+        return getattr(self._inside, "state_space", None)
+
+    def state(self) -> np.ndarray:
+        """The global state, for central critics, if the env has a `state()`."""
+        return self._inside.state()
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        """As the wrapper's own, with flags in dicts."""
+        obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
+        return obs, rewards, _in_dict(terminateds), _in_dict(truncateds), infos
+
+    def get_observation_space(self, agent_id: Hashable) -> gym.Space:
+        return space_of(self._with_spaces["observation"], "observation", agent_id)
+
+    def get_action_space(self, agent_id: Hashable) -> gym.Space:
+        return space_of(self._with_spaces["action"], "action", agent_id)
+
+
+def _in_dict(flags: Any) -> Any:
+    return {"__all__": bool(flags)} if isinstance(flags, bool | np.bool_) else flags
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """The wrappers from the outside in, and the env in them."""
+    while isinstance(env, gym.Wrapper):
+        yield env
+        env = env.env
+    yield env
+
+
+def _is_multi_agent(layer: Any) -> bool:
+    return any(hasattr(layer, name) for name in OF_MULTI_AGENT_ENVS)
+
+
+def _has_own_space(wrapper: gym.Wrapper, kind: str) -> bool:
+    """Whether a wrapper has other spaces of this kind than the env in it."""
+    if hasattr(wrapper, f"{kind}_spaces") or hasattr(wrapper, f"get_{kind}_space"):
+        return True
+    own, inside = (getattr(layer, f"{kind}_space", None) for layer in (wrapper, wrapper.env))
+    return own is not inside and own != inside

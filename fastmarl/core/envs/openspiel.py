@@ -1,0 +1,223 @@
+"""OpenSpiel's games in the multi-agent protocol."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import sys
+from importlib import import_module
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.envs.base import MultiAgentEnv
+from fastmarl.core.errors import EnvCheckError
+
+TENSORS = ("observation_tensor", "information_state_tensor")  # the first that a game provides is taken
+CHANCE, SIMULTANEOUS, TERMINAL = -1, -2, -4  # pyspiel.PlayerId, what current_player() says where it names no player
+NO_ACTION = 0  # what pyspiel wants of a player that has no legal action where others move at the same time
+
+
+class OpenSpielEnv(MultiAgentEnv):
+    """One step is one move: who is at move is observed, and acts in the next step.
+
+    At a simultaneous node these are all players that have a legal action. Chance is played out here. In the end every
+    player is observed once more, with no action left.
+
+    Agents are 0 .. n - 1. All have the same spaces: an observation is a dict of "observation", float32 [size of the
+    tensor], and "action_mask", int8 [game.num_distinct_actions()], 1 where an action is legal; an action is an index.
+
+    Players are paid by how much a move, and the chance after it, has changed their returns, those that wait, too; if
+    nobody's changed, rewards are {}. Where a game pays in the end alone, rewards are the returns, exactly.
+
+    reset(seed=) seeds the chance that is played out here. Games that draw within themselves (their chance mode is
+    SAMPLED_STOCHASTIC) do not hear of it; most have a parameter rng_seed.
+
+    Args:
+        game: a pyspiel.Game; see `load`.
+        observation: "observation_tensor" or "information_state_tensor". None: the first of them that the game provides.
+
+    Attributes:
+        game: that game.
+        game_state: the pyspiel.State that is played, None before the first reset().
+
+    Raises:
+        EnvCheckError: a mean field game, one whose actions are no numbers, or one without that tensor.
+    """
+
+    def __init__(self, game: Any, observation: str | None = None):
+        _check_is_playable(game)
+        self.game = game
+        self.game_state: Any = None
+        self.metadata = {"name": str(game)}
+        self.possible_agents: list[int] = list(range(game.num_players()))
+        self.agents = self.possible_agents
+        self._observer = _make_observer(game, observation)
+        self._is_python = hasattr(game, "make_py_observer")
+        self._n_actions = n_actions = game.num_distinct_actions()
+        tensor_space = gym.spaces.Box(-np.inf, np.inf, (self._observer.tensor.size,), np.float32)
+        mask_space = gym.spaces.Box(0, 1, (n_actions,), np.int8)
+        space = gym.spaces.Dict({"observation": tensor_space, "action_mask": mask_space})
+        self.observation_spaces = dict.fromkeys(self.possible_agents, space)
+        self.action_spaces = {agent: gym.spaces.Discrete(n_actions) for agent in self.possible_agents}
+        self._paid: list[float] = []  # returns [number of players] that were handed out as rewards
+        self._legal: dict[int, list[int]] = {}  # legal actions of the players that act next
+        self._rng: np.random.Generator | None = None
+
+    @classmethod
+    def load(cls, name: str, *, observation: str | None = None, **parameters: Any) -> OpenSpielEnv:
+        """The env of a game by its name: `load("goofspiel", players=3)` or `load("goofspiel(players=3)")`.
+
+        Args:
+            name: with parameters in it, if there are none besides.
+            observation: see the class.
+            parameters: of the game: bool, int, float, str, or for a game within it a dict that has its "name".
+
+        Raises:
+            EnvCheckError: OpenSpiel is not installed, or does not know the name or a parameter; and see the class.
+        """
+        try:
+            pyspiel = import_module("pyspiel")
+        except ImportError as error:
+            raise EnvCheckError(f"the game {name!r} needs OpenSpiel: pip install open-spiel ({error})") from error
+        names, without_parameters = pyspiel.registered_names(), name.partition("(")[0]
+        if without_parameters not in names:  # it would print a list of all
+            close = difflib.get_close_matches(without_parameters, names)
+            hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            raise EnvCheckError(f"OpenSpiel can't load the game {name!r}: Unknown game '{name}'.{hint}")
+        try:
+            game = pyspiel.load_game(name, parameters) if parameters else pyspiel.load_game(name)
+        except pyspiel.SpielError as error:
+            raise EnvCheckError(f"OpenSpiel can't load the game {name!r}: {error}") from error
+        return cls(game, observation)
+
+    @staticmethod
+    def adapts(env: Any) -> bool:
+        """Whether this is such a game. It can't be if nobody has imported pyspiel."""
+        pyspiel = sys.modules.get("pyspiel")
+        return pyspiel is not None and isinstance(env, pyspiel.Game)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.game})"
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        if self._rng is None or seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self.game_state = self.game.new_initial_state()
+        self._paid = [0.0] * len(self.possible_agents)
+        return self._observations(self._next_player()), {}
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        """Make the move of the players that were observed last; see MultiAgentEnv.
+
+        Args:
+            actions: an index of a legal action for each of them; others are ignored.
+
+        Raises:
+            ValueError: an action is missing or illegal, or the episode is over. The game stands as it did.
+        """
+        self._check(actions)
+        if self.game_state.current_player() == SIMULTANEOUS:
+            legal = self._legal
+            self.game_state.apply_actions([actions[p] if p in legal else NO_ACTION for p in self.possible_agents])
+        else:
+            (player,) = self._legal
+            self.game_state.apply_action(actions[player])
+        player = self._next_player()
+        return self._observations(player), self._rewards(), {"__all__": player == TERMINAL}, {}, {}
+
+    def _check(self, actions: dict) -> None:
+        if not self._legal:
+            raise ValueError("there is no move to make: the episode is over or has not begun; call reset()")
+        for player, legal in self._legal.items():
+            if actions.get(player) not in legal:
+                raise ValueError(f"expected a legal action of player {player}, one of {legal!s:.200}, got "
+                                 f"{actions.get(player)!r:.200}; action_mask says which are legal")  # fmt: skip
+
+    def _next_player(self) -> int:
+        """Play out chance; returns who is at move then, SIMULTANEOUS or TERMINAL."""
+        state = self.game_state
+        while (player := state.current_player()) == CHANCE:
+            state.apply_action(self._draw(state.chance_outcomes()))
+        return player
+
+    def _draw(self, outcomes: list[tuple[int, float]]) -> int:
+        """One of (outcome, probability > 0); they sum to 1, up to rounding."""
+        assert self._rng is not None
+        left = self._rng.random()
+        for outcome, probability in outcomes:
+            left -= probability
+            if left < 0:
+                return outcome
+        return outcomes[-1][0]
+
+    def _rewards(self) -> dict[int, float]:
+        """What each player has earned since it was paid last; {} if nobody has.
+
+        By returns, not by State.rewards(), which are those of the last transition alone: what a move earned would be
+        lost if chance follows.
+        """
+        returns = self.game_state.returns()
+        if returns == self._paid:
+            return {}
+        rewards = dict(enumerate(map(operator.sub, returns, self._paid)))
+        self._paid = returns
+        return rewards
+
+    def _observations(self, player: int) -> dict[int, dict[str, np.ndarray]]:
+        """Of who is at move, whose legal actions are noted; of all in the end."""
+        state = self.game_state
+        if player >= 0:
+            legal = state.legal_actions()
+            self._legal = {player: legal}
+            return {player: self._observation(player, legal)}
+        if player == TERMINAL:
+            self._legal = {}
+            return {p: self._observation(p, []) for p in self.possible_agents}
+        self._legal = {p: legal for p in self.possible_agents if (legal := state.legal_actions(p))}
+        return {p: self._observation(p, legal) for p, legal in self._legal.items()}
+
+    def _observation(self, player: int, legal: list[int]) -> dict[str, np.ndarray]:
+        if self._is_python:  # some observers of such games write a part and leave the rest as it was in another state
+            self._observer.tensor.fill(0)
+        self._observer.set_from(self.game_state, player)
+        mask = bytearray(self._n_actions)  # several times as fast as indexing an array, or pyspiel's mask, a list
+        for action in legal:
+            mask[action] = 1
+        return {"observation": self._observer.tensor.copy(), "action_mask": np.frombuffer(mask, np.int8)}
+
+    def render(self) -> str:
+        """The state as text."""
+        return str(self.game_state)
+
+
+def _check_is_playable(game: Any) -> None:
+    game_type = game.get_type()
+    if game_type.dynamics.name == "MEAN_FIELD":
+        raise EnvCheckError(f"{game} is a mean field game: it has a distribution of players, which nobody can sample "
+                            f"by acting; take a sequential or simultaneous game")  # fmt: skip
+    if getattr(game_type, "action_structs_only", False) or game.num_distinct_actions() < 1:
+        raise EnvCheckError(f"{game} does not number its actions, so there is no Discrete space for them; take a game "
+                            f"with num_distinct_actions() > 0")  # fmt: skip
+
+
+def _make_observer(game: Any, name: str | None) -> Any:
+    """What fills its `tensor`, float32 [size], in place by set_from(state, player).
+
+    That is several times as fast as the State's own methods, which return lists.
+    """
+    provided = [tensor for tensor in TENSORS if getattr(game.get_type(), f"provides_{tensor}")]
+    if not provided:
+        raise EnvCheckError(f"{game} provides neither observation nor information state tensor, so there is nothing to "
+                            f"observe")  # fmt: skip
+    name = provided[0] if name is None else name
+    if name not in provided:
+        raise EnvCheckError(f"expected one of {provided} as observation of {game}, got {name!r}")
+    observation = import_module("open_spiel.python.observation")
+    is_information_state = name == "information_state_tensor"
+    observer = observation.make_observation(game, observation.INFO_STATE_OBS_TYPE if is_information_state else None)
+    tensor = getattr(observer, "tensor", None)
+    if tensor is None or (tensor.ndim, tensor.dtype) != (1, np.float32):
+        raise EnvCheckError(f"the observer of {game} makes no {name}; choose another observation")
+    return observer

@@ -1,0 +1,337 @@
+"""Environments by name."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode
+
+from fastmarl.core.envs.aec import AECPettingZooEnv
+from fastmarl.core.envs.base import MultiAgentEnv
+from fastmarl.core.envs.gymnasium_single import SingleGymnasiumEnv, has_one_agent
+from fastmarl.core.envs.openspiel import OpenSpielEnv
+from fastmarl.core.envs.packages import how_to_install
+from fastmarl.core.envs.pettingzoo import ParallelPettingZooEnv
+from fastmarl.core.envs.pufferlib import PufferLibEnv
+from fastmarl.core.envs.suggestions import HOMES, suggestions
+from fastmarl.core.errors import EnvCheckError, did_you_mean, misfit
+
+_registered: dict[str, Callable[[dict], Any]] = {}
+_HOMES = {  # where a package keeps its envs, if not at its top
+    "magent2": "magent2.environments",
+    "gymnasium_robotics": "gymnasium_robotics.envs.multiagent_mujoco",
+}
+_BUNDLED = {  # name -> where its class is
+    "fastmarl.cart_pole": "fastmarl.envs.cart_pole:CartPole",
+    "fastmarl.connect_four": "fastmarl.envs.connect_four:ConnectFour",
+    "fastmarl.gridworld": "fastmarl.envs.gridworld:GridWorld",
+    "fastmarl.lbforaging": "fastmarl.envs.lbforaging:LevelBasedForaging",
+    "fastmarl.rware": "fastmarl.envs.rware:Warehouse",
+    "fastmarl.simple_spread": "fastmarl.envs.simple_spread:SimpleSpread",
+    "fastmarl.simple_tag": "fastmarl.envs.simple_tag:SimpleTag",
+}
+_BEGIN_IN_NEXT_STEP = {"connect4", "tripletriad"}  # of PufferLib's, which don't say so
+_MAKERS = ("parallel_env", "env")  # functions in PettingZoo's modules, the first is preferred
+_OF_PETTINGZOO = {"pettingzoo", "mpe2", "magent2"}  # packages whose functions of these names take options
+_KNOWN_PACKAGES = {"fastmarl", "openspiel", "vmas", "pufferlib", *_OF_PETTINGZOO, *_HOMES}
+_MAIN = ("__main__", "__mp_main__")  # the script, as it is named in a process that it has spawned; each has its own
+_asked_for: set[str | None] = set()  # names of all envs that this program has asked for
+_CONFIGS = {"config", "env_config", "cfg", "env_cfg", "conf", "context", "env_context"}  # names of whole configs
+
+
+def register_env(name: str, creator: Callable[[dict], Any]) -> None:
+    """Make `env=name` call `creator(env_config)`. A name may be registered again.
+
+    Raises:
+        EnvCheckError: `creator` can't be called so, or is an env instead of what makes one.
+    """
+    if not isinstance(name, str):
+        raise EnvCheckError(f"expected a string as the name of an environment, got {name!r}")
+    if not _takes_options(creator):
+        _check_is_creator(creator, f"the creator of {name!r}")
+    _registered[name] = creator
+
+
+def env_creator(env: Any) -> Callable[[dict], Any]:
+    """What makes an env from an `env_config`.
+
+    Args:
+        env: a class or callable, which is called with `env_config` as its one argument, as in RLlib; a class of
+            Gymnasium's or PettingZoo's kind, a module with PettingZoo's function `parallel_env`, or else `env`, or such
+            a function, which is called with `**env_config` (but with the whole one if its first parameter is called
+            `config`, `env_config` or the like), and with `num_envs` if that is the first parameter; or a name:
+
+            - a registered one;
+            - that of such a module, as "mpe2.simple_spread_v3", "pettingzoo.classic.connect_four_v3" or
+              "magent2.battle_v4";
+            - "package.module:Name", with a class or callable of that module;
+            - an id of Gymnasium's registry, which `gym.make` makes with `**env_config`: "CartPole-v1", whose one agent
+              is 0; or, with the module that registers it, "lbforaging:Foraging-8x8-2p-3f-v3";
+            - "openspiel." and a game, such as "openspiel.kuhn_poker", with its parameters as `env_config`;
+            - "fastmarl.cart_pole", "fastmarl.simple_spread", "fastmarl.simple_tag", "fastmarl.connect_four",
+              "fastmarl.gridworld", "fastmarl.lbforaging" or "fastmarl.rware", compiled and bundled; or "vmas." and a
+              scenario, such as "vmas.balance"; or "pufferlib." and the name of one of its compiled envs, such as
+              "pufferlib.rware": a batch of as many as the runner has envs, with the options `**env_config`.
+
+    Raises:
+        EnvCheckError: an unknown name, a package that is not installed, an env instance, or what can't be called so.
+            What makes an env by name raises it, too, for options that there are not.
+    """
+    _asked_for.add(env_name(env))
+    if isinstance(env, str):
+        if env in _registered:
+            return env_creator(_registered[env])
+        if ":" in env:
+            return _named_in_module(env)
+        if env.startswith("fastmarl."):
+            return _bundled(env)
+        return _from_gymnasium(env, env) if env in gym.registry else _from_module(env)
+    if isinstance(env, ModuleType):
+        return _with_options(_maker_in(env, env.__name__), env.__name__)
+    if _takes_options(env):
+        made = _without_partial(env)
+        name = f"{made.__module__}.{made.__qualname__}"
+        return _with_options(env, name, is_batch=_first_parameter(env) == "num_envs")
+    _check_is_creator(env, "env")
+    return env
+
+
+def portable(env: Any) -> Any:
+    """What `env_creator()` takes for `env` in another process, where nothing is registered."""
+    _asked_for.add(env_name(env))
+    if isinstance(env, str):
+        return _registered.get(env, env)
+    env_creator(env)  # raises what it would raise there
+    return env.__name__ if isinstance(env, ModuleType) else env
+
+
+def env_name(env: Any) -> str | None:
+    """The name by which another process can make the env; None: it has no such name."""
+    if isinstance(env, str):
+        return env
+    if isinstance(env, ModuleType):
+        return env.__name__
+    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", "")
+    path = f"{module}:{name}"
+    try:
+        return path if module not in _MAIN and pkgutil.resolve_name(path) is env else None
+    except (ValueError, ImportError, AttributeError):
+        return None
+
+
+def may_be_named_by_a_file(name: Any) -> bool:
+    """Whether `env_creator(name)` is safe where the name comes from a file: this program has registered or asked for
+    the env itself, or it is one of a package that is known here. Other names would import and call anything."""
+    if not isinstance(name, str):
+        return False
+    if name in _registered or name in _asked_for or name in gym.registry:
+        return True
+    return ":" not in name and name.partition(".")[0] in _KNOWN_PACKAGES
+
+
+def _check_is_creator(creator: Any, what: str) -> None:
+    if not inspect.isclass(creator) and hasattr(creator, "reset") and hasattr(creator, "step"):
+        name = type(creator).__name__
+        raise EnvCheckError(f"{what} is an instance of {name}, but every copy needs its own; give the class, or a "
+                            f"callable such as lambda env_config: {name}(...)")  # fmt: skip
+    if not callable(creator):
+        raise EnvCheckError(f"{what} must be a class, a callable (env_config) -> env, or a registered name, "
+                            f"got {creator!r:.200}")  # fmt: skip
+    if misfit(creator, {}):
+        name = getattr(creator, "__name__", repr(creator))
+        raise EnvCheckError(f"{what} is called with env_config as its one argument, but {name} does not take it; give "
+                            f"a callable such as lambda env_config: {name}(**env_config)")  # fmt: skip
+
+
+def _takes_options(creator: Any) -> bool:
+    """Whether this is called with `**env_config`: see `env_creator()`."""
+    made, first = _without_partial(creator), _first_parameter(creator)
+    if inspect.isclass(made):
+        return first == "num_envs" or (first not in _CONFIGS and _is_of_other_kind(made))
+    if not inspect.isfunction(made):
+        return False
+    if made.__name__ in _MAKERS and made.__module__.partition(".")[0] in _OF_PETTINGZOO:
+        return True
+    if first is None:
+        return any(parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(made).parameters.values())
+    return made.__name__ in _MAKERS and first not in _CONFIGS and not misfit(made)
+
+
+def _without_partial(creator: Any) -> Any:
+    return creator.func if isinstance(creator, partial) else creator
+
+
+def _first_parameter(creator: Any) -> str | None:
+    """The name of the one that may be given by position; None if there is none, or none is known."""
+    try:
+        parameters = inspect.signature(creator).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    by_name_only = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    return next((parameter.name for parameter in parameters if parameter.kind not in by_name_only), None)
+
+
+def _is_of_other_kind(env_class: type) -> bool:
+    """Whether a class is Gymnasium's or PettingZoo's, and neither ours nor RLlib's, which take a whole config."""
+    if issubclass(env_class, MultiAgentEnv) or any(
+        (base.__module__, base.__name__) == ("ray.rllib.env.multi_agent_env", "MultiAgentEnv")
+        for base in env_class.__mro__
+    ):
+        return False
+    is_gymnasiums = issubclass(env_class, (gym.Env, gym.vector.VectorEnv))
+    return is_gymnasiums or AECPettingZooEnv.adapts(env_class) or ParallelPettingZooEnv.adapts(env_class)
+
+
+def _with_options(make: Callable[..., Any], name: str, *, is_batch: bool = False) -> Callable[[dict], Any]:
+    """What calls `make(**env_config)`, and says which environment it was if that has no such options. A batch is made
+    of as many envs as the runner has."""
+
+    def create(env_config: Mapping[str, Any]) -> Any:
+        of_runner = {"num_envs": getattr(env_config, "num_envs", 1)} if is_batch else {}
+        try:
+            return make(**{**of_runner, **env_config})
+        except TypeError as error:
+            if not _is_of_arguments(error):
+                raise
+            raise EnvCheckError(f"{name} can't be made with env_config={dict(env_config)!r:.200} as its keywords: "
+                                f"{error}") from error  # fmt: skip
+
+    return create
+
+
+def _is_of_arguments(error: TypeError) -> bool:
+    """Whether a call didn't fit a signature."""
+    problems = ("unexpected keyword argument", "multiple values for", "takes no arguments")
+    return any(each in str(error) for each in problems) or ("missing" in str(error) and "argument" in str(error))
+
+
+def _from_module(name: str) -> Callable[[dict], Any]:
+    package, _, rest = name.partition(".")
+    if not rest:
+        raise _unknown(name, "it is not registered in this process; see fastmarl.register_env(), or give "
+                             "my_module:MyEnv, as on the command line")  # fmt: skip
+    if package == "openspiel":
+        return _with_options(partial(OpenSpielEnv.load, rest), name)
+    if not _is_installed(package):
+        raise _unknown(name, f"the package {package!r} is not installed; {how_to_install(package)}")
+    if package == "vmas":
+        return _vmas_worlds(rest)
+    if package == "pufferlib":
+        return _pufferlib_envs(rest)
+    home = _HOMES.get(package, package)
+    path = name if name.startswith(home + ".") else f"{home}.{rest}"
+    try:
+        module = import_module(path)
+    except ImportError as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{path}.".startswith(f"{missing}."):
+            raise _unknown(name, f"there is no module {missing}", _modules_beside(path)) from error
+        raise _unknown(name, f"importing {path} failed: {error}; {how_to_install(package)}") from error
+    return _with_options(_maker_in(module, name), name)
+
+
+def _maker_in(module: ModuleType, name: str) -> Callable[..., Any]:
+    for function in _MAKERS:
+        if callable(make := getattr(module, function, None)):
+            return make
+    reason = f"expected parallel_env() or env() in the module {module.__name__}, which has none; see register_env()"
+    raise _unknown(name, reason)
+
+
+def _bundled(name: str) -> Callable[[dict], Any]:
+    if name not in _BUNDLED:
+        raise _unknown(name, f"bundled are {', '.join(_BUNDLED)}")
+    return _with_options(pkgutil.resolve_name(_BUNDLED[name]), name, is_batch=True)
+
+
+def _vmas_worlds(scenario: str) -> Callable[[dict], Any]:
+    vmas = import_module("vmas")
+    known = [*vmas.scenarios, *vmas.mpe_scenarios, *vmas.debug_scenarios]
+    if scenario not in known:
+        raise _unknown(f"vmas.{scenario}", "vmas has no such scenario", [f"vmas.{name}" for name in known])
+
+    def make(**options: Any) -> Any:  # no option may name another scenario: that can be a file, which is run
+        return vmas.make_env(scenario=scenario, terminated_truncated=True, **options)
+
+    return _with_options(make, f"vmas.{scenario}", is_batch=True)
+
+
+def _pufferlib_envs(name: str) -> Callable[[dict], Any]:
+    ocean = import_module("pufferlib.ocean.environment")
+    if name not in ocean.MAKE_FUNCTIONS:
+        known = [f"pufferlib.{known}" for known in ocean.MAKE_FUNCTIONS]
+        raise _unknown(f"pufferlib.{name}", "PufferLib has no such compiled env", known)
+    make = ocean.env_creator(f"puffer_{name}")
+    autoreset_mode = AutoresetMode.NEXT_STEP if name in _BEGIN_IN_NEXT_STEP else AutoresetMode.SAME_STEP
+
+    def create(env_config: dict) -> PufferLibEnv:
+        num_envs = getattr(env_config, "num_envs", 1)
+        return PufferLibEnv(make(num_envs=num_envs, **env_config), num_envs, autoreset_mode=autoreset_mode)
+
+    return create
+
+
+def _named_in_module(name: str) -> Callable[[dict], Any]:
+    """What "package.module:Name" means: an id that the module registers with Gymnasium, or something in it."""
+    path, _, attribute = name.rpartition(":")
+    package = path.partition(".")[0]
+    if not all(part.isidentifier() for part in path.split(".")):
+        raise _unknown(name, f"{path!r} is no name of a module")
+    if path not in sys.modules and not _is_installed(package):
+        raise _unknown(name, f"the package {package!r} is not installed; {how_to_install(package)}")
+    try:
+        module = import_module(path)
+    except ImportError as error:
+        raise _unknown(name, str(error)) from error
+    if attribute in gym.registry or not attribute.isidentifier():
+        return _from_gymnasium(name, attribute)
+    if not hasattr(module, attribute):
+        raise _unknown(name, f"the module {path} has no {attribute!r}", [f"{path}:{found}" for found in vars(module)])
+    return env_creator(getattr(module, attribute))
+
+
+def _from_gymnasium(name: str, id_: str) -> Callable[[dict], Any]:
+    """Without Gymnasium's checker, which knows environments of one agent."""
+    try:
+        gym.spec(id_)
+    except gym.error.Error as error:
+        raise _unknown(name, str(error)) from error
+
+    def make(**options: Any) -> Any:
+        env = gym.make(id_, disable_env_checker=True, **options)
+        return SingleGymnasiumEnv(env) if has_one_agent(env) else env
+
+    return _with_options(make, name)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _modules_beside(path: str) -> list[str]:
+    """Full names of the modules in the package that `path` should be in; none if there is no such package."""
+    parent = path.rpartition(".")[0]
+    try:
+        package = import_module(parent)
+    except ImportError:
+        return []
+    if parent.partition(".")[0] in HOMES:  # whose modules with environments are among the suggestions
+        return []
+    return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
+
+
+def _unknown(name: str, reason: str, names: list[str] | None = None) -> EnvCheckError:
+    close = suggestions(name, [*_registered, *_BUNDLED, *(names or [])])
+    return EnvCheckError(f"no environment {name!r}: {reason}{did_you_mean(close)}")

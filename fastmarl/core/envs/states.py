@@ -1,0 +1,31 @@
+"""The env's global state, `env.state()`: whether it has one, and of which space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+from fastmarl.core.errors import EnvCheckError
+
+ARRAY_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
+UNIMPLEMENTED = "pettingzoo.utils.env"  # PettingZoo's base classes have a state() that only raises
+
+
+def has_state(env: Any) -> bool:
+    """Whether the env has a `state()` of its own."""
+    methods = [getattr(each, "state", None) for each in (env, getattr(env, "unwrapped", env))]
+    return all(map(callable, methods)) and all(getattr(m, "__module__", "") != UNIMPLEMENTED for m in methods)
+
+
+def state_space_of(env: Any, env_index: int) -> gym.Space | None:
+    bare = getattr(env, "unwrapped", env)
+    name = type(bare).__name__
+    if not has_state(env):
+        raise EnvCheckError(f"record_env_state=True needs a method state() that returns the global state as an array, "
+                            f"but env {env_index}, {name}, has none; add one, or leave the option out")  # fmt: skip
+    space = next((s for each in (env, bare) if (s := getattr(each, "state_space", None)) is not None), None)
+    if space is not None and not isinstance(space, ARRAY_SPACES):
+        raise EnvCheckError(f"record_env_state=True needs a state that is one array, but the state_space of env "
+                            f"{env_index}, {name}, is {space!r:.200}; let state() return one array")  # fmt: skip
+    return space

@@ -1,0 +1,87 @@
+"""Episodes that would not end by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+
+from fastmarl.core.config import is_integer
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.arrays import ArrayEnv
+from fastmarl.core.envs.base import env_spaces
+from fastmarl.core.envs.env_adapter import EnvAdapter
+from fastmarl.core.envs.form import possible_agents_of
+from fastmarl.core.envs.registry import env_creator, portable
+from fastmarl.core.errors import ConfigError, EnvCheckError
+
+
+def time_limited(env: Any, max_steps: int) -> Callable[[dict], TimeLimitedEnv]:
+    """The same environment with episodes of at most `max_steps` env steps, for `EnvRunnerConfig(env=...)` and whatever
+    takes the same. An episode that is cut is truncated.
+
+    Args:
+        env: as `EnvRunnerConfig(env=...)` takes it, but no batch that steps in arrays.
+        max_steps: at least 1.
+
+    Raises:
+        ConfigError: `max_steps` is impossible.
+        EnvCheckError: the env is unknown; or, when it is made, a batch.
+    """
+    if not is_integer(max_steps) or max_steps < 1:
+        raise ConfigError(f"max_steps must be an integer of at least 1, got {max_steps!r}")
+    return _Limited(env, int(max_steps))
+
+
+class _Limited:
+    """Makes such environments, in worker processes, too."""
+
+    def __init__(self, env: Any, max_steps: int):
+        self._env, self._max_steps = portable(env), max_steps
+        self.__name__ = f"{getattr(env, '__name__', env)}, at most {max_steps} steps"
+
+    def __call__(self, env_config: dict) -> TimeLimitedEnv:
+        return TimeLimitedEnv(env_creator(self._env)(env_config), self._max_steps)
+
+
+class TimeLimitedEnv(EnvAdapter):
+    """An environment in the multi-agent protocol, whose episodes are cut after so many steps.
+
+    Args:
+        env: any that a runner takes, but no batch.
+        max_steps: of an episode.
+
+    Raises:
+        EnvCheckError: it is something else.
+    """
+
+    def __init__(self, env: Any, max_steps: int):
+        self.env = as_multi_agent_env(env)
+        if isinstance(self.env, ArrayEnv):
+            raise EnvCheckError(f"time_limited() is for single environments, and {type(env).__name__} is a batch that "
+                                "steps in arrays; it has to cut its episodes itself")  # fmt: skip
+        self.max_steps = max_steps
+        self.possible_agents = possible_agents_of(self.env)
+        self._t = 0
+
+    def get_observation_space(self, agent_id: Any) -> gym.Space:
+        """The env's."""
+        return env_spaces(self.env, agent_id)[0]
+
+    def get_action_space(self, agent_id: Any) -> gym.Space:
+        """The env's."""
+        return env_spaces(self.env, agent_id)[1]
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        """Begin an episode."""
+        self._t = 0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        """The env's step; the last one sets the flag "__all__" in truncateds."""
+        obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
+        self._t += 1
+        if self._t >= self.max_steps and not terminateds.get("__all__", False):
+            truncateds = {**truncateds, "__all__": True}
+        return obs, rewards, terminateds, truncateds, infos

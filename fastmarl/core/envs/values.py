@@ -1,0 +1,139 @@
+"""Observations and actions against their spaces; nested values compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.envs.states import ARRAY_SPACES
+from fastmarl.core.errors import shown
+from fastmarl.core.spaces import can_hold, described
+from fastmarl.core.spaces.masks import choices_of, mask_row, parts_of, size_problem
+
+
+class Misfit(NamedTuple):
+    """How a value, or a part of it, does not fit its space. "dtype" alone is no error: NumPy converts it."""
+
+    kind: str  # "observation", "bounds" or "dtype"
+    path: tuple
+    text: str
+
+
+def misfits(space: gym.Space, value: Any, path: tuple = ()) -> Iterator[Misfit]:
+    """What a runner refuses ("observation") or converts ("dtype"), and values that the space excludes ("bounds")."""
+    if isinstance(space, gym.spaces.Dict):
+        if not isinstance(value, Mapping) or set(value) != set(space.spaces):
+            got = f"the keys {list(value)!r:.200}" if isinstance(value, Mapping) else _short(value)
+            yield Misfit("observation", path, f"expected a dict with the keys {list(space.spaces)!r:.200}, got {got}")
+            return
+        for key, part in space.spaces.items():
+            yield from misfits(part, value[key], (*path, key))
+    elif isinstance(space, gym.spaces.Tuple):
+        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+            got = f"{len(value)} entries" if isinstance(value, tuple | list) else _short(value)
+            yield Misfit("observation", path, f"expected a tuple of {len(space.spaces)} entries, got {got}")
+            return
+        for i, part in enumerate(space.spaces):
+            yield from misfits(part, value[i], (*path, i))
+    elif isinstance(space, ARRAY_SPACES):
+        yield from _array_misfits(space, value, path)
+    elif not space.contains(value):
+        yield Misfit("observation", path, f"expected a value of {space!r:.200}, got {_short(value)}")
+
+
+def _array_misfits(space: gym.Space, value: Any, path: tuple) -> Iterator[Misfit]:
+    assert space.dtype is not None
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # its own code may raise anything
+        yield Misfit("observation", path, f"expected an array, got {_short(value)}: {error}")
+        return
+    if array.shape != space.shape or not can_hold(space.dtype, array):
+        expected = f"{space.dtype} of shape {space.shape}"
+        yield Misfit("observation", path, f"expected {expected}, got {described(array)}; correct the observation or "
+                                          f"its space")  # fmt: skip
+        return
+    if array.dtype != space.dtype and isinstance(value, np.ndarray):
+        yield Misfit("dtype", path, f"is {array.dtype}; it is converted to the {space.dtype} of its space")
+    with np.errstate(over="ignore"):
+        converted = array.astype(space.dtype)
+    if converted.dtype.kind == "f" and np.isnan(converted).any():
+        yield Misfit("bounds", path, "holds NaN")
+    elif converted.size and not space.contains(converted if converted.shape else converted[()]):
+        yield Misfit("bounds", path, f"has values from {converted.min()} to {converted.max()}, which are not all in "
+                                     f"{space!r:.200}")  # fmt: skip
+
+
+def reward_problem(reward: Any) -> str | None:
+    """Why a runner refuses this reward, or None."""
+    try:
+        array = np.asarray(reward)
+    except Exception:  # its own code may raise anything
+        return f"expected a number, got {_short(reward)}"
+    if array.size != 1 or array.dtype.kind not in "fiub":
+        return f"expected a number, got {_short(reward)}"
+    return None if math.isfinite(array.item()) else f"expected a finite reward, got {array.item()}"
+
+
+def random_action(space: gym.Space, mask: Any = None) -> Any:
+    """Drawn with the space's own generator, in the types that runners use.
+
+    Args:
+        mask: of a Discrete or MultiDiscrete space, in any form that `spaces.masks` knows: nonzero where a choice is
+            legal. One that does not fit is ignored, as is one that allows nothing.
+    """
+    if isinstance(space, gym.spaces.Dict):
+        return {key: random_action(part) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(random_action(part) for part in space.spaces)
+    action = space.sample() if mask is None else _legal_action(space, mask)
+    return int(action) if isinstance(space, gym.spaces.Discrete) else action
+
+
+def _legal_action(space: gym.Space, mask: Any) -> Any:
+    sizes, row = choices_of(space), mask_row(mask)
+    parts = [] if size_problem(row.size, sizes) else [part != 0 for part in parts_of(row, sizes)]
+    if not parts or not all(map(np.any, parts)):
+        return space.sample()
+    if isinstance(space, gym.spaces.Discrete):
+        return space.sample(mask=parts[0].astype(np.int8))
+    assert isinstance(space, gym.spaces.MultiDiscrete)
+    choices = [space.np_random.choice(np.flatnonzero(part)) for part in parts]
+    return (np.reshape(choices, space.shape) + space.start).astype(space.dtype)
+
+
+def arrays_in(value: Any) -> Iterator[np.ndarray]:
+    """All arrays nested in dicts, tuples and lists."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from arrays_in(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from arrays_in(part)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in keys, lengths and, to the byte, in numbers and texts; objects of other kinds are not compared."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        return one.dtype == object or one.tobytes() == other.tobytes()
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, int | float | str | bytes | np.generic):
+        return bool(one == other or (one != one and other != other))
+    return True
+
+
+def _short(value: Any) -> str:
+    return f"{type(value).__name__} {shown(value)}"

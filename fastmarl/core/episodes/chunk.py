@@ -1,0 +1,274 @@
+"""A chunk of an episode: noted in integers, and read on first access.
+
+Its agent episodes are built when asked for: most are never looked at.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+from weakref import ref
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.episodes.lane_source import BlockColumns, LaneRows, LaneSource
+from fastmarl.core.episodes.single_agent import SingleAgentEpisode
+from fastmarl.core.native._chunks import ChunkNotes
+from fastmarl.core.native._scatter import Scatter, waiting_places
+from fastmarl.core.store.agent_spaces import Spaces
+from fastmarl.core.store.block import Block
+from fastmarl.core.store.flags import TERMINATED, TRUNCATED
+
+ROW, COUNT, MODULE = 0, 1, 7  # columns of Scatter.lanes_now()
+OwnData = tuple[
+    Sequence[tuple[int, int, dict[str, Any]]], dict[str, Any], np.ndarray | None
+]  # infos, custom data, env states
+Blocks = Sequence[Block] | Mapping[int, Block]  # by module index
+
+
+class Unbuilt(NamedTuple):
+    """n chunks of one call in numbers, as long as nobody has asked for their agent episodes. They have m lanes."""
+
+    ids: list[str]
+    times: np.ndarray  # int64 [n, 2]: env_t_started, env_t
+    env_states: Sequence[Any]
+    n_lanes: np.ndarray  # int64 [n]
+    agent_ids: list[Hashable]  # [m], of each chunk in order of appearance
+    columns: np.ndarray  # int64 [m, 8], see `Scatter.lanes_now()`
+    blocks: Blocks
+    module_ids: Sequence[str]  # by module index
+
+
+class ChunkHead(NamedTuple):
+    """What a chunk holds beside its agents' steps, where that is little; see `Chunk`."""
+
+    id_: str
+    env_t_started: int
+    env_t: int
+    lookback: int
+    is_terminated: bool
+    is_truncated: bool
+    duration_s: float
+    agent_ids: tuple[Hashable, ...]
+    reset_seed: int | None
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class ChunkLanes:
+    """Where the rows of one chunk's lanes are.
+
+    Args:
+        agent_ids, lanes: in order of appearance.
+        columns: of these lanes, see `Scatter.lanes_now()`.
+        blocks, module_ids: by module index.
+        episode_id: of the chunk.
+        spaces: by agent id (observation space, action space).
+        infos: lane -> env step -> info.
+    """
+
+    agent_ids: tuple[Hashable, ...]
+    lanes: tuple[int, ...]
+    columns: np.ndarray
+    blocks: Blocks
+    module_ids: Sequence[str]
+    episode_id: str
+    spaces: Mapping[Hashable, Spaces]
+    infos: dict[int, dict[int, dict[str, Any]]]
+
+    def of_modules(self, wanted: Callable[[str], bool]) -> "ChunkLanes":
+        """Those of agents of certain modules; the memory of other modules is not held."""
+        module_of_lane = self.columns[:, MODULE].tolist()
+        modules = {module for module in set(module_of_lane) if wanted(self.module_ids[module])}
+        indices = [index for index, module in enumerate(module_of_lane) if module in modules]
+        return replace(
+            self,
+            agent_ids=tuple(self.agent_ids[index] for index in indices),
+            lanes=tuple(self.lanes[index] for index in indices),
+            columns=self.columns[indices],
+            blocks={module: self.blocks[module] for module in modules},
+        )
+
+    def hanging_rewards(self, acting_from: list[int]) -> dict[Hashable, float]:
+        """What agents that have acted and wait for an observation have been paid since."""
+        paid = {}
+        for index in waiting_places(self.columns, acting_from):
+            row, module = self.columns[index, ROW], self.columns[index, MODULE]
+            paid[self.agent_ids[index]] = self.blocks[module].reward(row)
+        return paid
+
+    def waiting_infos(self) -> dict[Hashable, dict[int, dict[str, Any]]]:
+        """Agent id -> env step -> info, of steps in which the agent waited for an observation."""
+        found = {}
+        for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
+            row, count, _, _, final, end_env_t, _, module = columns
+            if lane in self.infos:
+                lane_rows = LaneRows(self.blocks[module], row, count, final, end_env_t)
+                observed = set(BlockColumns(lane_rows).env_ts().tolist())
+                if infos := {env_t: info for env_t, info in self.infos[lane].items() if env_t not in observed}:
+                    found[agent_id] = infos
+        return found
+
+    def n_rows(self) -> int:
+        """Rows of all lanes."""
+        return int(self.columns[:, COUNT].sum())
+
+    def agent_episodes(self) -> dict[Hashable, SingleAgentEpisode]:
+        """Those with at least one completed step in the chunk, by agent id."""
+        agent_episodes: dict[Hashable, SingleAgentEpisode] = {}
+        for agent_id, lane, columns in zip(self.agent_ids, self.lanes, self.columns.tolist(), strict=True):
+            row, count, lookback, t_started, final, end_env_t, done, module = columns
+            if count + (final >= 0) - 1 <= lookback:
+                continue
+            block, (observation_space, action_space) = self.blocks[module], self.spaces[agent_id]
+            agent_episodes[agent_id] = SingleAgentEpisode(
+                agent_id=agent_id,
+                module_id=self.module_ids[module],
+                multi_agent_episode_id=self.episode_id,
+                observation_space=observation_space if block.raw_layout is None else block.layout.space,
+                action_space=action_space,
+                source=LaneSource(LaneRows(block, row, count, final, end_env_t), self.infos.get(lane, {})),
+                lookback=lookback,
+                t_started=t_started,
+                is_terminated=bool(done & TERMINATED),
+                is_truncated=bool(done & TRUNCATED),
+            )
+            block.readers.append(ref(agent_episodes[agent_id]))
+        return agent_episodes
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Chunk:
+    """What happened in one env from env step `env_t_started` to `env_t`.
+
+    Args:
+        id_: the same for all chunks of an episode.
+        agent_episodes: by agent, of agents with at least one transition in this chunk; None: not built yet.
+        lookback: env steps before `env_t_started` that can be looked at with negative indices.
+        is_terminated, is_truncated: the env's own `__all__` flags. An agent's own end is in its agent episode only.
+        agent_to_module_mapping_fn: called as `fn(agent_id, episode)` for agents that have no agent episode yet.
+        observation_space, action_space: by agent.
+        common_infos: the env's `infos["__common__"]` by env step.
+        waiting_infos: without `lanes`, what `get_waiting_infos()` returns.
+        hanging_rewards: by waiting agent (it has acted, and has not had an observation since): what it was paid since.
+        custom_data: anything a user keeps with the episode; the chunks that follow get it too.
+        agent_ids: agents that are known to live in this chunk, also those without a transition in it.
+        env_states: the env's global states at consecutive env steps, the last at `env_t`, [n, ...] with n above the
+            chunk's length: those of the lookback, and of earlier steps at which a waiting agent acted, come first.
+            A list of such arrays: one after the other.
+        duration_s: seconds since the episode's begin.
+        respawned: agents whose trajectory has ended in this chunk, and that begin another at `env_t`.
+        reset_seed: what the env was reset with, if that decides all that is random in the episode: with it and the
+            actions the env makes the same episode again. None: the runner has no seed, or the env shares a generator.
+        lanes: where the agents' rows are, as long as they are in blocks.
+        module_of: by agent, as far as `module_for()` was asked.
+    """
+
+    id_: str
+    env_t_started: int
+    env_t: int
+    agent_episodes: dict[Hashable, SingleAgentEpisode] | None = None
+    lookback: int = 0
+    is_terminated: bool = False
+    is_truncated: bool = False
+    agent_to_module_mapping_fn: Callable[[Any, Any], str] | None = None
+    observation_space: Mapping[Any, gym.Space[Any]] = field(default_factory=dict)
+    action_space: Mapping[Any, gym.Space[Any]] = field(default_factory=dict)
+    common_infos: dict[int, dict[str, Any]] = field(default_factory=dict)
+    waiting_infos: dict[Hashable, dict[int, dict[str, Any]]] = field(default_factory=dict)
+    hanging_rewards: dict[Hashable, float] = field(default_factory=dict)
+    custom_data: dict[str, Any] = field(default_factory=dict)
+    agent_ids: Collection[Hashable] = ()
+    env_states: np.ndarray | list[np.ndarray] | None = None
+    duration_s: float = 0.0
+    respawned: Collection[Hashable] = ()
+    reset_seed: int | None = None
+    lanes: ChunkLanes | None = None
+    module_of: dict[Hashable, str] = field(default_factory=dict)
+
+
+class UnreadChunks(ChunkNotes):
+    """The chunks of one call of `sample()`.
+
+    They are noted when they are over, and can be read once `seal()` has been called, for ever.
+    """
+
+    def seal(
+        self,
+        scatter: Scatter,
+        agent_ids: list[Hashable],
+        spaces: list[dict[Hashable, Spaces]],
+        blocks: tuple[Block, ...],
+        module_ids: Sequence[str],
+        acting_from: list[int],
+    ) -> None:
+        """Note where the rows are of all lanes of all chunks, as of now.
+
+        Args:
+            agent_ids: by lane.
+            spaces: per env, of all of its agents that have lanes.
+            blocks, module_ids, acting_from: by module index.
+        """
+        self._columns = scatter.lanes_now(self.lanes)
+        self._agent_ids, self._spaces = tuple(map(agent_ids.__getitem__, self.lanes)), spaces
+        self._blocks, self._module_ids, self._acting_from = blocks, module_ids, list(acting_from)
+
+    def n_rows(self, index: int) -> int:
+        """Rows of all lanes of the chunk at this index."""
+        return int(self._columns[self._lanes_of(index), COUNT].sum())
+
+    def _lanes_of(self, index: int) -> slice:
+        return slice(int(self.numbers[index - 1, -1]) if index else 0, int(self.numbers[index, -1]))
+
+    def unbuilt(self, places: list[tuple[int, OwnData | None]]) -> Unbuilt:
+        """What `read()` would give for these indices and own data, as far as it is numbers."""
+        indices = [index for index, _ in places]
+        times, n_lanes, agent_ids, columns = self.lanes_of(indices, self._columns, self._agent_ids)
+        return Unbuilt(
+            ids=[self.ids[index] for index in indices],
+            times=times,
+            env_states=[None if own_data is None else own_data[2] for _, own_data in places],
+            n_lanes=n_lanes,
+            agent_ids=agent_ids,
+            columns=columns,
+            blocks=self._blocks,
+            module_ids=self._module_ids,
+        )
+
+    def head(self, index: int, own_data: OwnData | None) -> ChunkHead | None:
+        """Of the chunk at this index; None: it holds more than that, such as infos, or somebody waits."""
+        if own_data is not None and (own_data[0] or own_data[1] or own_data[2] is not None):
+            return None
+        head = self._head(index)
+        is_over = head.is_terminated or head.is_truncated
+        waits = not is_over and waiting_places(self._columns[self._lanes_of(index)], self._acting_from)
+        return None if waits else head
+
+    def _head(self, index: int) -> ChunkHead:
+        return self.head_of(index, self._agent_ids, ChunkHead)
+
+    def read(self, index: int, own_data: OwnData | None) -> Chunk:
+        """The chunk at this index, with `own_data`, which its episode holds itself."""
+        own_infos, custom_data, env_states = own_data or ((), {}, None)
+        head, at = self._head(index), self._lanes_of(index)
+        infos: dict[int, dict[int, dict[str, Any]]] = {}
+        for t, lane, info in own_infos:
+            infos.setdefault(lane, {})[t] = info
+        lanes = ChunkLanes(
+            agent_ids=head.agent_ids,
+            lanes=tuple(self.lanes[at]),
+            columns=self._columns[at].copy(),
+            blocks=self._blocks,
+            module_ids=self._module_ids,
+            episode_id=head.id_,
+            spaces=self._spaces[int(self.numbers[index, 0])],
+            infos=infos,
+        )
+        is_over = head.is_terminated or head.is_truncated
+        return Chunk(
+            **head._asdict(),
+            common_infos=infos.get(-1, {}),
+            hanging_rewards={} if is_over else lanes.hanging_rewards(self._acting_from),
+            custom_data=custom_data,
+            env_states=env_states,
+            lanes=lanes,
+        )

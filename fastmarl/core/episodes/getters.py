@@ -1,0 +1,240 @@
+"""The getters of `MultiAgentEpisode`: columns of many agents, looked up by env steps or by each agent's own steps."""
+
+import sys
+from collections.abc import Collection, Hashable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastmarl.core.episodes.indices import Column, Indices, Timeline, has_any, item, look_up, rows_at, select
+from fastmarl.core.episodes.lazy import LazyEpisode
+from fastmarl.core.episodes.single_agent import OF_OBSERVATIONS, SingleAgentEpisode
+from fastmarl.core.errors import EpisodeError
+
+AgentID = Hashable
+AgentIDs = AgentID | Collection[AgentID] | None
+AgentEpisodes = dict[AgentID, SingleAgentEpisode]
+
+
+class Request(NamedTuple):
+    """What a getter was asked for, apart from the agents."""
+
+    what: str
+    key: str | None
+    indices: Indices
+    neg_index_as_lookback: bool
+    fill: Any
+    one_hot: bool
+
+    def by_agent_steps(self, agent_episodes: AgentEpisodes) -> dict[AgentID, Any]:
+        answers = {agent: agent_episode.get(*self) for agent, agent_episode in agent_episodes.items()}
+        return {agent: values for agent, values in answers.items() if not (isinstance(values, list) and not values)}
+
+    def by_env_steps(self, agent_episodes: AgentEpisodes, timeline: Timeline) -> dict[AgentID, Any]:
+        filled = self.fill is not None
+        times = timeline.times(self.indices, self.neg_index_as_lookback, clip=not filled)
+        wanted = [times] if isinstance(times, int) else times
+        if not filled and isinstance(wanted, list):
+            timeline.check(wanted)
+        answer = {}
+        for agent, agent_episode in agent_episodes.items():
+            rows = rows_at(wanted, self._env_ts(agent_episode), filled)
+            if has_any(rows):
+                chosen = int(rows[0]) if isinstance(times, int) and isinstance(rows, np.ndarray) else rows
+                answer[agent] = select(agent_episode.column(self.what, self.key), chosen, self.fill, self.one_hot)
+        return answer
+
+    def as_list(self, agent_episodes: AgentEpisodes, timeline: Timeline) -> list[dict[AgentID, Any]]:
+        times = timeline.times(self.indices, self.neg_index_as_lookback, clip=False)
+        if isinstance(times, int):
+            raise TypeError(f"return_list=True needs a slice, a list or None as indices, got {self.indices!r}")
+        answers: list[dict[AgentID, Any]] = [{} for _ in times]
+        for agent, agent_episode in agent_episodes.items():
+            rows = rows_at(times, self._env_ts(agent_episode), True)
+            assert isinstance(rows, np.ndarray)
+            steps = np.arange(len(rows)) if self.fill is not None else np.flatnonzero(rows >= 0)
+            values = select(agent_episode.column(self.what, self.key), rows[steps], self.fill, self.one_hot)
+            for i, step in enumerate(steps.tolist()):
+                answers[step][agent] = item(values, i)
+        return answers
+
+    def _env_ts(self, agent_episode: SingleAgentEpisode) -> np.ndarray:
+        """Env steps of the column's items."""
+        return agent_episode.env_ts() if self.what in OF_OBSERVATIONS else agent_episode.env_ts()[:-1]
+
+
+class Getters(LazyEpisode):
+    """The getters; see `MultiAgentEpisode` for the arguments."""
+
+    __slots__ = ()
+
+    def get_observations(
+        self,
+        indices: Indices = None,
+        agent_ids: AgentIDs = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+        return_list: bool = False,
+    ) -> Any:
+        """Agent -> observations."""
+        request = Request("observations", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
+        return self._answer(request, agent_ids, env_steps, return_list)
+
+    def get_infos(
+        self,
+        indices: Indices = None,
+        agent_ids: AgentIDs = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        return_list: bool = False,
+    ) -> Any:
+        """Agent -> list of infos, also where they are filled."""
+        request = Request("infos", None, indices, neg_index_as_lookback, fill, False)
+        return self._answer(request, agent_ids, env_steps, return_list)
+
+    def get_actions(
+        self,
+        indices: Indices = None,
+        agent_ids: AgentIDs = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+        return_list: bool = False,
+    ) -> Any:
+        """Agent -> the policy's raw actions; the unanswered action of a waiting agent is in the next chunk."""
+        request = Request("actions", None, indices, neg_index_as_lookback, fill, one_hot_discrete)
+        return self._answer(request, agent_ids, env_steps, return_list)
+
+    def get_rewards(
+        self,
+        indices: Indices = None,
+        agent_ids: AgentIDs = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        return_list: bool = False,
+    ) -> Any:
+        """Agent -> rewards, float64."""
+        request = Request("rewards", None, indices, neg_index_as_lookback, fill, False)
+        return self._answer(request, agent_ids, env_steps, return_list)
+
+    def get_extra_model_outputs(
+        self,
+        key: str | None = None,
+        indices: Indices = None,
+        agent_ids: AgentIDs = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        return_list: bool = False,
+    ) -> Any:
+        """Agent -> what its module gave out under `key` (None: dict of all). Agents without it are left out.
+
+        Raises:
+            KeyError: no agent has such an output.
+        """
+        request = Request("extra_model_outputs", key, indices, neg_index_as_lookback, fill, False)
+        return self._answer(request, agent_ids, env_steps, return_list)
+
+    @property
+    def env_states(self) -> np.ndarray | None:
+        """All that are known [n, ...], the last one at `env_t`; None if none were recorded."""
+        chunk = self.chunk
+        if isinstance(chunk.env_states, list):
+            chunk.env_states = np.concatenate(chunk.env_states)
+        return chunk.env_states
+
+    def get_env_states(self, indices: Indices = None, *, neg_index_as_lookback: bool = False) -> np.ndarray:
+        """The env's global states [len + 1, ...], from `env_t_started` to `env_t`; option `record_env_state`.
+
+        Args:
+            indices: env steps, 0 being `env_t_started`, as in `SingleAgentEpisode`. Views, except of a list.
+
+        Raises:
+            EpisodeError: none were recorded.
+            IndexError: there is none at an index.
+        """
+        states = self.env_states
+        if states is None:
+            raise EpisodeError(f"episode {self.id_!r} has no env states; sample with record_env_state=True")
+        timeline = Timeline(0, len(states) - 1 - (self.env_t - self.env_t_started), len(states))
+        found: np.ndarray = look_up(Column(states), timeline, indices, neg_index_as_lookback)
+        return found
+
+    def _states_of(
+        self, states: np.ndarray, agent_episodes: AgentEpisodes, known: list[Any], since: int, end: int
+    ) -> np.ndarray:
+        """Of those kept: from env step `since` to `end`, and earlier ones at which agents acted that then waited."""
+        first = self.env_t + 1 - len(states)
+        acted_at = [int(agent_episode.env_ts()[agent_episode.lookback]) for agent_episode in agent_episodes.values()]
+        for agent in known:
+            if agent not in agent_episodes:
+                whole = self.agent_episodes.get(agent)
+                before = np.zeros(0) if whole is None else whole.env_ts()[whole.env_ts() <= end]
+                acted_at.append(int(before[-1]) if len(before) else first)  # else it waits since an earlier chunk
+        return states[max(min([since, *acted_at]) - first, 0) : end + 1 - first]
+
+    def print(self) -> None:
+        """Print a table: agents by env steps, x where the agent had an observation."""
+        steps = np.arange(self.env_t_started - self.lookback, self.env_t + 1)
+        names = [str(agent) for agent in self.agent_episodes]
+        width = max(map(len, [*names, "env_t"]))
+        cell = len(str(self.env_t)) + 2
+        lines = ["env_t".ljust(width) + "".join(f"{step:{cell}}" for step in steps)]
+        for name, agent_episode in zip(names, self.agent_episodes.values(), strict=True):
+            marks = np.where(np.isin(steps, agent_episode.env_ts()), "x", "")
+            lines.append((name.ljust(width) + "".join(f"{mark:>{cell}}" for mark in marks)).rstrip())
+        sys.stdout.write("\n".join(lines) + "\n")
+
+    def _answer(self, request: Request, agent_ids: AgentIDs, env_steps: bool, return_list: bool) -> Any:
+        if return_list and not env_steps:
+            raise ValueError("return_list=True is a list of env steps, so it can't be had with env_steps=False")
+        agent_episodes = self._asked_for(agent_ids)
+        if request.what == "extra_model_outputs":
+            agent_episodes = self._with_output(agent_episodes, request.key)
+        if not agent_episodes:
+            return [] if return_list else {}
+        if not env_steps:
+            return request.by_agent_steps(agent_episodes)
+        chunk = self.chunk
+        first = min(
+            chunk.env_t_started - chunk.lookback,
+            *(int(agent_episode.env_ts()[0]) for agent_episode in agent_episodes.values()),
+        )
+        timeline = Timeline(first, chunk.env_t_started, chunk.env_t + (request.what in OF_OBSERVATIONS))
+        return (
+            request.as_list(agent_episodes, timeline) if return_list else request.by_env_steps(agent_episodes, timeline)
+        )
+
+    def _asked_for(self, agent_ids: AgentIDs) -> AgentEpisodes:
+        agent_episodes = self.agent_episodes
+        if agent_ids is None or (isinstance(agent_ids, (list, tuple, set)) and not agent_ids):
+            return agent_episodes
+        if isinstance(agent_ids, Hashable) and agent_ids in agent_episodes:  # before the next: a tuple may be an id
+            return {agent_ids: agent_episodes[agent_ids]}
+        several = isinstance(agent_ids, Collection) and not isinstance(agent_ids, (str, bytes))
+        wanted = set(agent_ids) if several and isinstance(agent_ids, Collection) else {agent_ids}
+        return {agent: agent_episode for agent, agent_episode in agent_episodes.items() if agent in wanted}
+
+    def _with_output(self, agent_episodes: AgentEpisodes, key: str | None) -> AgentEpisodes:
+        """The agents whose modules gave out `key`; for None, those with any extra output."""
+        having = {
+            agent: agent_episode for agent, agent_episode in agent_episodes.items()
+            if (agent_episode.extra_model_output_keys if key is None else key in agent_episode.extra_model_output_keys)
+        }  # fmt: skip
+        if agent_episodes and not having and key is not None:
+            known = sorted(
+                {known for agent_episode in agent_episodes.values() for known in agent_episode.extra_model_output_keys},
+                key=str,
+            )
+            raise KeyError(f"no agent asked for has an extra model output {key!r}; there are {known}")
+        return having

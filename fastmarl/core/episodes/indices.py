@@ -1,0 +1,195 @@
+"""What `indices`, `neg_index_as_lookback`, `fill` and `one_hot_discrete` mean in the episodes' getters.
+
+The items of a column lie at consecutive times. For one agent the times are rows of its columns; for all agents of an
+episode they are env steps, at most of which an agent has an item.
+"""
+
+import operator
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.spaces import map_struct
+
+Indices = int | slice | list[int] | None
+Times = int | range | list[int]
+Rows = slice | np.ndarray  # an array is int64; -1 stands for an item that isn't there
+
+
+class Timeline(NamedTuple):
+    """Items at the times `first` to `end - 1`; index 0 means the time `origin`, what is before it is lookback."""
+
+    first: int
+    origin: int
+    end: int
+
+    def times(self, indices: Indices, neg_index_as_lookback: bool, *, clip: bool) -> Times:
+        """The times that `indices` mean; those of a slice stay inside the timeline if `clip`."""
+        if indices is None:
+            return range(self.origin, self.end)
+        if isinstance(indices, slice):
+            return self._range(indices, neg_index_as_lookback, clip)
+        if isinstance(indices, (list, np.ndarray)):
+            return [self._time(index, neg_index_as_lookback) for index in indices]
+        return self._time(indices, neg_index_as_lookback)
+
+    def has(self, time: int) -> bool:
+        return self.first <= time < self.end
+
+    def check(self, times: Iterable[int]) -> None:
+        """Raises IndexError if a time lies outside."""
+        for time in times:
+            if not self.has(time):
+                first, last = self.first - self.origin, self.end - self.origin - 1
+                raise IndexError(f"index {time - self.origin}, counted from the chunk's begin, is not among the "
+                                 f"recorded {first} to {last}; give `fill` to get a value for it")  # fmt: skip
+
+    def _time(self, index: int, neg_index_as_lookback: bool) -> int:
+        index = operator.index(index)
+        return index + (self.origin if index >= 0 or neg_index_as_lookback else self.end)
+
+    def _range(self, slice_: slice, neg_index_as_lookback: bool, clip: bool) -> range:
+        step = 1 if slice_.step is None else operator.index(slice_.step)
+        start, stop = (self.origin, self.end) if step > 0 else (self.end - 1, self.origin - 1)
+        if slice_.start is not None:
+            start = self._time(slice_.start, neg_index_as_lookback)
+        if slice_.stop is not None:
+            stop = self._time(slice_.stop, neg_index_as_lookback)
+        if clip and step > 0:
+            start, stop = max(start, self.first), min(stop, self.end)
+        elif clip:
+            start, stop = min(start, self.end - 1), max(stop, self.first - 1)
+        return range(start, stop, step)
+
+
+class Column(NamedTuple):
+    """Items in order, lookback included: an array, a nested structure of arrays, or a list.
+
+    `with_start`: values of Discrete spaces count from the space's `start` (observations do, raw actions from 0).
+    """
+
+    data: Any
+    space: gym.Space[Any] | None = None
+    with_start: bool = False
+
+
+def look_up(
+    column: Column,
+    timeline: Timeline,
+    indices: Indices,
+    neg_index_as_lookback: bool,
+    fill: Any = None,
+    one_hot: bool = False,
+) -> Any:
+    """The items that `indices` mean, of a column whose rows are the times of the timeline.
+
+    Raises:
+        IndexError: there is none at an index, and no `fill`.
+        ValueError: see select().
+    """
+    times = timeline.times(indices, neg_index_as_lookback, clip=fill is None)
+    if isinstance(times, int):
+        if fill is None:
+            timeline.check([times])
+        return select(column, times if timeline.has(times) else -1, fill, one_hot)
+    if isinstance(times, list) and fill is None:
+        timeline.check(times)
+    return select(column, _rows_of(times, timeline, fill is not None), fill, one_hot)
+
+
+def _rows_of(times: range | list[int], timeline: Timeline, keep_missing: bool) -> Rows:
+    """Times that are rows, as rows; -1 for those outside of the timeline if `keep_missing`."""
+    if isinstance(times, range) and times.step > 0 and not keep_missing:
+        return slice(times.start, max(times.stop, times.start), times.step)
+    rows = _as_array(times)
+    return np.where((rows >= timeline.first) & (rows < timeline.end), rows, -1)
+
+
+def rows_at(times: range | list[int], env_ts: np.ndarray, keep_missing: bool) -> Rows:
+    """Rows of the items at these env steps; -1 for steps without one if `keep_missing`, else those are left out.
+
+    Args:
+        env_ts: int64, strictly increasing: the env step of each row.
+    """
+    if isinstance(times, range) and times.step == 1 and not keep_missing:
+        start, stop = np.searchsorted(env_ts, (times.start, times.stop))
+        return slice(int(start), max(int(start), int(stop)))
+    wanted = _as_array(times)
+    rows = np.searchsorted(env_ts, wanted)
+    found = rows < len(env_ts)
+    found[found] = env_ts[rows[found]] == wanted[found]
+    return np.where(found, rows, -1) if keep_missing else rows[found]
+
+
+def has_any(rows: Rows) -> bool:
+    """Whether there are any, of rows from rows_at()."""
+    return rows.start < rows.stop if isinstance(rows, slice) else len(rows) > 0
+
+
+def select(column: Column, rows: Rows | int, fill: Any = None, one_hot: bool = False) -> Any:
+    """The items of these rows; `fill` where a row is -1. Views where `rows` is a slice, unless `one_hot`.
+
+    Raises:
+        ValueError: `one_hot`, and the space isn't known.
+    """
+    if isinstance(rows, int) and rows < 0:
+        return item(select(column, np.array([rows]), fill, one_hot), 0)
+    if isinstance(column.data, list):
+        if isinstance(rows, np.ndarray):
+            return [column.data[row] if row >= 0 else fill for row in rows.tolist()]
+        return column.data[rows]
+    values = map_struct(lambda leaf: _take(leaf, rows), column.data)
+    if one_hot:
+        if column.space is None:
+            raise ValueError("one_hot_discrete=True needs the space of what is asked for, but this episode has none")
+        values = _one_hot(values, column.space, column.with_start)
+    if isinstance(rows, np.ndarray) and (missing := rows < 0).any():
+        values = map_struct(lambda leaf: _filled(leaf, missing, fill, column.space is not None), values)
+    return values
+
+
+def item(values: Any, i: int) -> Any:
+    """Item `i` of what `select` returned for several."""
+    return values[i] if isinstance(values, list) else map_struct(lambda leaf: leaf[i], values)
+
+
+def _as_array(times: range | list[int]) -> np.ndarray:
+    if isinstance(times, range):
+        return np.arange(times.start, times.stop, times.step, dtype=np.int64)
+    return np.array(times, np.int64)
+
+
+def _take(leaf: np.ndarray, rows: Rows | int) -> Any:
+    if isinstance(rows, np.ndarray) and not len(leaf):
+        return np.zeros((len(rows), *leaf.shape[1:]), leaf.dtype)
+    return leaf[rows]
+
+
+def _filled(leaf: np.ndarray, missing: np.ndarray, fill: Any, keep_dtype: bool) -> np.ndarray:
+    if not keep_dtype:
+        leaf = leaf.astype(np.result_type(leaf.dtype, fill), copy=False)
+    leaf[missing] = fill
+    return leaf
+
+
+def _one_hot(values: Any, space: gym.Space[Any], with_start: bool) -> Any:
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _one_hot(values[key], entry, with_start) for key, entry in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_one_hot(value, entry, with_start) for value, entry in zip(values, space.spaces, strict=True))
+    if isinstance(space, gym.spaces.Discrete):
+        return _hot(np.asarray(values), int(space.n), int(space.start) if with_start else 0)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        values = np.asarray(values)
+        entries = values.reshape(*values.shape[: values.ndim - space.nvec.ndim], -1)
+        starts = space.start.ravel().tolist() if with_start else [0] * space.nvec.size
+        sizes = zip(space.nvec.ravel().tolist(), starts, strict=True)
+        return np.concatenate([_hot(entries[..., i], n, start) for i, (n, start) in enumerate(sizes)], axis=-1)
+    return values
+
+
+def _hot(numbers: np.ndarray, n: int, start: int) -> np.ndarray:
+    is_hot: np.ndarray = numbers[..., None] == np.arange(start, start + n)
+    return is_hot.astype(np.float32)

@@ -1,0 +1,215 @@
+"""The columns of one agent in one chunk: views of what its call has recorded, or copies of its own."""
+
+import math
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from fastmarl.core.columns import Columns
+from fastmarl.core.native import _store
+from fastmarl.core.spaces import map_struct
+from fastmarl.core.store.block import Block
+
+ALIGNMENT = 16  # bytes
+KEPT_FORMS = 16
+
+
+class LaneRows(NamedTuple):
+    """The rows of one lane in its block."""
+
+    block: Block
+    last_row: int  # of the chain of its rows
+    n_rows: int
+    final: int  # index of the final observation, or -1
+    end_env_t: int  # env step of the final observation
+
+
+class BlockColumns:
+    """The columns of one lane in one chunk, looked up in its block when asked for."""
+
+    __slots__ = ("_rows", "lane_rows")
+
+    def __init__(self, lane_rows: LaneRows):
+        self.lane_rows = lane_rows
+        self._rows: slice | np.ndarray | None = None
+
+    @property
+    def n_obs(self) -> int:
+        return self.lane_rows.n_rows + (self.lane_rows.final >= 0)
+
+    def observations(self) -> Any:
+        """[n_obs, ...], nested as in their space; a copy where a final observation is appended, else views."""
+        block = self.lane_rows.block
+        if self.lane_rows.final < 0:
+            leaves = [self._column(array, self.n_obs) for array in block.obs]
+        else:
+            leaves = [self._with_final(array, finals) for array, finals in zip(block.obs, block.final_obs, strict=True)]
+        return block.layout.nest(leaves)
+
+    def env_ts(self) -> np.ndarray:
+        """int64 [n_obs]: env step of each observation."""
+        block, _, n_rows, final, end_env_t = self.lane_rows
+        env_ts = self._column(block.env_t_R, n_rows).astype(np.int64)
+        return np.append(env_ts, end_env_t) if final >= 0 else env_ts
+
+    def rewards(self) -> np.ndarray:
+        block = self.lane_rows.block
+        return block.recorded_rewards(self._column(block.reward_R, self.n_obs - 1))
+
+    def extra_keys(self) -> tuple[str, ...]:
+        return self.lane_rows.block.output_keys()
+
+    def extra(self, key: str) -> Any:
+        return map_struct(lambda leaf: self._column(leaf, self.n_obs - 1), self.lane_rows.block.output(key))
+
+    def _column(self, array: np.ndarray, n: int) -> np.ndarray:
+        return array[self._row_index()][:n]
+
+    def _with_final(self, array: np.ndarray, finals: np.ndarray) -> np.ndarray:
+        """The lane's rows of an array, followed by the final one, in one copy."""
+        rows, final = self._row_index(), finals[self.lane_rows.final : self.lane_rows.final + 1]
+        if isinstance(rows, slice):
+            return np.concatenate([array[rows], final])
+        column = array.take(np.append(rows, rows[-1]), 0)
+        column[-1:] = final
+        return column
+
+    def _row_index(self) -> slice | np.ndarray:
+        if self._rows is None:
+            block, last_row, n_rows, _, _ = self.lane_rows
+            rows, stride = _store.chain(block.prev_R, last_row, n_rows)
+            # An agent that came in the last step before its env failed has a final observation and no row.
+            begin, end = (int(rows[0]), int(rows[-1]) + 1) if n_rows else (0, 0)
+            self._rows = slice(begin, end, stride) if stride else rows
+        return self._rows
+
+
+class Form(NamedTuple):
+    """What an agent's columns look like; equal ones share one object."""
+
+    observations: Any  # nested as they are, with indices of `leaves`
+    n_of_obs: int  # leaves with an item for each observation: those of the observations, and env_ts after them
+    outputs: dict[str, Any]  # by name, actions too: nested as the output, with indices of `leaves`
+    leaves: tuple[tuple[np.dtype, tuple[int, ...]], ...]  # dtype, shape of an item
+
+
+_forms: tuple[Form, ...] = ()  # the last ones used
+
+
+class CopiedColumns:
+    """Copies of a block's columns; the numbers share one buffer."""
+
+    __slots__ = ("_form", "_memory", "_objects", "n_obs")
+
+    def __init__(self, source: BlockColumns):
+        leaves: list[np.ndarray] = []
+
+        def index_of(leaf: np.ndarray) -> int:
+            leaves.append(leaf)
+            return len(leaves) - 1
+
+        observations = map_struct(index_of, source.observations())
+        n_of_obs = index_of(source.env_ts()) + 1
+        index_of(source.rewards())
+        outputs = {key: map_struct(index_of, source.extra(key)) for key in (Columns.ACTIONS, *source.extra_keys())}
+        like = tuple((leaf.dtype, leaf.shape[1:]) for leaf in leaves)
+        self._form = _shared(Form(observations, n_of_obs, outputs, like))
+        self.n_obs = source.n_obs
+        self._objects = {index: leaf.copy() for index, leaf in enumerate(leaves) if leaf.dtype == object}
+        self._memory = np.empty(sum(map(self._room, range(len(leaves)))), np.uint8)
+        for index, leaf in enumerate(leaves):
+            self._leaf(index)[...] = leaf
+
+    def observations(self) -> Any:
+        return map_struct(self._leaf, self._form.observations)
+
+    def env_ts(self) -> np.ndarray:
+        return self._leaf(self._form.n_of_obs - 1)
+
+    def rewards(self) -> np.ndarray:
+        return self._leaf(self._form.n_of_obs)
+
+    def extra_keys(self) -> tuple[str, ...]:
+        return tuple(name for name in self._form.outputs if name != Columns.ACTIONS)
+
+    def extra(self, key: str) -> Any:
+        return map_struct(self._leaf, self._form.outputs[key])
+
+    def _n_items(self, index: int) -> int:
+        return self.n_obs - (index >= self._form.n_of_obs)
+
+    def _room(self, index: int) -> int:
+        """Bytes of a leaf, padding included."""
+        dtype, shape = self._form.leaves[index]
+        n_bytes = 0 if dtype == object else dtype.itemsize * math.prod(shape) * self._n_items(index)
+        return -(-n_bytes // ALIGNMENT) * ALIGNMENT
+
+    def _leaf(self, index: int) -> np.ndarray:
+        if index in self._objects:
+            return self._objects[index]
+        dtype, shape = self._form.leaves[index]
+        begin = sum(map(self._room, range(index)))
+        return np.ndarray((self._n_items(index), *shape), dtype, self._memory, begin)
+
+
+def _shared(form: Form) -> Form:
+    global _forms
+    known = next((other for other in _forms if other == form), None)
+    if known is None:
+        _forms = (form, *_forms[: KEPT_FORMS - 1])
+    return known or form
+
+
+class LaneSource:
+    """The columns of one lane in one chunk: in a block, until `compact()` copies them.
+
+    Args:
+        lane_rows: in their block.
+        infos_at: env step -> info, of the steps that had one.
+    """
+
+    __slots__ = ("__weakref__", "_columns", "_infos_at")
+
+    def __init__(self, lane_rows: LaneRows, infos_at: dict[int, dict[str, Any]]):
+        self._columns: BlockColumns | CopiedColumns = BlockColumns(lane_rows)
+        self._infos_at = infos_at
+        lane_rows.block.readers.append(ref(self))
+
+    def lane_rows(self) -> LaneRows | None:
+        """The rows that hold the columns; None: they were copied out of the block."""
+        columns = self._columns
+        return columns.lane_rows if isinstance(columns, BlockColumns) else None
+
+    def compact(self) -> None:
+        """Release the block. Threads that read the columns meanwhile get the same data."""
+        columns = self._columns
+        if isinstance(columns, BlockColumns):
+            self._columns = CopiedColumns(columns)
+
+    @property
+    def n_obs(self) -> int:
+        return self._columns.n_obs
+
+    def observations(self) -> Any:
+        return self._columns.observations()
+
+    def env_ts(self) -> np.ndarray:
+        return self._columns.env_ts()
+
+    def infos(self) -> list[dict[str, Any]]:
+        if not self._infos_at:
+            return [{} for _ in range(self.n_obs)]
+        return [self._infos_at.get(env_t, {}) for env_t in self.env_ts().tolist()]
+
+    def actions(self) -> Any:
+        return self._columns.extra(Columns.ACTIONS)
+
+    def rewards(self) -> np.ndarray:
+        return self._columns.rewards()
+
+    def extra_keys(self) -> tuple[str, ...]:
+        return self._columns.extra_keys()
+
+    def extra(self, key: str) -> Any:
+        return self._columns.extra(key)

@@ -1,0 +1,253 @@
+"""The standalone runner's episodes, under way and just finished: their chunks, made of rows, and their sums."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.episodes.chunk import UnreadChunks
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.episodes.summaries import CallSummary, summary_of
+from fastmarl.core.native._garbage import without_collection
+from fastmarl.core.native._records import EpisodeRecord, open_all, settle_all, steps_by_agent
+from fastmarl.core.store.env_states import EnvStates
+from fastmarl.core.store.episode_ids import EpisodeIds
+from fastmarl.core.store.store import RowStore
+
+ENV_INDEX, ENV_T, FLAGS = 0, 2, 4  # columns of `ChunkNotes.numbers`
+
+
+class EpisodeLog:
+    """Knows which chunks the calls of `sample()` have filled, and sums them up.
+
+    Args:
+        store: where the rows are.
+        env_states: the recorded global states of each env; empty: none are recorded.
+        max_summaries: so many of the episodes that end in a call are summed up, the last ones.
+
+    Attributes:
+        store: see there.
+        sealed: notes of the chunks of `ended_chunks()`.
+    """
+
+    def __init__(self, store: RowStore, *, env_states: Sequence[EnvStates] = (), max_summaries: int = 1):
+        self.store = store
+        self._env_states = env_states
+        self._max_summaries = max_summaries
+        self._ids = EpisodeIds()
+        self._ended_chunks: list[MultiAgentEpisode] = []
+        self._unread = UnreadChunks()
+        self.sealed: list[UnreadChunks] = []
+        self._n_finished = 0  # episodes in this call
+        self._to_sum_up: list[EpisodeRecord] = []  # the last of them
+        self._spare_records: list[EpisodeRecord] = []
+
+    # Episodes begin and end.
+
+    def open_episodes(self, env_indices: list[int]) -> None:
+        """These envs are about to be reset: what comes next for each is a new episode."""
+        table, ids, n = self.store.table, self._ids, len(env_indices)
+        now = time.perf_counter()
+        open_all(table.records, table.envs, env_indices, self._spare_records, ids.run_id, ids.reserve(n), now)
+        if self._env_states:
+            for env_index in env_indices:
+                self._env_states[env_index].begin_episode()
+
+    def finish_episodes(self, env_indices: list[int], flags: list[int]) -> list[str]:
+        """These envs have said `__all__`: close their episodes and last chunks. Returns the episodes' ids."""
+        table, unread, first = self.store.table, self._unread, len(self._unread)
+        self._before_notes(unread, env_indices)
+        records = unread.add_finished(table.records, table.envs, env_indices, flags, time.perf_counter())
+        for record in records:
+            if record.early_rewards:
+                table.unattributed_reward += sum(record.early_rewards.values())
+        self._n_finished += len(records)
+        self._to_sum_up += records
+        too_many = max(0, len(self._to_sum_up) - self._max_summaries)
+        for record in self._to_sum_up[:too_many]:
+            self.store.ended_lanes += record.ended
+        self._spare_records += self._to_sum_up[:too_many]
+        del self._to_sum_up[:too_many]
+        return unread.ids[first:]
+
+    def split_respawned(self) -> None:
+        """End chunks in which an agent has respawned in this step: a chunk holds one trajectory of an agent."""
+        table = self.store.table
+        for env_index in sorted(table.respawned):
+            record = table.record(env_index)
+            self._ended_chunks += [*self._noted(), self.running_chunk(env_index)]
+            self.sealed.append(self.notes_of([env_index]))
+            joining, record.joining = record.joining, ()
+            self.store.split_chunk(env_index)
+            record.lanes += joining
+            self._next_chunks([record])
+            self.sealed.append(self.notes_of([env_index]))  # should the call end here, those who join are known
+        table.respawned.clear()
+
+    # Chunks.
+
+    def opened_chunk(self, env_index: int) -> MultiAgentEpisode:
+        """The running episode before its agents have joined: what mapping functions are given."""
+        record = self.store.table.record(env_index)
+        if record.opened is None:
+            record.opened = MultiAgentEpisode(
+                id_=record.id_, agent_episodes={}, env_t_started=0, env_t=0, custom_data=record.custom_data
+            )
+        opened: MultiAgentEpisode = record.opened
+        return opened
+
+    def running_chunk(self, env_index: int) -> MultiAgentEpisode:
+        """The running episode's chunk as recorded up to now."""
+        unread, table = UnreadChunks(), self.store.table
+        self._note_running(unread, [env_index])
+        self._seal(unread)
+        chunk = unread.read(0, unread.own[0])  # now: agents that wait may be paid more
+        chunk.respawned = [table.agent_ids[lane] for lane in table.record(env_index).joining]
+        return MultiAgentEpisode.of(chunk)
+
+    def ended_chunks(self) -> list[MultiAgentEpisode]:
+        """The chunks that have ended in this call, in order; they can be read from now on."""
+        self._seal(self._unread)
+        self._ended_chunks += self._noted()
+        if len(self._unread):
+            self.sealed.append(self._unread)
+        self._unread = UnreadChunks()
+        return self._ended_chunks
+
+    def finished_chunks(self) -> list[MultiAgentEpisode]:
+        """The chunks of those episodes that have finished in this call, in order."""
+        chunks = self.ended_chunks()
+        finished = {chunk.id_ for chunk in chunks if chunk.is_done}
+        return [chunk for chunk in chunks if chunk.id_ in finished]
+
+    def end_chunks(self) -> list[MultiAgentEpisode]:
+        """End the call's chunks: finished ones in order of finishing, then the running episodes' in env order."""
+        envs = self.store.table.envs
+        running = self.store.running()
+        stepped = [each.env_index for each in running if envs[each.env_index].env_t > each.env_t_started]
+        self._note_running(self._unread, stepped)
+        return self.ended_chunks()
+
+    def notes_of(self, env_indices: list[int]) -> UnreadChunks:
+        """Notes of these envs' running episodes, up to the last step that is recorded completely.
+
+        Works after a failed call, too. Episodes whose reset was not recorded completely are left out. Those that their
+        env has ended have its flags, even if the call failed before it closed them.
+        """
+        notes, table = UnreadChunks(), self.store.table
+        begun = [i for i in env_indices if table.envs[i].is_whole or table.envs[i].env_t]
+        notes.add_running(table.records, table.envs, begun, time.perf_counter())
+        for numbers, env_index in zip(notes.numbers, begun, strict=False):
+            env = table.envs[env_index]
+            numbers[ENV_T] -= not env.is_whole
+            numbers[FLAGS] = env.all_done if env.is_whole else 0
+        return notes
+
+    def finished_ids(self) -> list[tuple[str, int]]:
+        """(id, env index) of the episodes that have finished in this call, in order, after `ended_chunks()`."""
+        numbered = [each for notes in self.sealed for each in zip(notes.ids, notes.numbers.tolist(), strict=False)]
+        return [(id_, numbers[ENV_INDEX]) for id_, numbers in numbered if numbers[FLAGS]]
+
+    def ended_envs(self) -> tuple[list[int], list[int]]:
+        """(indices, flags of `__all__`) of the envs that have ended their episodes, which nothing has closed yet."""
+        envs = self.store.table.envs
+        running = [record.env_index for record in self.store.running()]
+        ended = [i for i in running if envs[i].is_whole and envs[i].all_done]
+        return ended, [envs[i].all_done for i in ended]
+
+    # The end of a call.
+
+    def sum_up(self) -> CallSummary:
+        """What the call has recorded, in numbers. Call it once."""
+        table = self.store.table
+        summary = CallSummary(module_steps=self.store.add_up())
+        summary.agent_steps = steps_by_agent(table.agent_ids, table.actions_L)
+        table.actions_L[:] = 0
+        self._settle_ended(self._to_sum_up)
+        summary.num_episodes = self._n_finished
+        summary.episodes = [summary_of(record, self.store.module_ids) for record in self._to_sum_up]
+        summary.unattributed_reward = table.unattributed_reward
+        table.unattributed_reward = 0.0
+        return summary
+
+    def end_call(self) -> None:
+        """Prepare the next call, after `sum_up()`; modules that had no rows in this one become inactive."""
+        store = self.store
+        idle = [module for module in store.active if not store.rows[module].n]
+        self.renew()
+        for module in idle:
+            store.deactivate(module)
+
+    def renew(self) -> None:
+        """Let the running episodes go on in new chunks, of new blocks."""
+        self.store.renew_blocks()
+        running = self.store.running()
+        self._settle_ended(running)
+        self._next_chunks(running)
+        self._renew_env_states()
+        self.store.release_lanes()
+        self._ended_chunks, self._to_sum_up, self.sealed = [], [], []
+        self._n_finished = 0
+
+    def _noted(self) -> list[MultiAgentEpisode]:
+        """The chunks noted since the last time; each is read on first access."""
+        return without_collection(self._unread.take_as, MultiAgentEpisode)
+
+    def _before_notes(self, unread: UnreadChunks, env_indices: list[int]) -> None:
+        """The chunks of these envs are to be noted next."""
+        if self.store.connects:
+            self.store.connect()
+        if self._env_states:
+            for index, env_index in enumerate(env_indices, len(unread)):
+                unread.env_states[index] = self._states_of_chunk(self.store.table.record(env_index))
+
+    def _note_running(self, unread: UnreadChunks, env_indices: list[int]) -> None:
+        table = self.store.table
+        self._before_notes(unread, env_indices)
+        unread.add_running(table.records, table.envs, env_indices, time.perf_counter())
+
+    def _seal(self, unread: UnreadChunks) -> None:
+        store, table = self.store, self.store.table
+        blocks = tuple(store.blocks)
+        unread.seal(store.scatter, table.agent_ids, table.spaces, blocks, store.module_ids, store.acting_from)
+
+    def _settle_ended(self, records: list[EpisodeRecord]) -> None:
+        """Add the ended lanes' sums to the episodes', and give the lanes back."""
+        table = self.store.table
+        self.store.ended_lanes += settle_all(records, table.agent_ids, table.module_L, table.return_L, table.steps_L)
+
+    def _next_chunks(self, records: list[EpisodeRecord]) -> None:
+        store, table = self.store, self.store.table
+        store.next_chunks(records)
+        for record in records if self._env_states else ():
+            env_t = table.envs[record.env_index].env_t
+            acted_at = (store.blocks[table.module_L[lane]].env_t_R[table.row_L[lane]] for lane in record.lanes)
+            record.env_states_from = min([env_t - record.lookback, *map(int, acted_at)])
+
+    # The global states of running episodes.
+
+    def kept_states(self, env_index: int) -> np.ndarray | None:
+        """[n, ...], at the end of a call: those that the next chunk will have of steps before it; None: none are
+        recorded."""
+        return self._env_states[env_index].kept() if self._env_states else None
+
+    def check_states(self, env_index: int, states: Any) -> None:
+        """Raises ConfigError if these are none for `put_states()`."""
+        if self._env_states:
+            self._env_states[env_index].check(states)
+
+    def put_states(self, env_index: int, states: np.ndarray, env_t: int) -> None:
+        """What `kept_states()` has given in env step `env_t`."""
+        if self._env_states:
+            self._env_states[env_index].put(states, env_t)
+
+    def _states_of_chunk(self, record: EpisodeRecord) -> np.ndarray:
+        env_t = self.store.table.envs[record.env_index].env_t
+        return self._env_states[record.env_index].last(env_t - record.env_states_from + 1)
+
+    def _renew_env_states(self) -> None:
+        table = self.store.table
+        for env_index, states in enumerate(self._env_states):
+            record = table.records[env_index]
+            states.renew(0 if record is None else table.envs[env_index].env_t - record.env_states_from + 1)

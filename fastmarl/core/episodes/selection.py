@@ -1,0 +1,38 @@
+"""Episodes without the agents of some modules."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+
+from fastmarl.core.episodes.chunk import Chunk
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+
+
+def only_modules(episode: MultiAgentEpisode, wanted: Callable[[str], bool]) -> MultiAgentEpisode:
+    """The same chunk as a runner made it, as if the agents of unwanted modules had not been there.
+
+    Args:
+        wanted: of a module id; asked once for each module of the chunk's agents.
+    """
+    chunk = episode.chunk
+    lanes = None if chunk.lanes is None else chunk.lanes.of_modules(wanted)
+    agent_ids = _of_compacted(chunk, wanted) if lanes is None else lanes.agent_ids
+    agents = set(agent_ids)
+    built = chunk.agent_episodes  # a callback may have looked at them, and changed what they hold
+    some = replace(
+        chunk,
+        agent_episodes=built and {agent: agent_episode for agent, agent_episode in built.items() if agent in agents},
+        agent_ids=agent_ids,
+        waiting_infos={agent: infos for agent, infos in chunk.waiting_infos.items() if agent in agents},
+        hanging_rewards={agent: paid for agent, paid in chunk.hanging_rewards.items() if agent in agents},
+        respawned=[agent for agent in chunk.respawned if agent in agents],
+        lanes=lanes,
+        module_of={},
+    )
+    return MultiAgentEpisode.of(some)
+
+
+def _of_compacted(chunk: Chunk, wanted: Callable[[str], bool]) -> list[Hashable]:
+    """A callback has compacted it: the modules of agents without an episode are unknown, so these agents stay."""
+    module_of = {agent: str(agent_episode.module_id) for agent, agent_episode in (chunk.agent_episodes or {}).items()}
+    modules = {module_id for module_id in set(module_of.values()) if wanted(module_id)}
+    return [agent for agent in chunk.agent_ids if agent not in module_of or module_of[agent] in modules]

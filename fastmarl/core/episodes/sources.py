@@ -1,0 +1,170 @@
+"""Where a `SingleAgentEpisode` takes its columns from: plain arrays, or several sources in a row.
+
+A source has `n_obs` and the methods of `ArraySource`; the one of a lane's rows is in `lane_source.py`.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from fastmarl.core.columns import blank_value
+from fastmarl.core.spaces import map_struct
+
+
+class Source(Protocol):
+    """Columns of n_obs observations and of the n_obs - 1 transitions between them; arrays never change afterwards.
+
+    `compact()`: let go whatever memory holds more than these columns.
+    """
+
+    @property
+    def n_obs(self) -> int: ...
+    def observations(self) -> Any: ...
+    def env_ts(self) -> np.ndarray: ...
+    def infos(self) -> list[dict[str, Any]]: ...
+    def actions(self) -> Any: ...
+    def rewards(self) -> np.ndarray: ...
+    def extra_keys(self) -> tuple[str, ...]: ...
+    def compact(self) -> None: ...
+    def extra(self, key: str) -> Any: ...
+
+
+class ArraySource:
+    """Columns that are ready; nothing is copied.
+
+    Args:
+        observations: array or nested dicts and tuples of arrays, [n_obs, ...].
+        env_ts: int64 [n_obs], strictly increasing: env steps since the reset at which the observations arrived.
+        actions: like observations, [n_obs - 1, ...].
+        rewards: float64 [n_obs - 1].
+        infos: n_obs dicts; None: all empty.
+        extras: by key, like actions.
+    """
+
+    __slots__ = ("_actions", "_env_ts", "_extras", "_infos", "_observations", "_rewards")
+
+    def __init__(
+        self,
+        *,
+        observations: Any,
+        env_ts: np.ndarray,
+        actions: Any,
+        rewards: np.ndarray,
+        infos: list[dict[str, Any]] | None = None,
+        extras: dict[str, Any] | None = None,
+    ):
+        self._observations = observations
+        self._env_ts = env_ts
+        self._actions = actions
+        self._rewards = rewards
+        self._infos = [{} for _ in range(len(env_ts))] if infos is None else infos
+        self._extras = extras or {}
+
+    @property
+    def n_obs(self) -> int:
+        return len(self._env_ts)
+
+    def observations(self) -> Any:
+        return self._observations
+
+    def env_ts(self) -> np.ndarray:
+        return self._env_ts
+
+    def infos(self) -> list[dict[str, Any]]:
+        return self._infos
+
+    def actions(self) -> Any:
+        return self._actions
+
+    def rewards(self) -> np.ndarray:
+        return self._rewards
+
+    def extra_keys(self) -> tuple[str, ...]:
+        return tuple(self._extras)
+
+    def extra(self, key: str) -> Any:
+        return self._extras[key]
+
+    def compact(self) -> None:
+        self._observations, self._actions = map_struct(owned, self._observations), map_struct(owned, self._actions)
+        self._env_ts, self._rewards = owned(self._env_ts), owned(self._rewards)
+        self._extras = map_struct(owned, self._extras)
+
+
+class JoinedSource:
+    """Several sources; each begins with the last observation of the one before.
+
+    Args:
+        sources: (source, length of its lookback, which is left out).
+    """
+
+    __slots__ = ("sources",)
+
+    def __init__(self, sources: list[tuple[Source, int]]):
+        self.sources = sources
+
+    @property
+    def n_obs(self) -> int:
+        return 1 + sum(source.n_obs - 1 - skip for source, skip in self.sources)
+
+    def observations(self) -> Any:
+        return joined([_cut(source.observations(), rows) for source, rows in self._rows_of_observations()])
+
+    def env_ts(self) -> np.ndarray:
+        return np.concatenate([source.env_ts()[rows] for source, rows in self._rows_of_observations()])
+
+    def infos(self) -> list[dict[str, Any]]:
+        return [info for source, rows in self._rows_of_observations() for info in source.infos()[rows]]
+
+    def actions(self) -> Any:
+        return joined([_cut(source.actions(), slice(skip, None)) for source, skip in self.sources])
+
+    def rewards(self) -> np.ndarray:
+        return np.concatenate([source.rewards()[skip:] for source, skip in self.sources])
+
+    def extra_keys(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(key for source, _ in self.sources for key in source.extra_keys()))
+
+    def extra(self, key: str) -> Any:
+        """Blank in the sources that lack the key."""
+        model = next((source.extra(key) for source, _ in self.sources if key in source.extra_keys()), None)
+        if model is None:
+            raise KeyError(key)
+        return joined([
+            _cut(source.extra(key), slice(skip, None)) if key in source.extra_keys()
+            else blank_like(model, source.n_obs - 1 - skip, key)
+            for source, skip in self.sources
+        ])  # fmt: skip
+
+    def compact(self) -> None:
+        for source, _ in self.sources:
+            source.compact()
+
+    def _rows_of_observations(self) -> list[tuple[Source, slice]]:
+        """(source, which of its observations): its last one is the first of the next source."""
+        *others, (last, skip) = self.sources
+        return [*((source, slice(before, -1)) for source, before in others), (last, slice(skip, None))]
+
+
+def owned(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy if it is a view."""
+    return array if array.base is None else array.copy()
+
+
+def _cut(struct: Any, rows: slice) -> Any:
+    return map_struct(lambda leaf: leaf[rows], struct)
+
+
+def blank_like(struct: Any, n: int, name: str) -> Any:
+    """n rows of an output that was not given, with the structure, dtypes and shapes of a column of that name."""
+    return map_struct(lambda leaf: np.full((n, *leaf.shape[1:]), blank_value(name, leaf.dtype), leaf.dtype), struct)
+
+
+def joined(structs: list[Any]) -> Any:
+    """Columns of one structure, one after the other."""
+    first = structs[0]
+    if isinstance(first, dict):
+        return {key: joined([struct[key] for struct in structs]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return tuple(joined(list(items)) for items in zip(*structs, strict=True))
+    return np.concatenate(structs)

@@ -1,0 +1,48 @@
+"""SystemExit in user code becomes an error: it would end the program without a word, and with exit code 0."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import CodeType
+from typing import Any
+
+from fastmarl.core.errors import UserExitError
+
+
+def as_error(raised: Exception | SystemExit) -> Exception:
+    """The exception itself, or a UserExitError in the place of a SystemExit.
+
+    Raises:
+        SystemExit: a signal handler of the program has raised it, so that the program is to end.
+    """
+    if isinstance(raised, Exception):
+        return raised
+    frames = traceback.extract_tb(raised.__traceback__)
+    codes = {frame.f_code for frame, _ in traceback.walk_tb(raised.__traceback__)}
+    if codes & _codes_of_signal_handlers():
+        raise raised
+    error = UserExitError(raised.code, f"{frames[-1].filename}:{frames[-1].lineno} ({frames[-1].name})")
+    error.__cause__ = raised
+    for note in getattr(raised, "__notes__", ()):
+        error.add_note(note)
+    return error
+
+
+@contextmanager
+def exits_as_errors() -> Iterator[None]:
+    """Raises a UserExitError in the place of a SystemExit; see `as_error()`. KeyboardInterrupt passes."""
+    try:
+        yield
+    except SystemExit as raised:
+        raise as_error(raised) from raised
+
+
+def _codes_of_signal_handlers() -> set[CodeType]:
+    handlers: list[Any] = list(filter(callable, map(signal.getsignal, signal.valid_signals())))
+    called: list[Any] = [handler.func if isinstance(handler, partial) else handler for handler in handlers]
+    parts = [part for each in called for part in (each, each.__call__)]  # an object's code is that of its `__call__`
+    return {code for part in parts if (code := getattr(part, "__code__", None)) is not None}

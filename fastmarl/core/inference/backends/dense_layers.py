@@ -1,0 +1,185 @@
+"""Dense nets as plain data: from torch's layers to what compiled code runs in their place.
+
+A layer is taken only where it is certain what calling it computes: linear layers, layer normalisations and known
+activations of torch's own classes, in sequences, neither hooked nor compiled.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from fastmarl.core.native._dense import BEST, DenseNet
+
+ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.GELU: "gelu", nn.ELU: "elu"}
+LEAN = "lean"
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+OBSERVATIONS = -1  # in place of a layer's index
+# Multiplications in one pass, above which torch is quicker: if it has several threads, or if we have no wide vectors.
+MOST_AGAINST_THREADS = 4_000_000
+MOST_PLAIN = 300_000
+
+
+class Layer(NamedTuple):
+    """One layer, as DenseNet has it."""
+
+    source: int
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+    activation: str = "linear"
+    alpha: float = 1.0  # of ELU
+    eps: float | None = None  # of a layer normalisation
+
+
+class NotDenseError(Exception):
+    """Why something is left to torch."""
+
+
+class DenseLayers:
+    """The layers of a net as they are now, one after the other.
+
+    Args:
+        n_obs: numbers in an observation.
+
+    Attributes:
+        scale: what observations of integers are multiplied by.
+        logits, values, log_std, bound: see DenseNet.
+    """
+
+    def __init__(self, n_obs: int):
+        self.scale = 1.0
+        self.logits = self.values = OBSERVATIONS
+        self.log_std: torch.Tensor | None = None
+        self.bound: torch.Tensor | None = None
+        self._n_obs = n_obs
+        self._layers: list[Layer] = []
+        self._widths: list[int] = []  # outputs of each
+
+    def add(self, parts: list[nn.Module], source: int = OBSERVATIONS) -> int:
+        """Take layers that follow layer `source`; returns the index of the last one.
+
+        Raises:
+            NotDenseError: one of them isn't known.
+        """
+        follows_layer = False  # other activations would change what other layers get, too
+        for part in parts:
+            kind, width = type(part), self.n_out(source)
+            if getattr(part, "approximate", "none") != "none":
+                raise NotDenseError(f"no compiled kernel for layer {part}")
+            if kind is nn.Linear or (kind is nn.LayerNorm and part.normalized_shape == (width,)):
+                self._append(part, source, width)
+            elif kind in ACTIVATIONS and follows_layer:
+                activation, alpha = ACTIVATIONS[kind], getattr(part, "alpha", 1.0)
+                self._layers[-1] = self._layers[-1]._replace(activation=activation, alpha=alpha)
+            else:
+                raise NotDenseError(f"no compiled kernel for layer {kind.__name__}" if kind not in ACTIVATIONS else
+                                    f"{kind.__name__} does not follow a linear layer")  # fmt: skip
+            follows_layer = kind not in ACTIVATIONS
+            source = len(self._layers) - 1
+        return source
+
+    def _append(self, part: Any, source: int, width: int) -> None:
+        """Take a layer of so many inputs."""
+        is_norm = type(part) is nn.LayerNorm
+        n_out = width if is_norm else part.out_features
+        weight = weights_of(part, "weight", (n_out,) if is_norm else (n_out, width))
+        eps = part.eps if is_norm else None
+        self._layers.append(Layer(source, weight, weights_of(part, "bias", (n_out,)), eps=eps))
+        self._widths.append(n_out)
+
+    def n_out(self, layer: int) -> int:
+        """How many numbers a layer gives."""
+        return self._n_obs if layer < 0 else self._widths[layer]
+
+    def key(self) -> tuple:
+        """Equal where nothing has changed but numbers in weights."""
+        layers = [(layer.source, memory_of(layer.weight), memory_of(layer.bias), *layer[3:]) for layer in self._layers]
+        return *layers, self.scale, self.logits, self.values, memory_of(self.log_std), memory_of(self.bound)
+
+    def compiled(self) -> DenseNet:
+        """What runs them."""
+        layers = [(layer.source, _array(layer.weight), _array(layer.bias), *layer[3:]) for layer in self._layers]
+        row, limit = _array(self.log_std), _array(self.bound)
+        return DenseNet(self._n_obs, layers, self.logits, self.values, row, scale=self.scale, bound=limit)
+
+    def max_rows(self) -> int:
+        """Rows up to which we are quicker than torch."""
+        if BEST == "plain":
+            most = MOST_PLAIN
+        elif torch.get_num_threads() > 1:
+            most = MOST_AGAINST_THREADS
+        else:
+            return 2**62
+        multiplications = sum(0 if weight is None else weight.numel() for _, weight, *_ in self._layers)
+        return most // max(1, multiplications)
+
+
+class LeanNet:
+    """Compiled code for a module's layers, where they are known.
+
+    Args:
+        former: the one for the same module before, whose memory is used again if nothing but weights has changed.
+
+    Attributes:
+        backend: "lean", or "torch" and the reason why.
+        max_rows: the largest batch to take over; 0: none.
+    """
+
+    def __init__(self, former: "LeanNet | None" = None):
+        self._net: DenseNet | None = None if former is None else former._net
+        self._key: tuple | None = None if former is None else former._key
+        self.max_rows, self.backend = 0, LEAN
+
+    def _take(self, layers: DenseLayers) -> None:
+        """Run these."""
+        if (key := layers.key()) != self._key:
+            self._key, self._net = key, layers.compiled()
+        self.max_rows, self.backend = layers.max_rows(), LEAN
+
+    def _leave(self, reason: NotDenseError) -> None:
+        """Leave the module to torch."""
+        self._net = self._key = None
+        self.max_rows, self.backend = 0, f"torch: {reason}"
+
+
+def is_watched(part: nn.Module) -> bool:
+    """Whether calling it may do something else than its class's forward()."""
+    own = vars(part)
+    return "forward" in own or part._compiled_call_impl is not None or any(map(own.__getitem__, HOOKS))
+
+
+def weights_of(layer: nn.Module, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """A layer's parameter, of this shape; None where there is none, as with layers without a bias.
+
+    Raises:
+        NotDenseError: it can't be read where it is.
+    """
+    weights = layer._parameters[name]
+    if weights is None:
+        return None
+    if type(weights) is not nn.Parameter or weights.dtype is not torch.float32 or not weights.is_cpu:
+        raise NotDenseError(f"{type(layer).__name__}.{name} is no torch.nn.Parameter of float32 on the CPU")
+    if weights.shape != shape or not weights.is_contiguous():
+        raise NotDenseError(f"{type(layer).__name__}.{name} is not contiguous, or has shape {list(weights.shape)}")
+    return weights
+
+
+def parts_of(*modules: nn.Module) -> list[nn.Module]:
+    """These, and all their parts, each once: `modules()` takes as long as many passes of a small net."""
+    found, seen = list(modules), set(modules)
+    for part in found:  # which grows
+        for child in part._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                found.append(child)
+    return found
+
+
+def memory_of(weights: torch.Tensor | None) -> tuple | None:
+    """Address, dtype, shape and strides, all that says where the numbers are."""
+    return None if weights is None else (weights.data_ptr(), weights.dtype, weights.shape, weights.stride())
+
+
+def _array(weights: torch.Tensor | None) -> np.ndarray | None:
+    return None if weights is None else weights.detach().numpy()

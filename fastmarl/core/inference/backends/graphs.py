@@ -1,0 +1,310 @@
+"""The forward passes of a tick as one piece of work for the device: one transfer there, one launch, one back.
+
+The inputs of all modules that act in a tick lie in one buffer, and so do their outputs. A *program* is this work for
+certain modules with certain numbers of rows; it is captured (see graph_device.py) when it is first needed, and replayed
+from then on. Batches are padded, so that few programs serve all ticks.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, NoReturn, Protocol
+
+import numpy as np
+import torch
+
+from fastmarl.core.errors import ModuleOutputError
+from fastmarl.core.inference.backends.graph_device import CudaGraphs
+from fastmarl.core.inference.backends.transfer import Column, Packing, host_buffer, sent_dtype
+from fastmarl.core.store.block import Key
+
+MOST_PROGRAMS = 32
+LEAST_ROWS = 8
+
+
+class Member(Protocol):
+    """A module, as a program needs it; it is told apart from others by identity."""
+
+    module_id: str
+    launched: "Launch | None"
+
+    def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
+        """Its outputs, actions among them, each with as many rows as the inputs; nothing waits for the device."""
+
+    def refuse_capture(self, reason: str) -> None:
+        """It can't be captured: it will not take part in a launch again."""
+
+
+class Call(NamedTuple):
+    """A module's part in a tick; `arrays` are its inputs, [n, ...] each, n > 0."""
+
+    member: Member
+    arrays: list[np.ndarray]
+
+
+class Sizes:
+    """Numbers of rows that a module's batches are padded to: the largest yet seen, rounded up by at most an eighth (or
+    to `LEAST_ROWS`), and its halves.
+    """
+
+    def __init__(self) -> None:
+        self.largest = 0
+
+    def grow(self, n: int) -> bool:
+        """Take note of a batch; whether it is larger than any before, so that all sizes change."""
+        if n <= self.largest:
+            return False
+        step = max(LEAST_ROWS, 1 << max(0, n.bit_length() - 4))
+        self.largest = -(-n // step) * step
+        return True
+
+    def of(self, n: int) -> int:
+        """For a batch that is no larger than those seen."""
+        size = self.largest
+        while size // 2 >= max(n, LEAST_ROWS):
+            size //= 2
+        return size
+
+
+class TickGraphs:
+    """Launches the modules of one runner.
+
+    Args:
+        capture: how programs are captured, and on which device.
+    """
+
+    def __init__(self, capture: CudaGraphs):
+        self._capture = capture
+        self._programs: dict[tuple, Program] = {}
+        self._sizes: dict[Member, Sizes] = {}
+        self._columns: dict[Member, list[Column]] = {}  # of its last call
+
+    def launch(self, calls: Sequence[Call], *, explore: bool) -> "Launch":
+        """Queue the forward passes of these modules, and return at once.
+
+        Raises:
+            ModuleOutputError: an output has another number of rows than its batch, or a module wrote into its batch.
+        """
+        parts = self._parts(calls)
+        key = (explore, *((part.member, part.rows, *part.columns) for part in parts))
+        program = self._programs.get(key) or Program(self._capture, parts, explore)
+        launch = program.launch(calls)
+        if program.replay is not None:
+            self._programs[key] = program
+        return launch
+
+    def n_sizes(self, member: Member) -> int:
+        """For how many numbers of rows a module has been captured."""
+        return len(
+            {part.rows for program in self._programs.values() for part in program.parts if part.member is member}
+        )
+
+    def forget(self, member: Member) -> None:
+        """Drop all programs with this module: it has changed, or is not needed."""
+        self._drop_programs(member)
+        self._sizes.pop(member, None)
+        self._columns.pop(member, None)
+
+    def _drop_programs(self, member: Member) -> None:
+        self._programs = {
+            key: program
+            for key, program in self._programs.items()
+            if all(part.member is not member for part in program.parts)
+        }
+
+    def _parts(self, calls: Sequence[Call]) -> list["Part"]:
+        """Which modules a program for these calls has, and how many rows of each.
+
+        Where numbers vary so much that there are too many programs, one with all modules at their largest serves all.
+        """
+        for member, arrays in calls:
+            self._columns[member] = [(sent_dtype(array.dtype), array.shape[1:]) for array in arrays]
+            if self._sizes.setdefault(member, Sizes()).grow(len(arrays[0])):
+                self._drop_programs(member)
+        if len(self._programs) < MOST_PROGRAMS:
+            sizes = [(member, self._sizes[member].of(len(arrays[0]))) for member, arrays in calls]
+        else:
+            sizes = [(member, sizes.largest) for member, sizes in self._sizes.items()]
+        return [Part(member, rows, tuple(self._columns[member])) for member, rows in sizes]
+
+
+class Part(NamedTuple):
+    """A module in a program; `columns` are those of one row."""
+
+    member: Member
+    rows: int
+    columns: tuple[Column, ...]
+
+
+class Launch:
+    """Work that is under way.
+
+    Args:
+        calls: what it is for.
+        program: whose buffers `slot` is.
+    """
+
+    def __init__(self, calls: Sequence[Call], program: "Program", slot: "Slot", mark: torch.cuda.Event):
+        self._n_rows = {member: len(arrays[0]) for member, arrays in calls}
+        self._program = program
+        self._slot: Slot | None = slot
+        self._mark = mark
+        self._outputs: dict[Member, dict[Key, np.ndarray]] = {}
+
+    def outputs(self, member: Member) -> dict[Key, np.ndarray]:
+        """Wait for all, and get one module's outputs [n, ...], which are valid until the next launch."""
+        if self._slot is not None:
+            self._mark.synchronize()
+            self._outputs = self._program.read(self._slot)
+            self._program.free.append(self._slot)
+            self._slot = None
+        n = self._n_rows[member]
+        return {key: array[:n] for key, array in self._outputs[member].items()}
+
+
+class Slot:
+    """Buffers on the host for one launch, `outgoing` and `incoming`; the arrays in them are `columns` and `outputs`."""
+
+    def __init__(self, inputs: Packing, device: torch.device):
+        self._device = device
+        self.outgoing, self.columns = self._arrays(inputs)
+        self.incoming, self.outputs = torch.empty(0), list[np.ndarray]()
+
+    def expect(self, outputs: Packing) -> None:
+        """Have room for these."""
+        if not self.outputs:
+            self.incoming, self.outputs = self._arrays(outputs)
+
+    def _arrays(self, packing: Packing) -> tuple[torch.Tensor, list[np.ndarray]]:
+        buffer = host_buffer(packing.n_bytes, self._device)
+        return buffer, packing.arrays(buffer)
+
+
+class Program:
+    """Certain modules with certain numbers of rows, and fixed memory for what they get and give.
+
+    The first launch calls the modules as they are, and then captures them: libraries want a warm-up, and sizes of
+    outputs are known only then.
+
+    Attributes:
+        replay: None before the first launch, and if it could not be captured.
+        free: buffers of launches that are over.
+    """
+
+    def __init__(self, capture: CudaGraphs, parts: list[Part], explore: bool):
+        self.parts = parts
+        self.free: list[Slot] = []
+        self.replay: Callable[[], object] | None = None
+        self._capture = capture
+        self._explore = explore
+        columns = [(dtype, (part.rows, *shape)) for part in parts for dtype, shape in part.columns]
+        self._inputs = Packing(columns)
+        self._sent = torch.zeros(self._inputs.n_bytes, dtype=torch.uint8, device=capture.device)
+        views = iter(self._inputs.views(self._sent))
+        self._tensors = [[next(views) for _ in part.columns] for part in parts]
+
+    def launch(self, calls: Sequence[Call]) -> Launch:
+        slot = self.free.pop() if self.free else Slot(self._inputs, self._capture.device)
+        self._stage(slot.columns, dict(calls))
+        self._sent.copy_(slot.outgoing, non_blocking=True)
+        if self.replay is None:
+            self._begin()
+        else:
+            self.replay()
+        slot.expect(self._outputs)
+        slot.incoming.copy_(self._made, non_blocking=True)
+        return Launch(calls, self, slot, self._capture.mark())
+
+    def read(self, slot: Slot) -> dict[Member, dict[Key, np.ndarray]]:
+        """All rows of all outputs, where the copy back has put them."""
+        arrays = iter(slot.outputs)
+        return {
+            part.member: {key: next(arrays) for key in keys} for part, keys in zip(self.parts, self._keys, strict=True)
+        }
+
+    def _stage(self, columns: list[np.ndarray], inputs: dict[Member, list[np.ndarray]]) -> None:
+        """Write the members' arrays, and repeat the last row up to the part's size: rows of padding are fit for it."""
+        targets = iter(columns)
+        for part in self.parts:
+            arrays = inputs.get(part.member)
+            for i in range(len(part.columns)):
+                column = next(targets)
+                if arrays is not None:
+                    column[: len(arrays[i])] = arrays[i]
+                    column[len(arrays[i]) :] = arrays[i][-1]
+
+    def _begin(self) -> None:
+        """The first time."""
+        version = self._sent._version
+        outputs = self._capture.warm_up(self._forward)
+        if self._sent._version != version:
+            self._blame_writer()
+        self._keys = [list(of_part) for of_part in outputs]
+        tensors = [tensor for of_part in outputs for tensor in of_part.values()]
+        self._outputs = Packing([(tensor.dtype, tuple(tensor.shape)) for tensor in tensors])
+        self._made = torch.zeros(self._outputs.n_bytes, dtype=torch.uint8, device=self._capture.device)
+        self._views = self._outputs.views(self._made)
+        self._keep(outputs)
+        try:
+            self.replay = self._capture.capture(lambda: self._keep(self._forward()))
+        except Exception as error:
+            self._refuse(error)
+
+    def _forward(self) -> list[dict[Key, torch.Tensor]]:
+        return [self._outputs_of(i) for i in range(len(self.parts))]
+
+    @torch.no_grad()  # inference mode and captures outside of it don't go together: pytorch#166792
+    def _outputs_of(self, i: int) -> dict[Key, torch.Tensor]:
+        part = self.parts[i]
+        outputs = part.member.on_device(self._tensors[i], explore=self._explore)
+        for key, tensor in outputs.items():
+            if not tensor.dim() or len(tensor) != part.rows:
+                raise ModuleOutputError(part.member.module_id, f"expected {part.rows} rows in output {key!r}, one for "
+                                        f"each row of its batch, got shape {tuple(tensor.shape)}")  # fmt: skip
+        return outputs
+
+    @torch.no_grad()
+    def _keep(self, outputs: list[dict[Key, torch.Tensor]]) -> None:
+        tensors = [tensor for of_part in outputs for tensor in of_part.values()]
+        for view, tensor in zip(self._views, tensors, strict=True):
+            view.copy_(tensor)
+
+    def _refuse(self, error: Exception) -> None:
+        """Find out whose capture fails, alone."""
+        failures: dict[int, Exception] = {}
+        for i in range(len(self.parts)):
+            try:
+                self._capture.capture(partial(self._outputs_of, i))
+            except Exception as own_error:
+                failures[i] = own_error
+        for i, cause in (failures or dict.fromkeys(range(len(self.parts)), error)).items():
+            member, reason = self.parts[i].member, _first_line(cause)
+            member.refuse_capture(reason)
+            warnings.warn(
+                f"module {member.module_id!r} can't be captured in a CUDA graph and runs without: {reason}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _blame_writer(self) -> NoReturn:
+        """Somebody has written into the inputs: raises a ModuleOutputError that names the module, or all of them if
+        none does so again."""
+        problem = "wrote into its input batch; use an operation that is not in place"
+        for i, part in enumerate(self.parts):
+            version = self._sent._version
+            self._outputs_of(i)
+            if self._sent._version != version:
+                raise ModuleOutputError(part.member.module_id, problem)
+        raise ModuleOutputError([part.member.module_id for part in self.parts], f"one of these {problem}")
+
+
+def make_tick_graphs(device: torch.device, generator: torch.Generator) -> TickGraphs | None:
+    """What launches a runner's modules on this device; None where each is called by itself."""
+    return TickGraphs(CudaGraphs(device, generator)) if device.type == "cuda" else None
+
+
+def _first_line(error: BaseException) -> str:
+    """What came first: a capture that fails fails again when it is ended."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error).strip().split("\n")[0] or type(error).__name__

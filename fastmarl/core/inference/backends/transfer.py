@@ -1,0 +1,130 @@
+"""Batches from the arrays of the store to the tensors of a module, and its outputs back.
+
+A module gets copies, which it may keep and write to: the arrays are the record. On a GPU a tick costs one transfer each
+way.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from fastmarl.core.errors import ConfigError
+
+K = TypeVar("K", bound=Hashable)
+Column = tuple[torch.dtype, tuple[int, ...]]
+ALIGNMENT = 16  # bytes; a view as a wider dtype needs it
+
+
+class HostCopy:
+    """For modules on the CPU."""
+
+    device = torch.device("cpu")
+
+    def to_device(self, arrays: list[np.ndarray]) -> list[torch.Tensor]:
+        """Copies. float64 comes as float32, everything else as it is."""
+        return [torch.from_numpy(array.astype(_sent(array.dtype), "C")) for array in arrays]
+
+    def to_host(self, tensors: dict[K, torch.Tensor]) -> dict[K, np.ndarray]:
+        """Arrays of the same keys."""
+        return {key: _array(tensor) for key, tensor in tensors.items()}
+
+
+class StagedCopy:
+    """For modules on a GPU, by way of one host buffer each way.
+
+    Arrays that it returns are valid until the next call.
+
+    Args:
+        device: the modules' device.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self._outgoing = self._incoming = host_buffer(0, device)
+
+    def to_device(self, arrays: list[np.ndarray]) -> list[torch.Tensor]:
+        packing = Packing([(sent_dtype(array.dtype), array.shape) for array in arrays])
+        if packing.n_bytes > len(self._outgoing):
+            self._outgoing = host_buffer(2 * packing.n_bytes, self.device)
+        for target, array in zip(packing.arrays(self._outgoing), arrays, strict=True):
+            np.copyto(target, array)
+        return packing.views(self._outgoing[: packing.n_bytes].to(self.device, non_blocking=True))
+
+    def to_host(self, tensors: dict[K, torch.Tensor]) -> dict[K, np.ndarray]:
+        packing = Packing([(tensor.dtype, tensor.shape) for tensor in tensors.values()])
+        if packing.n_bytes > len(self._incoming):
+            self._incoming = host_buffer(2 * packing.n_bytes, self.device)
+        gathered = torch.empty(packing.n_bytes, dtype=torch.uint8, device=self.device)
+        for view, tensor in zip(packing.views(gathered), tensors.values(), strict=True):
+            view.copy_(tensor.detach())
+        self._incoming[: packing.n_bytes].copy_(gathered, non_blocking=True)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        return dict(zip(tensors, packing.arrays(self._incoming), strict=True))
+
+
+Transfer = HostCopy | StagedCopy
+
+
+def make_transfer(device: torch.device) -> Transfer:
+    """For modules on this device."""
+    return HostCopy() if device.type == "cpu" else StagedCopy(device)
+
+
+class Packing:
+    """Where arrays of certain dtypes and shapes lie in one buffer of `n_bytes` bytes."""
+
+    def __init__(self, columns: Sequence[Column]):
+        self.n_bytes = 0
+        self._spans: list[tuple[int, int, torch.dtype, tuple[int, ...]]] = []
+        for dtype, shape in columns:
+            end = self.n_bytes + dtype.itemsize * math.prod(shape)
+            self._spans.append((self.n_bytes, end, dtype, shape))
+            self.n_bytes = -(-end // ALIGNMENT) * ALIGNMENT
+
+    def views(self, buffer: torch.Tensor) -> list[torch.Tensor]:
+        """The arrays in this buffer (uint8 [n_bytes or more]), as tensors of its memory."""
+        return [buffer[start:end].view(dtype).view(shape) for start, end, dtype, shape in self._spans]
+
+    def arrays(self, buffer: torch.Tensor) -> list[np.ndarray]:
+        """The same as NumPy's arrays, of a buffer on the host."""
+        host = buffer.numpy()
+        return [np.ndarray(shape, _numpy_dtype(dtype), host, start) for start, _, dtype, shape in self._spans]
+
+
+def host_buffer(n_bytes: int, device: torch.device) -> torch.Tensor:
+    """Memory on the host, page-locked for a GPU, which copies that without the driver's own staging."""
+    return torch.zeros(n_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+
+@cache
+def sent_dtype(dtype: np.dtype) -> torch.dtype:
+    """The dtype of the tensor made of an array: float64 is sent as float32, everything else as it is.
+
+    Raises:
+        ConfigError: torch has none.
+    """
+    try:
+        return torch.from_numpy(np.empty(0, _sent(dtype))).dtype
+    except TypeError as error:
+        raise ConfigError(f"torch has no dtype for observations of {dtype}; give their space another one") from error
+
+
+def _sent(dtype: np.dtype) -> Any:
+    return np.float32 if dtype == np.float64 else dtype
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    try:
+        return tensor.numpy()
+    except RuntimeError:  # it requires gradients, is conjugated or negated; to ask first, or to force all, takes longer
+        return tensor.numpy(force=True)
+
+
+@cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype:
+    return torch.empty(0, dtype=dtype).numpy().dtype

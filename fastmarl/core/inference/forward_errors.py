@@ -1,0 +1,62 @@
+"""The context added to errors in a module's forward pass."""
+
+from typing import Any
+
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.spaces import flatten_struct
+
+MOST_LEAVES = 16
+WAY_OUT = (
+    "give it a method get_initial_state() that returns a dict of arrays or tensors without a batch axis; its outputs "
+    "then have the new state as 'state_out', and observations come as [B, T, ...]"
+)
+
+
+def describe_failure(
+    error: BaseException, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
+) -> None:
+    """As `note_failure()`.
+
+    Raises:
+        ConfigError: the module has asked for a recurrent state and has none.
+    """
+    if _wants_memory(error, has_memory):
+        raise ConfigError(
+            f"module {module_id!r} reads batch['state_in'] in {_method(explore)}, but has no memory: {WAY_OUT}"
+        ) from error
+    note_failure(error, module_id, batch, explore=explore, has_memory=has_memory)
+
+
+def note_failure(
+    error: BaseException, module_id: str, batch: dict[str, Any], *, explore: bool, has_memory: bool
+) -> None:
+    """Add a note to the error: which module, in which phase, with a batch of which shapes. One more says what to do if
+    the module has asked for a recurrent state and has none."""
+    error.add_note(f"in {_method(explore)} of module {module_id!r}, with a batch of {_shapes(batch)}")
+    if _wants_memory(error, has_memory):
+        error.add_note(f"it has no memory: {WAY_OUT}")
+
+
+def _wants_memory(error: BaseException, has_memory: bool) -> bool:
+    return not has_memory and isinstance(error, KeyError) and error.args == (Columns.STATE_IN,)
+
+
+def _method(explore: bool) -> str:
+    return "forward_exploration()" if explore else "forward_inference()"
+
+
+def _shapes(batch: dict[str, Any]) -> str:
+    leaves = flatten_struct(batch)
+    texts = [f"{_name(path)} {_shape(leaf)}" for path, leaf in leaves[:MOST_LEAVES]]
+    return ", ".join(texts) + (f" and {len(leaves) - MOST_LEAVES} more" if len(leaves) > MOST_LEAVES else "")
+
+
+def _name(path: tuple) -> str:
+    first, *others = path
+    return str(first) + "".join(f"[{key!r}]" for key in others)
+
+
+def _shape(leaf: Any) -> str:
+    shape = getattr(leaf, "shape", None)
+    return type(leaf).__name__ if shape is None else f"{list(shape)} of {str(leaf.dtype).removeprefix('torch.')}"

@@ -1,0 +1,384 @@
+"""What the agents of one module do: rows of observations -> torch, or lean inference -> actions and outputs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from fastmarl.core.columns import Columns
+from fastmarl.core.connectors.module_connectors import ModuleConnectors
+from fastmarl.core.errors import ModuleOutputError
+from fastmarl.core.inference.backends.compiled import CAPTURING_MODES, CompiledForwards
+from fastmarl.core.inference.backends.dense_layers import LEAN
+from fastmarl.core.inference.backends.graph_guard import ModuleCapture
+from fastmarl.core.inference.backends.graphs import Call, Launch, TickGraphs
+from fastmarl.core.inference.backends.lean import LeanModule
+from fastmarl.core.inference.backends.transfer import Transfer, sent_dtype
+from fastmarl.core.inference.draws import SMALL, make_draws
+from fastmarl.core.inference.forward_errors import describe_failure
+from fastmarl.core.inference.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST, OutputChecks
+from fastmarl.core.inference.recurrent_state import LaneState
+from fastmarl.core.modules import RLModule
+from fastmarl.core.modules.masking import masked
+from fastmarl.core.native._draws import ActionDraws
+from fastmarl.core.native._finite import all_finite, first_unfit
+from fastmarl.core.store.block import Block, Key, name_of
+from fastmarl.core.store.lanes import LaneTable
+
+OBS = Columns.OBS
+# What forward() gets; or the observations' own memory, for lean inference; or a forward pass that was launched before.
+Batch = dict[str, Any] | np.ndarray | Launch
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions:
+    """How modules are run.
+
+    Args:
+        lean: whether compiled code may stand in for torch, see lean.py.
+        dtype: "float32", or "bfloat16" for what torch's autocast computes in that.
+        compile: arguments of `torch.compile`; None: modules are not compiled.
+        graphs: launches the modules that can be captured; None: each is called by itself.
+    """
+
+    lean: bool = True
+    dtype: str = "float32"
+    compile: dict[str, Any] | None = None
+    graphs: TickGraphs | None = None
+
+
+class ModuleInference:
+    """Runs one module.
+
+    Args:
+        module_id, module: the module; on `transfer.device`.
+        transfer: between arrays and tensors.
+        generator, rng: for exploration's random draws, by torch on the same device, and by NumPy.
+        table: lanes, for modules with recurrent state.
+        connectors: what makes the module's batches of the record.
+        options: how it is run.
+
+    Attributes:
+        launched: a forward pass that was launched for the next batch, see `Policies.launch()`.
+    """
+
+    def __init__(
+        self,
+        module_id: str,
+        module: RLModule,
+        transfer: Transfer,
+        generator: torch.Generator,
+        rng: np.random.Generator,
+        table: LaneTable,
+        connectors: ModuleConnectors,
+        options: InferenceOptions,
+    ):
+        self.module_id = module_id
+        self.module = module
+        self.launched: Launch | None = None
+        self._transfer = transfer
+        self._generator = generator
+        # What there are two of is for inference and for exploration.
+        self._dists = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
+        self._checks = OutputChecks(module_id, module.action_space, self._dists, table)
+        self._chooses = [False, False]  # itself, its actions
+        on_cpu = transfer.device.type == "cpu" and options.graphs is None
+        self._draws = [make_draws(kind, rng) if on_cpu else None for kind in self._dists]
+        self._masks = not module.masks_actions
+        self._layout = connectors.layout
+        self._is_plain = not isinstance(self._layout.space, (gym.spaces.Dict, gym.spaces.Tuple))
+        dtypes = [leaf.dtype for leaf in self._layout.leaves]
+        self._has_objects = object in dtypes
+        for dtype in dtypes:
+            if dtype != object:
+                sent_dtype(dtype)  # raises an error if there is none
+        self._connectors = connectors if connectors.batches else None
+        # Not inference_mode(): tensors that a module makes and keeps while it acts can be used in training.
+        self._no_grad = torch.no_grad()
+        self._had_grad: bool | None = None  # before it was entered
+        self._autocast = make_autocast(transfer.device, options.dtype)
+        self._is_casting = False
+        self.lane_state = LaneState(module.get_initial_state(), table) if module.is_stateful() else None
+        self._lean = LeanModule(module, self._layout, transfer.device, allowed=options.lean, dtype=options.dtype)
+        self._compiled = None if options.compile is None else CompiledForwards(module, options.compile)
+        self._forwards: Any = module  # it, or its compiled methods
+        self._capture = ModuleCapture(module, options.graphs, _why_never_captured(self._has_objects, options))
+
+    @property
+    def backend(self) -> str:
+        """What runs the module: "lean", CUDA graphs or torch.compile, or "torch" and the reason why."""
+        if self._lean.backend == LEAN:
+            return LEAN
+        if self._capture.in_use:
+            return self._capture.backend(self)
+        reason = self._capture.reason or self._lean.backend.removeprefix("torch: ")
+        return f"{'torch' if self._forwards is self.module else 'torch.compile'}: {reason}"
+
+    def is_captured(self) -> bool:
+        """Whether it takes part in launches, as it is now."""
+        return self._capture.is_current(self)
+
+    def renew(self) -> None:
+        """Somebody may have changed the module: see how it is run from now on."""
+        self._lean.renew()
+        self._capture.renew(self)
+        if self._compiled is not None:
+            self._forwards = self.module if self._compiled.is_replaced() else self._compiled
+
+    def batch(self, block: Block, first: int, end: int) -> Batch:
+        """The module's input for rows first .. end of its block. Lean inference reads the block's own memory; a module
+        gets copies, which it may keep and write to."""
+        if self.launched is not None:
+            launched, self.launched = self.launched, None
+            return launched
+        if end - first <= self._lean.max_rows:
+            if self._connectors is None:
+                return block.obs[0][first:end]
+            dtype = self._layout.leaves[0].dtype
+            return np.ascontiguousarray(self._connectors.batch(block, first, end)[0], dtype)
+        obs, states = self._inputs(block, first, end)
+        arrays = [*obs, *states]
+        if not self._has_objects:
+            return self._nest(self._transfer.to_device(arrays))
+        numbers = iter(self._transfer.to_device([array for array in arrays if array.dtype != object]))
+        return self._nest([array.copy() if array.dtype == object else next(numbers) for array in arrays])
+
+    def call(self, block: Block, first: int, end: int, legal: np.ndarray | None) -> Call:
+        """Its part in a launch: the rows' observations, recurrent states and, unless it sees to that itself, masks."""
+        obs, states = self._inputs(block, first, end)
+        masks = [legal] if legal is not None and self._masks else []
+        return Call(self, [*obs, *states, *masks])
+
+    def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
+        """Outputs and actions for what `call()` gave, as tensors; they may be captured."""
+        n_inputs = len(self._layout.leaves) + (0 if self.lane_state is None else len(self.lane_state.initial))
+        mask = tensors[n_inputs] if len(tensors) > n_inputs else None
+        outputs = self._forward(self._nest(tensors[:n_inputs]), explore, None, mask)
+        if not self._chooses[explore]:
+            outputs |= self._chosen_by_torch(self._logits_of(outputs), explore)
+        return outputs
+
+    def refuse_capture(self, reason: str) -> None:
+        """It can't be captured, as has turned out."""
+        self._capture.refuse(self, reason)
+
+    def _inputs(self, block: Block, first: int, end: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The leaves of the rows' observations, and of their recurrent states."""
+        if self._connectors is None:
+            obs = [leaf[first:end] for leaf in block.obs]
+        else:
+            obs = self._connectors.batch(block, first, end)
+        return obs, [] if self.lane_state is None else self.lane_state.read(block.lane_R[first:end])
+
+    def _nest(self, leaves: list[Any]) -> dict[str, Any]:
+        """The batch of the observations' leaves and the states'."""
+        if self.lane_state is None:
+            return {OBS: leaves[0] if self._is_plain else self._layout.nest(leaves)}
+        n_leaves = len(self._layout.leaves)
+        # [B, T=1, ...], as RLlib has it
+        obs = [leaf.unsqueeze(1) if isinstance(leaf, torch.Tensor) else leaf[:, None] for leaf in leaves[:n_leaves]]
+        return {OBS: self._layout.nest(obs), Columns.STATE_IN: self.lane_state.nest(leaves[n_leaves:])}
+
+    def act(
+        self, batch: Batch, lanes: np.ndarray, *, explore: bool, t: int, legal: np.ndarray | None = None
+    ) -> dict[Key, np.ndarray]:
+        """One forward pass, and actions. Returns every output, "actions" among them, as arrays [n, ...].
+
+        Arrays are valid until the next call.
+
+        Args:
+            batch: what `batch()` gave.
+            lanes: int32 [n], of its rows.
+            t: env steps made so far, by all runners, for modules that explore by a schedule.
+            legal: bool [n, choices]; other choices get the least logit, unless the module sees to that itself.
+
+        Raises:
+            ModuleOutputError: an output has another number of rows, NaN or infinity came out, there is nothing to act
+                upon, there are more or fewer logits than the action space needs, or they leave no choice.
+        """
+        if isinstance(batch, np.ndarray) and (answered := self._lean.forward(batch)) is not None:
+            arrays = self._lean_outputs(*answered, explore, legal)
+        elif isinstance(batch, Launch):
+            arrays = batch.outputs(self)
+        else:
+            if isinstance(batch, np.ndarray):  # the module has been changed since this was made
+                batch = self._nest(self._transfer.to_device([batch]))
+            arrays = self._forward_torch(batch, len(lanes), explore, t, legal)
+        if not all_finite(arrays):
+            self._checks.check_finite(arrays, lanes, legal, explore=explore, chosen=not self._chooses[explore])
+        return arrays
+
+    def likeliest(self, obs: np.ndarray) -> np.ndarray | None:
+        """The likeliest raw actions [n, ...], by the shortest way; None: only `act()` can tell, or say what is wrong.
+
+        The next call writes to them again.
+
+        Args:
+            obs: [n, ...] of the layout's dtype, C-contiguous: all that the module sees. Nothing is masked.
+        """
+        draws = self._draws[False]
+        answered = self._lean.forward(obs) if draws is not None and len(obs) <= self._lean.max_rows else None
+        if draws is None or answered is None or answered[0].shape[1] != self._checks.n_logits[False]:
+            return None
+        return None if first_unfit(answered[0], LEAST, MOST) >= 0 else draws.likeliest(answered[0])
+
+    def _lean_outputs(
+        self, logits: np.ndarray, values: np.ndarray | None, explore: bool, legal: np.ndarray | None
+    ) -> dict[Key, np.ndarray]:
+        if logits.shape[1] != self._checks.n_logits[explore]:
+            self._checks.check_logits(logits.shape, explore)
+        if legal is not None and self._masks:
+            np.copyto(logits, LEAST, where=~legal)
+        arrays: dict[Key, np.ndarray] = {LOGITS: logits}
+        if values is not None:
+            arrays[Columns.VF_PREDS] = values
+        self._add_actions(arrays, explore)
+        return arrays
+
+    def _forward_torch(
+        self, batch: dict[str, Any], n: int, explore: bool, t: int, legal: np.ndarray | None
+    ) -> dict[Key, np.ndarray]:
+        """The module's outputs, and actions."""
+        self._had_grad = torch.is_grad_enabled()
+        with self._no_grad:
+            mask = None if legal is None or not self._masks else torch.from_numpy(legal).to(self._transfer.device)
+            outputs = self._forward(batch, explore, t, mask)
+            chooses = self._chooses[explore]
+            if not chooses and self._draws_for(self._logits_of(outputs).shape, explore) is None:
+                outputs |= self._chosen_by_torch(outputs[LOGITS], explore)
+                chooses = True
+        self._had_grad = None
+        arrays = self._to_arrays(outputs, n)
+        if not chooses:
+            self._add_actions(arrays, explore)
+        return arrays
+
+    def _forward(self, batch: dict[str, Any], explore: bool, t: int | None, mask: Any) -> dict[Key, torch.Tensor]:
+        """The module's outputs, masked; those of a module with memory without the time axis."""
+        module = self._forwards
+        try:
+            if self._autocast is None:
+                outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
+            else:
+                self._is_casting = True
+                with self._autocast:
+                    outputs = module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
+                self._is_casting = False
+        except (Exception, SystemExit) as error:
+            has_memory = self.lane_state is not None
+            describe_failure(error, self.module_id, batch, explore=explore, has_memory=has_memory)
+            raise
+        tensors = self._checks.tensors_of(outputs)
+        if self.lane_state is not None:
+            tensors = {key: self._without_time(key, tensor) for key, tensor in tensors.items()}
+        logits, self._chooses[explore] = tensors.get(LOGITS), ACTIONS in outputs
+        if logits is not None and not logits.is_floating_point() and not logits.is_complex():
+            tensors[LOGITS] = logits = logits.float()  # a mask needs floats; always, so that the column has one dtype
+        if logits is not None and (mask is not None or not self._chooses[explore]):
+            self._checks.check_logits(logits.shape, explore)
+            if logits.is_complex():
+                raise ModuleOutputError(self.module_id, f"expected real 'action_dist_inputs', got {logits.dtype}")
+            if mask is not None:
+                tensors[LOGITS] = masked(logits, mask)
+        return tensors
+
+    def _add_actions(self, arrays: dict[Key, np.ndarray], explore: bool) -> None:
+        """Choose actions by the logits."""
+        logits = arrays[LOGITS]
+        draws = self._draws_for(logits.shape, explore)
+        if draws is None:
+            self._had_grad = torch.is_grad_enabled()
+            with self._no_grad:
+                chosen = self._chosen_by_torch(torch.from_numpy(logits), explore)
+                arrays.update(self._to_arrays(chosen, len(logits)))
+            self._had_grad = None
+        elif explore:
+            arrays[ACTIONS], arrays[LOGP] = draws.sample(logits)
+        else:
+            arrays[ACTIONS] = draws.likeliest(logits)
+
+    def _draws_for(self, shape: tuple[int, ...], explore: bool) -> ActionDraws | None:
+        """What chooses actions by logits of this shape; None: torch."""
+        draws = self._draws[explore]
+        if draws is None or len(shape) != 2 or shape[0] * shape[1] > SMALL:
+            return None
+        return draws if draws.n_logits in (None, shape[1]) else None
+
+    def begin_state(self, lanes: np.ndarray) -> None:
+        """Lanes whose first step this is begin with the initial state, though the module isn't asked."""
+        if self.lane_state is not None:
+            self.lane_state.begin(lanes)
+
+    def keep_state(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray]) -> None:
+        """Keep the recurrent state each lane goes on with, and add the one it acted in to the outputs as "state_in"."""
+        if self.lane_state is not None:
+            self.lane_state.write(lanes, outputs, self.module_id)
+            outputs.update(self.lane_state.columns_read(outputs))
+
+    def leave_modes(self) -> None:
+        """After an interrupt: leave all of torch's modes that were entered. This can't act again."""
+        if self._had_grad is not None:
+            torch.set_grad_enabled(self._had_grad)
+            self._had_grad = None
+        if self._is_casting and self._autocast is not None and torch.is_autocast_enabled(self._autocast.device):
+            self._autocast.__exit__(None, None, None)
+        self._is_casting = False
+
+    def rest(self) -> None:
+        """Give back what is held for lanes: none is acted for."""
+        self._capture.forget(self)
+        if self.lane_state is not None:
+            self.lane_state.forget()
+
+    def _without_time(self, key: Key, tensor: torch.Tensor) -> torch.Tensor:
+        if name_of(key) == Columns.STATE_OUT:
+            return tensor
+        shape = tuple(tensor.shape)
+        if len(shape) < 2 or shape[1] != 1:
+            problem = (
+                f"expected output {name_of(key)!r} of shape [B, T, ...] with T=1, got shape {shape}; a module with "
+                f"memory returns all but 'state_out' with the time axis T"
+            )
+            raise ModuleOutputError(self.module_id, problem)
+        return tensor.squeeze(1)
+
+    def _logits_of(self, outputs: dict[Key, torch.Tensor]) -> torch.Tensor:
+        logits = outputs.get(LOGITS)
+        if logits is None:
+            problem = f"expected 'action_dist_inputs' or 'actions' among its outputs, got {list(outputs)}"
+            raise ModuleOutputError(self.module_id, problem)
+        return logits
+
+    def _chosen_by_torch(self, logits: torch.Tensor, explore: bool) -> dict[Key, torch.Tensor]:
+        kind = self._dists[explore]
+        if not explore:
+            return self._checks.tensors_of({ACTIONS: kind.deterministic(logits)})
+        actions, logp = kind.sample_and_logp(logits, self._generator)
+        return self._checks.tensors_of({ACTIONS: actions, LOGP: logp})
+
+    def _to_arrays(self, outputs: dict[Key, torch.Tensor], n: int) -> dict[Key, np.ndarray]:
+        """The outputs as arrays; their rows are counted."""
+        arrays = self._transfer.to_host(outputs)
+        for key, array in arrays.items():
+            if not array.ndim or len(array) != n:
+                problem = f"expected {n} rows in output {key!r}, one for each row of its batch, got shape {array.shape}"
+                raise ModuleOutputError(self.module_id, problem)
+        return arrays
+
+
+def _why_never_captured(has_objects: bool, options: InferenceOptions) -> str:
+    if has_objects:
+        return "some of its observations are not arrays"
+    if options.compile is not None and options.compile.get("mode") in CAPTURING_MODES:
+        return f"torch.compile captures it itself, with mode {options.compile['mode']!r}"
+    return ""
+
+
+def make_autocast(device: torch.device, dtype: str) -> torch.autocast | None:
+    """What has torch compute in another dtype than float32."""
+    if dtype == "float32":
+        return None
+    # Without a cache, so that a captured forward pass converts the weights as they are at each replay.
+    return torch.autocast(device.type, dtype=getattr(torch, dtype), cache_enabled=False)

@@ -1,0 +1,115 @@
+"""Action masks of modules: taken from observations or infos, and applied to logits. `spaces.masks` has their forms."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.connectors.module_connectors import ModuleConnectors
+from fastmarl.core.errors import ActionMaskError
+from fastmarl.core.native._records import with_new_infos
+from fastmarl.core.spaces.masks import MASK, RULES_OUT_ALL, choices_of, mask_key, mask_row, size_problem
+from fastmarl.core.store.block import Block
+from fastmarl.core.store.lanes import LaneTable
+
+
+class ActionMasks:
+    """The masks of one module's agents.
+
+    The mask in the recorded observations counts; where they have none, as connectors may have dropped it, the one that
+    the env has sent in its observation, or else in an info.
+
+    Args:
+        connectors: of the module.
+        action_space: of its agents.
+        table: lanes, for infos and for who is named in errors.
+
+    Attributes:
+        key: of the mask in observations; None: masks come in infos, if at all.
+        on_record: whether training finds the masks in the observations that the module sees; else they are recorded in
+            a column.
+
+    Raises:
+        ConfigError: the observation's mask has another size than the action space needs.
+    """
+
+    def __init__(self, connectors: ModuleConnectors, action_space: gym.Space, table: LaneTable):
+        self._table = table
+        self._sizes = choices_of(action_space)
+        layout = connectors.recorded_layout
+        self.key = mask_key(layout.space, action_space)
+        self._is_raw = self.key is None
+        if self._is_raw and connectors.raw_layout is not None:
+            layout = connectors.raw_layout
+            self.key = mask_key(layout.space, action_space)
+        self.on_record = not self._is_raw and self.key == mask_key(connectors.observation_space, action_space)
+        self._found: tuple[np.ndarray | None, ...] = ()  # what the next legal() returns, if there is something
+        self._mask_indices = [i for i, leaf in enumerate(layout.leaves) if self.key and leaf.path[:1] == (self.key,)]
+
+    def legal(self, block: Block, first: int, end: int) -> np.ndarray | None:
+        """bool [end - first, choices] for the rows from `first` on; None where nothing is ruled out.
+
+        Raises:
+            ActionMaskError: an agent has no legal action, or its info's mask has another size.
+        """
+        if self._found:
+            (legal,), self._found = self._found, ()
+            return legal
+        if not self._sizes:
+            return None
+        if self.key is not None:
+            legal = self._from_observations(block, first, end)
+        else:
+            found = self._in_infos(block, first, end)
+            if not found:
+                return None
+            legal = self._from_infos(found, block, first, end)
+        self._check(legal, block, first)
+        return legal
+
+    def find(self, block: Block, first: int, end: int) -> np.ndarray | None:
+        """What `legal()` returns, and will return the next time, for these same rows, without looking again."""
+        legal = self.legal(block, first, end)
+        self._found = (legal,)
+        return legal
+
+    def _from_observations(self, block: Block, first: int, end: int) -> np.ndarray:
+        leaves = block.raw_obs if self._is_raw else block.obs
+        masks = [leaves[i][first:end].reshape(end - first, -1) != 0 for i in self._mask_indices]
+        return masks[0] if len(masks) == 1 else np.concatenate(masks, 1)
+
+    def _in_infos(self, block: Block, first: int, end: int) -> dict[int, Any]:
+        """Row -> mask, of those infos that came with the rows' observations."""
+        found: dict[int, Any] = {}
+        for env in with_new_infos(self._table.records, self._table.envs):
+            for env_t, lane, info in reversed(env.infos):
+                if env_t != env.env_t:
+                    break
+                if lane < 0 or MASK not in info:
+                    continue
+                row = int(self._table.row_L[lane])
+                if first <= row < end and block.lane_R[row] == lane:
+                    found[row] = info[MASK]
+        return found
+
+    def _from_infos(self, found: dict[int, Any], block: Block, first: int, end: int) -> np.ndarray:
+        legal = np.ones((end - first, sum(self._sizes)), bool)
+        for row, mask in found.items():
+            values = mask_row(mask)
+            if problem := size_problem(values.size, self._sizes):
+                raise self._error(block, row, problem)
+            legal[row - first] = values != 0
+        return legal
+
+    def _check(self, legal: np.ndarray, block: Block, first: int) -> None:
+        begin = 0
+        for size in self._sizes:
+            some_legal = legal[:, begin : begin + size].any(1)
+            if not some_legal.all():
+                raise self._error(block, first + int(np.argmin(some_legal)), RULES_OUT_ALL)
+            begin += size
+
+    def _error(self, block: Block, row: int, problem: str) -> ActionMaskError:
+        lane, where = int(block.lane_R[row]), f"obs[{self.key!r}]" if self.key else f"info[{MASK!r}]"
+        agent_id, env_index = self._table.agent_ids[lane], int(self._table.env_L[lane])
+        return ActionMaskError(env_index, agent_id, int(block.env_t_R[row]), f"{where} {problem}")

@@ -1,0 +1,210 @@
+"""Who acts for whom: the modules of a runner while it samples, which come and go, and the episodes that keep theirs."""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+
+from fastmarl.core.connectors.env_actions import EnvActions
+from fastmarl.core.connectors.module_connectors import ModuleConnectors
+from fastmarl.core.episodes.log import EpisodeLog
+from fastmarl.core.errors import UnknownModuleError
+from fastmarl.core.inference.backends.dense_layers import parts_of
+from fastmarl.core.inference.backends.graphs import Call, TickGraphs
+from fastmarl.core.inference.inference import ModuleInference
+from fastmarl.core.inference.masks import ActionMasks
+from fastmarl.core.modules import RLModule
+from fastmarl.core.native._records import EpisodeRecord, map_all
+from fastmarl.core.store.store import INACTIVE
+
+MappingFn = Callable[..., str]  # (agent id, episode) -> module id
+
+
+@dataclass(eq=False)
+class Policy:
+    """A module, and what stands between it and the envs.
+
+    Attributes:
+        episodes: once it was removed: those that were running then, in which it goes on to act.
+    """
+
+    module_id: str
+    module: RLModule
+    connectors: ModuleConnectors
+    inference: ModuleInference
+    masks: ActionMasks
+    env_actions: EnvActions
+    episodes: set[EpisodeRecord] = field(default_factory=set)
+
+    def rest(self) -> None:
+        """Give back what is held for agents: there are none."""
+        self.inference.rest()
+        self.env_actions.forget()
+
+
+class Policies:
+    """All policies, by module index.
+
+    Args:
+        log: of the episodes; its store is made for these policies.
+        policies: in the order of their indices.
+
+    Attributes:
+        by_index: None where one was removed.
+        env_actions: the actions sent to the envs, by module index.
+        may_differ: whether other code has run since `renew()`, which may have changed modules.
+    """
+
+    def __init__(self, log: EpisodeLog, policies: list[Policy]):
+        self._log = log
+        self._store = log.store
+        self._store.on_activate = self._evaluate
+        self.by_index: list[Policy | None] = list(policies)
+        self.env_actions = [policy.env_actions for policy in policies]
+        self._index_of = {policy.module_id: index for index, policy in enumerate(policies)}
+        self._leaving: list[int] = []
+        self._is_sampling = False
+        self.may_differ = False
+        self._training: list[torch.nn.Module] = []  # (parts of) modules that are in evaluation mode for now
+
+    # Who acts for whom.
+
+    def begin_episodes(self, env_indices: list[int], mapping_fn: MappingFn | None) -> None:
+        """The new episodes of these envs have this mapping function from their first agent to their last."""
+        only_module = -1
+        if mapping_fn is None:
+            (only_module,) = self._index_of.values()
+        map_all(self._store.table.records, env_indices, mapping_fn, only_module)
+
+    def is_outdated(self, env_index: int, mapping_fn: MappingFn | None) -> bool:
+        """Whether the env's episode would be another one if it began now, under this mapping function."""
+        record = self._store.table.record(env_index)
+        return record.policy_mapping_fn != mapping_fn or any(record in self.at(i).episodes for i in self._leaving)
+
+    def module_for(self, agent_id: Hashable, env_index: int) -> int:
+        """The index of an agent's module; called once per agent and episode.
+
+        Raises:
+            UnknownModuleError: the mapping function named none.
+        """
+        record = self._store.table.record(env_index)
+        if record.policy_mapping_fn is None:
+            return record.only_module
+        module_id = record.policy_mapping_fn(agent_id, self._log.opened_chunk(env_index))
+        for index in self._leaving:
+            policy = self.at(index)
+            if policy.module_id == module_id and record in policy.episodes:
+                return index
+        if not isinstance(module_id, str) or module_id not in self._index_of:
+            raise UnknownModuleError(module_id, agent_id, list(self._index_of))
+        return self._index_of[module_id]
+
+    def indices(self) -> dict[str, int]:
+        """Module id -> index, without removed ones."""
+        return dict(self._index_of)
+
+    def backend(self, module_id: str) -> str:
+        """What runs a module, as it is now."""
+        inference = self.at(self._index_of[module_id]).inference
+        inference.renew()
+        return inference.backend
+
+    def at(self, index: int) -> Policy:
+        """Of a module that was not removed."""
+        policy = self.by_index[index]
+        assert policy is not None
+        return policy
+
+    # Launches.
+
+    def launch(self, graphs: TickGraphs, explore: bool, seconds: dict[str, float]) -> None:
+        """Have the device begin with the forward passes of all captured modules that act next, without waiting: their
+        `inference.act()` will."""
+        begun = perf_counter()
+        store, calls = self._store, list[Call]()
+        for index in store.active:
+            policy, first, end = self.at(index), store.acting_from[index], store.rows[index].n
+            if first < end and policy.inference.is_captured():
+                legal = policy.masks.find(store.blocks[index], first, end)
+                calls.append(policy.inference.call(store.blocks[index], first, end, legal))
+        if calls:
+            launch = graphs.launch(calls, explore=explore)
+            for call in calls:
+                call.member.launched = launch
+        seconds["forward"] += perf_counter() - begun
+
+    # Modules come and go.
+
+    def add(self, policy: Policy) -> None:
+        """One more, under an id that is not taken."""
+        index = self.by_index.index(None) if None in self.by_index else len(self.by_index)
+        self.by_index[index : index + 1] = [policy]
+        self.env_actions[index : index + 1] = [policy.env_actions]
+        self._index_of[policy.module_id] = index
+        self._store.put_module(index, policy.module_id, policy.connectors.recorded_layout, policy.connectors)
+
+    def remove(self, module_id: str) -> None:
+        """Give it no new episodes. It stays until those that are running have ended."""
+        index = self._index_of.pop(module_id)
+        self.at(index).episodes = self._running()
+        self._leaving.append(index)
+        if not self._is_sampling:
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Between calls: free what idle modules hold, and removed ones that are no longer needed."""
+        running = self._running() if self._leaving else set()
+        for index in list(self._leaving):
+            if self.at(index).episodes.isdisjoint(running):
+                self._store.deactivate(index)
+                self.at(index).rest()
+                self.by_index[index] = None
+                self._leaving.remove(index)
+        for policy, block in zip(self.by_index, self._store.blocks, strict=True):
+            if policy is not None and block is INACTIVE:
+                policy.rest()
+
+    def _running(self) -> set[EpisodeRecord]:
+        return {record for record in self._store.table.records if record is not None}
+
+    # Evaluation mode.
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Dropout and the like are off in modules that act; they are left in the mode they were in."""
+        self._is_sampling = True
+        try:
+            for index in self._store.active:
+                self._evaluate(index)
+            yield
+        finally:
+            self.end_evaluation()
+
+    def end_evaluation(self) -> None:
+        """Modules are in the mode again that they were in before `sampling()`; once more where that was interrupted."""
+        self._is_sampling = False
+        for part in self._training:
+            part.training = True
+        self._training.clear()
+
+    def leave_modes(self) -> None:
+        """After an error: torch is as it was. These policies can't act again."""
+        for policy in self.by_index:
+            if policy is not None:
+                policy.inference.leave_modes()
+
+    def renew(self) -> None:
+        """Modules may have been changed while sampling: see how they are run from now on."""
+        self.may_differ = False
+        for index in self._store.active:
+            self.at(index).inference.renew()
+
+    def _evaluate(self, index: int) -> None:
+        module = self.at(index).module
+        self.at(index).inference.renew()
+        training = [part for part in parts_of(module) if part.training]
+        if training:
+            self._training += training
+            module.eval()

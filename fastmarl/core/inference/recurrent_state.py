@@ -1,0 +1,101 @@
+"""The recurrent state of every lane of one module."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+
+from fastmarl.core.columns import Columns, Recorded
+from fastmarl.core.errors import ModuleOutputError
+from fastmarl.core.inference.output_checks import plain_tensor
+from fastmarl.core.kernels.remap import first_steps, rows_to_lanes
+from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.store.block import Key, own_key
+from fastmarl.core.store.lanes import LaneTable
+
+
+class LaneState:
+    """The recurrent state of every lane of one module.
+
+    Args:
+        initial: nested dict of arrays or tensors without a batch axis: the state at an agent's first step.
+        table: the lanes.
+        casting: of later states to the dtype of the initial one, in NumPy's terms.
+
+    Attributes:
+        initial: the leaves of the initial state.
+    """
+
+    def __init__(self, initial: Any, table: LaneTable, casting: Literal["safe", "unsafe"] = "safe"):
+        self._table = table
+        self._casting: Literal["safe", "unsafe"] = casting
+        self._keys = [(Columns.STATE_OUT, *path) for path, _ in flatten_struct(initial)]
+        self.initial = [_array(leaf) for _, leaf in flatten_struct(initial)]
+        self._structure = initial
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold no lane's state."""
+        self._values = [np.empty((0, *leaf.shape), leaf.dtype) for leaf in self.initial]  # by lane
+        self._read: list[np.ndarray] = []
+
+    def nest(self, leaves: list) -> Any:
+        """Leaves in the nesting of the state."""
+        remaining = iter(leaves)
+        return map_struct(lambda _: next(remaining), self._structure)
+
+    def begin(self, lanes: np.ndarray) -> None:
+        """Give the initial state to those of these lanes (int32 [n]) whose first step this is."""
+        table = self._table
+        self._make_room()
+        begun = np.empty_like(lanes)
+        n = first_steps(lanes, table.t_started_L, table.count_L, table.lookback_L, begun)
+        if n:
+            for values, initial in zip(self._values, self.initial, strict=True):
+                values[begun[:n]] = initial
+
+    def _make_room(self) -> None:
+        """Make room for every lane."""
+        n_lanes = len(self._table.row_L)
+        for i, values in enumerate(self._values):
+            if len(values) < n_lanes:
+                added = np.zeros((n_lanes - len(values), *values.shape[1:]), values.dtype)
+                self._values[i] = np.concatenate([values, added])
+
+    def of(self, lanes: np.ndarray) -> list[np.ndarray]:
+        """The states in which these lanes (int32 [n]) will act next, [n, ...] a leaf."""
+        self.begin(lanes)
+        return [values.take(lanes, 0) for values in self._values]
+
+    def put(self, lanes: np.ndarray, leaves: list[np.ndarray]) -> None:
+        """Have these lanes (int32 [n]) act next in these states, [n, ...] a leaf."""
+        self._make_room()
+        for values, leaf in zip(self._values, leaves, strict=True):
+            values[lanes] = leaf
+
+    def read(self, lanes: np.ndarray) -> list[np.ndarray]:
+        """As `of()`, for the batch that `write()` is called for next."""
+        self._read = self.of(lanes)
+        return self._read
+
+    def write(self, lanes: np.ndarray, outputs: dict[Key, np.ndarray], module_id: str) -> None:
+        """Keep "state_out" by lane."""
+        for key, values, read in zip(self._keys, self._values, self._read, strict=True):
+            out = outputs.get(key if len(key) > 1 else key[0])
+            if out is None or out.shape != read.shape:
+                got = "nothing" if out is None else f"shape {out.shape}"
+                raise ModuleOutputError(module_id, f"expected {key} of shape {read.shape}, got {got}")
+            if out.dtype != read.dtype and not np.can_cast(out.dtype, read.dtype, self._casting):
+                raise ModuleOutputError(module_id, f"expected {key} of dtype {read.dtype}, as get_initial_state() "
+                                        f"gives it, got {out.dtype}; give both the same dtype")  # fmt: skip
+            rows = np.ascontiguousarray(out.reshape(len(lanes), -1), read.dtype)
+            rows_to_lanes(rows, lanes, values.reshape(len(values), -1))
+
+    def columns_read(self, outputs: Iterable[Key]) -> dict[Key, np.ndarray]:
+        """The "state_in" columns that were read for this batch, beside a module's outputs of these keys."""
+        keys = [own_key(Recorded.STATE_IN, outputs, key[1:]) for key in self._keys]
+        return dict(zip(keys, self._read, strict=True))
+
+
+def _array(leaf: Any) -> np.ndarray:
+    return plain_tensor(leaf).numpy(force=True)

@@ -1,0 +1,176 @@
+"""The nets for who brings none: MLP, CNN, LSTM, by spaces and options."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.distributions import get_action_dist_cls
+from fastmarl.core.modules.encoders import make_encoder
+from fastmarl.core.modules.layers import Chain, call
+from fastmarl.core.modules.masking import masked
+from fastmarl.core.modules.model_config import DefaultModelConfig, with_activation
+from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.spaces.masks import mask_key
+
+FORWARDS = ("_forward", "_forward_exploration", "_forward_inference", "_forward_train", "forward_exploration",
+            "forward_inference")  # fmt: skip
+OBSERVATION_KEYS = ("observation", "observations", "obs")  # next to a mask; PettingZoo's, RLlib's, and the short one
+
+
+class DefaultRLModule(RLModule):
+    """Policy and value net.
+
+    Boxes are flattened, uint8 images (height, width, channels) of at least 16 x 16 pixels go through convolutions,
+    uint8 with an upper bound of 255 is scaled to 0 .. 1, integers of discrete spaces are one-hot, and what Dict and
+    Tuple hold is put side by side. "action_mask" or "avail_actions" in a Dict masks the actions of a Discrete or
+    MultiDiscrete space: where the mask is 0 the logit is the least finite number. If such a Dict has only one other
+    entry, "observation" ("observations", "obs"), the nets read that alone.
+
+    Outputs: "action_dist_inputs" [B, k], "vf_preds" float32 [B] (unless `inference_only`), with an LSTM "state_out";
+    then, the first two are [B, T, k] and [B, T].
+
+    Raises:
+        ConfigError: spaces are missing or can't be handled, or `model_config` (a dict of the fields of
+            `DefaultModelConfig`, or one) has an unknown option or a bad value.
+    """
+
+    capturable = True
+
+    def setup(self) -> None:
+        if self.observation_space is None or self.action_space is None:
+            raise ConfigError("the default nets need an observation_space and an action_space")
+        config = DefaultModelConfig.of(self.model_config)
+        self.action_dist_cls = get_action_dist_cls(self.action_space)
+        n_logits = self.action_dist_cls.required_input_dim(self.action_space)
+        self._mask_key = mask_key(self.observation_space, self.action_space)
+        self._observation_key = _key_beside_mask(self.observation_space, self._mask_key)
+        # A subclass may change the logits after they were masked.
+        is_unchanged = all(getattr(type(self), name) is getattr(DefaultRLModule, name) for name in FORWARDS)
+        self.masks_actions = self._mask_key is not None and is_unchanged
+        seen: Any = self.observation_space
+        if self._observation_key is not None:
+            seen = seen[self._observation_key]
+        self._cell_size = config.lstm_cell_size if config.use_lstm else 0
+        self.trunk, size = _make_trunk(seen, config)
+        self.pi = _make_policy_head(size, n_logits, config, self.action_space)
+        self.vf_trunk: nn.Module | None = None
+        self.vf: nn.Module | None = None
+        if not self.inference_only:
+            self.vf = _sequential(_mlp(size, [*config.head_fcnet_hiddens], config.head_fcnet_activation, n_out=1))
+            if not config.vf_share_layers:
+                self.vf_trunk, _ = _make_trunk(seen, config)
+        self.float()  # as observations are, whatever torch's default dtype is
+
+    def get_initial_state(self) -> dict[str, Any]:
+        """{}, or with an LSTM {"h", "c"}: float32 [cell size]; such dicts as "actor" and "critic" if not shared."""
+        if not self._cell_size:
+            return {}
+        if self.vf_trunk is None:
+            return self._initial_cell()
+        return {"actor": self._initial_cell(), "critic": self._initial_cell()}
+
+    def _initial_cell(self) -> dict[str, np.ndarray]:
+        return {"h": np.zeros(self._cell_size, np.float32), "c": np.zeros(self._cell_size, np.float32)}
+
+    def is_stateful(self) -> bool:
+        return self._cell_size > 0
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        obs = batch[Columns.OBS]
+        mask = None if self._mask_key is None else obs[self._mask_key]
+        if self._observation_key is not None:
+            obs = obs[self._observation_key]
+        outputs: dict[str, Any] = {}
+        if self._cell_size:
+            features, vf_features, outputs[Columns.STATE_OUT] = self._remember(obs, batch[Columns.STATE_IN])
+        else:
+            features = call(self.trunk, obs)
+            vf_features = features if self.vf_trunk is None else call(self.vf_trunk, obs)
+        logits = call(self.pi, features)
+        outputs[Columns.ACTION_DIST_INPUTS] = logits if mask is None else masked(logits, mask)
+        if self.vf is not None:
+            outputs[Columns.VF_PREDS] = call(self.vf, vf_features).squeeze(-1)
+        return outputs
+
+    def _remember(self, obs: Any, state: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """(features for the policy, features for the value, state after it all)."""
+        if self.vf_trunk is None:
+            features, state_out = self.trunk(obs, state)
+            return features, features, state_out
+        features, actor = self.trunk(obs, state["actor"])
+        vf_features, critic = self.vf_trunk(obs, state["critic"])
+        return features, vf_features, {"actor": actor, "critic": critic}
+
+
+class LSTMTrunk(nn.Module):
+    """Layers for single steps, then an LSTM over time: ([B, T, ...], state [B, cell]) -> ([B, T, cell], state)."""
+
+    def __init__(self, steps: nn.Module, size: int, cell_size: int):
+        super().__init__()
+        self.steps = steps
+        self.lstm = nn.LSTM(size, cell_size, batch_first=True)
+
+    def forward(self, obs: Any, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        _, first = flatten_struct(obs)[0]
+        features = self.steps(map_struct(lambda leaf: leaf.flatten(0, 1), obs))
+        features = features.unflatten(0, first.shape[:2])
+        features, (h, c) = self.lstm(features, (state["h"].unsqueeze(0), state["c"].unsqueeze(0)))
+        return features, {"h": h.squeeze(0), "c": c.squeeze(0)}
+
+
+class FreeLogStd(nn.Module):
+    """Appends to means [B, k] log standard deviations [B, k], which are parameters."""
+
+    def __init__(self, n: int):
+        super().__init__()
+        self.log_std = nn.Parameter(torch.zeros(n))
+
+    def forward(self, means: Tensor) -> Tensor:
+        return torch.cat([means, self.log_std.expand_as(means)], -1)
+
+
+def _make_trunk(space: gym.Space, config: DefaultModelConfig) -> tuple[nn.Module, int]:
+    """(what lies before the heads, the number of its outputs)."""
+    encoder, size = make_encoder(space, config)
+    layers = [] if isinstance(encoder, nn.Identity) else [encoder]
+    layers += _mlp(size, config.fcnet_hiddens, config.fcnet_activation)
+    size = config.fcnet_hiddens[-1] if config.fcnet_hiddens else size
+    if config.use_lstm:
+        return LSTMTrunk(Chain(*layers), size, config.lstm_cell_size), config.lstm_cell_size
+    return Chain(*layers), size
+
+
+def _make_policy_head(size: int, n_logits: int, config: DefaultModelConfig, action_space: gym.Space) -> nn.Module:
+    n_out = n_logits
+    if config.free_log_std:
+        if not isinstance(action_space, gym.spaces.Box):
+            raise ConfigError(f"free_log_std is for Box action spaces, got {action_space}")
+        n_out = n_logits // 2
+    layers = _mlp(size, config.head_fcnet_hiddens, config.head_fcnet_activation, n_out=n_out)
+    return _sequential([*layers, FreeLogStd(n_out)] if config.free_log_std else layers)
+
+
+def _mlp(n_in: int, hiddens: Any, activation: str, n_out: int | None = None) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for n in hiddens:
+        layers += with_activation(nn.Linear(n_in, n), activation)
+        n_in = n
+    return layers if n_out is None else [*layers, nn.Linear(n_in, n_out)]
+
+
+def _sequential(layers: list[nn.Module]) -> nn.Module:
+    return layers[0] if len(layers) == 1 else Chain(*layers)
+
+
+def _key_beside_mask(space: gym.Space, key: str | None) -> str | None:
+    """The key of the observation proper, if it is the only one except the mask."""
+    if key is None or not isinstance(space, gym.spaces.Dict) or len(space.spaces) != 2:
+        return None
+    other = next(name for name in space.spaces if name != key)
+    return other if other in OBSERVATION_KEYS else None

@@ -1,0 +1,95 @@
+"""The options of the default nets."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from fastmarl.core.errors import ConfigError
+
+ACTIVATIONS: dict[str, type[torch.nn.Module] | None] = {
+    "tanh": torch.nn.Tanh,
+    "relu": torch.nn.ReLU,
+    "silu": torch.nn.SiLU,
+    "swish": torch.nn.SiLU,
+    "gelu": torch.nn.GELU,
+    "linear": None,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultModelConfig:
+    """Options of `DefaultRLModule`, under RLlib's names and with RLlib's defaults."""
+
+    fcnet_hiddens: Sequence[int] = (256, 256)
+    """Sizes of the fully connected layers behind the observation (and its convolutions)."""
+    fcnet_activation: str = "tanh"
+    """This and the other activations: "tanh", "relu", "silu" ("swish"), "gelu" or "linear"."""
+    conv_filters: Sequence[Sequence[Any]] | None = None
+    """Convolutions of images: [out channels, kernel, stride] for each layer, kernel and stride a number or a pair
+    (height, width), without padding. None: chosen by the size of the image."""
+    conv_activation: str = "relu"
+    head_fcnet_hiddens: Sequence[int] = ()
+    """Sizes of the hidden layers of the policy head, and of those of the value head."""
+    head_fcnet_activation: str = "relu"
+    vf_share_layers: bool = True
+    """Whether policy and value head share what lies before them."""
+    free_log_std: bool = False
+    """For Box actions: the log standard deviations are parameters, and don't depend on the observation."""
+    use_lstm: bool = False
+    """An LSTM between the fully connected layers and the heads."""
+    lstm_cell_size: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("fcnet_activation", "conv_activation", "head_fcnet_activation"):
+            if getattr(self, name) not in ACTIVATIONS:
+                raise ConfigError(f"{name} must be one of {list(ACTIVATIONS)}, got {getattr(self, name)!r}")
+        for name in ("fcnet_hiddens", "head_fcnet_hiddens"):
+            sizes = getattr(self, name)
+            if not isinstance(sizes, (list, tuple)) or not all(is_positive(size) for size in sizes):
+                raise ConfigError(f"{name} must be a list of positive integers, got {sizes!r}")
+        for layer in self.conv_filters or ():
+            if not (_is_list(layer, 3) and is_positive(layer[0]) and all(_is_size(size) for size in layer[1:])):
+                raise ConfigError(f"each of conv_filters must be [out channels, kernel, stride], got {layer!r}")
+        if not is_positive(self.lstm_cell_size):
+            raise ConfigError(f"lstm_cell_size must be a positive integer, got {self.lstm_cell_size!r}")
+
+    @classmethod
+    def of(cls, model_config: Any) -> "DefaultModelConfig":
+        """From such an object, or from a dict of its fields.
+
+        Raises:
+            ConfigError: an unknown option, or a bad value.
+        """
+        if isinstance(model_config, cls):
+            return model_config
+        if not isinstance(model_config, Mapping):
+            raise ConfigError(f"model_config must be a dict or a DefaultModelConfig, got {model_config!r}")
+        known = [field.name for field in fields(cls)]
+        for name in model_config:
+            if name not in known:
+                close = difflib.get_close_matches(str(name), known, 1)
+                hint = f"did you mean {close[0]!r}?" if close else f"there are {known}"
+                raise ConfigError(f"the default nets have no option {name!r} in model_config; {hint}")
+        return cls(**model_config)
+
+
+def is_positive(value: Any) -> bool:
+    """Whether it is an integer above 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_list(value: Any, length: int) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == length
+
+
+def _is_size(value: Any) -> bool:
+    return is_positive(value) or (_is_list(value, 2) and all(is_positive(size) for size in value))
+
+
+def with_activation(layer: torch.nn.Module, activation: str) -> list[torch.nn.Module]:
+    """The layer, and what follows it."""
+    make = ACTIVATIONS[activation]
+    return [layer] if make is None else [layer, make()]

@@ -1,0 +1,124 @@
+"""All modules of a runner."""
+
+from collections.abc import Collection, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from typing import Any, cast
+
+import torch
+
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.states import check_mapping
+
+
+class MultiRLModule(torch.nn.Module):
+    """A mapping of module ids to modules, and a torch module that holds them all.
+
+    Args:
+        modules: module id -> RLModule, or any torch module whose `forward(batch)` returns a dict.
+    """
+
+    def __init__(self, modules: Mapping[str, torch.nn.Module] | None = None):
+        super().__init__()
+        for module_id, module in (modules or {}).items():
+            self.add_module(module_id, module)
+
+    def add_module(self, module_id: str, module: torch.nn.Module | None, *, override: bool = False) -> None:
+        """Add a module.
+
+        Raises:
+            ConfigError: the id is no string, or taken (and not `override`), or the module is no torch module.
+        """
+        if not isinstance(module_id, str):
+            raise ConfigError(f"a module id must be a string, got {module_id!r}")
+        if module_id in self and not override:
+            raise ConfigError(f"there is a module {module_id!r} already; pass override=True to replace it")
+        if module is None:
+            raise ConfigError(f"module {module_id!r} must be a torch.nn.Module, got None")
+        # Not torch's own method: ids need not be fit for attribute names.
+        self._modules[module_id] = as_rl_module(module)
+
+    def remove_module(self, module_id: str) -> RLModule:
+        """Take a module out; KeyError if there is none."""
+        module = self[module_id]
+        del self._modules[module_id]
+        return module
+
+    def __getitem__(self, module_id: str) -> RLModule:
+        if module_id not in self._modules:
+            raise KeyError(f"no module {module_id!r}; there are {list(self._modules)}")
+        return cast(RLModule, self._modules[module_id])
+
+    def get(self, module_id: str, default: Any = None) -> Any:
+        return self._modules.get(module_id, default)
+
+    def __contains__(self, module_id: object) -> bool:
+        return module_id in self._modules
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def keys(self) -> KeysView[str]:
+        return self._modules.keys()
+
+    def values(self) -> ValuesView[RLModule]:
+        return cast(ValuesView[RLModule], self._modules.values())
+
+    def items(self) -> ItemsView[str, RLModule]:
+        return cast(ItemsView[str, RLModule], self._modules.items())
+
+    def forward(self, batch: Mapping[str, dict[str, Any]], **kwargs: Any) -> dict[str, dict[str, Any]]:
+        """{module id: its batch} -> {module id: its outputs}."""
+        return {module_id: self[module_id].forward(part, **kwargs) for module_id, part in batch.items()}
+
+    def forward_exploration(
+        self, batch: Mapping[str, dict[str, Any]], t: int | None = None, **kwargs: Any
+    ) -> dict[str, dict[str, Any]]:
+        """{module id: its batch} -> {module id: its outputs}."""
+        return {
+            module_id: self[module_id].forward_exploration(part, t=t, **kwargs) for module_id, part in batch.items()
+        }
+
+    def forward_inference(self, batch: Mapping[str, dict[str, Any]], **kwargs: Any) -> dict[str, dict[str, Any]]:
+        """{module id: its batch} -> {module id: its outputs}."""
+        return {module_id: self[module_id].forward_inference(part, **kwargs) for module_id, part in batch.items()}
+
+    def forward_train(self, batch: Mapping[str, dict[str, Any]], **kwargs: Any) -> dict[str, dict[str, Any]]:
+        """{module id: its batch} -> {module id: its outputs}."""
+        return {module_id: self[module_id].forward_train(part, **kwargs) for module_id, part in batch.items()}
+
+    def get_initial_state(self) -> dict[str, dict[str, Any]]:
+        """By module id, of those that have memory."""
+        return {module_id: module.get_initial_state() for module_id, module in self.items() if module.is_stateful()}
+
+    def is_stateful(self) -> bool:
+        """Whether any module has memory."""
+        return any(module.is_stateful() for module in self.values())
+
+    def get_state(self, module_ids: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
+        """Module id -> weights; of these modules only, if given."""
+        return {module_id: self[module_id].get_state() for module_id in (self if module_ids is None else module_ids)}
+
+    def check_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raises ConfigError if `state` has modules that are not here, or weights that don't fit their module."""
+        check_mapping("the state of modules", state)
+        unknown = [module_id for module_id in state if module_id not in self]
+        if unknown:
+            raise ConfigError(f"the state has the modules {unknown}, which are none of {list(self)}")
+        for module_id, weights in state.items():
+            try:
+                self[module_id].check_state(weights)
+            except ConfigError as error:
+                raise ConfigError(f"module {module_id!r}: {error}") from error
+
+    def set_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over weights by module id; modules that `state` lacks stay as they are.
+
+        Raises:
+            ConfigError: see check_state(). Nothing was changed.
+        """
+        self.check_state(state)
+        for module_id, weights in state.items():
+            self[module_id].set_state(weights)

@@ -1,0 +1,51 @@
+"""How to make modules, as data that can be sent to other processes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.modules.default import DefaultRLModule
+from fastmarl.core.modules.multi import MultiRLModule
+
+
+@dataclass
+class RLModuleSpec:
+    """How to make one module.
+
+    Args:
+        module_class: an RLModule class, or another callable that takes the other fields as keyword arguments and
+            returns a torch module. None: the default net.
+        observation_space, action_space, inference_only, model_config: what it is called with.
+    """
+
+    module_class: Callable[..., torch.nn.Module] | None = None
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+    inference_only: bool = False
+    model_config: Any = None
+
+    def build(self) -> RLModule:
+        """A new module, with fresh weights."""
+        make = self.module_class or DefaultRLModule
+        module = make(
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            inference_only=self.inference_only,
+            model_config=self.model_config,
+        )
+        return as_rl_module(module, self.observation_space, self.action_space)
+
+
+@dataclass
+class MultiRLModuleSpec:
+    """How to make all modules, by module id."""
+
+    rl_module_specs: Mapping[str, RLModuleSpec] = field(default_factory=dict)
+
+    def build(self) -> MultiRLModule:
+        """New modules, with fresh weights, made in the order of `rl_module_specs`."""
+        return MultiRLModule({module_id: spec.build() for module_id, spec in self.rl_module_specs.items()})

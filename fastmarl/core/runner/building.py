@@ -1,0 +1,203 @@
+"""Making a runner's parts from its config."""
+
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.connectors.env_to_module import EnvToModule, connectors_for
+from fastmarl.core.connectors.module_connectors import ModuleConnectors
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.inference.backends.graphs import make_tick_graphs
+from fastmarl.core.inference.inference import InferenceOptions
+from fastmarl.core.modules import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec, as_rl_module
+from fastmarl.core.runner.envs import Envs
+from fastmarl.core.spaces import RowLayout
+from fastmarl.core.store.agent_spaces import Spaces
+
+
+def make_env_to_module(config: EnvRunnerConfig, envs: Envs) -> EnvToModule:
+    """The connectors of the modules that have any.
+
+    Raises:
+        ConfigError: they don't fit the agents' spaces, these are not known, or there is no such module.
+    """
+    given = config.env_to_module_connector
+    if isinstance(given, Mapping) and (unknown := given.keys() - config.module_specs.keys()):
+        raise ConfigError(f"env_to_module_connector names {sorted(unknown)}, which are not among the modules "
+                          f"{sorted(config.module_specs)}")  # fmt: skip
+    made = {module_id: make_connectors(config, envs, module_id) for module_id in config.module_specs}
+    return EnvToModule({module_id: connectors for module_id, connectors in made.items() if connectors is not None})
+
+
+def make_connectors(config: EnvRunnerConfig, envs: Envs, module_id: str) -> ModuleConnectors | None:
+    """The connectors of one module, if it has any."""
+    if config.env_to_module_connector is None:
+        return None
+    spaces = _module_spaces(config, envs, module_id, GIVE_ENV)
+    connectors = connectors_for(
+        config.env_to_module_connector, module_id, envs.all[0], {module_id: spaces}, config.device
+    )
+    return ModuleConnectors(module_id, connectors, *spaces, keep_dtype=config.keep_dtype) if connectors else None
+
+
+def make_inference_options(
+    config: EnvRunnerConfig, device: torch.device, generator: torch.Generator
+) -> InferenceOptions:
+    """How the modules are run on this device, with this generator's random numbers."""
+    compile_options = None
+    if config.torch_compile_worker:
+        compile_options = {
+            "backend": config.torch_compile_worker_dynamo_backend,
+            "mode": config.torch_compile_worker_dynamo_mode,
+        }
+    return InferenceOptions(
+        lean=config.lean_inference,
+        dtype=config.inference_dtype,
+        compile=compile_options,
+        graphs=make_tick_graphs(device, generator) if config.cuda_graphs else None,
+    )
+
+
+def make_modules(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule) -> MultiRLModule:
+    """The modules named in `policies`.
+
+    Raises:
+        ConfigError: see `make_module`; or one object without spaces is given for modules that see different ones.
+    """
+    _check_shared(config, envs, env_to_module)
+    return MultiRLModule(
+        {
+            module_id: make_module(config, envs, module_id, env_to_module.get(module_id))
+            for module_id in config.module_specs
+        }
+    )
+
+
+def _check_shared(config: EnvRunnerConfig, envs: Envs, env_to_module: EnvToModule) -> None:
+    """Raises ConfigError if an object without spaces, which are filled in, is given for modules of different ones."""
+    ids_of: dict[int, list[str]] = {}
+    for module_id in config.module_specs:
+        given = given_spec(config, module_id)
+        if isinstance(given, RLModule) and _given_spaces(given) is None:
+            ids_of.setdefault(id(given), []).append(module_id)
+    for module_ids in ids_of.values():
+        seen: dict[str, Spaces] = {}
+        for module_id in module_ids if len(module_ids) > 1 else ():
+            with suppress(ConfigError):  # nobody is mapped to it; what else may be wrong, `make_module` says
+                seen[module_id] = _spaces_seen(config, envs, module_id, env_to_module.get(module_id))
+        if not _all_equal(list(seen.values())):
+            raise ConfigError(f"the modules {list(seen)} are one object without spaces of its own, but what they see "
+                              f"and do has different ones: {seen}; give each an object of its own")  # fmt: skip
+
+
+def given_spec(config: EnvRunnerConfig, module_id: str) -> Any:
+    """What `policies` or `rl_module_spec` have for a module; None: the default net."""
+    given, others = config.module_specs[module_id], config.rl_module_spec
+    if isinstance(others, MultiRLModuleSpec):
+        others = others.rl_module_specs.get(module_id)
+    return others if given is None else given
+
+
+def check_module_options(config: EnvRunnerConfig) -> None:
+    """Raises ConfigError for specs of modules that there are not, and options that none is made with."""
+    specs, several = config.module_specs, config.rl_module_spec
+    if isinstance(several, MultiRLModuleSpec) and (unknown := several.rl_module_specs.keys() - specs.keys()):
+        raise ConfigError(f"rl_module_spec has {sorted(unknown)}, which are not among the policies {sorted(specs)}")
+    if config.model_config and not any(_wants_model_config(given_spec(config, module_id)) for module_id in specs):
+        raise ConfigError(f"model_config={config.model_config!r:.200} has no effect: all modules are given, or have "
+                          f"one of their own")  # fmt: skip
+
+
+def _wants_model_config(given: Any) -> bool:
+    return not isinstance(given, torch.nn.Module) and not getattr(given, "model_config", None)
+
+
+def make_module(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors: ModuleConnectors | None) -> RLModule:
+    """One of `policies`: a given instance, a built spec, or the default net for what it sees.
+
+    Raises:
+        ConfigError: `policies` has something else for it, its spaces are not known, or its connectors make other
+            observations than it takes.
+    """
+    given = given_spec(config, module_id)
+    observation_space, action_space = _given_spaces(given) or _spaces_seen(config, envs, module_id, connectors)
+    if isinstance(given, torch.nn.Module):
+        module = as_rl_module(given, observation_space, action_space)
+    elif given is None or isinstance(given, RLModuleSpec):
+        spec = given or RLModuleSpec()
+        module = replace(
+            spec,
+            observation_space=observation_space,
+            action_space=action_space,
+            model_config=spec.model_config or dict(config.model_config),
+        ).build()
+    else:
+        raise ConfigError(f"policies[{module_id!r}] must be None, an RLModuleSpec or a torch.nn.Module, got {given!r}")
+    spaces = _given_spaces(module)
+    if spaces is None:
+        raise ConfigError(f"module {module_id!r} has no observation_space or no action_space; set both")
+    if connectors is not None and not connectors.make(spaces[0]):
+        raise ConfigError(f"module {module_id!r} has the observation_space {spaces[0]}, but its connectors make "
+                          f"{connectors.observation_space}; give the module that one, or none")  # fmt: skip
+    return module
+
+
+def spaces_of(module: RLModule) -> Spaces:
+    """The (observation space, action space) of a module that `make_module` has made."""
+    spaces = _given_spaces(module)
+    assert spaces is not None
+    return spaces
+
+
+def warn_of_objects(module_id: str, layout: RowLayout) -> None:
+    """Warn of leaves of a module's observations that are not arrays."""
+    paths = [list(leaf.path) for leaf in layout.leaves if leaf.dtype == object]
+    if paths:
+        warnings.warn(
+            f"the observations of module {module_id!r} have parts that are no arrays, at {paths}: these are recorded "
+            "one by one, which is slow, and the module gets arrays of objects",
+            stacklevel=5,
+        )
+
+
+def _given_spaces(given: Any) -> Spaces | None:
+    observation_space, action_space = getattr(given, "observation_space", None), getattr(given, "action_space", None)
+    return None if observation_space is None or action_space is None else (observation_space, action_space)
+
+
+def _spaces_seen(config: EnvRunnerConfig, envs: Envs, module_id: str, connectors: ModuleConnectors | None) -> Spaces:
+    """A module's spaces, after connectors."""
+    observation_space, action_space = _module_spaces(config, envs, module_id)
+    return observation_space if connectors is None else connectors.observation_space, action_space
+
+
+GIVE_SPEC = "give an RLModuleSpec with observation_space and action_space in `policies`"
+GIVE_ENV = "give the env observation_space and action_space, which its connectors must know"
+
+
+def _module_spaces(config: EnvRunnerConfig, envs: Envs, module_id: str, way_out: str = GIVE_SPEC) -> Spaces:
+    """The spaces of the agents that the mapping function gives to a module (all agents', where they are the same)."""
+    agents = envs.named_agents
+    if not agents and (common := _given_spaces(envs.all[0])):
+        return common
+    if not agents:
+        raise ConfigError(f"module {module_id!r} needs spaces: the env has neither possible_agents nor spaces for all; "
+                          f"{way_out}")  # fmt: skip
+    mapped = {agent: envs.spaces(0, agent) for agent in agents}
+    if len(config.module_specs) > 1 and not _all_equal(list(mapped.values())):
+        mapped = {agent: spaces for agent, spaces in mapped.items() if config.module_id_for(agent, None) == module_id}
+    if not mapped:
+        raise ConfigError(f"no agent of {agents} is mapped to {module_id!r}, so its spaces are not known; {way_out}")
+    if not _all_equal(list(mapped.values())):
+        raise ConfigError(f"the agents of module {module_id!r} have different spaces: {mapped}; map them to different "
+                          f"modules with `policies` and `policy_mapping_fn`")  # fmt: skip
+    return next(iter(mapped.values()))
+
+
+def _all_equal(values: list) -> bool:
+    return all(value == values[0] for value in values)

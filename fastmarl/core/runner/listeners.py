@@ -1,0 +1,74 @@
+"""A runner's callbacks, which hear of what happens."""
+
+import warnings
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from fastmarl.core.callbacks import EVENTS, Listener, listeners
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+
+MOST_REMEMBERED = 100_000  # env steps of a running episode, for on_episode_end: it may never end
+
+
+class Listeners:
+    """A runner's callbacks, and the chunks of running episodes that `on_episode_end` is given.
+
+    Args:
+        runner: what they are given as `env_runner`.
+        config: names them.
+
+    Attributes:
+        by_event: event -> those that are called.
+    """
+
+    def __init__(self, runner: Any, config: EnvRunnerConfig):
+        self._runner = runner
+        self.by_event = listeners(
+            config.callbacks_class, {event: getattr(config, f"callbacks_{event}") for event in EVENTS}
+        )
+        self._earlier_chunks: dict[str, list[MultiAgentEpisode]] = {}  # by episode
+        self._has_forgotten = False
+
+    def call(self, event: str, **arguments: Any) -> None:
+        for listener in self.by_event[event]:
+            listener(env_runner=self._runner, metrics_logger=self._runner.metrics, **arguments)
+
+    def add(self, event: str, listener: Listener) -> None:
+        """Call this one, too, from now on; once, however often it is added."""
+        if listener not in self.by_event[event]:
+            self.by_event[event] = (*self.by_event[event], listener)
+
+    def remove(self, event: str, listener: Listener) -> None:
+        """Don't call this one any more."""
+        self.by_event[event] = tuple(other for other in self.by_event[event] if other != listener)
+
+    def remember(self, samples: Sequence[MultiAgentEpisode], running: Collection[str]) -> None:
+        """Keep the chunks of episodes that are running, if any callback listens for an episode's end."""
+        if self.by_event["on_episode_end"]:
+            for chunk in samples:
+                if not chunk.is_done:
+                    self._remember(chunk)
+            self._earlier_chunks = {id_: kept for id_, kept in self._earlier_chunks.items() if id_ in running}
+
+    def _remember(self, chunk: MultiAgentEpisode) -> None:
+        earlier = self._earlier_chunks.setdefault(chunk.id_, [])
+        earlier.append(chunk)
+        while len(earlier) > 1 and chunk.env_t - earlier[0].env_t_started > MOST_REMEMBERED:
+            if not self._has_forgotten:
+                self._has_forgotten = True
+                warnings.warn(
+                    f"on_episode_end will be given the chunks of the last {MOST_REMEMBERED} env steps of an episode "
+                    f"only: one has more, and may never end; sum up what you need in on_sample_end",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            del earlier[0]
+
+    def take_earlier_chunks(self, episode_id: str) -> list[MultiAgentEpisode]:
+        """Of an episode that is over."""
+        return self._earlier_chunks.pop(episode_id, [])
+
+    def forget(self) -> None:
+        """The running episodes are dropped."""
+        self._earlier_chunks = {}

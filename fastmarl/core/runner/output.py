@@ -1,0 +1,54 @@
+"""Where a runner writes what it samples: episodes in Parquet files, and the record of actions.
+
+The writers are loaded when an option asks for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastmarl.offline.handover import Parcel as Parcel
+    from fastmarl.offline.writer import ParquetWriter as ParquetWriter
+    from fastmarl.replays.writer import ActionWriter as ActionWriter
+
+
+def make_output(config: EnvRunnerConfig) -> ParquetWriter | None:
+    """The writer of episodes, if `output` asks for one.
+
+    Raises:
+        ConfigError: an option of the writer can't be right, or pyarrow is not installed.
+        OfflineError: the folder can't be written to.
+    """
+    if config.output is None:
+        return None
+    from fastmarl.offline.writer import ParquetWriter
+
+    return ParquetWriter(
+        config.output,
+        max_rows_per_file=config.output_max_rows_per_file,
+        worker_index=config.worker_index,
+        **config.output_config,
+    )
+
+
+def make_recorder(config: EnvRunnerConfig, env: Any) -> ActionWriter | None:
+    """The writer of actions, if `record_actions` asks for one.
+
+    Raises:
+        ConfigError: an episode of this env could not be made again.
+        RecordingError: the folder can't be written to.
+    """
+    if config.record_actions is None:
+        return None
+    if not getattr(env, "seeds_each_episode", True):
+        raise ConfigError(f"record_actions needs a seed for each episode, but the envs of {type(env).__name__} share "
+                          f"a random generator (seeds_each_episode): their episodes can't be made again")  # fmt: skip
+    from fastmarl.replays.meta import described
+    from fastmarl.replays.writer import ActionWriter
+
+    meta = described(config, env, config.num_envs_per_env_runner)
+    return ActionWriter(config.record_actions, meta, late_rewards=config.post_death == "accumulate")

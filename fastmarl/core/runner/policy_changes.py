@@ -1,0 +1,116 @@
+"""Changes of a runner's policies: modules that come and go, who is mapped to which, and which of them learn.
+
+They come between calls of `sample()`, or in callbacks. Episodes that are running go on as they began: every agent keeps
+its module, agents that join later are mapped by the function that was in force at the reset, and a module that was
+removed (or replaced) acts on in them. An env that was reset at the end of a call has begun its next episode;
+`sample(force_reset=True)` and `sample(num_episodes=n)` begin it again if it would be another one now.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.connectors.module_connectors import ModuleConnectors
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.inference.policies import MappingFn
+from fastmarl.core.modules import RLModule
+from fastmarl.core.runner.building import make_connectors, make_module
+from fastmarl.core.runner.sampling import Sampling
+
+ToTrain = Collection[str] | Callable[..., bool]
+
+
+class PolicyChanges:
+    """Changes the policies with which a runner samples."""
+
+    def __init__(self, sampling: Sampling):
+        self._sampling = sampling
+        self._resources = sampling.resources
+        self._n_added = 0
+
+    @exits_as_errors()
+    def add(
+        self,
+        module_id: str,
+        module_spec: Any,
+        mapping_fn: MappingFn | None,
+        to_train: ToTrain | None,
+        connectors: Any,
+        override: bool,
+    ) -> RLModule:
+        """As `MultiAgentEnvRunner.add_module()`."""
+        resources = self._resources
+        known = resources.config.module_specs
+        if module_id in known and not override:
+            raise ConfigError(
+                f"there is a module {module_id!r} already; remove it, or pass override=True to replace it"
+            )
+        config = self._changed({**known, module_id: module_spec}, mapping_fn, to_train)
+        if connectors is not None:
+            given = config.env_to_module_connector
+            of_others = given if isinstance(given, Mapping) else dict.fromkeys(known, given)
+            config = replace(config, env_to_module_connector={**of_others, module_id: connectors})
+        self._n_added += 1
+        with resources.streams.torch_seeded(self._n_added):
+            made_connectors = make_connectors(config, resources.envs, module_id)
+            module = make_module(config, resources.envs, module_id, made_connectors)
+        module.to(resources.transfer.device)
+        self._change(module_id, module, made_connectors, config)
+        return module
+
+    def remove(self, module_id: str, mapping_fn: MappingFn | None, to_train: ToTrain | None) -> RLModule:
+        """As `MultiAgentEnvRunner.remove_module()`."""
+        policies = self._resources.config.module_specs
+        if module_id not in policies:
+            raise ConfigError(f"there is no module {module_id!r} to remove; there are {sorted(policies)}")
+        if len(policies) == 1:
+            raise ConfigError(f"{module_id!r} is the only module; add another one before you remove it")
+        del policies[module_id]
+        config = self._changed(policies, mapping_fn, to_train)
+        module = self._resources.module[module_id]
+        self._change(module_id, None, None, config)
+        return module
+
+    def map_by(self, mapping_fn: MappingFn) -> None:
+        """As `MultiAgentEnvRunner.set_policy_mapping_fn()`."""
+        if not callable(mapping_fn):
+            raise ConfigError(f"policy_mapping_fn must be callable, got {mapping_fn!r}")
+        self._resources.config = replace(self._resources.config, policy_mapping_fn=mapping_fn)
+
+    def _change(
+        self, module_id: str, module: RLModule | None, connectors: ModuleConnectors | None, config: EnvRunnerConfig
+    ) -> None:
+        """As `Resources.put_module()`; should that be interrupted, the next call of any kind finishes it."""
+        sampling, resources, rollout = self._sampling, self._resources, self._sampling.rollout
+        policy = None if module is None else rollout.make_policy(module_id, module, connectors)
+        was_whole, sampling.is_whole = sampling.is_whole, False
+        resources.change = partial(resources.put_module, module_id, module, connectors, config)
+        if module_id in resources.module:
+            rollout.policies.remove(module_id)
+        if policy is not None:
+            rollout.policies.add(policy)
+        resources.finish_change()
+        sampling.is_whole = was_whole
+
+    def _changed(
+        self, policies: dict[str, Any], mapping_fn: MappingFn | None, to_train: ToTrain | None
+    ) -> EnvRunnerConfig:
+        """The config with other policies; those that are gone need no training any more."""
+        config = self._resources.config
+        if to_train is None:
+            to_train = config.policies_to_train
+            if to_train is not None and not callable(to_train):
+                to_train = [module_id for module_id in to_train if module_id in policies]
+        connectors = config.env_to_module_connector
+        if isinstance(connectors, Mapping):
+            connectors = {module_id: of_module for module_id, of_module in connectors.items() if module_id in policies}
+        return replace(
+            config,
+            policies=policies,
+            policy_mapping_fn=config.policy_mapping_fn if mapping_fn is None else mapping_fn,
+            policies_to_train=to_train,
+            env_to_module_connector=connectors,
+        )

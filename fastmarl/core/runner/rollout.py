@@ -1,0 +1,286 @@
+"""The running episodes of all envs: agents act, envs step, episodes end, and others begin."""
+
+from collections.abc import Hashable
+from time import perf_counter
+from typing import Any
+
+from fastmarl.core.columns import Recorded
+from fastmarl.core.connectors.env_actions import EnvActions
+from fastmarl.core.connectors.module_connectors import ModuleConnectors
+from fastmarl.core.connectors.rewards import make_reward_connector
+from fastmarl.core.episodes.log import EpisodeLog
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.inference.inference import ModuleInference
+from fastmarl.core.inference.masks import ActionMasks
+from fastmarl.core.inference.policies import Policies, Policy
+from fastmarl.core.modules import RLModule
+from fastmarl.core.native._records import note_reset_seeds
+from fastmarl.core.runner.building import make_inference_options, spaces_of, warn_of_objects
+from fastmarl.core.runner.envs import make_env_states, make_vector
+from fastmarl.core.runner.goals import Goal
+from fastmarl.core.runner.listeners import Listeners
+from fastmarl.core.runner.resources import Resources
+from fastmarl.core.store.agent_spaces import AgentSpaces
+from fastmarl.core.store.block import own_key
+from fastmarl.core.store.flags import FAILED
+from fastmarl.core.store.lanes import LaneTable
+from fastmarl.core.store.store import RowStore
+from fastmarl.core.vector.wiring import VectorParts
+
+
+class Rollout:
+    """Envs and modules at work. It is rebuilt with other envs or modules, and after a call that failed.
+
+    Attributes:
+        log, store, table: of the episodes, their rows, and their agents.
+        policies: the modules, and what stands between them and the envs.
+        env: the vector of envs.
+        to_reset: indices of envs without an episode.
+        goal: of the current call, or the last one.
+    """
+
+    def __init__(self, resources: Resources, listeners: Listeners):
+        config, envs = resources.config, resources.envs
+        self._resources = resources
+        self._listeners = listeners
+        self._counts = resources.counts
+        self.inference_options = make_inference_options(config, resources.transfer.device, resources.generator)
+        known_agents = [frozenset(agents) for agents in envs.possible_agents]
+        self.table = LaneTable(known_agents, self._module_for, post_death=config.post_death, respawn=config.respawn)
+        connectors = resources.env_to_module
+        policies = [self.make_policy(*item, connectors.get(item[0])) for item in resources.module.items()]
+        states = make_env_states(envs.all) if config.record_env_state else []
+        self.store = RowStore(
+            [policy.connectors.recorded_layout for policy in policies],
+            [policy.module_id for policy in policies],
+            self.table,
+            config.episode_lookback_horizon,
+            connectors=[policy.connectors for policy in policies],
+            rewards=make_reward_connector(config.reward_scale, config.clip_rewards),
+            n_agents=list(map(len, envs.possible_agents)),
+        )
+        self.log = EpisodeLog(self.store, env_states=states, max_summaries=config.metrics_num_episodes_for_smoothing)
+        self.policies = Policies(self.log, policies)
+        resources.failures.bind(self.store)
+        parts = VectorParts(
+            seeds=resources.seeds,
+            store=self.store,
+            agent_spaces=AgentSpaces(self.table, envs.spaces),
+            env_actions=self.policies.env_actions,
+            seconds=self._counts.seconds,
+            check=not config.disable_env_checking,
+            env_states=states,
+            failures=resources.failures,
+            num_splits=config.worker_num_splits,
+            batch_size=config.env_batch_size,
+        )
+        self.env = make_vector(envs.workers or envs.all, parts, envs.remake)
+        self.to_reset = set(range(resources.num_envs))
+        self.goal = Goal()
+
+    def make_policy(self, module_id: str, module: RLModule, connectors: ModuleConnectors | None) -> Policy:
+        """A module, made ready to act here."""
+        resources, config = self._resources, self._resources.config
+        observation_space, action_space = spaces_of(module)
+        connectors = connectors or ModuleConnectors(
+            module_id, (), observation_space, action_space, keep_dtype=config.keep_dtype
+        )
+        connectors.bind(self.table)
+        warn_of_objects(module_id, connectors.recorded_layout)
+        options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
+        return Policy(
+            module_id,
+            module,
+            connectors,
+            ModuleInference(
+                module_id,
+                module,
+                resources.transfer,
+                resources.generator,
+                resources.rng,
+                self.table,
+                connectors,
+                self.inference_options,
+            ),
+            ActionMasks(connectors, action_space, self.table),
+            EnvActions(module_id, action_space, **options, as_arrays=resources.envs.is_batch),
+        )
+
+    def _module_for(self, agent_id: Hashable, env_index: int) -> int:
+        return self.policies.module_for(agent_id, env_index)
+
+    # Ticks.
+
+    def play(self, goal: Goal, begin: list[int], explore: bool) -> list[MultiAgentEpisode]:
+        """Go on until the goal is reached; those of these envs that have no episode begin one first.
+
+        Returns:
+            The wanted chunks of the call.
+        """
+        self.goal = goal
+        with self.policies.sampling():
+            self.reset(sorted(self.to_reset.intersection(begin)))
+            self.run(goal, explore)
+        self.stamp_actions()
+        return goal.wanted(self.log.end_chunks())
+
+    def run(self, goal: Goal, explore: bool) -> None:
+        """Tick until the goal is reached."""
+        store, vector, seconds = self.store, self.env, self._counts.seconds
+        while (goes_on := not goal.reached()) or vector.n_stepping:
+            if goes_on:
+                self._act(goal, explore)
+                begun = perf_counter()
+                goal.add_tick(vector.send(), store.advance())
+                seconds["vector"] += perf_counter() - begun
+            self._receive(goal)
+        if store.connects:
+            store.connect()
+
+    def _receive(self, goal: Goal) -> None:
+        """Record the next steps; episodes end, and others begin."""
+        begun = perf_counter()
+        resting = self.to_reset.copy()
+        self.env.recv(self._after_step, after_each=bool(self._listeners.by_event["on_episode_step"]))
+        if self.table.respawned:
+            self.log.split_respawned()
+        self._counts.seconds["vector"] += perf_counter() - begun
+        if ended := self.to_reset - resting:  # another split of the resting envs may be under way
+            self.reset(goal.begin(sorted(ended)))
+
+    def _act(self, goal: Goal, explore: bool) -> None:
+        """Each module answers to the rows of its agents; what it says is recorded and made ready for the envs."""
+        store, policies, seconds = self.store, self.policies.by_index, self._counts.seconds
+        num_env_runners, rng = self._resources.config.num_env_runners, self._resources.rng
+        t = (self._counts.lifetime.env_steps + goal.env_steps) * num_env_runners
+        if self.policies.may_differ:
+            self.policies.renew()
+        if store.connects:
+            begun = perf_counter()
+            store.connect()
+            seconds["connect"] += perf_counter() - begun
+        if self.inference_options.graphs is not None and not goal.random_actions:
+            self.policies.launch(self.inference_options.graphs, explore, seconds)
+        for module in store.active:
+            first, end = store.acting_from[module], store.rows[module].n
+            if first == end:
+                continue
+            policy: Any = policies[module]
+            inference, env_actions, masks = policy.inference, policy.env_actions, policy.masks
+            block, n = store.blocks[module], end - first
+            lanes = block.lane_R[first:end]
+            begun = perf_counter()
+            legal = masks.legal(block, first, end)
+            batch = {} if goal.random_actions else inference.batch(block, first, end)
+            batched = perf_counter()
+            if goal.random_actions:
+                outputs = env_actions.random(n, rng, legal)
+                inference.begin_state(lanes)
+            else:
+                outputs = inference.act(batch, lanes, explore=explore, t=t, legal=legal)
+                inference.keep_state(lanes, outputs)
+            if legal is not None and not masks.on_record:
+                outputs[own_key(Recorded.ACTION_MASK, outputs, columns=block.outputs)] = legal
+            acted = perf_counter()
+            env_actions.set(first, n, outputs)
+            store.record(module, outputs)
+            seconds["record"] += perf_counter() - acted
+            seconds["forward"] += acted - batched
+            seconds["connect"] += batched - begun
+
+    def stamp_actions(self) -> None:
+        """Record the weights' number with the actions since the last stamp; -1 where no weights chose them."""
+        self.store.stamp(-1 if self.goal.random_actions else self._resources.weights_seq_no)
+
+    # Episodes begin.
+
+    def reset(self, env_indices: list[int]) -> None:
+        """Begin episodes in these envs; others that have none rest."""
+        begun = perf_counter()
+        listeners, policies = self._listeners.by_event, self.policies
+        self.to_reset.difference_update(env_indices)
+        if self.to_reset:
+            self.env.rest(self.to_reset)
+        for together in [[i] for i in env_indices] if listeners["on_episode_created"] else [env_indices]:
+            self.log.open_episodes(together)
+            policies.begin_episodes(together, self._resources.config.policy_mapping_fn)
+            if listeners["on_episode_created"]:
+                (env_index,) = together
+                self._call("on_episode_created", env_index, self.log.running_chunk(env_index))
+        self.env.reset(env_indices)
+        note_reset_seeds(self.table.records, self._resources.seeds.last, env_indices)
+        if listeners["on_episode_start"]:
+            for env_index in env_indices:
+                self._call("on_episode_start", env_index, self.log.running_chunk(env_index))
+        self._counts.seconds["reset"] += perf_counter() - begun
+
+    def is_outdated(self, env_index: int) -> bool:
+        """Whether the env's episode would have other policies if it began now."""
+        return self.policies.is_outdated(env_index, self._resources.config.policy_mapping_fn)
+
+    def drop_begun(self, env_indices: set[int]) -> None:
+        """Drop the running episodes of which a step was made, or that are outdated, and those of other envs than these,
+        which are not in the call that begins."""
+        for env_index, lanes in enumerate(self.table.envs):
+            if self.table.records[env_index] is None:
+                continue
+            if lanes.env_t or env_index not in env_indices or self.is_outdated(env_index):
+                self.store.drop_episode(env_index)
+                self.to_reset.add(env_index)
+        self.log.renew()
+
+    # Episodes end.
+
+    def _after_step(self, env_indices: list[int], flags: list[int]) -> None:
+        """Steps of these envs are recorded (or have failed): tell who listens; close the episodes that are over."""
+        begun = perf_counter()
+        listeners = self._listeners.by_event
+        if len(env_indices) == 1 or listeners["on_episode_step"] or listeners["on_episode_end"]:
+            for env_index, all_done in zip(env_indices, flags, strict=True):
+                self._after_env_step(env_index, all_done)
+        else:
+            self._end_episodes(env_indices, flags)
+        self._counts.seconds["after_step"] += perf_counter() - begun
+
+    def _after_env_step(self, env_index: int, all_done: int) -> None:
+        if all_done & FAILED:
+            self.goal.take_back(env_index, *self.store.taken_back)
+        elif self._listeners.by_event["on_episode_step"]:
+            self._call("on_episode_step", env_index, self.log.running_chunk(env_index))
+        if all_done == FAILED:
+            self.store.drop_episode(env_index)
+            self.to_reset.add(env_index)
+            self.goal.begin_another(env_index)
+        elif all_done:
+            self._end_episodes([env_index], [all_done])
+
+    def _end_episodes(self, env_indices: list[int], flags: list[int]) -> None:
+        ids = self.log.finish_episodes(env_indices, flags)
+        self.goal.finished_ids.update(zip(ids, env_indices, strict=True))
+        self.to_reset.update(env_indices)
+        if self._listeners.by_event["on_episode_end"]:
+            for env_index, chunk in zip(env_indices, self.log.ended_chunks()[-len(env_indices) :], strict=True):
+                earlier = self._listeners.take_earlier_chunks(chunk.id_)
+                self._call("on_episode_end", env_index, chunk, prev_episode_chunks=earlier)
+
+    def rescued(self, known: list[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
+        """The call has failed: the chunks of the episodes that have finished, without those that are known already.
+
+        They have finished when their envs say so, wherever the call was then; but for those whose last observations
+        the connectors have failed to make.
+        """
+        self.policies.leave_modes()
+        self.stamp_actions()
+        if not self.store.is_connecting:
+            self.log.finish_episodes(*self.log.ended_envs())
+        ids = set(map(id, known))
+        finished = self.log.finished_chunks()
+        for id_, env_index in self.log.finished_ids():
+            self.goal.finished_ids.setdefault(id_, env_index)
+        return [chunk for chunk in finished if id(chunk) not in ids]
+
+    def _call(self, event: str, env_index: int, episode: MultiAgentEpisode, **arguments: Any) -> None:
+        self.stamp_actions()
+        module = self._resources.module
+        self._listeners.call(event, episode=episode, env=self.env, env_index=env_index, rl_module=module, **arguments)
+        self.policies.may_differ = True

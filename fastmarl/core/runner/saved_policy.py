@@ -1,0 +1,283 @@
+"""What a checkpoint says of a runner's modules beside their weights, so that they can act without the runner.
+
+It is plain data: spaces, options, and the names and arguments of fastmarl's own classes. A class of the user's is named
+and never imported: its object must be given again.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.connectors.base import Connector
+from fastmarl.core.connectors.env_to_module import EnvToModule
+from fastmarl.core.connectors.flatten_observations import FlattenObservations
+from fastmarl.core.connectors.frame_stacking import FrameStacking
+from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
+from fastmarl.core.connectors.module_connectors import ModuleConnectors
+from fastmarl.core.connectors.prev_actions_prev_rewards import PrevActionsPrevRewards
+from fastmarl.core.connectors.rewards import Clip
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.inference.backends.dense_layers import is_watched, parts_of
+from fastmarl.core.modules import DefaultModelConfig, DefaultRLModule, MultiRLModule, RLModule, as_rl_module
+from fastmarl.core.spaces import plain_space, space_from_plain
+from fastmarl.core.states import check_keys, check_mapping, whole_number
+
+SAVED = "policy"  # what a runner's checkpoint has for this, beside the runner's own state
+VERSION = 1
+KEYS = ("version", "options", "modules")
+OF_MODULE = ("observation_space", "action_space", "class", "default", "connectors")
+OF_DEFAULT = ("observation_space", "inference_only", "model_config", "layers")
+ARGUMENTS: dict[type[Connector], tuple[str, ...]] = {  # of bundled connectors: attributes of the same names
+    FlattenObservations: (),
+    FrameStacking: ("num_frames",),
+    MeanStdFilter: ("de_mean_to_zero", "de_std_to_one", "clip_by_value", "update_stats"),
+    PrevActionsPrevRewards: ("n_prev_actions", "n_prev_rewards"),
+}
+BUNDLED = {kind.__name__: kind for kind in ARGUMENTS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions:
+    """Options of a runner that decide what becomes of observations, rewards and actions; see `EnvRunnerConfig`.
+
+    Args:
+        t: env steps made by all runners, for modules that explore by a schedule.
+    """
+
+    normalize_actions: bool
+    clip_actions: bool
+    keep_dtype: bool
+    reward_scale: float
+    clip_rewards: Clip
+    lean_inference: bool
+    inference_dtype: str
+    t: int
+
+    @classmethod
+    def of(cls, config: EnvRunnerConfig, env_steps: int) -> "PolicyOptions":
+        """Those of a runner that has made so many env steps."""
+        names = [field.name for field in fields(cls) if field.name != "t"]
+        return cls(**{name: getattr(config, name) for name in names}, t=env_steps * config.num_env_runners)
+
+    def for_config(self) -> dict[str, Any]:
+        """Without `t`, as options of EnvRunnerConfig."""
+        return {name: value for name, value in asdict(self).items() if name != "t"}
+
+
+@dataclass(frozen=True)
+class ModuleParts:
+    """A module and its connectors, nobody else's, and both as they were trained."""
+
+    module: RLModule
+    connectors: ModuleConnectors
+
+
+# To plain data.
+
+
+def described(options: PolicyOptions, modules: MultiRLModule, env_to_module: EnvToModule) -> dict[str, Any]:
+    """What a checkpoint holds for `parts_from()`, see there."""
+    return {
+        "version": VERSION,
+        "options": asdict(options),
+        "modules": {
+            module_id: _described(module, env_to_module.get(module_id)) for module_id, module in modules.items()
+        },
+    }
+
+
+def _described(module: RLModule, connectors: ModuleConnectors | None) -> dict[str, Any]:
+    assert module.observation_space is not None and module.action_space is not None
+    is_default = type(module) is DefaultRLModule and not any(map(is_watched, parts_of(module)))
+    return {
+        "observation_space": plain_space(module.observation_space if connectors is None else connectors.sent_space),
+        "action_space": plain_space(module.action_space),
+        "class": type(module._net()).__name__,
+        "default": _default(module) if is_default else None,
+        "connectors": [_connector(each) for each in ([] if connectors is None else connectors.connectors)],
+    }
+
+
+def _default(module: RLModule) -> dict[str, Any]:
+    """What a default net is made with, and what it then is made of."""
+    assert module.observation_space is not None
+    return {
+        "observation_space": plain_space(module.observation_space),
+        "inference_only": module.inference_only,
+        "model_config": asdict(DefaultModelConfig.of(module.model_config)),
+        "layers": _layers(module),
+    }
+
+
+def _layers(module: torch.nn.Module) -> list[list[str]]:
+    return [[name, type(part).__name__] for name, part in module.named_modules()]
+
+
+def _connector(connector: Connector) -> dict[str, Any]:
+    names = ARGUMENTS.get(type(connector))
+    arguments = None if names is None else {name: getattr(connector, name) for name in names}
+    return {"class": type(connector).__name__, "arguments": arguments}
+
+
+# From plain data.
+
+
+def parts_from(
+    saved: Any,
+    weights: Mapping[str, Any],
+    learned: Mapping[str, Any],
+    modules: Mapping[str, torch.nn.Module],
+    connectors: Mapping[str, Sequence[Connector]],
+) -> tuple[PolicyOptions, dict[str, ModuleParts]]:
+    """The options, and by module id the parts with which to act.
+
+    Args:
+        saved: what `described()` has returned.
+        weights: of the modules, by module id.
+        learned: states of connectors, as `EnvToModule.get_state()` returns them.
+        modules: objects in place of modules that are not fastmarl's own; they stay as they are.
+        connectors: all connectors of modules that have some that are not fastmarl's own; they stay as they are, too.
+
+    Raises:
+        ConfigError: an object is missing, or is another one than was saved; or `saved` is damaged.
+    """
+    check_keys("what is saved of policies", saved, KEYS)
+    if whole_number("the version of policies", saved["version"]) != VERSION:
+        raise ConfigError(f"policies were saved in version {saved['version']}, and this fastmarl reads {VERSION}")
+    options = _options(saved["options"])
+    check_mapping("the saved modules", saved["modules"])
+    check_mapping("the saved weights", weights)
+    check_mapping("what connectors have learned", learned)
+    for name, given in (("modules", modules), ("connectors", connectors)):
+        check_mapping(f"{name}=, by module id,", given)
+        if unknown := [module_id for module_id in given if module_id not in saved["modules"]]:
+            raise ConfigError(f"{name}= has {unknown}, which are none of the saved modules {list(saved['modules'])}")
+    parts = {}
+    for module_id, entry in saved["modules"].items():
+        check_keys(f"what is saved of module {module_id!r}", entry, OF_MODULE)
+        try:
+            of_module = _made_connectors(module_id, entry, options, connectors.get(module_id))
+            module = _made_module(module_id, entry, of_module, modules.get(module_id))
+        except ConfigError:
+            raise
+        except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
+            raise ConfigError(f"what is saved of module {module_id!r} can't be right: {error!r}") from error
+        try:
+            module.set_state(weights[module_id])
+        except (ConfigError, KeyError) as error:
+            raise ConfigError(f"module {module_id!r}: {error}") from error
+        parts[module_id] = ModuleParts(module, of_module)
+    env_to_module = EnvToModule({module_id: each.connectors for module_id, each in parts.items()})
+    env_to_module.set_state(dict(learned))
+    for module_id, states in env_to_module.get_state().items():
+        if lacking := [name for name in states if name not in learned.get(module_id, {})]:
+            raise ConfigError(f"module {module_id!r}: what its connectors {lacking} have learned was not saved")
+    return options, parts
+
+
+def copied_parts(options: PolicyOptions, modules: MultiRLModule, env_to_module: EnvToModule) -> dict[str, ModuleParts]:
+    """Copies of a runner's modules and connectors, by module id, the modules on the CPU."""
+    parts = {}
+    for module_id, module in modules.items():
+        copied, given = copy.deepcopy(module).to("cpu"), env_to_module.get(module_id)
+        space = module.observation_space if given is None else given.sent_space
+        objects = () if given is None else given.connectors
+        assert space is not None and module.action_space is not None
+        parts[module_id] = ModuleParts(copied, _bound(module_id, objects, space, module.action_space, options))
+    EnvToModule({module_id: each.connectors for module_id, each in parts.items()}).set_state(env_to_module.get_state())
+    return parts
+
+
+def _bound(
+    module_id: str, objects: Sequence[Connector], observation_space: Any, action_space: Any, options: PolicyOptions
+) -> ModuleConnectors:
+    """Copies of connectors, at work on these spaces; they count nothing."""
+    copies = copy.deepcopy(list(objects))
+    for connector in copies:
+        if getattr(connector, "update_stats", False):
+            connector.update_stats = False  # type: ignore[attr-defined]
+    return ModuleConnectors(module_id, copies, observation_space, action_space, keep_dtype=options.keep_dtype)
+
+
+def _options(saved: Any) -> PolicyOptions:
+    check_keys("the saved options", saved, [field.name for field in fields(PolicyOptions)])
+    t = whole_number("t of the saved options", saved["t"])
+    given = {name: value for name, value in saved.items() if name != "t"}
+    for name, value in given.items():
+        kinds = bool if isinstance(getattr(EnvRunnerConfig, name), bool) else (bool, int, float, str, tuple, type(None))
+        if not isinstance(value, kinds):
+            raise ConfigError(f"{name} of the saved options can't be {value!r:.200}")
+    return PolicyOptions.of(EnvRunnerConfig(env=None, **given), t)  # which looks at the others
+
+
+def _made_connectors(
+    module_id: str, entry: Mapping[str, Any], options: PolicyOptions, given: Sequence[Connector] | None
+) -> ModuleConnectors:
+    saved = entry["connectors"]
+    if not isinstance(saved, list):
+        raise ConfigError(f"the connectors of module {module_id!r} must be a list, got {type(saved).__name__}")
+    for each in saved:
+        check_keys(f"a connector of module {module_id!r}", each, ("class", "arguments"))
+    names = [each["class"] for each in saved]
+    if given is None:
+        own = [each["class"] for each in saved if each["arguments"] is None]
+        if own:
+            raise ConfigError(f"module {module_id!r} has the connectors {names}, of which {own} are not fastmarl's own "
+                              f"and so are not in the checkpoint; pass connectors={{{module_id!r}: [...]}} with all "
+                              f"{len(names)} of them")  # fmt: skip
+        given = [_made_connector(each) for each in saved]
+    elif not isinstance(given, (list, tuple)):
+        raise ConfigError(f"connectors[{module_id!r}] must be a list of all connectors of the module, in order, got "
+                          f"{type(given).__name__}")  # fmt: skip
+    elif [type(each).__name__ for each in given] != names:
+        raise ConfigError(f"connectors[{module_id!r}] must be those with which the module was trained, {names}, got "
+                          f"{[type(each).__name__ for each in given]}")  # fmt: skip
+    spaces = space_from_plain(entry["observation_space"]), space_from_plain(entry["action_space"])
+    return _bound(module_id, given, *spaces, options)
+
+
+def _made_connector(saved: Mapping[str, Any]) -> Connector:
+    try:
+        return BUNDLED[saved["class"]](**saved["arguments"])
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{saved!r:.200} is none of fastmarl's connectors {list(BUNDLED)}: {error!r}") from error
+
+
+def _made_module(
+    module_id: str, entry: Mapping[str, Any], connectors: ModuleConnectors, given: torch.nn.Module | None
+) -> RLModule:
+    """A copy of what is given, or a default net."""
+    action_space = space_from_plain(entry["action_space"])
+    if given is None:
+        return _made_default(module_id, entry, action_space)
+    module = as_rl_module(copy.deepcopy(given), connectors.observation_space, action_space).to("cpu")
+    seen = module.observation_space
+    if seen is None or not connectors.make(seen) or module.action_space != action_space:
+        raise ConfigError(f"modules[{module_id!r}] has the spaces {seen} and {module.action_space}, but it was trained "
+                          f"with {connectors.observation_space} and {action_space}")  # fmt: skip
+    return module
+
+
+def _made_default(module_id: str, entry: Mapping[str, Any], action_space: Any) -> RLModule:
+    saved = entry["default"]
+    if saved is None:
+        raise ConfigError(f"module {module_id!r} is a {entry['class']}, no default net as fastmarl makes it, so it is "
+                          f"not in the checkpoint but for its weights; pass modules={{{module_id!r}: ...}} with one of "
+                          f"that class, which takes them over")  # fmt: skip
+    check_keys(f"the default net {module_id!r}", saved, OF_DEFAULT)
+    check_mapping("its model_config", saved["model_config"])
+    with torch.random.fork_rng(devices=[]):  # its first weights are replaced
+        module = DefaultRLModule(
+            space_from_plain(saved["observation_space"]),
+            action_space,
+            inference_only=saved["inference_only"],
+            model_config=saved["model_config"],
+        )
+    if _layers(module) != saved["layers"]:
+        raise ConfigError(f"module {module_id!r} is a default net whose layers were replaced, so it can't be made from "
+                          f"the checkpoint; pass modules={{{module_id!r}: ...}} with such a module")  # fmt: skip
+    return module

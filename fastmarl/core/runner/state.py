@@ -1,0 +1,238 @@
+"""A runner's state, to and from other runners and folders."""
+
+import os
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+from fastmarl.core.checkpoint import load_state, save_state
+from fastmarl.core.errors import CheckpointError, ConfigError
+from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.native._call_guard import CallGuard
+from fastmarl.core.runner.components import STATE_COMPONENTS, Names, chosen_components
+from fastmarl.core.runner.env_checkpoints import check_envs, put_states_of_envs, states_of_envs
+from fastmarl.core.runner.running_episodes import EpisodesState, episodes_state
+from fastmarl.core.runner.sampling import Sampling
+from fastmarl.core.runner.saved_policy import SAVED, PolicyOptions, described
+from fastmarl.core.states import (
+    check_keys,
+    check_mapping,
+    check_numpy_state,
+    state_of_torch,
+    torch_state_for,
+    whole_number,
+)
+
+
+class RunnerState:
+    """Reads and writes what a runner has, and its running episodes.
+
+    Args:
+        sampling: has them.
+        calls: says whether a call is under way.
+    """
+
+    def __init__(self, sampling: Sampling, calls: CallGuard):
+        self._sampling = sampling
+        self._resources = sampling.resources
+        self._calls = calls
+
+    @exits_as_errors()
+    def get(self, components: Names = None, not_components: Names = None) -> dict[str, Any]:
+        """As `MultiAgentEnvRunner.get_state()`."""
+        resources = self._resources
+        chosen, modules = chosen_components(components, not_components, list(resources.module))
+        resources.finish_weights()
+        state = {
+            "rl_module": resources.module.get_state(modules) if "rl_module" in chosen else None,
+            "weights_seq_no": resources.weights_seq_no,
+            "env_to_module_connector": resources.env_to_module.get_state(),
+            "num_env_steps_sampled_lifetime": resources.counts.lifetime.env_steps,
+            "lifetime_counters": resources.counts.get_state(),
+            "num_resets": resources.seeds.get_state(),
+            "random_state": {
+                "torch": state_of_torch(resources.generator),
+                "numpy": resources.rng.bit_generator.state,
+            },
+        }
+        if "rl_module" in chosen:
+            chosen.add("weights_seq_no")
+        if "running_episodes" in chosen:
+            state["running_episodes"] = self._running_episodes()
+        return {name: value for name, value in state.items() if name in chosen}
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raises ConfigError if `set()` can't take `state`; changes nothing."""
+        check_mapping("a runner's state", state)
+        unknown = [name for name in state if name not in STATE_COMPONENTS]
+        if unknown:
+            raise ConfigError(f"unknown state components {unknown}; known are {list(STATE_COMPONENTS)}")
+        resources = self._resources
+        checks: dict[str, Callable[[Any], Any]] = {
+            "rl_module": resources.module.check_state,
+            "weights_seq_no": partial(whole_number, "weights_seq_no"),
+            "env_to_module_connector": resources.env_to_module.check_state,
+            "num_env_steps_sampled_lifetime": partial(whole_number, "num_env_steps_sampled_lifetime"),
+            "lifetime_counters": resources.counts.check_state,
+            "num_resets": resources.seeds.check_state,
+            "random_state": self._check_random_state,
+            "running_episodes": self._checked_episodes,
+        }
+        for name, value in state.items():
+            checks[name](value)
+
+    @exits_as_errors()
+    def set(self, state: dict[str, Any]) -> None:
+        """As `MultiAgentEnvRunner.set_state()`."""
+        self.check(state)
+        resources = self._resources
+        resources.finish_weights()
+        seq_no = int(state.get("weights_seq_no", 0))
+        if "rl_module" in state and (seq_no == 0 or seq_no > resources.weights_seq_no):
+            self._take_weights(state["rl_module"], seq_no or resources.weights_seq_no)
+        self._take_others(state)
+
+    @exits_as_errors()
+    def save(self, path: str | os.PathLike) -> None:
+        """As `MultiAgentEnvRunner.save_to_path()`."""
+        resources, state = self._resources, self.get()
+        options = PolicyOptions.of(resources.config, resources.counts.lifetime.env_steps)
+        save_state(path, {**state, SAVED: described(options, resources.module, resources.env_to_module)})
+
+    @exits_as_errors()
+    def restore(self, path: str | os.PathLike) -> None:
+        """As `MultiAgentEnvRunner.restore_from_path()`."""
+        state = load_state(path)
+        if isinstance(state, dict):
+            state.pop(SAVED, None)  # older checkpoints have none, and the runner needs none
+        try:
+            self._check_all_of_runner(state)
+            self.check(state)
+        except ConfigError as error:
+            raise CheckpointError(f"{path} is no state of this runner: {error}") from error
+        before = self.get()
+        try:
+            self._take_all(state)
+        except BaseException as error:  # of a module's or connector's own set_state(), or an interrupt
+            self._take_all(before)
+            if not isinstance(error, Exception):
+                raise
+            raise CheckpointError(f"{path} could not be taken, and the runner keeps its state: {error!r}") from error
+
+    def _take_all(self, state: dict[str, Any]) -> None:
+        self._take_weights(state["rl_module"], int(state["weights_seq_no"]))
+        self._take_others(state)
+
+    def _take_weights(self, weights: dict[str, Any], seq_no: int) -> None:
+        self._sampling.rollout.stamp_actions()
+        self._resources.take_weights(weights, seq_no)
+
+    def _take_others(self, state: dict[str, Any]) -> None:
+        """All but the weights."""
+        resources = self._resources
+        if "env_to_module_connector" in state:
+            resources.env_to_module.set_state(state["env_to_module_connector"])
+        if "num_env_steps_sampled_lifetime" in state:
+            resources.counts.lifetime.env_steps = int(state["num_env_steps_sampled_lifetime"])
+        if "lifetime_counters" in state:
+            resources.counts.set_state(state["lifetime_counters"])
+        if "num_resets" in state:
+            resources.seeds.set_state(state["num_resets"])
+        if "random_state" in state:
+            streams = state["random_state"]
+            resources.generator.set_state(torch_state_for(resources.generator.device, streams["torch"]))
+            resources.rng.bit_generator.state = streams["numpy"]
+        if "running_episodes" in state:
+            self._resume(state["running_episodes"])
+
+    def _check_random_state(self, streams: Any) -> None:
+        check_keys("random_state", streams, ("torch", "numpy"))
+        torch_state_for(self._resources.generator.device, streams["torch"])
+        check_numpy_state(self._resources.rng, streams["numpy"])
+
+    def _check_all_of_runner(self, state: Any) -> None:
+        """Raises ConfigError if `state` is not a whole one, or has other modules or connectors than the runner."""
+        check_keys("it", state, STATE_COMPONENTS)
+        modules, connectors = state["rl_module"], state["env_to_module_connector"]
+        check_mapping("the state of modules", modules)
+        saved, present = set(modules), set(self._resources.module)
+        if saved != present:
+            raise ConfigError(
+                f"the runner has the modules {list(self._resources.module)}; it also has "
+                f"{sorted(saved - present, key=str)}, and {sorted(present - saved)} are missing; add_module() and "
+                f"remove_module() first"
+            )
+        in_file, here = _outline(connectors), _outline(self._resources.env_to_module.get_state())
+        if in_file != here:
+            raise ConfigError(f"it has a state of the connectors {in_file}, but the runner has {here}")
+
+    # Running episodes.
+
+    def _running_episodes(self) -> dict[str, Any]:
+        sampling, resources, rollout = self._sampling, self._resources, self._sampling.rollout
+        all_have_lanes = all(connectors.tells_lanes for connectors in resources.env_to_module.values())
+        if self._calls.running is not None or not sampling.is_whole or not all_have_lanes:
+            return {}
+        known = [env_index for env_index, number in enumerate(resources.seeds.numbers) if number]
+        states = states_of_envs(resources.envs, known)
+        if not states:
+            return {}
+        running = [
+            env_index
+            for env_index, record in enumerate(rollout.table.records)
+            if record is not None and env_index not in rollout.to_reset and not rollout.is_outdated(env_index)
+            if resources.envs.is_batch or env_index in states
+        ]
+        episodes = deepcopy(episodes_state(rollout.log, rollout.policies, running))
+        return {"num_envs": resources.num_envs, "envs": states, "turns": rollout.env.turns(), **episodes}
+
+    def _checked_episodes(self, state: Any) -> EpisodesState | None:
+        """None if there are none for this runner's envs.
+
+        Raises:
+            ConfigError: they don't fit these, or are damaged.
+        """
+        check_mapping("the running episodes", state)
+        if not state:
+            return None
+        check_keys("the running episodes", state, ("num_envs", "envs", "turns", "episodes", "agents", "modules"))
+        if not isinstance(state["turns"], list):
+            raise ConfigError(f"the turns of running episodes must be a list, got {state['turns']!r:.200}")
+        for number in state["turns"]:
+            whole_number("the number of a split of the envs", number)
+        envs, rollout = self._resources.envs, self._sampling.rollout
+        saved, n_envs = whole_number("num_envs of running episodes", state["num_envs"]), self._resources.num_envs
+        if saved > n_envs or (saved != n_envs and envs.is_batch):
+            return None
+        check_envs(envs, state["envs"])
+        found = EpisodesState(state, rollout.log, rollout.policies, in_arrays=envs.is_batch)
+        if not envs.is_batch and not set(found.env_indices) <= state["envs"].keys():
+            raise ConfigError(f"there are running episodes of the envs {found.env_indices}, but states of the envs "
+                              f"{list(state['envs'])} alone")  # fmt: skip
+        return found
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        """Go on with these episodes; with no others, if there are any states of envs."""
+        if self._checked_episodes(state) is None:
+            return
+        sampling, resources = self._sampling, self._resources
+        sampling.is_whole = False  # unless this comes to its end, the next call rebuilds the rollout
+        sampling.rebuild_rollout()
+        copied = {name: value if name == "envs" else deepcopy(value) for name, value in state.items()}
+        found = self._checked_episodes(copied)  # with the new rollout: modules may have other numbers there
+        assert found is not None
+        put_states_of_envs(resources.envs, state["envs"])
+        rollout = sampling.rollout
+        found.put(resources.config.policy_mapping_fn)
+        rollout.env.resume(found.env_indices, state["turns"])
+        rollout.to_reset.difference_update(found.env_indices)
+        sampling.is_whole = True
+
+
+def _outline(connectors: Any) -> dict[str, list[str]]:
+    """Module id -> names of its connectors."""
+    check_mapping("the state of connectors", connectors)
+    for module_id, each in connectors.items():
+        check_mapping(f"the state of the connectors of {module_id!r}", each)
+    return {module_id: sorted(map(str, states)) for module_id, states in connectors.items()}

@@ -1,0 +1,88 @@
+"""Where environments say which actions are legal, and what such a mask must be.
+
+Three forms are known: `obs["action_mask"]` (PettingZoo's and RLlib's), `obs["avail_actions"]` (SMAC's) and
+`info["action_mask"]`. A mask has a number for each choice of a Discrete space, or for each choice of each part of a
+MultiDiscrete one, in a row or nested; 0 rules the choice out.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.structs import flatten_struct
+
+MASK = "action_mask"
+MASK_KEYS = (MASK, "avail_actions")  # in observations
+RULES_OUT_ALL = (
+    "rules out all actions of an agent that is observed, and so must act; allow one, or leave the agent out of the "
+    "observations"
+)
+
+
+def choices_of(action_space: gym.Space | None) -> list[int]:
+    """Number of choices of each part; empty for spaces that no mask fits."""
+    if isinstance(action_space, gym.spaces.Discrete):
+        return [int(action_space.n)]
+    if isinstance(action_space, gym.spaces.MultiDiscrete):
+        return [int(n) for n in np.ravel(action_space.nvec)]
+    return []
+
+
+def mask_key(obs_space: gym.Space, action_space: gym.Space) -> str | None:
+    """The key under which an observation space has a mask for these actions, if it has one.
+
+    Raises:
+        ConfigError: it has one of another size.
+    """
+    key = key_among(obs_space)
+    n_choices = sum(choices_of(action_space))
+    if key is None or not n_choices:
+        return None
+    space: Any = obs_space
+    n_numbers = sum(int(np.prod(leaf.shape)) for leaf in RowLayout(space[key]).leaves)
+    if n_numbers != n_choices:
+        raise ConfigError(f"the observation's {key!r} {space[key]} has {n_numbers} numbers, but {action_space} "
+                          f"needs {n_choices}: one for each action (of each part, in a row)")  # fmt: skip
+    return key
+
+
+def key_among(obs_space: gym.Space | None) -> str | None:
+    """The key of an observation space that a mask would have, whatever the actions are."""
+    if not isinstance(obs_space, gym.spaces.Dict):
+        return None
+    return next((key for key in MASK_KEYS if key in obs_space.spaces), None)
+
+
+def masks_in(observation: Any, info: Any) -> dict[str, Any]:
+    """Where it was found -> mask, the one that counts first."""
+    found = {}
+    if isinstance(observation, Mapping):
+        found = {f"observation[{key!r}]": observation[key] for key in MASK_KEYS if key in observation}
+    if isinstance(info, Mapping) and MASK in info:
+        found[f"info[{MASK!r}]"] = info[MASK]
+    return found
+
+
+def action_mask(observation: Any, info: Any) -> Any:
+    """The mask that counts, or None."""
+    return next(iter(masks_in(observation, info).values()), None)
+
+
+def mask_row(mask: Any) -> np.ndarray:
+    """All of a mask's numbers in a row."""
+    return np.concatenate([np.ravel(leaf) for _, leaf in flatten_struct(mask)] or [np.empty(0)])
+
+
+def size_problem(n_numbers: int, sizes: list[int]) -> str | None:
+    """Why a mask of so many numbers does not fit, or None."""
+    expected = sum(sizes)
+    return None if n_numbers == expected else f"has {n_numbers} numbers, expected {expected}: one for each choice"
+
+
+def parts_of(row: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    """A mask's row, or an array [..., numbers] of such rows, cut into those of the space's parts."""
+    return np.split(row, np.cumsum(sizes)[:-1], axis=-1)

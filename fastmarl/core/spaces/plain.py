@@ -1,0 +1,99 @@
+"""Gymnasium's spaces as plain data that `fastmarl.checkpoint` holds, and back."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.errors import ConfigError
+
+KIND = "kind"
+OTHER = "other"
+
+
+def plain_space(space: gym.Space) -> dict[str, Any]:
+    """A space as dicts, lists, numbers and arrays: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of
+    these. Of any other there is its text alone; a subclass is saved as the class of Gymnasium that it is based on."""
+    if isinstance(space, gym.spaces.Dict):
+        return {KIND: "Dict", "spaces": [[key, plain_space(each)] for key, each in space.spaces.items()]}
+    if isinstance(space, gym.spaces.Tuple):
+        return {KIND: "Tuple", "spaces": [plain_space(each) for each in space.spaces]}
+    if isinstance(space, gym.spaces.Box) and space.dtype != np.longdouble:
+        bounds = {name: _plain_array(getattr(space, name)) for name in _BOX_ARRAYS}
+        return {KIND: "Box", "dtype": np.dtype(space.dtype).str, "shape": list(space.shape), **bounds}
+    if isinstance(space, gym.spaces.Discrete):
+        return {KIND: "Discrete", "dtype": np.dtype(space.dtype).str, "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return {KIND: "MultiDiscrete", "dtype": np.dtype(space.dtype).str, "nvec": space.nvec, "start": space.start}
+    if isinstance(space, gym.spaces.MultiBinary):
+        return {KIND: "MultiBinary", "n": space.n}
+    return {KIND: OTHER, "text": f"{space!r:.200}"}
+
+
+def space_from_plain(data: Any) -> gym.Space:
+    """The space that `plain_space()` was given.
+
+    Raises:
+        ConfigError: it is of a kind that is not saved, or `data` is damaged.
+    """
+    kind = data.get(KIND) if isinstance(data, Mapping) else None
+    if type(kind) is str and kind == OTHER:
+        raise ConfigError(f"the space {data.get('text')} is of a kind that is not saved")
+    try:
+        return _MAKERS[kind](data)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError) as error:
+        raise ConfigError(f"{data!r:.200} is no saved space: {error!r}") from error
+
+
+def _plain_array(array: np.ndarray) -> Any:
+    """Its only number, where all are the same one; else itself."""
+    is_one = array.size > 0 and bool((array == array.flat[0]).all())
+    return array.flat[0].item() if is_one else array
+
+
+def _box(data: Mapping[str, Any]) -> gym.Space:
+    dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
+    arrays = {
+        name: _filled(data[name], shape, np.dtype(np.bool_) if name in _BOUNDED else dtype) for name in _BOX_ARRAYS
+    }
+    space = gym.spaces.Box(arrays["low"], arrays["high"], shape, dtype.type)
+    space.dtype = dtype  # in its own byte order
+    # Whether integers are bounded is not to be seen from the bounds.
+    for name, array in arrays.items():
+        setattr(space, name, array)
+    return space
+
+
+def _filled(values: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """The array that `_plain_array()` was given."""
+    given = np.asarray(values)
+    if given.dtype.kind not in "biuf" or given.shape not in ((), shape):
+        raise ValueError(f"expected numbers of shape {shape}, got {given.dtype} of shape {given.shape}")
+    return np.array(np.broadcast_to(given, shape), dtype)
+
+
+def _discrete(data: Mapping[str, Any]) -> gym.Space:
+    dtype = np.dtype(data["dtype"])
+    options = {} if dtype == np.int64 else {"dtype": dtype.type}  # an option that Gymnasium 1.1 does not know
+    return gym.spaces.Discrete(data["n"], start=data["start"], **options)
+
+
+def _multi_discrete(data: Mapping[str, Any]) -> gym.Space:
+    nvec, start = np.asarray(data["nvec"]), np.asarray(data["start"])
+    if nvec.dtype.kind not in "iu" or start.dtype.kind not in "iu":
+        raise ValueError(f"expected integers, got {nvec.dtype} and {start.dtype}")
+    return gym.spaces.MultiDiscrete(nvec, np.dtype(data["dtype"]).type, start=start)
+
+
+_BOUNDED = ("bounded_below", "bounded_above")
+_BOX_ARRAYS = ("low", "high", *_BOUNDED)
+_MAKERS: dict[Any, Any] = {
+    "Dict": lambda data: gym.spaces.Dict(OrderedDict((key, space_from_plain(each)) for key, each in data["spaces"])),
+    "Tuple": lambda data: gym.spaces.Tuple([space_from_plain(each) for each in data["spaces"]]),
+    "Box": _box,
+    "Discrete": _discrete,
+    "MultiDiscrete": _multi_discrete,
+    "MultiBinary": lambda data: gym.spaces.MultiBinary(data["n"]),
+}

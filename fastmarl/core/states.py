@@ -1,0 +1,119 @@
+"""States that come from elsewhere: looked at as a whole before anything is taken from them."""
+
+import hashlib
+import operator
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastmarl.core.errors import ConfigError
+
+MOST = 2**63 - 1
+TORCH_STATE_BYTES = {"cpu": 5056, "cuda": 16}
+
+
+def check_keys(what: str, state: Any, expected: Collection[str]) -> None:
+    """Raises ConfigError if `state` is no mapping with exactly these keys."""
+    check_mapping(what, state)
+    if set(state) != set(expected):
+        missing, unknown = [key for key in expected if key not in state], [key for key in state if key not in expected]
+        raise ConfigError(f"{what} lacks {missing} and has {unknown}, which are unknown")
+
+
+def check_mapping(what: str, state: Any) -> None:
+    """Raises ConfigError if `state` is no mapping."""
+    if not isinstance(state, Mapping):
+        raise ConfigError(f"{what} must be a dict, got {type(state).__name__}")
+
+
+def whole_number(what: str, value: Any) -> int:
+    """The number as an int, from 0 to 2**63 - 1.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    try:
+        number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= MOST:
+        raise ConfigError(f"{what} must be an integer from 0 to 2**63 - 1, got {value!r}")
+    return number
+
+
+def float_array(what: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A copy of real numbers, float64 of that shape.
+
+    Raises:
+        ConfigError: they are no such numbers, or of another shape.
+    """
+    try:
+        given = np.asarray(values)
+    except ValueError as error:
+        raise ConfigError(f"{what} must be an array of numbers: {error}") from error
+    if given.dtype.kind not in "iuf" or given.shape != shape:
+        raise ConfigError(
+            f"{what} must be numbers in an array of shape {shape}, got dtype {given.dtype}, shape {given.shape}"
+        )
+    return given.astype(np.float64)
+
+
+def column_of(what: str, values: Any, n: int, dtype: Any, shape: tuple[int, ...] = ()) -> np.ndarray:
+    """The array [n, *shape] of that dtype.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    wanted = np.dtype(dtype)
+    if not isinstance(values, np.ndarray) or (values.dtype, values.shape) != (wanted, (n, *shape)):
+        got = f"{values.dtype} {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+        raise ConfigError(f"{what} must be an array of dtype {wanted} and shape {(n, *shape)}, got {got}")
+    return values
+
+
+def state_of_torch(generator: torch.Generator) -> dict[str, Any]:
+    """Where a generator of random numbers stands, and its device, as a plain array and a string."""
+    return {"device": generator.device.type, "state": generator.get_state().numpy()}
+
+
+def torch_state_for(device: torch.device, state: Any) -> torch.Tensor:
+    """What to give to `set_state()` of a generator on `device`, from what `state_of_torch()` returned.
+
+    A generator on the same kind of device goes on with the same numbers. Another kind can't: there it begins a stream
+    that follows from the state, so that all who go on from the same state still draw the same.
+
+    Raises:
+        ConfigError: it is no such state.
+    """
+    check_keys("the state of torch's generator", state, ("device", "state"))
+    saved_on, given = state["device"], np.asarray(state["state"])
+    n_bytes = TORCH_STATE_BYTES.get(saved_on) if isinstance(saved_on, str) else None
+    if n_bytes is None or given.dtype != np.uint8 or given.shape != (n_bytes,):
+        raise ConfigError(
+            f"the state of torch's generator must be uint8 of one of the lengths {TORCH_STATE_BYTES}, by device, "
+            f"got {saved_on!r}, dtype {given.dtype}, shape {given.shape}"
+        )
+    fresh = torch.Generator(device)
+    if saved_on != device.type:
+        digest = hashlib.sha256(saved_on.encode() + given.tobytes()).digest()
+        return fresh.manual_seed(int.from_bytes(digest[:8]) >> 1).get_state()
+    try:
+        fresh.set_state(torch.from_numpy(given.copy()))
+    except RuntimeError as error:
+        raise ConfigError(f"the state of torch's generator on {saved_on} can't be right: {error}") from error
+    return fresh.get_state()
+
+
+def check_numpy_state(rng: np.random.Generator, state: Any) -> None:
+    """Raises ConfigError if `rng.bit_generator` can't take `state`."""
+    kind = type(rng.bit_generator)
+    fresh: Any = kind(0)
+    try:
+        fresh.state = state
+        fits = bool(fresh.state == state)
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+        raise ConfigError(f"the state of NumPy's generator is not one of {kind.__name__}: {error!r}") from error
+    if not fits:
+        raise ConfigError(f"the state of NumPy's generator is not one of {kind.__name__}: {state!r}")

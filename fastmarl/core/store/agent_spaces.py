@@ -1,0 +1,43 @@
+"""The agents' spaces, noted when they join: episodes hold them, and never ask an env that goes on, or is gone."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+import gymnasium as gym
+
+from fastmarl.core.store.lanes import LaneTable
+
+Spaces = tuple[gym.Space[Any], gym.Space[Any]]  # of observations, of actions
+MOST_AGENTS = 4096  # of an env, beyond which those are forgotten that have no lane any more: an open world
+
+
+class AgentSpaces:
+    """Keeps the spaces of all agents that have a lane, in `table.spaces`.
+
+    Its dicts only grow, and the list never changes: where less is to be known, both are replaced. So whoever holds them
+    holds the spaces of all agents that have had a lane by then.
+
+    Args:
+        table: the lanes.
+        spaces_of: (env index, agent id) -> spaces, asks the env.
+    """
+
+    def __init__(self, table: LaneTable, spaces_of: Callable[[int, Hashable], Spaces]):
+        self._table = table
+        self._spaces_of = spaces_of
+        table.on_new_agent = self._note
+
+    def share(self, env_indices: Iterable[int], spaces: Mapping[Hashable, Spaces]) -> None:
+        """Note the spaces of all agents of a batch of envs, which are alike, before any of them joins."""
+        of_batch, own = dict(spaces), set(env_indices)
+        self._table.spaces = [of_batch if i in own else of_env for i, of_env in enumerate(self._table.spaces)]
+
+    def _note(self, env_index: int, agent_id: Hashable) -> None:
+        spaces = self._spaces_of(env_index, agent_id)
+        of_env = self._table.spaces[env_index]
+        if len(of_env) >= MOST_AGENTS:
+            with_lanes = zip(self._table.agent_ids, self._table.env_L.tolist(), strict=True)
+            kept = {agent for agent, i in with_lanes if i == env_index}
+            of_env = {agent: known for agent, known in of_env.items() if agent in kept}
+            self._table.spaces = [of_env if i == env_index else same for i, same in enumerate(self._table.spaces)]
+        of_env[agent_id] = spaces

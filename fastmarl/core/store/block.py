@@ -1,0 +1,310 @@
+"""The memory of one module's rows in one call of `sample()`, leased to the episodes made of it.
+
+Axes in names: R row, F final observation, L lane, K flattened leaf. Rows are in order of arrival, so what a module acts
+upon in a tick is a slice, and what it answers is recorded by slices.
+"""
+
+import weakref
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.columns import Columns, OwnName, Recorded, blank_value, own_name
+from fastmarl.core.kernels.rows import as_bytes
+from fastmarl.core.native import _store
+from fastmarl.core.native._leaf_rows import LeafRows
+from fastmarl.core.spaces import Index, RowLayout, flatten_struct
+from fastmarl.core.store.memory import LeasedArray, MemoryRing
+
+LEAST_ROWS = 64
+SMALL = 512  # rows whose memory the system gives as a whole
+GROWTH = 4
+ROW_ARRAYS = {
+    "lane_R": np.int32,
+    "prev_R": np.int64,
+    "env_t_R": np.int32,
+    "reward_R": np.float64,
+    "seq_no_R": np.int64,
+}
+FINAL_ARRAYS = {"final_prev_F": np.int64, "final_at_F": np.int64}
+# An output's name, or (name, *path) of a leaf of a nested output, or of a name that is no string.
+Key = str | tuple[Any, ...]
+OWN, OUTPUT = range(2)  # whose arrays: the block's own, by names of its attributes, or outputs, by their keys
+ANEW = "after a change on purpose, sample(force_reset=True) begins anew"
+
+
+class OutputFormError(ValueError):
+    """An output can't be recorded in one column with what was recorded before."""
+
+
+class Block:
+    """Rows of one module: what its agents observed, were paid, and what the module answered.
+
+    `rows` (a `_scatter.ModuleRows`) is bound to this block's arrays and counts its rows.
+
+    Args:
+        layout: of the observations on record.
+        ring: gives and takes the memory.
+        rows: what the envs' data are written through.
+        raw_layout: of the observations as the envs send them, where connectors make of them what is recorded.
+        rewards: what makes the rewards on record of those paid, [n] -> [n]; None: they are the same.
+        n_rows, n_finals: rows and final observations to have room for at first.
+
+    Attributes:
+        raw_obs, raw_final_obs: leaves the envs write to; `obs` and `final_obs` themselves without a `raw_layout`.
+        n_connected, n_finals_connected: so many rows (final observations) have gone through the connectors.
+        lease: of the memory.
+        readers: weak references to what looks up columns here, or keeps them: each has a `compact()`.
+    """
+
+    def __init__(
+        self,
+        layout: RowLayout,
+        ring: MemoryRing,
+        rows: Any,
+        raw_layout: RowLayout | None = None,
+        rewards: Callable[[np.ndarray], np.ndarray] | None = None,
+        *,
+        n_rows: int = LEAST_ROWS,
+        n_finals: int = LEAST_ROWS,
+    ):
+        self.layout = layout
+        self.raw_layout = raw_layout
+        self._rewards = rewards
+        self.n_connected = self.n_finals_connected = 0
+        self.rows = rows
+        self._memory, self.lease = ring.lend(max(n_rows, LEAST_ROWS), max(n_finals, LEAST_ROWS))
+        self._objects: dict[Any, np.ndarray] = {}  # leaves that are no arrays: these have no array interface to lease
+        self.outputs: dict[Key, np.ndarray] = {}
+        self.lookback_R = np.zeros(0, np.bool_)  # of the rows carried over: whether their step was complete before
+        self._row_bytes: list[list[np.ndarray]] | None = None
+        self.readers: list[weakref.ref[Any]] = []
+        rows.n = rows.n_finals = 0
+        self._bind(self._memory.size)
+        self._bind_finals(self._memory.final_size)
+
+    @property
+    def n_rows_held(self) -> int:
+        """Rows and final observations that the memory takes up: of much memory, as many as were ever written to it."""
+        memory = self._memory
+        touched = max(memory.n_touched, self.rows.n + self.rows.n_finals)
+        n_held: int = min(memory.size + memory.final_size, max(touched, SMALL))
+        return n_held
+
+    def close(self) -> None:
+        """Nothing more is written; `rows` are another block's from now on."""
+        self._memory.n_touched = max(self._memory.n_touched, self.rows.n + self.rows.n_finals)
+
+    def reserve(self, n_rows: int, n_finals: int = 0) -> None:
+        """Have room for so many rows and final observations; what was written stays."""
+        if n_rows > self.rows.capacity:
+            self._memory.size = n_rows
+            self._bind(n_rows)
+        if n_finals > self.rows.final_capacity:
+            self._memory.final_size = n_finals
+            self._bind_finals(n_finals)
+
+    def make_room(self, n_rows: int, n_finals: int = 0) -> None:
+        """Have room for so many more, and grow fourfold at least where that takes more than anybody has foreseen."""
+        rows = self.rows
+        if rows.n + n_rows > rows.capacity:
+            self.reserve(max(rows.n + n_rows, GROWTH * rows.capacity))
+        if rows.n_finals + n_finals > rows.final_capacity:
+            self.reserve(0, max(rows.n_finals + n_finals, GROWTH * rows.final_capacity))
+
+    def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
+        """Store what the module answered to rows first .. first + n. Outputs that it lacks this time are blank.
+
+        Raises:
+            OutputFormError: an output has another dtype, shape or structure than before.
+        """
+        if _store.write_rows(self.outputs, outputs, first, n):
+            return
+        before = list(self.outputs)
+        for key, values in outputs.items():
+            self._fitting_column(key, values, first, before)[first : first + n] = values
+        for key, column in self.outputs.items():
+            if key not in outputs:
+                _blank(key, column[first : first + n])
+
+    def row_bytes(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """uint8 [capacity, bytes of a row]: the memory of `raw_obs`, and of `raw_final_obs`; both without objects."""
+        if self._row_bytes is None:
+            self._row_bytes = [[as_bytes(leaf) for leaf in leaves] for leaves in (self.raw_obs, self.raw_final_obs)]
+        return self._row_bytes[0], self._row_bytes[1]
+
+    def recorded_rewards(self, paid: np.ndarray) -> np.ndarray:
+        """The rewards on record, of those paid. Nobody else knows how they are made."""
+        return paid if self._rewards is None else self._rewards(paid)
+
+    def reward(self, row: int) -> float:
+        """The reward on record, as of now."""
+        return float(self.recorded_rewards(self.reward_R[row]))
+
+    def take(self, source: "Block", rows: np.ndarray) -> None:
+        """Begin with copies of `rows` (int64, ascending) of another block of the same module; lanes are the same."""
+        n = len(rows)
+        self.reserve(n)
+        for name in ("lane_R", "env_t_R", "reward_R", "seq_no_R"):
+            _take(getattr(source, name), rows, getattr(self, name))
+        for old, new in zip(source.obs, self.obs, strict=True):
+            _take(old, rows, new)
+        if self.raw_layout is not None:
+            for old, new in zip(source.raw_obs, self.raw_obs, strict=True):
+                _take(old, rows, new)
+        for key, old in source.outputs.items() if n else ():
+            self.outputs[key] = self._output_array(key, old, old.dtype)
+            _take(old, rows, self.outputs[key])
+        self.rows.n = self.n_connected = n
+
+    def output_keys(self) -> tuple[str, ...]:
+        """Names of what is recorded beside the actions."""
+        names = dict.fromkeys(map(name_of, self.outputs))
+        others = (name for name in names if name != Columns.ACTIONS)
+        return (*others, own_name(Recorded.WEIGHTS_SEQ_NO, names))
+
+    def output(self, name: OwnName) -> Any:
+        """An output's whole column [capacity, ...], nested as the module gave it.
+
+        Raises:
+            KeyError: there is no such output.
+        """
+        if isinstance(name, str) and name in self.outputs:
+            return self.outputs[name]
+        leaves = {key[1:]: column for key, column in self.outputs.items() if isinstance(key, tuple) and key[0] == name}
+        if not leaves:
+            if name in (Columns.WEIGHTS_SEQ_NO, Recorded.WEIGHTS_SEQ_NO):
+                return self.seq_no_R
+            raise KeyError(name)
+        return _nested(leaves)
+
+    def _fitting_column(self, key: Key, values: np.ndarray, first: int, before: Collection[Key]) -> np.ndarray:
+        """The column that these values belong to; made now if there is none.
+
+        Args:
+            before: the keys of columns that there were in the last tick.
+        """
+        column = self.outputs.get(key)
+        if column is None:
+            if parts := [other for other in before if name_of(other) == name_of(key)]:
+                raise OutputFormError(f"output {name_of(key)!r} was recorded with the parts {parts}, and now has "
+                                      f"{key!r}; give it one structure in all steps; {ANEW}")  # fmt: skip
+            column = self.outputs[key] = self._output_array(key, values, values.dtype)
+            _blank(key, column[:first])
+        elif (column.dtype, column.shape[1:]) != (values.dtype, values.shape[1:]):
+            dtype = np.result_type(column, values)
+            # Random actions and a module's own may differ in their width.
+            is_wider = name_of(key) == Columns.ACTIONS and dtype.kind in (column.dtype.kind, values.dtype.kind)
+            if not is_wider or column.shape[1:] != values.shape[1:]:
+                raise OutputFormError(f"output {key!r} was recorded as {_form(column)}, and now is {_form(values)}; "
+                                      f"give it one form in all steps; {ANEW}")  # fmt: skip
+            column = self.outputs[key] = self._output_array(key, values, dtype, first)
+        return column
+
+    def _bind(self, capacity: int) -> None:
+        written, self._row_bytes = self.rows.n, None
+        for name, dtype in ROW_ARRAYS.items():
+            setattr(self, name, self._array((OWN, name), (capacity,), np.dtype(dtype), written))
+        self.obs = self._leaves("obs", self.layout, capacity, written)
+        self.raw_obs = self.obs
+        if self.raw_layout is not None:
+            self.raw_obs = self._leaves("raw", self.raw_layout, capacity, written)
+        for key, column in self.outputs.items():
+            self.outputs[key] = self._output_array(key, column, column.dtype, written)
+        leaves = self._leaf_rows(self.raw_obs)
+        self.rows.bind(leaves, self.lane_R, self.prev_R, self.env_t_R, self.reward_R)
+
+    def _bind_finals(self, capacity: int) -> None:
+        written, self._row_bytes = self.rows.n_finals, None
+        for name, dtype in FINAL_ARRAYS.items():
+            setattr(self, name, self._array((OWN, name), (capacity,), np.dtype(dtype), written))
+        self.final_obs = self._leaves("final", self.layout, capacity, written)
+        self.raw_final_obs = self.final_obs
+        if self.raw_layout is not None:
+            self.raw_final_obs = self._leaves("raw_final", self.raw_layout, capacity, written)
+        self.rows.bind_finals(self._leaf_rows(self.raw_final_obs), self.final_prev_F, self.final_at_F)
+
+    def _leaves(self, prefix: str, layout: RowLayout, capacity: int, written: int) -> list[np.ndarray]:
+        return [
+            self._array((OWN, f"{prefix}{i}"), (capacity, *leaf.shape), leaf.dtype, written)
+            for i, leaf in enumerate(layout.leaves)
+        ]
+
+    def _leaf_rows(self, arrays: list[np.ndarray]) -> list[LeafRows]:
+        leaves = (self.raw_layout or self.layout).leaves
+        return [LeafRows(array, leaf.path, leaf.sizes) for array, leaf in zip(arrays, leaves, strict=True)]
+
+    def _output_array(self, key: Key, like: np.ndarray, dtype: np.dtype, written: int = 0) -> np.ndarray:
+        """Memory for an output's rows, of the shape of those of `like`."""
+        return self._array((OUTPUT, key), (len(self.lane_R), *like.shape[1:]), dtype, written)
+
+    def _array(self, key: tuple[int, Key], shape: tuple[Any, ...], dtype: np.dtype, written: int = 0) -> np.ndarray:
+        """The memory's array of that key, made anew where it has another shape; the first `written` rows stay."""
+        memory = self._objects if dtype == object else self._memory.arrays
+        old = memory.get(key)
+        if old is None or old.shape != shape or old.dtype != dtype:
+            memory[key] = np.empty(shape, dtype)
+            if written and old is not None:
+                memory[key][:written] = old[:written]
+        return memory[key] if dtype == object else np.asarray(LeasedArray(memory[key], self.lease))
+
+    lane_R: np.ndarray
+    prev_R: np.ndarray
+    env_t_R: np.ndarray
+    reward_R: np.ndarray
+    seq_no_R: np.ndarray  # number of the weights that acted, written once a call
+    final_prev_F: np.ndarray
+    final_at_F: np.ndarray
+
+
+def name_of(key: Key) -> Any:
+    """The name of the output that a key belongs to."""
+    return key if isinstance(key, str) else key[0]
+
+
+def leaves_of(outputs: dict[str, Any]) -> dict[Key, Any]:
+    """The leaves of a module's (nested) outputs."""
+    leaves: dict[Key, Any] = {}
+    for name, value in outputs.items():
+        key: Key = name if isinstance(name, str) else (name,)
+        if isinstance(value, (dict, tuple, list)):
+            leaves.update(((name, *path) if path else key, leaf) for path, leaf in flatten_struct(value))
+        else:
+            leaves[key] = value
+    return leaves
+
+
+def own_key(own: Recorded, outputs: Iterable[Key], path: tuple[Any, ...] = (), columns: Collection[Key] = ()) -> Key:
+    """The key of (a leaf of) what the runner records itself, beside a module's outputs of these keys; with `columns`,
+    the one that it had before, if that was no plain name."""
+    name: OwnName = own if (own,) in columns else own_name(own, list(map(name_of, outputs)))
+    return (name, *path) if path or isinstance(name, Recorded) else name
+
+
+def _form(column: np.ndarray) -> str:
+    return f"{column.dtype} of shape {list(column.shape[1:])} a row"
+
+
+def _take(source: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    np.take(source, rows, axis=0, out=out[: len(rows)], mode="clip")  # "clip": NumPy would buffer otherwise
+
+
+def _blank(key: Key, rows: np.ndarray) -> None:
+    rows[...] = blank_value(key, rows.dtype)
+
+
+def _nested(leaves: dict[tuple[Any, ...], np.ndarray]) -> Any:
+    """Dicts and tuples of leaves, from their paths.
+
+    Those without leaves are missing in dicts; in tuples () stands for them, as far as others follow.
+    """
+    if list(leaves) == [()]:
+        return leaves[()]
+    parts: dict[Any, dict[tuple[Any, ...], np.ndarray]] = {}
+    for path, leaf in leaves.items():
+        parts.setdefault(path[0], {})[path[1:]] = leaf
+    nested = {key: _nested(part) for key, part in parts.items()}
+    if not all(type(key) is Index for key in nested):
+        return nested
+    return tuple(nested.get(i, ()) for i in range(1 + max(nested)))

@@ -1,0 +1,129 @@
+"""The global state of each env, `env.state()`, at every env step: what central critics are trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.errors import ConfigError, EnvStateError
+from fastmarl.core.spaces import can_hold, described
+
+FIRST_CAPACITY = 64
+
+
+class EnvStates:
+    """The states of one env, in order of arrival; each is copied once, so the env may reuse its array.
+
+    Chunks get views. What has been handed out is never written again: `renew()` begins a new array, and growing
+    leaves the old one to those who hold it.
+
+    Args:
+        env_index: for errors.
+        space: the env's `state_space`, or None: the first state says what dtype and shape all have.
+    """
+
+    def __init__(self, env_index: int, space: gym.Space[Any] | None):
+        self._env_index = env_index
+        self._dtype = None if space is None else space.dtype
+        self._shape = None if space is None else space.shape
+        self._rows: np.ndarray = np.empty(0)
+        self._n = 0
+        self._n_episode = 0  # of these rows, the last ones: those of the running episode
+        self._env_t = 0  # of the next state
+
+    def begin_episode(self) -> None:
+        """The next state is that of env step 0."""
+        self._n_episode = 0
+        self._env_t = 0
+
+    def rows_of_batch(self, states: Any, num_envs: int) -> np.ndarray:
+        """[num_envs, ...]: the next states of a batch of envs, of which this is one.
+
+        Raises:
+            EnvStateError: there is no row for each env.
+        """
+        rows = self._as_array(states)
+        if rows.shape[:1] != (num_envs,):
+            problem = (f"expected states [{num_envs}, ...] from state() of the batch, got {rows.dtype} of shape "
+                       f"{rows.shape}; return a row for each env")  # fmt: skip
+            raise EnvStateError(self._env_index, None, self._env_t, problem)
+        return rows
+
+    def add(self, state: Any) -> None:
+        """Copy the state of the running episode's next env step.
+
+        Raises:
+            EnvStateError: see `fitting()`.
+        """
+        state = self.fitting(state)
+        if self._n == len(self._rows):
+            self._grow(max(2 * self._n, FIRST_CAPACITY))
+        self._rows[self._n] = state
+        self._n += 1
+        self._n_episode += 1
+        self._env_t += 1
+
+    def fitting(self, state: Any) -> np.ndarray:
+        """The next state as an array, without recording it.
+
+        Raises:
+            EnvStateError: its shape or dtype does not fit the state space, or the first state.
+        """
+        array = self._as_array(state)
+        if self._dtype is None or self._shape is None:
+            if array.dtype == object:
+                raise self._misfit("a numeric array", array)
+            self._dtype, self._shape = array.dtype, array.shape
+        if array.shape != self._shape or not can_hold(self._dtype, array):
+            raise self._misfit(f"{self._dtype} of shape {self._shape}", array)
+        return array
+
+    def last(self, n: int) -> np.ndarray:
+        """View [<= n, ...] of the running episode's last n states, as far as they are kept."""
+        return self._rows[self._n - min(n, self._n_episode) : self._n]
+
+    def renew(self, n_kept: int) -> None:
+        """Begin a new array with the running episode's last `n_kept` states."""
+        kept = self.last(n_kept)
+        self._rows, self._n = np.empty((len(self._rows), *self._rows.shape[1:]), self._rows.dtype), len(kept)
+        self._n_episode = len(kept)
+        self._rows[: len(kept)] = kept
+
+    def kept(self) -> np.ndarray:
+        """View [n, ...] of all states of the running episode that are kept."""
+        return self.last(self._n_episode)
+
+    def check(self, states: Any) -> None:
+        """Raises ConfigError if these are none for `put()`."""
+        is_array = isinstance(states, np.ndarray) and states.ndim > 0 and states.dtype != object
+        if not is_array or (self._shape is not None and (states.dtype, states.shape[1:]) != (self._dtype, self._shape)):
+            wanted = "" if self._shape is None else f" of {self._dtype} and shape {self._shape}"
+            got = described(states) if isinstance(states, np.ndarray) else type(states).__name__
+            raise ConfigError(
+                f"the global states of env {self._env_index} must be an array of states{wanted}, got {got}"
+            )
+
+    def put(self, states: np.ndarray, env_t: int) -> None:
+        """The running episode's states, of which the last is that of env step `env_t`."""
+        self._dtype, self._shape = states.dtype, states.shape[1:]
+        self._rows, self._n = np.array(states), len(states)
+        self._n_episode, self._env_t = len(states), env_t + 1
+
+    def _as_array(self, state: Any) -> np.ndarray:
+        try:
+            return np.asarray(state)
+        except Exception as error:  # its own code may raise anything
+            problem = f"expected an array from state(), got {type(state).__name__}: {error}"
+            raise EnvStateError(self._env_index, None, self._env_t, problem) from error
+
+    def _grow(self, capacity: int) -> None:
+        grown = np.empty((capacity, *(self._shape or ())), self._dtype)
+        if self._n:
+            grown[: self._n] = self._rows[: self._n]
+        self._rows = grown
+
+    def _misfit(self, expected: str, state: np.ndarray) -> EnvStateError:
+        problem = f"expected a state of {expected}, got {described(state)}; correct state() or state_space"
+        return EnvStateError(self._env_index, None, self._env_t, problem)

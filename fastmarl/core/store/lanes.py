@@ -1,0 +1,225 @@
+"""Lanes: a lane is one agent's stay in one episode of one env, from its first observation to its last.
+
+Only what is rare happens here, in Python: agents that come and go. What happens at every step is done by
+`_scatter`, on the arrays of this table. Lanes that have ended stay until `release()`, so that episodes can be
+made of them; then their numbers are used again.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Annotated, Any
+
+import numpy as np
+
+from fastmarl.core.errors import ONLY_RESPAWNING, FinishedAgentError, UnknownAgentError
+from fastmarl.core.native import _records
+from fastmarl.core.native._env_lanes import EnvLanes
+from fastmarl.core.native._records import REMEMBERED, EpisodeRecord
+
+Flags = dict[Any, Any]  # as step() returns them
+
+
+class LaneTable:
+    """All lanes of all envs.
+
+    Args:
+        known_agents: per env the ids in `possible_agents`; an empty set lets any id in.
+        module_for: (agent id, env index) -> index of the agent's module; called once per agent and episode.
+        post_death: "error", "accumulate" or "drop": what a reward for a finished agent does.
+        respawn: whether a finished agent that is observed again begins a new trajectory.
+
+    Attributes:
+        spaces: per env, by agent id, of all agents with lanes; see `AgentSpaces`.
+        on_new_agent: called with (env index, agent id) before an agent joins that is not in `spaces`.
+    """
+
+    # Of each array, by lane: dtype and value of a fresh lane.
+    row_L: Annotated[np.ndarray, np.int64, -1]  # last row in its module's block
+    final_L: Annotated[np.ndarray, np.int64, -1]  # place of its final observation, once it has ended
+    count_L: Annotated[np.ndarray, np.int32, 0]  # rows in the current chunk, lookback included
+    end_env_t_L: Annotated[np.ndarray, np.int32, 0]  # env step of that
+    module_L: Annotated[np.ndarray, np.int32, 0]
+    env_L: Annotated[np.ndarray, np.int32, 0]
+    place_L: Annotated[np.ndarray, np.int32, 0]  # place in the env's last observation dict, or in a group's arrays
+    done_L: Annotated[np.ndarray, np.uint8, 0]  # bits: 1 terminated, 2 truncated
+    lookback_L: Annotated[np.ndarray, np.int32, 0]  # rows of count_L that precede the chunk
+    t_started_L: Annotated[np.ndarray, np.int64, 0]  # agent steps before the chunk
+    return_L: Annotated[np.ndarray, np.float64, 0]  # sum of the rewards of its completed steps
+    steps_L: Annotated[np.ndarray, np.int64, 0]  # completed steps
+    actions_L: Annotated[np.ndarray, np.int64, 0]  # actions in the current call
+
+    def __init__(
+        self,
+        known_agents: list[frozenset[Any]],
+        module_for: Callable[[Hashable, int], int],
+        *,
+        post_death: str,
+        respawn: bool,
+    ):
+        self._known_agents = known_agents
+        self._module_for = module_for
+        self._post_death = post_death
+        self._respawn = respawn
+        self.records: list[EpisodeRecord | None] = [None] * len(known_agents)
+        self.envs = [EnvLanes() for _ in known_agents]
+        self.agent_ids: list[Hashable] = []  # by lane
+        self.unattributed_reward = 0.0  # what no transition will take, in the current call
+        self.respawned: set[int] = set()  # envs whose chunk must be split after this step
+        self.on_grow: list[Callable[[], None]] = []  # called when the arrays have moved
+        self.spaces: list[dict[Hashable, Any]] = [{} for _ in known_agents]
+        self.on_new_agent: Callable[[int, Hashable], None] = lambda env_index, agent_id: None
+        self._free: list[int] = []
+        for name, (dtype, _) in ARRAYS.items():
+            setattr(self, name, np.zeros(0, dtype))
+        self._resize(16)
+
+    def join(self, env_index: int, agent_id: Hashable, all_done: int, terminateds: Flags, truncateds: Flags) -> int:
+        """A lane for an agent that is observed and has none; -1 if it finishes in this very step."""
+        if self._known_agents[env_index]:
+            self.check_known(env_index, agent_id)
+        record = self.record(env_index)
+        if agent_id in record.finished and not self._respawn:
+            raise self._finished_error(env_index, agent_id, "an observation")
+        if all_done or terminateds.get(agent_id) or truncateds.get(agent_id):
+            return -1
+        if agent_id not in self.spaces[env_index]:
+            self.on_new_agent(env_index, agent_id)
+        former = record.finished.pop(agent_id, -1)
+        module = record.module_of.get(agent_id)
+        if module is None:
+            module = record.module_of[agent_id] = self._module_for(agent_id, env_index)
+        lane = self._take(agent_id)
+        self.module_L[lane] = module
+        self.env_L[lane] = env_index
+        if former >= 0 and former in record.lanes:
+            record.joining = (*record.joining, lane)
+            self.respawned.add(env_index)
+        else:
+            record.lanes.append(lane)
+        self.envs[env_index].lane_of[agent_id] = lane
+        return lane
+
+    def join_all(self, env_indices: list[int], present: np.ndarray, agents: list[Hashable]) -> tuple[np.ndarray, ...]:
+        """Lanes for all agents of episodes that begin.
+
+        Args:
+            env_indices: whose.
+            present: bool [E, A]: who is there, in these envs.
+            agents: A ids.
+
+        Returns:
+            (lanes, modules): int32, by env, then agent. `env_L`, `module_L` and `place_L` are the caller's to set.
+        """
+        while len(self._free) < len(env_indices) * len(agents):
+            self._resize(2 * len(self.row_L))
+        return _records.join_all(
+            self.records,
+            self.envs,
+            env_indices,
+            present.view(np.uint8),
+            agents,
+            self._free,
+            self.agent_ids,
+            self._module_for,
+        )
+
+    def take_lanes(self, agent_ids: list[Hashable]) -> np.ndarray:
+        """int32: fresh lanes for these agents; the table's arrays are the caller's to set."""
+        return np.array([self._take(agent_id) for agent_id in agent_ids], np.int32)
+
+    def early_reward(self, env_index: int, lane: int) -> float:
+        """Take what the lane's agent was paid before its first observation."""
+        return self.record(env_index).early_rewards.pop(self.agent_ids[lane], 0.0)
+
+    def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: float) -> int:
+        """Where a reward for an agent without a lane goes: to a lane, or (-1) not into a transition now."""
+        record = self.record(env_index)
+        if agent_id in record.finished:
+            if self._post_death == "error":
+                raise self._finished_error(env_index, agent_id, f"the reward {reward}")
+            lane = record.finished[agent_id]
+            if self._post_death == "accumulate" and lane >= 0:
+                return lane
+        else:
+            self.check_known(env_index, agent_id)
+            record.early_rewards[agent_id] = record.early_rewards.get(agent_id, 0.0) + reward
+            if len(record.early_rewards) > REMEMBERED:
+                self.unattributed_reward += record.early_rewards.pop(next(iter(record.early_rewards)))
+            return -1  # until it is observed, or the episode ends
+        self.unattributed_reward += reward
+        return -1
+
+    def finish(self, env_index: int, lane: int, env_t: int) -> None:
+        """The lane's agent has ended."""
+        record = self.record(env_index)
+        agent_id = self.agent_ids[lane]
+        del self.envs[env_index].lane_of[agent_id]
+        record.finished[agent_id] = lane
+        record.ended.append(lane)
+        self.end_env_t_L[lane] = env_t
+        if len(record.finished) > REMEMBERED:
+            forgotten = next(iter(record.finished))
+            del record.finished[forgotten]
+            record.module_of.pop(forgotten, None)
+
+    def finish_all(self, env_indices: np.ndarray, lanes: np.ndarray) -> None:
+        """The agents of these lanes (int32) have ended, in these envs (int64). `end_env_t_L` is the caller's to set."""
+        _records.finish_all(self.records, self.envs, self.agent_ids, env_indices, lanes)
+
+    def check_known(self, env_index: int, agent_id: Hashable) -> None:
+        known = self._known_agents[env_index]
+        if known and agent_id not in known:
+            problem = f"is not in possible_agents {sorted(map(str, known))}; add it there or drop it from step()"
+            raise UnknownAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
+
+    def release(self, lanes: list[int]) -> None:
+        """Give the numbers of ended lanes back: their rows have been returned, or dropped."""
+        if not lanes:
+            return
+        numbers = np.array(lanes)
+        for name, (_, fresh) in ARRAYS.items():
+            getattr(self, name)[numbers] = fresh
+        for lane in lanes:
+            self.agent_ids[lane] = None
+        self._free.extend(lanes)
+
+    def who(self, lane: int) -> str:
+        """The lane's agent, for errors."""
+        env_index = int(self.env_L[lane])
+        return f"env {env_index}, agent {self.agent_ids[lane]!r}, env step {self.envs[env_index].env_t}"
+
+    def record(self, env_index: int) -> EpisodeRecord:
+        record = self.records[env_index]
+        assert record is not None, "an env was stepped before its first reset"
+        return record
+
+    def live_lanes(self, env_indices: Iterable[int]) -> np.ndarray:
+        """int32: lanes of these envs that have not ended."""
+        return np.array([lane for i in env_indices for lane in self.envs[i].lane_of.values()], np.int32)
+
+    def _take(self, agent_id: Hashable) -> int:
+        if not self._free:
+            self._resize(2 * len(self.row_L))
+        lane = self._free.pop()
+        self.agent_ids[lane] = agent_id
+        return lane
+
+    def _resize(self, capacity: int) -> None:
+        old, arrays = len(self.row_L), {}
+        for name, (dtype, fresh) in ARRAYS.items():
+            arrays[name] = np.full(capacity, fresh, dtype)
+            arrays[name][:old] = getattr(self, name)
+        self.agent_ids.extend([None] * (capacity - old))
+        self.__dict__.update(arrays)
+        for rebind in self.on_grow:
+            rebind()
+        self._free.extend(range(capacity - 1, old - 1, -1))  # last: nobody gets a lane that somebody has no place for
+
+    def _finished_error(self, env_index: int, agent_id: Hashable, what: str) -> FinishedAgentError:
+        advice = f"leave it out from the step after the agent's flag on: who is observed acts; {ONLY_RESPAWNING}"
+        if "reward" in what:
+            advice = 'drop it from step(), or set post_death="accumulate" or "drop"'
+        problem = f"sent {what} after the agent had finished; {advice}"
+        return FinishedAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
+
+
+ARRAYS = {name: array.__metadata__ for name, array in LaneTable.__annotations__.items()}

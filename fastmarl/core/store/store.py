@@ -1,0 +1,367 @@
+"""The rows of all modules, with both faces: what agents observed and were paid, and what modules answered.
+
+A call of `sample()` fills one block per module. `renew_blocks()` ends it: new blocks begin with what the next call
+needs of the old ones (see docs/data_path.md). `core/episodes/log.py` and `fastmarl.rllib` make episodes of rows.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from fastmarl.core.errors import ModuleOutputError
+from fastmarl.core.kernels.accumulate import accumulate
+from fastmarl.core.native import _store
+from fastmarl.core.native._module_rows import ModuleRows
+from fastmarl.core.native._records import EpisodeRecord, next_chunks
+from fastmarl.core.native._scatter import Scatter
+from fastmarl.core.spaces import RowLayout
+from fastmarl.core.store.block import Block, Key, OutputFormError
+from fastmarl.core.store.lanes import LaneTable
+from fastmarl.core.store.memory import MemoryRing
+from fastmarl.core.store.room import Expectation, Room
+
+BYTES_BESIDE = 64  # of a row, beside its observation: about what a small module answers, rewards, places
+INACTIVE: Any = None  # in place of the block of a module that has no agents
+
+
+class RowConnectors(Protocol):
+    """What makes the observations on record of those that envs send; `ModuleConnectors` does."""
+
+    min_lookback_rows: int
+
+    @property
+    def raw_layout(self) -> RowLayout | None:
+        """Of what envs send; None: it is what is recorded."""
+
+    def record(self, block: Block) -> None:
+        """Write the recorded observations of the rows that have come."""
+
+
+class RowStore:
+    """Lanes, and the rows of each module.
+
+    Args:
+        layouts: per module index, the layout of its recorded observations.
+        module_ids: per module index.
+        table: the lanes.
+        lookback: env steps of history that a chunk carries over from the one before.
+        connectors: per module index, what makes the recorded observations; () if there is none.
+        rewards: what makes the recorded rewards; None: they are those paid.
+        n_agents: per env, how many agents it declares, 0 for none: with them the first call needs no more room than
+            was there at its begin.
+
+    Attributes:
+        connects: whether observations go through connectors into the record.
+        is_connecting: whether they do so now; also after an error or an interrupt in there.
+        active: module indices, ascending, of those that have a block. One gets it with its first agent, and loses it
+            when a call has passed in which it had none: modules that don't act cost neither time nor memory.
+        on_activate: called with the module index when one gets it.
+        acting_from: per module: its agents act next upon the rows from here on.
+        first_action: per module, `acting_from` at the call's begin.
+        lookback_E: int32, per env, env steps that its next chunk looks back upon.
+        taken_back: (env steps, actions) of the last `take_back()`.
+        ended_lanes: of episodes that are over, or were dropped; `release_lanes()` lets others have their numbers.
+    """
+
+    def __init__(
+        self,
+        layouts: list[RowLayout],
+        module_ids: list[str],
+        table: LaneTable,
+        lookback: int,
+        *,
+        connectors: Sequence[RowConnectors | None] = (),
+        rewards: Callable[[np.ndarray], np.ndarray] | None = None,
+        n_agents: Sequence[int] = (),
+    ):
+        self.table = table
+        self.module_ids = module_ids
+        self._layouts = layouts
+        self._connectors = list(connectors) or [None] * len(layouts)
+        self._rewards = rewards
+        self.connects = _any_records(self._connectors)
+        self.is_connecting = False
+        self.lookback_E = np.full(len(table.envs), lookback, np.int32)
+        self._expectation = Expectation(n_agents or [0] * len(table.envs), len(layouts))
+        self._rings = [MemoryRing() for _ in layouts]
+        self.rows = [ModuleRows() for _ in layouts]
+        self.scatter = self._make_scatter()
+        self.active: list[int] = []
+        self.on_activate: Callable[[int], None] = lambda module: None
+        self.blocks = [INACTIVE] * len(layouts)
+        self.acting_from = [0] * len(layouts)
+        self.first_action = [0] * len(layouts)
+        self._stamped = [0] * len(layouts)
+        self._actions_taken_back: Counter[int] = Counter()  # by module: that don't count among those of the call
+        self.taken_back = 0, 0
+        self.ended_lanes: list[int] = []
+
+    def _make_scatter(self) -> Scatter:
+        return Scatter(self.table, self._grow, self.rows)
+
+    def _make_block(self, module: int, written: int, n_lanes: int) -> Block:
+        layout, raw_layout = self.layouts_of(module)
+        rows, finals = self._room(module, written, n_lanes)
+        return Block(
+            layout, self._rings[module], self.rows[module], raw_layout, self._rewards, n_rows=rows, n_finals=finals
+        )
+
+    def _room(self, module: int, written: int, n_lanes: int) -> Room:
+        """For a module's block, with so many rows that are there already, and agents."""
+        row_bytes = sum(leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in self._layouts[module].leaves)
+        return self._expectation.room(module, written, n_lanes, row_bytes + BYTES_BESIDE)
+
+    def _lanes_by_module(self) -> list[int]:
+        """How many lanes live, by module index."""
+        live = self.table.live_lanes(range(len(self.table.envs)))
+        n_lanes: list[int] = np.bincount(self.table.module_L[live], minlength=len(self.rows)).tolist()
+        return n_lanes
+
+    def _grow(self, module: int, n_rows: int, n_finals: int) -> None:
+        """There is no room for so many more rows and final observations."""
+        if self.blocks[module] is INACTIVE:
+            self.activate(module)
+        else:
+            self.blocks[module].make_room(n_rows, n_finals)
+
+    # Modules come, act and go.
+
+    def put_module(
+        self, module: int, module_id: str, layout: RowLayout, connectors: RowConnectors | None = None
+    ) -> None:
+        """Have a module at an index, which is the next one or was freed."""
+        if module == len(self.rows):
+            self.rows.append(ModuleRows())
+            self.blocks.append(INACTIVE)
+            for places in (self.acting_from, self.first_action, self._stamped):
+                places.append(0)
+            self._expectation.n_modules += 1
+        self._layouts = [*self._layouts[:module], layout, *self._layouts[module + 1 :]]
+        self._connectors = [*self._connectors[:module], connectors, *self._connectors[module + 1 :]]
+        self.connects = _any_records(self._connectors)
+        self._rings = [*self._rings[:module], MemoryRing(), *self._rings[module + 1 :]]
+        # A new list: chunks that were made before know the former module at this index by its own name.
+        self.module_ids = [*self.module_ids[:module], module_id, *self.module_ids[module + 1 :]]
+
+    def layouts_of(self, module: int) -> tuple[RowLayout, RowLayout | None]:
+        """Of the observations on record, and of those that envs send, where connectors make others of these."""
+        connectors = self._connectors[module]
+        return self._layouts[module], None if connectors is None else connectors.raw_layout
+
+    def activate(self, module: int) -> None:
+        """Have room for a module's rows."""
+        self.blocks[module] = self._make_block(module, 0, self._lanes_by_module()[module])
+        self.active = sorted([*self.active, module])
+        self.on_activate(module)
+
+    def deactivate(self, module: int) -> None:
+        """Give back what a module without agents holds, at the end of a call; its index may then be used again."""
+        if self.blocks[module] is not INACTIVE:
+            self.active = [other for other in self.active if other != module]
+            self.blocks[module] = INACTIVE
+            self.rows[module] = ModuleRows()  # the old ones point into the block
+            self._rings[module] = MemoryRing()
+            self.acting_from[module] = self.first_action[module] = self._stamped[module] = 0
+
+    # In every tick.
+
+    def begin_call(self, steps: int | None, *, of_agents: bool = False) -> None:
+        """Have room for a call of so many steps of envs, or of agents, before it begins; None: nobody knows."""
+        self._expectation.begin_call(steps, of_agents=of_agents)
+        n_lanes = self._lanes_by_module()
+        for module in self.active:
+            self.blocks[module].reserve(*self._room(module, self.rows[module].n, n_lanes[module]))
+
+    def connect(self) -> None:
+        """Let the connectors make the recorded observations of those that have come since the last time."""
+        self.is_connecting = True
+        for module in self.active:
+            connectors = self._connectors[module]
+            if connectors is not None and connectors.raw_layout is not None:
+                connectors.record(self.blocks[module])
+        self.is_connecting = False
+
+    def record(self, module: int, outputs: dict[Key, np.ndarray]) -> None:
+        """Store a module's answers to the rows from `acting_from[module]` on.
+
+        Raises:
+            ModuleOutputError: an output has another dtype, shape or structure than in the rows before.
+        """
+        first = self.acting_from[module]
+        try:
+            self.blocks[module].record(first, self.rows[module].n - first, outputs)
+        except OutputFormError as problem:
+            raise ModuleOutputError(self.module_ids[module], str(problem)) from None
+
+    def advance(self) -> int:
+        """All agents have acted; what is written from now on is the next tick's. Returns the number of actions."""
+        actions = 0
+        for module in self.active:
+            n = self.rows[module].n
+            actions += n - self.acting_from[module]
+            self.acting_from[module] = n
+        return actions
+
+    def stamp(self, seq_no: int) -> None:
+        """Say which weights have acted since the last stamp: it is recorded with every action."""
+        for module in self.active:
+            self.blocks[module].seq_no_R[self._stamped[module] : self.acting_from[module]] = seq_no
+        self._stamped = list(self.acting_from)
+
+    # When episodes end, and at the end of a call.
+
+    def running(self) -> list[EpisodeRecord]:
+        """The episodes under way, in env order."""
+        return [record for record in self.table.records if record is not None]
+
+    def rows_of(self, lane: int) -> np.ndarray:
+        """A lane's rows in its module's block, in order, int64 [rows]: those of its chunk and of the lookback."""
+        table = self.table
+        block = self.blocks[table.module_L[lane]]
+        rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), int(table.count_L[lane]))
+        return rows
+
+    def drop_episode(self, env_index: int) -> None:
+        """Forget the running episode, if there is one."""
+        record = self.table.records[env_index]
+        env = self.table.envs[env_index]
+        if record is not None:
+            self.ended_lanes += [*record.ended, *env.lane_of.values()]
+            self.table.records[env_index] = None
+        env.clear()
+
+    def take_back(self, env_index: int, *, whole_chunk: bool) -> None:
+        """Don't count the step that an env was told to make and has not; nor the others that this call has recorded in
+        its current chunk, if that is to be discarded. `taken_back` tells how many."""
+        table, record = self.table, self.table.records[env_index]
+        env = table.envs[env_index]
+        n_actions = 0
+        for lane in record.lanes if whole_chunk and record else env.lane_of.values():
+            if table.row_L[lane] < 0:
+                continue  # interrupted while it joined
+            module, n = int(table.module_L[lane]), int(table.count_L[lane] - table.lookback_L[lane])
+            block = self.blocks[module]
+            rows, _ = _store.chain(block.prev_R, int(table.row_L[lane]), n if whole_chunk else 1)
+            has_acted = (rows >= self.first_action[module]) & (rows < self.acting_from[module])
+            if not whole_chunk:
+                has_acted &= block.env_t_R[rows] == env.env_t
+            n_taken = int(np.count_nonzero(has_acted))
+            table.actions_L[lane] -= n_taken
+            self._actions_taken_back[module] += n_taken
+            n_actions += n_taken
+        self.taken_back = 1 + (env.env_t - record.env_t_started if whole_chunk and record else 0), n_actions
+
+    def add_up(self) -> dict[str, int]:
+        """Add the call's rewards, steps and actions to the sums of the lanes, once. Returns module id -> actions."""
+        table, module_steps = self.table, dict[str, int]()
+        for module in self.active:
+            block, rows = self.blocks[module], self.rows[module]
+            reward_R, lane_R = block.reward_R[: rows.n], block.lane_R[: rows.n]
+            actions = self.first_action[module], self.acting_from[module]
+            ends = table.row_L, table.final_L
+            sums = table.return_L, table.steps_L, table.actions_L
+            accumulate(reward_R, lane_R, block.lookback_R, *actions, *ends, *sums)
+            module_id = self.module_ids[module]
+            n_actions = actions[1] - actions[0] - self._actions_taken_back[module]
+            module_steps[module_id] = module_steps.get(module_id, 0) + n_actions
+        self._actions_taken_back.clear()
+        return module_steps
+
+    def begin_actions(self) -> None:
+        """Actions count from here on."""
+        self.first_action, self._stamped = list(self.acting_from), list(self.acting_from)
+
+    def split_chunk(self, env_index: int) -> None:
+        """Let the env's next chunk begin here, with the last rows of the lanes that live, in the same blocks."""
+        live = self.table.live_lanes([env_index])
+        for module in self.active:
+            lanes, _, counts = self._carried(module, live)
+            self._open_chunk(lanes, counts)
+
+    def renew_blocks(self) -> None:
+        """Begin new blocks with what the running episodes need of the old ones."""
+        live = self.table.live_lanes(range(len(self.table.envs)))
+        for module in self.active:
+            self._renew_block(module, live)
+        self.begin_actions()
+
+    def next_chunks(self, records: list[EpisodeRecord]) -> None:
+        """These episodes go on in new chunks, with the lanes that live."""
+        next_chunks(records, self.table.envs, self.lookback_E, self.table.done_L)
+        for record in records:
+            env = self.table.envs[record.env_index]
+            if env.infos:
+                env.infos = self._infos_for_next(record)
+
+    def release_lanes(self) -> None:
+        """Lanes of episodes that are over are free: their rows have been returned, or dropped."""
+        self.table.release(self.ended_lanes)
+        self.ended_lanes = []
+
+    def _infos_for_next(self, record: EpisodeRecord) -> list[tuple[int, int, dict[str, Any]]]:
+        """The infos that the episode's next chunk needs of those up to now."""
+        table, env = self.table, self.table.envs[record.env_index]
+        since = env.env_t - int(self.lookback_E[record.env_index])
+        kept_from = {-1: since}
+        for lane in record.lanes:
+            block = self.blocks[table.module_L[lane]]
+            rows = self.rows_of(lane)
+            kept_from[lane] = min(since, int(block.env_t_R[rows[0]]))
+        return [info for info in env.infos if info[0] >= kept_from.get(info[1], env.env_t + 1)]
+
+    def _carried(self, module: int, live: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(the live lanes of a module, their rows for the next chunk, how many of each): see _store.carried()."""
+        table, block = self.table, self.blocks[module]
+        lanes = live[table.module_L[live] == module]
+        from_env_t = self._lookback_begins(module, lanes)
+        connectors = self._connectors[module]
+        at_least = 0 if connectors is None else connectors.min_lookback_rows
+        rows, counts = _store.carried(
+            lanes, table.row_L, table.count_L, from_env_t, block.prev_R, block.env_t_R, at_least
+        )
+        return lanes, rows, counts
+
+    def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
+        """int32: the env step with which each of these lanes' lookback begins, for the next chunk."""
+        env_t_E = np.array([env.env_t for env in self.table.envs], np.int32)
+        begins: np.ndarray = (env_t_E - self.lookback_E)[self.table.env_L[lanes]]
+        return begins
+
+    def _open_chunk(self, lanes: np.ndarray, counts: np.ndarray) -> None:
+        """Let a chunk of these lanes begin with their last row; `counts` rows (int32) with lookback."""
+        table = self.table
+        table.t_started_L[lanes] += table.count_L[lanes] - table.lookback_L[lanes] - 1
+        table.count_L[lanes] = counts
+        table.lookback_L[lanes] = counts - 1
+
+    def _renew_block(self, module: int, live: np.ndarray) -> None:
+        """Copy the carried rows to a new block, in their order; those that wait for an action come last."""
+        table, old = self.table, self.blocks[module]
+        lanes, rows, counts = self._carried(module, live)
+        order = np.argsort(rows)
+        n_waiting = int(np.count_nonzero(rows >= self.acting_from[module]))
+        self._expectation.note(module, self.rows[module].n, self.rows[module].n_finals)
+        old.close()
+        block = self._make_block(module, len(rows), len(lanes))
+        block.take(old, rows[order])
+        place = np.empty_like(order)  # of each carried row in the new block; rows are grouped by lane, last to first
+        place[order] = np.arange(len(order))
+        heads = np.cumsum(counts) - counts
+        has_former = np.ones(len(rows), bool)
+        has_former[heads + counts - 1] = False
+        former = np.full(len(rows), -1, np.int64)
+        former[np.flatnonzero(has_former)] = place[np.flatnonzero(has_former) + 1]
+        block.prev_R[place] = former
+        block.lookback_R = np.ones(len(rows), bool)
+        block.lookback_R[place[heads]] = False
+        table.row_L[lanes] = place[heads]
+        self._open_chunk(lanes, counts)
+        self.blocks[module] = block
+        self.acting_from[module] = len(rows) - n_waiting
+
+
+def _any_records(connectors: Sequence[RowConnectors | None]) -> bool:
+    return any(each is not None and each.raw_layout is not None for each in connectors)

@@ -1,0 +1,362 @@
+"""The agents of one group of a batch of envs: what they see and do, in arrays, and their lanes and rows.
+
+Axes in names: E env of the batch, P position in the group's arrays (env * number of agents + agent), R row, L lane.
+"""
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.envs.arrays import GroupArrays, choice_ranges
+from fastmarl.core.errors import ConfigError, ModuleOutputError, ObservationError, RewardError
+from fastmarl.core.kernels.array_steps import NO_POSITION, append_rows, begin_step, end_lanes, find_absent, settle_step
+from fastmarl.core.kernels.rows import as_bytes, put_rows, take_finals, take_rows
+from fastmarl.core.native._finite import first_outside
+from fastmarl.core.spaces import RowLayout, described, first_unheld, leaf_spaces
+from fastmarl.core.store.block import Block
+from fastmarl.core.store.lanes import LaneTable
+from fastmarl.core.store.store import INACTIVE, RowStore
+
+Acted = tuple[int, slice, list[np.ndarray]]  # module, its rows that acted, an array for each leaf of the action space
+
+
+class ArrayGroup:
+    """The agents of one group in all envs of a batch.
+
+    Args:
+        agents: their ids, in the order of the arrays.
+        observation_space, action_space: of one agent.
+        store: where rows go to.
+        envs: the batch's, as the store numbers them.
+        first_position: `place_L` of the lane table is a position plus this.
+    """
+
+    def __init__(
+        self,
+        agents: list[Hashable],
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        store: RowStore,
+        envs: range,
+        first_position: int,
+    ):
+        self._store = store
+        self._table: LaneTable = store.table
+        self._agents = agents
+        self._shape = num_envs, n_agents = len(envs), len(agents)
+        self._index_E = np.array(envs)
+        self._layout, self._action_layout = RowLayout(observation_space), RowLayout(action_space)
+        self._first_position = first_position
+        n_positions = num_envs * n_agents
+        self._lane_P = np.full(n_positions, -1, np.int32)
+        self._module_P = np.zeros(n_positions, np.int32)  # of the lane at that position
+        self._n_lanes: Counter[int] = Counter()  # by module
+        self._fits: dict[RowLayout, tuple[list[int], bool]] = {}  # see `_fit()`, by the layout of a block
+        self._reward_P = np.zeros(n_positions)
+        self._terminated_P, self._truncated_P, self._present_P = np.zeros((3, n_positions), np.bool_)
+        by_env = (self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
+        self._shaped = [array.reshape(self._shape) for array in by_env]  # what the env gets: the same memory
+        self._staging_leaves: list[np.ndarray] = []  # [P, ...], made when they are first needed
+        self._leaves: list[np.ndarray] = []  # what the env is writing to
+        self._direct_module: int | None = None  # whose block `_leaves` are in
+        self._ranges = [choice_ranges(space) for space in leaf_spaces(action_space)]
+        self._actions = [np.zeros((n_positions, *leaf.shape), leaf.dtype) for leaf in self._action_layout.leaves]
+        # Scratch: positions, envs and lanes.
+        self._kept, self._ended, self._paid, self._newcomers, self._envs = np.empty((5, n_positions), np.int64)
+        self._lanes = np.empty(n_positions, np.int32)
+        self._n_newcomers = 0
+
+    # What the env writes into.
+
+    def arrays_for_reset(self) -> GroupArrays:
+        """Arrays of our own, with everybody present."""
+        arrays = self.arrays_for_step(None)
+        self._present_P.fill(True)
+        return arrays
+
+    def arrays_for_step(self, direct_module: int | None) -> GroupArrays:
+        """Observations are the next rows of `direct_module`, which acts for this group alone; None: staging arrays."""
+        rows = None if direct_module is None else self._next_rows(direct_module)
+        self._direct_module, self._leaves = (None, self._staging()) if rows is None else (direct_module, rows)
+        begin_step(self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P)
+        obs = self._layout.nest([leaf.reshape(*self._shape, *leaf.shape[1:]) for leaf in self._leaves])
+        return GroupArrays(obs, *self._shaped)
+
+    def _staging(self) -> list[np.ndarray]:
+        if not self._staging_leaves:
+            n_positions = len(self._lane_P)
+            self._staging_leaves = [np.zeros((n_positions, *leaf.shape), leaf.dtype) for leaf in self._layout.leaves]
+        return self._staging_leaves
+
+    def _next_rows(self, module: int) -> list[np.ndarray] | None:
+        """The module's next rows, in our leaves' order; None if they have other dtypes than the envs'."""
+        first, n_positions = self._store.rows[module].n, len(self._lane_P)
+        block = self._block_with(module, n_positions)
+        order, is_as_sent = self._fit(block)
+        if not is_as_sent:
+            return None
+        rows = dict(zip(order, block.raw_obs, strict=True))
+        return [rows[leaf][first : first + n_positions] for leaf in range(len(order))]
+
+    def _fit(self, block: Block) -> tuple[list[int], bool]:
+        """For each leaf of the block, which of our leaves it is; and whether all have the envs' dtypes, so that rows
+        can be moved as bytes.
+
+        Raises:
+            ConfigError: the module takes other observations.
+        """
+        layout = block.raw_layout or block.layout
+        if layout not in self._fits:
+            expected = {leaf.path: (leaf.shape, leaf.dtype.kind) for leaf in self._layout.leaves}
+            if expected != {leaf.path: (leaf.shape, leaf.dtype.kind) for leaf in layout.leaves}:
+                raise ConfigError(f"the agents {self._agents} observe {self._layout.space}, but the module they are "
+                                  f"mapped to takes {layout.space}")  # fmt: skip
+            order = [list(expected).index(leaf.path) for leaf in layout.leaves]
+            sent = [self._layout.leaves[index].dtype for index in order]
+            self._fits[layout] = order, sent == [leaf.dtype for leaf in layout.leaves] and object not in sent
+        return self._fits[layout]
+
+    def _block_with(self, module: int, n_rows: int) -> Block:
+        """The module's block, with room for so many rows more."""
+        if self._store.blocks[module] is INACTIVE:
+            self._store.activate(module)
+        block = self._store.blocks[module]
+        block.make_room(n_rows)
+        return block
+
+    def modules(self) -> list[int]:
+        """Those with lanes, ascending."""
+        return sorted(module for module, n in self._n_lanes.items() if n)
+
+    # What it has written.
+
+    def write_reset(self, env_indices: np.ndarray, env_t_E: np.ndarray) -> None:
+        """Lanes and first rows for who is present in these envs (int64, ascending)."""
+        self.drop_lanes(env_indices)
+        begins = self._present_P.reshape(self._shape)[env_indices]
+        ones, agents = np.nonzero(begins)
+        positions = env_indices[ones] * self._shape[1] + agents
+        self._join_all(self._index_E[env_indices].tolist(), begins, positions)
+        for module in self.modules():
+            of_module = positions[self._module_P[positions] == module]
+            self._append(module, of_module, len(of_module), env_t_E)
+
+    def resume(self, env: int, lane_of: dict[Hashable, int]) -> None:
+        """The episode of this env of the batch goes on with these lanes; those of other groups are among them."""
+        for agent, agent_id in enumerate(self._agents):
+            lane = lane_of.get(agent_id, -1)
+            if lane >= 0:
+                self._put_lane(env * self._shape[1] + agent, lane)
+
+    def drop_lanes(self, env_indices: np.ndarray) -> None:
+        """The lanes that these envs still have are those of episodes that were dropped."""
+        lanes, modules = self._lane_P.reshape(self._shape), self._module_P.reshape(self._shape)
+        for module in modules[env_indices][lanes[env_indices] >= 0].tolist():
+            self._n_lanes[module] -= 1
+        lanes[env_indices] = -1
+
+    def _join_all(self, env_indices: list[int], begins: np.ndarray, positions: np.ndarray) -> None:
+        """Lanes for those who are there at the reset of these envs: bool [k, A], and their positions."""
+        table = self._table
+        lanes, modules = table.join_all(env_indices, begins, self._agents)
+        for module, n in enumerate(np.bincount(modules).tolist()):
+            if n:
+                self._n_lanes[module] += n
+        self._lane_P[positions], self._module_P[positions] = lanes, modules
+        table.env_L[lanes], table.module_L[lanes] = self._index_E[positions // self._shape[1]], modules
+        table.place_L[lanes] = self._first_position + positions
+
+    def write_step(self, all_done_E: np.ndarray, env_t_E: np.ndarray) -> None:
+        """Rewards, ends and rows of one step, after `welcome()`; uint8 flags of whole episodes, int32 env steps."""
+        # Last the one that closes the gaps in its rows: newcomers of other modules are still there until then.
+        for module in sorted(self.modules(), key=lambda module: module == self._direct_module):
+            n_kept, n_ended = self._settle(module, all_done_E)
+            if n_ended:
+                self._finalize(module, n_ended, env_t_E)
+            self._append(module, self._kept, n_kept, env_t_E)
+        for position in self._newcomers[: self._n_newcomers].tolist():
+            self._pay_newcomer(position)
+
+    def welcome(self, all_done_E: np.ndarray) -> None:
+        """Rewards of agents that have no lane, and lanes for those of them that are observed."""
+        n_paid, n_observed = find_absent(self._lane_P, self._reward_P, self._present_P, self._paid, self._newcomers)
+        self._n_newcomers = 0
+        if not (n_paid or n_observed):
+            return
+        for position in self._paid[:n_paid].tolist():
+            self._pay_absent(position, float(self._reward_P[position]))
+        for position in self._newcomers[:n_observed].tolist():
+            agent_id, env_index = self._who(position)
+            flags = [{agent_id: bool(flag_P[position])} for flag_P in (self._terminated_P, self._truncated_P)]
+            lane = self._table.join(env_index, agent_id, int(all_done_E[position // self._shape[1]]), *flags)
+            if lane >= 0:
+                self._put_lane(position, lane)
+                self._newcomers[self._n_newcomers] = position
+                self._n_newcomers += 1
+                self._reward_P[position] = 0.0  # is among the early ones
+
+    def modules_of_newcomers(self) -> set[int]:
+        """Of those who joined in this step."""
+        if not self._n_newcomers:
+            return set()
+        return set(self._module_P[self._newcomers[: self._n_newcomers]].tolist())
+
+    def leave_rows_of(self, joined: set[int]) -> None:
+        """Some agent of another group has joined one of these modules: its row may come before those written to."""
+        if self._direct_module in joined:
+            self._direct_module, self._leaves = None, [leaf.copy() for leaf in self._leaves]
+
+    def _settle(self, module: int, all_done_E: np.ndarray) -> tuple[int, int]:
+        """How many of one module's go on, and how many lanes of it end: their positions are in `_kept` and `_ended`."""
+        table, block = self._table, self._block_with(module, 0)
+        n_kept, n_ended, bad = settle_step(
+            module, self._lane_P, self._reward_P, self._terminated_P, self._truncated_P, self._present_P, all_done_E,
+            table.module_L, table.row_L, table.done_L, table.final_L, block.reward_R, block.rows.n_finals,
+            self._kept, self._ended,
+        )  # fmt: skip
+        if bad != NO_POSITION:
+            raise self._bad_reward(bad)
+        return n_kept, n_ended
+
+    def _finalize(self, module: int, n: int, env_t_E: np.ndarray) -> None:
+        """Close lanes with their final observations: what is there now, or the previous one again."""
+        block, rows, table = self._store.blocks[module], self._store.rows[module], self._table
+        block.make_room(0, n)
+        first, lanes, envs = rows.n_finals, self._lanes[:n], self._envs[:n]
+        end_lanes(
+            self._ended, n, self._shape[1], self._present_P, self._lane_P, table.row_L, rows.n, first,
+            block.final_prev_F, block.final_at_F, lanes, envs,
+        )  # fmt: skip
+        self._write_finals(block, first, n)
+        table.end_env_t_L[lanes] = env_t_E[envs]  # before an interrupt can find these rows
+        rows.n_finals += n
+        table.finish_all(self._index_E[envs], lanes)
+        self._n_lanes[module] -= n
+
+    def _write_finals(self, block: Block, first: int, n: int) -> None:
+        before_F = block.final_prev_F
+        order, is_as_sent = self._fit(block)
+        if is_as_sent:
+            for rows, finals, index in zip(*block.row_bytes(), order, strict=True):
+                sent = as_bytes(self._leaves[index])
+                take_finals(sent, rows, self._ended, n, self._present_P, before_F, first, finals)
+            return
+        positions, out = self._ended[:n], slice(first, first + n)
+        for leaf, final, index in zip(block.raw_obs, block.raw_final_obs, order, strict=True):
+            final[out] = leaf[before_F[out]]
+            is_seen = self._present_P[positions]
+            final[out][is_seen] = self._seen(index, positions[is_seen], final.dtype)
+
+    def _append(self, module: int, positions: np.ndarray, n: int, env_t_E: np.ndarray) -> None:
+        """One row more for the lanes at the first `n` of these positions."""
+        if not n:
+            return
+        table, block = self._table, self._block_with(module, n)
+        rows, first = block.rows, block.rows.n
+        if module != self._direct_module or n < len(self._lane_P):
+            self._write_rows(block, positions, n, first)
+        append_rows(
+            positions, n, self._lane_P, self._shape[1], env_t_E, first, block.lane_R, block.prev_R, block.env_t_R,
+            block.reward_R, table.row_L, table.count_L,
+        )  # fmt: skip
+        rows.n += n
+
+    def _write_rows(self, block: Block, positions: np.ndarray, n: int, first: int) -> None:
+        order, is_as_sent = self._fit(block)
+        if is_as_sent:
+            for rows, index in zip(block.row_bytes()[0], order, strict=True):
+                take_rows(as_bytes(self._leaves[index]), positions, n, first, rows)
+            return
+        for leaf, index in zip(block.raw_obs, order, strict=True):
+            leaf[first : first + n] = self._seen(index, positions[:n], leaf.dtype)
+
+    def _seen(self, leaf: int, positions: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """What is observed at these positions, in one of our leaves; its module has it in another dtype.
+
+        Raises:
+            ObservationError: that can't hold it.
+        """
+        seen = self._leaves[leaf][positions]
+        row = first_unheld(dtype, seen)
+        if row >= 0:
+            agent_id, env_index = self._who(int(positions[row]))
+            env_t = self._table.envs[env_index].env_t
+            problem = (f"observation: its module takes {dtype}, which can't hold {described(seen[row])}; give the "
+                       f"module the env's space")  # fmt: skip
+            raise ObservationError(env_index, agent_id, env_t, problem)
+        return seen
+
+    # What is rare.
+
+    def _who(self, position: int) -> tuple[Hashable, int]:
+        """(agent id, env index)."""
+        env, agent = divmod(position, self._shape[1])
+        return self._agents[agent], int(self._index_E[env])
+
+    def _bad_reward(self, position: int) -> RewardError:
+        agent_id, env_index = self._who(position)
+        problem = f"expected a finite reward, got {self._reward_P[position]}"
+        return RewardError(env_index, agent_id, self._table.envs[env_index].env_t, problem)
+
+    def _put_lane(self, position: int, lane: int) -> None:
+        self._lane_P[position] = lane
+        self._module_P[position] = module = int(self._table.module_L[lane])
+        self._n_lanes[module] += 1
+        self._table.place_L[lane] = self._first_position + position
+
+    def _pay_absent(self, position: int, reward: float) -> None:
+        if not np.isfinite(reward):
+            raise self._bad_reward(position)
+        agent_id, env_index = self._who(position)
+        lane = self._table.lane_for_late_reward(env_index, agent_id, reward)
+        if lane >= 0:
+            self._store.blocks[self._table.module_L[lane]].reward_R[self._table.row_L[lane]] += reward
+
+    def _pay_newcomer(self, position: int) -> None:
+        """What it was paid before it was first observed."""
+        lane, (_, env_index) = int(self._lane_P[position]), self._who(position)
+        if self._table.record(env_index).early_rewards:
+            early = self._table.early_reward(env_index, lane)
+            self._store.blocks[self._table.module_L[lane]].reward_R[self._table.row_L[lane]] += early
+
+    # Actions.
+
+    def actions(self, acted: list[Acted]) -> Any:
+        """In arrays that the next call writes to again."""
+        for array in self._actions:
+            array.fill(0)
+        for module, rows, arrays in acted:
+            if not self._n_lanes[module]:
+                continue  # it acts for other groups, whose actions may have other parts
+            shapes = [answers.shape[1:] for answers in arrays]
+            if shapes != [array.shape[1:] for array in self._actions]:
+                raise ConfigError(f"the agents {self._agents} take actions of {self._action_layout.space}, but their "
+                                  f"module {self._store.module_ids[module]!r} gives {shapes}")  # fmt: skip
+            lane_R = self._store.blocks[module].lane_R
+            for array, answers, ranges in zip(self._actions, arrays, self._ranges, strict=True):
+                if first_unheld(array.dtype, answers) >= 0:
+                    problem = (f"expected actions that {array.dtype} can hold, for {self._action_layout.space}, which "
+                               f"the agents {self._agents} have, got {described(answers)}")  # fmt: skip
+                    raise ModuleOutputError(self._store.module_ids[module], problem)
+                sent = np.ascontiguousarray(answers, array.dtype)  # no copy where dtypes are equal
+                if ranges is not None and first_outside(sent, *ranges) >= 0:
+                    self._check_ranges(module, rows.start, sent, *ranges)
+                place_L = self._table.place_L
+                put_rows(as_bytes(sent), lane_R, rows.start, place_L, self._first_position, as_bytes(array))
+        return self._action_layout.nest([array.reshape(*self._shape, *array.shape[1:]) for array in self._actions])
+
+    def _check_ranges(self, module: int, first: int, sent: np.ndarray, least: np.ndarray, most: np.ndarray) -> None:
+        """Raise ModuleOutputError at the first action that is outside of these ranges and for an agent of this group:
+        other groups may have wider ones."""
+        values = sent.reshape(len(sent), -1)
+        rows = np.flatnonzero(((values < least) | (values > most)).any(1))
+        positions = self._table.place_L[self._store.blocks[module].lane_R[first + rows]] - self._first_position
+        for row, position in zip(rows.tolist(), positions.tolist(), strict=True):
+            if 0 <= position < len(self._lane_P):
+                agent_id, env_index = self._who(position)
+                problem = (f"expected an action of {self._action_layout.space} for agent {agent_id!r} of env "
+                           f"{env_index}, got {sent[row]}; numbers must be from {least} to {most}")  # fmt: skip
+                raise ModuleOutputError(self._store.module_ids[module], problem)

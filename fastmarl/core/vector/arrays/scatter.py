@@ -1,0 +1,146 @@
+"""Steps of a batch of envs, in arrays, -> rows of the modules' blocks; and the rows' actions -> arrays for the batch.
+
+It does for batches of envs what `_scatter` and `_actions` do for dicts by agent. Axes in names: E env of the
+batch, P position in a group's arrays (env * number of the group's agents + agent), R row, L lane.
+"""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.connectors.env_actions import EnvActions
+from fastmarl.core.envs.arrays import COMMON, ArrayEnv, GroupArrays, StepArrays, info_problem
+from fastmarl.core.errors import MultiAgentEnvError
+from fastmarl.core.kernels.array_steps import count_step
+from fastmarl.core.native._env_lanes import end_step, set_env_steps
+from fastmarl.core.native._env_values import private_copy
+from fastmarl.core.store.store import RowStore
+from fastmarl.core.vector.arrays.group import Acted, ArrayGroup
+
+
+def take_actions(env_actions: list[EnvActions]) -> list[Acted]:
+    """What the modules, by index, have answered since the last call."""
+    acted = [(module, *actions.take()) for module, actions in enumerate(env_actions)]
+    return [(module, rows, arrays) for module, rows, arrays in acted if arrays]
+
+
+class ArrayScatter:
+    """Writes what a batch of envs brings to the store, and collects the actions it gets.
+
+    Args:
+        env: the batch.
+        store: where rows go to; its table has a lane for each agent that takes part.
+        envs: the batch's, as the store numbers them.
+        first_position: the batch's positions among those of all, see `ArrayGroup`.
+        alone: whether nothing else is written to the store between `arrays_for_step()` and `write_step()`.
+    """
+
+    def __init__(self, env: ArrayEnv, store: RowStore, envs: range, first_position: int, *, alone: bool):
+        self._env, self._env_indices = env, envs
+        self._envs = store.table.envs[envs.start : envs.stop : envs.step]
+        self._alone = alone
+        self._env_t_E = np.zeros(env.num_envs, np.int32)
+        self._over = np.zeros((2, env.num_envs), np.bool_)  # terminated, truncated
+        self._all_done_E = np.zeros(env.num_envs, np.uint8)
+        self._ended_envs = np.zeros(env.num_envs, np.int64)
+        self._groups: dict[str, ArrayGroup] = {}
+        for name, agents in env.groups.items():
+            spaces = env.observation_spaces[agents[0]], env.action_spaces[agents[0]]
+            self._groups[name] = ArrayGroup(agents, *spaces, store, envs, first_position)
+            first_position += env.num_envs * len(agents)
+
+    def arrays_for_reset(self) -> StepArrays:
+        """Everybody is present; observations are copied to their rows afterwards."""
+        return self._arrays({name: group.arrays_for_reset() for name, group in self._groups.items()})
+
+    def arrays_for_step(self) -> StepArrays:
+        """Observations of a group with a module of its own are written to their rows at once, if it is alone."""
+        if not self._alone:
+            return self._arrays({name: group.arrays_for_step(None) for name, group in self._groups.items()})
+        modules = {name: group.modules() for name, group in self._groups.items()}
+        users = Counter(module for used in modules.values() for module in used)
+        own = {name: used[0] if len(used) == 1 and users[used[0]] == 1 else None for name, used in modules.items()}
+        return self._arrays({name: group.arrays_for_step(own[name]) for name, group in self._groups.items()})
+
+    def _arrays(self, groups: dict[str, GroupArrays]) -> StepArrays:
+        self._over.fill(False)
+        return StepArrays(groups, *self._over)
+
+    def write_reset(self, env_indices: np.ndarray, out: StepArrays) -> None:
+        """Begin episodes: who is present in these envs of the batch gets a lane and its first row."""
+        self._env_t_E[env_indices] = 0
+        set_env_steps(self._envs, self._env_t_E)
+        for group in self._groups.values():
+            group.write_reset(env_indices, self._env_t_E)
+        self._write_infos(out)
+        self._all_done_E[:] = 0
+        end_step(self._envs, self._all_done_E)
+
+    def env_t(self, env: int) -> int:
+        """Env steps that were recorded of the episode of this env of the batch."""
+        return int(self._env_t_E[env])
+
+    def resume(self, env: int) -> None:
+        """The episode of this env of the batch goes on, with the lanes that it has in the table."""
+        lanes = self._envs[env]
+        self._env_t_E[env] = lanes.env_t
+        for group in self._groups.values():
+            group.resume(env, lanes.lane_of)
+
+    def drop_lanes(self, env_indices: np.ndarray) -> None:
+        """The episodes of these envs of the batch (int64) have ended, or were dropped."""
+        for group in self._groups.values():
+            group.drop_lanes(env_indices)
+
+    def forget(self, env_indices: np.ndarray, out: StepArrays) -> None:
+        """What came of these envs of the batch (int64) is not for the record."""
+        self._check_infos(out)
+        out.terminated[env_indices] = out.truncated[env_indices] = False
+        for group in out.groups.values():
+            group.rewards[env_indices] = 0.0
+            group.present[env_indices] = group.terminated[env_indices] = group.truncated[env_indices] = False
+        out.infos[:] = [info for info in out.infos if info[0] not in env_indices]
+
+    def write_step(self, out: StepArrays) -> tuple[np.ndarray, np.ndarray]:
+        """Add one step of all envs.
+
+        Returns:
+            uint8 [E]: the flags of whole episodes, 0, 1 terminated, 2 truncated, or both; and int64: the envs that have
+            any. The next step writes to both.
+
+        Raises:
+            MultiAgentEnvError: and its kinds, with env index, agent, env step. All episodes are then unusable.
+        """
+        all_done_E = self._all_done_E
+        n_over = count_step(self._over[0], self._over[1], self._env_t_E, all_done_E, self._ended_envs)
+        set_env_steps(self._envs, self._env_t_E)
+        for group in self._groups.values():
+            group.welcome(all_done_E)
+        self._write_infos(out)
+        joined = {module for group in self._groups.values() for module in group.modules_of_newcomers()}
+        for group in self._groups.values():
+            group.leave_rows_of(joined)
+        for group in self._groups.values():
+            group.write_step(all_done_E, self._env_t_E)
+        end_step(self._envs, all_done_E)
+        return all_done_E, self._ended_envs[:n_over]
+
+    def actions(self, acted: list[Acted]) -> dict[str, Any]:
+        """By group: arrays [E, A, ...] in the nesting of its action space; 0 where nobody acts."""
+        return {name: group.actions(acted) for name, group in self._groups.items()}
+
+    def _check_infos(self, out: StepArrays) -> None:
+        for entry in out.infos:
+            problem = info_problem(entry, self._env)
+            if problem:
+                raise MultiAgentEnvError(None, None, 0, problem)
+
+    def _write_infos(self, out: StepArrays) -> None:
+        self._check_infos(out)
+        for env_index, agent_id, info in out.infos:
+            env = self._envs[env_index]
+            lane = env.lane_of.get(agent_id, -1)
+            if lane < 0 and agent_id != COMMON:
+                continue  # an agent that was never seen
+            env.infos.append((env.env_t, lane, private_copy(info, self._env_indices[env_index], agent_id, env.env_t)))

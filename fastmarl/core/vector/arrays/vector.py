@@ -1,0 +1,241 @@
+"""Batches of envs that step by themselves, in arrays."""
+
+from collections.abc import Collection, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
+from fastmarl.core.errors import ObservationError
+from fastmarl.core.vector.arrays.background import BackgroundSteps
+from fastmarl.core.vector.arrays.scatter import Acted, ArrayScatter, take_actions
+from fastmarl.core.vector.turns import TakesTurns
+from fastmarl.core.vector.wiring import AfterStep, VectorParts
+
+Flags = tuple[np.ndarray, np.ndarray]  # what `ArrayScatter.write_step()` returns
+
+
+class Batch:
+    """One batch: gives it its actions, steps it, and has its steps written to the store.
+
+    Args:
+        env: the batch.
+        env_indices: which of the runner's envs are in it.
+        first_position: see `ArrayScatter`.
+        parts: see there.
+    """
+
+    def __init__(self, env: ArrayEnv, env_indices: range, first_position: int, parts: VectorParts):
+        self.env = env
+        self.env_indices = env_indices
+        self._seeds = parts.seeds
+        self._unseeded = set(env_indices)
+        self._is_alone = len(env_indices) == len(parts.seeds)
+        spaces_of = {agent: (env.observation_spaces[agent], env.action_spaces[agent]) for agent in env.possible_agents}
+        parts.agent_spaces.share(env_indices, spaces_of)
+        self._scatter = ArrayScatter(env, parts.store, env_indices, first_position, alone=self._is_alone)
+        self._env_states = parts.env_states
+        self._resting: set[int] = set()
+        self._to_begin: set[int] = set()  # resting ones that can't be stepped before they are reset
+        self._given: tuple[dict[str, Any], StepArrays]
+
+    def reset(self, env_indices: list[int]) -> None:
+        """Reset some of its envs and write their first observations."""
+        self._resting.difference_update(env_indices)
+        own = self._own(env_indices)
+        out = self._begin(env_indices, own)
+        self.record_states(env_indices)
+        self._scatter.write_reset(own, out)
+
+    def _begin(self, env_indices: list[int], own: np.ndarray) -> StepArrays:
+        """Reset these envs, and all that can't be stepped otherwise: some batches can begin all together alone.
+
+        Args:
+            own: int64, their positions in the batch.
+        """
+        if self._to_begin:
+            env_indices, self._to_begin = sorted(self._to_begin.union(env_indices)), set()
+            own = self._own(env_indices)
+        seeds = self._take_seeds(env_indices)
+        out = self._scatter.arrays_for_reset()
+        try:
+            self.env.reset(own, out, seeds=seeds)
+        except ObservationError as error:
+            raise self._placed(error, stepped=False) from error
+        except (Exception, SystemExit) as error:
+            error.add_note(f"fastmarl: raised by reset() of the envs {env_indices!s:.200}")
+            raise
+        if self._resting:
+            self._scatter.forget(self._own(sorted(self._resting)), out)
+        return out
+
+    def _take_seeds(self, env_indices: list[int]) -> list[int] | None:
+        """For the resets of these envs. Where one seed is for more than an env's next episode, only an env's first
+        reset is seeded, if those of others are that are reset with it; no episode can be made again from it alone."""
+        seeds = self._seeds.take_all(env_indices)
+        if self.env.seeds_each_episode:
+            return seeds
+        is_first = self._unseeded.issuperset(env_indices)
+        self._unseeded.difference_update(env_indices)
+        for env_index in env_indices:
+            self._seeds.last[env_index] = None
+        return seeds if is_first else None
+
+    def resume(self, env_indices: Sequence[int]) -> None:
+        """The episodes of those of these envs that are in the batch go on, with the lanes that they have."""
+        self._unseeded.clear()
+        for env_index in env_indices:
+            if env_index in self.env_indices:
+                self._scatter.resume(self.env_indices.index(env_index))
+
+    def _own(self, env_indices: Sequence[int]) -> np.ndarray:
+        """int64: their positions in the batch."""
+        own = np.array(env_indices, np.int64)
+        return own if self._is_alone else (own - self.env_indices.start) // self.env_indices.step
+
+    def rest(self, env_indices: Collection[int]) -> None:
+        """These envs have no episode. They are stepped with the others, and not recorded until they are reset."""
+        new = {env_index for env_index in env_indices if env_index in self.env_indices} - self._resting
+        if new:
+            self._resting |= new
+            self._to_begin |= new
+            self._scatter.drop_lanes(self._own(sorted(new)))
+
+    @property
+    def awake(self) -> Sequence[int]:
+        """Its envs that don't rest."""
+        if not self._resting:
+            return self.env_indices
+        return [env_index for env_index in self.env_indices if env_index not in self._resting]
+
+    def give(self, acted: list[Acted]) -> None:
+        """The actions of its next step."""
+        actions = self._scatter.actions(acted)
+        if self._to_begin:
+            self._begin([], self._own([]))
+        self._given = actions, self._scatter.arrays_for_step()
+
+    def step(self) -> None:
+        """With the actions that were given; nothing but the env and its arrays is touched."""
+        try:
+            self.env.step(*self._given)
+        except ObservationError as error:
+            raise self._placed(error, stepped=True) from error
+        except (Exception, SystemExit) as error:
+            error.add_note(f"fastmarl: raised by step() of the batch of the envs {list(self.env_indices)!s:.200}")
+            raise
+
+    def _placed(self, error: ObservationError, *, stepped: bool) -> ObservationError:
+        """The same with the runner's number of the env, and its env step."""
+        own, agent_id, _, problem = error.args
+        env_t = self._scatter.env_t(own) + 1 if stepped else 0
+        return ObservationError(self.env_indices[own], agent_id, env_t, problem)
+
+    def write(self) -> Flags:
+        """Record the step."""
+        if self._resting:
+            own, out = self._own(sorted(self._resting)), self._given[1]
+            is_over = out.terminated[own] | out.truncated[own]
+            self._to_begin.update(np.array(self.env_indices)[own[is_over]].tolist())
+            self._scatter.forget(own, out)
+        return self._scatter.write_step(self._given[1])
+
+    def tell(self, after_step: AfterStep, after_each: bool, flags: Flags) -> None:
+        """Of the step that was recorded, see `InProcessVector.recv`."""
+        all_done_E, ended_envs = flags
+        if after_each:
+            awake = list(self.awake)
+            after_step(awake, all_done_E[self._own(awake)].tolist())
+        elif len(ended_envs):
+            env_indices = self.env_indices.start + self.env_indices.step * ended_envs
+            after_step(env_indices.tolist(), all_done_E[ended_envs].tolist())
+
+    def record_states(self, env_indices: Sequence[int]) -> None:
+        """Record the global states of some of its envs, if that is asked for."""
+        if self._env_states and env_indices:
+            states = self.env.state()  # type: ignore[attr-defined]  # make_env_states() has looked whether it has one
+            states = self._env_states[env_indices[0]].rows_of_batch(states, self.env.num_envs)
+            for env_index in env_indices:
+                self._env_states[env_index].add(states[self.env_indices.index(env_index)])
+
+
+class ArrayVector(TakesTurns[Batch]):
+    """Steps batches in turn: one in another thread, while another's actions are chosen; a single one in this thread.
+
+    That thread is there while there is something to step, and not between calls.
+
+    Args:
+        envs: the batches; of n of them, batch k has the envs k, k + n, k + 2n, ...
+        parts: see there.
+    """
+
+    def __init__(self, envs: list[ArrayEnv], parts: VectorParts):
+        self.envs = envs
+        batches = []
+        first_position = 0
+        for part, env in enumerate(envs):
+            batches.append(Batch(env, range(part, len(parts.seeds), len(envs)), first_position, parts))
+            first_position += env.num_envs * len(env.possible_agents)
+        super().__init__(batches)
+        self._env_actions = parts.env_actions
+        self._seconds = parts.seconds
+        self._in_background = len(envs) > 1
+        self._background = BackgroundSteps()
+
+    def reset(self, env_indices: Sequence[int]) -> None:
+        """Reset these envs and write their first observations."""
+        if not self._stepping:
+            self._background.end()  # for the case that `forget()` was interrupted
+        for batch in self._splits:
+            own = [env_index for env_index in env_indices if env_index in batch.env_indices]
+            if own:
+                batch.reset(own)
+
+    def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
+        super().resume(env_indices, turns)
+        for batch in self._splits:
+            batch.resume(env_indices)
+
+    def rest(self, env_indices: Collection[int]) -> None:
+        """These envs have no episode: see `Batch.rest()`."""
+        for batch in self._splits:
+            batch.rest(env_indices)
+
+    def _is_awake(self, part: Batch) -> bool:
+        return bool(part.awake)
+
+    def _send(self, parts: list[Batch]) -> int:
+        begun = perf_counter()
+        acted = take_actions(self._env_actions)
+        n_sent = 0
+        for batch in parts:
+            batch.give(acted)
+            if self._in_background:
+                self._background.begin(batch.step)
+            n_sent += len(batch.awake)
+        self._seconds["timed_send"] += perf_counter() - begun
+        return n_sent
+
+    def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
+        """Record the step of the batch that was given actions first; see `InProcessVector.recv`."""
+        begun = perf_counter()
+        if self._in_background:
+            self._background.finish()
+        else:
+            self._stepping[0].step()
+        batch = self._end_turn(self._stepping[0])
+        if not self._stepping:
+            self._background.end()
+        batch.record_states(batch.awake)
+        stepped = perf_counter()
+        flags = batch.write()
+        self.n_stepping -= len(batch.awake)
+        self._seconds["timed_scatter"] += perf_counter() - stepped
+        self._seconds["timed_env"] += stepped - begun
+        batch.tell(after_step, after_each, flags)
+
+    def forget(self) -> None:
+        """After an error: steps under way are waited for, and not recorded. All envs will be reset."""
+        self._begin_turns()
+        self._background.end()

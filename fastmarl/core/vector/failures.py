@@ -1,0 +1,82 @@
+"""What is done about envs that fail: raise an error, hang, or end with their worker process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from fastmarl.core.exits import as_error
+from fastmarl.core.store.flags import FAILED, TRUNCATED
+from fastmarl.core.store.store import RowStore
+
+
+class Failures:
+    """Restarts envs that fail, and ends their episodes where they stand.
+
+    Args:
+        counts: takes "failures", "timeouts", "restarts", "steps_discarded".
+        restart: whether an env that fails is made anew.
+        max_restarts: consecutive ones of one env without a successful step.
+        keep_episodes: whether what was recorded of its running episode is returned.
+    """
+
+    _store: RowStore
+
+    def __init__(self, counts: Counter[str], *, restart: bool, max_restarts: int, keep_episodes: bool):
+        self._counts = counts
+        self._restarts = restart
+        self._max_restarts = max_restarts
+        self._keeps_episodes = keep_episodes
+        self._in_a_row: Counter[int] = Counter()
+
+    def bind(self, store: RowStore) -> None:
+        """From now on the episodes are in this store, in which no env has made a step."""
+        self._store = store
+        self._steps_at_restart: dict[int, int] = {}
+
+    def restart(self, env_indices: Sequence[int], error: Exception, remake: Callable[[], None]) -> None:
+        """Make envs anew that have failed together.
+
+        Args:
+            env_indices: of these envs.
+            error: what has failed.
+            remake: makes them; if that fails, too, it is tried again.
+
+        Raises:
+            `error`, or the last one of `remake`: restarts are not wished for, or there were `max_restarts` in a row.
+        """
+        self._counts["failures"] += 1
+        self._counts["timeouts"] += isinstance(error, TimeoutError)
+        while True:
+            self._allow(env_indices, error)
+            try:
+                remake()
+                break
+            except (Exception, SystemExit) as again:
+                error = as_error(again)
+        self._counts["restarts"] += len(env_indices)
+
+    def _allow(self, env_indices: Sequence[int], error: Exception) -> None:
+        if not self._restarts:
+            raise error
+        for env_index in env_indices:
+            n_steps = self._store.table.envs[env_index].n_steps
+            if n_steps > self._steps_at_restart.get(env_index, -1):
+                self._in_a_row[env_index] = 0
+            self._in_a_row[env_index] += 1
+            self._steps_at_restart[env_index] = n_steps
+        if max(self._in_a_row[env_index] for env_index in env_indices) > self._max_restarts:
+            error.add_note(f"fastmarl: this was tried again max_restarts={self._max_restarts} times in a row")
+            raise error
+
+    def end_episode(self, env_index: int) -> int:
+        """End the env's episode at the last step it made; returns the flags for `after_step`."""
+        table = self._store.table
+        made = table.envs[env_index].env_t - table.record(env_index).env_t_started
+        is_kept = bool(made) and self._keeps_episodes
+        self._store.take_back(env_index, whole_chunk=not is_kept)
+        self._counts["steps_discarded"] += self._store.taken_back[0]
+        if is_kept:
+            self._store.scatter.interrupt(env_index)
+            return FAILED | TRUNCATED
+        return FAILED

@@ -1,0 +1,199 @@
+"""Envs stepped one after the other, in this process."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain
+from time import perf_counter
+from typing import Any
+
+from fastmarl.core.envs.form import check_step_result
+from fastmarl.core.exits import as_error
+from fastmarl.core.native._actions import ActionDicts
+from fastmarl.core.vector.results import write_reset, write_step
+from fastmarl.core.vector.state_env import StateRecordingEnv
+from fastmarl.core.vector.turns import TakesTurns
+from fastmarl.core.vector.wiring import AfterStep, VectorParts
+
+Slot = tuple[int, Any, Any]  # env index, env, its lanes
+ActionDict = Callable[[Any], dict]  # lanes -> actions by agent id
+TIMED_EVERY = 31  # ticks, a prime: parts that take turns are all timed. Clocks around each env's calls are not cheap
+
+
+class InProcessVector:
+    """Sends actions, receives steps, and writes them to the store at once: an env may reuse its arrays afterwards.
+
+    Args:
+        envs: multi-agent envs (see `fastmarl.envs.MultiAgentEnv`).
+        parts: see there; "timed_" seconds are those of the first tick and every TIMED_EVERY-th after it.
+        remake: makes the env of an index anew, in its place in `envs`.
+
+    Attributes:
+        n_stepping: envs that were sent actions, and whose steps have not been recorded.
+    """
+
+    def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None]):
+        self.envs = envs
+        self._env_states = parts.env_states
+        self._failures = parts.failures
+        self._make_anew = remake
+        self._seeds = parts.seeds
+        self._store = parts.store
+        self._actions = ActionDicts(parts.store.table, parts.env_actions)
+        self._slots = [(i, self._recording(i), lanes) for i, lanes in enumerate(parts.store.table.envs)]
+        self._resting: set[int] = set()
+        self._active = self._slots  # all, or those that don't rest
+        self._unchecked_resets = set(range(len(envs))) if parts.check else set()
+        self._unchecked_steps = set(self._unchecked_resets)
+        self._ticks = 0
+        self._seconds = parts.seconds
+        self.n_stepping = 0
+
+    def reset(self, env_indices: Iterable[int]) -> None:
+        """Reset these envs and write their first observations."""
+        self._let_rest(self._resting.difference(env_indices))
+        for env_index in env_indices:
+            self._reset(env_index)
+
+    def turns(self) -> list[int]:
+        """See `TakesTurns.turns`: there are none."""
+        return []
+
+    def resume(self, env_indices: Sequence[int], turns: list[int]) -> None:
+        """These envs are in the midst of the episodes that the store has of them; see `TakesTurns.resume`."""
+
+    def rest(self, env_indices: Iterable[int]) -> None:
+        """These envs have no episode, and are not stepped until they are reset."""
+        self._let_rest(self._resting.union(env_indices))
+
+    def _let_rest(self, env_indices: set[int]) -> None:
+        if self._resting != env_indices:
+            self._resting = env_indices
+            self._active = [slot for slot in self._slots if slot[0] not in env_indices] if env_indices else self._slots
+
+    def _reset(self, env_index: int) -> None:
+        while True:
+            try:
+                result = self._slots[env_index][1].reset(seed=self._seeds.take(env_index))
+                break
+            except (Exception, SystemExit) as error:
+                self._restart(env_index, error, "reset()")
+        write_reset(self._store, env_index, result, self._unchecked_resets)
+
+    def send(self) -> int:
+        """Have all envs stepped that don't rest; returns their number."""
+        self.n_stepping = len(self._active)
+        return self.n_stepping
+
+    def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
+        """Record the envs' steps.
+
+        Args:
+            after_step: called with (env indices, flags of `__all__`) when envs' steps are recorded,
+            after_each: after every step, or else only after those that end an episode.
+        """
+        self._step(self._active, self._actions.of, after_step, after_each)
+
+    def forget(self) -> None:
+        """After an error: record no steps under way. All envs will be reset."""
+        self.n_stepping = 0
+
+    def _step(self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool) -> None:
+        """Step these envs."""
+        self._ticks += 1
+        if self._unchecked_steps or self._ticks % TIMED_EVERY == 1:
+            self._watched_step(slots, action_dict, after_step, after_each)
+            return
+        write = self._store.scatter.write_step
+        for env_index, env, lanes in slots:
+            actions = action_dict(lanes)
+            try:
+                result = env.step(actions)
+            except (Exception, SystemExit) as error:
+                self._step_failed(env_index, error, after_step)
+                continue
+            try:
+                all_done = write(env_index, *result)
+            except TypeError:
+                check_step_result(result, env_index, lanes.env_t + 1)
+                raise
+            self.n_stepping -= 1
+            if all_done or after_each:
+                after_step([env_index], [all_done])
+
+    def _watched_step(
+        self, slots: list[Slot], action_dict: ActionDict, after_step: AfterStep, after_each: bool
+    ) -> None:
+        """The same with clocks, and with a close look at each env's first step."""
+        seconds = self._seconds
+        for env_index, env, lanes in slots:
+            begun = perf_counter()
+            actions = action_dict(lanes)
+            sent = perf_counter()
+            try:
+                result = env.step(actions)
+            except (Exception, SystemExit) as error:
+                self._step_failed(env_index, error, after_step)
+                continue
+            stepped = perf_counter()
+            all_done = write_step(self._store, env_index, result, self._unchecked_steps)
+            self.n_stepping -= 1
+            seconds["timed_scatter"] += perf_counter() - stepped
+            seconds["timed_env"] += stepped - sent
+            seconds["timed_send"] += sent - begun
+            if all_done or after_each:
+                after_step([env_index], [all_done])
+
+    def _recording(self, env_index: int) -> Any:
+        """The env, or it with its states recorded."""
+        env = self.envs[env_index]
+        return StateRecordingEnv(env, self._env_states[env_index]) if self._env_states else env
+
+    def _step_failed(self, env_index: int, error: Exception | SystemExit, after_step: AfterStep) -> None:
+        """Go on with a new env, or raise the error."""
+        self._restart(env_index, error, "step()")
+        all_done = self._failures.end_episode(env_index)
+        self.n_stepping -= 1
+        after_step([env_index], [all_done])
+
+    def _restart(self, env_index: int, raised: Exception | SystemExit, call: str) -> None:
+        """Make the env anew whose `call` has failed, or raise the error, which says where it came from."""
+        error = as_error(raised)
+        error.add_note(f"fastmarl: raised by {call} of env {env_index}")
+        self._failures.restart([env_index], error, partial(self._make_anew, env_index))
+        self._slots[env_index] = env_index, self._recording(env_index), self._store.table.envs[env_index]
+        self._active = [self._slots[i] for i, _, _ in self._active]
+
+
+class SplitVector(TakesTurns[list[int]], InProcessVector):
+    """The same in parts: while one is being stepped, others' actions are chosen. In one process that saves no time; it
+    gives what worker processes give with so many splits.
+
+    Args:
+        n_splits: parts; env i is in part i % n_splits.
+    """
+
+    def __init__(self, envs: list[Any], parts: VectorParts, remake: Callable[[int], None], n_splits: int):
+        InProcessVector.__init__(self, envs, parts, remake)
+        TakesTurns.__init__(self, [list(range(part, len(envs), n_splits)) for part in range(n_splits)])
+        self._sent: dict[Any, dict] = {}  # lanes -> actions
+
+    def _is_awake(self, part: list[int]) -> bool:
+        return not self._resting.issuperset(part)
+
+    def _send(self, parts: list[list[int]]) -> int:
+        n_before = len(self._sent)
+        for env_index in chain.from_iterable(parts):
+            if env_index not in self._resting:
+                lanes = self._slots[env_index][2]
+                self._sent[lanes] = self._actions.of(lanes)
+        return len(self._sent) - n_before
+
+    def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
+        """Record the steps of the part that was sent actions first; see `InProcessVector.recv`."""
+        part = self._end_turn(self._stepping[0])
+        slots = [slot for slot in map(self._slots.__getitem__, part) if slot[2] in self._sent]
+        self._step(slots, self._sent.pop, after_step, after_each)
+
+    def forget(self) -> None:
+        self._begin_turns()
+        self._sent.clear()

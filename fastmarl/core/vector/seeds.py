@@ -1,0 +1,152 @@
+"""Random streams of one runner, all from one seed: no two share draws, and an env's depends on its index alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.native._reset_seeds import Children, take_seeds
+from fastmarl.core.states import whole_number
+
+_ENVS, _TORCH, _NUMPY, _WEIGHTS, _WORKERS, _EVALUATION = range(6)
+_WORD = 0xFFFFFFFF
+
+
+class Streams:
+    """Independent streams by (runner, incarnation, purpose, index), by `numpy.random.SeedSequence`.
+
+    Args:
+        seed: None for streams that differ from run to run.
+        worker_index: the runner's.
+        incarnation: how often it was made anew.
+    """
+
+    def __init__(self, seed: int | None, worker_index: int, incarnation: int = 0):
+        self.is_seeded = seed is not None
+        self._entropy = np.random.SeedSequence(seed).entropy
+        self._runner = worker_index, incarnation
+
+    def resets_of(self, env_index: int) -> np.random.SeedSequence:
+        """Its children, by number, are the seeds of the env's resets."""
+        return self._sequence(_ENVS, env_index)
+
+    def of_evaluation(self, *key: int) -> int:
+        """For what is random in an evaluation; `key`: for the reset of its episode of that number."""
+        return self._integer(_EVALUATION, *key)
+
+    def of_worker(self, first_env: int) -> list[int] | None:
+        """For the global generators of the process that has this env first; None in an unseeded run."""
+        return self._sequence(_WORKERS, first_env).generate_state(4).tolist() if self.is_seeded else None
+
+    def torch_generator(self, device: torch.device) -> torch.Generator:
+        """For the modules' exploration."""
+        return torch.Generator(device).manual_seed(self._integer(_TORCH))
+
+    def numpy_generator(self) -> np.random.Generator:
+        """For random actions."""
+        return np.random.default_rng(self._sequence(_NUMPY))
+
+    @contextmanager
+    def torch_seeded(self, *added: int) -> Iterator[None]:
+        """Initial weights are drawn from this seed's stream; torch's global generator stays as it was.
+
+        Args:
+            added: the number of a module that was added later, for weights of its own.
+        """
+        if not self.is_seeded:
+            yield
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._integer(_WEIGHTS, *added))
+            yield
+
+    def _integer(self, *key: int) -> int:
+        return int(self._sequence(*key).generate_state(1, np.uint32)[0] >> 1)
+
+    def _sequence(self, *key: int) -> np.random.SeedSequence:
+        # Weights are those of the seed alone: all runners of a run begin with the same.
+        runner = () if key[0] == _WEIGHTS else self._runner
+        return np.random.SeedSequence(self._entropy, spawn_key=(*runner, *key))
+
+
+class ResetSeeds:
+    """A seed for every reset of a runner's envs: by (seed, worker_index, incarnation, env index, episode number).
+
+    Args:
+        streams: the runner's.
+        num_envs: its envs.
+        always: whether resets are seeded in an unseeded run, too: by seeds that differ from run to run.
+
+    Attributes:
+        numbers: by env, the number of its next reset.
+        last: by env, the seed of its last reset: below 2**31; None if it had none.
+    """
+
+    def __init__(self, streams: Streams, num_envs: int, *, always: bool = False):
+        seeds_all = streams.is_seeded or always
+        self._of_env = [Children(streams.resets_of(i)) for i in range(num_envs)] if seeds_all else None
+        self.numbers = [0] * num_envs
+        self.last: list[int | None] = [None] * num_envs
+        self._streams = streams
+        self._evaluation: tuple[list[int], list[int], list[int] | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.last)
+
+    def get_state(self) -> list[int]:
+        """By env, how often it was reset; also of envs that a runner with more of them had."""
+        return list(self.numbers)
+
+    def check_state(self, state: Any) -> None:
+        """Raises ConfigError if `state` is none for `set_state()`."""
+        if not isinstance(state, (list, tuple)) or not state:
+            raise ConfigError(f"num_resets must be a list of integers, one for each env, got {state!r:.200}")
+        for number in state:
+            if whole_number("num_resets of an env", number) > _WORD:
+                raise ConfigError(f"num_resets of an env must be below 2**32, got {number}")
+
+    def set_state(self, state: list[int]) -> None:
+        """Go on with seeds that were not taken before."""
+        self.numbers = [*map(int, state), *[0] * (len(self) - len(state))]
+
+    def take(self, env_index: int) -> int | None:
+        """For the env's next reset."""
+        if self._evaluation is not None:
+            self.last[env_index] = self._for_evaluation(env_index, *self._evaluation)
+            return self.last[env_index]
+        number = self.numbers[env_index]
+        self.numbers[env_index] = number + 1
+        self.last[env_index] = seed = None if self._of_env is None else self._of_env[env_index].first_word(number) >> 1
+        return seed
+
+    def take_all(self, env_indices: list[int]) -> list[int] | None:
+        """The same for resets of several envs."""
+        if self._evaluation is None and self._of_env is not None:
+            return take_seeds(self._of_env, self.numbers, self.last, env_indices)
+        seeds = [self.take(env_index) for env_index in env_indices]
+        return None if None in seeds else seeds  # type: ignore[return-value]
+
+    def evaluate(self, left: list[int] | None, seeds: list[int] | None) -> None:
+        """From now on, resets are for episodes that are evaluated, with these seeds; None: for training.
+
+        Args:
+            left: by env, how many episodes it has yet to begin; the caller counts down.
+            seeds: of the episodes; None: the runner's own.
+        """
+        self._evaluation = None if left is None else (left, list(left), seeds)
+
+    def _for_evaluation(
+        self, env_index: int, left: list[int], wanted: list[int], seeds: list[int] | None
+    ) -> int | None:
+        """An env that failed, or whose episode was discarded, gets the same once more. Those of a batch that take no
+        part get what was given before."""
+        round_ = wanted[env_index] - left[env_index] - 1
+        number = env_index + len(self) * max(0, round_)
+        if seeds is not None:
+            return seeds[number] if number < len(seeds) else 0
+        return self._streams.of_evaluation(number) if self._streams.is_seeded else None

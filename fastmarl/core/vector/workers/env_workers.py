@@ -1,0 +1,104 @@
+"""All worker processes of a runner."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.envs.context import EnvContext
+from fastmarl.core.envs.registry import portable
+from fastmarl.core.envs.remote import RemoteEnv
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.vector.workers.process import WorkerOptions, WorkerProcess
+from fastmarl.core.vector.workers.worker import WorkerPlan
+
+
+class EnvWorkers:
+    """The workers of one runner, and its envs in them: env after env, a range for each worker.
+
+    Args:
+        env: what `env_creator()` takes.
+        contexts: of all envs.
+        num_workers: 0 for as many as there are cores; never more than envs.
+        options: how they are run.
+        records_states: whether the envs' global states are asked for.
+        entropy: first env of a worker -> that of its global generators, Python's and NumPy's; None: it has none.
+
+    Attributes:
+        workers: in the order of their envs.
+        envs: a RemoteEnv for each.
+
+    Raises:
+        ConfigError: what makes the envs can't be sent to other processes, or this process may have none. What a
+            constructor raises comes through.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        contexts: list[EnvContext],
+        *,
+        num_workers: int,
+        options: WorkerOptions,
+        records_states: bool,
+        entropy: Callable[[int], list[int] | None],
+    ):
+        if multiprocessing.current_process().daemon:
+            raise ConfigError(
+                'gym_env_vectorize_mode="async" starts worker processes, but this runner is in a daemonic process, and '
+                'multiprocessing lets such start none; make that process with daemon=False, or leave the mode at "sync"'
+            )
+        n = min(len(contexts), num_workers or len(os.sched_getaffinity(0)))
+        self.workers: list[WorkerProcess] = []
+        # Runs by itself only if these were never closed, or at the interpreter's end.
+        self._finalizer = weakref.finalize(self, _end_all, self.workers, os.getpid())
+        try:
+            for indices in np.array_split(np.arange(len(contexts)), n):
+                own = [contexts[i] for i in indices]
+                plan = WorkerPlan(portable(env), own, records_states, entropy(int(indices[0])), os.getpid())
+                self.workers.append(WorkerProcess(plan, options))
+                self.workers[-1].start()
+            for worker in self.workers:
+                worker.finish_start()
+        except BaseException:
+            self._finalizer()
+            raise
+        self.envs = [
+            RemoteEnv(worker, index, description)
+            for worker in self.workers
+            for index, description in enumerate(worker.descriptions)
+        ]
+
+    def close(self) -> None:
+        """Close all envs and end all processes; the first error of an env's close() is raised.
+
+        After an interrupt, call it again.
+        """
+        if not self._finalizer.alive:
+            return
+        errors = []
+        for worker in self.workers:
+            worker.begin_close()
+        for worker in self.workers:
+            try:
+                worker.end_close()
+            except Exception as error:
+                errors.append(error)
+        self._finalizer.detach()
+        if errors:
+            raise errors[0]
+
+
+def _end_all(workers: list[WorkerProcess], owner: int) -> None:
+    """What happens when nobody has closed them."""
+    if os.getpid() != owner:  # a fork of the runner's process has its objects, but not its processes
+        return
+    for worker in workers:
+        worker.hang_up()
+    for worker in workers:
+        worker.end()

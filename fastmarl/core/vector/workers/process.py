@@ -1,0 +1,163 @@
+"""Worker processes of envs, as the runner sees them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Hashable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from fastmarl.core.envs.remote import EnvDescription
+from fastmarl.core.errors import EnvCheckError, EnvTimeoutError, EnvWorkerError, RemoteEnvError
+from fastmarl.core.processes.child import START_TIMEOUT_S, ChildProcess, pickled, with_interrupts_deferred
+from fastmarl.core.processes.protocol import FIRST
+from fastmarl.core.vector.workers.shm import EnvSlots, WorkerMemory, new_memory_file
+from fastmarl.core.vector.workers.worker import CALL, REMAKE, SPACES, Failure, WorkerPlan, run_worker
+
+UNSENT = (
+    "env and env_config",
+    "let env be a class or function at the top of a module, or install cloudpickle, or set "
+    'env_worker_start_method="fork"',
+)
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How workers are run.
+
+    Attributes:
+        start_method: "spawn" or "fork".
+        step_timeout_s: seconds that a worker may take to step (or reset) its envs.
+    """
+
+    start_method: str
+    step_timeout_s: float
+
+
+class WorkerProcess(ChildProcess):
+    """One worker. After `start()` and `finish_start()` it takes messages.
+
+    Attributes:
+        env_indices: of its envs.
+        descriptions: of its envs.
+        is_started: whether its last start was finished; `restart()` it if not.
+
+    Raises:
+        ConfigError: what makes the envs can't be sent to another process.
+    """
+
+    gone = EnvWorkerError
+
+    def __init__(self, plan: WorkerPlan, options: WorkerOptions):
+        self._plan = plan
+        self._options = options
+        self._sent_plan = pickled(plan, *UNSENT) if options.start_method == "spawn" else plan
+        self.env_indices = [context.vector_index for context in plan.contexts]
+        self.descriptions: list[EnvDescription] = []
+        self.is_started = False
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._memory: WorkerMemory | None = None
+        name = f"fastmarl-envs-{self._plan.first}"
+        self._open(self._options.start_method, run_worker, self._sent_plan, name=name, daemon=True)
+
+    def finish_start(self) -> None:
+        """Wait until it has made its envs, and share memory with it.
+
+        Raises:
+            EnvCheckError: the envs have other agents or spaces than before. What a constructor raises comes through.
+        """
+        self._channel.set_timeout(START_TIMEOUT_S)
+        new = self.recv(FIRST)
+        for env_index, before, now in zip(self.env_indices, self.descriptions or new, new, strict=True):
+            check_same(env_index, before, now)
+        self.descriptions = new
+        with_interrupts_deferred(self._share_memory)
+        self._channel.set_timeout(self._options.step_timeout_s)
+        self.is_started = True
+
+    def _share_memory(self) -> None:
+        assert self.descriptions is not None
+        fd = new_memory_file(self.descriptions)
+        try:
+            self._memory = WorkerMemory(self.descriptions, fd)
+            self._channel.send_file(fd)
+        finally:
+            os.close(fd)
+
+    def restart(self) -> None:
+        """Make process and envs anew, after an error or an interrupt. Raises as `finish_start()` does."""
+        self.is_started = False
+        self.hang_up()
+        self.kill()
+        self._prepare()
+        self.start()
+        self.finish_start()
+
+    @property
+    def slots(self) -> list[EnvSlots]:
+        """Those of its envs, by index."""
+        assert self._memory is not None, "its start is not finished"
+        return self._memory.slots
+
+    def seconds_left(self, sent_at: float) -> float:
+        """In which it must have done the next thing that it was told to, at this time of `monotonic()`."""
+        return max(sent_at, self._answered_at) + self._options.step_timeout_s - monotonic()
+
+    def call(self, index: int, name: str, args: tuple, kwargs: dict) -> Any:
+        """Call a method of the env at `index`, or get an attribute."""
+        return self.request(CALL + pickle.dumps((index, name, args, kwargs)))[0]
+
+    def spaces(self, index: int, agent_id: Hashable) -> Any:
+        """(observation space, action space) of one of the env's agents."""
+        return self.request(SPACES + pickle.dumps((index, agent_id)))
+
+    def remake(self, index: int) -> None:
+        """Have the env at `index` made anew.
+
+        Raises:
+            EnvCheckError: it has other agents or spaces. What its constructor raises comes through.
+        """
+        new = self.request(REMAKE + pickle.dumps(index))
+        check_same(self.env_indices[index], self.descriptions[index], new)
+
+    def end(self) -> None:
+        super().end()
+        self._memory = None
+
+    def _failure(self, told: Failure) -> Exception:
+        return error_of(told)
+
+    def _loss(self, error: Exception | None) -> EnvWorkerError:
+        if error is None:
+            return EnvWorkerError(self.env_indices, None, "was closed")
+        index = -1 if self._memory is None else int(self._memory.at[0])
+        called = None if index < 0 else self.env_indices[index]
+        if isinstance(error, TimeoutError):
+            option = f"step_timeout_s={self._options.step_timeout_s}"
+            problem = f"did not answer within {option if self._memory else START_TIMEOUT_S} s and was ended"
+            return EnvTimeoutError(self.env_indices, called, problem)
+        return EnvWorkerError(self.env_indices, called, self.how_it_ended("it had made its envs", self._memory is None))
+
+
+def check_same(env_index: int, old: EnvDescription, new: EnvDescription) -> None:
+    """Raises EnvCheckError if an env that was made anew has other agents or spaces."""
+    if (new.possible_agents, new.spaces) != (old.possible_agents, old.spaces):
+        raise EnvCheckError(f"env {env_index} was made anew with other agents or spaces: {new.spaces!r:.200} instead "
+                            f"of {old.spaces!r:.200}")  # fmt: skip
+
+
+def error_of(failure: Failure) -> Exception:
+    """The error that an env has raised, with what is known of it as notes."""
+    error: Exception
+    try:
+        error = pickle.loads(failure.error)
+    except Exception:  # its class may raise whatever it likes when it is made anew
+        last_line = failure.text.strip().rpartition("\n")[2]
+        error = RemoteEnvError(failure.env_index, last_line)
+    error.add_note(f"fastmarl: raised by {failure.call} of env {failure.env_index}")
+    error.add_note(f"in its worker process:\n{failure.text}")
+    return error

@@ -1,0 +1,69 @@
+"""The memory that a worker process shares with the runner, laid out in the same way on both sides.
+
+It has no name: it is mapped by file descriptor, so that the system frees it with the last process that has it, however
+that one ends.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.envs.remote import EnvDescription
+from fastmarl.core.vector.workers.slots import ResultSlots, action_slots
+
+LINE = 64  # bytes; two arrays never share a cache line
+
+
+class EnvSlots:
+    """One env's part of the memory."""
+
+    def __init__(self, env: EnvDescription, arrays: Arrays):
+        self.results = ResultSlots({a: obs for a, (obs, _) in env.spaces.items()}, env.state_space, arrays.cut)
+        self.actions = action_slots({a: action for a, (_, action) in env.spaces.items()}, arrays.cut)
+
+
+class WorkerMemory:
+    """All of one worker's memory.
+
+    Args:
+        envs: the worker's.
+        fd: the file descriptor of what is mapped; None: it is not shared.
+
+    Attributes:
+        slots: EnvSlots, by the env's place in the worker.
+        at: int64 [1]: the place of the env that is being called; -1: none.
+    """
+
+    def __init__(self, envs: Sequence[EnvDescription], fd: int | None = None):
+        arrays = Arrays(None if fd is None else mmap.mmap(fd, os.fstat(fd).st_size))
+        self.at = arrays.cut((1,), np.int64)
+        self.slots = [EnvSlots(env, arrays) for env in envs]
+        self.size = arrays.size
+
+
+class Arrays:
+    """Cuts arrays from a piece of memory, one after the other; without one, they are on their own."""
+
+    def __init__(self, memory: mmap.mmap | np.ndarray | None):
+        self._memory = memory
+        self.size = 0
+
+    def cut(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        n = math.prod(shape)
+        start, self.size = self.size, self.size + max(1, -(-n * np.dtype(dtype).itemsize // LINE)) * LINE
+        if self._memory is None:
+            return np.empty(shape, dtype)
+        return np.frombuffer(self._memory, dtype, n, start).reshape(shape)
+
+
+def new_memory_file(envs: Sequence[EnvDescription]) -> int:
+    """File descriptor of fresh memory for these envs."""
+    fd = os.memfd_create("fastmarl")
+    os.ftruncate(fd, WorkerMemory(envs).size)
+    return fd

@@ -1,0 +1,240 @@
+"""Envs stepped in worker processes, at the same time."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from time import perf_counter
+from typing import Any
+
+from fastmarl.core.errors import EnvWorkerError
+from fastmarl.core.native._actions import ActionDicts
+from fastmarl.core.vector.results import write_reset, write_step
+from fastmarl.core.vector.turns import TakesTurns
+from fastmarl.core.vector.wiring import AfterStep, VectorParts
+from fastmarl.core.vector.workers.env_workers import EnvWorkers
+from fastmarl.core.vector.workers.process import WorkerProcess, error_of
+from fastmarl.core.vector.workers.units import Unit, first_ready, make_splits
+from fastmarl.core.vector.workers.worker import RESET, Extra, Failure
+
+NOTHING = Extra()
+
+
+class ProcessVector(TakesTurns[tuple[Unit, ...]]):
+    """Sends actions to the workers, and writes what comes back to the store, env by env: in the order, and with the
+    results, of `SplitVector`, unless there is a batch size.
+
+    Args:
+        workers: with all envs.
+        parts: see there.
+    """
+
+    def __init__(self, workers: EnvWorkers, parts: VectorParts):
+        self._batch_size = parts.batch_size
+        super().__init__(make_splits(workers.workers, parts.num_splits, each_alone=parts.batch_size is not None))
+        self.envs = workers.envs
+        self._workers = workers.workers
+        self._seeds = parts.seeds
+        self._store = parts.store
+        self._lanes = parts.store.table.envs
+        self._actions = ActionDicts(parts.store.table, parts.env_actions)
+        self._unchecked_resets = set(range(len(parts.seeds))) if parts.check else set()
+        self._unchecked_steps = set(self._unchecked_resets)
+        self._seconds = parts.seconds
+        self._env_states = parts.env_states
+        self._failures = parts.failures
+        self._resting: set[int] = set()
+        self._lost: set[int] = set()  # envs that were lost with their worker while it did something else
+
+    # Resets.
+
+    def reset(self, env_indices: Iterable[int]) -> None:
+        """Reset these envs and write their first observations."""
+        wanted = set(env_indices)
+        self._lost -= wanted
+        self._resting -= wanted
+        resets = []
+        for worker in self._workers:
+            indices = [index for index, i in enumerate(worker.env_indices) if i in wanted]
+            if indices:
+                if not worker.is_started:  # it was being restarted when an interrupt came
+                    worker.restart()
+                resets.append((worker, indices, worker.send(self._resets(worker, indices))))
+        for worker, indices, number in resets:
+            self._finish_resets(worker, indices, number)
+
+    def _resets(self, worker: WorkerProcess, indices: list[int]) -> bytes:
+        """The message, with seeds."""
+        resets = [(index, self._seeds.take(worker.env_indices[index])) for index in indices]
+        return RESET + pickle.dumps(resets)
+
+    def _finish_resets(self, worker: WorkerProcess, indices: list[int], number: int) -> None:
+        """Write what the envs of a worker bring that were told to reset; those that fail are made anew for it."""
+        extras: dict[int, Extra] | None = None
+        while indices:
+            index = indices[0]
+            try:
+                if extras is None:
+                    extras = worker.recv(number) or {}
+                extra = extras.get(index, NOTHING)
+                if extra.failure is None:
+                    result = self._result(worker, index, extra, worker.slots[index].results.read_reset)
+                    write_reset(self._store, worker.env_indices[index], result, self._unchecked_resets)
+                    del indices[0]
+                else:
+                    self._restart_env(worker, index, extra.failure)
+                    extras |= {index: NOTHING, **(worker.request(self._resets(worker, [index])) or {})}
+            except EnvWorkerError as lost:
+                self._restart_worker(worker, lost)
+                self._lost -= {worker.env_indices[index] for index in indices}
+                number, extras = worker.send(self._resets(worker, indices)), None
+
+    def rest(self, env_indices: Iterable[int]) -> None:
+        """These envs have no episode, and are not stepped until they are reset."""
+        self._resting.update(env_indices)
+
+    # Steps.
+
+    def _is_awake(self, part: tuple[Unit, ...]) -> bool:
+        return any(env_index not in self._resting for unit in part for _, env_index in unit.envs)
+
+    def _send(self, parts: list[tuple[Unit, ...]]) -> int:
+        begun = perf_counter()
+        n_sent = sum(map(self._send_actions, chain.from_iterable(parts)))
+        self._seconds["timed_send"] += perf_counter() - begun
+        return n_sent
+
+    def recv(self, after_step: AfterStep, *, after_each: bool) -> None:
+        """Record the steps of the next part; see `InProcessVector.recv`."""
+        seconds = self._seconds
+        begun = perf_counter()
+        for unit in self._next_units():
+            extras = self._answer(unit)
+            received = perf_counter()
+            elsewhere = seconds["after_step"]
+            if extras or self._lost or self._unchecked_steps or self._env_states or self._resting:
+                self._write_each(unit, extras, after_step, after_each)
+            else:
+                self._write_steps(unit, after_step, after_each)
+            seconds["timed_env"] += received - begun
+            begun = perf_counter()
+            seconds["timed_scatter"] += begun - received - (seconds["after_step"] - elsewhere)
+
+    def forget(self) -> None:
+        """After an error or an interrupt: let nobody wait for the steps under way. All envs will be reset.
+
+        Until a worker has answered to that, it may still be writing what it was told before to the shared memory;
+        afterwards all that is done, since it does one thing after the other. After an interrupt, call this again.
+        """
+        for worker in self._workers:
+            worker.forget()
+        self._begin_turns()
+
+    def _next_units(self) -> Iterator[Unit]:
+        """Those of the part that was sent actions first; with a batch size, those that are ready first."""
+        if self._batch_size is None:
+            yield from self._end_turn(self._stepping[0])
+        else:
+            for unit in first_ready([unit for (unit,) in self._stepping], self._batch_size):
+                self._end_turn((unit,))
+                yield unit
+
+    def _send_actions(self, unit: Unit) -> int:
+        """Returns for how many of the unit's envs."""
+        given: dict[int, dict] = {}
+        lost: set[int] = set()  # or resting
+        n_resting = 0
+        slots, lanes, actions_of = unit.worker.slots, self._lanes, self._actions.of
+        for index, env_index in unit.envs:
+            if env_index in self._lost or env_index in self._resting:
+                lost.add(index)
+                n_resting += env_index in self._resting
+                continue
+            actions = actions_of(lanes[env_index])
+            if not slots[index].actions.write(actions):
+                given[index] = actions
+        if n_resting == len(unit.envs):
+            unit.is_answered = False
+        else:
+            unit.send(given, lost)
+        return len(unit.envs) - n_resting
+
+    def _answer(self, unit: Unit) -> dict[int, Extra]:
+        """What its envs have brought that is not in the memory, by index; nothing of envs that are lost."""
+        if unit.is_answered:
+            try:
+                return unit.worker.recv(unit.number) or {}
+            except EnvWorkerError as lost:
+                self._restart_worker(unit.worker, lost)
+        return {}
+
+    def _write_steps(self, unit: Unit, after_step: AfterStep, after_each: bool) -> None:
+        """Record what the unit's envs have brought: all of it is in the memory."""
+        slots, write = unit.worker.slots, self._store.scatter.write_step
+        for index, env_index in unit.envs:
+            all_done = write(env_index, *slots[index].results.read({}))
+            self.n_stepping -= 1
+            if all_done or after_each:
+                after_step([env_index], [all_done])
+
+    def _write_each(self, unit: Unit, extras: dict[int, Extra], after_step: AfterStep, after_each: bool) -> None:
+        """The same, where there may be more to it."""
+        for index, env_index in unit.envs:
+            extra = extras.get(index, NOTHING)
+            if env_index in self._resting:
+                continue
+            if env_index in self._lost:
+                self._end_episode(env_index, after_step)
+            elif extra.failure is not None:
+                try:
+                    self._restart_env(unit.worker, index, extra.failure)
+                except EnvWorkerError as lost:  # another of its envs has ended it
+                    self._restart_worker(unit.worker, lost)
+                self._end_episode(env_index, after_step)
+            else:
+                result = self._result(unit.worker, index, extra, unit.worker.slots[index].results.read)
+                all_done = write_step(self._store, env_index, result, self._unchecked_steps)
+                self.n_stepping -= 1
+                if all_done or after_each:
+                    after_step([env_index], [all_done])
+
+    def _result(self, worker: WorkerProcess, index: int, extra: Extra, read: Callable[[dict], tuple]) -> Any:
+        """What an env has returned, which is read from the memory if it fits there; its state is recorded."""
+        if self._env_states:
+            state = worker.slots[index].results.state if extra.state is None else extra.state[0]
+            self._env_states[worker.env_indices[index]].add(state)
+        return read(extra.infos or {}) if extra.result is None else extra.result[0]
+
+    # Failures.
+
+    def _end_episode(self, env_index: int, after_step: AfterStep) -> None:
+        self._lost.discard(env_index)
+        all_done = self._failures.end_episode(env_index)
+        self.n_stepping -= 1
+        after_step([env_index], [all_done])
+
+    def _restart_env(self, worker: WorkerProcess, index: int, failure: Failure) -> None:
+        """Have one env made anew.
+
+        Raises:
+            EnvWorkerError: its worker is gone. Else its error, if it is not to be made anew.
+        """
+        lost = []
+
+        def remake() -> None:
+            try:
+                worker.remake(index)
+            except EnvWorkerError as error:
+                lost.append(error)
+
+        self._failures.restart([worker.env_indices[index]], error_of(failure), remake)
+        if lost:
+            raise lost[0]
+
+    def _restart_worker(self, worker: WorkerProcess, error: EnvWorkerError) -> None:
+        """Have a worker that is lost made anew, or raise the error. All of its envs are lost."""
+        self._failures.restart(worker.env_indices, error, worker.restart)
+        self._lost.update(worker.env_indices)
+        for unit in chain.from_iterable(self._stepping):
+            unit.is_answered &= unit.worker is not worker

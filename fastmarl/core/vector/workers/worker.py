@@ -1,0 +1,304 @@
+"""A worker process: makes some of a runner's envs and steps them when told to. It imports neither torch nor numba."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.arrays import ArrayEnv
+from fastmarl.core.envs.base import env_spaces, named_agents
+from fastmarl.core.envs.context import EnvContext
+from fastmarl.core.envs.form import check_spaces, class_of
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.core.envs.remote import EnvDescription
+from fastmarl.core.envs.resumable import supports_checkpoint
+from fastmarl.core.envs.states import state_space_of
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.exits import as_error, exits_as_errors
+from fastmarl.core.native._slots import tells
+from fastmarl.core.processes.channel import Channel
+from fastmarl.core.processes.protocol import CLOSE, DONE, FAILED, FIRST, end_with, pickled_error
+from fastmarl.core.vector.workers.shm import WorkerMemory
+
+STEP, RESET, REMAKE, CALL, SPACES = b"s", b"r", b"m", b"c", b"p"  # the first byte of a message to a worker
+
+
+@dataclass
+class WorkerPlan:
+    """What a worker makes.
+
+    Attributes:
+        env: what `env_creator()` takes; the same in another process.
+        contexts: of its envs.
+        records_states: whether the envs' global states are asked for.
+        entropy: of Python's and NumPy's global generators; None: they differ from run to run.
+        parent: process id of the runner.
+    """
+
+    env: Any
+    contexts: list[EnvContext]
+    records_states: bool
+    entropy: list[int] | None
+    parent: int
+
+    @property
+    def first(self) -> int:
+        """The runner's index of the first env."""
+        return self.contexts[0].vector_index
+
+
+@dataclass
+class Failure:
+    """An error of an env.
+
+    Attributes:
+        env_index: the runner's.
+        call: what was called.
+        error: the error, pickled; empty if that can't be done.
+        text: its traceback.
+    """
+
+    env_index: int
+    call: str
+    error: bytes
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException, env_index: int, call: str) -> Failure:
+        """Of the error that is being handled."""
+        return cls(env_index, call, pickled_error(error), "".join(traceback.format_exception(error)))
+
+
+@dataclass
+class Extra:
+    """What of an env's result is not in shared memory; None: nothing.
+
+    Attributes:
+        result: the whole result, in a tuple; then the memory has nothing of it.
+        infos: by agent.
+        state: the env's global state, in a tuple.
+        failure: instead of a result.
+    """
+
+    result: tuple[Any] | None = None
+    infos: dict | None = None
+    state: tuple[Any] | None = None
+    failure: Failure | None = None
+
+
+def describe(env: Any, env_index: int, *, records_state: bool) -> EnvDescription:
+    """What to tell of an env."""
+    agents = list(getattr(env, "possible_agents", None) or [])
+    return EnvDescription(
+        class_of(env),
+        agents,
+        named_agents(env),
+        {agent: env_spaces(env, agent) for agent in agents},
+        getattr(env, "observation_space", None),
+        getattr(env, "action_space", None),
+        state_space_of(env, env_index) if records_state else None,
+        supports_checkpoint(env),
+    )
+
+
+def run_worker(plan: WorkerPlan | bytes, channel: Channel) -> None:
+    """The main function of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner sees to the end of all
+    with contextlib.suppress(EOFError):  # the runner is gone
+        if isinstance(plan, bytes):
+            try:
+                plan = pickle.loads(plan)
+            except Exception as error:
+                _refuse(channel, Failure.of(error, -1, "unpickling what makes the envs"))
+        assert isinstance(plan, WorkerPlan)
+        end_with(plan.parent)
+        Worker(plan, channel).run()
+
+
+def _refuse(channel: Channel, failure: Failure) -> NoReturn:
+    channel.send(FIRST, FAILED + pickle.dumps(failure))
+    sys.exit(0)
+
+
+class Worker:
+    """Makes envs, and does with them what it is told to."""
+
+    def __init__(self, plan: WorkerPlan, channel: Channel):
+        self._plan = plan
+        self._channel = channel
+        self._envs: list[Any] = [None] * len(plan.contexts)
+        self._memory: Any = None
+        self._handlers: dict[bytes, Callable[[bytes], Any]] = {
+            STEP: self._step,
+            RESET: self._reset,
+            REMAKE: self._remake,
+            CALL: self._call,
+            SPACES: self._spaces,
+        }
+
+    def run(self) -> None:
+        """Work until told to close, or until the runner is gone."""
+        channel = self._channel
+        rng = np.random.SeedSequence(self._plan.entropy)
+        random.seed(int(rng.generate_state(1)[0]))
+        np.random.seed(rng.generate_state(4))  # noqa: NPY002  (envs that use the global generator)
+        try:
+            indices = range(len(self._envs))
+            descriptions = [self._guarded("constructor", index, self._make, index) for index in indices]
+            channel.send(FIRST, DONE + pickle.dumps(descriptions))
+            fd = channel.recv_file()
+            self._memory = WorkerMemory(descriptions, fd)
+            os.close(fd)
+            number = self._work()
+        except _EnvError as error:
+            _refuse(channel, error.failure)
+        finally:
+            failure = self._close()
+        channel.send(number, DONE if failure is None else FAILED + pickle.dumps(failure))
+
+    def _work(self) -> int:
+        """Answer each message under its own number; returns that of CLOSE."""
+        while True:
+            number, message = self._channel.recv()
+            if message == CLOSE:
+                return number
+            try:
+                answer = self._handlers[message[:1]](message[1:])
+                answer = DONE if answer is None else DONE + self._pickled(answer)
+            except _EnvError as error:
+                answer = FAILED + pickle.dumps(error.failure)
+            self._channel.send(number, answer)
+
+    def _make(self, index: int) -> EnvDescription:
+        context = self._plan.contexts[index]
+        env = as_multi_agent_env(env_creator(self._plan.env)(context))
+        if isinstance(env, ArrayEnv):
+            raise ConfigError(f'gym_env_vectorize_mode="async" is for single envs, but {type(env).__name__} is a batch '
+                              f'that steps by itself; leave it at "sync"')  # fmt: skip
+        check_spaces(env, context.vector_index)
+        description = describe(env, context.vector_index, records_state=self._plan.records_states)
+        self._envs[index] = env
+        return description
+
+    def _remake(self, message: bytes) -> EnvDescription:
+        """Make an env anew. If that fails, there is none at its index until the next try: using it says so."""
+        index = pickle.loads(message)
+        old, self._envs[index] = self._envs[index], None
+        with contextlib.suppress(Exception), exits_as_errors():
+            old.close()
+        return self._guarded("constructor", index, self._make, index)
+
+    def _reset(self, message: bytes) -> dict[int, Extra] | None:
+        """Reset some envs."""
+        return self._each("reset()", self._reset_one, pickle.loads(message))
+
+    def _reset_one(self, index: int, seed: int | None) -> Extra | None:
+        result = self._envs[index].reset(seed=seed)
+        return self._extra(index, result, 2, self._memory.slots[index].results.write_reset)
+
+    def _step(self, message: bytes) -> dict[int, Extra] | None:
+        """Step some envs; the actions that don't fit in the memory are given."""
+        indices, given = pickle.loads(message)
+        slots = self._memory.slots
+        actions = ((index, given[index] if index in given else slots[index].actions.read()) for index in indices)
+        return self._each("step()", self._step_one, actions)
+
+    def _step_one(self, index: int, actions: dict) -> Extra | None:
+        result = self._envs[index].step(actions)
+        return self._extra(index, result, 5, self._memory.slots[index].results.write)
+
+    def _each(
+        self, call: str, function: Callable[[int, Any], Extra | None], given: Iterable[tuple[int, Any]]
+    ) -> dict[int, Extra] | None:
+        """By index, what `function` returns, or how it failed."""
+        extras = {}
+        for index, argument in given:
+            try:
+                extra = self._guarded(call, index, function, index, argument)
+            except _EnvError as error:
+                extra = Extra(failure=error.failure)
+            if extra is not None:
+                extras[index] = extra
+        return extras or None
+
+    def _extra(self, index: int, result: Any, size: int, write: Callable[[tuple], bool]) -> Extra | None:
+        """Write a result, which should be a tuple of this size, to the memory; returns what doesn't fit there."""
+        fits = type(result) is tuple and len(result) == size and isinstance(result[-1], dict) and write(result)
+        tells_infos = fits and tells(result[-1])
+        state = None
+        if self._plan.records_states:
+            told = self._envs[index].state()
+            state = None if self._memory.slots[index].results.write_state(told) else (told,)
+        if fits and not tells_infos and state is None:
+            return None
+        return Extra(None if fits else (result,), result[-1] if tells_infos else None, state)
+
+    def _call(self, message: bytes) -> tuple[Any]:
+        """Call a method of an env, or get an attribute."""
+        index, name, args, kwargs = pickle.loads(message)
+
+        def called() -> Any:
+            value = getattr(self._envs[index], name)
+            return value(*args, **kwargs) if callable(value) else value
+
+        return (self._guarded(f"{name}()", index, called),)
+
+    def _spaces(self, message: bytes) -> Any:
+        index, agent = pickle.loads(message)
+        return self._guarded("its spaces", index, env_spaces, self._envs[index], agent)
+
+    def _guarded(self, call: str, index: int, function: Callable[..., Any], *args: Any) -> Any:
+        """Whoever looks knows which env is being called, also if this process ends in it. Raises _EnvError."""
+        if self._memory is not None:
+            self._memory.at[0] = index
+        try:
+            return function(*args)
+        except (Exception, SystemExit) as raised:
+            error = as_error(raised)
+            raise _EnvError(Failure.of(error, self._plan.first + index, call)) from error
+        finally:
+            if self._memory is not None:
+                self._memory.at[0] = -1
+
+    def _pickled(self, answer: Any) -> bytes:
+        """An env's values that can't be pickled are a failure of that env."""
+        try:
+            return pickle.dumps(answer)
+        except Exception as error:
+            if not isinstance(answer, dict):
+                raise _EnvError(Failure.of(error, self._plan.first, "pickling a value")) from error
+        for index, extra in answer.items():
+            try:
+                pickle.dumps(extra)
+            except Exception as error:
+                answer[index] = Extra(failure=Failure.of(error, self._plan.first + index, "pickling what came"))
+        return pickle.dumps(answer)
+
+    def _close(self) -> Failure | None:
+        """Close all envs; returns the first failure."""
+        first = None
+        for index, env in enumerate(self._envs):
+            if hasattr(env, "close"):
+                try:
+                    with exits_as_errors():
+                        env.close()
+                except Exception as error:
+                    first = first or Failure.of(error, self._plan.first + index, "close()")
+        return first
+
+
+class _EnvError(Exception):
+    def __init__(self, failure: Failure):
+        super().__init__(failure)
+        self.failure = failure

@@ -1,0 +1,3 @@
+"""Sampling in other processes while the learner learns."""
+
+from fastmarl.distributed.background.sampler import BackgroundSampler as BackgroundSampler

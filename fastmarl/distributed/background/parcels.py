@@ -1,0 +1,82 @@
+"""Batches from one process to another: each in a memory file of its own, which is handed over.
+
+The sampler copies a batch's arrays into the file, and never touches it again; the learner's arrays are views of it. The
+system frees it with the last of them, or with the last process that has it open.
+"""
+
+import mmap
+import os
+import pickle
+from typing import Any, cast
+
+from fastmarl.core.episodes.sources import joined
+from fastmarl.core.errors import BatchError
+from fastmarl.core.vector.workers.shm import LINE
+
+Places = list[tuple[int, int]]  # (begin, end) of each piece, in bytes; the first is the pickle of all that is no array
+
+
+def pack(batch: Any) -> tuple[int, Places]:
+    """A batch in a new memory file: (its descriptor, where what is).
+
+    Arrays of numbers are copied once, as they lie; what else is in the batch is pickled.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(batch, protocol=5, buffer_callback=buffers.append)
+    pieces = [memoryview(head), *(buffer.raw() for buffer in buffers)]
+    places, begin = [], 0
+    for piece in pieces:
+        places.append((begin, begin + len(piece)))
+        begin = -(-(begin + len(piece)) // LINE) * LINE
+    fd = os.memfd_create("fastmarl-batch")
+    try:
+        os.ftruncate(fd, begin)
+        for piece, (at, _) in zip(pieces, places, strict=True):
+            while piece:  # the system writes at most 2 GiB at once
+                n = os.pwrite(fd, piece, at)
+                piece, at = piece[n:], at + n
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, places
+
+
+def unpack(fd: int, places: Places) -> Any:
+    """The batch; its arrays are views of the file, and may be written to. The descriptor is closed."""
+    try:
+        memory = mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    finally:
+        os.close(fd)
+    head, *pieces = [memoryview(memory)[begin:end] for begin, end in places]
+    return pickle.loads(head, buffers=pieces)
+
+
+def join_batches(batches: list[Any]) -> Any:
+    """One batch, of those of several processes: arrays are concatenated along their first axis.
+
+    Args:
+        batches: nested dicts and tuples of arrays, one at least. Of dicts by module id, as `columns()` returns them,
+            some may lack a module.
+
+    Raises:
+        BatchError: they have different columns.
+    """
+    if len(batches) == 1:
+        return batches[0]
+    if not all(isinstance(part, dict) for batch in batches for part in cast(dict, batch).values()):
+        return _joined(batches)
+    module_ids = dict.fromkeys(module_id for batch in batches for module_id in batch)
+    return {module_id: _joined([b[module_id] for b in batches if module_id in b]) for module_id in module_ids}
+
+
+def _joined(parts: list[Any]) -> Any:
+    for part in parts:
+        if _names(part) != _names(parts[0]):
+            raise BatchError(f"processes have made batches with different columns, {list(parts[0])} and {list(part)}; "
+                             f"give the sampler a join() that knows what to do")  # fmt: skip
+    return joined(parts)
+
+
+def _names(part: Any) -> Any:
+    """Of nested dicts, the keys."""
+    return {key: _names(inner) for key, inner in part.items()} if isinstance(part, dict) else None

@@ -1,0 +1,157 @@
+"""The board game connect four: `pettingzoo.classic.connect_four_v3`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numba import njit
+
+from fastmarl.core.envs.arrays import StepArrays
+from fastmarl.core.errors import ConfigError
+from fastmarl.envs.own_arrays import EnvOfArrays
+from fastmarl.envs.streams import below, new_streams, seed_streams
+
+ROWS, COLUMNS, IN_A_ROW = 6, 7, 4
+EMPTY = -1
+MOST_RANDOM_MOVES = 20  # every other draw of so many is a game that goes on
+
+
+class ConnectFour(EnvOfArrays):
+    """Two players drop stones into columns in turn; four of one's own in a row, in any direction, win.
+
+    Observations, masks, turns, rewards and ends are those of `pettingzoo.classic.connect_four_v3`: the winner is paid 1
+    and the loser -1; a full board is a tie. Only the player whose turn it is is present, until both see the end. Who
+    plays into a full column is paid -1 and ends the game, which is terminated (and not truncated as well).
+
+    An observation is a Dict: "observation" int8 [6, 7, 2], rows from the top, two numbers for each cell, which are 1
+    where there is an own stone, one of the other player; "action_mask" int8 [7], 0 for full columns.
+
+    Args:
+        num_envs: E, the copies in the batch.
+        random_moves: episodes begin after moves drawn evenly, whose number is drawn evenly from 0 to this and after
+            which nobody has won. So players meet other positions than those they like. 0, as in PettingZoo: on an empty
+            board.
+
+    Attributes:
+        boards: int8 [E, 6, 7], the player whose stone is there (0, 1), or -1.
+
+    Raises:
+        ConfigError: `random_moves` is not in 0 ... 20.
+    """
+
+    seeds_each_episode = True
+    state_arrays = ("boards", "_n_stones", "_streams")
+
+    def __init__(self, num_envs: int, random_moves: int = 0):
+        if not 0 <= random_moves <= MOST_RANDOM_MOVES:
+            raise ConfigError(f"random_moves must be in 0 ... {MOST_RANDOM_MOVES}, got {random_moves}")
+        observation_space = gym.spaces.Dict(
+            {
+                "observation": gym.spaces.Box(0, 1, (ROWS, COLUMNS, 2), np.int8),
+                "action_mask": gym.spaces.Box(0, 1, (COLUMNS,), np.int8),
+            }
+        )
+        players = {"players": ["player_0", "player_1"]}
+        super().__init__(num_envs, players, {"players": observation_space}, {"players": gym.spaces.Discrete(COLUMNS)})
+        self.boards = np.full((num_envs, ROWS, COLUMNS), EMPTY, np.int8)
+        self._n_stones = np.zeros(num_envs, np.int64)
+        self._random_moves, self._streams = random_moves, new_streams(num_envs)
+
+    def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
+        seed_streams(self._streams, env_indices, seeds)
+        group = out.groups["players"]
+        _reset(
+            env_indices, self._streams, self._random_moves, self.boards, self._n_stones, group.obs["observation"],
+            group.obs["action_mask"], group.present,
+        )  # fmt: skip
+
+    def step(self, actions: dict[str, Any], out: StepArrays) -> None:
+        group = out.groups["players"]
+        _step(
+            actions["players"], self.boards, self._n_stones, group.obs["observation"], group.obs["action_mask"],
+            group.rewards, group.present, out.terminated,
+        )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def _reset(env_indices, streams_E, random_moves, board_ERC, n_stones_E, seen_EPRC2, mask_EPC, present_EP):
+    for e in env_indices:
+        n_stones_E[e] = below(streams_E, e, random_moves + 1)
+        while not _opens(e, streams_E, board_ERC, n_stones_E):
+            pass
+        player = n_stones_E[e] % 2
+        present_EP[e, 1 - player] = False
+        _observe(e, player, board_ERC, seen_EPRC2, mask_EPC)
+
+
+@njit(cache=True, nogil=True)
+def _opens(e, streams_E, board_ERC, n_stones_E):
+    """Make random moves on an empty board; returns whether all were legal and none has won."""
+    board_ERC[e] = EMPTY
+    for k in range(n_stones_E[e]):
+        column = below(streams_E, e, COLUMNS)
+        row = _drop(e, k % 2, column, board_ERC)
+        if row < 0 or _wins(e, row, column, board_ERC):
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _step(action_EP, board_ERC, n_stones_E, seen_EPRC2, mask_EPC, reward_EP, present_EP, terminated_E):
+    """Step all envs; the last five arrays are the caller's. Rewards are 0 beforehand."""
+    for e in range(len(n_stones_E)):
+        player = n_stones_E[e] % 2
+        other = 1 - player
+        row = _drop(e, player, action_EP[e, player], board_ERC)
+        n_stones_E[e] += 1
+        if row < 0:
+            reward_EP[e, player] = -1.0
+            terminated_E[e] = True
+        elif _wins(e, row, action_EP[e, player], board_ERC):
+            reward_EP[e, player], reward_EP[e, other] = 1.0, -1.0
+            terminated_E[e] = True
+        else:
+            terminated_E[e] = n_stones_E[e] == ROWS * COLUMNS
+        present_EP[e, player], present_EP[e, other] = terminated_E[e], True
+        _observe(e, other, board_ERC, seen_EPRC2, mask_EPC)
+        if terminated_E[e]:
+            _observe(e, player, board_ERC, seen_EPRC2, mask_EPC)
+
+
+@njit(cache=True, nogil=True)
+def _drop(e, player, column, board_ERC):
+    """Returns the row in which the stone comes to lie, or -1: the column is full."""
+    row = ROWS - 1
+    while row >= 0 and board_ERC[e, row, column] != EMPTY:
+        row -= 1
+    if row >= 0:
+        board_ERC[e, row, column] = player
+    return row
+
+
+@njit(cache=True, nogil=True)
+def _wins(e, row, column, board_ERC):
+    """Whether the stone there is one of four in a row."""
+    for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+        n = 1
+        for sign in (-1, 1):
+            r, c = row + sign * down, column + sign * right
+            while 0 <= r < ROWS and 0 <= c < COLUMNS and board_ERC[e, r, c] == board_ERC[e, row, column]:
+                n += 1
+                r, c = r + sign * down, c + sign * right
+        if n >= IN_A_ROW:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _observe(e, player, board_ERC, seen_EPRC2, mask_EPC):
+    for r in range(ROWS):
+        for c in range(COLUMNS):
+            seen_EPRC2[e, player, r, c, 0] = board_ERC[e, r, c] == player
+            seen_EPRC2[e, player, r, c, 1] = board_ERC[e, r, c] == 1 - player
+    for c in range(COLUMNS):
+        mask_EPC[e, player, c] = board_ERC[e, 0, c] == EMPTY

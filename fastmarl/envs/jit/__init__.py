@@ -1,1 +1,0 @@
-"""Bundled environments, compiled by numba, that step in arrays."""

@@ -1,0 +1,24 @@
+"""Batches whose whole state is in arrays."""
+
+from typing import Any, ClassVar
+
+from fastmarl.core.envs.arrays import ArrayEnv
+
+
+class EnvOfArrays(ArrayEnv):
+    """A batch that tells its state by itself.
+
+    Attributes:
+        state_arrays: names of the attributes that hold all that changes, each an array.
+    """
+
+    supports_checkpoint = True
+    state_arrays: ClassVar[tuple[str, ...]]
+
+    def get_state(self) -> dict[str, Any]:
+        """Copies of the arrays, by name."""
+        return {name: getattr(self, name).copy() for name in self.state_arrays}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        for name in self.state_arrays:
+            getattr(self, name)[...] = state[name]

@@ -1,0 +1,330 @@
+"""Robots that bring shelves to the goals of a warehouse: the package `rware`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from numba import njit
+
+from fastmarl.core.envs.arrays import StepArrays
+from fastmarl.envs.own_arrays import EnvOfArrays
+from fastmarl.envs.rware_moves import choose_movers, count_followers, new_aims, rank_cells
+from fastmarl.envs.rware_tasks import OUTSIDE, STORAGE, Task, floor_of, task_named
+from fastmarl.envs.streams import below, new_streams, seed_streams
+
+FORWARD, LEFT, RIGHT, TOGGLE_LOAD = 1, 2, 3, 4  # actions; 0 does nothing
+N_ACTIONS, N_DIRECTIONS = 5, 4
+# Directions are up, down, left, right, as in the original; here is what they become.
+LEFT_OF, RIGHT_OF = (2, 3, 1, 0), (3, 2, 0, 1)
+GLOBAL, INDIVIDUAL, TWO_STAGE = range(3)
+N_OF_SELF, N_OF_CELL = 8, 7  # numbers in an observation: on the robot, and on each cell without its messages
+
+
+class Floor(NamedTuple):
+    """A warehouse without what moves. Cells are numbered row by row, with a margin as wide as robots see.
+
+    Attributes:
+        kind_C: uint8, OUTSIDE, HIGHWAY or STORAGE.
+        place_C2: float32, what robots there observe as their x and y.
+        storage_S: int64, the shelves' first cells, in ascending order.
+        goal_G: int64, cells.
+        steps: int64 [4], from a cell to the next one, by direction.
+        window_K: int64, from a robot's cell to those it sees.
+    """
+
+    kind_C: np.ndarray
+    place_C2: np.ndarray
+    storage_S: np.ndarray
+    goal_G: np.ndarray
+    steps: np.ndarray
+    window_K: np.ndarray
+
+
+class Things(NamedTuple):
+    """What is in the warehouses. Robots and shelves are numbered from 1 on where 0 is none.
+
+    Attributes:
+        agent_at_EC, shelf_at_EC: int32, which of them is in a cell.
+        cell_EA, direction_EA: int64, of the robots.
+        load_EA: int32, the shelf that a robot carries.
+        has_delivered_EA: bool, whether it has brought its load to a goal.
+        message_EAM: float32, what it has said in this step.
+        is_requested_ES: bool.
+    """
+
+    agent_at_EC: np.ndarray
+    shelf_at_EC: np.ndarray
+    cell_EA: np.ndarray
+    direction_EA: np.ndarray
+    load_EA: np.ndarray
+    has_delivered_EA: np.ndarray
+    message_EAM: np.ndarray
+    is_requested_ES: np.ndarray
+
+
+class Warehouse(EnvOfArrays):
+    """Robots fetch requested shelves, bring them to a goal, and put them back somewhere.
+
+    Dynamics, spaces, rewards and ends are those of the package `rware` 2.0.0, with flattened observations: also who
+    goes first where robots want to enter the same cell. An episode that is over is terminated, even at a time limit.
+
+    An episode begins with robots on cells of their own, in any direction, and shelves of which some are requested, all
+    drawn in this order. After a delivery, another shelf is requested, drawn evenly from those that are not.
+
+    Args:
+        num_envs: E, the copies in the batch.
+        name: a task of `rware`, such as "rware-small-4ag-hard-v2".
+        options: what differs from it, under the names of the original: `n_agents`, called 0, 1, ...; `shelf_columns`,
+            `shelf_rows`, `column_height`, or `layout`, a text with the letters g (goal), x (shelf) and . (highway);
+            `request_queue_size`; `sensor_range`, how far robots see; `msg_bits`, that each of them says, and those see
+            who see it; `reward_type` ("individual", "global" or "two_stage"); `max_steps` and `max_inactivity_steps`
+            without a delivery, after which an episode is over, or None; `normalised_coordinates`.
+
+    Raises:
+        ConfigError: there is no such task, an option makes no sense, or there is no room for so many robots or
+            requests.
+        TypeError: there is no such option.
+    """
+
+    seeds_each_episode = True
+    state_arrays = ("_agent_at_EC", "_shelf_at_EC", "_cell_EA", "_direction_EA", "_load_EA", "_has_delivered_EA",
+                    "_message_EAM", "_is_requested_ES", "_t", "_idle", "_streams")  # fmt: skip
+
+    def __init__(self, num_envs: int, name: str = "rware-tiny-2ag-v2", **options: Any):
+        self.task = task = task_named(name, options)
+        n_numbers = N_OF_SELF + (2 * task.sensor_range + 1) ** 2 * (N_OF_CELL + task.msg_bits)
+        observation_space = gym.spaces.Box(-np.inf, np.inf, (n_numbers,), np.float32)
+        action_space: gym.Space = gym.spaces.Discrete(N_ACTIONS)
+        if task.msg_bits:
+            action_space = gym.spaces.MultiDiscrete([N_ACTIONS] + task.msg_bits * [2])
+        super().__init__(num_envs, {"robots": range(task.n_agents)}, {"robots": observation_space},
+                         {"robots": action_space})  # fmt: skip
+        self._floor, hash_C = _numbered(task)
+        self._aims = new_aims(task.n_agents, self._floor.steps, hash_C)
+        EC, EA = (num_envs, len(self._floor.kind_C)), (num_envs, task.n_agents)
+        self._agent_at_EC, self._shelf_at_EC = np.zeros((2, *EC), np.int32)
+        self._cell_EA, self._direction_EA = np.zeros((2, *EA), np.int64)
+        self._load_EA, self._has_delivered_EA = np.zeros(EA, np.int32), np.zeros(EA, np.bool_)
+        self._message_EAM = np.zeros((*EA, task.msg_bits), np.float32)
+        self._is_requested_ES = np.zeros((num_envs, len(self._floor.storage_S)), np.bool_)
+        self._things = Things(*(getattr(self, f"_{field}") for field in Things._fields))
+        self._t, self._idle = np.zeros((2, num_envs), np.int64)  # env steps; those since the last delivery
+        self._limits = task.max_steps or -1, task.max_inactivity_steps or -1
+        self._reward_type = {"global": GLOBAL, "individual": INDIVIDUAL, "two_stage": TWO_STAGE}[task.reward_type]
+        self._streams = new_streams(num_envs)
+
+    def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
+        seed_streams(self._streams, env_indices, seeds)
+        _reset(
+            env_indices, self._streams, self.task.request_queue_size, self._floor, self._things, self._t, self._idle,
+            out.groups["robots"].obs,
+        )  # fmt: skip
+
+    def step(self, actions: dict[str, Any], out: StepArrays) -> None:
+        group = out.groups["robots"]
+        action_EAN = actions["robots"].reshape(*self._cell_EA.shape, 1 + self.task.msg_bits)
+        _step(
+            action_EAN, self._streams, self._limits, self._reward_type, self._floor, self._aims, self._things,
+            self._t, self._idle, group.obs, group.rewards, out.terminated,
+        )  # fmt: skip
+
+
+def _numbered(task: Task) -> tuple[Floor, np.ndarray]:
+    """A task's floor, and Python's hash of each cell's (x, y)."""
+    kinds, goals = floor_of(task)
+    margin = max(task.sensor_range, 1)  # so that every neighbour of a cell has a number
+    kind = np.pad(kinds, margin, constant_values=OUTSIDE)
+    width = kind.shape[1]
+    y, x = np.indices(kind.shape) - margin
+    longest = np.array(kinds.shape[::-1]) - 1 if task.normalised_coordinates else 1
+    place = (np.stack([x, y], -1) / longest).astype(np.float32).reshape(-1, 2)
+    sight = np.arange(-task.sensor_range, task.sensor_range + 1)
+    hash_C = np.array([hash(cell) % 2**64 for cell in zip(x.flat, y.flat, strict=True)], np.uint64)
+    floor = Floor(
+        kind.reshape(-1),
+        place,
+        np.flatnonzero(kind == STORAGE),
+        np.array([(y + margin) * width + x + margin for x, y in goals]),
+        np.array([-width, width, -1, 1]),
+        (sight[:, None] * width + sight).reshape(-1),
+    )
+    return floor, hash_C
+
+
+@njit(cache=True, nogil=True)
+def _reset(env_indices, streams_E, n_requests, floor, things, t_E, idle_E, obs_EAK):
+    for e in env_indices:
+        t_E[e] = idle_E[e] = 0
+        things.agent_at_EC[e] = 0
+        things.shelf_at_EC[e] = 0
+        for s in range(len(floor.storage_S)):
+            things.shelf_at_EC[e, floor.storage_S[s]] = s + 1
+        things.load_EA[e] = 0
+        things.has_delivered_EA[e] = False
+        things.message_EAM[e] = 0
+        for a in range(things.cell_EA.shape[1]):
+            cell = _free_cell(e, streams_E, floor, things)
+            things.cell_EA[e, a] = cell
+            things.agent_at_EC[e, cell] = a + 1
+        for a in range(things.cell_EA.shape[1]):
+            things.direction_EA[e, a] = below(streams_E, e, N_DIRECTIONS)
+        things.is_requested_ES[e] = False
+        for _ in range(n_requests):
+            things.is_requested_ES[e, _unrequested(e, streams_E, things)] = True
+        _observe(e, floor, things, obs_EAK)
+
+
+@njit(cache=True, nogil=True)
+def _step(
+    action_EAN, streams_E, limits, reward_type, floor, aims, things, t_E, idle_E, obs_EAK, reward_EA, terminated_E
+):
+    """Step all envs. What is called here for each env calls nothing large itself: numba would count references to all
+    arrays in each of these calls.
+
+    Args:
+        action_EAN: int64 [E, A, 1 + M], what the robots do and say.
+        limits: env steps, and those without a delivery, after which an episode is over; -1: never.
+        obs_EAK, reward_EA, terminated_E: the caller's, written; rewards and flags are 0 beforehand.
+    """
+    for e in range(len(t_E)):
+        _aim(e, action_EAN, floor, aims, things)
+        count_followers(e, things.agent_at_EC, aims)
+        if choose_movers(e, things.cell_EA, things.agent_at_EC, aims):
+            rank_cells(e, things.cell_EA, things.agent_at_EC, aims)
+            count_followers(e, things.agent_at_EC, aims)
+            choose_movers(e, things.cell_EA, things.agent_at_EC, aims)
+        _move(e, aims, things)
+        _turn_and_load(e, action_EAN, reward_type, floor, things, reward_EA)
+        t_E[e] += 1
+        idle_E[e] = 0 if _deliver(e, streams_E, reward_type, floor, things, reward_EA) else idle_E[e] + 1
+        terminated_E[e] = t_E[e] == limits[0] or idle_E[e] == limits[1]
+        _observe(e, floor, things, obs_EAK)
+
+
+@njit(cache=True, nogil=True)
+def _aim(e, action_EAN, floor, aims, things):
+    """Hear what the robots say, and where they want to go. With a load, nobody aims at a cell with a standing shelf."""
+    for a in range(things.cell_EA.shape[1]):
+        for m in range(things.message_EAM.shape[2]):
+            things.message_EAM[e, a, m] = action_EAN[e, a, 1 + m]
+        here = things.cell_EA[e, a]
+        there = here + floor.steps[things.direction_EA[e, a]]
+        other = things.agent_at_EC[e, there]
+        is_standing = things.shelf_at_EC[e, there] > 0 and (other == 0 or things.load_EA[e, other - 1] == 0)
+        can_go = floor.kind_C[there] != OUTSIDE and not (things.load_EA[e, a] > 0 and is_standing)
+        aims.target_A[a] = there if action_EAN[e, a, 0] == FORWARD and can_go else here
+
+
+@njit(cache=True, nogil=True)
+def _move(e, aims, things):
+    """Move robots and their loads; all leave their cells before any of them enters another's."""
+    for a in range(things.cell_EA.shape[1]):
+        if aims.moves_A[a]:
+            here = things.cell_EA[e, a]
+            things.agent_at_EC[e, here] = 0
+            if things.load_EA[e, a] > 0:
+                things.shelf_at_EC[e, here] = 0
+    for a in range(things.cell_EA.shape[1]):
+        if aims.moves_A[a]:
+            there = aims.target_A[a]
+            things.cell_EA[e, a] = there
+            things.agent_at_EC[e, there] = a + 1
+            if things.load_EA[e, a] > 0:
+                things.shelf_at_EC[e, there] = things.load_EA[e, a]
+
+
+@njit(cache=True, nogil=True)
+def _turn_and_load(e, action_EAN, reward_type, floor, things, reward_EA):
+    """Turn robots; let them take the shelves of their cells, or put down their own where shelves may stand."""
+    for a in range(things.cell_EA.shape[1]):
+        action, cell = action_EAN[e, a, 0], things.cell_EA[e, a]
+        if action == LEFT:
+            things.direction_EA[e, a] = LEFT_OF[things.direction_EA[e, a]]
+        elif action == RIGHT:
+            things.direction_EA[e, a] = RIGHT_OF[things.direction_EA[e, a]]
+        elif action == TOGGLE_LOAD and things.load_EA[e, a] == 0:
+            things.load_EA[e, a] = things.shelf_at_EC[e, cell]
+        elif action == TOGGLE_LOAD and floor.kind_C[cell] == STORAGE:
+            things.load_EA[e, a] = 0
+            if things.has_delivered_EA[e, a] and reward_type == TWO_STAGE:
+                reward_EA[e, a] += 0.5
+            things.has_delivered_EA[e, a] = False
+
+
+@njit(cache=True, nogil=True)
+def _deliver(e, streams_E, reward_type, floor, things, reward_EA):
+    """Pay for requested shelves at goals, and request others; returns whether there were any."""
+    has_delivered = False
+    for g in range(len(floor.goal_G)):
+        s = things.shelf_at_EC[e, floor.goal_G[g]] - 1
+        if s < 0 or not things.is_requested_ES[e, s]:
+            continue
+        has_delivered = True
+        new = _unrequested(e, streams_E, things)
+        things.is_requested_ES[e, s] = False
+        things.is_requested_ES[e, new] = True
+        deliverer = things.agent_at_EC[e, floor.goal_G[g]] - 1
+        things.has_delivered_EA[e, deliverer] = True
+        for a in range(things.cell_EA.shape[1]):
+            if reward_type == GLOBAL or a == deliverer:
+                reward_EA[e, a] += 0.5 if reward_type == TWO_STAGE else 1.0
+    return has_delivered
+
+
+@njit(cache=True, nogil=True)
+def _free_cell(e, streams_E, floor, things):
+    """A cell without a robot, drawn evenly."""
+    n_free = 0
+    for c in range(len(floor.kind_C)):
+        n_free += floor.kind_C[c] != OUTSIDE and things.agent_at_EC[e, c] == 0
+    left = below(streams_E, e, n_free)
+    for c in range(len(floor.kind_C)):
+        if floor.kind_C[c] != OUTSIDE and things.agent_at_EC[e, c] == 0:
+            if left == 0:
+                return c
+            left -= 1
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _unrequested(e, streams_E, things):
+    """The number, from 0 on, of a shelf that is not requested, drawn evenly."""
+    n_left = 0
+    for s in range(things.is_requested_ES.shape[1]):
+        n_left += not things.is_requested_ES[e, s]
+    left = below(streams_E, e, n_left)
+    s = 0
+    while things.is_requested_ES[e, s] or left > 0:
+        left -= not things.is_requested_ES[e, s]
+        s += 1
+    return s
+
+
+@njit(cache=True, nogil=True)
+def _observe(e, floor, things, obs_EAK):
+    """Each robot's place, load, direction and whether it is on a highway; then of each cell in sight the robot there,
+    its direction and messages, the shelf there and whether it is requested."""
+    n_messages = things.message_EAM.shape[2]
+    for a in range(things.cell_EA.shape[1]):
+        for k in range(obs_EAK.shape[2]):
+            obs_EAK[e, a, k] = 0.0
+        here = things.cell_EA[e, a]
+        obs_EAK[e, a, 0], obs_EAK[e, a, 1] = floor.place_C2[here, 0], floor.place_C2[here, 1]
+        obs_EAK[e, a, 2] = things.load_EA[e, a] > 0
+        obs_EAK[e, a, 3 + things.direction_EA[e, a]] = 1.0
+        obs_EAK[e, a, 7] = floor.kind_C[here] != STORAGE
+        k = N_OF_SELF
+        for i in range(len(floor.window_K)):
+            cell = here + floor.window_K[i]
+            other, s = things.agent_at_EC[e, cell] - 1, things.shelf_at_EC[e, cell] - 1
+            obs_EAK[e, a, k] = other >= 0
+            obs_EAK[e, a, k + 1 + (things.direction_EA[e, other] if other >= 0 else 0)] = 1.0
+            for m in range(n_messages):
+                obs_EAK[e, a, k + 5 + m] = things.message_EAM[e, other, m] if other >= 0 else 0.0
+            k += 5 + n_messages
+            obs_EAK[e, a, k] = s >= 0
+            obs_EAK[e, a, k + 1] = s >= 0 and things.is_requested_ES[e, s]
+            k += 2

@@ -1,0 +1,336 @@
+"""A module, and the agents for whom it acts: what is kept of them, and how they act next."""
+
+from collections.abc import Collection, Hashable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from fastmarl.core.connectors.env_actions import EnvActions
+from fastmarl.core.connectors.module_connectors import ModuleConnectors
+from fastmarl.core.connectors.rewards import make_reward_connector
+from fastmarl.core.errors import ActionMaskError, ConfigError, shown
+from fastmarl.core.inference.backends.transfer import make_transfer
+from fastmarl.core.inference.inference import InferenceOptions, ModuleInference
+from fastmarl.core.inference.masks import ActionMasks
+from fastmarl.core.inference.policies import Policy as ModulePolicy
+from fastmarl.core.inference.row_states import ModuleRowsState, rows_state
+from fastmarl.core.modules import RLModule
+from fastmarl.core.native._actions import ActionDicts
+from fastmarl.core.native._records import EpisodeRecord
+from fastmarl.core.runner.saved_policy import PolicyOptions
+from fastmarl.core.spaces.masks import MASK, choices_of, mask_row
+from fastmarl.core.store.block import LEAST_ROWS, Key, OutputFormError
+from fastmarl.core.store.lanes import LaneTable
+from fastmarl.core.store.store import INACTIVE, RowStore
+
+GOING_ON = {"__all__": False}
+QUICK = (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)
+
+
+class AgentTable(LaneTable):
+    """The lanes of a policy's agents. They are in no env, so errors name them alone."""
+
+    def __init__(self) -> None:
+        super().__init__([frozenset()], lambda agent_id, env_index: 0, post_death="error", respawn=False)
+        self.records[0] = EpisodeRecord(0, "", 0.0)
+
+    def who(self, lane: int) -> str:
+        return f"agent {self.agent_ids[lane]!r}"
+
+
+class Guest:
+    """Stands for an agent whose state the caller carries, while it acts."""
+
+    def __init__(self, agent_id: Hashable):
+        self.agent_id = agent_id
+
+    def __repr__(self) -> str:
+        return repr(self.agent_id)
+
+
+class ModuleAgents:
+    """One module, and the agents for whom it acts.
+
+    They are recorded as a runner's agents are, each in a lane of its own, as if they were in one env in which those
+    act that are observed. So connectors and recurrent states find what they look up; older rows are dropped.
+
+    Args:
+        module_id, module: on the CPU, and nobody else's.
+        connectors: the module's, and nobody else's.
+        options: of the runner.
+        generator, rng: for exploration.
+
+    Attributes:
+        observation_space, action_space: of what agents observe, and of their actions.
+        is_quick: whether `act_quickly()` may know the action.
+    """
+
+    def __init__(
+        self,
+        module_id: str,
+        module: RLModule,
+        connectors: ModuleConnectors,
+        options: PolicyOptions,
+        generator: torch.Generator,
+        rng: np.random.Generator,
+    ):
+        assert module.action_space is not None
+        self.observation_space, self.action_space = connectors.sent_space, module.action_space
+        self._module_id = module_id
+        self._t = options.t
+        self._table = AgentTable()
+        connectors.bind(self._table)
+        self._inference = ModuleInference(
+            module_id,
+            module,
+            make_transfer(torch.device("cpu")),
+            generator,
+            rng,
+            self._table,
+            connectors,
+            InferenceOptions(lean=options.lean_inference, dtype=options.inference_dtype),
+        )
+        recorded = connectors.recorded_layout
+        self._masks = ActionMasks(connectors, self.action_space, self._table)
+        how = {"normalize": options.normalize_actions, "clip": options.clip_actions}
+        self._env_actions = EnvActions(module_id, self.action_space, **how)
+        self._policy = ModulePolicy(module_id, module, connectors, self._inference, self._masks, self._env_actions)
+        self._connectors = connectors
+        rewards = make_reward_connector(options.reward_scale, options.clip_rewards)
+        self._store = RowStore([recorded], [module_id], self._table, 0, connectors=[connectors], rewards=rewards)
+        self._actions = ActionDicts(self._table, [self._env_actions])
+        self._keeps = self._inference.lane_state is not None or bool(connectors.connectors)
+        self._renew_at = LEAST_ROWS
+        leaf = connectors.layout.leaves[0]
+        self.is_quick = not self._keeps and self._inference.backend == "lean" and isinstance(self.action_space, QUICK)
+        self._shape, self._dtype = leaf.shape, leaf.dtype
+        self._row = np.empty((1, *leaf.shape), leaf.dtype) if self.is_quick else np.empty(1)
+        self._in_row = self._row[0, ...]
+
+    @property
+    def backend(self) -> str:
+        """What runs the module, as in `MultiAgentEnvRunner.inference_backends`."""
+        return self._inference.backend
+
+    def act_quickly(self, obs: Any) -> Any:
+        """The likeliest action for an observation, where nothing is kept of agents and nothing is masked; None: only
+        `act()` can tell, or say what is wrong."""
+        if type(obs) is not np.ndarray or obs.shape != self._shape or obs.dtype != self._dtype:
+            return None
+        self._in_row[...] = obs
+        raw = self._inference.likeliest(self._row)
+        return None if raw is None else self._env_actions.of_row(raw)
+
+    def act(
+        self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any], infos: Mapping[Any, Any], *, explore: bool
+    ) -> dict[Any, Any]:
+        """Agent id -> action, of all that are observed, in one forward pass.
+
+        Args:
+            obs: agent id -> observation.
+            rewards: agent id -> what it was paid since its last observation.
+            infos: agent id -> info, with or without an action mask.
+
+        Raises:
+            MultiAgentEnvError: an observation, reward or mask does not fit; as if of env 0.
+            Else what the module or its connectors raise. After any error, agents are as they were before.
+        """
+        if self._store.rows[0].n >= self._renew_at:
+            self._renew()
+        return self._act(obs, rewards, infos, explore) if obs else {}
+
+    def _act(
+        self, obs: Mapping[Any, Any], rewards: Mapping[Any, Any], infos: Mapping[Any, Any], explore: bool
+    ) -> dict[Any, Any]:
+        """As `act()`, in the same block."""
+        env, record, store = self._table.envs[0], self._table.record(0), self._store
+        first, new = store.acting_from[0], [agent for agent in obs if agent not in env.lane_of]
+        paid, early = self._rewards_of(rewards), dict(record.early_rewards)
+        try:
+            store.scatter.write_step(0, dict(obs), dict(rewards) if self._keeps else {}, GOING_ON, {}, dict(infos))
+            self._answer(first, explore)
+            actions = self._actions.of(env)
+        except BaseException:
+            self._take_back(first, paid)
+            self.forget(new)
+            record.early_rewards = early
+            raise
+        env.infos = []
+        if not self._keeps:
+            self.forget(list(obs))
+            self._cut(first)
+        return actions
+
+    def act_from(
+        self,
+        state: Mapping[str, Any],
+        obs: Any,
+        agent_id: Hashable,
+        reward: Any,
+        info: dict[str, Any],
+        *,
+        explore: bool,
+    ) -> tuple[Any, dict[str, Any]]:
+        """(action, state after it) of an agent that is in this state; nothing is kept of it here.
+
+        Args:
+            state: what this has returned for the agent's last observation; {}: it is the first.
+
+        Raises:
+            ConfigError: it is no such state, or a connector does not say what it keeps by agent.
+            Else what `act()` raises.
+        """
+        if not self._keeps:
+            if state:
+                raise ConfigError(f"module {self._module_id!r} keeps nothing of agents: their state is {{}}, got "
+                                  f"{state!r:.200}")  # fmt: skip
+            return self.act({agent_id: obs}, {}, {agent_id: info}, explore=explore)[agent_id], {}
+        if not self._connectors.tells_lanes:
+            raise ConfigError(f"a connector of module {self._module_id!r} does not say what it keeps by lane, so that "
+                              f"states can't be carried; give it lane_arrays")  # fmt: skip
+        if self._store.rows[0].n >= self._renew_at:
+            self._renew()
+        guest, first = Guest(agent_id), self._store.acting_from[0]
+        known = set(self._store.blocks[0].outputs) if first else ()
+        try:
+            if state or type(state) is not dict:
+                self._welcome(guest, state)
+            actions = self._act({guest: obs}, {guest: reward}, {guest: info}, explore)
+            return actions[guest], self._state_of(guest)
+        finally:
+            self.forget([guest])
+            self._cut(first)
+            if self._store.blocks[0] is not INACTIVE:  # where a state has columns of its own, these go with it
+                outputs = self._store.blocks[0].outputs
+                for key in [key for key in outputs if key not in known]:
+                    del outputs[key]
+
+    def forget(self, agents: Collection[Hashable] | None = None) -> None:
+        """Keep nothing of these agents; None: of any."""
+        table = self._table
+        env, record = table.envs[0], table.record(0)
+        gone = set(env.lane_of if agents is None else agents)
+        lanes = [lane for agent, lane in env.lane_of.items() if agent in gone]
+        staying = [lane for agent, lane in env.lane_of.items() if agent not in gone]
+        env.resume(env.env_t, table.agent_ids, staying, [], [])
+        table.release(lanes)
+        record.lanes = staying
+        record.module_of = {agent: module for agent, module in record.module_of.items() if agent not in gone}
+        if agents is None:
+            record.early_rewards = {}
+
+    def info_of(self, agent_id: Hashable, action_mask: Any) -> dict[str, Any]:
+        """The info with this mask, if there is one.
+
+        Raises:
+            ActionMaskError: none can be given, or it does not consist of numbers.
+        """
+        if action_mask is None:
+            return {}
+        row = mask_row(action_mask)
+        problem = self._mask_problem()
+        if not problem and not (row.dtype.kind in "biuf" and np.isfinite(row).all()):
+            problem = f"action_mask must be finite numbers, got {shown(action_mask)}"
+        if problem:
+            raise ActionMaskError(None, agent_id, 0, problem)
+        return {MASK: row}
+
+    def _mask_problem(self) -> str:
+        """Why an action mask can't be given beside an observation; "" if it can."""
+        if not choices_of(self.action_space):
+            return f"action_mask is for Discrete and MultiDiscrete actions, and these are of {self.action_space}"
+        key = self._masks.key
+        return "" if key is None else f"action_mask is in its observation, obs[{key!r}], and can't be given beside it"
+
+    def _answer(self, first: int, explore: bool) -> None:
+        """The module answers to the rows from `first` on."""
+        store, inference = self._store, self._inference
+        if store.connects:
+            store.connect()
+        block, end = store.blocks[0], store.rows[0].n
+        lanes = block.lane_R[first:end]
+        legal = self._masks.legal(block, first, end)
+        outputs = inference.act(inference.batch(block, first, end), lanes, explore=explore, t=self._t, legal=legal)
+        self._env_actions.set(first, end - first, outputs)
+        inference.keep_state(lanes, outputs)
+        if self._connectors.connectors:
+            store.record(0, outputs)
+        store.advance()
+
+    # Calls that fail, and rows that are no longer needed.
+
+    def _rewards_of(self, agents: Collection[Hashable]) -> dict[int, float]:
+        """Row -> its reward so far, of these agents' last rows."""
+        lane_of, row_L = self._table.envs[0].lane_of, self._table.row_L
+        rows = [int(row_L[lane_of[agent]]) for agent in agents if agent in lane_of]
+        return {row: float(self._store.blocks[0].reward_R[row]) for row in rows}
+
+    def _take_back(self, first: int, paid: dict[int, float]) -> None:
+        """Agents are as they were when there were `first` rows, with these rewards."""
+        table, block = self._table, self._store.blocks[0]
+        if block is not INACTIVE:
+            for row in range(self._store.rows[0].n - 1, first - 1, -1):
+                lane = block.lane_R[row]
+                table.row_L[lane] = block.prev_R[row]
+                table.count_L[lane] -= 1
+            for row, reward in paid.items():
+                block.reward_R[row] = reward
+            self._cut(first)
+        self._env_actions.forget()
+
+    def _cut(self, n: int) -> None:
+        """Have `n` rows: nobody needs those behind them."""
+        store = self._store
+        if store.blocks[0] is not INACTIVE:
+            store.rows[0].n = store.acting_from[0] = store.blocks[0].n_connected = n
+
+    def _renew(self) -> None:
+        """Begin another block with the rows that are still needed."""
+        self._store.renew_blocks()
+        self._table.envs[0].env_t = 0
+        self._renew_at = max(LEAST_ROWS, 2 * self._store.rows[0].n)
+
+    # States that the caller carries.
+
+    def _welcome(self, guest: Guest, state: Any) -> None:
+        """Have the guest be in this state."""
+        try:
+            found = ModuleRowsState(self._policy, state, 1)
+            if not found.n_acted or found.n_acted != len(state["agent"]):
+                raise ConfigError("it has no rows, or some that were not acted upon")
+            self._check_actions(found.outputs)
+            self._put(guest, found)
+        except (ConfigError, OutputFormError) as error:
+            raise ConfigError(f"agent {guest!r}: state= must be what act() has returned with its last action, or {{}} "
+                              f"before its first: {error}") from error  # fmt: skip
+
+    def _check_actions(self, outputs: Mapping[Key, np.ndarray]) -> None:
+        """Raises ConfigError unless connectors find in them the actions that they may look up."""
+        for key, shape in self._env_actions.shapes.items() if self._connectors.connectors else ():
+            values = outputs.get(key)
+            if values is None or values.shape[1:] != shape or values.dtype.kind not in "biuf":
+                raise ConfigError(f"its outputs must have {key} of shape {shape} a row")
+
+    def _put(self, guest: Guest, found: ModuleRowsState) -> None:
+        store, table = self._store, self._table
+        if store.blocks[0] is INACTIVE:
+            store.activate(0)
+        lanes = table.take_lanes([guest])
+        table.envs[0].lane_of[guest] = int(lanes[0])
+        found.put(store.blocks[0], table, lanes)
+        store.acting_from[0] = store.rows[0].n
+
+    def _state_of(self, guest: Guest) -> dict[str, Any]:
+        store, table = self._store, self._table
+        lane = table.envs[0].lane_of[guest]
+        table.t_started_L[lane] += 1  # its first step is over, and does not begin its memory anew
+        numbers = np.full(len(table.row_L), -1)
+        numbers[lane] = 0
+        rows = store.rows_of(lane)[-1 - self._connectors.min_lookback_rows :]
+        store.blocks[0].seq_no_R[rows[-1]] = 0  # weights have no numbers here
+        lanes = np.array([lane], np.int32)
+        state = rows_state(self._policy, store.blocks[0], store.acting_from[0], lanes, numbers, rows)
+        state["env_t"][:] = 0  # calls of others don't count
+        return state

@@ -1,0 +1,179 @@
+"""`fastmarl.evaluate`: the returns of whole episodes."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.config import DEFAULT_MODULE_ID, is_integer
+from fastmarl.core.episodes import MultiAgentEpisode
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.runner import MultiAgentEnvRunner
+from fastmarl.play.arena.players import Role, roles_of, runner_of
+from fastmarl.play.arena.returns import Returns
+from fastmarl.play.policy import Policy
+from fastmarl.report.tables import Table
+
+MOST_ENVS = 16  # unless the caller says how many
+COLUMNS = {"who": ("", ""), "episodes": ("episodes", ",d"), "mean": ("mean return", ",.4g"),
+           "error": ("standard error", ".3g")}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Evaluation(Returns):
+    """What `evaluate()` has found: `returns` are those of all agents together, in the order of the episodes.
+
+    Attributes:
+        lengths: int64 [N], env steps of each episode.
+        reset_seeds: [N], with which each episode was begun; None where its environment got none.
+        by_agent: agent id -> its returns, of the episodes in which it had a transition.
+        by_module: module id -> the returns of all its agents together, of the episodes in which it had any.
+    """
+
+    lengths: np.ndarray
+    reset_seeds: tuple[int | None, ...]
+    by_agent: dict[Hashable, PartialReturns]
+    by_module: dict[str, PartialReturns]
+
+    @property
+    def num_episodes(self) -> int:
+        return len(self.returns)
+
+    def __str__(self) -> str:
+        """The table as text."""
+        return self.table().as_text()
+
+    def table(self, title: str = "") -> Table:
+        """A row for all, for each agent, and for each module."""
+        rows = [("all", self), *((f"agent {agent}", found) for agent, found in self.by_agent.items())]
+        rows += [(f"module {module_id}", found) for module_id, found in self.by_module.items()]
+        figures = [
+            {"who": who, "episodes": len(found.returns), "mean": found.mean, "error": found.standard_error}
+            for who, found in rows
+        ]
+        return Table.of(title, COLUMNS, figures, [f"mean length: {self.lengths.mean():,.1f} env steps"])
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write a row for each episode: its number, reset seed, length and return, and the returns of each agent and
+        module, empty where they took no part."""
+        columns = [(f"agent:{agent}", found.by_episode) for agent, found in self.by_agent.items()]  # 1 and "1": two
+        columns += [(f"module:{module_id}", found.by_episode) for module_id, found in self.by_module.items()]
+        with Path(path).open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["episode", "reset_seed", "length", "return", *(name for name, _ in columns)])
+            for k in range(self.num_episodes):
+                parts = ["" if np.isnan(each[k]) else float(each[k]) for _, each in columns]
+                writer.writerow([k, self.reset_seeds[k], int(self.lengths[k]), float(self.returns[k]), *parts])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PartialReturns(Returns):
+    """Returns of one agent or module, in the episodes in which it took part.
+
+    Attributes:
+        by_episode: float64 [N], of all episodes: NaN where it took no part.
+    """
+
+    by_episode: np.ndarray
+
+
+def evaluate(
+    players: Any,
+    env: Any = None,
+    *,
+    episodes: int = 100,
+    seeds: Sequence[int] | None = None,
+    explore: bool = False,
+    **options: Any,
+) -> Evaluation:
+    """Play whole episodes, and sum up what they return.
+
+    Rewards are as recorded: a runner's `reward_scale` and `clip_rewards` are in them. A reward that reached no
+    transition, such as that of an agent that never acted, is in none.
+
+    Args:
+        players: a `MultiAgentEnvRunner`, whose training goes on as if nothing had happened (see its `evaluate()`); a
+            `Policy`, with its connectors and options; or modules by id, or one module for all agents, which are used as
+            they are, and moved to the option `device`.
+        env: where policies and modules play, as `EnvRunnerConfig(env=...)` takes it. A runner is made for them, and
+            stopped again.
+        episodes: at least 1.
+        seeds: of the episodes' resets, as many. The same seeds give the same resets.
+        explore: sample actions, or take the most likely ones.
+        options: with policies and modules: others of `EnvRunnerConfig`, such as `policy_mapping_fn`, which several
+            modules need, or `num_envs_per_env_runner` (at most 16 unless given). Connectors that are made by one have
+            learned nothing: evaluate a runner or a policy.
+
+    Returns:
+        The figures. An episode in which agents have respawned counts once.
+
+    Raises:
+        ConfigError: a number is impossible, or the arguments don't go together.
+        Else what `MultiAgentEnvRunner.evaluate()` raises.
+    """
+    if not is_integer(episodes) or episodes < 1:
+        raise ConfigError(f"episodes must be an integer of at least 1, got {episodes!r}")
+    with _runner_for(players, env, options, min(episodes, MOST_ENVS)) as runner:
+        chunks = runner.evaluate(int(episodes), seeds=seeds, explore=explore)
+    ids = list(dict.fromkeys(chunk.id_ for chunk in chunks))[-episodes:]  # before are those of a call that failed
+    return _summed_up(chunks, {id_: number for number, id_ in enumerate(ids)})
+
+
+def _runner_for(
+    players: Any, env: Any, options: Mapping[str, Any], num_envs: int
+) -> AbstractContextManager[MultiAgentEnvRunner]:
+    """The given runner, which goes on; or one that is stopped in the end.
+
+    Raises:
+        ConfigError: the arguments don't go together.
+    """
+    if isinstance(players, MultiAgentEnvRunner):
+        if given := [*(["env"] if env is not None else []), *options]:
+            raise ConfigError(f"a runner has its own config; leave out {', '.join(given)}")
+        return nullcontext(players)
+    if env is None:
+        raise ConfigError("policies and modules need an env to play in, as EnvRunnerConfig(env=...) takes it")
+    roles = roles_of(players)
+    by_id = {DEFAULT_MODULE_ID: roles} if isinstance(roles, Role) else roles
+    defaults: dict[str, Any] = {"num_envs_per_env_runner": num_envs}
+    if isinstance(players, Policy) and len(by_id) > 1:
+        defaults["policy_mapping_fn"] = players.policy_mapping_fn
+    return runner_of(by_id, env, {**defaults, **options})
+
+
+def _summed_up(chunks: Sequence[MultiAgentEpisode], number_of: Mapping[str, int]) -> Evaluation:
+    """The figures of the episodes that have a number by their id; each may have several chunks."""
+    n = len(number_of)
+    lengths, seeds = np.zeros(n, np.int64), list[int | None]([None] * n)
+    by_agent, by_module = _by_episode(n), _by_episode(n)
+    for chunk in chunks:
+        if (number := number_of.get(chunk.id_)) is None:
+            continue
+        lengths[number] += len(chunk)
+        seeds[number] = chunk.reset_seed
+        for agent, part in chunk.agent_episodes.items():
+            for returns in (by_agent[agent], by_module[part.module_id]):
+                returns[number] = np.nan_to_num(returns[number]) + part.get_return()
+    total = np.nansum([*by_agent.values(), np.zeros(n)], axis=0)
+    return Evaluation(
+        returns=total,
+        lengths=lengths,
+        reset_seeds=tuple(seeds),
+        by_agent=_of_participants(by_agent),
+        by_module=_of_participants(by_module),
+    )
+
+
+def _by_episode(n: int) -> defaultdict[Any, np.ndarray]:
+    return defaultdict(lambda: np.full(n, np.nan))
+
+
+def _of_participants(by_id: Mapping[Any, np.ndarray]) -> dict[Any, PartialReturns]:
+    return {id_: PartialReturns(returns=each[~np.isnan(each)], by_episode=each) for id_, each in by_id.items()}

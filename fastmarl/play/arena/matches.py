@@ -1,0 +1,219 @@
+"""`fastmarl.tournament`: every player against every other one, on both sides, in one runner."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.config import is_integer
+from fastmarl.core.envs.form import possible_agents_of
+from fastmarl.core.episodes import MultiAgentEpisode
+from fastmarl.core.errors import ConfigError, shown
+from fastmarl.core.runner import MultiAgentEnvRunner
+from fastmarl.play.arena.players import Role, roles_of, runner_of
+from fastmarl.play.arena.ratings import check_prior
+from fastmarl.play.arena.standings import Tournament
+
+MOST_ENVS = 128  # unless the caller says how many
+GAMES_OF_ENV = 16  # in one call of sample(): a call's rows are in memory together
+GAME = "fastmarl.tournament"  # key of an episode's custom data
+FIXED = {
+    "env_to_module_connector",
+    "policies",
+    "policy_mapping_fn",
+    "restart_failed_sub_environments",
+    "return_only_policies_to_train",
+}
+BOTH = object()  # a seat's key for a module that plays on either side
+Seat = dict[Any, tuple[str, Role]]  # of a player: side -> (module id, what acts)
+
+
+def tournament(
+    players: Mapping[str, Any],
+    env: Any,
+    *,
+    episodes: int = 100,
+    sides: Mapping[Any, Hashable] | Callable[[Any], Hashable] | None = None,
+    explore: bool = True,
+    seed: int | None = 0,
+    prior: float = 1.0,
+    on_progress: Callable[[int], None] | None = None,
+    **options: Any,
+) -> Tournament:
+    """Let every pair of players play, each of them on both sides in equally many games.
+
+    All pairs play in one runner, the games of a pair one after the other: in a tick, few modules act for many agents.
+
+    Args:
+        players: name -> module, for both sides (a torch.nn.Module or RLModuleSpec); where the sides need different
+            ones, a dict of modules by side; or a Policy or MultiAgentEnvRunner with such modules and their connectors,
+            as they are now. Modules are used as they are, and moved to the option `device`.
+        env: as `EnvRunnerConfig(env=...)` takes it; its episodes must end (see `time_limited`).
+        episodes: of each pair: an even number of at least 2. The time goes by this times P (P - 1) / 2.
+        sides: agent id -> side, of all agents and two sides, as a dict or a function; what a side's agents are paid
+            is added up. None: two agents, each of which is a side. The side that comes first is the first one.
+        explore: sample actions. False: take the most likely ones; without chance in the environment, all games of a
+            pair on the same sides are then the same game.
+        seed: of the environments and of drawing actions: the same seed gives the same games, unless a module draws by
+            itself. None: others each time.
+        prior: for ratings, see `bradley_terry`.
+        on_progress: called with the number of games that were played since the last time, now and then.
+        options: others of `EnvRunnerConfig`; `num_envs_per_env_runner` is at most 128 unless given.
+
+    Returns:
+        The games, payoffs and ratings. An episode in which no agent acts is a game that both have drawn with 0.
+
+    Raises:
+        ConfigError: there are fewer than two players or not two sides, a number is impossible, or a player's modules
+            are not those of the sides; `sides` is neither a dict nor a function.
+        Else what `MultiAgentEnvRunner.sample()` raises.
+    """
+    seats = _seats(players)
+    _check(episodes, sides, prior, options)
+    dealer = Dealer(schedule(len(seats), int(episodes)))
+    defaults = {"num_envs_per_env_runner": min(MOST_ENVS, len(dealer.games)), "explore": explore, "seed": seed}
+    roles = {module_id: role for seat in seats for module_id, role in seat.values()}
+    with runner_of(roles, env, {**defaults, **options, "policy_mapping_fn": dealer.module_for}) as runner:
+        dealer.take_seats(seats, sides if isinstance(sides, Mapping) else _sides_in(runner, sides))
+        _freeze(runner)
+        results = _play(runner, dealer, on_progress or (lambda n: None))
+    return Tournament(names=tuple(players), sides=dealer.sides, players=dealer.games, prior=prior, **results)
+
+
+def schedule(num_players: int, episodes: int) -> np.ndarray:
+    """int64 [N, 2], the players on the first and the second side: `episodes` games of each pair, the sides in turn."""
+    pairs = np.array(list(combinations(range(num_players), 2)), np.int64)
+    return np.stack([pairs, pairs[:, ::-1]], axis=1)[:, np.arange(episodes) % 2].reshape(-1, 2)
+
+
+class Dealer:
+    """Gives each episode its game, in order.
+
+    Args:
+        games: as `schedule()` makes them.
+    """
+
+    def __init__(self, games: np.ndarray):
+        self.games = games
+        self.num_dealt = 0
+        self.sides: tuple[Hashable, Hashable] = (0, 1)
+        self.side_of: dict[Hashable, int] = {}
+        self._module_ids: list[list[str]] = []  # by player, for both sides
+
+    def take_seats(self, seats: Sequence[Seat], sides: Mapping[Any, Hashable]) -> None:
+        """Learn who plays on these sides.
+
+        Raises:
+            ConfigError: there are not two, or a player lacks a module for one, or has one for another.
+        """
+        try:
+            found = tuple(dict.fromkeys(sides.values()))
+        except TypeError:
+            raise ConfigError(f"a side must be hashable, such as a string, got {shown(dict(sides))} as sides") from None
+        if len(found) != 2:
+            raise ConfigError(f"a tournament needs two sides, got {len(found)}: {list(found)!r:.200}; give `sides`, "
+                              "agent id -> one of two sides")  # fmt: skip
+        self.sides = (found[0], found[1])
+        self.side_of = {agent: found.index(side) for agent, side in sides.items()}
+        for seat in seats:
+            if BOTH not in seat and seat.keys() != set(found):
+                raise ConfigError(f"a player of several modules needs one for each of the sides {list(found)}, got "
+                                  f"{list(seat)}")  # fmt: skip
+            self._module_ids.append([seat[side if side in seat else BOTH][0] for side in found])
+
+    def module_for(self, agent_id: Hashable, episode: MultiAgentEpisode | None, **kwargs: Any) -> str:
+        """The `policy_mapping_fn`.
+
+        Raises:
+            ConfigError: it is asked before there are games, or for an agent on no side.
+        """
+        if episode is None:
+            raise ConfigError("where agents have different spaces, the modules must have an observation_space and an "
+                              "action_space, as an RLModule or in its RLModuleSpec")  # fmt: skip
+        if agent_id not in self.side_of:
+            raise ConfigError(f"agent {agent_id!r} is on no side; `sides` has {list(self.side_of)}")
+        side = self.side_of[agent_id]
+        return self._module_ids[self.games[self.game_of(episode), side]][side]
+
+    def game_of(self, episode: MultiAgentEpisode) -> int:
+        """The number of the episode's game: the next one, if it has none yet, as where no agent has acted."""
+        game = episode.custom_data.get(GAME)
+        if game is None:
+            game = episode.custom_data[GAME] = self.num_dealt
+            self.num_dealt += 1
+        return game
+
+
+def _check(episodes: Any, sides: Any, prior: float, options: Mapping[str, Any]) -> None:
+    """Raises ConfigError if one of them can't be right."""
+    if not is_integer(episodes) or episodes < 2 or episodes % 2:
+        raise ConfigError(f"episodes must be an even number of at least 2, half on either side, got {episodes!r}")
+    if not (sides is None or isinstance(sides, Mapping) or callable(sides)):
+        raise ConfigError(f"sides must be a dict, agent id -> side, or a function, got {shown(sides)}")
+    check_prior(prior)
+    if fixed := sorted(FIXED & options.keys()):
+        raise ConfigError(f"a tournament decides on {', '.join(fixed)} by itself (connectors come with runners that "
+                          "play); leave that out")  # fmt: skip
+
+
+def _seats(players: Mapping[str, Any]) -> list[Seat]:
+    """Of each player, its modules.
+
+    Raises:
+        ConfigError: there are fewer than two, one is none, or two modules would have the same id.
+    """
+    if not isinstance(players, Mapping) or len(players) < 2:
+        raise ConfigError(f"a tournament needs a dict of at least two players by name, got {shown(players)}")
+    if wrong := [name for name in players if not isinstance(name, str)]:
+        raise ConfigError(f"names of players must be strings, got {wrong!r:.200}")
+    seats: list[Seat] = []
+    for name, player in players.items():
+        roles = roles_of(player)
+        if isinstance(roles, Role):
+            seats.append({BOTH: (name, roles)})
+        else:
+            seats.append({side: (f"{name}/{side}", role) for side, role in roles.items()})
+    ids = [id_ for seat in seats for id_, _ in seat.values()]
+    if len(set(ids)) < len(ids):
+        raise ConfigError(f"names of players and their sides must be different, got the module ids {ids!r:.200}")
+    return seats
+
+
+def _sides_in(runner: MultiAgentEnvRunner, side_of: Callable[[Any], Hashable] | None) -> dict[Any, Hashable]:
+    """The agents' sides; None: each agent is on a side of its own."""
+    agents = possible_agents_of(runner.env.envs[0])
+    return {agent: agent if side_of is None else side_of(agent) for agent in agents}
+
+
+def _freeze(runner: MultiAgentEnvRunner) -> None:
+    """What connectors have learned stays as it is."""
+    for module in runner.env_to_module.values():
+        for connector in module.connectors:
+            if hasattr(connector, "update_stats"):
+                connector.update_stats = False
+
+
+def _play(runner: MultiAgentEnvRunner, dealer: Dealer, on_progress: Callable[[int], None]) -> dict[str, Any]:
+    """All games: the fields of the Tournament by game."""
+    n, per_call = len(dealer.games), GAMES_OF_ENV * runner.num_envs
+    payoffs, lengths, seeds = np.zeros((n, 2)), np.zeros(n, np.int64), list[int | None]([None] * n)
+    while left := n - dealer.num_dealt:
+        chunks = runner.sample(num_episodes=min(left, per_call))
+        for chunk in chunks:  # several of an episode in which agents have respawned
+            game = dealer.game_of(chunk)
+            lengths[game] += len(chunk)
+            seeds[game] = chunk.reset_seed
+            for agent, part in chunk.agent_episodes.items():
+                payoffs[game, dealer.side_of[agent]] += part.get_return()
+        on_progress(min(left, per_call))
+    if lost := runner.get_metrics()["unattributed_reward"]:
+        warnings.warn(
+            f"rewards of {lost:g} in sum reached no transition, of agents that never acted or had ended: no payoff has "
+            "them; let every agent act before it is paid",
+            stacklevel=3,
+        )
+    return {"payoffs": payoffs, "lengths": lengths, "reset_seeds": tuple(seeds)}

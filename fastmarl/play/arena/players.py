@@ -1,0 +1,112 @@
+"""Who plays: what users give to be evaluated, made ready to act in a runner."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.connectors import Connector
+from fastmarl.core.connectors.env_to_module import EnvToModule
+from fastmarl.core.errors import ConfigError, shown
+from fastmarl.core.modules import RLModuleSpec
+from fastmarl.core.runner import MultiAgentEnvRunner
+from fastmarl.core.runner.saved_policy import PolicyOptions
+from fastmarl.play.policy import Policy
+
+ACCEPTED = "a torch.nn.Module, an RLModuleSpec, a dict of these by module id, a Policy or a MultiAgentEnvRunner"
+
+
+@dataclass(frozen=True)
+class Role:
+    """What acts for some agents.
+
+    Attributes:
+        module: or a spec that makes one.
+        connectors: of the module, in order; the runner works with copies.
+        learned: what these have learned: by connector, as `EnvToModule.get_state()` has it.
+        options: of EnvRunnerConfig, with which it was trained: what becomes of observations, rewards and actions.
+    """
+
+    module: Any
+    connectors: Sequence[Connector] = ()
+    learned: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def roles_of(player: Any) -> Role | dict[Any, Role]:
+    """One role, or several by module id. Whatever can play is turned into these here.
+
+    Raises:
+        ConfigError: it can't.
+    """
+    if _is_module(player):
+        return Role(player)
+    if isinstance(player, (MultiAgentEnvRunner, Policy)):
+        roles = _roles_in_policy(player) if isinstance(player, Policy) else _roles_in_runner(player)
+        return roles if len(roles) > 1 else next(iter(roles.values()))
+    if isinstance(player, Mapping) and player and all(map(_is_module, player.values())):
+        return {module_id: Role(module) for module_id, module in player.items()}
+    raise ConfigError(f"expected {ACCEPTED}, got {shown(player)}")
+
+
+def _roles_in_runner(runner: MultiAgentEnvRunner) -> dict[Any, Role]:
+    connectors, learned = runner.env_to_module, runner.env_to_module.get_state()
+    options = PolicyOptions.of(runner.config, 0).for_config()
+    return {
+        module_id: Role(module, connectors[module_id].connectors, learned[module_id], options)
+        if module_id in connectors
+        else Role(module, options=options)
+        for module_id, module in runner.module.items()
+    }
+
+
+def _roles_in_policy(policy: Policy) -> dict[Any, Role]:
+    """With copies of the modules: the policy's own stay on the CPU."""
+    connectors = {module_id: part.connectors for module_id, part in policy.parts.items()}
+    learned, options = EnvToModule(connectors).get_state(), policy.options.for_config()
+    return {
+        module_id: Role(copy.deepcopy(part.module), part.connectors.connectors, learned.get(module_id, {}), options)
+        for module_id, part in policy.parts.items()
+    }
+
+
+def _is_module(value: Any) -> bool:
+    """Whether it is a module or says how to make one."""
+    return isinstance(value, (torch.nn.Module, RLModuleSpec))
+
+
+@contextmanager
+def runner_of(roles: Mapping[str, Role], env: Any, options: Mapping[str, Any]) -> Iterator[MultiAgentEnvRunner]:
+    """A runner in which they act, by module id; it is stopped in the end.
+
+    Args:
+        env: as `EnvRunnerConfig(env=...)`.
+        options: others of EnvRunnerConfig; they prevail over those with which the players were trained.
+
+    Raises:
+        ConfigError: players were trained with different values of an option that is not given.
+    """
+    options = {**_common_options(roles, options), **options}
+    connectors = {module_id: list(role.connectors) for module_id, role in roles.items() if role.connectors}
+    given: dict[str, Any] = {"env_to_module_connector": connectors} if connectors else {}
+    modules = {module_id: role.module for module_id, role in roles.items()}
+    with MultiAgentEnvRunner(EnvRunnerConfig(env=env, policies=modules, **given, **options)) as runner:
+        runner.env_to_module.set_state({module_id: dict(roles[module_id].learned) for module_id in connectors})
+        yield runner
+
+
+def _common_options(roles: Mapping[str, Role], given: Mapping[str, Any]) -> dict[str, Any]:
+    """With which all roles that have options were trained; without those that are given."""
+    common: dict[str, Any] = {}
+    for module_id, role in roles.items():
+        for name, value in role.options.items():
+            if name not in given and common.setdefault(name, value) != value:
+                raise ConfigError(f"players were trained with different options, {name}={common[name]!r} and "
+                                  f"{module_id!r} with {value!r}; say which with {name}=")  # fmt: skip
+    return common

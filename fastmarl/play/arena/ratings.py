@@ -1,0 +1,101 @@
+"""Ratings from the results of games between pairs of players."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.errors import ConfigError
+
+ELO = 400 / math.log(10)  # points of a unit of log-odds: 400 points more are odds of 10 to 1
+MOST_STEPS = 200
+TOLERANCE = 1e-5  # of a step, in log-odds; the last one squares the error
+
+
+def bradley_terry(scores: np.ndarray, *, prior: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Ratings under which the results are most likely, and their standard errors.
+
+    In the model of Bradley and Terry ("Rank analysis of incomplete block designs", Biometrika 39, 1952), i beats j with
+    probability p_ij = 1 / (1 + exp(x_j - x_i)). With s_ij the score of i against j and n_ij = s_ij + s_ji, the log
+    likelihood sum_ij s_ij log p_ij is concave in x; Newton's steps are halved until it grows. It has the gradient
+    g_i = sum_j (s_ij - n_ij p_ij) and the observed information I, the Laplacian of a graph: I_ij = -n_ij p_ij p_ji for
+    i != j, with rows that sum to zero. Only differences of x are determined: under the constraint sum x = 0, the
+    covariance of x is the pseudo-inverse of I. A draw, which is half a win for both, varies less than a win or a loss
+    does: where there are draws, the standard errors are upper bounds.
+
+    Args:
+        scores: [P, P], for i != j the games that i has won against j, and half of those drawn. The diagonal is ignored.
+        prior: so many more games of each pair that has met are counted, as drawn. It keeps ratings finite; 1 adds half
+            a win for both, which for two players is Jeffreys' prior (Firth, "Bias reduction of maximum likelihood
+            estimates", Biometrika 80, 1993).
+
+    Returns:
+        (ratings, standard errors): float64 [P] on the scale of Elo, 400 x / log 10; ratings sum to 0.
+
+    Raises:
+        ConfigError: the scores are no such matrix; players are not connected by games, so that their ratings can't be
+            compared; or, with too small a prior, ratings are infinite, or too far apart to be computed.
+    """
+    scores = _checked(scores, prior)
+    n = len(scores)
+    x, direction = np.zeros(n), np.full((n, n), 1 / n)  # the constraint's, in which the information is zero
+    likelihood = _log_likelihood(scores, x)
+    for _ in range(MOST_STEPS):
+        gradient, information = _derivatives(scores, x)
+        try:
+            step = np.linalg.solve(information + direction, gradient)
+        except np.linalg.LinAlgError:
+            break
+        while (new := _log_likelihood(scores, x + step)) < likelihood - 1e-12 * abs(likelihood):
+            step = step / 2
+        x, likelihood = x + step, new
+        if np.abs(step).max() < TOLERANCE:
+            _, information = _derivatives(scores, x)
+            covariance = np.linalg.inv(information + direction) - direction
+            return ELO * (x - x.mean()), ELO * np.sqrt(np.diagonal(covariance).clip(0))
+    raise ConfigError("ratings are further apart than numbers of double precision can tell; give a greater prior")
+
+
+def _checked(scores: np.ndarray, prior: float) -> np.ndarray:
+    """A copy, with the prior and without a diagonal."""
+    scores = np.array(scores, np.float64)
+    if scores.ndim != 2 or scores.shape[0] != scores.shape[1] or not len(scores):
+        raise ConfigError(f"scores must be a square matrix, got the shape {scores.shape}")
+    np.fill_diagonal(scores, 0)
+    if not np.isfinite(scores).all() or (scores < 0).any():
+        raise ConfigError("scores must be finite numbers of at least 0")
+    check_prior(prior)
+    have_met = scores + scores.T > 0
+    if not _is_connected(have_met):
+        raise ConfigError("ratings can't be compared: some players are not connected with the others by games")
+    scores += prior / 2 * have_met
+    if not _is_connected(scores > 0):  # Ford, "Solution of a ranking problem from binary comparisons", 1957
+        raise ConfigError("some ratings are infinite: players have won all games against the others; give a prior "
+                          "above 0")  # fmt: skip
+    return scores
+
+
+def check_prior(prior: Any) -> None:
+    """Raises ConfigError if it is none for `bradley_terry`."""
+    if not (isinstance(prior, Real) and 0 <= float(prior) < math.inf):
+        raise ConfigError(f"prior must be a number of games of at least 0, got {prior!r}")
+
+
+def _is_connected(edges: np.ndarray) -> bool:
+    """Whether there is a way from each to each along directed edges, bool [P, P]."""
+    return bool(np.linalg.matrix_power(edges | np.eye(len(edges), dtype=bool), len(edges)).all())
+
+
+def _log_likelihood(scores: np.ndarray, x: np.ndarray) -> float:
+    return -float((scores * np.logaddexp(0, x - x[:, None])).sum())
+
+
+def _derivatives(scores: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the gradient, the observed information)"""
+    games, wins = scores + scores.T, np.exp(-np.logaddexp(0, x - x[:, None]))  # wins: p_ij
+    weights = games * wins * wins.T
+    surplus = scores * wins.T  # s_ij - n_ij p_ij = s_ij p_ji - s_ji p_ij, which cancels nothing
+    return (surplus - surplus.T).sum(1), np.diag(weights.sum(1)) - weights

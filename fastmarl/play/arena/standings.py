@@ -1,0 +1,169 @@
+"""What a tournament has found: games, and what follows from them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from fastmarl.play.arena.ratings import bradley_terry
+from fastmarl.report.tables import Table
+
+COLUMNS = {
+    "name": ("", ""),
+    "rating": ("rating", "+.0f"),
+    "error": ("±", ".0f"),
+    "payoff": ("mean payoff", "+.3f"),
+    "games": ("games", ",d"),
+    "wins": ("wins", ",d"),
+    "draws": ("draws", ",d"),
+    "losses": ("losses", ",d"),
+}
+PAIR = ("player", "opponent", "games", "wins", "draws", "losses", "payoff", "payoff_standard_error", "rating",
+        "rating_standard_error")  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Tournament:
+    """The games of P players, and their figures. In matrices [P, P], the row is a player and the column its opponent,
+    in the order of `names`; nobody plays against itself.
+
+    Attributes:
+        names: of the players.
+        sides: the two sides, as they were given.
+        players: int64 [N, 2], in each of the N games the number of the player on the first and on the second side.
+        payoffs: float64 [N, 2], the sum of what the agents of each side were paid, as recorded.
+        lengths: int64 [N], env steps.
+        reset_seeds: [N], with which each game was begun; None where its environment got none.
+        prior: games of each pair that ratings count in addition, as drawn.
+    """
+
+    names: tuple[str, ...]
+    sides: tuple[object, object]
+    players: np.ndarray
+    payoffs: np.ndarray
+    lengths: np.ndarray
+    reset_seeds: tuple[int | None, ...]
+    prior: float = 1.0
+
+    @cached_property
+    def games(self) -> np.ndarray:
+        """int64 [P, P]: of each pair, on both sides together."""
+        return self._count(np.ones(len(self.players), bool))
+
+    @cached_property
+    def wins(self) -> np.ndarray:
+        """int64 [P, P]: games in which the player was paid more than its opponent."""
+        return self._count(self.payoffs[:, 0] > self.payoffs[:, 1], self.payoffs[:, 1] > self.payoffs[:, 0])
+
+    @cached_property
+    def draws(self) -> np.ndarray:
+        """int64 [P, P]: games in which both were paid the same."""
+        return self.games - self.wins - self.wins.T
+
+    @cached_property
+    def payoff_matrix(self) -> np.ndarray:
+        """float64 [P, P]: what the player was paid on average: the mean of its means on both sides. NaN on the
+        diagonal. Without a sum of zero, the opponent's is another one, in the entry across the diagonal."""
+        with np.errstate(invalid="ignore"):
+            return self._moments[0].mean(0)
+
+    @cached_property
+    def payoff_standard_errors(self) -> np.ndarray:
+        """float64 [P, P]: of `payoff_matrix`, as the sides are strata of equal weight: the root of a quarter of the
+        sum of both sides' squared standard errors (Cochran, "Sampling techniques", 3rd edition, 1977, chapter 5). NaN
+        on the diagonal, and with a single game on a side. It is 0 where all games on a side ended alike, as those of
+        greedy policies in an environment without chance do."""
+        return np.sqrt(self._moments[1].sum(0)) / 2
+
+    @cached_property
+    def ratings(self) -> np.ndarray:
+        """float64 [P], on the scale of Elo; they sum to 0. See `bradley_terry`."""
+        return self._rated[0]
+
+    @cached_property
+    def rating_standard_errors(self) -> np.ndarray:
+        """float64 [P], of `ratings` around the mean of the players."""
+        return self._rated[1]
+
+    def ranking(self) -> list[str]:
+        """The names, the best rating first."""
+        return [self.names[i] for i in self._order()]
+
+    def __str__(self) -> str:
+        """The table as text."""
+        return self.table().as_text()
+
+    def table(self, title: str = "") -> Table:
+        """A row for each player, the best first."""
+        games, wins, draws = self.games.sum(1), self.wins.sum(1), self.draws.sum(1)
+        figures = [
+            {
+                "name": self.names[i],
+                "rating": self.ratings[i],
+                "error": self.rating_standard_errors[i],
+                "payoff": np.nanmean(self.payoff_matrix[i]),
+                "games": int(games[i]),
+                "wins": int(wins[i]),
+                "draws": int(draws[i]),
+                "losses": int(games[i] - wins[i] - draws[i]),
+            }
+            for i in self._order()
+        ]
+        return Table.of(title, COLUMNS, figures, ["±: standard error of the rating"])
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write a row for each player and opponent, with the player's rating in each of its rows."""
+        losses = self.games - self.wins - self.draws
+        with Path(path).open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(PAIR)
+            for i, j in np.argwhere(self.games):
+                counts = [int(each[i, j]) for each in (self.games, self.wins, self.draws, losses)]
+                payoff = float(self.payoff_matrix[i, j]), float(self.payoff_standard_errors[i, j])
+                rating = float(self.ratings[i]), float(self.rating_standard_errors[i])
+                writer.writerow([self.names[i], self.names[j], *counts, *payoff, *rating])
+
+    def plot(self, path: str | Path) -> None:
+        """Draw the payoff matrix, and the ratings with bars of two standard errors on both sides, the best on top. The
+        suffix of `path` says how: .png, .pdf or .svg. Needs matplotlib."""
+        from fastmarl.play.arena.plots import draw
+
+        order = self._order()
+        names = [self.names[i] for i in order]
+        matrix = self.payoff_matrix[np.ix_(order, order)]
+        draw(Path(path), names, matrix, self.ratings[order], self.rating_standard_errors[order])
+
+    def _order(self) -> Sequence[int]:
+        return np.argsort(-self.ratings, kind="stable").tolist()
+
+    @cached_property
+    def _rated(self) -> tuple[np.ndarray, np.ndarray]:
+        return bradley_terry(self.wins + self.draws / 2, prior=self.prior)
+
+    @cached_property
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """By side, player and opponent: (mean payoffs, their squared standard errors), float64 [2, P, P]."""
+        means, squares = np.zeros((2, *self.games.shape)), np.zeros((2, *self.games.shape))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            for side in (0, 1):
+                place = self.players[:, side], self.players[:, 1 - side]
+                n = np.zeros(self.games.shape)
+                np.add.at(n, place, 1)
+                np.add.at(means[side], place, self.payoffs[:, side])
+                means[side] /= n
+                np.add.at(squares[side], place, (self.payoffs[:, side] - means[side][place]) ** 2)
+                squares[side] /= n * (n - 1)
+        return means, squares
+
+    def _count(self, of_first: np.ndarray, of_second: np.ndarray | None = None) -> np.ndarray:
+        """[P, P]: in how many games this holds for a player against its opponent; of the second side, `of_first` if
+        nothing else is given."""
+        counts = np.zeros((len(self.names),) * 2, np.int64)
+        np.add.at(counts, (self.players[:, 0], self.players[:, 1]), of_first)
+        np.add.at(counts, (self.players[:, 1], self.players[:, 0]), of_first if of_second is None else of_second)
+        return counts

@@ -1,0 +1,291 @@
+"""A greedy policy as one torch module of tensors alone, and that as an ONNX graph."""
+
+import copy
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fastmarl.core.columns import Columns
+from fastmarl.core.connectors.base import are_boxes
+from fastmarl.core.connectors.flatten_observations import FlattenObservations
+from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.kernels.normalize import EPSILON
+from fastmarl.core.modules.distributions import Distribution, MultiCategorical, MultiDistribution
+from fastmarl.core.modules.encoders import OneHot
+from fastmarl.core.modules.masking import masked
+from fastmarl.core.runner.saved_policy import ModuleParts, PolicyOptions
+from fastmarl.core.spaces import RowLayout, flatten_struct, leaf_spaces, map_struct, with_leaf_spaces
+from fastmarl.core.spaces.masks import MASK, choices_of, mask_key
+from fastmarl.core.store.block import Key, leaves_of
+
+OBS, ACTION, STATE_IN, STATE_OUT = "obs", "action", Columns.STATE_IN, Columns.STATE_OUT
+MISSING = "export_onnx() needs the packages onnx and onnxscript: pip install 'fastmarl[onnx]'"
+
+
+class GreedyGraph(nn.Module):
+    """Observations [n, ...], recurrent states and masks in; the likeliest actions, as envs get them, and states out.
+
+    Args:
+        parts: the module and its connectors.
+        options: the runner's.
+        takes_mask: whether masks [n, choices] are an input of their own.
+
+    Attributes:
+        inputs: name -> an example of each input, of two rows, in their order.
+        output_names: in the order of the outputs.
+
+    Raises:
+        ConfigError: a connector can't be part of a graph, or there are no masks for such actions.
+    """
+
+    def __init__(self, parts: ModuleParts, options: PolicyOptions, *, takes_mask: bool):
+        super().__init__()
+        if options.inference_dtype != "float32":
+            raise ConfigError(f"export_onnx() computes in float32, but inference_dtype is {options.inference_dtype!r}")
+        assert parts.module.action_space is not None
+        self.module, self._action_space = copy.deepcopy(parts.module), parts.module.action_space
+        sent_space = parts.connectors.sent_space
+        self._raw_layout = RowLayout(sent_space, keep_dtype=options.keep_dtype)
+        if any(leaf.dtype == object for leaf in self._raw_layout.leaves):
+            raise ConfigError(f"the observation space {sent_space} has parts that are no arrays, which ONNX can't take")
+        self._connectors = _layers_of(parts.connectors.connectors, sent_space)
+        self._layout = parts.connectors.layout
+        key = mask_key(sent_space, self._action_space)
+        paths = [leaf.path for leaf in self._raw_layout.leaves]
+        self._masks = [i for i, path in enumerate(paths) if key is not None and path[:1] == (key,)]
+        if takes_mask and (self._masks or not choices_of(self._action_space)):
+            raise ConfigError(f"there is no action_mask beside observations of {sent_space} for {self._action_space}")
+        self._takes_mask = takes_mask
+        self._initial = parts.module.get_initial_state() if parts.module.is_stateful() else None
+        self._actions = nn.ModuleList([_EnvAction(space, options) for space in leaf_spaces(self._action_space)])
+        self._action_layout = RowLayout(self._action_space)
+        self.inputs = self._examples()
+        state_names = [name.replace(STATE_IN, STATE_OUT, 1) for name in self.inputs if name.startswith(STATE_IN)]
+        action_names = _distinct([_name(ACTION, leaf.path) for leaf in self._action_layout.leaves])
+        self.output_names = action_names + state_names
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        n_obs = len(self._raw_layout.leaves)
+        raw, states = list(inputs[:n_obs]), list(inputs[n_obs : len(inputs) - self._takes_mask])
+        mask = inputs[-1] if self._takes_mask else None
+        if self._masks:
+            mask = torch.cat([raw[i].reshape(len(raw[i]), -1) for i in self._masks], 1)
+        leaves = raw
+        for connector in self._connectors:
+            leaves = connector(leaves)
+        # As modules get them from a runner.
+        leaves = [leaf.float() if leaf.dtype is torch.float64 else leaf for leaf in leaves]
+        outputs = self.module.forward_inference(self._batch(leaves, states))
+        chosen = leaves_of({Columns.ACTIONS: self._chosen(outputs, mask)})
+        keys = [_key(leaf.path) for leaf in self._action_layout.leaves]
+        actions = [layer(chosen[key]) for layer, key in zip(self._actions, keys, strict=True)]
+        if self._initial is None:
+            return tuple(actions)
+        states_out = dict(flatten_struct(outputs[STATE_OUT]))
+        return (*actions, *(states_out[path] for path, _ in flatten_struct(self._initial)))
+
+    def _batch(self, leaves: list[Tensor], states: list[Tensor]) -> dict[str, Any]:
+        if self._initial is None:
+            return {OBS: self._layout.nest(leaves)}
+        remaining = iter(states)
+        state = map_struct(lambda _: next(remaining), self._initial)
+        return {OBS: self._layout.nest([leaf.unsqueeze(1) for leaf in leaves]), STATE_IN: state}
+
+    def _chosen(self, outputs: dict[str, Any], mask: Tensor | None) -> Any:
+        """Raw actions."""
+        if Columns.ACTIONS in outputs:
+            return map_struct(self._without_time, outputs[Columns.ACTIONS])
+        logits = self._without_time(outputs[Columns.ACTION_DIST_INPUTS])
+        if mask is not None and not self.module.masks_actions:
+            logits = masked(logits, mask)
+        return _likeliest(self.module.get_inference_action_dist_cls(), logits)
+
+    def _without_time(self, leaf: Tensor) -> Tensor:
+        return leaf if self._initial is None else leaf.squeeze(1)
+
+    def _examples(self) -> dict[str, Tensor]:
+        names = [_name(OBS, leaf.path) for leaf in self._raw_layout.leaves]
+        examples = [torch.from_numpy(np.zeros((2, *leaf.shape), leaf.dtype)) for leaf in self._raw_layout.leaves]
+        for path, leaf in flatten_struct(self._initial) if self._initial is not None else ():
+            names.append(_name(STATE_IN, path))
+            examples.append(torch.stack([torch.as_tensor(leaf)] * 2))
+        if self._takes_mask:
+            names.append(MASK)
+            examples.append(torch.ones((2, sum(choices_of(self._action_space))), dtype=torch.bool))
+        return dict(zip(_distinct(names), examples, strict=True))
+
+
+class _Normalise(nn.Module):
+    """As MeanStdFilter does it with statistics that stay, leaf by leaf."""
+
+    def __init__(self, connector: MeanStdFilter, is_box: Sequence[bool]):
+        super().__init__()
+        self._is_box = list(is_box)
+        self._clip = connector.clip_by_value
+        self.means, self.stds = nn.ParameterList(), nn.ParameterList()
+        for moments in connector.stats:
+            has_std = connector.de_std_to_one and moments.count > 0
+            mean = moments.mean if connector.de_mean_to_zero else np.zeros_like(moments.mean)
+            std = moments.std + EPSILON if has_std else np.ones_like(moments.mean)
+            for arrays, array in ((self.means, mean), (self.stds, std)):
+                arrays.append(nn.Parameter(torch.from_numpy(array), requires_grad=False))
+
+    def forward(self, leaves: list[Tensor]) -> list[Tensor]:
+        moments = zip(self.means, self.stds, strict=True)
+        return [self._one(leaf, *next(moments)) if is_in else leaf
+                for leaf, is_in in zip(leaves, self._is_box, strict=True)]  # fmt: skip
+
+    def _one(self, leaf: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        values = (leaf.reshape(len(leaf), -1).double() - mean) / std
+        if self._clip is not None:
+            values = values.clamp(-self._clip, self._clip)
+        return values.float().reshape(leaf.shape)
+
+
+class _Flatten(nn.Module):
+    """As FlattenObservations does it: one leaf, float32."""
+
+    def __init__(self, spaces: Sequence[Any]):
+        super().__init__()
+        self.parts = nn.ModuleList([_flat_part(space) for space in spaces])
+
+    def forward(self, leaves: list[Tensor]) -> list[Tensor]:
+        return [torch.cat([part(leaf) for part, leaf in zip(self.parts, leaves, strict=True)], 1)]
+
+
+class _Floats(nn.Module):
+    def forward(self, leaf: Tensor) -> Tensor:
+        return leaf.reshape(len(leaf), -1).float()
+
+
+class _EnvAction(nn.Module):
+    """From raw actions of a leaf of the action space to what envs get."""
+
+    low: Tensor
+    high: Tensor
+    start: Tensor
+
+    def __init__(self, space: Any, options: PolicyOptions):
+        super().__init__()
+        dtype = np.dtype(np.int64 if isinstance(space, gym.spaces.Discrete) else space.dtype).newbyteorder("=")
+        self._dtype = torch.from_numpy(np.zeros(1, dtype)).dtype
+        self._shape = tuple(space.shape)
+        is_box = isinstance(space, gym.spaces.Box)
+        is_bounded = is_box and bool(space.bounded_below.all() and space.bounded_above.all())
+        self._scales = options.normalize_actions and is_bounded
+        self._clips = is_box and options.clip_actions and not options.normalize_actions
+        if self._scales or self._clips:
+            self.register_buffer("low", torch.from_numpy(space.low.astype(dtype)))
+            self.register_buffer("high", torch.from_numpy(space.high.astype(dtype)))
+        start = np.asarray(getattr(space, "start", 0), dtype)
+        if start.any():
+            self.register_buffer("start", torch.from_numpy(start))
+        self._starts = bool(start.any())
+
+    def forward(self, raw: Tensor) -> Tensor:
+        raw = raw.reshape(len(raw), *self._shape)
+        if self._scales:
+            width = self.high / 2 - self.low / 2  # finite, however far apart the bounds are
+            return torch.clamp(self.low + (raw + 1) * width, self.low, self.high).to(self._dtype)
+        if self._clips:
+            raw = torch.clamp(raw, self.low, self.high)
+        action = raw.to(self._dtype)
+        return action + self.start if self._starts else action
+
+
+def save_graph(graph: GreedyGraph, path: str | os.PathLike[str]) -> None:
+    """Write it to a file; the number of rows is free.
+
+    Raises:
+        ImportError: a package is missing.
+        ConfigError: torch can't make a graph of the module.
+    """
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError(MISSING) from error
+    rows = {0: torch.export.Dim.DYNAMIC}
+    try:
+        with warnings.catch_warnings():  # torch's, of its own inner workings
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                graph.eval(),
+                tuple(graph.inputs.values()),
+                input_names=list(graph.inputs),
+                output_names=graph.output_names,
+                dynamic_shapes={"inputs": tuple(rows for _ in graph.inputs)},
+                dynamo=True,
+                verbose=False,
+            )
+    except Exception as error:  # torch has many kinds
+        name = type(graph.module._net()).__name__
+        raise ConfigError(f"torch.onnx can't make a graph of the module, of class {name}: {error}") from error
+    assert program is not None
+    program.save(os.fspath(path))
+
+
+def _likeliest(kind: type[Distribution], logits: Tensor) -> Any:
+    """As `kind.deterministic()`, but for what that keeps from one call to the next: torch runs this with tensors that
+    have no numbers."""
+    bound, attributes = vars(kind).get("bound", (kind, ()))
+    given = dict(attributes)
+    if bound is MultiDistribution:
+        parts = zip(given["kinds"], logits.split(given["input_dims"], -1), strict=True)
+        chosen = [_likeliest(each, part) for each, part in parts]
+        return tuple(chosen) if given["keys"] is None else dict(zip(given["keys"], chosen, strict=True))
+    if bound is MultiCategorical:
+        choices = [part.argmax(-1) for part in logits.split(given["nvec"], -1)]
+        return torch.stack(choices, -1).reshape(len(logits), *given["shape"])
+    return kind.deterministic(logits)
+
+
+def _layers_of(connectors: Sequence[Any], space: gym.Space) -> nn.ModuleList:
+    layers = nn.ModuleList()
+    for connector in connectors:
+        spaces = leaf_spaces(space)
+        if type(connector) is MeanStdFilter:
+            is_box = are_boxes(space)
+            layers.append(_Normalise(connector, is_box))
+            floats = [gym.spaces.Box(-np.inf, np.inf, each.shape) if box else each
+                      for each, box in zip(spaces, is_box, strict=True)]  # fmt: skip
+            space = with_leaf_spaces(space, floats)
+        elif type(connector) is FlattenObservations:
+            layers.append(_Flatten(spaces))
+            space = gym.spaces.flatten_space(space)
+        else:
+            raise ConfigError(f"{type(connector).__name__} can't be part of an ONNX graph: MeanStdFilter and "
+                              f"FlattenObservations can; others look at what an agent did before")  # fmt: skip
+    return layers
+
+
+def _flat_part(space: Any) -> nn.Module:
+    if isinstance(space, gym.spaces.Discrete):
+        return OneHot([int(space.n)], [int(space.start)])
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return OneHot(space.nvec.ravel().tolist(), space.start.ravel().tolist())
+    return _Floats()
+
+
+def _name(what: str, path: tuple) -> str:
+    """Such as "obs.position.0"."""
+    return ".".join(map(str, (what, *path)))
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """These. Raises ConfigError if two are one, as of the keys "a.b" and "a" with "b" inside."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"two inputs or outputs of the graph have the name {twice[0]!r}: keys of nested spaces are "
+                          f"joined by dots; rename a key")  # fmt: skip
+    return names
+
+
+def _key(path: tuple) -> Key:
+    return (Columns.ACTIONS, *path) if path else Columns.ACTIONS

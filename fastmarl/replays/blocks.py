@@ -1,0 +1,163 @@
+"""The file of a record: blocks one after the other, each of named arrays and a few words about them.
+
+A block is a head (magic number, lengths, checksums of both parts, checksum of the head) and two parts. The first part
+has a header in JSON and the arrays that are read to find episodes, the second one the other arrays. A process that is
+killed while it writes leaves a block that is cut off, at the end of the file: readers see that and stop before it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fastmarl.core.errors import RecordingError
+from fastmarl.core.kernels.fingerprints import checksum
+
+MAGIC = b"fmr3"
+# Of a head: magic, bytes of the header, of the first part with the header, of the second part, their checksums.
+FIELDS = struct.Struct("<4sIQQQQ")
+HEAD_BYTES = FIELDS.size + 4
+WORD = 8  # bytes; both parts of a block are whole words
+
+Arrays = dict[str, np.ndarray]
+
+
+def encoded(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any], listed: Collection[str]) -> tuple[bytes, bytes]:
+    """A block: its head, and the rest.
+
+    Args:
+        words: what JSON can hold.
+        listed: names of the arrays in the first part.
+    """
+    parts = [
+        {name: array for name, array in arrays.items() if (name in listed) is is_first} for is_first in (True, False)
+    ]
+    form = [[[name, array.dtype.str, list(array.shape)] for name, array in part.items()] for part in parts]
+    header = json.dumps({"arrays": form, **words}, separators=(",", ":")).encode()
+    first, second = _padded(header, parts[0]), _padded(b"", parts[1])
+    body = b"".join([*first, *second])
+    n_first = sum(map(len, first))
+    sizes = len(header), n_first, len(body) - n_first
+    checksums = (int(checksum(each)) for each in np.split(np.frombuffer(body, np.uint64), [n_first // WORD]))
+    return _sealed(FIELDS.pack(MAGIC, *sizes, *checksums)), body
+
+
+def _padded(header: bytes, arrays: Mapping[str, np.ndarray]) -> list[Any]:
+    """The pieces of a part, filled up to whole words."""
+    data = [header, *(np.ascontiguousarray(array).data.cast("B") for array in arrays.values() if array.size)]
+    return [*data, bytes(-sum(map(len, data)) % WORD)]
+
+
+def _sealed(fields: bytes) -> bytes:
+    """A head. With a checksum of its own, a damaged length is not taken for that of a block that is cut off."""
+    return fields + zlib.crc32(fields).to_bytes(4, "little")
+
+
+def _checksum(part: bytes) -> int:
+    return int(checksum(np.frombuffer(part, np.uint64)))
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of a file, as it was found.
+
+    Attributes:
+        path, offset: where it is.
+        words: of its header, without the arrays.
+    """
+
+    path: Path
+    offset: int
+    words: dict[str, Any]
+    _form: list[Any]
+    _n_header: int
+    _sizes: tuple[int, int]
+    _checksums: tuple[int, int]
+
+    @property
+    def end(self) -> int:
+        return self.offset + HEAD_BYTES + sum(self._sizes)
+
+    def arrays(self) -> Arrays:
+        """Read all arrays.
+
+        Raises:
+            RecordingError: the file has changed, or the block is damaged.
+        """
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset + HEAD_BYTES)
+                first, second = map(file.read, self._sizes)
+        except OSError as error:
+            raise cant_read(self.path, error) from error
+        if (len(first), len(second)) != self._sizes or (_checksum(first), _checksum(second)) != self._checksums:
+            raise _damaged(self.path, self.offset)
+        return _split(first, self._n_header, self._form[0]) | _split(second, 0, self._form[1])
+
+
+def _split(part: bytes, begin: int, form: list[Any]) -> Arrays:
+    found = {}
+    for name, dtype, shape in form:
+        n = math.prod(shape)
+        found[name] = np.frombuffer(part, dtype, n, begin).reshape(shape) if n else np.zeros(shape, dtype)
+        begin += found[name].nbytes
+    return found
+
+
+def blocks_in(path: Path) -> Iterator[tuple[Block, Arrays]]:
+    """The blocks of a file that are whole, up to the first that is not, each with its listed arrays.
+
+    Raises:
+        RecordingError: something in it is no block at all, or it can't be read.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise cant_read(path, error) from error
+    with file:
+        size = file.seek(0, 2)
+        offset = 0
+        while (found := _block_at(file, path, offset, size)) is not None:
+            yield found
+            offset = found[0].end
+
+
+def cant_read(path: Path, error: OSError) -> RecordingError:
+    """What to raise for an error of the system."""
+    return RecordingError(f"can't read {path}, of a record of actions: {error.strerror or error}")
+
+
+def _damaged(path: Path, offset: int) -> RecordingError:
+    return RecordingError(f"{path}: the block at byte {offset} is damaged: its checksum is another")
+
+
+def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> tuple[Block, Arrays] | None:
+    file.seek(offset)
+    head = file.read(HEAD_BYTES)
+    if len(head) < HEAD_BYTES:
+        return None
+    fields = head[: FIELDS.size]
+    magic, n_header, n_first, n_second, *checksums = FIELDS.unpack(fields)
+    if magic != MAGIC:
+        raise RecordingError(f"{path}: expected a block of a record of actions at byte {offset}, got {head[:4]!r}; "
+                             f"to read what is before that, cut the file off there")  # fmt: skip
+    if head != _sealed(fields):
+        raise RecordingError(f"{path}: the head of the block at byte {offset} is damaged; to read what is before that, "
+                             f"cut the file off there")  # fmt: skip
+    if offset + HEAD_BYTES + n_first + n_second > size:
+        return None
+    first = file.read(n_first)
+    if _checksum(first) != checksums[0]:
+        raise _damaged(path, offset)
+    words = json.loads(first[:n_header])
+    form = words.pop("arrays")
+    block = Block(path, offset, words, form, n_header, (n_first, n_second), (checksums[0], checksums[1]))
+    return block, _split(first, n_header, form[0])

@@ -1,0 +1,274 @@
+"""What one call of `sample()` adds to a record of actions: who did what in which episode, and fingerprints of what they
+saw and were paid, by which a replay is held against the record.
+
+Axes in names: C chunk, T entry (an agent's stay in a chunk), N row that has acted, or that has come.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.connectors.env_actions import EnvActions
+from fastmarl.core.episodes.chunk import UnreadChunks
+from fastmarl.core.errors import RecordingError
+from fastmarl.core.kernels.fingerprints import add_words, group_by_entry, mix, word_keys
+from fastmarl.core.kernels.rows import as_bytes
+from fastmarl.core.spaces import narrowest
+from fastmarl.core.store.block import Block
+from fastmarl.core.store.store import RowStore
+
+ID_BYTES, RUN_BYTES = 16, 10  # of an episode's id, and those of its run
+OF_CHUNKS = ("env", "from", "to", "flags", "seed", "lanes")
+LISTED = (*OF_CHUNKS, "number")  # what is read to find episodes
+OF_ENTRIES = ("agent", "module", "done", "acted", "came", "acts_from", "comes_at")
+MOST_FIRST_KEYS = 1024  # leaves begin with different keys, by their paths: in whatever order they are
+WORDS = {8: np.uint64, 4: np.uint32, 1: np.uint8}
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Arrays and words, see `fastmarl.replays.blocks`.
+
+    Attributes:
+        agents: names of agents that are new to the file, in the order of their numbers.
+    """
+
+    arrays: dict[str, np.ndarray]
+    words: dict[str, Any]
+    agents: dict[str, int]
+
+
+class AgentNames:
+    """Numbers of the agents in one file. An id is known by its repr(): any hashable can be one.
+
+    Attributes:
+        are_shared: whether there are ids that differ and have one repr(), as of envs that have objects of their own.
+    """
+
+    def __init__(self) -> None:
+        self.are_shared = False
+        self._numbers: dict[Hashable, int] = {}
+        self._by_name: dict[str, int] = {}
+        self._coming: dict[Hashable, int] = {}
+
+    def numbers_of(self, agent_ids: Sequence[Hashable]) -> tuple[np.ndarray, dict[str, int]]:
+        """int64: the numbers of these ids; and those that are new, by name, which `learn()` takes.
+
+        Raises:
+            RecordingError: an id can't be told from another one by its repr().
+        """
+        try:
+            return np.fromiter(map(self._numbers.__getitem__, agent_ids), np.int64, len(agent_ids)), {}
+        except KeyError:
+            pass
+        new: dict[str, int] = {}
+        self._coming = {}
+        for agent_id in agent_ids:
+            if agent_id not in self._numbers and agent_id not in self._coming:
+                self._coming[agent_id] = self._new(agent_id, new)
+        numbers = self._numbers | self._coming
+        return np.array([numbers[agent_id] for agent_id in agent_ids], np.int64), new
+
+    def _new(self, agent_id: Hashable, new: dict[str, int]) -> int:
+        name = repr(agent_id)
+        if " at 0x" in name:
+            raise RecordingError(f"record_actions knows agents by the repr() of their ids, but {name} says where an "
+                                 f"object lies in memory; use strings, numbers or tuples, or give "
+                                 f"{type(agent_id).__name__} a __repr__()")  # fmt: skip
+        if name not in self._by_name and name not in new:
+            new[name] = len(self._by_name) + len(new)
+        else:
+            self.are_shared = True
+        return new.get(name, self._by_name.get(name, -1))
+
+    def learn(self, new: dict[str, int]) -> None:
+        """These are in the file now."""
+        if new:
+            self._by_name |= new
+            self._numbers |= self._coming
+
+
+def fragment_of(
+    store: RowStore,
+    notes: Sequence[UnreadChunks],
+    env_actions: Sequence[EnvActions] | None,
+    names: AgentNames,
+    *,
+    late_rewards: bool,
+) -> Fragment | None:
+    """What the call has recorded, which is about to end; None if that is nothing.
+
+    Args:
+        store: with the call's rows.
+        notes: of its chunks.
+        env_actions: by module index, what turns raw actions into those that were sent. None: without actions.
+        names: of the file's agents.
+        late_rewards: whether rewards may come after an agent's end: those of last transitions are not certain then.
+    """
+    numbers = np.concatenate([_numbers(each) for each in notes if len(each)] or [np.zeros((0, 7), np.int64)])
+    if not len(numbers):
+        return None
+    table, agent_ids = store.table, store.table.agent_ids
+    lane_list = [lane for each in notes for lane in each.lanes] if len(notes) > 1 else notes[0].lanes
+    lanes = np.array(lane_list, np.int64)
+    entry_L = np.full(len(table.row_L), -1, np.int32)
+    entry_L[lanes[::-1]] = np.arange(len(lanes) - 1, -1, -1, dtype=np.int32)  # of several, the first
+    agent_T, new_agents = names.numbers_of(list(map(agent_ids.__getitem__, lane_list)))
+    if names.are_shared:
+        _check_told_apart(numbers[:, -1], agent_T.tolist(), list(map(agent_ids.__getitem__, lane_list)))
+    arrays = _narrow_columns(numbers[:, [0, 1, 2, 4, 5, 6]], OF_CHUNKS)
+    words = _add_ids(arrays, [id_ for each in notes for id_ in each.ids])
+    counts, firsts = np.zeros((2, len(lanes)), np.int64), np.zeros((2, len(lanes)), np.int32)
+    modules = {}
+    for module in store.active:
+        of_module = _ModuleRecord(store, module, entry_L, late_rewards)
+        if env_actions is not None:
+            of_module.add_actions(arrays, counts[0], firsts[0], env_actions[module])
+        of_module.add_fingerprints(arrays, counts[1], firsts[1])
+        modules[str(module)] = {"id": store.module_ids[module], **of_module.forms}
+    columns = np.stack([agent_T, table.module_L[lanes], table.done_L[lanes], *counts, *firsts], 1)
+    arrays |= _narrow_columns(columns, OF_ENTRIES)
+    return Fragment(arrays, {**words, "modules": modules, "agents": list(new_agents)}, new_agents)
+
+
+def _check_told_apart(lanes: np.ndarray, agent_T: Sequence[int], id_T: Sequence[Hashable]) -> None:
+    """Raises RecordingError if ids in one chunk differ, and have one number."""
+    seen: dict[tuple[int, int], Hashable] = {}
+    chunk_T = np.repeat(np.arange(len(lanes)), lanes).tolist()
+    for chunk, number, agent_id in zip(chunk_T, agent_T, id_T, strict=True):
+        if seen.setdefault((chunk, number), agent_id) != agent_id:
+            raise RecordingError(f"record_actions knows agents by the repr() of their ids, but two agents of one "
+                                 f"episode are {agent_id!r}; give {type(agent_id).__name__} a __repr__() that tells "
+                                 f"them apart")  # fmt: skip
+
+
+def _add_ids(arrays: dict[str, np.ndarray], ids: list[str]) -> dict[str, Any]:
+    """Add the episodes' ids: what they begin with alike to the words, which are returned, and the rest as bytes."""
+    try:
+        number = np.frombuffer(bytes.fromhex("".join(ids)), np.uint8).reshape(len(ids), ID_BYTES)
+    except ValueError:  # of episodes that go on from somebody's own state
+        return {"run": "", "ids": ids}
+    if (number[:, :RUN_BYTES] == number[0, :RUN_BYTES]).all():
+        arrays["number"] = number[:, RUN_BYTES:]
+        return {"run": ids[0][: 2 * RUN_BYTES]}
+    arrays["number"] = number
+    return {"run": ""}
+
+
+def _numbers(notes: UnreadChunks) -> np.ndarray:
+    """int64 [n, 7]: those of its chunks, with the lanes of each instead of those up to its end."""
+    numbers = notes.numbers[: len(notes)].copy()
+    numbers[1:, -1] -= numbers[:-1, -1].copy()
+    return numbers
+
+
+class _ModuleRecord:
+    """Adds one module's rows to a fragment."""
+
+    def __init__(self, store: RowStore, module: int, entry_L: np.ndarray, late_rewards: bool):
+        self._store, self._module, self._entry_L, self._late_rewards = store, module, entry_L, late_rewards
+        self._block: Block = store.blocks[module]
+        layout = self._block.raw_layout or self._block.layout
+        self._obs_leaves = layout.leaves
+        self.forms: dict[str, Any] = {
+            "obs": [[repr(leaf.path), leaf.dtype.str, list(leaf.shape)] for leaf in layout.leaves],
+            "actions": [],
+        }
+
+    def add_actions(
+        self, arrays: dict[str, np.ndarray], count_T: np.ndarray, first_T: np.ndarray, env_actions: EnvActions
+    ) -> None:
+        """Of the rows that have acted in this call."""
+        block, first, end = self._block, self._store.first_action[self._module], self._store.acting_from[self._module]
+        if end == first:
+            return
+        rows = slice(first, end)
+        order, steps = self._grouped(self._entry_L[block.lane_R[rows]], block.env_t_R[rows], count_T, first_T)
+        self._add_steps(arrays, "acts", steps)
+        for index, sent in enumerate(env_actions.sent(block.outputs, first, end)):
+            narrow = sent.astype(env_actions.narrow_dtypes[index] or sent.dtype, copy=False)
+            if not np.array_equal(narrow, sent):  # a module may choose what its space has not, or NaN
+                narrow = sent
+            arrays[f"{self._module}.action.{index}"] = narrow.take(order, 0)
+            self.forms["actions"].append([sent.dtype.str, list(sent.shape[1:])])
+
+    def add_fingerprints(self, arrays: dict[str, np.ndarray], count_T: np.ndarray, first_T: np.ndarray) -> None:
+        """Of the rows that have come in this call, and of final observations."""
+        block, n, n_finals = self._block, *self._n_rows()
+        last_F = block.final_prev_F[:n_finals]
+        lane_N = np.concatenate([block.lane_R[:n], block.lane_R[last_F]])
+        env_t_N = np.concatenate([block.env_t_R[:n], self._store.table.end_env_t_L[lane_N[n:]]])
+        prev_N = np.concatenate([block.prev_R[:n], last_F])
+        if self._late_rewards:
+            prev_N[n:] = -1
+        entry_N = self._entry_L[lane_N]
+        # Rows that were carried over have come before. An episode that had no step by then was in no chunk.
+        n_carried = len(block.lookback_R)
+        entry_N[:n_carried][env_t_N[:n_carried] > 0] = -1
+        order, steps = self._grouped(entry_N, env_t_N, count_T, first_T)
+        self._add_steps(arrays, "comes", steps)
+        sum_N = np.zeros(len(lane_N), np.uint64)
+        for leaf, rows_R, finals_F in zip(self._obs_leaves, block.raw_obs, block.raw_final_obs, strict=True):
+            if leaf.dtype != object:
+                first_key = zlib.crc32(repr(leaf.path).encode()) % MOST_FIRST_KEYS
+                _add_leaf(rows_R, n, first_key, sum_N)
+                _add_leaf(finals_F, n_finals, first_key, sum_N[n:])
+        prints = np.empty(len(order), np.uint32)
+        mix(sum_N, prev_N, block.reward_R, order, prints)
+        arrays[f"{self._module}.print"] = prints
+
+    def _n_rows(self) -> tuple[int, int]:
+        rows = self._store.rows[self._module]
+        return rows.n, rows.n_finals
+
+    def _grouped(
+        self, entry_N: np.ndarray, env_t_N: np.ndarray, count_T: np.ndarray, first_T: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """(row numbers in the order of entries; env steps between them, None: all are 1); counts and first env steps
+        are added to those of other modules' entries."""
+        counts, firsts = np.empty_like(count_T), np.zeros_like(first_T)
+        order, steps = np.empty(len(entry_N), np.int64), np.empty(len(entry_N), np.int32)
+        k, most = group_by_entry(entry_N, env_t_N, counts, firsts, order, steps)
+        count_T += counts
+        first_T += firsts
+        return order[:k], None if most == 1 else steps[:k]
+
+    def _add_steps(self, arrays: dict[str, np.ndarray], name: str, steps: np.ndarray | None) -> None:
+        if steps is not None:
+            arrays[f"{self._module}.{name}"] = _narrow(steps)
+
+
+def _add_leaf(rows: np.ndarray, n: int, first_key: int, sum_N: np.ndarray) -> None:
+    """Add a leaf's words to the sums of the first n rows."""
+    row_bytes = as_bytes(rows)
+    size = next(size for size in WORDS if row_bytes.shape[1] % size == 0)
+    words = row_bytes.view(WORDS[size])
+    add_words(words, n, _keys(first_key + words.shape[1])[first_key:], sum_N)
+
+
+_known_keys = word_keys(2 * MOST_FIRST_KEYS)
+
+
+def _keys(n: int) -> np.ndarray:
+    global _known_keys
+    if len(_known_keys) < n:
+        _known_keys = word_keys(2 * n)
+    return _known_keys
+
+
+def _narrow(array: np.ndarray) -> np.ndarray:
+    """The same integers, of one row at least, in as few bytes as they need."""
+    return array.astype(narrowest(int(array.min()), int(array.max())), copy=False)
+
+
+def _narrow_columns(columns: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Columns [n, k] of integers by their names, each in as few bytes as it needs."""
+    if not len(columns):
+        return {name: np.zeros(0, np.uint8) for name in names}
+    bounds = zip(names, columns.min(0).tolist(), columns.max(0).tolist(), strict=True)
+    return {name: columns[:, k].astype(narrowest(low, high)) for k, (name, low, high) in enumerate(bounds)}

@@ -1,0 +1,137 @@
+"""What a record says about the run: which env, with which options, and by which versions."""
+
+from __future__ import annotations
+
+import ast
+import json
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.envs.form import class_of
+from fastmarl.core.envs.registry import env_name
+from fastmarl.core.envs.remote import RemoteEnv
+from fastmarl.core.errors import RecordingError
+from fastmarl.core.sealed_json import check_seal
+from fastmarl.core.version import __version__
+
+FORMAT = 3
+PLATFORM: dict[str, Callable[[], str]] = {
+    "python": platform.python_version,
+    "machine": platform.machine,
+    "platform": lambda: sys.platform,
+}
+
+
+def described(config: EnvRunnerConfig, env: Any, num_envs: int) -> dict[str, Any]:
+    """What JSON can hold, of a runner's config and one of its envs."""
+    return {
+        "format": FORMAT,
+        "env": env_name(config.env),
+        **_env_config(config.env_config),
+        "env_class": ".".join(_env_class(env)),
+        "seed": config.seed,
+        "worker_index": config.worker_index,
+        "incarnation": config.incarnation,
+        "num_envs": num_envs,
+        "num_env_runners": config.num_env_runners,
+        "remote": config.gym_env_vectorize_mode == "async",
+        "post_death": config.post_death,
+        "respawn": config.respawn,
+        "keep_dtype": config.keep_dtype,
+        "spaces": {repr(agent): [repr(space) for space in spaces] for agent, spaces in _spaces(env).items()},
+        "versions": _versions(env),
+    }
+
+
+def _env_config(env_config: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON if that gives it back, or as a Python literal; with neither, null."""
+    given = dict(env_config)
+    try:
+        if _same(json.loads(json.dumps(given, allow_nan=False)), given):
+            return {"env_config": given}
+    except (TypeError, ValueError):
+        pass
+    try:
+        if _same(ast.literal_eval(repr(given)), given):
+            return {"env_config": None, "env_config_literal": repr(given)}
+    except (TypeError, ValueError, SyntaxError):
+        pass
+    return {"env_config": None}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether these are equal, and of the same types all the way down."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(map(repr, one)) == list(map(repr, other)) and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def env_config_in(meta: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What `described()` has put in; None: it could not be written."""
+    if meta["env_config"] is not None:
+        return dict(meta["env_config"])
+    literal = meta.get("env_config_literal")
+    return None if literal is None else dict(ast.literal_eval(literal))
+
+
+def _spaces(env: Any) -> dict[Any, tuple[Any, Any]]:
+    from fastmarl.core.envs.base import env_spaces
+
+    return {agent: env_spaces(env, agent) for agent in getattr(env, "possible_agents", ())}
+
+
+def _env_class(env: Any) -> tuple[str, str]:
+    """Module and name, also of an env in a worker process."""
+    return env.env_class if isinstance(env, RemoteEnv) else class_of(env)
+
+
+def _versions(env: Any) -> dict[str, str]:
+    """Of what an episode may depend on."""
+    packages = ["numpy", "gymnasium", _env_class(env)[0].partition(".")[0]]
+    names = dict.fromkeys([*PLATFORM, *packages, "fastmarl"])
+    return {name: here for name in names if (here := _version_here(name))}
+
+
+def _version_here(name: str) -> str:
+    """Empty where there is none: of a module of the user's, or a package that is not installed."""
+    if name in PLATFORM:
+        return PLATFORM[name]()
+    try:
+        return __version__ if name == "fastmarl" else version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def changed_versions(meta: Mapping[str, Any]) -> str:
+    """What is of another version here than on record, in words; empty if nothing is."""
+    pairs = [(name, recorded, _version_here(name)) for name, recorded in meta["versions"].items()]
+    changed = [f"{name} {recorded} (here {here or 'none'})" for name, recorded, here in pairs if recorded != here]
+    return ", ".join(changed)
+
+
+def checked(meta: Any, path: Any) -> dict[str, Any]:
+    """The description of a record without its checksum.
+
+    Raises:
+        RecordingError: this version can't read it, or it is damaged.
+    """
+    number = meta.get("format") if isinstance(meta, dict) else None
+    if number != FORMAT:
+        versions = meta.get("versions") if isinstance(meta, dict) else None
+        writer = versions.get("fastmarl") if isinstance(versions, dict) else None
+        way_out = f"; fastmarl {writer} has written it, and reads it" if writer else ""
+        raise RecordingError(f"{path} is of no record of actions that fastmarl {__version__} reads: expected format "
+                             f"{FORMAT}, got {number!r}{way_out}")  # fmt: skip
+    try:
+        return check_seal(meta)
+    except ValueError as error:
+        raise RecordingError(f"{path} is damaged, or was changed by hand: {error}; replay() takes another env or "
+                             f"env_config as arguments") from error  # fmt: skip

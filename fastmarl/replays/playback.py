@@ -1,0 +1,199 @@
+"""Makes a recorded episode again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from fastmarl.core.envs.adapters import as_multi_agent_env
+from fastmarl.core.envs.arrays import ArrayEnv
+from fastmarl.core.envs.context import EnvContext
+from fastmarl.core.envs.registry import env_creator, may_be_named_by_a_file
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.errors import RecordingError
+from fastmarl.core.exits import exits_as_errors
+from fastmarl.replays.meta import env_config_in
+from fastmarl.replays.recording import RecordedEpisode, Recording
+from fastmarl.replays.scene import ReplayStep, Scene
+from fastmarl.replays.single import SingleOfBatch
+
+
+class Replay:
+    """An episode that is made again, step by step. Iterate over it, once: it gives a `ReplayStep` for the reset, and
+    one for each env step.
+
+    ```python
+    with Replay(Recording("runs/1"), 17) as replay:
+        for step in replay:
+            print(step.env_t, step.rewards)
+    print(replay.episode.get_return())
+    ```
+
+    Args:
+        recording: a folder, or what was read from it.
+        episode: its number or id.
+        env, env_config: in place of the recorded ones, as in `EnvRunnerConfig`; `env_config` is merged into what is on
+            record. `env` is needed where the record names a class or function that this program has not used yet.
+        render_mode: is added to the `env_config`, unless that has one; None: it is not.
+
+    Attributes:
+        recorded: the RecordedEpisode.
+        env: the env that is stepped.
+
+    Raises:
+        RecordingError: there is no such episode, some of it is missing, or its env can't be made from the record.
+        ReplayError: while it is played: the env takes another course.
+    """
+
+    @exits_as_errors()
+    def __init__(
+        self,
+        recording: Recording | str | os.PathLike,
+        episode: int | str,
+        *,
+        env: Any = None,
+        env_config: Mapping[str, Any] | None = None,
+        render_mode: str | None = None,
+    ):
+        recording = recording if isinstance(recording, Recording) else Recording(recording)
+        self.recorded = recording[episode]
+        self._actions = recording.read(self.recorded)
+        self.env = _make_env(recording.folder, self.recorded, env, env_config or {}, render_mode)
+        try:
+            self._scene = Scene(self.recorded, self._actions, self.env)
+        except BaseException:
+            self.close()
+            raise
+        self._begun = False
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            self.close()
+        except Exception as another:
+            if error is None:
+                raise
+            error.add_note(f"fastmarl: close() of the env raised {another!r:.200}, too")
+
+    @exits_as_errors()
+    def close(self) -> None:
+        """Close the env; twice is fine."""
+        env, self.env = self.env, None
+        if env is not None and hasattr(env, "close"):
+            env.close()
+
+    @property
+    def episode(self) -> MultiAgentEpisode:
+        """The episode, once it has been played to its end. Observations are those that the env has sent, before any
+        connectors; rewards are those paid; actions those that the env was sent.
+
+        Raises:
+            RecordingError: it has not, or it is in several chunks, because an agent has respawned: see `chunks`.
+        """
+        if not self.chunks:
+            raise RecordingError(f"episode {self.recorded.number} has no env step on record")
+        if len(self.chunks) != 1:
+            raise RecordingError(f"episode {self.recorded.number} is in {len(self.chunks)} chunks, as agents have "
+                                 f"respawned in it; use `chunks`")  # fmt: skip
+        return self.chunks[0]
+
+    @property
+    def chunks(self) -> list[MultiAgentEpisode]:
+        """The episode's chunks, one but where agents have respawned. Raises RecordingError before its end."""
+        if self._scene.chunks is None:
+            raise RecordingError(f"episode {self.recorded.number} has not been played to its end; iterate over it")
+        return self._scene.chunks
+
+    def __iter__(self) -> Iterator[ReplayStep]:
+        if self._begun or self.env is None:
+            raise RecordingError("an episode is replayed once, and not after close(); make another Replay")
+        self._begun = True
+        yield from self._scene.play(self.env)
+
+
+def replay(
+    run: Recording | str | os.PathLike,
+    episode: int | str,
+    *,
+    env: Any = None,
+    env_config: Mapping[str, Any] | None = None,
+    video: str | os.PathLike | None = None,
+    fps: float | None = None,
+    render_mode: str | None = "rgb_array",
+) -> MultiAgentEpisode:
+    """Make an episode again from a record of actions, and hold it against the record: observations, rewards and ends of
+    every step.
+
+    Args:
+        run: the folder given to `EnvRunnerConfig(record_actions=...)`, or a `Recording` of it.
+        episode: its number or id.
+        env, env_config: in place of the recorded ones; `env_config` is merged into what is on record. `env` is needed
+            where the record names a class or function that this program has not used yet.
+        video: an mp4 file to write; needs `pip install "fastmarl[video]"`.
+        fps: frames a second; None: what the env says (`metadata["render_fps"]`), or else 30.
+        render_mode: with `video`, is added to `env_config`, unless that is given one; None: it is not.
+
+    Returns:
+        The whole episode. What modules answered beside the actions is not in it.
+
+    Raises:
+        RecordingError: there is no such episode, some of it is missing, its env can't be made from the record, an
+            agent has respawned in it (see `fastmarl.replays.Replay.chunks`), or the video can't be written.
+        ReplayError: the env takes another course, and where that begins.
+    """
+    from fastmarl.replays.video import VideoFile, frame_of, frames_per_second
+
+    mode = None if video is None else render_mode
+    with Replay(run, episode, env=env, env_config=env_config, render_mode=mode) as played:
+        if video is None:
+            for _ in played:
+                pass
+        else:
+            with closing(VideoFile(video, frames_per_second(played.env, fps))) as file:
+                for _ in played:
+                    file.add(frame_of(played.env))
+                file.finish()
+    return played.episode
+
+
+def _make_env(
+    folder: Path, recorded: RecordedEpisode, env: Any, given: Mapping[str, Any], render_mode: str | None
+) -> Any:
+    """The env that the record names, or the given one."""
+    meta = recorded.meta
+    if env is None:
+        env = _named_env(folder, meta)
+    config = env_config_in(meta)
+    if config is None and not given:
+        raise RecordingError(f"the env_config of the record in {folder} could not be written down; give it again: "
+                             f"replay(..., env_config=...)")  # fmt: skip
+    mode = {} if render_mode is None else {"render_mode": render_mode}
+    context = EnvContext(
+        {**(config or {}), **mode, **given},
+        meta["worker_index"],
+        recorded.env_index,
+        1,
+        num_workers=meta["num_env_runners"],
+        remote=meta["remote"],
+    )
+    made = as_multi_agent_env(env_creator(env)(context))
+    return SingleOfBatch(made) if isinstance(made, ArrayEnv) else made
+
+
+def _named_env(folder: Path, meta: Mapping[str, Any]) -> str:
+    """The env that the record names, unless that could be any function."""
+    name = meta["env"]
+    if name is None:
+        raise RecordingError(f"the record in {folder} can't name its env ({meta['env_class']}), which was given as an "
+                             f"object; give it again: replay(..., env=...)")  # fmt: skip
+    if not may_be_named_by_a_file(name):
+        raise RecordingError(f"the record in {folder} names {name!r} as its env, which this program has not used so "
+                             f"far. Files may come from others, so nothing is imported by such a name. If you trust "
+                             f"it, name it yourself: replay(..., env={name!r}), or --env {name} on the command "
+                             f"line")  # fmt: skip
+    return name

@@ -1,0 +1,319 @@
+"""Reads a folder with records of actions."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastmarl.core.errors import RecordingError
+from fastmarl.core.store.flags import FAILED, TERMINATED, TRUNCATED
+from fastmarl.replays.blocks import Arrays, Block, blocks_in, cant_read
+from fastmarl.replays.fragment import OF_CHUNKS
+from fastmarl.replays.meta import checked
+
+
+class Part(NamedTuple):
+    """What a block has of an episode: its env steps from `begin` to `end`.
+
+    Attributes:
+        chunk: its number in the block.
+        agents: the names in the file up to this block.
+        flags: of its end.
+    """
+
+    block: Block
+    chunk: int
+    agents: list[str]
+    begin: int
+    end: int
+    flags: int
+
+
+@dataclass(eq=False)
+class RecordedEpisode:
+    """What the record says of an episode, without its actions.
+
+    Attributes:
+        number: in the record: `fastmarl.replay(run, number)`.
+        id_: as `MultiAgentEpisode.id_`.
+        meta: of the runner, as in the JSON file beside the actions.
+        env_index: of its env in the runner.
+        reset_seed: what the env was reset with.
+        length: env steps on record.
+        is_terminated, is_truncated: how it ended; both False: it was running when the record ended, or was dropped.
+        is_failed: its env failed, and it was cut where it stood.
+        missing: why it can't be replayed; "": it can.
+    """
+
+    number: int
+    id_: str
+    meta: dict[str, Any] = field(repr=False)
+    env_index: int
+    reset_seed: int
+    length: int = 0
+    is_terminated: bool = False
+    is_truncated: bool = False
+    is_failed: bool = False
+    missing: str = ""
+    parts: list[Part] = field(default_factory=list, repr=False)
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_terminated or self.is_truncated
+
+    @property
+    def end(self) -> str:
+        """How it ended, in a word."""
+        if self.is_failed:
+            return "failed"
+        if self.is_done:
+            return "terminated" if self.is_terminated else "truncated"
+        return "cut"
+
+
+@dataclass
+class EpisodeActions:
+    """What was done in an episode, and the fingerprints of what came of it.
+
+    Attributes:
+        actions: env step -> agent's name -> (module, an array for each leaf of the action). The last ones may have no
+            result on record: the env failed, or the call did.
+        prints: (env step, agent's name) -> fingerprint.
+        modules: index -> its id and the forms of observations.
+    """
+
+    actions: dict[int, dict[str, tuple[str, list[np.ndarray]]]] = field(default_factory=dict)
+    prints: dict[tuple[int, str], int] = field(default_factory=dict)
+    modules: dict[str, dict[str, Any]] = field(default_factory=dict)
+    module_of: dict[str, str] = field(default_factory=dict)
+
+
+class Recording:
+    """The episodes in a folder that runners with `record_actions` have written to. `recording[k]` is one of them, by
+    number or id.
+
+    Where runners went back to a state in the midst of an episode, each of its courses is an episode, of the same id.
+    It may be read while a runner writes: what is complete by now is there.
+
+    Args:
+        folder: as given to `record_actions`.
+
+    Raises:
+        RecordingError: there is no record in it, or a file is damaged.
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        self.folder = Path(folder)
+        files = sorted(self.folder.glob("*.actions"))
+        if not files:
+            what = "is no folder" if not self.folder.is_dir() else "has no record of actions"
+            raise RecordingError(f"{os.fspath(folder)!r} {what}; a runner with EnvRunnerConfig(record_actions=folder) "
+                                 f"writes one")  # fmt: skip
+        self._strands: dict[str, list[_Strand]] = {}
+        self._n_strands = 0
+        for path in files:
+            self._read_file(path)
+        found = [course for id_, strands in self._strands.items() for course in _courses(id_, strands)]
+        self.episodes = [episode for _, episode in sorted(found, key=operator.itemgetter(0))]
+        self._by_id: dict[str, list[RecordedEpisode]] = {}
+        for number, episode in enumerate(self.episodes):
+            episode.number = number
+            self._by_id.setdefault(episode.id_, []).append(episode)
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    def __iter__(self) -> Iterator[RecordedEpisode]:
+        return iter(self.episodes)
+
+    def __getitem__(self, episode: int | str) -> RecordedEpisode:
+        """Raises RecordingError if there is none of this number or id, or several of this id."""
+        if isinstance(episode, str) and (of_id := self._by_id.get(episode)):
+            if len(of_id) > 1:
+                raise RecordingError(f"{self.folder} has several courses of the episode {episode!r}, as runners went "
+                                     f"back to a state in it; give one of the numbers "
+                                     f"{[each.number for each in of_id]}")  # fmt: skip
+            return of_id[0]
+        try:
+            number = int(episode) if isinstance(episode, str) else operator.index(episode)
+        except (TypeError, ValueError):
+            number = -1
+        if not 0 <= number < len(self.episodes):
+            raise RecordingError(f"{self.folder} has no episode {episode!r}: give an id, or a number below "
+                                 f"{len(self.episodes)}; `fastmarl replay {self.folder}` lists them")  # fmt: skip
+        return self.episodes[number]
+
+    def _read_file(self, path: Path) -> None:
+        try:
+            meta = json.loads(path.with_suffix(".json").read_bytes())
+        except FileNotFoundError:
+            if path.exists() and path.stat().st_size == 0:  # its runner ended before it began
+                return
+            raise RecordingError(f"{path} lacks its description, {path.with_suffix('.json').name}") from None
+        except ValueError as error:
+            raise RecordingError(f"{path.with_suffix('.json')} is damaged: {error}") from error
+        except OSError as error:
+            raise cant_read(path.with_suffix(".json"), error) from error
+        meta = checked(meta, path.with_suffix(".json"))
+        agents: list[str] = []
+        latest: dict[str, _Strand] = {}
+        for block, listed in blocks_in(path):
+            agents = [*agents, *block.words["agents"]] if block.words["agents"] else agents
+            self._read_block(block, listed, meta, agents, latest)
+
+    def _read_block(
+        self, block: Block, arrays: Arrays, meta: dict[str, Any], agents: list[str], latest: dict[str, _Strand]
+    ) -> None:
+        columns = [arrays[name].tolist() for name in OF_CHUNKS]
+        ids = block.words.get("ids") or [block.words["run"] + number.tobytes().hex() for number in arrays["number"]]
+        for chunk, (id_, env, begin, end, flags, seed, _) in enumerate(zip(ids, *columns, strict=True)):
+            part, strand = Part(block, chunk, agents, begin, end, flags), latest.get(id_)
+            if strand is None or strand.is_behind(part):
+                strand = latest[id_] = _Strand(self._n_strands, meta, env, seed)
+                self._n_strands += 1
+                self._strands.setdefault(id_, []).append(strand)
+            strand.add(part)
+
+    def read(self, episode: RecordedEpisode) -> EpisodeActions:
+        """Its actions.
+
+        Raises:
+            RecordingError: some are missing, or damaged.
+        """
+        if episode.missing:
+            raise RecordingError(f"episode {episode.number} of {self.folder} can't be replayed: {episode.missing}")
+        found = EpisodeActions()
+        seen: dict[int, dict[str, np.ndarray]] = {}
+        for part in episode.parts:
+            block = part.block
+            if id(block) not in seen:
+                seen = {id(block): block.arrays()}
+            add_part(found, seen[id(block)], block.words["modules"], part.chunk, part.agents)
+        return found
+
+
+@dataclass(eq=False)
+class _Strand:
+    """What a file has of an episode, without going back.
+
+    Attributes:
+        number: in the order in which they begin.
+        meta, env_index, reset_seed: of the episode.
+        line: its parts, after those of other strands that come before them.
+        place: of its course among all.
+        goes_on: in another strand, so that this is no course of its own.
+    """
+
+    number: int
+    meta: dict[str, Any]
+    env_index: int
+    reset_seed: int
+    parts: list[Part] = field(default_factory=list)
+    line: list[Part] = field(default_factory=list)
+    place: int = -1
+    goes_on: bool = False
+    end: int = 0
+
+    def add(self, part: Part) -> None:
+        self.parts.append(part)
+        self.end = max(self.end, part.end)
+
+    def is_behind(self, part: Part) -> bool:
+        """Whether this part, of the same file, begins before the end, as the runner went back."""
+        return part.begin < self.end and self.parts[-1].block is not part.block
+
+
+def _courses(id_: str, strands: list[_Strand]) -> Iterator[tuple[int, RecordedEpisode]]:
+    """The courses of an episode, by their places; there is one, unless runners went back to a state in it."""
+    earlier: list[_Strand] = []
+    for strand in sorted(strands, key=lambda each: (each.parts[0].begin, each.number)):
+        strand.line, strand.place = strand.parts, strand.number
+        begin, before = strand.parts[0].begin, _before(strand, earlier)
+        if before is not None:
+            strand.line = [*(part for part in before.line if part.end <= begin), *strand.parts]
+            strand.meta, strand.env_index, strand.reset_seed = before.meta, before.env_index, before.reset_seed
+            if before.end <= begin and not before.goes_on:
+                before.goes_on, strand.place = True, before.place
+        earlier.append(strand)
+    for strand in earlier:
+        if not strand.goes_on:
+            yield strand.place, _episode(id_, strand)
+
+
+def _before(strand: _Strand, earlier: list[_Strand]) -> _Strand | None:
+    """Which of these a strand goes on from: the last that can be; None: its beginning is not on record."""
+    begin = strand.parts[0].begin
+    touching = [other for other in earlier if any(part.end == begin for part in other.parts)]
+    if touching:
+        return max(touching, key=lambda other: (other.number < strand.number, other.number))
+    reaching = [other for other in earlier if other.end < begin]  # what is between them was lost
+    return max(reaching, key=lambda other: other.end, default=None)
+
+
+def _episode(id_: str, strand: _Strand) -> RecordedEpisode:
+    """Put together what its parts say; note what is missing."""
+    flags, at, missing = 0, 0, ""
+    for part in sorted(strand.line, key=lambda each: (each.begin, each.end)):
+        if part.begin > at:
+            missing = (f"the env steps {at} to {part.begin} are not on record here; were they recorded into another "
+                       f"folder, or lost with a full disk?")  # fmt: skip
+        at = max(at, part.end)
+        flags |= part.flags
+    return RecordedEpisode(
+        number=-1,
+        id_=id_,
+        meta=strand.meta,
+        env_index=strand.env_index,
+        reset_seed=strand.reset_seed,
+        length=at,
+        is_terminated=bool(flags & TERMINATED),
+        is_truncated=bool(flags & TRUNCATED),
+        is_failed=bool(flags & FAILED),
+        missing="its env was reset without a seed" if strand.reset_seed < 0 else missing,
+        parts=strand.line,
+    )
+
+
+def add_part(
+    found: EpisodeActions, arrays: dict[str, np.ndarray], modules: dict[str, Any], chunk: int, agents: list[str]
+) -> None:
+    """Add what a block has of one chunk."""
+    lanes = arrays["lanes"].astype(np.int64)
+    first = int(lanes[:chunk].sum())
+    entries = range(first, first + int(lanes[chunk]))
+    acted, came = arrays["acted"].astype(np.int64), arrays["came"].astype(np.int64)
+    module_T = arrays["module"]
+    for entry in entries:
+        if not acted[entry] and not came[entry]:
+            continue
+        module = str(int(module_T[entry]))
+        before = module_T[:entry] == module_T[entry]
+        form, name = modules[module], agents[int(arrays["agent"][entry])]
+        found.modules[form["id"]] = form
+        found.module_of[name] = form["id"]
+        rows = slice(start := int(acted[:entry][before].sum()), start + int(acted[entry]))
+        leaves = [arrays[f"{module}.action.{index}"][rows] for index in range(len(form["actions"]))]
+        dtypes = [np.dtype(dtype) for dtype, _ in form["actions"]]
+        for i, env_t in enumerate(_env_ts(arrays, f"{module}.acts", rows, int(arrays["acts_from"][entry]))):
+            action = [leaf[i : i + 1].astype(dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
+            found.actions.setdefault(env_t, {})[name] = form["id"], action
+        rows = slice(start := int(came[:entry][before].sum()), start + int(came[entry]))
+        env_ts = _env_ts(arrays, f"{module}.comes", rows, int(arrays["comes_at"][entry]))
+        for env_t, number in zip(env_ts, arrays[f"{module}.print"][rows].tolist(), strict=True):
+            found.prints[env_t, name] = number
+
+
+def _env_ts(arrays: dict[str, np.ndarray], name: str, rows: slice, first: int) -> list[int]:
+    """The env steps of an entry's rows."""
+    n = rows.stop - rows.start
+    steps = arrays[name][rows].astype(np.int64) if name in arrays else np.ones(n, np.int64)
+    if n:
+        steps[0] = first
+    return np.cumsum(steps).tolist()

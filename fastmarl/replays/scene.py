@@ -1,0 +1,242 @@
+"""Plays the recorded actions to an env, and holds what comes of it against the record."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import replace as replaced
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.columns import Columns
+from fastmarl.core.envs.base import env_spaces
+from fastmarl.core.envs.form import check_reset_result, check_step_result, possible_agents_of
+from fastmarl.core.episodes.log import EpisodeLog
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.errors import FastmarlError, RecordingError, ReplayError
+from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.native._records import note_reset_seeds
+from fastmarl.core.spaces import RowLayout, leaf_spaces
+from fastmarl.core.store.agent_spaces import AgentSpaces, Spaces
+from fastmarl.core.store.block import Key
+from fastmarl.core.store.flags import TERMINATED, TRUNCATED
+from fastmarl.core.store.lanes import LaneTable
+from fastmarl.core.store.store import RowStore
+from fastmarl.replays.fragment import AgentNames, fragment_of
+from fastmarl.replays.meta import changed_versions
+from fastmarl.replays.recording import EpisodeActions, RecordedEpisode, add_part
+
+NOT_THE_SAME = "an env that draws from anything but its seed can't be replayed, see check_env(); was it changed since?"
+
+
+class ReplayStep(NamedTuple):
+    """One env step of an episode that is replayed.
+
+    Attributes:
+        env_t: env steps since the reset.
+        actions: what was sent to the env; empty at the reset.
+        observations, rewards, terminateds, truncateds, infos: what came, as the env returned it.
+    """
+
+    env_t: int
+    actions: dict[Any, Any]
+    observations: dict[Any, Any]
+    rewards: dict[Any, float]
+    terminateds: dict[Any, bool]
+    truncateds: dict[Any, bool]
+    infos: dict[Any, Any]
+
+
+class _ActionForm:
+    """What an action looks like to an env, and in a store.
+
+    Attributes:
+        keys: of its leaves, as modules' outputs have them.
+    """
+
+    def __init__(self, space: gym.Space):
+        self._layout = RowLayout(space)
+        self._is_discrete = [isinstance(leaf, gym.spaces.Discrete) for leaf in leaf_spaces(space)]
+        self.keys: list[Key] = [
+            (Columns.ACTIONS, *leaf.path) if leaf.path else Columns.ACTIONS for leaf in self._layout.leaves
+        ]
+
+    def fits(self, leaves: list[np.ndarray]) -> bool:
+        """Whether arrays [1, ...] are an action of this space, as far as shapes and kinds of numbers go."""
+        own = [(leaf.shape, leaf.dtype.kind) for leaf in self._layout.leaves]
+        return [(leaf.shape[1:], leaf.dtype.kind) for leaf in leaves] == own
+
+    def nested(self, leaves: list[np.ndarray]) -> Any:
+        """An action of the Python types that the env got, of arrays [1, ...]."""
+        values = zip(leaves, self._is_discrete, strict=True)
+        return self._layout.nest([int(leaf[0]) if is_discrete else leaf[0].copy() for leaf, is_discrete in values])
+
+
+class Scene:
+    """A store of one env, which the replayed steps are written to."""
+
+    def __init__(self, recorded: RecordedEpisode, actions: EpisodeActions, env: Any):
+        self._recorded, self._actions = recorded, actions
+        meta = recorded.meta
+        self.chunks: list[MultiAgentEpisode] | None = None
+        self._late_rewards = meta["post_death"] == "accumulate"
+        self._module_ids = list(actions.modules)
+        known = [frozenset(possible_agents_of(env))]
+        self._table = LaneTable(known, self._module_for, post_death=meta["post_death"], respawn=meta["respawn"])
+        self._spaces: dict[Hashable, Spaces] = {}
+        self._env = env
+        self._made = -1  # env steps that are whole
+        self._forms: dict[Hashable, _ActionForm] = {}
+        AgentSpaces(self._table, self._spaces_of)
+        for agent in known[0]:
+            self._spaces_of(0, agent)
+        self._store = RowStore(self._make_layouts(), self._module_ids, self._table, 1)
+        self._log = EpisodeLog(self._store)
+
+    def _spaces_of(self, env_index: int, agent_id: Hashable) -> Spaces:
+        if agent_id not in self._spaces:
+            self._spaces[agent_id] = env_spaces(self._env, agent_id)
+        return self._spaces[agent_id]
+
+    def _module_for(self, agent_id: Hashable, env_index: int) -> int:
+        name = repr(agent_id)
+        if name not in self._actions.module_of:
+            raise self._differs(self._env_t, f"agent {name} is observed, which is not in the record")
+        return self._module_ids.index(self._actions.module_of[name])
+
+    def _make_layouts(self) -> list[RowLayout]:
+        """Of the modules, as they were when the record was made."""
+        layouts = []
+        for module_id, form in self._actions.modules.items():
+            spaces = [s for agent, s in self._spaces.items() if self._actions.module_of.get(repr(agent)) == module_id]
+            space = spaces[0][0] if spaces else getattr(self._env, "observation_space", None)
+            if not isinstance(space, gym.Space):
+                raise RecordingError(f"module {module_id!r} is on record, but none of its agents is among those "
+                                     f"of the env, {list(self._spaces)!r:.200}; was another env given?")  # fmt: skip
+            layouts.append(_layout_as(RowLayout(space), form["obs"], module_id))
+        return layouts
+
+    @property
+    def _env_t(self) -> int:
+        return int(self._table.envs[0].env_t)
+
+    def play(self, env: Any) -> Iterator[ReplayStep]:
+        """Make all steps; differences are looked for at the end, and where something fails."""
+        flags = 0
+        try:
+            self._log.open_episodes([0])
+            note_reset_seeds(self._table.records, [self._recorded.reset_seed], [0])
+            with exits_as_errors():
+                obs, infos = result = env.reset(seed=self._recorded.reset_seed)
+            check_reset_result(result, 0)
+            self._store.scatter.write_reset(0, obs, infos)
+            self._made = 0
+            yield ReplayStep(0, {}, obs, {}, {}, {}, infos)
+            while not flags and self._env_t < self._recorded.length:
+                actions = self._act()
+                with exits_as_errors():
+                    result = env.step(actions)
+                check_step_result(result, 0, self._env_t + 1)
+                flags = self._store.scatter.write_step(0, *result)
+                if self._table.respawned:
+                    self._log.split_respawned()
+                self._made += 1
+                yield ReplayStep(self._env_t, actions, *result)
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            self._look_for_differences(is_over=False)
+            if isinstance(error, FastmarlError):
+                raise
+            raise self._differs(self._made + 1, f"the env raised {error!r:.200}") from error
+        if flags:
+            self._log.finish_episodes([0], [flags])
+        self._log.end_chunks()
+        self._look_for_differences(is_over=True)
+        self._check_end(flags)
+        self.chunks = self._log.ended_chunks()
+
+    def _act(self) -> dict[Any, Any]:
+        """The recorded actions of this step, in the order of the observations; they are written down."""
+        env_t, table, store = self._env_t, self._table, self._store
+        recorded = self._actions.actions.get(env_t, {})
+        acting = {table.agent_ids[lane]: lane for lane in table.envs[0].acting()}
+        if {repr(agent) for agent in acting} != set(recorded):
+            self._look_for_differences(is_over=False)
+            raise self._differs(env_t, f"the agents that act are {sorted(map(repr, acting))}, on record are "
+                                       f"{sorted(recorded)}")  # fmt: skip
+        by_agent = {agent: recorded[repr(agent)][1] for agent in acting}
+        for agent, action in by_agent.items():
+            if not self._form(agent).fits(action):
+                form = [(leaf.dtype.str, leaf.shape[1:]) for leaf in action]
+                raise RecordingError(f"the actions of agent {agent!r} are of {self._spaces_of(0, agent)[1]}, and not "
+                                     f"what is on record: {form!r:.300}; was the env changed, or another env_config "
+                                     f"given?")  # fmt: skip
+        for module in store.active:
+            first, end = store.acting_from[module], store.rows[module].n
+            if first < end:
+                agents = [table.agent_ids[lane] for lane in store.blocks[module].lane_R[first:end].tolist()]
+                leaves = zip(*(by_agent[agent] for agent in agents), strict=True)
+                store.record(module, dict(zip(self._form(agents[0]).keys, map(np.concatenate, leaves), strict=True)))
+        store.advance()
+        return {agent: self._form(agent).nested(leaves) for agent, leaves in by_agent.items()}
+
+    def _form(self, agent: Hashable) -> _ActionForm:
+        if agent not in self._forms:
+            self._forms[agent] = _ActionForm(self._spaces_of(0, agent)[1])
+        return self._forms[agent]
+
+    def _look_for_differences(self, *, is_over: bool) -> None:
+        """Raise ReplayError at the first fingerprint that differs, of the steps that were made."""
+        notes = list(self._log.sealed)
+        if not is_over:
+            if self._table.records[0] is None:
+                return
+            notes.append(self._log.notes_of([0]))
+        made = EpisodeActions()
+        fragment = fragment_of(self._store, notes, None, AgentNames(), late_rewards=self._late_rewards)
+        if fragment is None:
+            return
+        for chunk in range(len(fragment.arrays["env"])):
+            add_part(made, fragment.arrays, fragment.words["modules"], chunk, fragment.words["agents"])
+        # Where an env has failed, its agents were given their last observations again, to end with.
+        last = min(self._made, self._recorded.length - self._recorded.is_failed)
+        differing = [
+            (env_t, name)
+            for env_t, name in self._actions.prints.keys() | made.prints.keys()
+            if env_t <= last and self._actions.prints.get((env_t, name)) != made.prints.get((env_t, name))
+        ]
+        if differing:
+            env_t, name = min(differing)
+            what = "observation, or what it was paid for it," if env_t else "first observation"
+            raise self._differs(env_t, f"agent {name}: its {what} is another than on record; {NOT_THE_SAME}")
+
+    def _check_end(self, flags: int) -> None:
+        recorded = self._recorded
+        if flags and self._env_t < recorded.length:
+            raise self._differs(self._env_t, f"the episode ends, and has {recorded.length} env steps on record")
+        if recorded.is_failed or (not flags and not recorded.is_done):
+            return
+        if (bool(flags & TERMINATED), bool(flags & TRUNCATED)) != (recorded.is_terminated, recorded.is_truncated):
+            raise self._differs(self._env_t, f"the episode's end is another than on record, {recorded.end}")
+
+    def _differs(self, env_t: int, problem: str) -> ReplayError:
+        if changed := changed_versions(self._recorded.meta):
+            problem += f"; it was recorded with {changed}"
+        return ReplayError(self._recorded.env_index, self._recorded.number, env_t, problem)
+
+
+def _layout_as(layout: RowLayout, form: list[Any], module_id: str) -> RowLayout:
+    """With the dtypes on record.
+
+    Raises:
+        RecordingError: it has other leaves.
+    """
+    recorded = {path: (np.dtype(dtype), tuple(shape)) for path, dtype, shape in form}
+    here = {repr(leaf.path): leaf.shape for leaf in layout.leaves}
+    if {path: shape for path, (_, shape) in recorded.items()} != here:
+        raise RecordingError(f"the agents of module {module_id!r} observe {layout.space}, and not what is on record: "
+                             f"{form!r:.300}; was the env changed, or another env_config given?")  # fmt: skip
+    layout.leaves = tuple(replaced(leaf, dtype=recorded[repr(leaf.path)][0]) for leaf in layout.leaves)
+    return layout

@@ -1,0 +1,328 @@
+"""Videos of episodes: of live ones by a callback, of recorded ones by `replay()`."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import weakref
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.callbacks import Callbacks
+from fastmarl.core.envs.arrays import ArrayEnv
+from fastmarl.core.envs.form import class_of
+from fastmarl.core.envs.remote import RemoteEnv
+from fastmarl.core.errors import ConfigError, RecordingError
+
+USUAL_FPS = 30  # Gymnasium's
+FFMPEG_TIMEOUT_S = 60  # for the last frames
+NO_IMAGE = 'make the env with render_mode="rgb_array", as in env_config={"render_mode": "rgb_array"}'
+
+
+class VideoFile:
+    """An mp4 file that is written frame by frame. It gets its name when it is whole.
+
+    Args:
+        path: ends in .mp4; folders on its way are made.
+        fps: frames a second.
+
+    Raises:
+        ConfigError: the path has another ending, `fps` is no number above 0, or imageio-ffmpeg is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike, fps: float):
+        self._path = Path(path)
+        if self._path.suffix.lower() != ".mp4":
+            raise ConfigError(f"a video's path must end in .mp4, got {os.fspath(path)!r}")
+        if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < math.inf:
+            raise ConfigError(f"fps must be a number above 0, got {fps!r}")
+        try:
+            import imageio_ffmpeg
+        except ImportError as error:
+            raise ConfigError('videos need imageio-ffmpeg, which is not installed; pip install "fastmarl[video]"'
+                              ) from error  # fmt: skip
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"can't write {os.fspath(path)!r}: {error.strerror}") from error
+        self._part = self._path.with_name(f".{self._path.stem}.part.mp4")
+        self._ffmpeg, self._fps = imageio_ffmpeg, fps
+        self._writer: Any = None
+        self._shape: tuple[int, ...] | None = None
+        self._give_up: Callable[[], None] | None = None
+
+    def add(self, frame: np.ndarray) -> None:
+        """Add a frame, uint8 [height, width, 3].
+
+        Raises:
+            ConfigError: it has another size than the first.
+            RecordingError: it can't be written.
+        """
+        if self._shape is None:
+            self._shape = frame.shape
+            height, width, _ = _even(frame).shape
+            self._writer = self._ffmpeg.write_frames(
+                str(self._part), (width, height), fps=self._fps, codec="libx264", macro_block_size=1,
+                ffmpeg_log_level="error", ffmpeg_timeout=FFMPEG_TIMEOUT_S,
+            )  # fmt: skip
+            self._writer.send(None)  # it starts
+            # Runs by itself only if `close()` never was called.
+            self._give_up = weakref.finalize(self, _give_up, self._writer, self._part, os.getpid())
+        if frame.shape != self._shape:
+            raise ConfigError(f"a video's frames must have one size, got {frame.shape} after {self._shape}")
+        try:
+            self._writer.send(_even(frame))
+        except OSError as error:
+            raise self._failed("it has ended") from error
+
+    def finish(self) -> None:
+        """All frames are there.
+
+        Raises:
+            ConfigError: there is none.
+            RecordingError: the video can't be written.
+        """
+        if self._writer is None:
+            raise ConfigError(f"{self._path} would have no frame")
+        try:
+            self._writer.close()
+            self._check()
+            os.replace(self._part, self._path)
+        except OSError as error:
+            raise self._failed(error.strerror or str(error)) from error
+        finally:
+            self.close()
+
+    def _check(self) -> None:
+        """Raises RecordingError if the file can't be read to its end: nobody tells that ffmpeg has failed."""
+        command = [self._ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", str(self._part), "-c", "copy", "-f", "null", "-"]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=FFMPEG_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise self._failed(f"it did not read the file in {FFMPEG_TIMEOUT_S} s") from error
+        if done.returncode or done.stderr:
+            raise self._failed("its file is not whole")
+
+    def _failed(self, problem: str) -> RecordingError:
+        return RecordingError(f"ffmpeg could not write {self._path}: {problem}; it has said more on stderr. Is the "
+                              f"disk full?")  # fmt: skip
+
+    def close(self) -> None:
+        """Leave nothing of a video that was not finished."""
+        self._writer = None
+        if self._give_up is not None:
+            self._give_up()
+
+
+def _give_up(writer: Any, part: Path, pid: int) -> None:
+    """Leave nothing of a video, also of one that nobody has closed; a process that was forked leaves it alone."""
+    if os.getpid() == pid:
+        writer.close()
+        part.unlink(missing_ok=True)
+
+
+def _even(frame: np.ndarray) -> np.ndarray:
+    """With an even height and width, which the codec needs: the last row and column are there twice."""
+    height, width = frame.shape[0] % 2, frame.shape[1] % 2
+    return np.pad(frame, ((0, height), (0, width), (0, 0)), "edge") if height or width else frame
+
+
+def frame_of(env: Any) -> np.ndarray:
+    """uint8 [height, width, 3]: what the env renders.
+
+    Raises:
+        ConfigError: that is no image.
+    """
+    frame = env.render()
+    if isinstance(frame, list) and frame:  # of those that render since the last time
+        frame = frame[-1]
+    if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] not in (3, 4) or not frame.size:
+        got = f"an array of shape {frame.shape}" if isinstance(frame, np.ndarray) else f"{type(frame).__name__}"
+        raise ConfigError(
+            f"expected {_name(env)}.render() to return an array [height, width, 3], got {got}; {NO_IMAGE}"
+        )
+    if frame.dtype != np.uint8:
+        raise ConfigError(f"expected {_name(env)}.render() to return an array of uint8, from 0 to 255, got one of "
+                          f"{frame.dtype} from {frame.min()} to {frame.max()}; have the env convert it")  # fmt: skip
+    return np.ascontiguousarray(frame[..., :3])
+
+
+def frames_per_second(env: Any, fps: float | None) -> float:
+    """`fps`, or else what the env says, or else the usual number."""
+    if fps is not None:
+        return fps
+    metadata = _attribute(env, "metadata")
+    said = metadata.get("render_fps") if isinstance(metadata, dict) else None
+    return said if isinstance(said, (int, float)) and said > 0 else USUAL_FPS
+
+
+def _attribute(env: Any, name: str) -> Any:
+    """Of the env, or of what it wraps, also in a worker process; None: nobody has it."""
+    if isinstance(env, RemoteEnv):
+        try:
+            return env.call(name)
+        except AttributeError:
+            return None
+    for inner in (env, getattr(env, "env", None), env.unwrapped if hasattr(env, "unwrapped") else None):
+        if (value := getattr(inner, name, None)) is not None:
+            return value
+    return None
+
+
+def _name(env: Any) -> str:
+    return env.env_class[1] if isinstance(env, RemoteEnv) else class_of(env)[1]
+
+
+def capped_cubic(episode: int) -> bool:
+    """Gymnasium's usual choice: episodes whose number is a cube, and from 1000 on every 1000th."""
+    return round(episode ** (1 / 3)) ** 3 == episode if episode < 1000 else episode % 1000 == 0
+
+
+class VideoCallback(Callbacks):
+    """Writes videos of chosen episodes, with the words of Gymnasium's `RecordVideo`.
+
+    ```python
+    config = fastmarl.EnvRunnerConfig(
+        env="mpe2.simple_spread_v3",
+        env_config={"render_mode": "rgb_array"},
+        callbacks_class=lambda: fastmarl.VideoCallback("videos", episode_trigger=lambda episode: episode % 100 == 0),
+    )
+    ```
+
+    Only the envs in `env_indices` are rendered, and only while a video is being made. Episodes and steps are counted
+    over these envs together. While a video is being made, and always with a `step_trigger`, the runner makes a chunk of
+    every env in every step for it, as for any `on_episode_step`; else it costs next to nothing.
+
+    Args:
+        path: the folder of the videos, which are named `<name_prefix>-episode-<k>.mp4` or `<name_prefix>-step-<k>.mp4`.
+            Those of runners with a worker_index above 0, and of envs after the first, are told apart by it.
+        episode_trigger: `(number of the episode) -> bool`: whether a video of it is made.
+        step_trigger: `(number of the env step) -> bool`: whether a video begins there. With neither: episodes 0, 1, 8,
+            27, ..., 1000, 2000, ...
+        video_length: frames of a video at most, each of one episode. 0: up to the end of the episode.
+        name_prefix: of the files.
+        fps: frames a second; None: what the env says (`metadata["render_fps"]`), or else 30.
+        env_indices: of the envs that are watched.
+
+    Raises:
+        ConfigError: an argument can't be right, imageio-ffmpeg is not installed, or, when the envs are made, they can't
+            render images.
+        RecordingError: in `sample()`, a video can't be written.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        episode_trigger: Callable[[int], bool] | None = None,
+        step_trigger: Callable[[int], bool] | None = None,
+        video_length: int = 0,
+        name_prefix: str = "rl-video",
+        fps: float | None = None,
+        *,
+        env_indices: Collection[int] = (0,),
+    ):
+        if isinstance(video_length, bool) or not isinstance(video_length, int) or video_length < 0:
+            raise ConfigError(f"video_length must be an integer of at least 0, got {video_length!r}")
+        for name, trigger in (("episode_trigger", episode_trigger), ("step_trigger", step_trigger)):
+            if trigger is not None and not callable(trigger):
+                raise ConfigError(f"{name} must be callable with a number, or None, got {trigger!r}")
+        if not isinstance(env_indices, Collection):
+            raise ConfigError(f"env_indices must be a collection of the numbers of envs, got {env_indices!r}")
+        for index in env_indices:
+            if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
+                raise ConfigError(f"env_indices must be the numbers of envs, got {index!r} in {env_indices!r}")
+        if not isinstance(name_prefix, str):
+            raise ConfigError(f"name_prefix must be a string, got {name_prefix!r}")
+        VideoFile(Path(path, "any.mp4"), USUAL_FPS if fps is None else fps)  # raises what it would raise later
+        self._folder, self._prefix, self._fps = Path(path), name_prefix, fps
+        neither = episode_trigger is None and step_trigger is None
+        self._episode_trigger = capped_cubic if neither else episode_trigger
+        self._step_trigger = step_trigger
+        self._most_frames = video_length or math.inf
+        self._env_indices = frozenset(env_indices)
+        self._files: dict[int, tuple[VideoFile, int]] = {}  # by env index: what is being written, its frames so far
+        self._listeners: Any = None  # of the runner
+        self._n_episodes = self._n_steps = 0
+
+    def on_environment_created(self, *, env: Any, env_runner: Any, **kwargs: Any) -> None:
+        """Look whether the chosen envs can render; videos that were being made are given up."""
+        self._listeners = getattr(env_runner, "_listeners", None)
+        if self._listeners is None:
+            raise ConfigError(f"VideoCallback is for fastmarl.MultiAgentEnvRunner, got {type(env_runner).__name__}")
+        self._drop(self._files)
+        if isinstance(env.envs[0], ArrayEnv):
+            raise ConfigError(f"VideoCallback is for single envs, but {_name(env.envs[0])} is a batch that steps by "
+                              f"itself; record its actions, and see fastmarl.replay()")  # fmt: skip
+        if unknown := sorted(index for index in self._env_indices if not 0 <= index < len(env.envs)):
+            raise ConfigError(f"VideoCallback's env_indices has {unknown}, but there are {len(env.envs)} envs")
+        for index in self._env_indices:
+            mode = _attribute(env.envs[index], "render_mode")
+            if mode is not None and mode != "rgb_array":
+                raise ConfigError(f"VideoCallback needs images, but the render_mode of env {index} is {mode!r}; "
+                                  f"{NO_IMAGE}")  # fmt: skip
+
+    def on_episode_start(self, *, env: Any, env_index: int, env_runner: Any, **kwargs: Any) -> None:
+        """Begin a video, if this episode is to have one."""
+        if env_index not in self._env_indices:
+            return
+        self._drop([env_index])
+        number, self._n_episodes = self._n_episodes, self._n_episodes + 1
+        if self._episode_trigger is not None and self._episode_trigger(number):
+            self._begin(env.envs[env_index], env_index, f"episode-{number}", env_runner)
+
+    def _on_step(self, *, env: Any, env_index: int, env_runner: Any, **kwargs: Any) -> None:
+        """Add a frame, if there is a video; begin one, if it is time."""
+        if env_index not in self._env_indices:
+            return
+        number, self._n_steps = self._n_steps, self._n_steps + 1
+        if env_index in self._files:
+            self._add(env.envs[env_index], env_index)
+        elif self._step_trigger is not None and self._step_trigger(number):
+            self._begin(env.envs[env_index], env_index, f"step-{number}", env_runner)
+
+    def on_episode_end(self, *, env_index: int, **kwargs: Any) -> None:
+        """Finish the episode's video."""
+        self._finish(env_index)
+
+    def _listen(self) -> None:
+        """Hear of steps only while that is needed: in every step a runner makes a chunk for who listens."""
+        if self._files or self._step_trigger is not None:
+            self._listeners.add("on_episode_step", self._on_step)
+        else:
+            self._listeners.remove("on_episode_step", self._on_step)
+
+    def _begin(self, env: Any, env_index: int, name: str, env_runner: Any) -> None:
+        worker = f"-worker-{env_runner.worker_index}" if env_runner.worker_index else ""
+        which = f"-env-{env_index}" if env_index else ""
+        file = VideoFile(self._folder / f"{self._prefix}{worker}{which}-{name}.mp4", frames_per_second(env, self._fps))
+        self._files[env_index] = file, 0
+        self._listen()
+        self._add(env, env_index)
+
+    def _add(self, env: Any, env_index: int) -> None:
+        file, n_frames = self._files[env_index]
+        try:
+            file.add(frame_of(env))
+        except BaseException:
+            self._drop([env_index])
+            raise
+        self._files[env_index] = file, n_frames + 1
+        if n_frames + 1 >= self._most_frames:
+            self._finish(env_index)
+
+    def _finish(self, env_index: int) -> None:
+        if env_index in self._files:
+            file, _ = self._files.pop(env_index)
+            self._listen()
+            file.finish()
+
+    def _drop(self, env_indices: Collection[int]) -> None:
+        """Give up these envs' videos: their episodes were dropped."""
+        for env_index in list(env_indices):
+            if env_index in self._files:
+                self._files.pop(env_index)[0].close()
+        self._listen()

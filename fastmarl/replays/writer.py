@@ -1,0 +1,151 @@
+"""Writes a record of actions, call by call."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from io import FileIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastmarl.core.connectors.env_actions import EnvActions
+from fastmarl.core.episodes.log import EpisodeLog
+from fastmarl.core.errors import RecordingError
+from fastmarl.core.sealed_json import sealed
+from fastmarl.replays.blocks import encoded
+from fastmarl.replays.fragment import LISTED, AgentNames, Fragment, fragment_of
+
+MOST_FILES = 100_000  # of one runner number and incarnation in one folder
+
+
+class ActionWriter:
+    """A file of its own in a folder, which other runners may share.
+
+    Every `write()` hands one block to the system at once: of a process that is killed, the call that was under way is
+    lost, and nothing else. A block that could not be written, or where that was interrupted, is kept for the next time.
+
+    Args:
+        folder: made if it is not there.
+        meta: of the runner, as JSON; see `fastmarl.replays.meta`.
+        late_rewards: whether rewards may come after an agent's end.
+
+    Attributes:
+        path: of the file with the actions.
+
+    Raises:
+        RecordingError: the folder can't be written to.
+    """
+
+    def __init__(self, folder: str | os.PathLike, meta: dict[str, Any], *, late_rewards: bool):
+        self._late_rewards = late_rewards
+        self._names = AgentNames()
+        self._pid = os.getpid()
+        try:
+            os.makedirs(folder, exist_ok=True)
+            stem = f"worker-{meta['worker_index']:03}-{meta['incarnation']:02}"
+            self.path, self._file = _new_file(Path(folder), stem)
+            _write_whole(self.path.with_suffix(".json"), sealed(meta))
+        except OSError as error:
+            raise RecordingError(f"can't write a record of actions to {os.fspath(folder)!r}: "
+                                 f"{error.strerror or error}; give record_actions a folder that can be written to"
+                                 ) from error  # fmt: skip
+        self._size = 0
+        self._unwritten: _Unwritten | None = None
+        # Runs by itself only if this was never closed.
+        self._close = weakref.finalize(self, self._file.close)
+
+    def fragment(
+        self, log: EpisodeLog, env_actions: Sequence[EnvActions], *, has_failed: bool = False
+    ) -> Fragment | None:
+        """What the call has recorded, before it is ended; nothing is written yet.
+
+        Args:
+            env_actions: by module index.
+            has_failed: the call did not come to its end, and the running episodes are about to be dropped.
+        """
+        notes = list(log.sealed)
+        if has_failed:
+            notes.append(log.notes_of([record.env_index for record in log.store.running()]))
+        return fragment_of(log.store, notes, env_actions, self._names, late_rewards=self._late_rewards)
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether there is something for `write()`."""
+        return self._unwritten is not None
+
+    def take(self, fragment: Fragment | None) -> None:
+        """Have `write()` add this to the file, after it has written what was taken before."""
+        if fragment is not None:
+            head, body = encoded(fragment.arrays, fragment.words, LISTED)
+            self._unwritten = _Unwritten(self._size, head, body, fragment.agents)
+
+    def write(self) -> None:
+        """Add what was taken to the file. What interrupts this leaves it to the next time.
+
+        Raises:
+            RecordingError: that failed, as on a full disk; the file is as it was before.
+        """
+        if (unwritten := self._unwritten) is None:
+            return
+        if not self._close.alive or os.getpid() != self._pid:
+            raise RecordingError(f"{self.path} is closed, or belongs to the process that made the runner")
+        head, body, n_bytes = unwritten.head, unwritten.body, unwritten.n_bytes
+        try:
+            written = os.pwritev(self._file.fileno(), [head, body], unwritten.offset)
+            while written < n_bytes:  # as of a file that has reached what is allowed
+                rest = memoryview(head + body)[written:]
+                written += os.pwrite(self._file.fileno(), rest, unwritten.offset + written)
+        except BaseException as error:
+            os.ftruncate(self._file.fileno(), unwritten.offset)  # a part of a block would hide those that follow
+            if not isinstance(error, OSError):
+                raise
+            raise RecordingError(f"can't write the actions of a call to {self.path}: {error.strerror or error}; the "
+                                 f"next call of sample() tries it again, and returns the episodes"
+                                 ) from error  # fmt: skip
+        self._size = unwritten.offset + n_bytes
+        self._names.learn(unwritten.agents)
+        self._unwritten = None
+
+    def close(self) -> None:
+        """Write what is left, and close the file; twice is fine.
+
+        Raises:
+            RecordingError: what is left can't be written, and is lost.
+        """
+        try:
+            if self._close.alive and os.getpid() == self._pid:
+                self.write()
+        finally:
+            self._close()
+
+
+class _Unwritten(NamedTuple):
+    """A block, and where it is to be: to write it twice is to write it once."""
+
+    offset: int
+    head: bytes
+    body: bytes
+    agents: dict[str, int]
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.head) + len(self.body)
+
+
+def _new_file(folder: Path, stem: str) -> tuple[Path, FileIO]:
+    """The first of these names that is free, and its file."""
+    for number in range(MOST_FILES):
+        path = folder / f"{stem}-{number:04}.actions"
+        try:
+            return path, FileIO(path, "x+")
+        except FileExistsError:
+            continue
+    raise RecordingError(f"{folder} has {MOST_FILES} records of {stem} already; give record_actions another folder")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Whoever finds the file finds all of it."""
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(text)
+    os.replace(beside, path)

@@ -1,0 +1,169 @@
+"""Files of measured figures: JSON lines, to which each run adds one record with its date, commit and machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from fastmarl.core.errors import ConfigError
+from fastmarl.core.version import __version__
+
+Row = dict[str, Any]
+Figures = dict[str, list[Row]]  # section -> its rows
+Orders = Mapping[str, Callable[[Row], tuple]]  # section -> what a row is about, by which rows are sorted
+
+CLONE = Path(__file__).parents[2]
+SOURCES = ("fastmarl", "src_ext", "setup.py")  # what figures depend on
+CORE_PACKAGES = ("numpy", "numba", "gymnasium", "torch", "safetensors")
+LISTED_PACKAGES = (*CORE_PACKAGES, "pettingzoo", "mpe2", "magent2", "rich", "matplotlib", "ray")
+
+
+class RecordFile:
+    """A file of records, to which this run adds one.
+
+    Args:
+        path: an existing file, a new one, or a stream such as /dev/stdout; None: nothing is written.
+        command: that measures.
+
+    Raises:
+        ConfigError: the file has something else in it.
+    """
+
+    def __init__(self, path: Path | None, command: str):
+        self._path = path
+        self._record: dict[str, Any] = {"command": command}
+        self._is_stream = path is not None and is_stream(path)
+        data = path.read_bytes() if path is not None and path.is_file() else b""
+        self._earlier = _objects(data, f"--json {path}")
+        self._begins = b"" if data[-1:] in (b"", b"\n") else b"\n"
+        self._size = len(data)
+
+    def write(self, figures: dict[str, Any], *, is_final: bool) -> None:
+        """Add the record, or replace what this run has added before. A stream gets the final one only."""
+        if self._path is None or (self._is_stream and not is_final):
+            return
+        if "date" not in self._record:
+            self._record |= provenance()
+        line = self._begins + json.dumps({**self._record, **figures}).encode() + b"\n"
+        with self._path.open("ab") as file:
+            if not self._is_stream:
+                file.truncate(self._size)  # earlier records are never written again
+            file.write(line)
+
+    def merged(self, figures: Figures, orders: Orders) -> Figures:
+        """`figures`, and of earlier records the rows that they do not replace, in the sections of `orders`.
+
+        Raises:
+            ConfigError: an earlier record has no such rows.
+        """
+        merged = dict(figures)
+        for section, order in orders.items():
+            try:
+                rows = {order(row): row for record in (*self._earlier, figures) for row in record.get(section, ())}
+            except (KeyError, TypeError, ValueError) as error:
+                raise ConfigError(f"--json {self._path}: not figures of this benchmark: {error!r}") from error
+            merged[section] = [rows[key] for key in sorted(rows)]
+        return merged
+
+
+def is_stream(path: Path) -> bool:
+    """Whether it is there and neither a file nor a folder, as /dev/stdout is."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _objects(data: bytes, where: str) -> list[dict[str, Any]]:
+    """JSON objects, one after the other."""
+    objects, text = [], ""
+    try:
+        text = data.decode().strip()
+        while text:
+            value, end = json.JSONDecoder().raw_decode(text)
+            objects.append(dict(value))
+            text = text[end:].lstrip()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: expected one JSON object a line, to add another; got {text:.40}") from error
+    return objects
+
+
+def provenance() -> dict[str, Any]:
+    """When, of what and on what something is measured: values for JSON.
+
+    "date": of now, UTC; "commit": None if this is no clone; "dirty": whether sources are not as in the commit; "build";
+    "machine": "cpu", "cores", "usable_cores", "gpu" (or None), "os"; "versions" of packages.
+    """
+    import torch
+
+    commit, dirty = commit_of(CLONE)
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+        "build": build(),
+        "machine": {
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+            "usable_cores": usable_cores(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "os": platform.platform(),
+        },
+        "versions": versions(),
+    }
+
+
+def commit_of(folder: Path) -> tuple[str, bool] | tuple[None, None]:
+    """(commit, whether `SOURCES` differ from it) of a clone; None if `folder` is not the top of one."""
+
+    def git(*args: str) -> str:
+        command = ["git", "-C", str(folder), *args]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    try:
+        top, commit = git("rev-parse", "--show-toplevel", "HEAD").splitlines()
+        if not folder.samefile(top):  # such as a virtual environment in somebody's project
+            return None, None
+        return commit, bool(git("status", "--porcelain", "--", *SOURCES))
+    except (OSError, subprocess.CalledProcessError):  # no git, no clone, or one without a commit
+        return None, None
+
+
+def build() -> str:
+    """Which one of the compiled extensions is in place."""
+    from fastmarl.core.native import _build
+
+    checked, sanitized = "checked (bounds, None, initialisation)", "sanitized (addresses, undefined behaviour)"
+    return checked if _build.CHECKED else sanitized if _build.SANITIZED else "release"
+
+
+def usable_cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def versions() -> dict[str, str]:
+    """Name -> installed version, or "not installed"."""
+
+    def version(package: str) -> str:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return "not installed"
+
+    return {
+        "fastmarl": __version__,
+        "python": platform.python_version(),
+        **{package: version(package) for package in LISTED_PACKAGES},
+    }
+
+
+def _cpu() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else []
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,84 @@
+"""FrameStacking by columns: modules get an agent's last observations side by side, of which the record has only one."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import tree
+from ray.rllib.utils.spaces.space_utils import batch as batch_of
+from ray.rllib.utils.spaces.space_utils import get_dummy_batch_for_space
+
+from fastmarl.core.kernels.frames import as_compiled, former_rows, stack_frames
+from fastmarl.rllib.connectors.newest import Newest
+from fastmarl.rllib.store.block import RLlibBlock
+
+FRAME_AXES = 3  # height, width, channels: RLlib puts frames together along the last
+
+
+class StackedFrames:
+    """See RLlib's FrameStacking. Stacks are made when observations come, as the next chunk may look back less far.
+
+    Args:
+        piece: RLlib's.
+        spaces: per env, by agent id: of the observations.
+    """
+
+    def __init__(self, piece: Any, spaces: list[dict[Hashable, Any]]):
+        self.piece = piece
+        self._spaces = spaces
+        self._stacks: dict[int, Any] = {}  # by module index
+        self._forms: dict[tuple[int, Hashable], tuple[Any, Any] | None] = {}
+
+    def stack(self, newest: Newest, whole: dict[tuple[int, Hashable], Any]) -> None:
+        """Make the stacks that end with these rows, upon which their module acts next.
+
+        Args:
+            whole: agents' episodes to take them from, as somebody may have written into these.
+        """
+        rows = np.empty((len(newest.rows), self.piece.num_frames), np.int64)
+        former_rows(newest.rows, newest.block.prev_R, rows)
+        if not whole and self._are_alike(newest):
+            self._stacks[newest.module] = self._by_columns(newest, rows)
+        elif len(rows):
+            who = newest.who[: len(rows)]
+            self._stacks[newest.module] = batch_of(
+                [self._one(newest.block, *each) for each in zip(rows.tolist(), who, map(whole.get, who), strict=True)]
+            )
+
+    def of(self, module: int) -> Any:
+        """What a module is given: an array [n, height, width, channels x frames], or nested ones."""
+        return self._stacks[module]
+
+    def _are_alike(self, newest: Newest) -> bool:
+        layout = newest.block.layout
+        if not layout.is_array or len(layout.leaves[0].shape) != FRAME_AXES:
+            return False
+        form = layout.leaves[0].dtype, layout.leaves[0].shape
+        return all(self._form_of(who) == form for who in newest.who)
+
+    def _form_of(self, who: tuple[int, Hashable]) -> tuple[Any, Any] | None:
+        """(dtype, shape) of an agent's space."""
+        if who not in self._forms:
+            space = self._spaces[who[0]].get(who[1])
+            self._forms[who] = None if space is None else (space.dtype, space.shape)
+        return self._forms[who]
+
+    def _by_columns(self, newest: Newest, rows: np.ndarray) -> np.ndarray:
+        frames, (n, n_frames) = newest.block.obs[0], rows.shape
+        height, width, channels = frames.shape[1:]
+        stacked = np.empty((n, height * width, n_frames, channels), frames.dtype)
+        frames = frames.reshape(len(frames), height * width, channels)
+        stack_frames(as_compiled(frames), rows, as_compiled(stacked))
+        return stacked.reshape(n, height, width, n_frames * channels)
+
+    def _one(self, block: RLlibBlock, rows: list[int], who: tuple[int, Hashable], whole: Any) -> Any:
+        if whole is not None:
+            frames = whole.get_observations(slice(-len(rows), None), fill=0.0)
+        else:
+            space = self._spaces[who[0]].get(who[1])
+            zeros = 0.0 if space is None else get_dummy_batch_for_space(space, fill_value=0.0, batch_size=0)
+            known = [row for row in rows if row >= 0]
+            leaves = [leaf[known] for leaf in block.obs]
+            items = block.layout.items(leaves[0] if block.layout.whole else block.layout.nest(leaves))
+            frames = [zeros] * (len(rows) - len(known)) + items
+        return tree.map_structure(lambda *parts: np.concatenate(parts, axis=FRAME_AXES - 1), *frames)

@@ -1,0 +1,123 @@
+"""The env-to-module connectors before RLlib's default ones: they rewrite the newest observations.
+
+RLlib runs them after the envs have stepped and callbacks were told: upon episodes that have ended, then upon those that
+go on. Each piece puts another observation in the place of each agent's newest one, which is what modules act upon and
+what the record keeps. By columns where it can be done to the bit; else RLlib's piece, or the user's, runs itself.
+"""
+
+from collections.abc import Hashable
+from typing import Any, Protocol
+
+from ray.rllib.connectors import env_to_module
+from ray.rllib.connectors.common.flatten_observations import FlattenObservations
+from ray.rllib.connectors.common.frame_stacking import FrameStacking
+
+from fastmarl.rllib.connectors.columns import ColumnConnector
+from fastmarl.rllib.connectors.flatten import FlattenedColumns
+from fastmarl.rllib.connectors.frames import StackedFrames
+from fastmarl.rllib.connectors.mean_std import FilteredColumns
+from fastmarl.rllib.connectors.newest import Newest
+from fastmarl.rllib.connectors.previous import ColumnsWithPrevious
+from fastmarl.rllib.store.store import RLlibStore
+
+Spaces = list[tuple[dict[Hashable, Any], dict[Hashable, Any]]]
+
+Parts = dict[tuple[int, Hashable], Any]
+"""Agents' episodes by (env index, agent id)."""
+
+
+class Episodes(Protocol):
+    """What connectors need of the episodes; `PiecesInPython` has it."""
+
+    def run(self, piece: Any, newest: list[Newest], *, has_ended: bool) -> None:
+        """Have a piece rewrite what has come, itself; of episodes that have ended, or of those that go on."""
+
+    def whole_parts(self, *, has_ended: bool) -> Parts:
+        """Those that callbacks or pieces have made whole, and maybe written into."""
+
+
+class Connectors:
+    """Runs connector pieces.
+
+    Args:
+        pieces: those of a pipeline beside RLlib's default ones; `pieces.problems()` has nothing to say against them.
+        store: what is recorded.
+        spaces: per env, ({agent id: observation space}, {agent id: action space}).
+
+    Attributes:
+        pieces: these.
+        frames: what stacks frames for modules, if a piece does.
+    """
+
+    def __init__(self, pieces: list[Any], store: RLlibStore, spaces: Spaces):
+        self.pieces = pieces
+        self.frames: StackedFrames | None = None
+        self._store = store
+        self._rewriters: list[tuple[Any, ColumnConnector | None]] = []
+        for piece in self.pieces:
+            if type(piece) is FrameStacking:
+                self.frames = StackedFrames(piece, [observations for observations, _ in spaces])
+            else:
+                self._rewriters.append((piece, _by_columns(piece, spaces)))
+
+    def run(self, done: list[int], episodes: Episodes) -> None:
+        """Have all that has come go through the pieces, and on record.
+
+        Args:
+            done: envs whose episodes have ended, and begun anew.
+            episodes: those that pieces run upon where columns won't do.
+        """
+        newest = [Newest.of(module, block, self._store.table) for module, block in enumerate(self._store.blocks)]
+        parts = [(newest, False)]
+        if done:
+            of_done, others = zip(*(each.parted(done) for each in newest), strict=True)
+            parts = [([*of_done], True), ([*others], False)]
+        for part, has_ended in parts:
+            for piece, by_columns in self._rewriters:
+                self._run(piece, by_columns, [each for each in part if len(each)], has_ended, episodes)
+            for each in part:
+                if len(each) and self._rewriters:
+                    each.record()
+        if self.frames is not None:
+            whole = episodes.whole_parts(has_ended=False)
+            for each in newest:
+                self.frames.stack(each, whole)
+        for block in self._store.blocks:
+            block.n_connected, block.n_finals_connected = block.rows.n, block.rows.n_finals
+
+    def _run(
+        self,
+        piece: Any,
+        by_columns: ColumnConnector | None,
+        newest: list[Newest],
+        has_ended: bool,
+        episodes: Episodes,
+    ) -> None:
+        whole, change = episodes.whole_parts(has_ended=has_ended), None
+        if by_columns is not None and not (by_columns.reads_steps and whole):
+            change = by_columns.rewrite(newest)
+        if by_columns is None or change is None:
+            episodes.run(piece, newest, has_ended=has_ended)
+            return
+        change()
+        for each in newest:
+            self._store.spaces.update(dict.fromkeys(each.lanes.tolist(), by_columns.space))
+            if whole:
+                _show(each, by_columns.space, whole)
+
+
+def _show(newest: Newest, space: Any, whole: Parts) -> None:
+    """Put what was done by columns into the episodes that are whole."""
+    for who, item in zip(newest.who, newest.items(), strict=True):
+        if who in whole:
+            whole[who].observations.data[-1], whole[who].observation_space = item, space
+
+
+def _by_columns(piece: Any, spaces: Spaces) -> ColumnConnector | None:
+    if type(piece) is FlattenObservations:
+        return FlattenedColumns(piece)
+    if type(piece) is env_to_module.MeanStdFilter:
+        return FilteredColumns(piece)
+    if type(piece) is env_to_module.PrevActionsPrevRewards:
+        return ColumnsWithPrevious(piece, [actions for _, actions in spaces])
+    return None

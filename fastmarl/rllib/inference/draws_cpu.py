@@ -1,0 +1,116 @@
+"""The same as draws_torch.py's for the CPU, where calling torch takes longer than most of what it does.
+
+What torch rounds in its own way, or draws, it still does itself: exp, log, sum, softmax, random numbers. What lies
+between is arithmetic with one right result, and is done by compiled loops on the same memory.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from fastmarl.core.native._rllib_sampling import first_to_ring, move, subtract_highest, subtract_sums, sum_rows
+from fastmarl.rllib.inference.draws_torch import (
+    LOG_SQRT_2PI,
+    CategoricalSampler,
+    GaussianSampler,
+    MultiCategoricalSampler,
+    Sampler,
+)
+
+MOST_SIZES = 256  # batch sizes to keep memory for
+SUMMED_IN_ORDER = 3  # torch adds so many numbers one after the other, and more of them in several sums at once
+
+
+class RowSampler(Sampler):
+    """Draws actions that are one array, from logits on the CPU."""
+
+    @cached_property
+    def _memory(self) -> Callable[..., tuple[list[Tensor], list[np.ndarray]]]:
+        """See `new_memory`; kept by batch size."""
+        return lru_cache(MOST_SIZES)(new_memory)
+
+    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
+        logits_NK = (logits.detach() if logits.requires_grad else logits).numpy()
+        actions, logp = self.draw(logits, logits_NK, generator)
+        return [actions], logp
+
+    @abstractmethod
+    def draw(
+        self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Actions and their log-probabilities, float32 [n]; see Sampler.explore.
+
+        Args:
+            logits_NK: the same memory as `logits`.
+        """
+
+
+class CategoricalRows(RowSampler, CategoricalSampler):
+    """As TorchCategorical."""
+
+    def draw(
+        self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """int32 [n] and float32 [n]."""
+        n, k = logits_NK.shape
+        (shifted, sums, log_p, p, clocks), arrays = self._memory(n, k, 1, k, k, k)
+        shifted_NK, sum_N1, log_p_NK, p_NK, clock_NK = arrays
+        action_N, logp_N = np.empty(n, np.int32), np.empty(n, np.float32)
+        subtract_highest(logits_NK, shifted_NK, logp_N)
+        shifted.exp_()
+        if k <= SUMMED_IN_ORDER:
+            sum_rows(shifted_NK, sum_N1)
+        else:
+            torch.sum(shifted, -1, True, out=sums)
+        sums.log_()
+        subtract_sums(logits_NK, sum_N1, logp_N, log_p_NK)
+        torch.softmax(log_p, -1, out=p)
+        clocks.exponential_(generator=generator)
+        first_to_ring(p_NK, clock_NK, log_p_NK, action_N, logp_N)
+        return action_N, logp_N
+
+
+class GaussianRows(RowSampler, GaussianSampler):
+    """As TorchDiagGaussian."""
+
+    def draw(
+        self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """float32 [n, k] and float32 [n]."""
+        n, k = len(logits_NK), logits_NK.shape[1] // 2
+        (std, log_std, noise, terms), (std_NK, log_std_NK, noise_NK, term_NK) = self._memory(n, k, k, k, k)
+        torch.exp(logits[:, k:], out=std)
+        torch.log(std, out=log_std)
+        noise.normal_(generator=generator)
+        action_NK = np.empty((n, k), np.float32)
+        move(logits_NK, std_NK, log_std_NK, noise_NK, LOG_SQRT_2PI, action_NK, term_NK)
+        return action_NK, terms.sum(-1).numpy()
+
+
+class MultiCategoricalRows(RowSampler, MultiCategoricalSampler):
+    """As TorchMultiCategorical."""
+
+    def __init__(self, sizes: list[int]):
+        super().__init__(sizes)
+        self._rows = CategoricalRows()
+
+    def draw(
+        self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """int32 [n, number of places] and float32 [n]."""
+        parts = [part.contiguous() for part in logits.split(self._sizes, -1)]
+        drawn = [self._rows.draw(part, part.numpy(), generator) for part in parts]
+        logp = torch.stack([torch.from_numpy(part_logp_N) for _, part_logp_N in drawn]).sum(0)
+        return np.stack([action_N for action_N, _ in drawn], -1), logp.numpy()
+
+
+def new_memory(n: int, *widths: int) -> tuple[list[Tensor], list[np.ndarray]]:
+    """For intermediate results, a float32 [n, width] each: as tensors, and as arrays of the same memory."""
+    arrays = [np.empty((n, width), np.float32) for width in widths]
+    with torch.inference_mode(False):  # so that they can be written to in any mode
+        return [torch.from_numpy(array) for array in arrays], arrays

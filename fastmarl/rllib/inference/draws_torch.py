@@ -1,0 +1,118 @@
+"""RLlib's action distributions in fewer operations: the same bits, and the same numbers taken from torch's generator.
+
+`torch.distributions` computes more than a sample and its log-probability need, and `torch.multinomial` checks its input
+twice. What is left here are the operations whose results go in, each as torch does it, in torch's order.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import tree  # type: ignore[import-untyped]
+from ray.rllib.core.columns import Columns
+from torch import Generator, Tensor
+
+from fastmarl.core.spaces import flatten_struct
+from fastmarl.core.store.block import Key
+
+LOG_SQRT_2PI = math.log(math.sqrt(2 * math.pi))
+
+
+class Sampler(ABC):
+    """Draws from logits, float32 [n, k], C-contiguous; None as generator stands for torch's global one.
+
+    Leaves and log-probabilities are tensors on the logits' device, or arrays.
+    """
+
+    keys: Sequence[Key] = (Columns.ACTIONS,)  # columns that the leaves of actions go to, in their order
+
+    @abstractmethod
+    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
+        """Leaves of random actions, [n, ...], and the actions' log-probabilities [n].
+
+        Where RLlib would raise over NaN, these log-probabilities aren't finite.
+        """
+
+    def exploit(self, logits: Tensor) -> tuple[list[Any], Any] | None:
+        """The likeliest actions' leaves, and what RLlib gives as their log-probabilities. None: ask RLlib."""
+        return None
+
+
+class CategoricalSampler(Sampler):
+    """As TorchCategorical."""
+
+    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
+        highest = logits.amax(-1, True)
+        log_p = logits - (logits - highest).exp_().sum(-1, True).log_().add_(highest)
+        # torch.multinomial() of one draw a row: the first of k exponential clocks to ring
+        ringing = log_p.softmax(-1).div_(torch.empty_like(log_p).exponential_(generator=generator))
+        action = ringing.argmax(-1, True)
+        return [action.squeeze(-1)], log_p.gather(-1, action).squeeze(-1)
+
+    def exploit(self, logits: Tensor) -> tuple[list[Tensor], Tensor]:
+        action = logits.argmax(-1)
+        return [action], torch.zeros_like(action)
+
+
+class GaussianSampler(Sampler):
+    """As TorchDiagGaussian."""
+
+    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
+        mean, log_std = logits.chunk(2, -1)
+        std = log_std.exp()
+        action = torch.empty_like(std).normal_(generator=generator).mul_(std).add_(mean)
+        offset = action - mean
+        minus_two_variances = std.mul(std).mul_(-2)  # sign and factor round nothing; only NaN gets another sign
+        terms = offset.mul_(offset).div_(minus_two_variances).sub_(std.log_()).sub_(LOG_SQRT_2PI)
+        return [action], terms.sum(-1)
+
+    def exploit(self, logits: Tensor) -> tuple[list[Tensor], Tensor]:
+        mean = logits.chunk(2, -1)[0].contiguous()
+        return [mean], torch.zeros_like(mean)
+
+
+class MultiCategoricalSampler(Sampler):
+    """As TorchMultiCategorical.
+
+    Args:
+        sizes: number of choices in each place of the action.
+    """
+
+    def __init__(self, sizes: list[int]):
+        self._sizes = sizes
+
+    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
+        one = CategoricalSampler()
+        drawn = [one.explore(part, generator) for part in logits.split(self._sizes, -1)]
+        return [torch.stack([action for (action,), _ in drawn], -1)], torch.stack([logp for _, logp in drawn]).sum(0)
+
+    def exploit(self, logits: Tensor) -> tuple[list[Tensor], Tensor]:
+        action = torch.stack([part.argmax(-1) for part in logits.split(self._sizes, -1)], -1)
+        return [action], torch.zeros_like(action)
+
+
+class StructSampler(Sampler):
+    """As TorchMultiDistribution.
+
+    Args:
+        parts: samplers of the parts, in the order of `tree.flatten`; all give tensors, or all give arrays.
+        sizes: number of each part's logits.
+        struct: an action, for its nesting.
+    """
+
+    def __init__(self, parts: list[Sampler], sizes: list[int], struct: Any):
+        places = flatten_struct(tree.unflatten_as(struct, list(range(len(parts)))))
+        self.keys = [(Columns.ACTIONS, *path) for path, _ in places]
+        self._order = [place for _, place in places]
+        self._parts = parts
+        self._sizes = sizes
+
+    def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
+        drawn = [
+            part.explore(values.contiguous(), generator)
+            for part, values in zip(self._parts, logits.split(self._sizes, -1), strict=True)
+        ]
+        logp = sum(part_logp for _, part_logp in drawn)  # from 0 on, as RLlib adds: 0 + -0.0 is 0.0
+        return [drawn[place][0][0] for place in self._order], logp

@@ -1,0 +1,347 @@
+"""What RLlib's modules and the first connector pieces after them compute, with a fraction of the calls."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
+from ray.rllib.core.rl_module.rl_module import RLModule
+from torch import Tensor
+
+from fastmarl.core.errors import ModuleOutputError
+from fastmarl.core.inference.backends.transfer import StagedCopy
+from fastmarl.core.inference.forward_errors import note_failure
+from fastmarl.core.inference.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST
+from fastmarl.core.native._draws import ActionDraws
+from fastmarl.core.native._finite import first_unfit
+from fastmarl.core.native._weights import WeightsWatch, all_hold
+from fastmarl.core.spaces import map_struct
+from fastmarl.core.store.block import Key, leaves_of
+from fastmarl.rllib.inference.draws import draws_of, sampler_of
+from fastmarl.rllib.inference.draws_cpu import RowSampler
+from fastmarl.rllib.inference.draws_torch import Sampler
+from fastmarl.rllib.inference.evaluation_switch import EvaluationSwitch, switch_of
+from fastmarl.rllib.inference.layers import Actor, actor_function
+from fastmarl.rllib.inference.lean import LeanActor
+from fastmarl.rllib.inference.plain_modules import parts_run
+from fastmarl.rllib.store.block import is_state
+from fastmarl.rllib.store.layout import ObservationLayout
+
+Batch = dict[str, Any] | np.ndarray
+OBS = Columns.OBS
+WHOLE_FORWARDS = ("forward_exploration", "forward_inference", "_forward_exploration", "_forward_inference")
+NARROWED = {
+    np.dtype(np.int64): np.int32,
+    **{np.dtype(kind): np.float32 for kind in (np.float16, np.float64, np.longdouble)},
+}
+
+
+class ExactInference:
+    """Runs the modules of a `MultiRLModule`.
+
+    Without `rng`, equal to the bit to its forward pass, the pieces GetActions and TensorToNumpy and, for modules with
+    state, RemoveSingleTsTimeRankFromBatch; as much is taken from torch's global generator.
+
+    Args:
+        module: on `device`.
+        device: None is the CPU.
+        rng: if given, actions are drawn from the same distributions, but need not be those that RLlib would draw, and
+            outputs may be rounded in another way.
+
+    Attributes:
+        is_on_cpu: whether the modules are.
+        forwarded_at: when the last forward pass was done, by `time.perf_counter()`.
+    """
+
+    def __init__(
+        self, module: MultiRLModule, device: torch.device | str | None, rng: np.random.Generator | None = None
+    ):
+        self._rng = rng
+        self._module = module
+        self._device = torch.device(device or "cpu")
+        self.is_on_cpu = self._device.type == "cpu"
+        self.forwarded_at = 0.0
+        self._parts: dict[str, ModulePart] = {}
+        self._watched: dict[str, tuple[RLModule, WeightsWatch]] = {}  # what the parts rely on
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the modules anew: after hooks or methods were changed.
+
+        Modules may come, go and be replaced at any time without this, and so may layers and parameters.
+        """
+        module = self._module
+        self._runs_whole = any(
+            getattr(type(module), name) is not getattr(MultiRLModule, name) or name in vars(module)
+            for name in WHOLE_FORWARDS
+        )
+        self._watched = {}  # until all is known
+        functions = {module_id: actor_function(part) for module_id, part in module.items()}
+        switches = {
+            module_id: switch_of(part) if functions[module_id] is None else None for module_id, part in module.items()
+        }
+        watched = {module_id: (part, _watch(part, switches[module_id])) for module_id, part in module.items()}
+        # Entering a mode takes a tenth of the time of a small net, so it is done once for all modules where it can be,
+        # and not at all for those that torch has no part in.
+        all_quick = not self._runs_whole and None not in functions.values() and self._rng is None
+        self._mode: Any = torch.inference_mode() if all_quick else nullcontext()
+        mode = nullcontext() if all_quick else torch.inference_mode()
+        former, self._parts = self._parts, {}
+        for module_id, part in module.items():
+            lean = None
+            if self._rng is not None and not self._runs_whole:
+                lean = LeanActor(part, self._device, former[module_id].lean if module_id in former else None)
+            self._parts[module_id] = ModulePart(
+                module_id, part, functions[module_id], switches[module_id], self._device, mode, lean, self._rng
+            )
+        self._watched = watched
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """What runs each module: "lean", or "torch" and the reason why."""
+        why = "MultiRLModule's forward methods are overridden" if self._runs_whole else "draws are to be RLlib's"
+        return {
+            module_id: part.lean.backend if part.lean else f"torch: {why}" for module_id, part in self._parts.items()
+        }
+
+    def leave_modes(self) -> None:
+        """After an interrupt: torch is in none of the modes any more that it may still be in. This can't act again."""
+        self._mode = None  # with it goes the guard by which it was entered
+        for part in self._parts.values():
+            part.leave_modes()
+
+    def leaves_input_untouched(self, module_id: str) -> bool:
+        """Whether the module neither writes to nor keeps the tensors it is given, as it was when it last acted."""
+        part = self._parts.get(module_id)
+        return part is not None and part.is_quick and not self._runs_whole
+
+    def reads(self, module_id: str, layout: ObservationLayout, n: int) -> bool:
+        """Whether to give `answer` n rows of the module's observations as they lie in memory."""
+        part = self._parts.get(module_id)
+        return part is not None and part.lean is not None and part.lean.reads(layout, n)
+
+    def answer(self, batches: dict[str, Batch], *, explore: bool, t: int) -> dict[str, dict[Key, np.ndarray]]:
+        """What all modules say and do, in the order of `batches`.
+
+        Args:
+            batches: module id -> "obs", a tensor or nested ones, [n, ...]; for modules with state [n, 1, ...], and
+                "state_in". Or the observations' own rows, an array, where `reads` says so.
+            t: env steps sampled so far, for modules that explore by a schedule.
+
+        Returns:
+            Module id -> every output as an array [n, ...], actions among them, in RLlib's order; nested outputs are
+            flattened to keys (name, *path). int64 has become int32, and every float float32. Only "state_out" of
+            modules with state has kept its axes, of the others the time axis is gone.
+
+        Raises:
+            ModuleOutputError: there is nothing to act upon, or an output has no rows.
+            RuntimeError: NaN came out while exploring; torch raises it as under RLlib.
+        """
+        # MultiRLModule's own forward methods look for modules here, too; its get() is five times as slow.
+        if not all_hold(self._watched, self._module._rl_modules, batches):
+            self.refresh()
+            batches = {module_id: map_struct(_own, batch) for module_id, batch in batches.items()}
+        parts = self._parts
+        with self._mode:
+            if self._runs_whole:
+                module = self._module
+                outputs = module.forward_exploration(batches, t=t) if explore else module.forward_inference(batches)
+            else:
+                outputs = {
+                    module_id: parts[module_id].forward(batch, explore, t) for module_id, batch in batches.items()
+                }
+            self.forwarded_at = perf_counter()
+            return {module_id: parts[module_id].act(outputs[module_id], explore) for module_id in batches}
+
+
+class ModulePart:
+    """One of the modules.
+
+    Args:
+        actor: see `actor_function`.
+        switch: see `switch_of`.
+        device: where its parameters are.
+        mode: to enter where no gradients are needed; a null context if whoever calls has done so.
+        lean: what may stand in for `actor`.
+        rng: see ExactInference.
+
+    Attributes:
+        is_quick: whether it is run by its layers' functions instead of its own methods.
+    """
+
+    def __init__(
+        self,
+        module_id: str,
+        module: RLModule,
+        actor: Actor | None,
+        switch: EvaluationSwitch | None,
+        device: torch.device,
+        mode: AbstractContextManager,
+        lean: LeanActor | None,
+        rng: np.random.Generator | None,
+    ):
+        self.lean = lean
+        self.module = module
+        self._id = module_id
+        self._device = device
+        self._actor = actor
+        self.is_quick = actor is not None
+        self._is_stateful = module.is_stateful()
+        self._switch = switch
+        self._transfer = None if device.type == "cpu" else StagedCopy(device)
+        self._mode: Any = mode
+        self._sampler: Callable[[type], Sampler | None] = cache(partial(sampler_of, device=device))
+        own_rng = rng if device.type == "cpu" else None
+        self._draws: Callable[[type], ActionDraws | None] = cache(partial(draws_of, rng=own_rng))
+        self._draws_of_rows: tuple[ActionDraws | None, ...] = (None, None)  # to exploit, to explore
+        self._row_sampler: RowSampler | None = None  # what samples from its layers' outputs without a detour
+        if self.is_quick:  # others may have no distributions
+            exploit, explore = module.get_inference_action_dist_cls(), module.get_exploration_action_dist_cls()
+            self._draws_of_rows = self._draws(exploit), self._draws(explore)
+            if self._draws_of_rows[True] is None:
+                sampler = self._sampler(explore)
+                self._row_sampler = sampler if isinstance(sampler, RowSampler) else None
+
+    def leave_modes(self) -> None:
+        """See `ExactInference.leave_modes()`."""
+        self._mode = None
+
+    def forward(self, batch: Batch, explore: bool, t: int) -> dict[str, Any]:
+        """What the module's own forward pass returns; of rows, an array."""
+        if isinstance(batch, np.ndarray):
+            if self.lean is not None and self.lean.max_rows:
+                return {LOGITS: self.lean.forward(batch)}
+            batch = {OBS: torch.from_numpy(batch.astype(np.float32))}  # looked at anew since `reads` was asked
+        if self._actor is not None:
+            with self._mode:
+                return self._actor(batch)
+        module = self.module
+        try:
+            if self._switch is None:
+                return module.forward_exploration(batch, t=t) if explore else module.forward_inference(batch)
+            with self._switch:
+                return module._forward_exploration(batch, t=t) if explore else module._forward_inference(batch)
+        except (Exception, SystemExit) as error:
+            note_failure(error, self._id, batch, explore=explore, has_memory=self._is_stateful)
+            raise
+
+    def act(self, outputs: dict[str, Any], explore: bool) -> dict[Key, np.ndarray]:
+        """See `ExactInference.answer`."""
+        logits: Any = outputs.get(LOGITS)
+        if explore and self._row_sampler is not None:
+            rows = logits.squeeze(1) if self._is_stateful else logits
+            logits_NK = rows.numpy()
+            with self._mode:
+                actions, logp = self._row_sampler.draw(rows, logits_NK)
+            columns = self._columns(logits_NK, actions, logp, explore)
+            if not self._is_stateful:
+                return columns
+            return {**self._to_arrays(leaves_of({Columns.STATE_OUT: outputs[Columns.STATE_OUT]})), **columns}
+        if isinstance(logits, np.ndarray):
+            if (draws := self._draws_of_rows[explore]) is not None:
+                return self._columns(logits, *_choose(draws, logits, explore), explore)
+            logits = torch.from_numpy(logits)
+            outputs = {LOGITS: logits}
+        leaves = leaves_of(outputs)
+        if ACTIONS in outputs:
+            return self._to_arrays(leaves)
+        if logits is None:
+            problem = f"expected 'action_dist_inputs' or 'actions' among its outputs, got {sorted(outputs)}"
+            raise ModuleOutputError(self._id, problem)
+        dist_cls: Any = (
+            self.module.get_exploration_action_dist_cls() if explore else self.module.get_inference_action_dist_cls()
+        )
+        if LOGP not in outputs and (drawn := self._draw(dist_cls, logits, explore)) is not None:
+            arrays = self._to_arrays(leaves | drawn)
+            if explore and first_unfit(arrays[LOGP], LEAST, MOST) >= 0:
+                self._let_rllib_raise(dist_cls, logits)
+            return arrays
+        distribution = dist_cls.from_logits(logits) if explore else dist_cls.from_logits(logits).to_deterministic()
+        actions = distribution.sample()
+        leaves |= leaves_of({ACTIONS: actions})
+        if LOGP not in outputs:
+            leaves[LOGP] = distribution.logp(actions)
+        return self._to_arrays(leaves)
+
+    def _columns(
+        self, logits: np.ndarray, actions: np.ndarray, logp: np.ndarray, explore: bool
+    ) -> dict[Key, np.ndarray]:
+        if explore and first_unfit(logp, LEAST, MOST) >= 0:
+            self._let_rllib_raise(self.module.get_exploration_action_dist_cls(), torch.from_numpy(logits))
+        return {LOGITS: logits, ACTIONS: actions, LOGP: logp}
+
+    def _draw(self, dist_cls: type, logits: Tensor, explore: bool) -> dict[Key, Any] | None:
+        """Actions and their log-probabilities; None where only RLlib's own distribution is known to do it."""
+        rows = logits.squeeze(1) if self._is_stateful else logits
+        if rows.dtype is not torch.float32 or rows.dim() != 2 or not rows.is_contiguous():
+            return None
+        draws = self._draws(dist_cls)
+        sampler = None if draws is not None else self._sampler(dist_cls)
+        with self._mode:
+            if draws is not None:
+                action, logp = _choose(draws, rows.detach().numpy(), explore)
+                columns: dict[Key, Any] = {ACTIONS: action}
+            elif sampler is not None and (drawn := sampler.explore(rows) if explore else sampler.exploit(rows)):
+                actions, logp = drawn
+                columns = dict(zip(sampler.keys, actions, strict=True))
+            else:
+                return None
+            columns[LOGP] = logp
+            if self._is_stateful:
+                return {key: column[:, None] for key, column in columns.items()}
+        return columns
+
+    def _let_rllib_raise(self, dist_cls: Any, logits: Tensor) -> None:
+        """Raise if RLlib's distribution does; it lets some NaN pass, and then so do we."""
+        with torch.random.fork_rng([] if self._transfer is None else [self._device]):
+            try:
+                dist_cls.from_logits(logits).sample()
+            except RuntimeError as error:
+                rows = (~logits.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
+                error.add_note(f"module {self._id!r}: rows {rows} of its batch gave these; are weights or inputs NaN?")
+                raise
+
+    def _to_arrays(self, leaves: dict[Key, Any]) -> dict[Key, np.ndarray]:
+        if self._transfer is not None:
+            tensors = {key: leaf.to(self._device) for key, leaf in leaves.items() if isinstance(leaf, Tensor)}
+            leaves = leaves | self._transfer.to_host(tensors)
+        copies = self._transfer is not None or not self.is_quick  # who else may write to it later
+        arrays = {key: self._array(key, leaf, copies) for key, leaf in leaves.items()}
+        if not self._is_stateful:
+            return arrays
+        return {key: array if is_state(key) else np.squeeze(array, 1) for key, array in arrays.items()}
+
+    def _array(self, key: Key, leaf: Any, copies: bool) -> np.ndarray:
+        array = (leaf.detach() if leaf.requires_grad else leaf).numpy() if isinstance(leaf, Tensor) else leaf
+        if not isinstance(array, np.ndarray) or not array.ndim:
+            problem = f"expected a row for each row of its batch in output {key!r}, got {type(leaf).__name__} {leaf!r}"
+            raise ModuleOutputError(self._id, problem)
+        narrowed = NARROWED.get(array.dtype)
+        if narrowed is not None:
+            return array.astype(narrowed)
+        return array.copy() if copies else array
+
+
+def _choose(draws: ActionDraws, logits: np.ndarray, explore: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Actions, and what RLlib gives as their log-probabilities: of the likeliest, zeros of the same shape."""
+    if explore:
+        return draws.sample(logits)
+    actions = draws.likeliest(logits)
+    return actions, np.zeros_like(actions)
+
+
+def _watch(module: RLModule, switch: EvaluationSwitch | None) -> WeightsWatch:
+    """On what running it by its layers' functions, or switching its modes, relies on."""
+    if switch is None:
+        return WeightsWatch(parts_run(module))
+    return WeightsWatch(module.modules(), children_only=True)
+
+
+def _own(leaf: Any) -> Any:
+    """A copy of what may be memory of the record, for a module that may write to it."""
+    return torch.from_numpy(leaf.numpy().copy()) if isinstance(leaf, Tensor) and leaf.is_cpu else leaf

@@ -1,0 +1,157 @@
+"""An update in which gradients are computed without autograd: RLlib's to the bit, or equal but for rounding."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
+from ray.rllib.policy.sample_batch import MultiAgentBatch
+from torch import Tensor
+
+from fastmarl.rllib.learner import adam
+from fastmarl.rllib.learner.exact_gradient import ExactGradient
+from fastmarl.rllib.learner.module_parts import parts_of_module
+from fastmarl.rllib.learner.rounded_gradient import RoundedGradient
+from fastmarl.rllib.learner.train_columns import are_known
+
+MOST_CHECKS = 8  # minibatches of an update whose gradients are computed both ways
+
+
+class DirectUpdate:
+    """Gradients and optimizer steps of all minibatches of one update.
+
+    Args:
+        modules: ExactGradients or RoundedGradients by module id.
+        parameters: of the learner.
+        is_exact: which of the two.
+
+    Attributes:
+        is_checked: whether gradients may be relied on. Exact ones were compared with autograd's first.
+        gradients: by parameter, None of those that are in none of the modules; `compute()` overwrites them.
+    """
+
+    def __init__(self, modules: dict[str, Any], parameters: Iterable[Tensor], *, is_exact: bool):
+        self.is_checked = not is_exact
+        self.gradients: dict[Tensor, Tensor | None] = dict.fromkeys(parameters)
+        for module in modules.values():
+            self.gradients.update(module.net.gradients)
+        self._modules = modules
+        self._is_exact = is_exact
+        self._steppers: dict[Any, Any] = {}
+        self._are_handed_over = False
+        self._n_checks = 0
+        self._not_compared = {parameter for parameter, gradient in self.gradients.items() if gradient is not None}
+
+    def compute(self, batch: dict[str, Any]) -> bool:
+        """Overwrite all `gradients`; returns whether they are finite."""
+        total = 0.0
+        with torch.no_grad():
+            for module_id, module in self._modules.items():
+                module.compute(batch[module_id])
+                total += float(module.net.flat.sum())  # which is finite only if all of them are
+        is_finite = math.isfinite(total)
+        self._are_handed_over &= is_finite  # else others take their place
+        return is_finite
+
+    def check(self, batch: dict[str, Any], gradients: dict[Tensor, Tensor | None]) -> bool:
+        """Compare the gradients of a minibatch with autograd's; returns whether they may still be right.
+
+        They are once no parameter is left of which only zeros were compared.
+        """
+        self._n_checks += 1
+        is_finite = self.compute(batch)
+        self._are_handed_over = False
+        if self.gradients.keys() != gradients.keys():
+            return False
+        if is_finite:
+            for parameter, ours in self.gradients.items():
+                theirs = gradients[parameter]
+                if ours is None or theirs is None:
+                    if ours is not theirs:
+                        return False
+                elif not torch.equal(ours, theirs):
+                    return False
+                elif ours.any():
+                    self._not_compared.discard(parameter)
+            self.is_checked = not self._not_compared
+        return self.is_checked or self._n_checks < MOST_CHECKS
+
+    def hand_over(self) -> dict[Tensor, Tensor | None]:
+        """The gradients as `compute_gradients()` returns them, and parameters have them."""
+        for parameter, gradient in self.gradients.items():
+            parameter.grad = gradient
+        self._are_handed_over = True
+        return dict(self.gradients)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """As `optimizer.step()`, with `gradients`."""
+        if not self._are_handed_over:
+            self.hand_over()
+        if optimizer not in self._steppers:
+            if not adam.can_fuse(optimizer) or (self._is_exact and not adam.is_exact()):
+                adam.step(optimizer)
+                return
+            self._steppers[optimizer] = (adam.ExactAdam if self._is_exact else adam.FusedAdam)(optimizer)
+        self._steppers[optimizer].step()
+
+
+def direct_update(learner: Any, batch: MultiAgentBatch, n_rows: int, *, is_exact: bool) -> DirectUpdate | None:
+    """What computes an update of these minibatches; None if it is not known to be what RLlib computes.
+
+    Args:
+        learner: a PPOTorchLearner whose losses and gradients are RLlib's.
+        batch: the train batch, of which `are_plain()` is true.
+        n_rows: of each module in a minibatch.
+        is_exact: whether gradients are to be RLlib's to the bit.
+    """
+    if not _is_simple(learner):
+        return None
+    modules = {name: _gradient(learner, name, rows, n_rows, is_exact) for name, rows in batch.policy_batches.items()}
+    if None in modules.values():
+        return None
+    trained = [parameter for module in modules.values() for parameter in module.net.gradients]
+    if len(set(trained)) < len(trained) or not all(learner._params.get(each) is each for each in trained):
+        return None
+    return DirectUpdate(modules, learner._params.values(), is_exact=is_exact)
+
+
+def _is_simple(learner: Any) -> bool:
+    return (
+        type(learner.module) is MultiRLModule
+        and torch.device(learner._device).type == "cpu"
+        and not learner.config.torch_compile_learner
+        and learner._grad_scalers is None
+        and learner._lr_scheduler_classes is None
+        and not torch.is_autocast_enabled("cpu")
+        and torch.is_grad_enabled()
+    )
+
+
+def _gradient(learner: Any, module_id: str, batch: dict[str, Tensor], n_rows: int, is_exact: bool) -> Any:
+    if module_id not in learner.module:
+        return None
+    module, config = learner.module[module_id], learner.config.get_config_for_module(module_id)
+    parts = parts_of_module(module)
+    if parts is None or not config.use_critic or not are_known(batch, parts):
+        return None
+    coefficients = _coefficients(learner, module_id, config)
+    if not is_exact:
+        return RoundedGradient(module, parts, batch, n_rows, coefficients)
+    # A matrix of one row is a vector to BLAS, or not, by strides that autograd has otherwise.
+    if not parts.is_discrete or Columns.LOSS_MASK not in batch or n_rows < 2:
+        return None
+    return ExactGradient(module, parts, n_rows, coefficients)
+
+
+def _coefficients(learner: Any, module_id: str, config: Any) -> dict[str, Any]:
+    """Of the loss."""
+    entropy_coeff = learner.entropy_coeff_schedulers_per_module[module_id].get_current_value()
+    return {
+        "clip_param": config.clip_param,
+        "vf_clip_param": config.vf_clip_param,
+        "vf_loss_coeff": config.vf_loss_coeff,
+        "entropy_coeff": float(entropy_coeff),
+        "kl_coeff": float(learner.curr_kl_coeffs_per_module[module_id]) if config.use_kl_loss else None,
+    }

@@ -1,0 +1,76 @@
+"""A default module's outputs and the gradient of its parameters, without autograd."""
+
+import torch
+from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
+from torch import Tensor, nn
+
+from fastmarl.rllib.learner.dense import DenseStack, Gradients, layers_of, memory
+from fastmarl.rllib.learner.module_parts import Parts
+
+ALIGNED = 16  # floats: gradients begin where torch's own tensors may, on which the bits of matrix products depend
+
+
+class ModuleGradient:
+    """Works on minibatches of so many rows, in the same memory each time. To be called without autograd.
+
+    Args:
+        module: of which `parts_of_module()` knows the parts.
+        parts: those.
+        n_rows: of a minibatch.
+        is_exact: whether outputs and gradients are to be torch's to the bit; else they are rounded otherwise.
+
+    Attributes:
+        logits: a policy's distribution inputs [n_rows, n_logits], of the last `forward()`.
+        values: [n_rows, 1], of the last `forward()`.
+        d_logits, d_values: derivatives of a loss by these, which `backward()` reads.
+        flat: all gradients, one after the other, with zeros between them.
+        gradients: by parameter, which are views of it.
+    """
+
+    def __init__(self, module: nn.Module, parts: Parts, n_rows: int, *, is_exact: bool):
+        parameters = list(module.parameters())
+        sizes = [-(-each.numel() // ALIGNED) * ALIGNED for each in parameters]
+        self.flat = memory(sum(sizes)).zero_()
+        self.gradients: Gradients = {
+            each: piece[: each.numel()].view(each.shape)
+            for each, piece in zip(parameters, self.flat.split(sizes), strict=True)
+        }
+        self.logits = memory(n_rows, parts.n_logits)
+        self.d_logits = torch.empty_like(self.logits)
+        is_free = type(parts.policy) is TorchFreeLogStdMLPHead
+        n_means = parts.n_logits // 2 if is_free else parts.n_logits
+        self._log_std = parts.policy.log_std if is_free else None
+        self._d_outputs = self.d_logits[:, :n_means]
+        self._scales, self._d_scales = self.logits[:, n_means:], self.d_logits[:, n_means:]
+
+        def stack(layers: nn.Sequential, *, is_first: bool, outputs: Tensor | None = None) -> DenseStack:
+            return DenseStack(layers_of(layers, n_rows, self.gradients, outputs, is_exact=is_exact), is_first)
+
+        self._trunk = self._value_trunk = stack(parts.trunk, is_first=True)
+        if parts.value_trunk is not parts.trunk:
+            self._value_trunk = stack(parts.value_trunk, is_first=True)
+        self._head = stack(parts.policy.net.mlp, is_first=False, outputs=self.logits[:, :n_means])
+        self._value_head = stack(parts.value, is_first=False)
+        self.values = self._value_head.outputs
+        self.d_values = torch.empty_like(self.values)
+
+    def forward(self, obs: Tensor) -> None:
+        """Overwrite `logits` and `values` with those of observations [n_rows, n_obs]."""
+        features = self._trunk.forward(obs)
+        self._head.forward(features)
+        if self._log_std is not None:
+            self._scales.copy_(self._log_std.detach())
+        is_shared = self._value_trunk is self._trunk
+        self._value_head.forward(features if is_shared else self._value_trunk.forward(obs))
+
+    def backward(self) -> None:
+        """Overwrite `gradients` with those by `d_logits` and `d_values` of the last `forward()`."""
+        if self._log_std is not None:
+            torch.sum(self._d_scales, 0, out=self.gradients[self._log_std])
+        by_features = self._head.backward(self._d_outputs)
+        by_value_features = self._value_head.backward(self.d_values)
+        if self._value_trunk is self._trunk:
+            by_features.add_(by_value_features)
+        else:
+            self._value_trunk.backward(by_value_features)
+        self._trunk.backward(by_features)

@@ -1,0 +1,119 @@
+"""What RLlib's default modules consist of, where that is layers whose derivatives are written out."""
+
+from typing import Any, NamedTuple
+
+import torch
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical, TorchDiagGaussian
+from ray.rllib.core.models.torch.encoder import TorchActorCriticEncoder, TorchMLPEncoder
+from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead, TorchMLPHead
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from torch import Tensor, nn
+
+from fastmarl.core.inference.backends.dense_layers import NotDenseError, parts_of
+from fastmarl.rllib.inference.plain_modules import is_plain_part, plain_actor
+from fastmarl.rllib.learner.dense import is_dense
+
+DISTRIBUTIONS = (TorchCategorical, TorchDiagGaussian)
+OWN_METHODS = {  # of a module
+    *("forward_train", "_forward_train", "compute_values", "get_train_action_dist_cls"),
+    *("get_exploration_action_dist_cls", "unwrapped"),
+}
+METHODS = {  # as they are before anybody can have replaced them
+    (kind, name): getattr(kind, name)
+    for kind, names in (
+        (DefaultPPOTorchRLModule, ("forward_train", "_forward_train", "compute_values")),
+        (TorchRLModule, ("forward_train", "unwrapped")),
+        *((kind, ("from_logits", "logp", "kl", "entropy", "_get_torch_distribution")) for kind in DISTRIBUTIONS),
+    )
+    for name in names
+}
+
+
+class Parts(NamedTuple):
+    """What a module consists of. `trunk` and `value_trunk` are the same where value layers are shared."""
+
+    trunk: nn.Sequential
+    value_trunk: nn.Sequential
+    policy: Any
+    value: nn.Sequential
+    is_discrete: bool
+
+    @property
+    def n_obs(self) -> int:
+        """Numbers in an observation."""
+        first: Any = self.trunk[0]
+        return int(first.in_features)
+
+    @property
+    def n_logits(self) -> int:
+        """How many inputs a distribution has."""
+        width = _width(self.policy.net.mlp)
+        return 2 * width if type(self.policy) is TorchFreeLogStdMLPHead else width
+
+    @property
+    def bound(self) -> float | None:
+        """Of logarithms of standard deviations."""
+        if self.is_discrete or not self.policy.clip_log_std:
+            return None
+        return float(self.policy.log_std_clip_param_const)
+
+
+def _width(sequence: nn.Sequential) -> int:
+    """How many numbers a sequence of which `is_dense()` is true gives."""
+    return [layer.out_features for layer in sequence if type(layer) is nn.Linear][-1]
+
+
+def parts_of_module(module: Any) -> Parts | None:
+    """What a module consists of, if it is known to compute just that; else None."""
+    if type(module) is not DefaultPPOTorchRLModule or vars(module).keys() & OWN_METHODS or module.inference_only:
+        return None
+    if any(getattr(owner, name) != method for (owner, name), method in METHODS.items()):
+        return None
+    try:
+        encoder, head = plain_actor(module)
+    except NotDenseError:
+        return None
+    kind = module.get_train_action_dist_cls()
+    if type(encoder) is not TorchMLPEncoder or type(module.encoder) is not TorchActorCriticEncoder:
+        return None
+    if kind not in DISTRIBUTIONS or module.get_exploration_action_dist_cls() is not kind:
+        return None
+    critic: Any = encoder if module.encoder.config.shared else module.encoder.critic_encoder
+    if type(critic) is not TorchMLPEncoder or type(module.vf) is not TorchMLPHead or module.vf.clip_log_std:
+        return None
+    if not all(map(is_plain_part, parts_of(critic, module.vf))):
+        return None
+    parts = Parts(encoder.net.mlp, critic.net.mlp, head, module.vf.net.mlp, kind is TorchCategorical)
+    return parts if _fits(parts, module) else None
+
+
+def _fits(parts: Parts, module: Any) -> bool:
+    sequences = {id(each): each for each in (parts.trunk, parts.value_trunk, parts.policy.net.mlp, parts.value)}
+    if type(parts.policy.net.mlp[-1]) is not nn.Linear or not all(map(is_dense, sequences.values())):
+        return False
+    if _width(parts.value) != 1:  # RLlib squeezes one column
+        return False
+    if parts.is_discrete and (type(parts.policy) is not TorchMLPHead or parts.policy.clip_log_std):
+        return False
+    known: list[Tensor] = [weight for each in sequences.values() for weight in each.parameters()]
+    if type(parts.policy) is TorchFreeLogStdMLPHead:
+        known.append(parts.policy.log_std)
+    parameters = list(module.parameters())
+    return (
+        sorted(map(id, parameters)) == sorted(map(id, known))  # no layers share one
+        and all(map(_is_plain_parameter, parameters))
+        and (parts.is_discrete or parts.n_logits % 2 == 0)
+    )
+
+
+def _is_plain_parameter(parameter: Any) -> bool:
+    return (
+        type(parameter) is nn.Parameter
+        and parameter.requires_grad
+        and parameter.is_cpu
+        and parameter.dtype == torch.float32
+        and parameter.is_contiguous()
+        and not parameter._backward_hooks
+        and not getattr(parameter, "_post_accumulate_grad_hooks", None)
+    )

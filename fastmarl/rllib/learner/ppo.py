@@ -1,0 +1,222 @@
+"""RLlib's PPOTorchLearner with less around torch's matrix products: the same losses, minibatches and random draws."""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, ClassVar, Literal
+
+import torch
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
+from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
+
+from fastmarl.core.errors import ConfigError
+from fastmarl.rllib.learner import adam
+from fastmarl.rllib.learner.direct_update import DirectUpdate, direct_update
+from fastmarl.rllib.learner.loss import unheard_loss
+from fastmarl.rllib.learner.minibatches import Columns, Numbers, RowNumbers, are_plain, minibatches
+from fastmarl.rllib.learner.modules import are_default, forward_train
+
+UPDATES = ("exact", "fast")
+GRADIENTS = ("compute_gradients", "get_parameters", "_uncompiled_update")  # methods that a DirectUpdate does without
+
+
+class PPOTorchLearner(RLlibLearner):
+    """Takes the place of RLlib's class of the same name; weights, optimizers and results are equal to the bit.
+
+    ```python
+    config.training(learner_class=fastmarl.rllib.PPOTorchLearner)
+    ```
+
+    What a subclass overrides, and what RLlib does otherwise for some configs (GPUs, several learners, compiled updates,
+    loss scaling), runs as RLlib has it; the rest is faster all the same.
+
+    Attributes:
+        update_mode: "exact", or "fast": see `options()`.
+    """
+
+    update_mode: ClassVar[str] = "exact"
+    _is_last = True  # whether the minibatch is the last of an update
+    _direct: DirectUpdate | None = None  # of the update under way, if gradients are computed without autograd
+
+    @classmethod
+    def options(cls, *, update: Literal["exact", "fast"] = "exact") -> type["PPOTorchLearner"]:
+        """This class with other options; it can be sent to remote learners.
+
+        Args:
+            update: "exact": RLlib's numbers to the bit; "fast": equal but for rounding, where modules are RLlib's
+                default ones of linear layers, on the CPU. Others are updated as with "exact".
+
+        Raises:
+            ConfigError: there is no such update.
+        """
+        if update not in UPDATES:
+            raise ConfigError(f"update must be one of {list(UPDATES)}, got {update!r}")
+        origin: Any = vars(cls).get("variant_of", cls)
+        return _variant(origin, update)
+
+    # Minibatches.
+
+    def _create_iterator_if_necessary(self, **arguments: Any) -> Iterable:
+        self._is_last, self._direct = True, None  # also if the update before has failed
+        iterator = super()._create_iterator_if_necessary(**arguments)
+        if type(iterator) is not MiniBatchCyclicIterator or not self._reads_columns_only():
+            return iterator
+        if not are_plain(iterator._batch):
+            return self._noting_the_last(iterator)
+        is_exact = self.update_mode == "exact"
+        if self._is_plain(*GRADIENTS, of=PPOTorchLearner):
+            size = iterator._minibatch_size
+            self._direct = direct_update(self, iterator._batch, size, is_exact=is_exact)
+        return self._noting_the_last(
+            minibatches(
+                iterator._batch,
+                size=iterator._minibatch_size,
+                n_epochs=iterator._num_epochs,
+                n_total=iterator._num_total_minibatches,
+                shuffles=iterator._shuffle_batch_per_epoch,
+                source_class=Columns if self._direct is None or is_exact else Numbers,
+            )
+        )
+
+    def _reads_columns_only(self) -> bool:
+        """Whether all that is given minibatches is RLlib's."""
+        methods = (
+            *("_log_metrics", "_log_steps_trained_metrics", "_set_slicing_by_batch_id", "_update", "compute_losses"),
+            *("compute_loss_for_module", "_compute_off_policyness"),
+        )
+        return self._is_plain(*methods) and are_default(self.module)
+
+    def _noting_the_last(self, minibatches: Iterable) -> Iterator:
+        """Know of each minibatch whether there is another. None draws random numbers but when it is made."""
+        self._is_last, waiting = False, None
+        for minibatch in minibatches:
+            if waiting is not None:
+                yield waiting
+            waiting = minibatch
+        self._is_last = True
+        if waiting is not None:
+            yield waiting
+        self._direct = None  # and its memory
+
+    # One minibatch.
+
+    def _uncompiled_update(self, batch: dict, **kwargs: Any) -> Any:
+        if self.config.num_learners > 1:
+            return super()._uncompiled_update(batch, **kwargs)
+        if self._direct is None:
+            return self._update_by_autograd(batch)
+        if self.update_mode == "fast":
+            return self._fast_update(batch)
+        return self._exact_update(batch)
+
+    def _fast_update(self, batch: dict[str, RowNumbers]) -> Any:
+        direct: Any = self._direct
+        if not direct.compute(batch):  # RLlib's own code says what is done about it
+            return self._update_by_autograd({module_id: rows.columns() for module_id, rows in batch.items()})
+        results: Any = {}, {}
+        if self._is_last:
+            with torch.no_grad():
+                results = self._log_losses({module_id: rows.columns() for module_id, rows in batch.items()})
+        self._apply(direct)
+        return *results, {}
+
+    def _exact_update(self, batch: dict) -> Any:
+        direct: Any = self._direct
+        if self._is_last or not direct.is_checked or not direct.compute(batch):
+            return self._update_by_autograd(batch)
+        self._apply(direct)
+        return {}, {}, {}
+
+    def _apply(self, direct: DirectUpdate) -> None:
+        if self._takes_gradients_as_they_are():
+            for optimizer in self._named_optimizers.values():
+                direct.step(optimizer)
+        else:
+            self.apply_gradients(self.postprocess_gradients(direct.hand_over()))
+
+    def _takes_gradients_as_they_are(self) -> bool:
+        methods = "postprocess_gradients", "postprocess_gradients_for_module", "apply_gradients", "get_optimizer"
+        if not self._is_plain(*methods, of=PPOTorchLearner):
+            return False
+        configs = map(self.config.get_config_for_module, self.module.keys())
+        return all(config.grad_clip is None and not config.log_gradients for config in configs)
+
+    def _log_losses(self, batch: dict) -> tuple[Any, Any]:
+        """Log a minibatch's metrics; returns what the modules have computed, and losses."""
+        fwd_out = forward_train(self.module, batch)
+        self._compute_off_policyness(batch)
+        return fwd_out, self.compute_losses(fwd_out=fwd_out, batch=batch)
+
+    def _update_by_autograd(self, batch: dict) -> Any:
+        if self._is_last:
+            fwd_out, loss_per_module = self._log_losses(batch)
+        else:  # the metrics of the next minibatch will take the place of this one's
+            fwd_out = forward_train(self.module, batch)
+            loss_per_module = {name: unheard_loss(self, name, batch[name], fwd_out[name]) for name in fwd_out}
+        gradients = self.compute_gradients(loss_per_module)
+        if self._direct is not None and not self._direct.is_checked and not self._is_last:
+            self._direct = self._direct if self._direct.check(batch, gradients) else None
+        self.apply_gradients(self.postprocess_gradients(gradients))
+        return fwd_out, loss_per_module, {}
+
+    def compute_gradients(self, loss_per_module: dict, **kwargs: Any) -> Any:
+        """See RLlib's method."""
+        for parameter in self._params.values():
+            parameter.grad = None  # before RLlib's optimizers do it one after the other
+        return super().compute_gradients(loss_per_module, **kwargs)
+
+    def apply_gradients(self, gradients_dict: dict) -> None:
+        """See RLlib's method."""
+        if (
+            self._grad_scalers is not None
+            or self._lr_scheduler_classes is not None
+            or not gradients_dict
+            or not _are_finite(list(gradients_dict.values()))
+        ):
+            super().apply_gradients(gradients_dict)
+            return
+        for reference, gradient in gradients_dict.items():
+            self._params[reference].grad = gradient
+        for module_id, names in self._module_optimizers.items():
+            for name in names:
+                adam.step(self.get_optimizer(module_id, name))
+
+    def _is_plain(self, *names: str, of: type = RLlibLearner) -> bool:
+        """Whether these methods are RLlib's, or those of another class."""
+        return all(getattr(type(self), name) is getattr(of, name) and name not in vars(self) for name in names)
+
+
+def _are_finite(gradients: list[Any]) -> bool:
+    """Whether all numbers are finite, if that is easily seen: a sum is finite only if all its terms are."""
+    if not all(type(each) is torch.Tensor and each.dtype == torch.float32 and each.is_cpu for each in gradients):
+        return False
+    return bool(torch.isfinite(torch.stack([gradient.sum() for gradient in gradients]).sum()))
+
+
+def __getattr__(name: str) -> Any:
+    """`PPOTorchLearner__fast` is the class with that update: any process can import it."""
+    if name not in map(_name_with, UPDATES):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _variant(PPOTorchLearner, name.rpartition("__")[2])
+
+
+def _name_with(update: str) -> str:
+    return f"{PPOTorchLearner.__name__}__{update}"
+
+
+@cache
+def _variant(origin: type, update: str) -> type:
+    """The kind of `origin`, a learner class, that has this update, the same one each time.
+
+    One of our own class pickles by import; cloudpickle sends others by value.
+    """
+    name = _name_with(update)
+    if origin is not PPOTorchLearner:
+        name = f"{origin.__name__}[{name}]"
+    members = {
+        "__module__": origin.__module__,
+        "__qualname__": name,
+        "__doc__": origin.__doc__,
+        "update_mode": update,
+        "variant_of": origin,
+    }
+    return type(name, (origin,), members)

@@ -1,0 +1,258 @@
+"""A module's rows with what equality with RLlib needs: kinds of rewards, and observations of any dtype."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.columns import Columns
+from fastmarl.core.native import _store
+from fastmarl.core.native._env_values import kept
+from fastmarl.core.native._rllib_scatter import ExactLeafRows, RewardKinds
+from fastmarl.core.store.block import Block, Key, name_of
+from fastmarl.core.store.memory import MemoryRing
+from fastmarl.rllib.store.layout import WHOLE, ObservationLayout
+
+Outputs = dict[Key, Any]  # of one row
+
+
+class RLlibBlock(Block):
+    """Rows of one module.
+
+    With a `raw_layout`, what envs write (`raw_obs`) is not what is recorded: see record_newest().
+
+    Attributes:
+        former: per row carried over that acted with other outputs than this block's (another mode of sampling), what
+            it acted with; rows from `len(former)` on have theirs in `outputs`.
+        completed: row -> outputs that take() copies in place of those it acted with.
+    """
+
+    layout: ObservationLayout  # type: ignore[assignment]
+    raw_layout: ObservationLayout | None  # type: ignore[assignment]
+    former: list[Outputs]
+    completed: dict[int, Outputs]
+
+    def __init__(
+        self,
+        layout: ObservationLayout,
+        ring: MemoryRing,
+        rows: Any,
+        on_change: Callable[["RLlibBlock"], None],
+        raw_layout: ObservationLayout | None = None,
+        **room: int,
+    ):
+        self.others: dict[int, tuple[Any, int]] = {}
+        self.former = []
+        self.completed = {}
+        self.seq_no = 0  # of the weights that act at present, ...
+        self.unstamped_from = 0  # ... upon rows from here on
+        self.boxes_scalars = False  # whether what is recorded next has arrays of shape () where others have scalars
+        self._boxed = False  # the same of what `outputs` hold
+        self._has_record = False  # whether there are observations on record
+        self._on_change = on_change
+        super().__init__(layout, ring, rows, raw_layout, **room)  # type: ignore[arg-type]
+
+    kind_R: np.ndarray
+
+    def _bind(self, capacity: int) -> None:
+        written = self.rows.n
+        kinds = np.zeros(capacity, np.uint8)
+        if written:
+            kinds[:written] = self.kind_R[:written]
+        self.kind_R = kinds
+        self.kinds = RewardKinds(kinds, self.others)
+        self._on_change(self)  # first: rewards of a row are added to both, and the rows say how many there are
+        super()._bind(capacity)
+
+    @property
+    def env_layout(self) -> ObservationLayout:
+        """Of the observations as the envs send them."""
+        return self.layout if self.raw_layout is None else self.raw_layout
+
+    def _leaf_rows(self, arrays: list[np.ndarray]) -> list:
+        take = partial(
+            self._take_whole, "raw_final_obs" if arrays is getattr(self, "raw_final_obs", None) else "raw_obs"
+        )
+        return [
+            ExactLeafRows(array, leaf.path, leaf.sizes, take)
+            for array, leaf in zip(arrays, self.env_layout.leaves, strict=True)
+        ]
+
+    def _take_whole(self, name: str, row: int, value: Any) -> None:
+        """An observation has another dtype or shape than those before: from now on each is kept as it is."""
+        if not self.env_layout.whole:
+            rows = _one_by_one(self.env_layout, self.raw_obs, self.rows.n)
+            finals = _one_by_one(self.env_layout, self.raw_final_obs, self.rows.n_finals)
+            self.lay_out(WHOLE)
+            for array, values in ((self.raw_obs[0], rows), (self.raw_final_obs[0], finals)):
+                for i, each in enumerate(values):
+                    array[i] = each
+        getattr(self, name)[0][row] = kept(value)
+
+    def overwrite(self, row: int, observation: Any) -> None:
+        """Let this be the observation of a row, as the env sent it, or as it is recorded if it is that already."""
+        if self.raw_layout is not None and row < self.n_connected:
+            layout = ObservationLayout.of(observation)
+            self.record_newest(np.array([row]), NONE, layout, layout.columns([observation]))
+            return
+        self._overwrite_raw("raw_obs", row, observation)
+
+    def overwrite_final(self, final: int, observation: Any) -> None:
+        """Let this be a final observation as the env sent it."""
+        self._overwrite_raw("raw_final_obs", final, observation)
+
+    def _overwrite_raw(self, name: str, place: int, observation: Any) -> None:
+        for part, array in zip(self.env_layout.leaves_of(observation), getattr(self, name), strict=True):
+            if not self.env_layout.whole and (np.asarray(part).dtype, np.shape(part)) != (array.dtype, array.shape[1:]):
+                self._take_whole(name, place, observation)
+                return
+            array[place] = part
+
+    def lay_out(self, layout: ObservationLayout) -> None:
+        """Have room for observations of another layout, as envs send them; those written so far are lost."""
+        if self.raw_layout is None:
+            self.layout = layout
+        else:
+            self.raw_layout = layout
+        self._bind(self.rows.capacity)
+        self._bind_finals(self.rows.final_capacity)
+
+    def record_newest(
+        self, rows: np.ndarray, finals: np.ndarray, layout: ObservationLayout, leaves: list[np.ndarray]
+    ) -> None:
+        """Let these be the observations on record of rows and final observations that have come.
+
+        Args:
+            rows, finals: int64, their places.
+            layout, leaves: the observations, [len(rows) + len(finals), ...] each.
+        """
+        if not layout.same(self.layout):
+            if not self._has_record:
+                self._record_as(layout)
+            elif not self.layout.whole:
+                self._record_whole()
+        self._has_record = True
+        if self.layout.whole and not layout.whole:
+            leaves = self.layout.columns(layout.items(layout.nest(leaves)))
+        for array, final_array, leaf in zip(self.obs, self.final_obs, leaves, strict=True):
+            array[rows] = leaf[: len(rows)]
+            if len(finals):
+                final_array[finals] = leaf[len(rows) :]
+
+    def raw_newest(self, row: int, final: int) -> Any:
+        """A copy of a lane's newest observation as the env has sent it.
+
+        Args:
+            row, final: the places of its newest row, and of its final observation or -1.
+        """
+        leaves, place = (self.raw_obs, row) if final < 0 else (self.raw_final_obs, final)
+        parts = [leaf[place : place + 1].copy() for leaf in leaves]
+        return self.env_layout.items(parts[0] if self.env_layout.whole else self.env_layout.nest(parts))[0]
+
+    def awaits_connectors(self, row: int, final: int) -> bool:
+        """Whether a lane's newest observation is not on record yet; see raw_newest()."""
+        if self.raw_layout is None:
+            return False
+        return row >= self.n_connected if final < 0 else final >= self.n_finals_connected
+
+    def _record_as(self, layout: ObservationLayout) -> None:
+        """Record observations of this layout. There are none on record."""
+        self.layout = layout
+        self._on_change(self)
+        self.obs = self._leaves("obs", layout, self.rows.capacity, 0)  # type: ignore[arg-type]
+        self.final_obs = self._leaves("final", layout, self.rows.final_capacity, 0)  # type: ignore[arg-type]
+
+    def _record_whole(self) -> None:
+        """Another layout has come: from now on each observation on record is kept as it is."""
+        layout, n_recorded = self.layout, (self.n_connected, self.n_finals_connected)
+        former = [
+            layout.items(layout.nest([leaf[:n] for leaf in leaves]))
+            for leaves, n in zip((self.obs, self.final_obs), n_recorded, strict=True)
+        ]
+        self._record_as(WHOLE)
+        for (array,), n, values in zip((self.obs, self.final_obs), n_recorded, former, strict=True):
+            array[:n] = WHOLE.columns(values)[0]
+
+    def record(self, first: int, n: int, outputs: dict[Key, np.ndarray]) -> None:
+        """Store what the module answered to rows first .. first + n."""
+        if _store.write_rows(self.outputs, outputs, first, n):
+            return
+        if self.outputs and not self._same_columns(outputs):
+            self.seq_no_R[self.unstamped_from : first] = self.seq_no
+            self.former = [self.acted_with(row) for row in range(first)]
+            self.outputs = {}
+        if not self.outputs:
+            self._boxed = self.boxes_scalars
+        for key, values in outputs.items():
+            column = self.outputs.get(key)
+            if column is None:
+                column = self.outputs[key] = self._output_array(key, values, values.dtype)
+            column[first : first + n] = values
+
+    def _same_columns(self, outputs: dict[Key, np.ndarray]) -> bool:
+        return self.outputs.keys() == outputs.keys() and all(
+            column.dtype == outputs[key].dtype and column.shape[1:] == outputs[key].shape[1:]
+            for key, column in self.outputs.items()
+        )
+
+    @property
+    def has_states(self) -> bool:
+        """Whether its outputs hold recurrent states."""
+        return any(map(is_state, self.outputs))
+
+    def type_of_scalars(self, name: str) -> type:
+        """What stands for a number in an output's rows: a NumPy scalar, or an array of shape ()."""
+        if name == Columns.WEIGHTS_SEQ_NO:
+            return int
+        return np.ndarray if self._boxed and name != Columns.STATE_OUT else np.generic
+
+    def acted_with(self, row: int) -> Outputs:
+        """What the module answered to a row, leaf by leaf, and the number of its weights."""
+        if row < len(self.former):
+            return self.former[row]
+        values = {key: _item(column, row, self._boxed and not is_state(key)) for key, column in self.outputs.items()}
+        if any(name_of(key) != Columns.ACTIONS for key in values):  # RLlib records this only beside something else
+            values[Columns.WEIGHTS_SEQ_NO] = int(self.seq_no_R[row])
+        return values
+
+    def take(self, source: Block, rows: np.ndarray) -> None:
+        """Begin with copies of `rows` (int64, ascending) of another block of the same module."""
+        assert isinstance(source, RLlibBlock)
+        n = len(rows)
+        has_former = bool(source.completed) or (n > 0 and int(rows[0]) < len(source.former))
+        if has_former:
+            self.former = [source.completed.get(row) or source.acted_with(row) for row in rows.tolist()]
+        self._boxed = source._boxed
+        self._has_record = n > 0
+        super().take(source, rows)
+        if has_former:
+            self.outputs = {}
+        # RLlib adds what is in a lookback to Python's 0.0.
+        kinds = source.kind_R[rows]
+        self.kind_R[:n] = np.where(kinds >= INT, PYTHON_FLOAT, kinds)
+        for row in np.flatnonzero(kinds == OTHER).tolist():
+            value, n_added = source.others[int(rows[row])]
+            self.others[row] = (0.0 + value, n_added)
+
+    def forget_waiting(self, acting_from: int) -> None:
+        """Rows from `acting_from` on have not acted yet."""
+        del self.former[acting_from:]
+
+
+NONE = np.zeros(0, np.int64)
+PYTHON_FLOAT, OTHER, INT = 1, 3, 16  # kinds of rewards, see _rllib_scatter
+
+
+def _item(column: np.ndarray, row: int, boxed: bool = False) -> Any:
+    item = column[row]
+    return np.array(item) if boxed or isinstance(item, np.ndarray) else item
+
+
+def is_state(key: Key) -> bool:
+    """Whether an output is (part of) a recurrent state."""
+    return name_of(key) == Columns.STATE_OUT
+
+
+def _one_by_one(layout: ObservationLayout, arrays: list[np.ndarray], n: int) -> list:
+    return [layout.nest([_item(array, i) for array in arrays]) for i in range(n)]

@@ -1,0 +1,281 @@
+"""From the store's blocks to a SampleBlock: the chunks of a call, gathered agent by agent.
+
+What is gathered shares no memory with the store. Observations, the most by far, are gathered when they are first looked
+at: until then their block stays leased.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.episodes.kept_chunks import ENOUGH
+from fastmarl.core.kernels.accumulate import sum_spans
+from fastmarl.core.native import _store
+from fastmarl.core.native._rllib_scatter import as_object
+from fastmarl.rllib.episodes.in_view import EpisodeInView
+from fastmarl.rllib.episodes.lists import stacked
+from fastmarl.rllib.episodes.sample_block import (
+    AgentMeta,
+    ChunkMeta,
+    ModuleColumns,
+    SampleBlock,
+)
+from fastmarl.rllib.store.block import OTHER, Outputs, RLlibBlock
+from fastmarl.rllib.store.column_memory import ColumnMemory
+from fastmarl.rllib.store.mixed_outputs import as_nested, mixed_outputs, mixed_steps
+from fastmarl.rllib.store.records import ChunkNumbers, RLlibRecord
+from fastmarl.rllib.store.rewards import reward_array
+from fastmarl.rllib.store.store import RLlibStore
+
+FLOAT64_KINDS = np.zeros(256, bool)  # kinds of rewards of which NumPy makes float64
+FLOAT64_KINDS[[0, 1, 4]] = True
+
+
+@dataclass
+class Chunk:
+    """One chunk to build: its episode, and where that stands; what is in it in numbers, once it was built."""
+
+    record: RLlibRecord
+    env_t: int
+    infos: list[tuple[int, int, Any]]
+    """(env step, lane, info)"""
+    is_running: bool = False
+    """Whether it is looked at in its midst, and goes on."""
+    view: EpisodeInView | None = None
+    """What callbacks were given of it."""
+    numbers: ChunkNumbers = field(init=False)
+
+    @property
+    def length(self) -> int:
+        return self.env_t - self.record.env_t_started
+
+
+@dataclass(slots=True)
+class LaneExtent:
+    """Where a lane's data lie in its module's columns."""
+
+    columns: ModuleColumns
+    rows: tuple[int, int]
+    steps: tuple[int, int]
+    obs_begin: int
+    first_env_t: int
+    total: Any
+    odd: dict[str, Any] | None
+
+
+class Builder:
+    """Gathers chunks of a store.
+
+    Args:
+        store: what was recorded.
+        spaces: per env, agent id -> (observation space, action space).
+        episode_class: a kind of fastmarl.rllib.episodes.episode.MultiAgentEpisode.
+        fixes: numbers of corrections.
+
+    Attributes:
+        hanging: lanes that had acted and waited when find_hanging() was called.
+    """
+
+    def __init__(self, store: RLlibStore, spaces: list[tuple[dict, dict]], episode_class: type, fixes: frozenset[str]):
+        self._store = store
+        self._spaces = spaces
+        self._episode_class = episode_class
+        self._memory = ColumnMemory()
+        self._true_time_maps = "14" in fixes
+        self._structs: dict[tuple[int, Hashable, int], tuple] = {}
+        self.hanging: set[int] = set()
+
+    def build(self, chunks: list[Chunk]) -> list[Any]:
+        """The chunks as episodes, in order; each gets its numbers."""
+        lanes = np.array([lane for chunk in chunks for lane in chunk.record.lane_of.values()], np.int64)
+        modules_L = self._store.table.module_L[lanes]
+        modules: list[ModuleColumns | None] = []
+        extents: dict[int, LaneExtent] = {}
+        for module, block in enumerate(self._store.blocks):
+            of_module = lanes[modules_L == module]
+            modules.append(self._gather(block, of_module, extents) if len(of_module) else None)
+        metas = [self._chunk_meta(chunk, extents) for chunk in chunks]
+        return SampleBlock(modules, metas, self._spaces, self._episode_class, self._structs).episodes()
+
+    # Columns.
+
+    def _gather(self, block: RLlibBlock, lanes: np.ndarray, extents: dict[int, LaneExtent]) -> ModuleColumns:
+        """A module's columns of these lanes; adds where each lane's data are."""
+        table = self._store.table
+        counts, finals = table.count_L[lanes].astype(np.int64), table.final_L[lanes]
+        rows = _store.chains(block.prev_R, table.row_L[lanes], counts)
+        row_ends, has_final = np.cumsum(counts), finals >= 0
+        n_steps = counts + has_final - 1
+        step_ends = np.cumsum(n_steps)
+        acted = np.ones(len(rows), bool)
+        acted[row_ends[~has_final] - 1] = False
+        acted_rows = rows[acted]
+        obs = partial(self._memory.gather, block.obs, block.final_obs, rows, counts, finals)
+        is_much = len(rows) >= ENOUGH * block.n_rows_held  # else the episodes would hold a block that is mostly empty
+        columns = ModuleColumns(
+            layout=block.layout,
+            leaves=obs if is_much else obs(),
+            env_ts=block.env_t_R.take(rows),
+            rewards=block.reward_R.take(acted_rows),
+            outputs={key: column.take(acted_rows, axis=0) for key, column in block.outputs.items()},
+            seq_nos=block.seq_no_R.take(acted_rows),
+        )
+        kinds = block.kind_R.take(acted_rows)
+        begins = step_ends - n_steps
+        totals = np.empty(len(lanes))
+        sum_spans(columns.rewards, begins + table.lookback_L[lanes], step_ends, totals)
+        has_odd = block.layout.whole or len(block.former) > 0 or not FLOAT64_KINDS[kinds].all()
+        obs_begins = begins + np.arange(len(lanes))
+        bounds = (row_ends - counts, row_ends, begins, step_ends, obs_begins, columns.env_ts[row_ends - counts])
+        for lane, total, row_begin, row_end, begin, end, obs_begin, first_env_t in zip(
+            lanes.tolist(), list(totals), *(bound.tolist() for bound in bounds), strict=True
+        ):
+            odd = None
+            if has_odd:
+                lane_rows, lane_kinds = rows[row_begin:row_end], kinds[begin:end]
+                odd = self._odd_columns(block, lane, lane_rows, columns, (begin, end), obs_begin, lane_kinds)
+                if odd and "rewards" in odd:
+                    total = sum(odd["rewards"][table.lookback_L[lane] :])
+            extents[lane] = LaneExtent(columns, (row_begin, row_end), (begin, end), obs_begin, first_env_t, total, odd)
+        if block.layout.whole:
+            columns.leaves = []  # object arrays: the lanes have their own
+        return columns
+
+    def _odd_columns(
+        self,
+        block: RLlibBlock,
+        lane: int,
+        rows: np.ndarray,
+        columns: ModuleColumns,
+        steps: tuple[int, int],
+        obs_begin: int,
+        kinds: np.ndarray,
+    ) -> dict[str, Any] | None:
+        """A lane's columns that are no slices of its module's."""
+        odd: dict[str, Any] = {}
+        begin, end = steps
+        if block.layout.whole:
+            observations = list(columns.obs[0][obs_begin : obs_begin + end - begin + 1])
+            newest = int(rows[-1]), int(self._store.table.final_L[lane])
+            if block.awaits_connectors(*newest):  # running_episodes.py lists it; it may not fit to the others
+                observations = [block.raw_newest(*newest)]
+            odd["observations"] = stacked(observations)
+        if not FLOAT64_KINDS[kinds].all():
+            end_env_t = int(self._store.table.end_env_t_L[lane])
+            odd["rewards"] = reward_array(block, rows, columns.rewards[begin:end], kinds, end_env_t)
+        if end > begin and (acted := mixed_steps(block, rows[: end - begin + (lane in self.hanging)])):
+            odd["actions"], odd["extras"] = mixed_outputs(acted[: end - begin])
+        return odd or None
+
+    # What else is known.
+
+    def _chunk_meta(self, chunk: Chunk, extents: dict[int, LaneExtent]) -> ChunkMeta:
+        record = chunk.record
+        clock = (record.started_at, record.last_step_at or perf_counter())
+        carried = [agent_id for agent_id in record.map_order if agent_id in record.carried]
+        meta = ChunkMeta(
+            id_=record.id_,
+            env_index=record.env_index,
+            mapping_fn=record.policy_mapping_fn,
+            env_t_started=record.env_t_started,
+            env_t=chunk.env_t,
+            lookback=record.lookback,
+            flags=(record.is_terminated, record.is_truncated),
+            mapping=record.mapping,
+            paid_early=record.paid_early,
+            custom_data=deepcopy(record.custom_data) if record.custom_data else {},
+            clock=clock,
+            map_order=carried and [*carried, *(a for a in record.lane_of if a not in record.carried)],
+        )
+        numbers = ChunkNumbers(chunk.length, clock[1] - clock[0], [])
+        infos: defaultdict[int, dict[int, Any]] = defaultdict(dict)  # lane -> env step -> info
+        for env_t, lane, info in chunk.infos:
+            infos[lane][env_t] = info
+        now = self._store.scatter.lanes_now(list(record.lane_of.values())).tolist()
+        for (agent_id, lane), lane_now in zip(record.lane_of.items(), now, strict=True):
+            extent = extents[lane]
+            n_steps = extent.steps[1] - extent.steps[0]
+            agent = self._agent_meta(chunk, agent_id, lane, lane_now, extent, infos.get(lane))
+            meta.agents.append(agent)
+            if agent_id in record.carried or n_steps:
+                meta.agent_t_started[agent_id] = agent.t_started
+            if lane in self.hanging:
+                acted = mixed_steps(self._store.blocks[agent.module], self._store.acted_rows_of(lane))
+                meta.hanging[agent_id] = self.hanging_outputs(lane, acted[-1] if acted else None)
+            if agent.agent_episode_id is not None:
+                numbers.agents.append((agent_id, agent.module_id, n_steps - agent.lookback, extent.total))
+        chunk.numbers = numbers
+        return meta
+
+    def _agent_meta(
+        self,
+        chunk: Chunk,
+        agent_id: Hashable,
+        lane: int,
+        lane_now: list[int],
+        extent: LaneExtent,
+        infos: dict[int, Any] | None,
+    ) -> AgentMeta:
+        record = chunk.record
+        _, _, lookback, t_started, final, end_env_t, _, module = lane_now
+        n_steps = extent.steps[1] - extent.steps[0]
+        # RLlib pads an agent that joins a later chunk as if the chunk had begun with the episode.
+        joined = extent.first_env_t > record.env_t_started
+        offset = 0 if joined and not self._true_time_maps else record.lookback - record.env_t_started
+        length, final_place, unseen = chunk.env_t + offset + 1, -1, lane in record.unseen
+        if final >= 0:
+            # It marks the step of an agent that ended unobserved twice: as one in which it was not observed, too.
+            final_place = end_env_t + offset + unseen
+            length += unseen
+        return AgentMeta(
+            agent_id,
+            module,
+            record.mapping[agent_id],
+            record.agent_episode_ids[agent_id] if n_steps > lookback or chunk.is_running else None,
+            extent.rows,
+            extent.steps,
+            extent.obs_begin,
+            lookback,
+            t_started,
+            record.flags.get(lane, (record.is_terminated, record.is_truncated)),  # false, as the env gave them
+            (length, offset, t_started - lookback, final_place),
+            None if infos is None else self._agent_infos(infos, lane, extent, unseen),
+            extent.odd,
+            self._store.spaces.get(lane),
+        )
+
+    def _agent_infos(self, infos: dict[int, Any], lane: int, extent: LaneExtent, unseen: bool) -> list:
+        table = self._store.table
+        env_ts = extent.columns.env_ts[slice(*extent.rows)].tolist()
+        if table.final_L[lane] >= 0:
+            env_ts.append(env_ts[-1] if unseen else int(table.end_env_t_L[lane]))
+        return [infos.get(env_t, {}) for env_t in env_ts]
+
+    # Agents that have acted and wait for an observation.
+
+    def find_hanging(self) -> None:
+        """Note which lanes hang as of now."""
+        table, acting_from = self._store.table, np.array(self._store.acting_from)
+        live = table.live_lanes(range(len(table.envs)))
+        self.hanging = set(live[table.row_L[live] < acting_from[table.module_L[live]]].tolist())
+
+    def hanging_outputs(self, lane: int, outputs: Outputs | None = None) -> tuple[Any, dict[str, Any] | None, Any]:
+        """A waiting agent's action, what its module said beside it, and what it has been paid so far.
+
+        Args:
+            outputs: what RLlib's episode has of the module's answer; None: the very answer.
+        """
+        module, row = int(self._store.table.module_L[lane]), int(self._store.table.row_L[lane])
+        block = self._store.blocks[module]
+        actions, extras = as_nested(block.acted_with(row) if outputs is None else outputs)
+        acted_before = row < self._store.first_action[module]
+        kind = int(block.kind_R[row])
+        reward = block.others[row][0] if kind == OTHER else as_object(float(block.reward_R[row]), kind)
+        # Where there are no other outputs, RLlib has an empty dict after a cut, and None before.
+        return actions, extras or ({} if acted_before else None), reward

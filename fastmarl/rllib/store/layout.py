@@ -1,0 +1,101 @@
+"""How observations lie in rows: as the env's own arrays are, not as their space says."""
+
+from collections.abc import Callable
+from functools import reduce
+from operator import getitem
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.native._env_values import kept
+from fastmarl.core.spaces import Leaf, map_struct
+from fastmarl.rllib.episodes.lists import items_of
+
+
+class ObservationLayout:
+    """The leaves of an observation, found from one.
+
+    Like `fastmarl.core.spaces.RowLayout`, with the dtypes and the order of keys of what the env returned first.
+
+    Attributes:
+        whole: whether observations are no nest of arrays: one leaf then takes each as it is.
+        is_array: whether they are single arrays.
+        begins_otherwise: makes of an agent's first observation in an episode, as `items()` has it, what it was; None:
+            it is that already.
+    """
+
+    def __init__(self, leaves: tuple[Leaf, ...], types: Any):
+        self.leaves = leaves
+        self.whole = leaves[0].dtype == object
+        self.is_array = not self.whole and not leaves[0].path
+        self._types = types
+        self.begins_otherwise: Callable[[Any], Any] | None = None
+
+    @classmethod
+    def of(cls, observation: Any) -> "ObservationLayout":
+        leaves: list[Leaf] = []
+        if not _collect(observation, (), (), leaves) or not leaves:
+            return WHOLE
+        return cls(tuple(leaves), map_struct(type, observation))
+
+    @classmethod
+    def common(cls, observations: list[Any]) -> "ObservationLayout":
+        """Of several observations; WHOLE if they differ."""
+        first = cls.of(observations[0])
+        return first if all(map(first.fits, observations)) else WHOLE
+
+    def fits(self, observation: Any) -> bool:
+        """Whether an observation lies so."""
+        if self.is_array and type(observation) is np.ndarray:
+            return (observation.dtype, observation.shape) == (self.leaves[0].dtype, self.leaves[0].shape)
+        return self.same(ObservationLayout.of(observation))
+
+    def same(self, other: "ObservationLayout") -> bool:
+        """Whether observations of the other layout lie as those of this one."""
+        return self is other or (self.leaves == other.leaves and self._types == other._types)
+
+    def columns(self, observations: list[Any]) -> list[np.ndarray]:
+        """The leaves of observations of this layout, [n, ...] each; what is kept whole is copied."""
+        if self.whole:
+            return [_objects([kept(observation) for observation in observations])]
+        columns = zip(*map(self.leaves_of, observations), strict=True)
+        return [np.stack(column, dtype=leaf.dtype) for leaf, column in zip(self.leaves, columns, strict=True)]
+
+    def leaves_of(self, observation: Any) -> list[Any]:
+        """The reverse of `nest()`."""
+        return [reduce(getitem, leaf.path, observation) for leaf in self.leaves]
+
+    def nest(self, arrays: list) -> Any:
+        """The leaves' arrays as the observation nests them."""
+        remaining = iter(arrays)
+        return map_struct(lambda leaf: next(remaining), self._types)
+
+    def items(self, observations: Any) -> list[Any]:
+        """Observations one by one, from a nest of arrays; numbers are of the types that the env returned first."""
+        return list(observations) if self.whole else items_of(observations, self._types)
+
+
+def _objects(values: list[Any]) -> np.ndarray:
+    """An array of objects, which may be arrays."""
+    array = np.empty(len(values), object)
+    for i, value in enumerate(values):
+        array[i] = value
+    return array
+
+
+def _collect(value: Any, path: tuple, sizes: tuple, leaves: list[Leaf]) -> bool:
+    """Add the leaves of `value`; False if there is something that has no dtype of its own."""
+    if type(value) is dict:
+        return all(_collect(part, (*path, key), (*sizes, len(value)), leaves) for key, part in value.items())
+    if type(value) is tuple:
+        return all(_collect(part, (*path, i), (*sizes, len(value)), leaves) for i, part in enumerate(value))
+    if type(value) is np.ndarray and value.dtype != object and value.dtype.isnative:
+        leaves.append(Leaf(path, sizes, value.dtype, value.shape))
+    elif type(value) in (int, np.int64):
+        leaves.append(Leaf(path, sizes, np.dtype(np.int64), ()))
+    else:
+        return False
+    return True
+
+
+WHOLE = ObservationLayout((Leaf((), (), np.dtype(object), ()),), None)

@@ -1,0 +1,156 @@
+"""What is known of a running episode by RLlib's rules: its agents in RLlib's order, its modules, its time.
+
+The order of agents decides which random number an agent gets, so it is kept exactly as RLlib's dicts and sets would
+have it: agents of the reset in the order of the observation dict, later ones in the order of a set of all agents that
+the step named, and after a cut in the order in which the observations of the lookback window show them.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from fastmarl.core.errors import FinishedAgentError
+from fastmarl.core.native._records import EpisodeRecord
+from fastmarl.core.native._step_keys import StepKeys, count_steps
+from fastmarl.core.store.lanes import LaneTable
+from fastmarl.rllib.store.counts import EpisodeNumbers
+
+
+@dataclass
+class ChunkNumbers:
+    """A chunk in numbers, for the metrics: agent ids are those of the agents with a completed step, in order."""
+
+    length: int
+    duration_s: float
+    agents: list[tuple[Hashable, str, int, Any]]  # agent id, module id, steps, return
+
+    @classmethod
+    def of(cls, episode: Any) -> "ChunkNumbers":
+        """Those of an episode of RLlib's."""
+        agents = [
+            (agent_episode.agent_id, agent_episode.module_id, len(agent_episode), agent_episode.get_return())
+            for agent_episode in episode.agent_episodes.values()
+        ]
+        return cls(len(episode), episode.get_duration_s(), agents)
+
+
+class RLlibRecord(EpisodeRecord):
+    """One env's running episode."""
+
+    def __init__(self, env_index: int, id_: str, started_at: float, new_id: Callable[[], str]):
+        super().__init__(env_index, id_, started_at)
+        self.order: list[Hashable] = []  # agents of the chunk; those that ended before it and RLlib still knows, too
+        self.lane_of: dict[Hashable, int] = {}  # of the chunk
+        self.mapping: dict[Hashable, str] = {}  # agent id -> module id
+        self.ended_before: dict[Hashable, list[int]] = {}  # agents of `order` without a lane -> when they were observed
+        # What RLlib still has of them: episode, buffer of times.
+        self.ended_agent_episodes: dict[Hashable, tuple[Any, Any]] = {}
+        self.joined: list[Hashable] = []  # agents without a lane as yet
+        self.map_order: list[Hashable] = []  # agents of the lookback window, in the order of RLlib's time maps
+        self.carried: set[Hashable] = set()  # agents of the chunk before that go on in this one
+        # Ids of the agents' SingleAgentEpisodes, the same in all chunks.
+        self.agent_episode_ids: defaultdict[Hashable, str] = defaultdict(new_id)
+        self.flags: dict[int, tuple[Any, Any]] = {}  # ended lane -> (terminated, truncated) as the env gave them
+        self.unseen: set[int] = set()  # lanes that ended without an observation
+        self.earlier: list[ChunkNumbers] = []
+        self.paid_early: dict[Hashable, Any] = {}  # in this chunk, before an agent's first observation
+        self.is_terminated: Any = False
+        self.is_truncated: Any = False
+        self.has_flags = False  # whether they are the env's
+        self.last_step_at: float | None = None  # set when the chunk ends
+        self.awaits_reset = True  # what its env says next are its first observations
+        self.keys = StepKeys()
+        self.observed: tuple[Hashable, ...] = ()  # keys of the observation dict
+        self.counted_to = 0  # env step; those after it, with these keys, have not been counted yet
+
+    def count_observations(self, env_t: int, agents: dict[Hashable, int], modules: dict[str, int]) -> None:
+        """Add the steps up to `env_t` since the observed agents last changed."""
+        if env_t > self.counted_to:
+            count_steps(self.observed, env_t - self.counted_to, self.mapping, agents, modules)
+            self.counted_to = env_t
+
+    def go_on(
+        self,
+        order: list[Hashable],
+        dropped: set[Hashable],
+        live: dict[Hashable, int],
+    ) -> None:
+        """Begin the next chunk with the agents of `order`; RLlib has forgotten all others that ended.
+
+        Args:
+            dropped: those whose module RLlib has forgotten, too.
+            live: agent id -> lane.
+        """
+        known = set(dict.fromkeys(self.order).keys())  # in the order of RLlib's set
+        self.mapping = {agent_id: self.mapping[agent_id] for agent_id in known if agent_id not in dropped}
+        self.module_of = {agent_id: self.module_of[agent_id] for agent_id in self.mapping if agent_id in self.module_of}
+        self.order = order
+        self.lane_of = {agent_id: live[agent_id] for agent_id in order if agent_id in live}
+        self.carried = set(self.lane_of)
+        self.finished = {agent_id: -1 for agent_id in order if agent_id not in live}
+        for agent_id in self.agent_episode_ids.keys() - order:
+            del self.agent_episode_ids[agent_id]
+        self.flags, self.unseen, self.paid_early = {}, set(), {}
+        self.keys.forget()
+        if len(self.earlier) > MOST_CHUNKS:
+            self.earlier = [_joined(self.earlier)]
+
+
+class RLlibLanes(LaneTable):
+    """Lanes whose late rewards go by RLlib's rules."""
+
+    def lane_for_late_reward(self, env_index: int, agent_id: Hashable, reward: Any) -> int:
+        """A finished agent is paid for its last transition while that is at hand; one not seen yet for none."""
+        record = self.record(env_index)
+        assert isinstance(record, RLlibRecord)
+        lane = record.finished.get(agent_id, -1)
+        if lane < 0:
+            self.unattributed_reward += float(reward)
+        if agent_id not in record.finished:
+            record.paid_early[agent_id] = record.paid_early.get(agent_id, 0.0) + reward
+        return lane
+
+    def _finished_error(self, env_index: int, agent_id: Hashable, what: str) -> FinishedAgentError:
+        problem = (
+            f"sent {what} after the agent had finished, for which RLlib's episodes have no place; drop it from step()"
+        )
+        return FinishedAgentError(env_index, agent_id, self.envs[env_index].env_t, problem)
+
+
+def summed_up(chunks: list[ChunkNumbers], name_of: Callable[[Hashable], str]) -> EpisodeNumbers:
+    """A finished episode in numbers, added up in RLlib's order: its last chunk, then the others from the first on."""
+    *earlier, last = chunks
+    agent_returns: dict[str, Any] = {name_of(agent): total for agent, _, _, total in last.agents}
+    agent_steps = {name_of(agent): steps for agent, _, steps, _ in last.agents}
+    module_returns: dict[str, Any] = {}
+    for _, module_id, _, total in last.agents:
+        module_returns[module_id] = module_returns.get(module_id, 0.0) + total
+    length, duration_s = last.length, last.duration_s
+    episode_return = sum(total for *_, total in last.agents)
+    for chunk in earlier:
+        length += chunk.length
+        duration_s += chunk.duration_s
+        episode_return += sum(total for *_, total in chunk.agents)
+        for agent, module_id, steps, total in chunk.agents:
+            name = name_of(agent)
+            agent_steps[name] = agent_steps.get(name, 0) + steps
+            agent_returns[name] = agent_returns.get(name, 0.0) + total
+            module_returns[module_id] = module_returns.get(module_id, 0.0) + total
+    return EpisodeNumbers(length, episode_return, duration_s, agent_returns, agent_steps, module_returns)
+
+
+MOST_CHUNKS = 4096  # of an episode whose numbers are kept one by one, to be summed in RLlib's order
+
+
+def _joined(chunks: list[ChunkNumbers]) -> ChunkNumbers:
+    agents: dict[Hashable, tuple[str, int, Any]] = {}
+    for chunk in chunks:
+        for agent_id, module_id, steps, total in chunk.agents:
+            _, steps_before, total_before = agents.get(agent_id, (module_id, 0, 0.0))
+            agents[agent_id] = (module_id, steps_before + steps, total_before + total)
+    return ChunkNumbers(
+        sum(chunk.length for chunk in chunks),
+        sum(chunk.duration_s for chunk in chunks),
+        [(agent_id, *numbers) for agent_id, numbers in agents.items()],
+    )

@@ -1,0 +1,154 @@
+"""Episodes as RLlib's loop has them while they are recorded: for mapping functions, callbacks, and that loop itself."""
+
+from collections.abc import Hashable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from fastmarl.rllib.episodes.lists import ListedColumn, items_of
+from fastmarl.rllib.store.block import PYTHON_FLOAT
+from fastmarl.rllib.store.builder import Builder, Chunk
+from fastmarl.rllib.store.mixed_outputs import mixed_items, mixed_steps
+from fastmarl.rllib.store.records import RLlibRecord
+from fastmarl.rllib.store.rewards import rewards_of
+from fastmarl.rllib.store.store import RLlibStore
+
+
+class RunningEpisodes:
+    """Makes them from what is recorded.
+
+    Args:
+        store: what was recorded.
+        builder: gathers it.
+        spaces, episode_class: see Builder.
+    """
+
+    def __init__(self, store: RLlibStore, builder: Builder, spaces: list[tuple[dict, dict]], episode_class: type):
+        self._store = store
+        self._builder = builder
+        self._spaces = spaces
+        self._episode_class = episode_class
+
+    def empty(self, record: RLlibRecord, mapping_fn: Any) -> Any:
+        """The episode before its first observations."""
+        observation_space, action_space = self._spaces[record.env_index]
+        return self._episode_class(
+            record.id_,
+            observation_space=observation_space,
+            action_space=action_space,
+            agent_to_module_mapping_fn=mapping_fn,
+        )
+
+    def chunk_of(self, record: RLlibRecord) -> Chunk:
+        """The chunk of a running episode up to now."""
+        env = self._store.table.envs[record.env_index]
+        return Chunk(record, env.env_t, env.infos, is_running=True)
+
+    def whole(self, chunk: Chunk, mapping_fn: Any, arrays: list[ListedColumn] | None = None) -> Any:
+        """An episode's chunk in lists, as RLlib's loop has it. Agents that have just acted seem to wait.
+
+        Args:
+            chunk: as it is at present.
+            mapping_fn: what the episode has for one.
+            arrays: takes the columns that can become arrays again without being put together.
+        """
+        record = chunk.record
+        self._builder.find_hanging()
+        self._store.stamp_all()
+        (episode,) = self._builder.build([chunk])
+        episode.agent_to_module_mapping_fn = mapping_fn
+        episode._custom_data = record.custom_data
+        are_plain = [not (block.kind_R[: block.rows.n] > PYTHON_FLOAT).any() for block in self._store.blocks]
+        for agent_id, lane in record.lane_of.items():
+            is_plain = are_plain[self._store.table.module_L[lane]]
+            if agent_id in episode.agent_episodes:  # one without a step is no more when its episode has ended
+                self._turn_into_lists(episode.agent_episodes[agent_id], lane, arrays, is_plain)
+        if record.ended_agent_episodes:
+            _put_back(deepcopy(record.ended_agent_episodes), episode, record)
+        return episode
+
+    def _turn_into_lists(
+        self, agent_episode: Any, lane: int, arrays: list[ListedColumn] | None, is_plain: bool
+    ) -> None:
+        """Have an agent's data in lists of single items, as they were recorded; `is_plain`: its rewards are floats."""
+        table = self._store.table
+        block = self._store.blocks[table.module_L[lane]]
+        observations, rewards = agent_episode.observations, agent_episode.rewards
+        items = self._observations_of(lane, observations.data)
+        # What the env has sent last stands in where an agent ends unobserved.
+        newest = int(table.row_L[lane]), int(table.final_L[lane])
+        raw = items[-1] if block.raw_layout is None else block.raw_newest(*newest)
+        if block.awaits_connectors(*newest):
+            items[-1] = raw
+        agent_episode._last_added_observation = raw
+        _list_column(observations, items, None if block.layout.whole else arrays)
+        if len(rewards.data):
+            if is_plain:
+                _list_column(rewards, rewards.data.tolist(), arrays)
+            else:
+                _list_column(rewards, rewards_of(self._store, lane), None)
+            self._list_outputs(agent_episode, lane, arrays)
+        else:
+            for buffer in (agent_episode.actions, rewards):
+                buffer.data, buffer.finalized = [], False
+            agent_episode.extra_model_outputs = {}
+
+    def _observations_of(self, lane: int, gathered: Any) -> list[Any]:
+        """An agent's observations on record, one by one."""
+        table, rows = self._store.table, self._store.rows_of(lane)
+        block, final = self._store.blocks[table.module_L[lane]], table.final_L[lane]
+        layout = block.layout
+        if layout.whole:
+            items = list(block.obs[0][rows])
+            if final >= 0:
+                items.append(block.final_obs[0][final])
+        else:
+            items = layout.items(gathered)
+            if layout.begins_otherwise is not None and table.t_started_L[lane] == table.lookback_L[lane]:
+                items[0] = layout.begins_otherwise(items[0])
+        return items
+
+    def _list_outputs(self, agent_episode: Any, lane: int, arrays: list[ListedColumn] | None) -> None:
+        """The same of an agent's actions and what its module said beside them."""
+        block = self._store.blocks[self._store.table.module_L[lane]]
+        buffers = {"actions": agent_episode.actions, **agent_episode.extra_model_outputs}
+        n = len(agent_episode.rewards.data)
+        if block.former and (
+            acted := mixed_steps(block, self._store.rows_of(lane)[: n + (lane in self._builder.hanging)])
+        ):
+            actions, extras = mixed_items(acted[:n])
+            for name, items in {"actions": actions, **extras}.items():
+                _list_column(buffers[name], items, None)
+        else:
+            for name, buffer in buffers.items():
+                _list_column(buffer, items_of(buffer.data, block.type_of_scalars(name)), arrays)
+
+    def outline(self, record: RLlibRecord, env_t_started: int, env_t: int) -> Any:
+        """What of the episode is known without looking at its steps; the rest is for EpisodeInTheMaking to fill in."""
+        episode: Any = object.__new__(self._episode_class)
+        episode.id_, episode.env_t_started, episode.env_t = record.id_, env_t_started, env_t
+        episode.observation_space, episode.action_space = self._spaces[record.env_index]
+        episode.agent_to_module_mapping_fn = record.policy_mapping_fn
+        episode._agent_to_module_mapping = record.mapping
+        episode._custom_data = record.custom_data
+        return episode
+
+
+def _list_column(buffer: Any, items: list[Any], arrays: list[ListedColumn] | None) -> None:
+    """Have these items in a buffer of RLlib's; remember its array."""
+    if arrays is not None and isinstance(buffer.data, np.ndarray):
+        arrays.append(ListedColumn(buffer, buffer.data, tuple(items)))
+    buffer.data, buffer.finalized = items, False
+
+
+def _put_back(ended: dict[Hashable, tuple[Any, Any]], episode: Any, record: RLlibRecord) -> None:
+    """Let agents be in their episode that ended before the chunk, as RLlib still has them."""
+    agent_episodes = episode.agent_episodes | {agent_id: each for agent_id, (each, _) in ended.items()}
+    episode.agent_episodes = {agent_id: agent_episodes[agent_id] for agent_id in record.order}
+    for agent_id, (_, times) in ended.items():
+        times.data += [episode.SKIP_ENV_TS_TAG] * len(episode)
+        episode.env_t_to_agent_t[agent_id] = times
+    maps = episode.env_t_to_agent_t
+    for agent_id in [*record.map_order, *(a for a in list(maps) if a not in record.map_order)]:
+        maps[agent_id] = maps.pop(agent_id)

@@ -1,0 +1,148 @@
+"""The rows of RLlib's agents, with RLlib's records and lookback."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastmarl.core.native._rllib_scatter import RLlibScatter
+from fastmarl.core.store.episode_ids import EpisodeIds
+from fastmarl.core.store.store import RowStore
+from fastmarl.rllib.store.block import RLlibBlock, is_state
+from fastmarl.rllib.store.layout import WHOLE, ObservationLayout
+from fastmarl.rllib.store.mixed_outputs import completed_rows, is_mixed
+from fastmarl.rllib.store.records import RLlibLanes, RLlibRecord
+
+
+class RLlibStore(RowStore):
+    """Records the steps of all envs. It begins without modules, see add_module().
+
+    Args:
+        table: the lanes.
+        merge_flags: see RLlibScatter.
+        n_agents: see RowStore.
+        rewrites: whether connectors make other observations of those that envs send.
+
+    Attributes:
+        stateful: indices of modules with recurrent state.
+        spaces: lane -> observation space that connectors have given an agent's episode in this chunk.
+    """
+
+    scatter: RLlibScatter
+    blocks: list[RLlibBlock]  # type: ignore[assignment]
+
+    def __init__(self, table: RLlibLanes, merge_flags: bool, n_agents: Sequence[int], *, rewrites: bool = False):
+        self._merge_flags = merge_flags
+        self._rewrites = rewrites
+        self._raw_layouts: dict[int, ObservationLayout] = {}
+        self.stateful: set[int] = set()
+        self.spaces: dict[int, Any] = {}
+        self._seq_no = 0
+        super().__init__([], [], table, lookback=0, n_agents=n_agents)
+        self._ids = EpisodeIds()
+
+    def _make_scatter(self) -> RLlibScatter:
+        return RLlibScatter(self.table, self._grow, self.rows, self._merge_flags)
+
+    def _make_block(self, module: int, written: int, n_lanes: int) -> RLlibBlock:
+        def bind(block: RLlibBlock) -> None:
+            self._layouts[module] = block.layout  # type: ignore[call-overload]
+            if block.raw_layout is not None:
+                self._raw_layouts[module] = block.raw_layout
+            self.scatter.bind_kinds(module, block.kinds)
+
+        rows, finals = self._room(module, written, n_lanes)
+        return RLlibBlock(
+            self._layouts[module],  # type: ignore[arg-type]
+            self._rings[module],
+            self.rows[module],
+            bind,
+            self._raw_layouts.get(module, WHOLE) if self._rewrites else None,
+            n_rows=rows,
+            n_finals=finals,
+        )
+
+    def open_record(self, env_index: int, policy_mapping_fn: Any) -> None:
+        """The env's next episode, with the mapping function that it keeps."""
+        record = RLlibRecord(env_index, self._ids.new(), time.perf_counter(), self._ids.new)
+        record.policy_mapping_fn = policy_mapping_fn
+        self.table.envs[env_index].clear()
+        self.table.records[env_index] = record
+        self.lookback_E[env_index] = 0
+
+    def close_record(self, env_index: int) -> None:
+        """The env's episode is over; its lanes stay until renew()."""
+        record = self.table.record(env_index)
+        self.ended_lanes += record.ended
+        record.ended = []
+        self.table.records[env_index] = None
+
+    def add_module(self, module_id: str) -> None:
+        """One more module, whose layout is known with its first observation."""
+        module = len(self.rows)
+        self.put_module(module, module_id, WHOLE)  # type: ignore[arg-type]
+        self.activate(module)
+
+    def fit(self, module: int, observation: Any) -> None:
+        """Lay out a module's rows for its first observation, if it has none yet."""
+        block = self.blocks[module]
+        if block.env_layout is WHOLE and not block.rows.n and not block.rows.n_finals:
+            block.lay_out(ObservationLayout.of(observation))
+
+    def use_weights(self, seq_no: int) -> None:
+        """Actions from now on are those of the weights with this number."""
+        self._seq_no = seq_no
+        for block, first in zip(self.blocks, self.acting_from, strict=True):
+            block.seq_no, block.unstamped_from = seq_no, first
+
+    def stamp_all(self) -> None:
+        """stamp() in the midst of a call, so that all recorded actions can be looked at."""
+        self.stamp(self._seq_no)
+
+    def _lookback_begins(self, module: int, lanes: np.ndarray) -> np.ndarray:
+        """With recurrent state, no later than an agent's last completed step: the learner needs that one's state."""
+        begins = super()._lookback_begins(module, lanes)
+        block = self.blocks[module]
+        if module not in self.stateful or not (block.former or block.has_states):
+            return begins
+        reaches_back = self.table.count_L[lanes] > 1
+        if block.former:
+            reaches_back &= np.array([self._has_states(block, lane) for lane in lanes.tolist()], bool)
+        last = block.prev_R[self.table.row_L[lanes]]
+        begins[reaches_back] = np.minimum(begins, block.env_t_R[last])[reaches_back]
+        return begins
+
+    def _has_states(self, block: RLlibBlock, lane: int) -> bool:
+        """Whether an action of this chunk was one of its module: what is done at random has no state."""
+        return any(
+            any(map(is_state, block.former[row])) if row < len(block.former) else block.has_states
+            for row in self.acted_rows_of(lane).tolist()
+        )
+
+    def acted_rows_of(self, lane: int) -> np.ndarray:
+        """Rows of a living lane at which its agent has acted."""
+        rows = self.rows_of(lane)
+        return rows[rows < self.acting_from[self.table.module_L[lane]]]
+
+    def _renew_block(self, module: int, live: np.ndarray) -> None:
+        block = self.blocks[module]
+        if block.former:
+            for lane in live[self.table.module_L[live] == module].tolist():
+                if is_mixed(block, rows := self.acted_rows_of(lane)):
+                    block.completed |= completed_rows(block, rows)
+        super()._renew_block(module, live)
+        self.blocks[module].forget_waiting(self.acting_from[module])
+
+    def renew(self) -> None:
+        """Prepare the next call: the running episodes go on in new chunks, of new blocks."""
+        self.renew_blocks()
+        self.spaces.clear()
+        running: list[Any] = self.running()
+        for record in running:
+            self.ended_lanes += record.ended
+            record.ended = []
+        self.next_chunks(running)
+        for record in running:
+            record.lookback = int(self.lookback_E[record.env_index])
+        self.release_lanes()

@@ -1,3 +1,0 @@
-"""The runner: it samples with envs and modules, and keeps their state."""
-
-from fastmarl.runner.runner import MultiAgentEnvRunner as MultiAgentEnvRunner

@@ -1,0 +1,96 @@
+"""`check_env`, for who writes an environment: some episodes are played, and everything is reported at once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from fastmarl.core.envs.adapters import ADAPTERS, as_multi_agent_env
+from fastmarl.core.envs.arrays import ArrayEnv
+from fastmarl.core.envs.context import EnvContext
+from fastmarl.core.envs.form import name_of
+from fastmarl.core.envs.registry import env_creator
+from fastmarl.core.exits import exits_as_errors
+from fastmarl.testing.array_check import BatchPlay
+from fastmarl.testing.play import Play, UnplayableError
+from fastmarl.testing.report import Findings, Report
+
+BATCH_SIZE = 4  # where a batch is made for the check
+
+
+@exits_as_errors()
+def check_env(env: Any, env_config: dict | None = None, *, steps: int = 500, seed: int = 0,
+              post_death: str = "error", respawn: bool = False) -> Report:  # fmt: skip
+    """Play an env, or a batch, with seeded random actions and report all that is wrong or odd about it.
+
+    Args:
+        env: what `EnvRunnerConfig(env=...)` takes, or an env that nobody else uses. It is closed in the end.
+        env_config: given to what makes the env.
+        steps: env steps to make, of a batch by each of its envs. The first 100 are then made again with the same seed
+            and actions, and once more while what was observed is overwritten; a batch's while every other env acts
+            otherwise. Where the check makes the env itself, another one is made, and has to repeat them, too.
+        seed: of the first reset() and of the actions. Actions obey the masks in observations and infos.
+        post_death, respawn: as in `EnvRunnerConfig`: what agents may get after they have finished.
+
+    Returns:
+        What was found; problems are not raised. In a test: `assert report.ok, report`. `ok` is False if there are
+        `problems`; `notes` say what is allowed but often not meant.
+
+    Raises:
+        EnvCheckError: this is no multi-agent environment at all. What its constructor raises comes through, too, the
+            first time.
+    """
+    is_object = not isinstance(env, str) and not inspect.isclass(env)
+    is_instance = is_object and (hasattr(env, "step") or any(adapter.adapts(env) for adapter in ADAPTERS))
+    make = None if is_instance else _maker(env, env_config or {})
+    env = as_multi_agent_env(env) if make is None else make()
+    findings = Findings()
+    kind = BatchPlay if isinstance(env, ArrayEnv) else Play
+    play = kind(env, findings, seed, post_death != "error", respawn)
+    with suppress(UnplayableError):
+        play.play(steps)
+        if isinstance(play, Play) and make is not None:
+            _compare(play, make, findings)
+    _close(env, findings)
+    return Report(
+        env=name_of(env),
+        problems=list(findings.problems.values()),
+        notes=list(findings.notes.values()),
+        agents=tuple(play.observed),
+        env_steps=play.env_steps,
+        agent_steps=play.agent_steps,
+        episodes=play.episodes,
+        seeds_each_episode=getattr(env, "seeds_each_episode", True),
+    )
+
+
+def _maker(env: Any, env_config: dict) -> Callable[[], Any]:
+    """Makes envs, as a runner does: each with a context of its own, which its constructor may change."""
+    create = env_creator(env)
+    return lambda: as_multi_agent_env(create(EnvContext(env_config, 0, 0, BATCH_SIZE)))
+
+
+def _compare(play: Play, make: Callable[[], Any], findings: Findings) -> None:
+    """Have another env repeat what was played."""
+    try:
+        with exits_as_errors():
+            other = make()
+    except Exception as error:
+        findings.env_t = None
+        text = f"another env, made in the same way beside this one, could not be made: {error!r:.200}"
+        findings.note("another", f"{text}; a runner with several envs needs that")
+        return
+    play.compare(other)
+    _close(other, findings)
+
+
+def _close(env: Any, findings: Findings) -> None:
+    if hasattr(env, "close"):
+        findings.env_t = None
+        try:
+            with exits_as_errors():
+                env.close()
+        except Exception as error:
+            findings.problem("close", f"close() raised {error!r}")

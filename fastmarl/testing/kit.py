@@ -1,0 +1,183 @@
+"""The kit to run on an environment of your own, before training does; and small environments to test with."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from copy import deepcopy
+from itertools import cycle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fastmarl.core.envs.base import MultiAgentEnv, env_spaces
+from fastmarl.core.envs.values import arrays_in
+from fastmarl.core.errors import EnvCheckError
+
+
+class ClockEnv(MultiAgentEnv):
+    """Observations are the env steps since the reset; subclasses say who has one, who is paid, who ends.
+
+    Args:
+        agents: their ids.
+        episode_length: env steps until everybody is truncated.
+        obs_size: an observation is float32 [obs_size], filled with the time; actions are Discrete(3).
+    """
+
+    def __init__(self, agents: list[Any], episode_length: int = 10, obs_size: int = 4):
+        self.possible_agents = list(agents)
+        self.observation_spaces = dict.fromkeys(agents, gym.spaces.Box(0, np.inf, (obs_size,), np.float32))
+        self.action_spaces = dict.fromkeys(agents, gym.spaces.Discrete(3))
+        self.episode_length = episode_length
+        self._obs_size = obs_size
+        self.env_t = 0
+
+    def observed(self, env_t: int) -> list[Any]:
+        """Who is observed at `env_t`."""
+        return self.possible_agents
+
+    def paid(self, env_t: int) -> dict[Any, float]:
+        """The rewards of the step that leads to `env_t`."""
+        return dict.fromkeys(self.observed(env_t - 1), 1.0)
+
+    def terminated(self, env_t: int) -> list[Any]:
+        """Who ends at `env_t`."""
+        return []
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        self.env_t = 0
+        return self._observations(), {}
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        self.env_t += 1
+        terminateds = {**dict.fromkeys(self.terminated(self.env_t), True), "__all__": False}
+        truncateds = {"__all__": self.env_t >= self.episode_length}
+        return self._observations(), self.paid(self.env_t), terminateds, truncateds, {}
+
+    def _observations(self) -> dict[Any, np.ndarray]:
+        return {agent: np.full(self._obs_size, self.env_t, np.float32) for agent in self.observed(self.env_t)}
+
+
+class CountingEnv(ClockEnv):
+    """Everybody is observed at every step and paid 1 for every action."""
+
+    def __init__(self, num_agents: int = 2, episode_length: int = 10, obs_size: int = 4):
+        super().__init__([f"agent_{i}" for i in range(num_agents)], episode_length, obs_size)
+
+
+class TurnBasedEnv(CountingEnv):
+    """Agents are observed in turn, at the end all of them. Who acts at t - 1 is paid t, and the next one -0.5."""
+
+    def observed(self, env_t: int) -> list[Any]:
+        if env_t >= self.episode_length:
+            return self.possible_agents
+        return [self.possible_agents[env_t % len(self.possible_agents)]]
+
+    def paid(self, env_t: int) -> dict[Any, float]:
+        n = len(self.possible_agents)
+        return {self.possible_agents[(env_t - 1) % n]: float(env_t), self.possible_agents[env_t % n]: -0.5}
+
+
+class DyingAgentsEnv(ClockEnv):
+    """Agents come and go by a script; each is paid 1 for every action.
+
+    Args:
+        stays: agent -> [(first, last), ...]: the env steps of its first and last observation, once for each stay.
+            At the last one it terminates; a stay that is to outlast the episode has a `last` beyond its end.
+    """
+
+    def __init__(self, stays: dict[Any, list[tuple[int, int]]], episode_length: int = 10, obs_size: int = 4):
+        super().__init__(list(stays), episode_length, obs_size)
+        self._stays = stays
+
+    def observed(self, env_t: int) -> list[Any]:
+        return [a for a, stays in self._stays.items() if any(first <= env_t <= last for first, last in stays)]
+
+    def paid(self, env_t: int) -> dict[Any, float]:
+        stays = self._stays.items()
+        return {a: 1.0 for a, spans in stays if any(first < env_t <= last for first, last in spans)}
+
+    def terminated(self, env_t: int) -> list[Any]:
+        return [a for a, stays in self._stays.items() if any(last == env_t for _, last in stays)]
+
+
+class ScriptedEnv(MultiAgentEnv):
+    """Plays back what reset() and step() are to return, over and over.
+
+    Args:
+        script: pairs (observations, infos) for resets, five dicts for steps. reset() goes on to the next pair.
+        observation_space, action_space: of every agent.
+
+    Attributes:
+        actions: every action dict that came in, in order.
+    """
+
+    def __init__(self, script: list[tuple], observation_space: gym.Space, action_space: gym.Space):
+        if not script or len(script[0]) != 2:
+            raise EnvCheckError("a script begins with a pair (observations, infos), for the first reset")
+        self.possible_agents = list(dict.fromkeys(agent for tick in script for agent in tick[0]))
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.actions: list[dict] = []
+        self._script = cycle(script)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        return next(tick for tick in self._script if len(tick) == 2)
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        self.actions.append(actions)
+        return next(self._script)
+
+
+class ReusingEnv(MultiAgentEnv):
+    """Another env whose arrays change behind your back, as those of envs with their own buffers do.
+
+    Every array it ever returned, in observations and infos, is overwritten by each of its following calls, and so are
+    the arrays in the actions that it got.
+    """
+
+    def __init__(self, env: Any):
+        self.env = env
+        self.possible_agents = list(env.possible_agents)
+        self._returned: list[np.ndarray] = []
+        self._calls = 0
+
+    @property
+    def unwrapped(self) -> Any:
+        return self.env.unwrapped
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        return self._private(self.env.reset(seed=seed, options=options))
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        result = self._private(self.env.step(deepcopy(actions)))
+        for array in arrays_in(actions):
+            self._overwrite(array)
+        return result
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_observation_space(self, agent_id: Hashable) -> gym.Space:
+        return env_spaces(self.env, agent_id)[0]
+
+    def get_action_space(self, agent_id: Hashable) -> gym.Space:
+        return env_spaces(self.env, agent_id)[1]
+
+    def _private(self, result: Any) -> Any:
+        """A copy of what the env returned; what was returned before is overwritten."""
+        self._calls += 1
+        for array in self._returned:
+            self._overwrite(array)
+        result = deepcopy(result)
+        self._returned += arrays_in(result)
+        return result
+
+    def _overwrite(self, array: np.ndarray) -> None:
+        if array.dtype == bool:
+            np.logical_not(array, out=array)
+        elif array.dtype != object and array.flags.writeable:
+            np.copyto(array, 100 + self._calls % 27, casting="unsafe")

@@ -1,0 +1,104 @@
+"""The same seed and the same actions again: what an environment must repeat, and what it must not hang on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastmarl.core.envs.form import RETURNED
+from fastmarl.core.envs.values import arrays_in, same
+from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.spaces.masks import MASK_KEYS
+from fastmarl.testing.report import Findings
+
+ODD_STEPS = 8  # the reset and 7 steps
+
+
+class _Difference(NamedTuple):
+    env_t: int
+    what: str
+    agent: Any
+
+
+def look_for_differences(env: Any, findings: Findings, seed: int, trace: Sequence[tuple[dict | None, tuple]]) -> None:
+    """Report another course after the same seed and actions, or after somebody wrote into observations.
+
+    Args:
+        env, findings: what was played, and where problems and notes go to.
+        seed: of the reset that the steps came after.
+        trace: actions (None: the reset), and copies of what they brought, infos excepted.
+    """
+    findings.episode = 0
+    first_difference = partial(_first_difference, env, seed, trace)
+    # What is carried over from one episode to the next may come round after steps of a round number.
+    unspoilt = _first_difference(env, seed, trace[:ODD_STEPS], spoil=False) or first_difference(spoil=False)
+    difference = unspoilt or first_difference(spoil=True)
+    if difference is None:
+        return
+    findings.env_t = difference.env_t
+    if unspoilt is None and difference.env_t > 0 and first_difference(spoil=False) is None:
+        text = (f"other {difference.what} came after somebody had written into observations: the env goes on from "
+                f"the arrays that it returned; return copies")  # fmt: skip
+        findings.note("aliased state", text, difference.agent)
+    else:
+        text = (f"other {difference.what} came after the same reset(seed={seed}) and the same actions; draw all "
+                f"randomness from a generator that reset() makes from its seed")  # fmt: skip
+        findings.problem("seed", text, difference.agent)
+
+
+def look_at_another(env: Any, findings: Findings, seed: int, trace: Sequence[tuple[dict | None, tuple]]) -> None:
+    """Report another course of another env, which was made in the same way; see `look_for_differences()`."""
+    findings.episode = 0
+    difference = _first_difference(env, seed, trace, spoil=False)
+    if difference is not None:
+        findings.env_t = difference.env_t
+        text = (f"another env, made in the same way, brought other {difference.what} after the same reset(seed={seed}) "
+                f"and the same actions, so recorded episodes can't be replayed; draw nothing in the constructor, or "
+                f"from global generators")  # fmt: skip
+        findings.note("seed", text, difference.agent)
+
+
+def _first_difference(
+    env: Any, seed: int, trace: Sequence[tuple[dict | None, tuple]], *, spoil: bool
+) -> _Difference | None:
+    with ExitStack() as restored:
+        for env_t, (actions, before) in enumerate(trace):
+            try:
+                with exits_as_errors():
+                    result = env.reset(seed=seed) if actions is None else env.step(deepcopy(actions))
+                found = _differing(before, result)
+            except Exception as error:
+                found = f"results ({error!r:.200})", None
+            if found:
+                return _Difference(env_t, *found)
+            if spoil:
+                _spoil(result[0], restored)
+    return None
+
+
+def _differing(before: tuple[dict, ...], now: tuple[dict, ...]) -> tuple[str, Any] | None:
+    """The first returned value that differs, and its agent."""
+    for name, one, other in zip(RETURNED["step"], before, now, strict=False):
+        if not same(one, other):
+            agents = [agent for agent in one | other if not same(one.get(agent), other.get(agent))]
+            return name, agents[0] if agents else None
+    return None
+
+
+def _spoil(observations: dict, restored: ExitStack) -> None:
+    """Overwrite observations with zeros, which fit most purposes; in the end they hold what they held.
+
+    Masks are left as they are: PettingZoo's wrapper for illegal actions looks at those it returned.
+    """
+    for value in observations.values():
+        if isinstance(value, Mapping):
+            value = {key: entry for key, entry in value.items() if key not in MASK_KEYS}
+        for array in arrays_in(value):
+            if array.flags.writeable and array.dtype != object:
+                restored.callback(np.copyto, array, array.copy())  # the last first: one may be overwritten twice
+                array[...] = np.zeros((), array.dtype)
