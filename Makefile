@@ -170,10 +170,10 @@ bench: $(VENV)/.test build ## benchmarks, then the efficiency table
 	$(BIN)/python -m pytest benchmarks $(PYTEST_ARGS)
 	$(BIN)/fastmarl bench efficiency --json build/efficiency.json
 
-PEERS := $(basename $(notdir $(filter-out %/common.txt %.no-deps.txt,$(wildcard benchmarks/peers/*.txt))))
+PEERS := $(basename $(notdir $(filter-out %/common.txt %.no-deps.txt,$(wildcard benchmarks/peers/requirements/*.txt))))
 
 bench-peers: $(VENV)/.test build $(PEERS:%=$(PEERS_FOLDER)/%/.made) ## other samplers, each in an environment of its own, and ours: tables and peers.png
-	$(BIN)/fastmarl bench peers --envs-folder $(PEERS_FOLDER) --json build/peers.json --markdown build/peers.md \
+	$(BIN)/python -m benchmarks.peers --envs-folder $(PEERS_FOLDER) --json build/peers.json --markdown build/peers.md \
 		--plot build/peers.png $(PEERS_ARGS)
 
 bench-smoke: $(VENV)/.test build ## every benchmark once, untimed
@@ -218,7 +218,7 @@ build/wheel/.made: $(VENV)/.made
 	touch $@
 
 # Peers clash: each has an environment of its own. What a peer pins too tightly stands in PEER.no-deps.txt.
-$(PEERS_FOLDER)/%/.made: benchmarks/peers/%.txt benchmarks/peers/common.txt
+$(PEERS_FOLDER)/%/.made: benchmarks/peers/requirements/%.txt benchmarks/peers/requirements/common.txt
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python $(PIP_INSTALL) -r $<
 	if [ -e $(<:.txt=.no-deps.txt) ]; then \

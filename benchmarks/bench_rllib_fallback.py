@@ -27,7 +27,7 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnv
 from ray.rllib.env.vector.sync_vector_multi_agent_env import SyncVectorMultiAgentEnv
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
-from fastmarl.bench.rllib.pair import measuring, seed_everything
+from benchmarks.rllib.pair import measuring, seed_everything
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 SEED = 1

@@ -30,7 +30,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
-from fastmarl.bench.rllib.pair import measuring, seed_everything
+from benchmarks.rllib.pair import measuring, seed_everything
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 SEED = 1

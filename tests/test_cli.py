@@ -202,7 +202,7 @@ def test_headings_of_several_lines_end_in_one():
         (["sample", "--env", "ready", "--json", "folder.json"], "--json: can't write 'folder.json': Is a directory"),
         (["bench", "efficiency", "--seconds", "0"], "--seconds: must be a number of seconds above 0, got '0'"),
         (["bench", "efficiency", "--seconds", "inf"], "must be a number of seconds above 0"),
-        (["bench", "rllib", "--json", "figures"], "--json: must end in .json or .jsonl, got 'figures'"),
+        (["bench", "efficiency", "--json", "figures"], "--json: must end in .json or .jsonl, got 'figures'"),
         (["check-env", "ready", "--config", "[1]"], "must be a JSON object"),
         (["check-env", "ready", "--config", "{"], "no JSON"),
         ([], "required"),

@@ -28,7 +28,7 @@ WINGS = {  # wing -> other wings that it may import
     "rllib": [],
     "legacy": ["learning", "offline"],
     "play": ["report"],
-    "bench": ["report", "rllib"],
+    "bench": ["report"],
     "distributed": ["play"],
     "cli": ["bench", "play", "replays", "report", "rllib", "testing"],
 }
@@ -77,8 +77,7 @@ OPTIONAL = {
     "pyarrow",
     "minari",
 }
-STANDALONE = PACKAGE / "bench" / "peers" / "children"  # runs where fastmarl is not installed
-PYTHON = sorted(path for path in PACKAGE.rglob("*.py") if STANDALONE not in path.parents)
+PYTHON = sorted(PACKAGE.rglob("*.py"))
 COMPILED = sorted((ROOT / "src_ext").glob("*.pyx"))
 FILES = [*PYTHON, *COMPILED]
 BATCH_CLASSES = PACKAGE / "legacy" / "batches" / "classes.py"  # RLlib's own

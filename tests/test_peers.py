@@ -1,4 +1,4 @@
-"""`fastmarl bench peers`: turns, failures and ends of samplers made up here; tables of given numbers; our own."""
+"""`python -m benchmarks.peers`: turns, failures and ends of samplers made up here; tables of given numbers; our own."""
 
 import itertools
 import json
@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fastmarl import cli
-from fastmarl.bench.peers import child, entries, report
-from fastmarl.bench.peers.child import Child, ChildError
-from fastmarl.bench.peers.entries import HALVES, Entry, Setting
-from fastmarl.bench.peers.measure import Pace, measure_setting
-from fastmarl.cli import bench_peers
+from benchmarks.peers import __main__ as command
+from benchmarks.peers import child, entries, report
+from benchmarks.peers.__main__ import PEERS
+from benchmarks.peers.child import Child, ChildError
+from benchmarks.peers.entries import HALVES, Entry, Setting
+from benchmarks.peers.measure import Pace, measure_setting
 from fastmarl.report.records import RecordFile
 
 JOURNAL = """
@@ -330,7 +330,7 @@ def test_a_peer_runs_in_the_python_that_has_it(tmp_path):
 def test_what_does_not_exist_is_said_before_the_work(capsys, tmp_path, monkeypatch, args, message):
     monkeypatch.chdir(tmp_path)
     Path("FIGURES.json").write_text('{"settings": [{}]}')
-    assert cli.main(["bench", "peers", *args]) == 1
+    assert PEERS.main([*args]) == 1
     assert message in capsys.readouterr().err.replace("\n", " ")
 
 
@@ -348,7 +348,7 @@ def test_what_does_not_exist_is_said_before_the_work(capsys, tmp_path, monkeypat
 )
 def test_wrong_arguments_are_explained(capsys, args, message):
     with pytest.raises(SystemExit):
-        cli.main(["bench", "peers", *args])
+        PEERS.main([*args])
     assert message in capsys.readouterr().err
 
 
@@ -379,11 +379,9 @@ def test_what_is_measured_is_kept_if_the_next_fails(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return GIVEN
 
-    monkeypatch.setattr(bench_peers, "measure_setting", measure_setting)
+    monkeypatch.setattr(command, "measure_setting", measure_setting)
     file = tmp_path / "figures.json"
-    assert (
-        cli.main(["bench", "peers", "--workers", "0", "--envs", "2", "4", "--env", "free", "--json", str(file)]) == 130
-    )
+    assert PEERS.main(["--workers", "0", "--envs", "2", "4", "--env", "free", "--json", str(file)]) == 130
     assert json.loads(file.read_text())["settings"] == [GIVEN]
 
 
@@ -394,7 +392,7 @@ def test_the_command_measures_ours_and_keeps_what_the_file_has(tmp_path, capsys)
     args = ["--peers", "fastmarl", "--env", "free", "--workers", "0", "--envs", "2", "--rounds", "1"]
     markdown, picture = tmp_path / "new" / "peers.md", tmp_path / "new" / "peers.png"
     files = ["--json", str(file), "--markdown", str(markdown), "--plot", str(picture)]
-    assert cli.main(["bench", "peers", *args, "--seconds", "0.001", *files]) == 0
+    assert PEERS.main([*args, "--seconds", "0.001", *files]) == 0
     assert "an environment that costs nothing, one process" in capsys.readouterr().out
     former, record = map(json.loads, file.read_text().splitlines())
     assert former == {"settings": [GIVEN]}

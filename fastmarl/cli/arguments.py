@@ -7,11 +7,18 @@ import json
 import math
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fastmarl.cli.terminal import open_terminal
+from fastmarl.core.envs.packages import NEEDED, how_to_install
+from fastmarl.core.errors import FastmarlError
+from fastmarl.core.exits import exits_as_errors
 from fastmarl.report.records import is_stream
+
+INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
 
 ENV_HELP = (
     "such as mpe2.simple_spread_v3, fastmarl.cart_pole (compiled), openspiel.kuhn_poker, CartPole-v1, or "
@@ -24,6 +31,32 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def run(self, argv: Sequence[str] | None = None) -> int:
+        """Run the command that the arguments ask for, and say in one line what went wrong.
+
+        Returns:
+            The exit code: 0; 1 for an error that was reported; 130 after Ctrl-C, when what was measured has been shown.
+            The checks have codes of their own.
+
+        Raises:
+            SystemExit: wrong arguments (2), or --help and --version (0).
+        """
+        args = self.parse_args(argv)
+        try:
+            with exits_as_errors():
+                return args.run(args, open_terminal())
+        except FastmarlError as error:
+            print(f"fastmarl: {error}", file=sys.stderr)
+        except ModuleNotFoundError as error:
+            module = (error.name or "").partition(".")[0]
+            if module not in NEEDED:
+                raise
+            print(f"fastmarl: this needs {module}: {how_to_install(module)}", file=sys.stderr)
+        except KeyboardInterrupt:
+            print("fastmarl: interrupted", file=sys.stderr)
+            return INTERRUPTED
+        return 1
 
 
 def integer(least: int, text: str) -> int:

@@ -1,14 +1,14 @@
-"""What the commands of `fastmarl bench` share: what is measured is shown, and goes to files, as far as it came."""
+"""What benchmark commands share: figures are shown, and go to files, even where a later measurement fails."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fastmarl.cli.arguments import json_file, markdown_file, picture, positive, seconds
+from fastmarl.cli.arguments import Parser, json_file, markdown_file, picture, positive, seconds
 from fastmarl.cli.terminal import Terminal
 from fastmarl.report.records import Figures, Orders, RecordFile, Row
 from fastmarl.report.tables import Table
@@ -35,8 +35,16 @@ class Benchmark:
     """Of sections in which pictures and Markdown have the latest rows of all runs in the file of --json."""
 
     def add_parser(self, commands: Any) -> None:
-        """Add the command."""
-        parser = commands.add_parser(self.name, help=self.help)
+        """Add the command to those of `fastmarl bench`."""
+        self._fill(commands.add_parser(self.name, help=self.help))
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Run it as a command of its own, `python -m benchmarks.NAME`; returns as `fastmarl.cli.main()` does."""
+        parser = Parser(prog=f"python -m benchmarks.{self.name}", description=self.help)
+        self._fill(parser)
+        return parser.run(argv)
+
+    def _fill(self, parser: argparse.ArgumentParser) -> None:
         self.add_arguments(parser)
         parser.add_argument("--json", type=json_file, metavar="FILE", help="add a record of this run: figures, commit, "
                             "machine; one JSON object a line")  # fmt: skip

@@ -8,14 +8,14 @@ import torch
 from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 
-from fastmarl import cli
-from fastmarl.bench.rllib import extras as benchmark_extras
-from fastmarl.bench.rllib import measure as benchmark
-from fastmarl.bench.rllib.cases import CASES, QUICK, STANDARD, Case, FlatBattle, ReadyEnv, cartpole, check_names
-from fastmarl.bench.rllib.equality import UnequalEpisodesError, check_equal
-from fastmarl.bench.rllib.extras import measure_growth, measure_transfer
-from fastmarl.bench.rllib.measure import measure_case, sample_as_rllib
-from fastmarl.bench.rllib.pair import Pair, measuring
+from benchmarks.rllib import extras as benchmark_extras
+from benchmarks.rllib import measure as benchmark
+from benchmarks.rllib.__main__ import RLLIB
+from benchmarks.rllib.cases import CASES, QUICK, STANDARD, Case, FlatBattle, ReadyEnv, cartpole, check_names
+from benchmarks.rllib.equality import UnequalEpisodesError, check_equal
+from benchmarks.rllib.extras import measure_growth, measure_transfer
+from benchmarks.rllib.measure import measure_case, sample_as_rllib
+from benchmarks.rllib.pair import Pair, measuring
 from fastmarl.errors import ConfigError
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
@@ -212,9 +212,9 @@ def test_battle_observes_flat_rows_that_are_in_its_spaces():
 def test_the_command(tmp_path, capsys, sampler):
     file, picture = tmp_path / "new" / "figures.json", tmp_path / "ratios.png"
     names = ["cartpole", "transfer"]
-    args = ["bench", "rllib", "--quick", "--sampler", sampler, "--cases", *names]
+    args = ["--quick", "--sampler", sampler, "--cases", *names]
     args += ["--json", str(file), "--plot", str(picture)]
-    assert cli.main(args) == 0
+    assert RLLIB.main(args) == 0
     out = capsys.readouterr().out
     for expected in ["cartpole", "ratio", "object store", "fastmarl"]:
         assert expected in out
@@ -226,5 +226,5 @@ def test_the_command(tmp_path, capsys, sampler):
 
 
 def test_the_command_says_what_there_is(capsys):
-    assert cli.main(["bench", "rllib", "--cases", "pong"]) == 1
+    assert RLLIB.main(["--cases", "pong"]) == 1
     assert "there is no case 'pong'; there are cartpole-2x1" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""RLlib's entries in `fastmarl bench peers` do the work that they tell."""
+"""RLlib's entries in `python -m benchmarks.peers` do the work that they tell."""
 
 import logging
 from importlib import import_module

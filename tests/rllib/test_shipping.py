@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 
-from fastmarl.bench.rllib.cases import cartpole
-from fastmarl.bench.rllib.equality import check_equal
-from fastmarl.bench.rllib.pair import seed_everything
+from benchmarks.rllib.cases import cartpole
+from benchmarks.rllib.equality import check_equal
+from benchmarks.rllib.pair import seed_everything
 from fastmarl.rllib import MultiAgentEnvRunner
 from fastmarl.rllib.episodes.episode import LATE, is_set
 from fastmarl.rllib.store.column_memory import ColumnMemory

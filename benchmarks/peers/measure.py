@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastmarl.bench.peers.child import Child, ChildError, MissingError
-from fastmarl.bench.peers.entries import HALVES, Entry, Setting
+from benchmarks.peers.child import Child, ChildError, MissingError
+from benchmarks.peers.entries import HALVES, Entry, Setting
 
 MEASURED, FAILED, MISSING = "measured", "failed", "not installed"
 STARTED_AT_ONCE = 3  # all that start share the cores

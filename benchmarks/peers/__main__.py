@@ -1,14 +1,15 @@
-"""`fastmarl bench peers`."""
+"""`python -m benchmarks.peers`."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fastmarl.bench.peers.entries import ENV_KINDS, SAMPLERS, pythons, samplers_named, settings
-from fastmarl.bench.peers.measure import Pace, measure_setting
-from fastmarl.bench.peers.report import LEGEND, draw, order, setups, tables
+from benchmarks.peers.entries import ENV_KINDS, SAMPLERS, pythons, samplers_named, settings
+from benchmarks.peers.measure import Pace, measure_setting
+from benchmarks.peers.report import LEGEND, draw, order, setups, tables
 from fastmarl.cli.arguments import natural, positive, seconds
 from fastmarl.cli.bench import Benchmark, add_pace
 from fastmarl.core.errors import ConfigError
@@ -76,3 +77,6 @@ PEERS = Benchmark(
     below=setups,
     orders={"settings": order},
 )
+
+if __name__ == "__main__":
+    sys.exit(PEERS.main())

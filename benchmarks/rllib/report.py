@@ -1,4 +1,4 @@
-"""Tables and a picture of what `fastmarl bench rllib` measured."""
+"""Tables and a picture of what `python -m benchmarks.rllib` measured."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tables and a picture of what `fastmarl bench peers` measured."""
+"""Tables and a picture of what `python -m benchmarks.peers` measured."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from fastmarl.bench.peers.entries import ENV_KINDS, HALVES, OURS, TITLES
-from fastmarl.bench.peers.measure import MEASURED
+from benchmarks.peers.entries import ENV_KINDS, HALVES, OURS, TITLES
+from benchmarks.peers.measure import MEASURED
 from fastmarl.report import plots
 from fastmarl.report.records import Figures, Row
 from fastmarl.report.tables import Table

@@ -1,12 +1,13 @@
-"""`fastmarl bench rllib`."""
+"""`python -m benchmarks.rllib`."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
-from fastmarl.bench.rllib.report import draw, tables
+from benchmarks.rllib.report import draw, tables
 from fastmarl.cli.arguments import positive
 from fastmarl.cli.bench import Benchmark
 from fastmarl.report.records import Row
@@ -26,9 +27,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _measure(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[tuple[str, Row]]:
     """Section by section."""
-    from fastmarl.bench.rllib.cases import CASES, QUICK, STANDARD, check_names
-    from fastmarl.bench.rllib.extras import local_ray, measure_growth, measure_ppo, measure_transfer, measure_trip
-    from fastmarl.bench.rllib.measure import measure_case
+    from benchmarks.rllib.cases import CASES, QUICK, STANDARD, check_names
+    from benchmarks.rllib.extras import local_ray, measure_growth, measure_ppo, measure_transfer, measure_trip
+    from benchmarks.rllib.measure import measure_case
     from fastmarl.rllib.runner import MultiAgentEnvRunner
 
     names = args.cases or (QUICK if args.quick else STANDARD)
@@ -57,3 +58,6 @@ RLLIB = Benchmark(
     tables=tables,
     draw=draw,
 )
+
+if __name__ == "__main__":
+    sys.exit(RLLIB.main())

@@ -145,7 +145,7 @@ def _paths(python: str) -> list[str]:
     if python != sys.executable:
         return [str(CHILDREN)]
     inherited = filter(None, [os.environ.get("PYTHONPATH")])
-    return [str(CHILDREN), str(Path(__file__).parents[3]), *inherited]
+    return [str(CHILDREN), str(Path(__file__).parents[2]), *inherited]
 
 
 def _one_line(text: str) -> str:

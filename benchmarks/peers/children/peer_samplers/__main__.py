@@ -1,4 +1,4 @@
-"""`python -m peer_samplers NAME SETTING FD`: a child of `fastmarl bench peers`. It speaks JSON, over the pipe FD.
+"""`python -m peer_samplers NAME SETTING FD`: a child of `python -m benchmarks.peers`. It speaks JSON, over the pipe FD.
 
 It says once how it is set up, `{"ready": {"config": ..., "versions": ...}}`, or why it can't be, `{"missing": PACKAGE}`
 or `{"error": TEXT}`. Then, whenever it is told `{"warm": SECONDS, "seconds": SECONDS}`, it samples so long and answers

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 
+from benchmarks.rllib.cases import CASES, SEED
+from benchmarks.rllib.pair import Pair, Timing, measuring
 from fastmarl.bench.bare_envs import BareEnvs
 from fastmarl.bench.bare_network import watched_calls
-from fastmarl.bench.rllib.cases import CASES, SEED
-from fastmarl.bench.rllib.pair import Pair, Timing, measuring
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 CHECKED_STEPS = 1000  # env steps in each of two calls that are compared before anything is timed

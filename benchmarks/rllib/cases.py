@@ -1,4 +1,4 @@
-"""What `fastmarl bench rllib` measures: environments, modules, and how much one call of sample() makes."""
+"""What `python -m benchmarks.rllib` measures: environments, modules, and how much one call of sample() makes."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass

@@ -13,8 +13,8 @@ from ray import cloudpickle
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 
-from fastmarl.bench.rllib.cases import SEED, Case, ReadyEnv, cartpole
-from fastmarl.bench.rllib.pair import Pair, look, measuring, seed_everything
+from benchmarks.rllib.cases import SEED, Case, ReadyEnv, cartpole
+from benchmarks.rllib.pair import Pair, look, measuring, seed_everything
 from fastmarl.report.records import Row
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 

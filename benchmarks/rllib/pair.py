@@ -14,9 +14,9 @@ import torch
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
+from benchmarks.rllib.cases import SEED, Case
+from benchmarks.rllib.equality import check_alike, check_equal
 from fastmarl.bench.efficiency import one_torch_thread
-from fastmarl.bench.rllib.cases import SEED, Case
-from fastmarl.bench.rllib.equality import check_alike, check_equal
 from fastmarl.rllib.runner import MultiAgentEnvRunner
 
 
