@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastmarl.core.inference.backends.lean import LeanModule
-from fastmarl.core.spaces import RowLayout
+from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.modules import DefaultRLModule
 
 

@@ -11,7 +11,7 @@ from support.masked_env import PLACES, SPACES, LateMaskEnv, MaskedEnv, N
 import fastmarl
 from fastmarl.batches import aligned, columns, sequences
 from fastmarl.connectors import FlattenObservations, PrevActionsPrevRewards
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.errors import ActionMaskError, ConfigError
 from fastmarl.learning import to_tensors
 

@@ -16,7 +16,7 @@ from support.worlds import make_world, world_of
 
 import fastmarl
 from fastmarl.core.envs.arrays import ArrayEnv
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.errors import ConfigError, EnvCheckError, FinishedAgentError, RewardError
 from fastmarl.testing import DyingAgentsEnv
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fastmarl.core.columns import Columns
-from fastmarl.core.spaces import RowLayout, flatten_struct, map_struct
+from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.errors import ConfigError
 from fastmarl.modules import (
     DefaultModelConfig,

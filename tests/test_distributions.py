@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fastmarl.core.spaces import RowLayout, flatten_struct
+from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.distributions import (
     Bernoulli,
     Categorical,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.histories import AgentHistory, History, chunks, leaves, make_part, same, stack
 
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 
 COLUMNS = ("observations", "infos", "actions", "rewards", "extra_model_outputs")
 BOUND = st.none() | st.integers(-14, 14)

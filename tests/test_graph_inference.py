@@ -12,6 +12,7 @@ from fastmarl.core.inference.backends.graph_guard import outline, why_not_captur
 from fastmarl.core.inference.backends.graphs import TickGraphs
 from fastmarl.core.inference.masks import ActionMasks
 from fastmarl.core.runner import building
+from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.errors import ModuleOutputError
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.testing import CountingEnv, DyingAgentsEnv
@@ -94,8 +95,8 @@ def assert_same(got, expected):
     for key, columns in expected.items():
         assert got[key].keys() == columns.keys()
         for name, column in columns.items():
-            theirs = fastmarl.core.spaces.flatten_struct(column)
-            for (path, leaf), (_, own) in zip(theirs, fastmarl.core.spaces.flatten_struct(got[key][name]), strict=True):
+            theirs = flatten_struct(column)
+            for (path, leaf), (_, own) in zip(theirs, flatten_struct(got[key][name]), strict=True):
                 np.testing.assert_allclose(own, leaf, rtol=1e-5, atol=1e-6, err_msg=f"{key} {name} {path}")
                 assert np.asarray(own).dtype == np.asarray(leaf).dtype
 

@@ -6,7 +6,7 @@ import torch
 
 import fastmarl
 from fastmarl.batches import add_gae, columns
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.errors import BatchError, ModuleOutputError
 from fastmarl.learning import ValueNorm, last_values_of, value_fn_of
 

@@ -11,7 +11,7 @@ from fastmarl.bench.bare_network import BareNetwork
 from fastmarl.connectors import FrameStacking
 from fastmarl.core.inference.backends import dense_layers
 from fastmarl.core.inference.backends.lean import LeanModule
-from fastmarl.core.spaces import RowLayout
+from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.modules import DefaultRLModule, RLModule
 from fastmarl.testing import CountingEnv, DyingAgentsEnv
 

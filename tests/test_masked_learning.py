@@ -12,7 +12,7 @@ from fastmarl.batches import add_gae, add_vtrace, columns, sequences
 from fastmarl.connectors import Connector, FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
 from fastmarl.core.columns import Recorded
 from fastmarl.core.modules.base import as_rl_module
-from fastmarl.core.spaces import flatten_struct
+from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.errors import ActionMaskError, BatchError
 from fastmarl.learning import last_values_of, minibatches, ppo_loss, to_tensors, value_fn_of
 from fastmarl.modules import DefaultRLModule, RLModule, RLModuleSpec

@@ -10,7 +10,7 @@ from support.exactly import assert_same
 
 import fastmarl
 from fastmarl.connectors import FrameStacking, MeanStdFilter
-from fastmarl.core.spaces import flatten_struct
+from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.testing import CountingEnv
 
 pytestmark = pytest.mark.filterwarnings("ignore:the observations of module .* have parts that are no arrays")

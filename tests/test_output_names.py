@@ -11,7 +11,7 @@ from fastmarl import batches
 from fastmarl.checkpoint import load_state, save_state
 from fastmarl.core.columns import Recorded
 from fastmarl.core.inference import row_states
-from fastmarl.core.spaces import Index
+from fastmarl.core.spaces.structs import Index
 from fastmarl.errors import BatchError, ModuleOutputError
 from fastmarl.modules import RLModule
 from fastmarl.testing import CountingEnv

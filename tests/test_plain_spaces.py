@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support.trees import spoilt
 
 from fastmarl.checkpoint import load_state, save_state
-from fastmarl.core.spaces import leaf_spaces, plain_space, space_from_plain
+from fastmarl.core.spaces.layout import leaf_spaces
+from fastmarl.core.spaces.plain import plain_space, space_from_plain
 from fastmarl.errors import ConfigError
 
 KINDS = {

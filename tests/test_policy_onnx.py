@@ -11,7 +11,8 @@ from support.overheard import Wander
 from support.policy_kinds import BOX, CHOICE, KINDS, overheard_runner
 
 import fastmarl
-from fastmarl.core.spaces import RowLayout, flatten_struct, leaf_spaces
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
+from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.errors import ConfigError
 
 pytestmark = [pytest.mark.needs("onnx", "onnxscript", "onnxruntime"), pytest.mark.slow]

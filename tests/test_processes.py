@@ -22,6 +22,7 @@ from support.real_envs import pytestmark as pytestmark
 from support.trouble import BOX, Odd, Trouble
 
 import fastmarl
+from fastmarl.core.envs.context import EnvContext
 from fastmarl.core.envs.values import same
 from fastmarl.errors import (
     ConfigError,
@@ -217,7 +218,7 @@ def test_what_cannot_run_in_workers_is_refused():
     with pytest.raises(EnvCheckError, match=r"did you mean 'mpe2\.simple_tag_v3'"):
         make_runner("mpe2.simple_tagg_v3", env_worker_start_method="fork")
     with pytest.raises(EnvCheckError, match="is an instance of Trouble"):
-        make_runner(Trouble(fastmarl.core.envs.context.EnvContext({}, 0, 0)), env_worker_start_method="fork")
+        make_runner(Trouble(EnvContext({}, 0, 0)), env_worker_start_method="fork")
     with pytest.raises(ConfigError, match=r"can't be sent to a worker process: .*env_worker_start_method=\"fork\""):
         make_runner(Trouble, env_config={"lock": threading.Lock()})
     with pytest.raises(ConfigError, match="env_worker_start_method must be one of"):

@@ -4,7 +4,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fastmarl.core.spaces import RowLayout, flatten_struct, leaf_spaces, map_struct, with_leaf_spaces
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.errors import ConfigError
 
 BOX = gym.spaces.Box(0, 255, (2, 3), np.uint8)

@@ -14,7 +14,7 @@ from support.rows import ListRows
 from fastmarl.core.episodes.lane_source import BlockColumns, LaneRows
 from fastmarl.core.native import _build, _store
 from fastmarl.core.native._module_rows import ModuleRows
-from fastmarl.core.spaces import RowLayout
+from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.store.block import GROWTH, Block
 from fastmarl.core.store.memory import MemoryRing
 

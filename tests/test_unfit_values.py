@@ -10,7 +10,7 @@ from support.recorder import BOX, Recorder
 import fastmarl
 from fastmarl.core.connectors.env_actions import EnvActions
 from fastmarl.core.envs.values import misfits, reward_problem
-from fastmarl.core.spaces import RowLayout
+from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.store.env_states import EnvStates
 from fastmarl.core.vector.workers.shm import Arrays
 from fastmarl.core.vector.workers.slots import ResultSlots, action_slots

@@ -9,7 +9,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from fastmarl.core.errors import FastmarlError
-from fastmarl.core.spaces import flatten_struct
+from fastmarl.core.spaces.structs import flatten_struct
 
 
 class UnequalEpisodesError(FastmarlError):

@@ -16,8 +16,8 @@ from fastmarl.core.envs.base import env_spaces
 from fastmarl.core.envs.pettingzoo import ParallelPettingZooEnv
 from fastmarl.core.envs.values import random_action
 from fastmarl.core.errors import EnvCheckError
-from fastmarl.core.spaces import map_struct
 from fastmarl.core.spaces.masks import action_mask
+from fastmarl.core.spaces.structs import map_struct
 
 TICKS_PER_CALL = 128  # env steps of each env in one call of sample()
 MAX_CALLS = 64

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     import torch
 
     from fastmarl.bench.efficiency import measure_efficiency
-    from fastmarl.core.runner import MultiAgentEnvRunner
+    from fastmarl.core.runner.runner import MultiAgentEnvRunner
 
     if args.out:
         import matplotlib  # noqa: F401  before the work, not after it

@@ -12,7 +12,7 @@ import torch
 from fastmarl.core.config import EnvRunnerConfig, check_integer
 from fastmarl.core.envs.registry import portable
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
-from fastmarl.core.modules import MultiRLModule
+from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.runner.goals import make_goal
 from fastmarl.distributed import connectors, sizes
 from fastmarl.distributed.actors import Actors

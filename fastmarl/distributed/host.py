@@ -7,13 +7,13 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastmarl.core.batches import columns
+from fastmarl.core.batches.flat import columns
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
-from fastmarl.core.modules import MultiRLModule
-from fastmarl.core.runner import MultiAgentEnvRunner
+from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.runner.increments import begin_increments, take_increment
 from fastmarl.core.runner.metrics import Increment
+from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.play.arena.evaluation import Evaluation, evaluate
 
 MakeBatch = Callable[[list[MultiAgentEpisode], MultiRLModule], Any]

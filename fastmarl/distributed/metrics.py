@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastmarl.core.modules import MultiRLModule
+from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.runner.metrics import RunnerMetrics
 from fastmarl.core.states import whole_number
 from fastmarl.distributed.fleet import COUNTED, Fleet

@@ -4,7 +4,7 @@ from itertools import cycle
 from typing import Any
 
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.modules import MultiRLModule
+from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.states import check_keys, check_mapping, whole_number
 from fastmarl.distributed.connectors import give_merged
 from fastmarl.distributed.fleet import Fleet, raise_first

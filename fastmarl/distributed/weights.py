@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.modules import MultiRLModule
 from fastmarl.core.modules.base import as_rl_module
+from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.parts import owned
 

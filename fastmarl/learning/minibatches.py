@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fastmarl.core.errors import BatchError
-from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 def minibatches(

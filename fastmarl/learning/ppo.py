@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.errors import BatchError, ModuleOutputError
-from fastmarl.core.modules import RLModule
+from fastmarl.core.modules.base import RLModule
 
 NEEDED = (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP, Columns.ADVANTAGES)
 

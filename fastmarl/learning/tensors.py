@@ -8,7 +8,7 @@ import torch
 
 from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.errors import BatchError
-from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 NUMBERS = "fiub"  # kinds of dtypes
 

@@ -8,8 +8,8 @@ import torch
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError, ConfigError, ModuleOutputError
-from fastmarl.core.modules import RLModule
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.modules.base import RLModule
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.learning.tensors import to_tensors
 from fastmarl.learning.value_norm import ValueNorm
 

@@ -10,9 +10,9 @@ import torch
 
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConnector
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.modules import RLModuleSpec
 from fastmarl.core.modules.base import AdaptedModule
-from fastmarl.core.runner import MultiAgentEnvRunner
+from fastmarl.core.modules.specs import RLModuleSpec
+from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.classes import DEFAULT_POLICY_ID
 from fastmarl.legacy.config import PolicySpec, RolloutWorkerConfig
 from fastmarl.legacy.filters import FilterView, MeanStdFilter

@@ -12,7 +12,7 @@ import gymnasium as gym
 
 from fastmarl.core.envs.context import EnvContext
 from fastmarl.core.errors import BatchError, ConfigError
-from fastmarl.core.runner import MultiAgentEnvRunner
+from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.classes import MultiAgentBatch, concat_samples
 from fastmarl.legacy.config import RolloutWorkerConfig
 from fastmarl.legacy.files.inputs import make_input_reader

@@ -10,7 +10,7 @@ import numpy as np
 
 from fastmarl.core.batches.flat import Batch
 from fastmarl.core.columns import Columns
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.offline.arrow import load
 from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FORM, Form, LeafColumn, T, nest
 from fastmarl.offline.json_values import agent_from_text

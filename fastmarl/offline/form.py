@@ -12,7 +12,7 @@ import numpy as np
 from fastmarl.core.columns import Columns, OwnName, Recorded
 from fastmarl.core.errors import OfflineError
 from fastmarl.core.native import _steps
-from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.offline.arrow import load
 from fastmarl.offline.json_values import Leaf, from_json, plain_text, to_json
 

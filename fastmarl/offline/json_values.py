@@ -16,7 +16,7 @@ from gymnasium.spaces import GraphInstance
 
 from fastmarl.core.columns import Recorded
 from fastmarl.core.errors import OfflineError, shown
-from fastmarl.core.spaces import Index
+from fastmarl.core.spaces.structs import Index
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 MOST_SHOWN = 64  # numbers of an array that are written as such; larger ones are written as their bytes

@@ -13,7 +13,7 @@ from fastmarl.core.config import check_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.sources import joined
 from fastmarl.core.errors import ConfigError, OfflineError
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.offline import checksums, folder
 from fastmarl.offline.arrow import load
 from fastmarl.offline.chunks import AGENT_STEPS, LOOKBACK_STEPS, chunk_states, schema

@@ -19,7 +19,8 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.sources import Source
 from fastmarl.core.native import _steps
 from fastmarl.core.native._garbage import without_collection
-from fastmarl.core.spaces import RowLayout, flatten_struct
+from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.core.store.block import Block
 from fastmarl.offline.arrow import load
 from fastmarl.offline.form import (

@@ -16,7 +16,7 @@ from fastmarl.core.inference.inference import InferenceOptions, ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
 from fastmarl.core.inference.policies import Policy as ModulePolicy
 from fastmarl.core.inference.row_states import ModuleRowsState, rows_state
-from fastmarl.core.modules import RLModule
+from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._actions import ActionDicts
 from fastmarl.core.native._records import EpisodeRecord
 from fastmarl.core.runner.saved_policy import PolicyOptions

@@ -17,12 +17,15 @@ from fastmarl.core.connectors.flatten_observations import FlattenObservations
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.kernels.normalize import EPSILON
-from fastmarl.core.modules.distributions import Distribution, MultiCategorical, MultiDistribution
+from fastmarl.core.modules.distributions.base import Distribution
+from fastmarl.core.modules.distributions.discrete import MultiCategorical
+from fastmarl.core.modules.distributions.nested import MultiDistribution
 from fastmarl.core.modules.encoders import OneHot
 from fastmarl.core.modules.masking import masked
 from fastmarl.core.runner.saved_policy import ModuleParts, PolicyOptions
-from fastmarl.core.spaces import RowLayout, flatten_struct, leaf_spaces, map_struct, with_leaf_spaces
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 from fastmarl.core.spaces.masks import MASK, choices_of, mask_key
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.core.store.block import Key, leaves_of
 
 OBS, ACTION, STATE_IN, STATE_OUT = "obs", "action", Columns.STATE_IN, Columns.STATE_OUT

@@ -18,7 +18,7 @@ from fastmarl.core.episodes.chunk import UnreadChunks
 from fastmarl.core.errors import RecordingError
 from fastmarl.core.kernels.fingerprints import add_words, group_by_entry, mix, word_keys
 from fastmarl.core.kernels.rows import as_bytes
-from fastmarl.core.spaces import narrowest
+from fastmarl.core.spaces.values import narrowest
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.store import RowStore
 

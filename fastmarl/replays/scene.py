@@ -17,7 +17,7 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import FastmarlError, RecordingError, ReplayError
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.native._records import note_reset_seeds
-from fastmarl.core.spaces import RowLayout, leaf_spaces
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.store.agent_spaces import AgentSpaces, Spaces
 from fastmarl.core.store.block import Key
 from fastmarl.core.store.flags import TERMINATED, TRUNCATED

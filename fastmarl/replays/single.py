@@ -11,7 +11,7 @@ import numpy as np
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.core.errors import RecordingError
 from fastmarl.core.native._env_values import private_copy
-from fastmarl.core.spaces import RowLayout, leaf_spaces
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 
 
 class SingleOfBatch:

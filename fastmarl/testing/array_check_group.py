@@ -11,8 +11,9 @@ import numpy as np
 
 from fastmarl.core.envs.arrays import ArrayEnv, GroupArrays
 from fastmarl.core.envs.values import Misfit, misfits
-from fastmarl.core.spaces import RowLayout, flatten_struct, leaf_spaces
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import choices_of, mask_key, parts_of
+from fastmarl.core.spaces.structs import flatten_struct
 
 READY_ACTIONS = 64  # different ones of an agent
 UNWRITTEN = 0xA5  # a byte; observations are full of it beforehand

@@ -21,7 +21,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from torch import nn
 
 from fastmarl.core.inference.backends.transfer import StagedCopy
-from fastmarl.core.spaces import flatten_struct
+from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.errors import ModuleOutputError
 from fastmarl.rllib.inference import draws as sampling
 from fastmarl.rllib.inference import draws_torch as sampling_torch

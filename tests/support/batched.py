@@ -9,7 +9,7 @@ import numpy as np
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.core.envs.base import env_spaces
 from fastmarl.core.envs.resumable import supports_checkpoint
-from fastmarl.core.spaces import RowLayout
+from fastmarl.core.spaces.layout import RowLayout
 
 
 class Batched(ArrayEnv):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmarl.core.spaces import flatten_struct
+from fastmarl.core.spaces.structs import flatten_struct
 from support.replay import encode_actions, leaves, recorded
 from support.runner import AgentChunk, Chunk
 from support.worlds import World

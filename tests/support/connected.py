@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fastmarl.connectors import Connector, FrameStacking, MeanStdFilter, PrevActionsPrevRewards
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 from support.replay import ACTION_SPACES, decode, encode, leaves
 from support.runner import AgentChunk, Episode, ReferenceRunner, Trajectory
 from support.worlds import Tick, World, action_of

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fastmarl.core.episodes.sources import ArraySource
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.episodes import MultiAgentEpisode, SingleAgentEpisode
 
 AGENTS = ("ann", 1, "cy")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 from support.compare import SideBySide
 from support.replay import SerialPolicy
 from support.runner import Episode, ReferenceRunner

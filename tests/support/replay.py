@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import fastmarl
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 from support.batched import Batched
 from support.worlds import World
 

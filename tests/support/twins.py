@@ -3,7 +3,7 @@
 import numpy as np
 
 from fastmarl.core.envs.values import random_action
-from fastmarl.core.spaces import RowLayout
+from fastmarl.core.spaces.layout import RowLayout
 
 
 class Twins:

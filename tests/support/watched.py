@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.envs.base import MultiAgentEnv, env_spaces
-from fastmarl.core.spaces import RowLayout
+from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.masks import action_mask
 
 

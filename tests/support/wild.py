@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 
 import fastmarl
-from fastmarl.core.spaces import RowLayout, leaf_spaces
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 
 OBS = gym.spaces.Dict({"far": gym.spaces.Box(-9, 9, (2,), np.float64), "near": gym.spaces.Discrete(5)})
 ACTIONS = {

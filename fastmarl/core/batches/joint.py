@@ -17,7 +17,7 @@ from fastmarl.core.episodes.chunk import Unbuilt
 from fastmarl.core.episodes.lazy import in_numbers
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import BatchError
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 
 
 def aligned(

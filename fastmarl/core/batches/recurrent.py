@@ -15,7 +15,7 @@ from fastmarl.core.batches.trajectories import RECORDED, Trajectories, by_module
 from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import BatchError
-from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 def sequences(

@@ -22,7 +22,7 @@ from fastmarl.core.episodes.sources import blank_like
 from fastmarl.core.errors import BatchError
 from fastmarl.core.native import _steps, _store
 from fastmarl.core.native._garbage import without_collection
-from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.core.store.flags import TERMINATED, TRUNCATED
 
 RECORDED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)

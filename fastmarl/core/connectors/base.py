@@ -8,7 +8,7 @@ import numpy as np
 
 from fastmarl.core.errors import ObservationError
 from fastmarl.core.kernels.frames import former_rows
-from fastmarl.core.spaces import RowLayout, leaf_spaces
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import MASK_KEYS
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import LaneTable

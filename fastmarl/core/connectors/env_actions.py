@@ -22,8 +22,9 @@ from fastmarl.core.kernels.actions import (
 )
 from fastmarl.core.native._actions import ModuleActions
 from fastmarl.core.native._draws import ChoiceDraws
-from fastmarl.core.spaces import Leaf, RowLayout, described, leaf_spaces, narrowest
+from fastmarl.core.spaces.layout import Leaf, RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import choices_of
+from fastmarl.core.spaces.values import described, narrowest
 from fastmarl.core.store.block import Key
 
 WIDEST = 8  # bytes of an integer

@@ -11,7 +11,7 @@ from fastmarl.core.connectors.base import Connector, Rows, are_boxes
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import ConfigError, EpisodeError
 from fastmarl.core.kernels.frames import as_compiled, stack_frames
-from fastmarl.core.spaces import RowLayout, leaf_spaces, with_leaf_spaces
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 
 
 class FrameStacking(Connector):

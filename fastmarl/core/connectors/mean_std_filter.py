@@ -12,7 +12,7 @@ import numpy as np
 from fastmarl.core.connectors.base import Connector, Rows, are_boxes
 from fastmarl.core.connectors.moments import RunningMoments
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.spaces import RowLayout, leaf_spaces, with_leaf_spaces
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 from fastmarl.core.states import check_keys
 
 

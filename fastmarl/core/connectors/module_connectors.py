@@ -8,7 +8,8 @@ import numpy as np
 
 from fastmarl.core.connectors.base import Connector, Rows
 from fastmarl.core.errors import ConfigError, ConnectorError
-from fastmarl.core.spaces import RowLayout, can_hold, described
+from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.values import can_hold, described
 from fastmarl.core.states import check_keys, column_of
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import LaneTable

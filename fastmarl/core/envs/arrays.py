@@ -12,7 +12,8 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.errors import EnvCheckError, ObservationError, shown
-from fastmarl.core.spaces import RowLayout, described, first_unheld
+from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.values import described, first_unheld
 
 COMMON = "__common__"
 

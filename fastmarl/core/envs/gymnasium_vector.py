@@ -14,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays, group_by_spaces, write_observations
 from fastmarl.core.envs.env_adapter import EnvAdapter
 from fastmarl.core.errors import EnvCheckError
-from fastmarl.core.spaces import RowLayout
+from fastmarl.core.spaces.layout import RowLayout
 
 
 class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):

@@ -11,8 +11,8 @@ import numpy as np
 
 from fastmarl.core.envs.states import ARRAY_SPACES
 from fastmarl.core.errors import shown
-from fastmarl.core.spaces import can_hold, described
 from fastmarl.core.spaces.masks import choices_of, mask_row, parts_of, size_problem
+from fastmarl.core.spaces.values import can_hold, described
 
 
 class Misfit(NamedTuple):

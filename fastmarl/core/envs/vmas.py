@@ -10,7 +10,7 @@ import numpy as np
 
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays, group_by_spaces, write_observations
 from fastmarl.core.errors import EnvCheckError
-from fastmarl.core.spaces import RowLayout
+from fastmarl.core.spaces.layout import RowLayout
 
 if TYPE_CHECKING:
     import torch  # not for those who have no such world: worker processes do without it

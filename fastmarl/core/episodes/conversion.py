@@ -12,7 +12,7 @@ import numpy as np
 from fastmarl.core.episodes.lazy import check_kind
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import EpisodeError
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 
 SKIPPED = "S"  # RLlib's MultiAgentEpisode.SKIP_ENV_TS_TAG
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 
 Indices = int | slice | list[int] | None
 Times = int | range | list[int]

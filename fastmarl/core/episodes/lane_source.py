@@ -8,7 +8,7 @@ import numpy as np
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.native import _store
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.core.store.block import Block
 
 ALIGNMENT = 16  # bytes

@@ -120,9 +120,7 @@ def check_kind(episodes: Iterable[Any]) -> None:
     for kind in dict.fromkeys(map(type, episodes)):
         if not issubclass(kind, LazyEpisode):
             is_rllibs = any(base.__module__.startswith("ray.rllib.") for base in kind.__mro__)
-            way_out = (
-                "convert each with fastmarl.core.episodes.from_rllib()" if is_rllibs else "pass what sample() returns"
-            )
+            way_out = "convert each with fastmarl.episodes.from_rllib()" if is_rllibs else "pass what sample() returns"
             raise EpisodeError(f"expected episodes of fastmarl.episodes.MultiAgentEpisode, got one of "
                                f"{kind.__module__}.{kind.__qualname__}; {way_out}")  # fmt: skip
 

@@ -12,7 +12,7 @@ from fastmarl.core.episodes.common import Episode
 from fastmarl.core.episodes.indices import Column, Indices, Timeline, look_up, select
 from fastmarl.core.episodes.sources import ArraySource, JoinedSource, Source
 from fastmarl.core.errors import EpisodeError
-from fastmarl.core.spaces import flatten_struct
+from fastmarl.core.spaces.structs import flatten_struct
 
 SAVED_COLUMNS = ("observations", "env_ts", "infos", "actions", "rewards")
 SAVED = (

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fastmarl.core.columns import blank_value
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 
 
 class Source(Protocol):

@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from fastmarl.core.modules.distributions import Categorical, DiagGaussian, Distribution, MultiCategorical
+from fastmarl.core.modules.distributions.base import Distribution
+from fastmarl.core.modules.distributions.continuous import DiagGaussian
+from fastmarl.core.modules.distributions.discrete import Categorical, MultiCategorical
 from fastmarl.core.native._draws import ActionDraws, ChoiceDraws, GaussianDraws
 
 SMALL = 8192  # logits; torch is not slower with more

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.spaces import flatten_struct
+from fastmarl.core.spaces.structs import flatten_struct
 
 MOST_LEAVES = 16
 WAY_OUT = (

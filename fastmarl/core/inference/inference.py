@@ -20,7 +20,7 @@ from fastmarl.core.inference.draws import SMALL, make_draws
 from fastmarl.core.inference.forward_errors import describe_failure
 from fastmarl.core.inference.output_checks import ACTIONS, LEAST, LOGITS, LOGP, MOST, OutputChecks
 from fastmarl.core.inference.recurrent_state import LaneState
-from fastmarl.core.modules import RLModule
+from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.masking import masked
 from fastmarl.core.native._draws import ActionDraws
 from fastmarl.core.native._finite import all_finite, first_unfit

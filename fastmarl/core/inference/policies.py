@@ -15,7 +15,7 @@ from fastmarl.core.inference.backends.dense_layers import parts_of
 from fastmarl.core.inference.backends.graphs import Call, TickGraphs
 from fastmarl.core.inference.inference import ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
-from fastmarl.core.modules import RLModule
+from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._records import EpisodeRecord, map_all
 from fastmarl.core.store.store import INACTIVE
 

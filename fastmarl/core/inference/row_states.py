@@ -8,7 +8,8 @@ import numpy as np
 from fastmarl.core.columns import Recorded
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.inference.policies import Policy
-from fastmarl.core.spaces import Index, Leaf
+from fastmarl.core.spaces.layout import Leaf
+from fastmarl.core.spaces.structs import Index
 from fastmarl.core.states import check_keys, column_of, whole_number
 from fastmarl.core.store.block import Block, Key
 from fastmarl.core.store.lanes import LaneTable

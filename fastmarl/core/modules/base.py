@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.modules.distributions import Distribution, get_action_dist_cls
+from fastmarl.core.modules.distributions.base import Distribution
+from fastmarl.core.modules.distributions.nested import get_action_dist_cls
 from fastmarl.core.modules.masking import masked_outputs
 from fastmarl.core.states import check_mapping
 

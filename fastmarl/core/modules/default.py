@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.base import RLModule
-from fastmarl.core.modules.distributions import get_action_dist_cls
+from fastmarl.core.modules.distributions.nested import get_action_dist_cls
 from fastmarl.core.modules.encoders import make_encoder
 from fastmarl.core.modules.layers import Chain, call
 from fastmarl.core.modules.masking import masked
 from fastmarl.core.modules.model_config import DefaultModelConfig, with_activation
-from fastmarl.core.spaces import flatten_struct, map_struct
 from fastmarl.core.spaces.masks import mask_key
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 FORWARDS = ("_forward", "_forward_exploration", "_forward_inference", "_forward_train", "forward_exploration",
             "forward_inference")  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.model_config import DefaultModelConfig, with_activation
-from fastmarl.core.spaces import leaf_spaces
+from fastmarl.core.spaces.layout import leaf_spaces
 
 SMALLEST_IMAGE = 16  # pixels; smaller ones, such as grids of objects, are flattened
 WIDEST_CONV = 64  # channels

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fastmarl.core.columns import Columns, Recorded
 from fastmarl.core.errors import BatchError
-from fastmarl.core.spaces import flatten_struct
 from fastmarl.core.spaces.masks import choices_of, key_among
+from fastmarl.core.spaces.structs import flatten_struct
 
 LOGITS = Columns.ACTION_DIST_INPUTS
 LEAST = torch.finfo(torch.float32).min

@@ -14,9 +14,11 @@ from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.inference.backends.graphs import make_tick_graphs
 from fastmarl.core.inference.inference import InferenceOptions
-from fastmarl.core.modules import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec, as_rl_module
+from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.modules.multi import MultiRLModule
+from fastmarl.core.modules.specs import MultiRLModuleSpec, RLModuleSpec
 from fastmarl.core.runner.envs import Envs
-from fastmarl.core.spaces import RowLayout
+from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.store.agent_spaces import Spaces
 
 

@@ -6,7 +6,8 @@ from typing import Any
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.inference.backends.transfer import make_transfer
-from fastmarl.core.modules import MultiRLModule, RLModule
+from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.runner.building import check_module_options, make_env_to_module, make_modules
 from fastmarl.core.runner.devices import choose_device
 from fastmarl.core.runner.envs import Envs

@@ -13,7 +13,7 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.inference.inference import ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
 from fastmarl.core.inference.policies import Policies, Policy
-from fastmarl.core.modules import RLModule
+from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._records import note_reset_seeds
 from fastmarl.core.runner.building import make_inference_options, spaces_of, warn_of_objects
 from fastmarl.core.runner.envs import make_env_states, make_vector

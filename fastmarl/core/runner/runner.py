@@ -13,7 +13,8 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.inference.policies import MappingFn
-from fastmarl.core.modules import MultiRLModule, RLModule
+from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.runner.building import spaces_of
 from fastmarl.core.runner.components import Names

@@ -22,8 +22,11 @@ from fastmarl.core.connectors.prev_actions_prev_rewards import PrevActionsPrevRe
 from fastmarl.core.connectors.rewards import Clip
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.inference.backends.dense_layers import is_watched, parts_of
-from fastmarl.core.modules import DefaultModelConfig, DefaultRLModule, MultiRLModule, RLModule, as_rl_module
-from fastmarl.core.spaces import plain_space, space_from_plain
+from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.modules.default import DefaultRLModule
+from fastmarl.core.modules.model_config import DefaultModelConfig
+from fastmarl.core.modules.multi import MultiRLModule
+from fastmarl.core.spaces.plain import plain_space, space_from_plain
 from fastmarl.core.states import check_keys, check_mapping, whole_number
 
 SAVED = "policy"  # what a runner's checkpoint has for this, beside the runner's own state

@@ -14,7 +14,8 @@ from fastmarl.core.columns import Columns, OwnName, Recorded, blank_value, own_n
 from fastmarl.core.kernels.rows import as_bytes
 from fastmarl.core.native import _store
 from fastmarl.core.native._leaf_rows import LeafRows
-from fastmarl.core.spaces import Index, RowLayout, flatten_struct
+from fastmarl.core.spaces.layout import RowLayout
+from fastmarl.core.spaces.structs import Index, flatten_struct
 from fastmarl.core.store.memory import LeasedArray, MemoryRing
 
 LEAST_ROWS = 64

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.errors import ConfigError, EnvStateError
-from fastmarl.core.spaces import can_hold, described
+from fastmarl.core.spaces.values import can_hold, described
 
 FIRST_CAPACITY = 64
 

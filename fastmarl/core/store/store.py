@@ -17,7 +17,7 @@ from fastmarl.core.native import _store
 from fastmarl.core.native._module_rows import ModuleRows
 from fastmarl.core.native._records import EpisodeRecord, next_chunks
 from fastmarl.core.native._scatter import Scatter
-from fastmarl.core.spaces import RowLayout
+from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.store.block import Block, Key, OutputFormError
 from fastmarl.core.store.lanes import LaneTable
 from fastmarl.core.store.memory import MemoryRing

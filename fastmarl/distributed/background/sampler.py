@@ -14,12 +14,12 @@ from typing import Any, Self
 
 import torch
 
-from fastmarl.core.batches import columns
+from fastmarl.core.batches.flat import columns
 from fastmarl.core.config import CHOICES, EnvRunnerConfig, check_integer, check_timeout
 from fastmarl.core.envs.registry import portable
 from fastmarl.core.errors import ConfigError, RunnerStoppedError, SamplerProcessError
-from fastmarl.core.modules import MultiRLModule
 from fastmarl.core.modules.base import as_rl_module
+from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.processes.child import with_interrupts_deferred
 from fastmarl.core.runner.metrics import RunnerMetrics
 from fastmarl.distributed.background.parcels import join_batches

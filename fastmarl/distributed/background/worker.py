@@ -18,9 +18,9 @@ from fastmarl.core.exits import as_error
 from fastmarl.core.processes.channel import Channel
 from fastmarl.core.processes.child import pickled
 from fastmarl.core.processes.protocol import CLOSE, DONE, FAILED, FIRST, end_with, pickled_error
-from fastmarl.core.runner import MultiAgentEnvRunner
 from fastmarl.core.runner.increments import begin_increments, take_increment
 from fastmarl.core.runner.metrics import Increment
+from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.distributed.background.parcels import Places, pack
 from fastmarl.distributed.background.weights import Form, SharedWeights, form_of
 

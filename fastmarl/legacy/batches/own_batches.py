@@ -13,7 +13,7 @@ import numpy as np
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
-from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.legacy.batches.batch_columns import (
     STATE_IN,
     copy_of,

@@ -16,7 +16,7 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import ArraySource
 from fastmarl.core.errors import OfflineError
-from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.legacy.batches.classes import DEFAULT_POLICY_ID, MultiAgentBatch
 from fastmarl.legacy.files.json_reader import JsonReader
 from fastmarl.offline import ParquetWriter

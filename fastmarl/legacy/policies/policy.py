@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.modules import RLModule
+from fastmarl.core.modules.base import RLModule
 
 
 class Policy:

@@ -4,7 +4,7 @@ from collections import ChainMap
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fastmarl.core.modules import RLModule
+from fastmarl.core.modules.base import RLModule
 from fastmarl.legacy.config import PolicySpec
 from fastmarl.legacy.policies.policy import Policy
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import ConfigError, ModuleOutputError
-from fastmarl.core.modules import RLModule
-from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.modules.base import RLModule
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
 
 class PolicyModel:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fastmarl.core.columns import Columns
-from fastmarl.core.modules.distributions import Distribution
-from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.modules.distributions.base import Distribution
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.legacy.policies.advantages import add_advantages
 from fastmarl.legacy.policies.policy_model import PolicyModel
 from fastmarl.legacy.policies.torch_policy import TorchPolicy

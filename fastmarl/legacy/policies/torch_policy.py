@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
-from fastmarl.core.modules import RLModule
-from fastmarl.core.modules.distributions import Distribution
+from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.modules.masking import masked_outputs
-from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.learning import to_tensors
 from fastmarl.legacy.batches.classes import SampleBatch
 from fastmarl.legacy.policies.policy import Policy

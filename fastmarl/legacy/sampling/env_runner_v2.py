@@ -7,7 +7,7 @@ from typing import Any
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import RunnerBusyError
 from fastmarl.core.exits import exits_as_errors
-from fastmarl.core.runner import MultiAgentEnvRunner
+from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.sampling.batch_builder import BatchBuilder
 from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies, RolloutMetrics

@@ -13,8 +13,8 @@ from fastmarl.core.columns import Columns, Recorded, recorded_name
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import BatchError
-from fastmarl.core.modules import RLModule
-from fastmarl.core.spaces import flatten_struct, map_struct
+from fastmarl.core.modules.base import RLModule
+from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.legacy.batches.classes import SampleBatch
 from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.config import DEFAULT_MODULE_ID, is_integer
-from fastmarl.core.episodes import MultiAgentEpisode
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.runner import MultiAgentEnvRunner
+from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.play.arena.players import Role, roles_of, runner_of
 from fastmarl.play.arena.returns import Returns
 from fastmarl.play.policy import Policy

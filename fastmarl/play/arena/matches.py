@@ -11,9 +11,9 @@ import numpy as np
 
 from fastmarl.core.config import is_integer
 from fastmarl.core.envs.form import possible_agents_of
-from fastmarl.core.episodes import MultiAgentEpisode
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, shown
-from fastmarl.core.runner import MultiAgentEnvRunner
+from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.play.arena.players import Role, roles_of, runner_of
 from fastmarl.play.arena.ratings import check_prior
 from fastmarl.play.arena.standings import Tournament

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from fastmarl.core.config import EnvRunnerConfig
-from fastmarl.core.connectors import Connector
+from fastmarl.core.connectors.base import Connector
 from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.errors import ConfigError, shown
-from fastmarl.core.modules import RLModuleSpec
-from fastmarl.core.runner import MultiAgentEnvRunner
+from fastmarl.core.modules.specs import RLModuleSpec
+from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.core.runner.saved_policy import PolicyOptions
 from fastmarl.play.policy import Policy
 

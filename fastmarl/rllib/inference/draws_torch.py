@@ -14,7 +14,7 @@ import tree  # type: ignore[import-untyped]
 from ray.rllib.core.columns import Columns
 from torch import Generator, Tensor
 
-from fastmarl.core.spaces import flatten_struct
+from fastmarl.core.spaces.structs import flatten_struct
 from fastmarl.core.store.block import Key
 
 LOG_SQRT_2PI = math.log(math.sqrt(2 * math.pi))

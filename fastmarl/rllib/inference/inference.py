@@ -20,7 +20,7 @@ from fastmarl.core.inference.output_checks import ACTIONS, LEAST, LOGITS, LOGP, 
 from fastmarl.core.native._draws import ActionDraws
 from fastmarl.core.native._finite import first_unfit
 from fastmarl.core.native._weights import WeightsWatch, all_hold
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.core.store.block import Key, leaves_of
 from fastmarl.rllib.inference.draws import draws_of, sampler_of
 from fastmarl.rllib.inference.draws_cpu import RowSampler

@@ -10,7 +10,7 @@ import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.utils.spaces.space_utils import batch as batch_of
 
-from fastmarl.core.spaces import map_struct
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.core.store.block import Block, Key, leaves_of
 from fastmarl.rllib.inference.inference import Batch
 from fastmarl.rllib.sampling.core import Core

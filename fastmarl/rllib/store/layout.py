@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.native._env_values import kept
-from fastmarl.core.spaces import Leaf, map_struct
+from fastmarl.core.spaces.layout import Leaf
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.rllib.episodes.lists import items_of
 
 
 class ObservationLayout:
     """The leaves of an observation, found from one.
 
-    Like `fastmarl.core.spaces.RowLayout`, with the dtypes and the order of keys of what the env returned first.
+    Like `fastmarl.core.spaces.layout.RowLayout`, with the dtypes and the order of keys of what the env returned first.
 
     Attributes:
         whole: whether observations are no nest of arrays: one leaf then takes each as it is.

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.modules import RLModule
+from fastmarl.core.modules.base import RLModule
 
 FORWARDS = ("forward_exploration", "forward_inference")
 CAPTURING_MODES = ("reduce-overhead", "max-autotune")  # torch then captures CUDA graphs itself

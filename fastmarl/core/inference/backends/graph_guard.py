@@ -7,7 +7,7 @@ import torch
 from fastmarl.core.inference.backends.dense_layers import is_watched, memory_of
 from fastmarl.core.inference.backends.graphs import Member, TickGraphs
 from fastmarl.core.inference.backends.lean import METHODS
-from fastmarl.core.modules import RLModule
+from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._weights import WeightsWatch
 
 KNOWN_LAYERS = ("torch.nn.", "fastmarl.")

@@ -21,12 +21,12 @@ from fastmarl.core.inference.backends.dense_layers import (
     parts_of,
     weights_of,
 )
-from fastmarl.core.modules import DefaultRLModule, RLModule
-from fastmarl.core.modules.default import FreeLogStd
+from fastmarl.core.modules.base import RLModule
+from fastmarl.core.modules.default import DefaultRLModule, FreeLogStd
 from fastmarl.core.modules.encoders import Flat
 from fastmarl.core.modules.layers import Chain
 from fastmarl.core.native._weights import WeightsWatch
-from fastmarl.core.spaces import Leaf, RowLayout
+from fastmarl.core.spaces.layout import Leaf, RowLayout
 
 METHODS = {
     name: getattr(DefaultRLModule, name)  # as it is before anybody can have replaced it

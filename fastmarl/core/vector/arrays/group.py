@@ -15,7 +15,8 @@ from fastmarl.core.errors import ConfigError, ModuleOutputError, ObservationErro
 from fastmarl.core.kernels.array_steps import NO_POSITION, append_rows, begin_step, end_lanes, find_absent, settle_step
 from fastmarl.core.kernels.rows import as_bytes, put_rows, take_finals, take_rows
 from fastmarl.core.native._finite import first_outside
-from fastmarl.core.spaces import RowLayout, described, first_unheld, leaf_spaces
+from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
+from fastmarl.core.spaces.values import described, first_unheld
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import LaneTable
 from fastmarl.core.store.store import INACTIVE, RowStore

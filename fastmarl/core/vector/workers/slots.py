@@ -13,7 +13,8 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.native._slots import ActionSlots, MisfitError, ResultReader, ResultWriter
-from fastmarl.core.spaces import Leaf, RowLayout, can_hold
+from fastmarl.core.spaces.layout import Leaf, RowLayout
+from fastmarl.core.spaces.values import can_hold
 
 Cut = Callable[[tuple[int, ...], Any], np.ndarray]  # (shape, dtype) -> the next piece of the memory
 ALL = "__all__"
