@@ -13,7 +13,7 @@ from rows cimport row_bytes
 from copy import deepcopy
 
 from fastmarl.core.errors import shown
-from fastmarl.core.spaces import can_hold, described
+from fastmarl.core.spaces.values import can_hold, described
 
 cnp.import_array()
 

@@ -249,7 +249,7 @@ def test_progress_is_told_in_steps_since_the_last_time(monkeypatch, capsys):
         return fastmarl.evaluate(fastmarl.RLModuleSpec(model_config={"fcnet_hiddens": [4]}), Match, episodes=1)
 
     monkeypatch.setattr(train, "example", fake(run))
-    monkeypatch.setattr("fastmarl.cli.entry.open_terminal", Counting)
+    monkeypatch.setattr("fastmarl.cli.arguments.open_terminal", Counting)
     assert cli.main(["train", "ippo", "--env", "match", "--no-plot", "--steps", "30"]) == 0
     assert Counting.added == [10, 20]
     assert "greedy play after 30 env steps of match" in capsys.readouterr().out

@@ -36,8 +36,8 @@ WINGS = {  # wing -> other wings that it may import
 EXCEPTIONS = {"core.runner.output": ["offline", "replays"], "core.envs.registry": ["envs"]}
 LAYERS = {  # from the ground up: rooms of one layer don't import from each other
     "core": [
-        ["columns", "errors", "kernels", "lazy", "sealed_json", "version"],
-        ["callbacks", "checkpoint", "config", "exits", "processes", "spaces", "states"],
+        ["errors", "kernels", "lazy", "public", "sealed_json", "version"],
+        ["callbacks", "checkpoint", "columns", "config", "exits", "processes", "spaces", "states"],
         ["envs", "modules", "native"],
         ["store"],
         ["episodes"],
@@ -121,8 +121,10 @@ def names_in(statements) -> set[str]:
     return found
 
 
-def docstrings(tree: ast.AST) -> set[ast.AST]:
-    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+def unread(tree: ast.AST) -> set[ast.AST]:
+    """Strings that import nothing: docstrings, and the paths that `@public` writes on classes."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "public"]
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)} | {call.args[0] for call in calls}
 
 
 @functools.cache
@@ -134,7 +136,7 @@ def mentions(path: pathlib.Path) -> set[str]:
         return {f"{module}.{name.strip()}" for module, names in found for name in names.split(",")}
     tree = ast.parse(text)
     strings = {node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    named = {node.value.partition(":")[0] for node in strings - docstrings(tree)}
+    named = {node.value.partition(":")[0] for node in strings - unread(tree)}
     own = path.relative_to(PACKAGE).parts[0]
     wings = {name for name in named if name.startswith("fastmarl.") and name.split(".")[1] not in (own, *PUBLIC)}
     return names_in(ast.walk(tree)) | wings

@@ -20,9 +20,11 @@ import torch
 from fastmarl.bench.bare_envs import MAX_CALLS, TICKS_PER_CALL, BareBatch, BareEnvs, bare_envs
 from fastmarl.bench.bare_network import BareNetwork, sample_as_torch_does, sample_as_we_do
 from fastmarl.core.config import OF_WORKERS, EnvRunnerConfig
+from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 
 
+@public("fastmarl.bench")
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
     """Times in microseconds per agent step (an action taken), each the median of the rounds."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fastmarl.core.errors import ConfigError, did_you_mean, misfit, similar
+from fastmarl.core.public import public
 
 EVENTS = (
     "on_environment_created",
@@ -26,6 +27,7 @@ Listener = Callable[..., Any]
 _RLLIB_BASE = ("ray.rllib.callbacks.callbacks", "RLlibCallback")
 
 
+@public("fastmarl")
 class Callbacks:
     """Base class with all events as no-ops; override the ones you need.
 

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fastmarl.core.public import public
 
+
+@public("fastmarl")
 class Columns:
     """Keys of module batches, module outputs and episode columns."""
 
@@ -39,6 +42,7 @@ class Columns:
     FIRST_ENV_T = "first_env_t"  # in aligned columns: the env step of their first row
 
 
+@public("fastmarl")
 class Recorded(Enum):
     """What the runner itself records among a module's outputs. It has the plain name of that column, unless the module
     has an output of this name: then the output has it, and this is the name of the runner's own."""

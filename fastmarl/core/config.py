@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from fastmarl.core.errors import ConfigError, misfit
+from fastmarl.core.public import public
 
 DEFAULT_MODULE_ID = "default_policy"
 CHOICES = {
@@ -46,6 +47,7 @@ IN_OUTPUT_CONFIG = ("compression", "columns", "next_obs", "max_queue_size", "tim
 OF_COMPILING = ("torch_compile_worker_dynamo_backend", "torch_compile_worker_dynamo_mode")
 
 
+@public("fastmarl")
 @dataclass(frozen=True, kw_only=True)
 class EnvRunnerConfig:
     """Options of a `MultiAgentEnvRunner`.

@@ -13,6 +13,7 @@ from fastmarl.core.config import EnvRunnerConfig, check_integer
 from fastmarl.core.envs.registry import portable
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.modules.multi import MultiRLModule
+from fastmarl.core.public import public
 from fastmarl.core.runner.goals import make_goal
 from fastmarl.distributed import connectors, sizes
 from fastmarl.distributed.actors import Actors
@@ -31,6 +32,7 @@ from fastmarl.play.arena.evaluation import Evaluation
 CLOSE_TIMEOUT_S = 5.0
 
 
+@public("fastmarl.distributed")
 class EnvRunnerGroup:
     """Samples in many runners at the same time, each in an actor of Ray.
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from fastmarl.core.public import public
 from fastmarl.core.runner.metrics import Increment, RunnerMetrics
 
 OF_IDS = {str, int, type(None)}  # in most arrays of objects there is nothing else
 
 
+@public("fastmarl.distributed")
 @dataclass(frozen=True, eq=False)
 class SamplePart:
     """What one runner has sampled in one call.

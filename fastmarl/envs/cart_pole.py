@@ -12,6 +12,7 @@ from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 from fastmarl.envs.own_arrays import EnvOfArrays
 from fastmarl.envs.streams import new_streams, seed_streams, uniform
 
@@ -28,6 +29,7 @@ START = 0.05  # all four numbers begin below it, on either side
 TERMINATED, TRUNCATED = 1, 2
 
 
+@public("fastmarl.envs")
 class CartPole(EnvOfArrays):
     """Every agent balances a pole of its own; the episode is over when all of them have ended.
 

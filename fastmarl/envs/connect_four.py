@@ -11,6 +11,7 @@ from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 from fastmarl.envs.own_arrays import EnvOfArrays
 from fastmarl.envs.streams import below, new_streams, seed_streams
 
@@ -19,6 +20,7 @@ EMPTY = -1
 MOST_RANDOM_MOVES = 20  # every other draw of so many is a game that goes on
 
 
+@public("fastmarl.envs")
 class ConnectFour(EnvOfArrays):
     """Two players drop stones into columns in turn; four of one's own in a row, in any direction, win.
 

@@ -11,6 +11,7 @@ from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 from fastmarl.envs.own_arrays import EnvOfArrays
 from fastmarl.envs.streams import below, new_streams, seed_streams
 
@@ -20,6 +21,7 @@ STAY, UP, DOWN, LEFT, RIGHT = range(5)
 N_MOVES = 5
 
 
+@public("fastmarl.envs")
 class GridWorld(EnvOfArrays):
     """Agents gather food on a square grid and die on hazards.
 

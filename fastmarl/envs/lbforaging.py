@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
+from fastmarl.core.public import public
 from fastmarl.envs.foraging_task import SUM_OF_THREE, ForagingTask
 from fastmarl.envs.own_arrays import EnvOfArrays
 from fastmarl.envs.streams import below, new_streams, seed_streams
@@ -20,6 +21,7 @@ MOST_DRAWS = 1000  # of cells for food; what has none by then is left out
 ROW, COLUMN, LEVEL = range(3)  # what is known of a player, and of food
 
 
+@public("fastmarl.envs")
 class LevelBasedForaging(EnvOfArrays):
     """Agents walk on a field and load food that is next to them, if their levels sum to the food's.
 

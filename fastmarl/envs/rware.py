@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
+from fastmarl.core.public import public
 from fastmarl.envs.own_arrays import EnvOfArrays
 from fastmarl.envs.rware_moves import choose_movers, count_followers, new_aims, rank_cells
 from fastmarl.envs.rware_tasks import OUTSIDE, STORAGE, Task, floor_of, task_named
@@ -65,6 +66,7 @@ class Things(NamedTuple):
     is_requested_ES: np.ndarray
 
 
+@public("fastmarl.envs")
 class Warehouse(EnvOfArrays):
     """Robots fetch requested shelves, bring them to a goal, and put them back somewhere.
 

@@ -12,6 +12,7 @@ from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 from fastmarl.envs.own_arrays import EnvOfArrays
 from fastmarl.envs.particles import CONTACT_FORCE, N_MOVES, move, overlap, push
 from fastmarl.envs.streams import new_streams, seed_streams, uniform
@@ -20,6 +21,7 @@ SENSITIVITY = 5.0
 TOUCHING = 0.15 + 0.15  # two agents' sizes
 
 
+@public("fastmarl.envs")
 class SimpleSpread(EnvOfArrays):
     """As many landmarks as agents; all are paid for landmarks that have an agent near, and pay for collisions.
 

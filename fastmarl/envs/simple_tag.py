@@ -12,6 +12,7 @@ from numba import njit
 
 from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 from fastmarl.envs.own_arrays import EnvOfArrays
 from fastmarl.envs.particles import CONTACT_FORCE, N_MOVES, move, overlap, push
 from fastmarl.envs.streams import new_streams, seed_streams, uniform
@@ -22,6 +23,7 @@ ADVERSARY_SPEED, GOOD_SPEED = 1.0, 1.3  # at most
 CAUGHT = 10.0  # what a collision pays every adversary, and costs the good agent
 
 
+@public("fastmarl.envs")
 class SimpleTag(EnvOfArrays):
     """Slow adversaries are paid for touching quick good agents, who pay for that and for leaving the area.
 

@@ -12,10 +12,12 @@ import numpy as np
 import torch
 
 from fastmarl.core.errors import ConfigError, shown
+from fastmarl.core.public import public
 
 STEP = "step"  # the first column
 
 
+@public("fastmarl.learning")
 class MetricsWriter:
     """Writes a runner's metrics and a loop's own numbers, step by step.
 

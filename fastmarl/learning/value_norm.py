@@ -4,10 +4,12 @@ import torch
 from torch import Tensor
 
 from fastmarl.core.errors import BatchError, ConfigError
+from fastmarl.core.public import public
 
 LEAST_VARIANCE = 1e-2
 
 
+@public("fastmarl.learning")
 class ValueNorm(torch.nn.Module):
     """Running mean and variance of value targets, by which a value function that predicts normalised values is read.
 

@@ -7,12 +7,14 @@ from typing import Any
 from fastmarl.core.config import DEFAULTS, OF_OUTPUT, EnvRunnerConfig
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
 from fastmarl.core.errors import ConfigError, misfit
+from fastmarl.core.public import public
 from fastmarl.legacy.batches.packing import check_can_pack
 
 NO_FILTER, MEAN_STD_FILTER = "NoFilter", "MeanStdFilter"
 FILTERS = (NO_FILTER, MEAN_STD_FILTER)
 
 
+@public("fastmarl.legacy")
 @dataclass(frozen=True, kw_only=True)
 class PolicySpec:
     """What `policies` has for a policy that needs more than a module.
@@ -28,6 +30,7 @@ class PolicySpec:
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
+@public("fastmarl.legacy")
 @dataclass(frozen=True, kw_only=True)
 class RolloutWorkerConfig(EnvRunnerConfig):
     """Options of a `RolloutWorker`. Those of `EnvRunnerConfig` mean what they mean there; `policies` may have

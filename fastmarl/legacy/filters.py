@@ -6,8 +6,10 @@ from typing import Self
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConnector
 from fastmarl.core.connectors.moments import RunningMoments
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 
 
+@public("fastmarl.legacy")
 class MeanStdFilter:
     """What a policy's filter has counted; the methods are those of RLlib's class of this name.
 

@@ -12,6 +12,7 @@ import gymnasium as gym
 
 from fastmarl.core.envs.context import EnvContext
 from fastmarl.core.errors import BatchError, ConfigError
+from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.classes import MultiAgentBatch, concat_samples
 from fastmarl.legacy.config import RolloutWorkerConfig
@@ -28,6 +29,7 @@ from fastmarl.legacy.sampling.episode_tallies import RolloutMetrics
 from fastmarl.legacy.sampling.sampler import Sampler
 
 
+@public("fastmarl.legacy")
 class RolloutWorker(PolicyWorker):
     """Samples with envs and policies, and lets the policies learn. Methods are those of RLlib's class of this name;
     docs/old_stack.md has a table of all.

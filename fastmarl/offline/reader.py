@@ -13,6 +13,7 @@ from fastmarl.core.config import check_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.sources import joined
 from fastmarl.core.errors import ConfigError, OfflineError
+from fastmarl.core.public import public
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.offline import checksums, folder
 from fastmarl.offline.arrow import load
@@ -22,6 +23,7 @@ from fastmarl.offline.episodes_of_part import episodes_of
 from fastmarl.offline.form import CHUNK
 
 
+@public("fastmarl.offline")
 class ParquetReader:
     """Reads a folder that a `ParquetWriter` has written, or is writing: the parts that are whole at the time.
 

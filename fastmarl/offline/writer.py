@@ -12,6 +12,7 @@ from fastmarl.core.episodes.chunk import Chunk
 from fastmarl.core.episodes.lazy import check_kind
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, OfflineError
+from fastmarl.core.public import public
 from fastmarl.offline import folder
 from fastmarl.offline.arrow import load
 from fastmarl.offline.checksums import compile_checksum
@@ -24,6 +25,7 @@ from fastmarl.offline.writer_thread import WriterThread
 COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "zstd", "lz4")
 
 
+@public("fastmarl.offline")
 class ParquetWriter:
     """Writes chunks of episodes to a folder of Parquet files, see docs/offline.md.
 

@@ -21,11 +21,13 @@ from fastmarl.core.errors import (
     shown,
 )
 from fastmarl.core.exits import as_error
+from fastmarl.core.public import public
 from fastmarl.core.runner.saved_policy import SAVED, VERSION, ModuleParts, PolicyOptions, copied_parts, parts_from
 from fastmarl.core.states import check_mapping
 from fastmarl.play.agents import Guest, ModuleAgents
 
 
+@public("fastmarl.play")
 class Policy:
     """Trained modules that act as they did in their runner: through the same connectors, masks and action spaces.
 

@@ -15,12 +15,14 @@ from fastmarl.core.envs.registry import env_creator, may_be_named_by_a_file
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import RecordingError
 from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.public import public
 from fastmarl.replays.meta import env_config_in
 from fastmarl.replays.recording import RecordedEpisode, Recording
 from fastmarl.replays.scene import ReplayStep, Scene
 from fastmarl.replays.single import SingleOfBatch
 
 
+@public("fastmarl.replays")
 class Replay:
     """An episode that is made again, step by step. Iterate over it, once: it gives a `ReplayStep` for the reset, and
     one for each env step.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastmarl.core.errors import RecordingError
+from fastmarl.core.public import public
 from fastmarl.core.store.flags import FAILED, TERMINATED, TRUNCATED
 from fastmarl.replays.blocks import Arrays, Block, blocks_in, cant_read
 from fastmarl.replays.fragment import OF_CHUNKS
@@ -36,6 +37,7 @@ class Part(NamedTuple):
     flags: int
 
 
+@public("fastmarl.replays")
 @dataclass(eq=False)
 class RecordedEpisode:
     """What the record says of an episode, without its actions.
@@ -95,6 +97,7 @@ class EpisodeActions:
     module_of: dict[str, str] = field(default_factory=dict)
 
 
+@public("fastmarl.replays")
 class Recording:
     """The episodes in a folder that runners with `record_actions` have written to. `recording[k]` is one of them, by
     number or id.

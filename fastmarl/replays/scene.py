@@ -17,6 +17,7 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import FastmarlError, RecordingError, ReplayError
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.native._records import note_reset_seeds
+from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.store.agent_spaces import AgentSpaces, Spaces
 from fastmarl.core.store.block import Key
@@ -30,6 +31,7 @@ from fastmarl.replays.recording import EpisodeActions, RecordedEpisode, add_part
 NOT_THE_SAME = "an env that draws from anything but its seed can't be replayed, see check_env(); was it changed since?"
 
 
+@public("fastmarl.replays")
 class ReplayStep(NamedTuple):
     """One env step of an episode that is replayed.
 

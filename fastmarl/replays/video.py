@@ -17,6 +17,7 @@ from fastmarl.core.envs.arrays import ArrayEnv
 from fastmarl.core.envs.form import class_of
 from fastmarl.core.envs.remote import RemoteEnv
 from fastmarl.core.errors import ConfigError, RecordingError
+from fastmarl.core.public import public
 
 USUAL_FPS = 30  # Gymnasium's
 FFMPEG_TIMEOUT_S = 60  # for the last frames
@@ -182,6 +183,7 @@ def capped_cubic(episode: int) -> bool:
     return round(episode ** (1 / 3)) ** 3 == episode if episode < 1000 else episode % 1000 == 0
 
 
+@public("fastmarl.replays")
 class VideoCallback(Callbacks):
     """Writes videos of chosen episodes, with the words of Gymnasium's `RecordVideo`.
 

@@ -13,8 +13,10 @@ import numpy as np
 from fastmarl.core.envs.base import MultiAgentEnv, env_spaces
 from fastmarl.core.envs.values import arrays_in
 from fastmarl.core.errors import EnvCheckError
+from fastmarl.core.public import public
 
 
+@public("fastmarl.testing")
 class ClockEnv(MultiAgentEnv):
     """Observations are the env steps since the reset; subclasses say who has one, who is paid, who ends.
 
@@ -58,6 +60,7 @@ class ClockEnv(MultiAgentEnv):
         return {agent: np.full(self._obs_size, self.env_t, np.float32) for agent in self.observed(self.env_t)}
 
 
+@public("fastmarl.testing")
 class CountingEnv(ClockEnv):
     """Everybody is observed at every step and paid 1 for every action."""
 
@@ -65,6 +68,7 @@ class CountingEnv(ClockEnv):
         super().__init__([f"agent_{i}" for i in range(num_agents)], episode_length, obs_size)
 
 
+@public("fastmarl.testing")
 class TurnBasedEnv(CountingEnv):
     """Agents are observed in turn, at the end all of them. Who acts at t - 1 is paid t, and the next one -0.5."""
 
@@ -78,6 +82,7 @@ class TurnBasedEnv(CountingEnv):
         return {self.possible_agents[(env_t - 1) % n]: float(env_t), self.possible_agents[env_t % n]: -0.5}
 
 
+@public("fastmarl.testing")
 class DyingAgentsEnv(ClockEnv):
     """Agents come and go by a script; each is paid 1 for every action.
 
@@ -101,6 +106,7 @@ class DyingAgentsEnv(ClockEnv):
         return [a for a, stays in self._stays.items() if any(last == env_t for _, last in stays)]
 
 
+@public("fastmarl.testing")
 class ScriptedEnv(MultiAgentEnv):
     """Plays back what reset() and step() are to return, over and over.
 
@@ -129,6 +135,7 @@ class ScriptedEnv(MultiAgentEnv):
         return next(self._script)
 
 
+@public("fastmarl.testing")
 class ReusingEnv(MultiAgentEnv):
     """Another env whose arrays change behind your back, as those of envs with their own buffers do.
 

@@ -8,12 +8,14 @@ import numpy as np
 
 from fastmarl.core.errors import ObservationError
 from fastmarl.core.kernels.frames import former_rows
+from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import MASK_KEYS
 from fastmarl.core.store.block import Block
 from fastmarl.core.store.lanes import LaneTable
 
 
+@public("fastmarl.connectors")
 class Rows:
     """The rows a connector is called with: in each, one agent's observation of one env step, in order of arrival.
 
@@ -77,6 +79,7 @@ class Rows:
         )
 
 
+@public("fastmarl.connectors")
 class Connector:
     """Makes of the observations that agents get what their module sees; see docs/connectors.md.
 

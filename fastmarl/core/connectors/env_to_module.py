@@ -7,11 +7,13 @@ from typing import Any
 from fastmarl.core.connectors.base import Connector
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 from fastmarl.core.states import check_mapping
 
 State = dict[str, dict[str, Any]]  # module id -> connector's name -> its state
 
 
+@public("fastmarl.connectors")
 class EnvToModule(Mapping[str, ModuleConnectors]):
     """Module id -> its connectors, of modules that have any."""
 

@@ -7,12 +7,14 @@ import numpy as np
 
 from fastmarl.core.connectors.base import Connector, Rows
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 
 DISCRETE = (gym.spaces.Discrete, gym.spaces.MultiDiscrete)
 NUMERIC = (gym.spaces.Box, gym.spaces.MultiBinary, *DISCRETE)
 
 
+@public("fastmarl.connectors")
 class FlattenObservations(Connector):
     """Dict, Tuple and everything in them as one float32 vector, in the order of `gymnasium.spaces.flatten`.
 

@@ -11,9 +11,11 @@ from fastmarl.core.connectors.base import Connector, Rows, are_boxes
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import ConfigError, EpisodeError
 from fastmarl.core.kernels.frames import as_compiled, stack_frames
+from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 
 
+@public("fastmarl.connectors")
 class FrameStacking(Connector):
     """Shows the module the last `num_frames` observations of an agent side by side in the last axis, the oldest first.
 

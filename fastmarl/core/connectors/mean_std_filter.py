@@ -12,6 +12,7 @@ import numpy as np
 from fastmarl.core.connectors.base import Connector, Rows, are_boxes
 from fastmarl.core.connectors.moments import RunningMoments
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces, with_leaf_spaces
 from fastmarl.core.states import check_keys
 
@@ -24,6 +25,7 @@ class Moments(NamedTuple):
     delta: RunningMoments
 
 
+@public("fastmarl.connectors")
 class MeanStdFilter(Connector):
     """Normalises observations by the mean and standard deviation of all that its module's agents have seen so far.
 

@@ -9,9 +9,11 @@ import numpy as np
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.kernels.moments import update_moments
 from fastmarl.core.kernels.normalize import count_and_normalize
+from fastmarl.core.public import public
 from fastmarl.core.states import check_keys, float_array, whole_number
 
 
+@public("fastmarl")
 class RunningMoments:
     """Count, mean and variance of all rows seen, by column; those of several runners can be merged.
 

@@ -9,11 +9,13 @@ from fastmarl.core.columns import Columns
 from fastmarl.core.connectors.base import Connector, Rows
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.kernels.frames import one_hot_frames, stack_frames
+from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.spaces.masks import choices_of
 from fastmarl.core.store.block import Block
 
 
+@public("fastmarl.connectors")
 class PrevActionsPrevRewards(Connector):
     """Makes of each observation a dict of it and the agent's previous actions and rewards, the oldest first.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from fastmarl.core.envs.pettingzoo import PettingZooAdapter
 from fastmarl.core.errors import EnvCheckError
+from fastmarl.core.public import public
 
 MOST_IDLE_TURNS = 1000  # given in a row to agents that have ended, besides one for each that is listed
 
@@ -21,6 +22,7 @@ class Step(NamedTuple):
     infos: dict[Any, dict]
 
 
+@public("fastmarl.envs")
 class AECPettingZooEnv(PettingZooAdapter):
     """One step is one turn: the agent whose turn it is is observed, and acts in the next step.
 

@@ -12,12 +12,14 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.errors import EnvCheckError, ObservationError, shown
+from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout
 from fastmarl.core.spaces.values import described, first_unheld
 
 COMMON = "__common__"
 
 
+@public("fastmarl.envs")
 @dataclass(frozen=True)
 class GroupArrays:
     """What the agents of one group see and get in one step, [env, agent, ...] each; all to be written in place.
@@ -37,6 +39,7 @@ class GroupArrays:
     present: np.ndarray
 
 
+@public("fastmarl.envs")
 @dataclass(frozen=True)
 class StepArrays:
     """What one step (or reset) of the batch brings; the env writes into these arrays, and keeps none of them.
@@ -105,6 +108,7 @@ def group_by_spaces(
     )
 
 
+@public("fastmarl.envs")
 class ArrayEnv:
     """Base class for a batch of environments that step together.
 

@@ -8,8 +8,10 @@ from typing import Any
 import gymnasium as gym
 
 from fastmarl.core.errors import EnvCheckError
+from fastmarl.core.public import public
 
 
+@public("fastmarl.envs")
 class MultiAgentEnv:
     """Base class for environments of several agents. An agent id may be any hashable.
 

@@ -10,11 +10,13 @@ import numpy as np
 
 from fastmarl.core.envs.resumable import ResumableAdapter
 from fastmarl.core.errors import EnvCheckError
+from fastmarl.core.public import public
 
 # An env that has one of these needs no adapter.
 OF_MULTI_AGENT_ENVS = ("possible_agents", "get_observation_space", "observation_spaces")
 
 
+@public("fastmarl.envs")
 class JointGymnasiumEnv(ResumableAdapter):
     """What both kinds share: a step is one joint action of all agents, and these are always the same. Values are in
     dicts by agent, unless a kind says otherwise.
@@ -130,6 +132,7 @@ class JointGymnasiumEnv(ResumableAdapter):
         raise NotImplementedError
 
 
+@public("fastmarl.envs")
 class TupleGymnasiumEnv(JointGymnasiumEnv):
     """An env whose spaces are Tuples with one space for each agent, such as
     `gym.make("lbforaging:Foraging-8x8-2p-3f-v3")` or `gym.make("rware:rware-tiny-2ag-v2")`.
@@ -169,6 +172,7 @@ class TupleGymnasiumEnv(JointGymnasiumEnv):
         return {"__common__": info} if info else {}
 
 
+@public("fastmarl.envs")
 class DictGymnasiumEnv(JointGymnasiumEnv):
     """An env whose spaces are Dicts with one space for each agent, by ints, such as
     `gym.make("multigrid.envs:MultiGrid-Empty-8x8-v0", agents=2)`.

@@ -14,9 +14,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays, group_by_spaces, write_observations
 from fastmarl.core.envs.env_adapter import EnvAdapter
 from fastmarl.core.errors import EnvCheckError
+from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout
 
 
+@public("fastmarl.envs")
 class VectorGymnasiumEnv(EnvAdapter, ArrayEnv):
     """A gymnasium.vector.VectorEnv. Where its envs have Tuple spaces of the same length, agents are 0, 1, ... in the
     order of the spaces; a reward is then the team's, and each agent gets it. Else there is one agent, 0.

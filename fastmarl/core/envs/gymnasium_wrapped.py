@@ -11,8 +11,10 @@ import numpy as np
 from fastmarl.core.envs.base import space_of
 from fastmarl.core.envs.gymnasium_joint import OF_MULTI_AGENT_ENVS
 from fastmarl.core.envs.resumable import ResumableAdapter
+from fastmarl.core.public import public
 
 
+@public("fastmarl.envs")
 class WrappedMultiAgentEnv(ResumableAdapter):
     """A multi-agent env in wrappers of Gymnasium, as `gym.make()` adds them, which hand out none of its attributes.
 

@@ -13,12 +13,14 @@ import numpy as np
 
 from fastmarl.core.envs.base import MultiAgentEnv
 from fastmarl.core.errors import EnvCheckError
+from fastmarl.core.public import public
 
 TENSORS = ("observation_tensor", "information_state_tensor")  # the first that a game provides is taken
 CHANCE, SIMULTANEOUS, TERMINAL = -1, -2, -4  # pyspiel.PlayerId, what current_player() says where it names no player
 NO_ACTION = 0  # what pyspiel wants of a player that has no legal action where others move at the same time
 
 
+@public("fastmarl.envs")
 class OpenSpielEnv(MultiAgentEnv):
     """One step is one move: who is at move is observed, and acts in the next step.
 

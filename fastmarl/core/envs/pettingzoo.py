@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from fastmarl.core.envs.resumable import ResumableAdapter
+from fastmarl.core.public import public
 
 
 class PettingZooAdapter(ResumableAdapter):
@@ -52,6 +53,7 @@ class PettingZooAdapter(ResumableAdapter):
         self._ended = set(state["ended"])
 
 
+@public("fastmarl.envs")
 class ParallelPettingZooEnv(PettingZooAdapter):
     """Adds the `__all__` flags where the env has none of its own: an episode is over when no agent is left, that is
     when all agents in the env's `agents` have ended, whether or not the env has removed them.

@@ -11,11 +11,13 @@ from gymnasium.vector import AutoresetMode
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.core.envs.env_adapter import EnvAdapter
 from fastmarl.core.errors import EnvCheckError
+from fastmarl.core.public import public
 
 AGENTS = "agents"  # the one group
 HAS = ("single_observation_space", "single_action_space", "num_agents", "observations", "terminals", "masks")
 
 
+@public("fastmarl.envs")
 class PufferLibEnv(EnvAdapter, ArrayEnv):
     """A native `pufferlib.PufferEnv`: of its `num_agents` rows, every `num_agents / num_envs` that follow one another
     are an env, with the agents 0, 1, ...

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 
+from fastmarl.core.public import public
+
 
 @dataclass
 class EnvDescription:
@@ -44,6 +46,7 @@ class Worker(Protocol):
     def spaces(self, index: int, agent_id: Hashable) -> tuple[gym.Space, gym.Space]: ...
 
 
+@public("fastmarl.envs")
 class RemoteEnv:
     """Stands for an env in a worker process: its agents and spaces, and a way to call its methods.
 

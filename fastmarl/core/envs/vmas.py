@@ -10,12 +10,14 @@ import numpy as np
 
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays, group_by_spaces, write_observations
 from fastmarl.core.errors import EnvCheckError
+from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout
 
 if TYPE_CHECKING:
     import torch  # not for those who have no such world: worker processes do without it
 
 
+@public("fastmarl.envs")
 class VmasEnv(ArrayEnv):
     """A batch of vmas's worlds, such as `vmas.make_env("balance", num_envs=512, terminated_truncated=True)`.
 

@@ -12,6 +12,7 @@ from fastmarl.core.episodes.getters import AgentID, Getters
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import owned
 from fastmarl.core.errors import EpisodeError
+from fastmarl.core.public import public
 
 SAVED = (
     "id_", "env_t_started", "env_t", "lookback", "is_terminated", "is_truncated", "common_infos", "hanging_rewards",
@@ -19,6 +20,7 @@ SAVED = (
 )  # fmt: skip
 
 
+@public("fastmarl.episodes")
 class MultiAgentEpisode(Getters):
     """What happened in one env from env step `env_t_started` to `env_t`.
 

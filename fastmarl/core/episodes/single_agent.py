@@ -12,6 +12,7 @@ from fastmarl.core.episodes.common import Episode
 from fastmarl.core.episodes.indices import Column, Indices, Timeline, look_up, select
 from fastmarl.core.episodes.sources import ArraySource, JoinedSource, Source
 from fastmarl.core.errors import EpisodeError
+from fastmarl.core.public import public
 from fastmarl.core.spaces.structs import flatten_struct
 
 SAVED_COLUMNS = ("observations", "env_ts", "infos", "actions", "rewards")
@@ -21,6 +22,7 @@ SAVED = (
 OF_OBSERVATIONS = ("observations", "infos")  # these columns have one item more than the others
 
 
+@public("fastmarl.episodes")
 @dataclass(slots=True, weakref_slot=True, kw_only=True, eq=False, repr=False)
 class SingleAgentEpisode(Episode):
     """n transitions of one agent, in arrays: n + 1 observations; n actions, rewards and items of each extra output.

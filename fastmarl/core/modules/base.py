@@ -12,9 +12,11 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.modules.distributions.nested import get_action_dist_cls
 from fastmarl.core.modules.masking import masked_outputs
+from fastmarl.core.public import public
 from fastmarl.core.states import check_mapping
 
 
+@public("fastmarl.modules")
 class RLModule(torch.nn.Module):
     """Base of modules; write `setup()` and `_forward()`, or `_forward_exploration()` and its like for single phases.
 

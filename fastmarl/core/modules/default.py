@@ -15,6 +15,7 @@ from fastmarl.core.modules.encoders import make_encoder
 from fastmarl.core.modules.layers import Chain, call
 from fastmarl.core.modules.masking import masked
 from fastmarl.core.modules.model_config import DefaultModelConfig, with_activation
+from fastmarl.core.public import public
 from fastmarl.core.spaces.masks import mask_key
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 
@@ -23,6 +24,7 @@ FORWARDS = ("_forward", "_forward_exploration", "_forward_inference", "_forward_
 OBSERVATION_KEYS = ("observation", "observations", "obs")  # next to a mask; PettingZoo's, RLlib's, and the short one
 
 
+@public("fastmarl.modules")
 class DefaultRLModule(RLModule):
     """Policy and value net.
 

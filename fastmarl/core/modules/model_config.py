@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 
 ACTIVATIONS: dict[str, type[torch.nn.Module] | None] = {
     "tanh": torch.nn.Tanh,
@@ -19,6 +20,7 @@ ACTIVATIONS: dict[str, type[torch.nn.Module] | None] = {
 }
 
 
+@public("fastmarl.modules")
 @dataclass(frozen=True, kw_only=True)
 class DefaultModelConfig:
     """Options of `DefaultRLModule`, under RLlib's names and with RLlib's defaults."""

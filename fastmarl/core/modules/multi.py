@@ -7,9 +7,11 @@ import torch
 
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.public import public
 from fastmarl.core.states import check_mapping
 
 
+@public("fastmarl.modules")
 class MultiRLModule(torch.nn.Module):
     """A mapping of module ids to modules, and a torch module that holds them all.
 

@@ -10,8 +10,10 @@ import torch
 from fastmarl.core.modules.base import RLModule, as_rl_module
 from fastmarl.core.modules.default import DefaultRLModule
 from fastmarl.core.modules.multi import MultiRLModule
+from fastmarl.core.public import public
 
 
+@public("fastmarl.modules")
 @dataclass
 class RLModuleSpec:
     """How to make one module.
@@ -40,6 +42,7 @@ class RLModuleSpec:
         return as_rl_module(module, self.observation_space, self.action_space)
 
 
+@public("fastmarl.modules")
 @dataclass
 class MultiRLModuleSpec:
     """How to make all modules, by module id."""

@@ -16,6 +16,7 @@ from fastmarl.core.inference.policies import MappingFn
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.native._call_guard import CallGuard
+from fastmarl.core.public import public
 from fastmarl.core.runner.building import spaces_of
 from fastmarl.core.runner.components import Names
 from fastmarl.core.runner.evaluation import Evaluation
@@ -29,6 +30,7 @@ from fastmarl.core.runner.state import RunnerState
 from fastmarl.core.version import __version__
 
 
+@public("fastmarl")
 class MultiAgentEnvRunner:
     """Samples episodes of many agents in several envs. The API is that of RLlib's class of the same name.
 

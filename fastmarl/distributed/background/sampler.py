@@ -21,6 +21,7 @@ from fastmarl.core.errors import ConfigError, RunnerStoppedError, SamplerProcess
 from fastmarl.core.modules.base import as_rl_module
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.processes.child import with_interrupts_deferred
+from fastmarl.core.public import public
 from fastmarl.core.runner.metrics import RunnerMetrics
 from fastmarl.distributed.background.parcels import join_batches
 from fastmarl.distributed.background.process import Sample, SamplerProcess, end_all
@@ -28,6 +29,7 @@ from fastmarl.distributed.background.weights import SharedWeights, Weights, new_
 from fastmarl.distributed.background.worker import MakeBatch, SamplerPlan
 
 
+@public("fastmarl.distributed")
 class BackgroundSampler:
     """Samples in processes of its own while this one learns.
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 from fastmarl.legacy.files.input_reader import InputReader
 from fastmarl.legacy.files.io_context import IOContext
 from fastmarl.legacy.files.json_reader import JsonReader
 
 
+@public("fastmarl.legacy")
 class MixedInput(InputReader):
     """Draws for each batch whom it reads it from.
 
@@ -32,6 +34,7 @@ class MixedInput(InputReader):
         return reader.next()
 
 
+@public("fastmarl.legacy")
 class ShuffledInput(InputReader):
     """Keeps batches in a buffer, and draws from it.
 

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from fastmarl.core.public import public
 
+
+@public("fastmarl.legacy")
 @dataclass
 class IOContext:
     """Where and for whom batches are read and written.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastmarl.core.errors import BatchError, ConfigError
+from fastmarl.core.public import public
 from fastmarl.legacy.batches.classes import MultiAgentBatch, concat_samples
 from fastmarl.legacy.files.input_reader import InputReader
 from fastmarl.legacy.files.io_context import IOContext
@@ -24,6 +25,7 @@ AnyPath = str | os.PathLike[str]
 logger = logging.getLogger(__name__)
 
 
+@public("fastmarl.legacy")
 class JsonReader(InputReader):
     """Reads a line at a time, for ever: file after file, in random order. Lines that hold no batch are left out, with a
     warning.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fastmarl.core.columns import Columns
+from fastmarl.core.public import public
 from fastmarl.legacy.batches.packing import can_pack, check_can_pack
 from fastmarl.legacy.files.io_context import IOContext
 from fastmarl.legacy.files.json_format import to_json
@@ -16,6 +17,7 @@ from fastmarl.legacy.files.output_writer import OutputWriter
 MAX_FILE_SIZE = 64 * 1024 * 1024
 
 
+@public("fastmarl.legacy")
 class JsonWriter(OutputWriter):
     """Writes a line for each batch, and its checksum to a hidden file beside the file of lines.
 

@@ -3,7 +3,10 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
+from fastmarl.core.public import public
 
+
+@public("fastmarl.legacy")
 class OutputWriter(ABC):
     """Writes batches."""
 

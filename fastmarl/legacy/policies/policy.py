@@ -9,8 +9,10 @@ import gymnasium as gym
 
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.base import RLModule
+from fastmarl.core.public import public
 
 
+@public("fastmarl.legacy")
 class Policy:
     """Base of policies; write `learn_on_batch()` and what else learning needs. `TorchPolicy` has it all but the loss.
 

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.modules.distributions.base import Distribution
+from fastmarl.core.public import public
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.legacy.policies.advantages import add_advantages
 from fastmarl.legacy.policies.policy_model import PolicyModel
 from fastmarl.legacy.policies.torch_policy import TorchPolicy
 
 
+@public("fastmarl.legacy")
 class PPOTorchPolicy(TorchPolicy):
     """PPO's loss, and advantages; options and their defaults are RLlib's.
 

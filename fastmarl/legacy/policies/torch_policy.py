@@ -13,6 +13,7 @@ from fastmarl.core.errors import BatchError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.distributions.base import Distribution
 from fastmarl.core.modules.masking import masked_outputs
+from fastmarl.core.public import public
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.learning import to_tensors
 from fastmarl.legacy.batches.classes import SampleBatch
@@ -23,6 +24,7 @@ LEARNER_STATS = "learner_stats"
 Gradients = list[Any]  # an array, a tensor or None for each parameter
 
 
+@public("fastmarl.legacy")
 class TorchPolicy(Policy):
     """Write `loss()`; RLlib's `TorchPolicyV2` has methods of the same names.
 

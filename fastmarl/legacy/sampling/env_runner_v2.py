@@ -7,6 +7,7 @@ from typing import Any
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import RunnerBusyError
 from fastmarl.core.exits import exits_as_errors
+from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.sampling.batch_builder import BatchBuilder
@@ -21,6 +22,7 @@ class _Building:
     """Lives while a batch is built."""
 
 
+@public("fastmarl.legacy")
 class EnvRunnerV2:
     """Makes batches of what a runner samples.
 

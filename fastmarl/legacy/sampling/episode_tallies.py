@@ -6,10 +6,12 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, Self
 
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.public import public
 
 OF_CALLBACKS = ("custom_metrics", "hist_data", "media")
 
 
+@public("fastmarl.legacy")
 class RolloutMetrics(NamedTuple):
     """An episode that has ended, in numbers; the fields are RLlib's.
 

@@ -15,6 +15,7 @@ import numpy as np
 from fastmarl.core.config import DEFAULT_MODULE_ID, is_integer
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.play.arena.players import Role, roles_of, runner_of
 from fastmarl.play.arena.returns import Returns
@@ -26,6 +27,7 @@ COLUMNS = {"who": ("", ""), "episodes": ("episodes", ",d"), "mean": ("mean retur
            "error": ("standard error", ".3g")}  # fmt: skip
 
 
+@public("fastmarl.play")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Evaluation(Returns):
     """What `evaluate()` has found: `returns` are those of all agents together, in the order of the episodes.

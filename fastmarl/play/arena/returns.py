@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastmarl.core.errors import ConfigError
+from fastmarl.core.public import public
 
 METHODS = ("t", "bootstrap")
 
 
+@public("fastmarl.play")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Returns:
     """Returns of several episodes, which are taken to be independent: those of equal seeds, or of greedy policies in

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fastmarl.core.public import public
 from fastmarl.play.arena.ratings import bradley_terry
 from fastmarl.report.tables import Table
 
@@ -27,6 +28,7 @@ PAIR = ("player", "opponent", "games", "wins", "draws", "losses", "payoff", "pay
         "rating_standard_error")  # fmt: skip
 
 
+@public("fastmarl.play")
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tournament:
     """The games of P players, and their figures. In matrices [P, P], the row is a player and the column its opponent,

@@ -10,6 +10,8 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from fastmarl.core.public import public
+
 NEEDS = ("required_input_dim", "from_logits")
 
 
@@ -32,6 +34,7 @@ def bind(kind: type["Distribution"], attributes: tuple[tuple[str, Hashable], ...
     return _Kind(name, (kind,), {**dict(attributes), "bound": (kind, attributes)})  # type: ignore[return-value]
 
 
+@public("fastmarl.distributions")
 class Distribution(metaclass=_Kind):
     """Base of all action distributions. B stands for any number of batch axes.
 
@@ -104,6 +107,7 @@ def n_logits_of(kind: type[Distribution], action_space: gym.Space | None) -> int
     return kind.required_input_dim(action_space)
 
 
+@public("fastmarl.distributions")
 class Deterministic(Distribution):
     """Always `loc`, with log-probability 0. For Box, the net's outputs are the actions.
 

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from fastmarl.core.modules.distributions.base import Deterministic, Distribution, event_dims, flat, shaped
+from fastmarl.core.public import public
 
 LOG_2PI = math.log(2 * math.pi)
 
 
+@public("fastmarl.distributions")
 class DiagGaussian(Distribution):
     """For Box: independent normal numbers; logits are all means, then all log standard deviations.
 

@@ -10,11 +10,13 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot, pad
 
 from fastmarl.core.modules.distributions.base import Deterministic, Distribution, event_dims, flat, shaped
+from fastmarl.core.public import public
 
 RACE_BELOW = 256  # logits; an exponential number for each is cheaper than a uniform one for each row
 NARROW = 16  # logits; torch's softmax along shorter rows than this is slow, along columns it is not
 
 
+@public("fastmarl.distributions")
 class Categorical(Distribution):
     """For Discrete(n): n logits; actions int64 [B] in 0 .. n-1 (the space's `start` is not added)."""
 
@@ -87,6 +89,7 @@ def _expectation(probs: Tensor, values: Tensor) -> Tensor:
     return (probs * values.masked_fill(probs == 0, 0.0)).sum(-1)
 
 
+@public("fastmarl.distributions")
 class MultiCategorical(Distribution):
     """For MultiDiscrete(nvec): the logits of all choices in a row; actions int64 [B, *nvec.shape], from 0.
 
@@ -155,6 +158,7 @@ def _padded_columns(nvec: tuple[int, ...], device: torch.device) -> Tensor:
         return torch.tensor(columns, device=device)
 
 
+@public("fastmarl.distributions")
 class Bernoulli(Distribution):
     """For MultiBinary: the logit of 1 for each number; actions int8 [B, *shape] of 0 and 1.
 

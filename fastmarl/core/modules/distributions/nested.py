@@ -15,10 +15,12 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.distributions.base import Distribution, bind
 from fastmarl.core.modules.distributions.continuous import DiagGaussian
 from fastmarl.core.modules.distributions.discrete import Bernoulli, Categorical, MultiCategorical
+from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import leaf_spaces
 from fastmarl.core.spaces.masks import choices_of
 
 
+@public("fastmarl.distributions")
 class MultiDistribution(Distribution):
     """For Dict and Tuple: independent components, whose logits are concatenated in the space's order.
 

@@ -1,0 +1,103 @@
+"""The paths by which users import; they stay, and classes carry them."""
+
+import inspect
+import pickle
+from importlib import import_module
+
+import pytest
+
+PUBLIC = {
+    "fastmarl": """
+        ArrayEnv Callbacks Columns EnvRunnerConfig MultiAgentEnv MultiAgentEnvRunner MultiAgentEpisode
+        MultiRLModule Policy RLModule RLModuleSpec Recorded RunningMoments SingleAgentEpisode VideoCallback
+        __version__ evaluate register_env replay tournament
+    """,
+    "fastmarl.batches": """
+        add_aligned_gae add_gae add_n_step_returns add_returns add_vtrace aligned columns sequences
+    """,
+    "fastmarl.bench": """
+        Efficiency measure_efficiency
+    """,
+    "fastmarl.checkpoint": """
+        load_state save_state
+    """,
+    "fastmarl.connectors": """
+        Connector EnvToModule FlattenObservations FrameStacking MeanStdFilter PrevActionsPrevRewards Rows
+        stacked
+    """,
+    "fastmarl.distributed": """
+        BackgroundSampler EnvRunnerGroup SamplePart
+    """,
+    "fastmarl.distributions": """
+        Bernoulli Categorical Deterministic DiagGaussian Distribution MultiCategorical MultiDistribution
+        choice_slices get_action_dist_cls n_logits_of
+    """,
+    "fastmarl.envs": """
+        AECPettingZooEnv ArrayEnv CartPole ConnectFour DictGymnasiumEnv GridWorld GroupArrays
+        JointGymnasiumEnv LevelBasedForaging MultiAgentEnv OpenSpielEnv ParallelPettingZooEnv PufferLibEnv
+        RemoteEnv SimpleSpread SimpleTag StepArrays TupleGymnasiumEnv VectorGymnasiumEnv VmasEnv Warehouse
+        WrappedMultiAgentEnv register_env time_limited
+    """,
+    "fastmarl.envs.streams": """
+        below new_streams random_bits seed_streams uniform
+    """,
+    "fastmarl.episodes": """
+        MultiAgentEpisode SingleAgentEpisode from_rllib to_rllib
+    """,
+    "fastmarl.errors": """
+        ActionMaskError BatchError CheckpointError ConfigError ConnectorError EnvCheckError
+        EnvRunnerLostError EnvStateError EnvTimeoutError EnvWorkerError EpisodeError FastmarlError
+        FinishedAgentError ModuleOutputError MultiAgentEnvError NotBuiltError ObservationError OfflineError
+        PolicyBusyError RecordingError RemoteEnvError RemoteEnvRunnerError RemoteSamplerError ReplayError
+        RewardError RunnerBusyError RunnerStoppedError RunningEpisodeError SamplerProcessError
+        SamplerTimeoutError UnknownAgentError UnknownModuleError UserExitError
+    """,
+    "fastmarl.learning": """
+        MetricsWriter ValueNorm flat_parameters keep_freed_memory last_values_of minibatches ppo_loss
+        to_tensors value_fn_of
+    """,
+    "fastmarl.legacy": """
+        DEFAULT_POLICY_ID EnvRunnerV2 IOContext InputReader JsonReader JsonWriter MeanStdFilter MixedInput
+        MultiAgentBatch OutputWriter PPOTorchPolicy Policy PolicySpec RolloutMetrics RolloutWorker
+        RolloutWorkerConfig SampleBatch ShuffledInput TorchPolicy concat_samples json_to_parquet
+    """,
+    "fastmarl.modules": """
+        DefaultModelConfig DefaultRLModule MultiRLModule MultiRLModuleSpec RLModule RLModuleSpec
+        as_rl_module
+    """,
+    "fastmarl.offline": """
+        ParquetReader ParquetWriter to_minari
+    """,
+    "fastmarl.play": """
+        Evaluation Policy Returns Tournament bradley_terry evaluate tournament
+    """,
+    "fastmarl.replays": """
+        RecordedEpisode Recording Replay ReplayStep VideoCallback replay
+    """,
+    "fastmarl.rllib": """
+        MultiAgentEnvRunner PPOTorchLearner RolloutWorker
+    """,
+    "fastmarl.testing": """
+        ClockEnv CountingEnv DyingAgentsEnv ReusingEnv ScriptedEnv TurnBasedEnv check_env
+    """,
+}
+WITH_RAY = {"fastmarl.rllib"}
+NAMES = [(module, name) for module, names in PUBLIC.items() for name in names.split()]
+
+
+def params(names: list[tuple[str, str]]) -> list:
+    needs_ray = pytest.mark.needs("ray")
+    return [pytest.param(*pair, marks=needs_ray if pair[0] in WITH_RAY else ()) for pair in names]
+
+
+@pytest.mark.parametrize(("module", "name"), params(NAMES))
+def test_a_public_name_is_there(module, name):
+    assert getattr(import_module(module), name) is not None
+
+
+@pytest.mark.parametrize(("module", "name"), params([pair for pair in NAMES if pair[0] not in WITH_RAY]))
+def test_a_public_class_carries_a_public_path(module, name):
+    thing = getattr(import_module(module), name)
+    if inspect.isclass(thing) and not thing.__module__.startswith("ray."):
+        assert name in PUBLIC[thing.__module__].split()
+        assert pickle.loads(pickle.dumps(thing)) is thing
