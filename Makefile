@@ -42,6 +42,9 @@ run: build ## sample simple_spread with 16 environments: table and profile.png
 test: $(VENV)/.test build ## all tests on the release build
 	$(TEST) $(PYTEST_ARGS)
 
+test-core: $(VENV)/.test build ## what a change of the core needs first: its own tests, and who may import whom
+	$(TEST) tests/core tests/test_imports.py $(PYTEST_ARGS)
+
 test-fast: $(VENV)/.test build ## unit and property tests without simulators and Ray, in less than a minute
 	$(TEST) --ignore tests/rllib -m "not slow and not needs" $(PYTEST_ARGS)
 
@@ -58,10 +61,9 @@ SANITIZERS := OMP_NUM_THREADS=1 PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/$(SANIT
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) $$(gcc -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=1 \
 	UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1
-SANITIZED_TESTS ?= $(patsubst %,tests/%.py,test_store test_steps test_slots test_scatter test_step_keys test_recording_properties \
-	test_tapes test_unread_chunks test_observation_kinds test_array_envs test_array_splits test_episodes test_batches test_unread_batches \
-	test_connector_properties test_resuming test_episode_states test_action_masks test_action_sampling test_dense test_lean rllib/test_equality rllib/test_equality_fuzz \
-	rllib/test_rllib_lean rllib/test_rllib_sampling)
+SANITIZED_TESTS ?= $(patsubst %,tests/core/test_%.py,store steps slots scatter step_keys recording_properties tapes unread_chunks \
+	observation_kinds array_envs array_splits episodes batches unread_batches connector_properties resuming episode_states action_masks \
+	action_sampling dense lean) $(patsubst %,tests/rllib/test_%.py,equality equality_fuzz rllib_lean rllib_sampling)
 
 test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code under AddressSanitizer and UBSan
 	FASTMARL_FUZZ_CASES=$(SANITIZED_CASES) $(SANITIZERS) $(BIN)/python -m pytest --capture sys \
@@ -69,14 +71,14 @@ test-sanitized: $(VENV)/.test sanitized ## property tests of all compiled code u
 
 # Ray wants a Gymnasium of its own, and SuperSuit one of some; these pages show RLlib.
 WITHOUT_RAY := --ignore tests/rllib $(foreach page,README differences old_stack rllib,--deselect "tests/test_docs.py::test_code_on_a_page_runs[$(page).md]") \
-	--deselect "tests/test_peers.py::test_samplers_make_the_steps_that_they_tell[supersuit"
+	--deselect "tests/bench/test_peers.py::test_samplers_make_the_steps_that_they_tell[supersuit"
 
 # pytest prints all stacks 5 minutes into a test. Python 3.11 may crash when it prints those of a traced thread.
 test-interrupts: $(VENV)/.test build ## interrupts at every line that runs in sample(), and real ones of runners, groups and background samplers
-	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) --override-ini faulthandler_timeout=0 tests/test_channel.py tests/test_interrupted_workers.py \
-		tests/test_interrupts.py tests/test_interrupted_output.py tests/test_interrupted_record.py \
-		tests/test_interrupted_batches.py tests/test_background_ends.py tests/test_distributed_losses.py \
-		tests/test_legacy_interrupts.py tests/rllib/test_rllib_interrupts.py tests/rllib/test_old_stack_interrupts.py $(PYTEST_ARGS)
+	FASTMARL_SIGINTS=200 FASTMARL_EVERY_NTH_LINE=1 $(TEST) --override-ini faulthandler_timeout=0 tests/core/test_channel.py tests/core/test_interrupted_workers.py \
+		tests/core/test_interrupts.py tests/offline/test_interrupted_output.py tests/replays/test_interrupted_record.py \
+		tests/distributed/test_interrupted_batches.py tests/distributed/test_background_ends.py tests/distributed/test_distributed_losses.py \
+		tests/legacy/test_legacy_interrupts.py tests/rllib/test_rllib_interrupts.py tests/rllib/test_old_stack_interrupts.py $(PYTEST_ARGS)
 
 test-old-stack: $(VENV)/.test build ## OLD_STACK_CASES random worlds and configs of RLlib's old API stack, against RLlib's class
 	FASTMARL_OLD_STACK_CASES=$(OLD_STACK_CASES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) \
@@ -86,7 +88,7 @@ test-kills: $(VENV)/.test build ## KILLS kills of runners in Ray's actors, while
 	FASTMARL_KILLS=$(KILLS) $(TEST) tests/rllib/test_env_runner_group.py -k killed_while $(PYTEST_ARGS)
 
 test-replay: $(VENV)/.test build ## REPLAY_EPISODES of each real environment replayed from their actions
-	FASTMARL_REPLAY_EPISODES=$(REPLAY_EPISODES) $(TEST) tests/test_replay_real_envs.py $(PYTEST_ARGS)
+	FASTMARL_REPLAY_EPISODES=$(REPLAY_EPISODES) $(TEST) tests/replays/test_replay_real_envs.py $(PYTEST_ARGS)
 
 soak: $(VENV)/.test build ## sample for SECONDS in each way of SOAK_WAYS, with envs that fail; fails if memory or anything else grows
 	status=0; for way in $(SOAK_WAYS); do \
@@ -121,7 +123,8 @@ test-peers: build build/test-peers/pufferlib/.made ## adapters with EnvPool and 
 	cd build/test-peers && PYTHONPATH=$(CURDIR):pufferlib OMP_NUM_THREADS=1 bin/python -m pytest -W default \
 		-c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/peers $(PYTEST_ARGS)
 
-FUZZ_TESTS := $(patsubst %,tests/%.py,test_tapes test_recording_properties test_array_envs test_resuming test_flipped_bytes rllib/test_equality_fuzz)
+FUZZ_TESTS := $(patsubst %,tests/core/test_%.py,tapes recording_properties array_envs resuming) tests/test_flipped_bytes.py \
+	tests/rllib/test_equality_fuzz.py
 
 fuzz: $(VENV)/.test build ## random worlds against oracles and RLlib, and flipped bytes in files: FUZZ_CASES of each kind
 	FASTMARL_FUZZ_CASES=$(FUZZ_CASES) $(TEST) $(FUZZ_TESTS) $(PYTEST_ARGS)
@@ -186,7 +189,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-core long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ N_SIGINTS = os.environ.get("FASTMARL_SIGINTS", "6")
 @pytest.mark.parametrize("kind", ["background", "group", pytest.param("ray", marks=pytest.mark.needs("ray"))])
 def test_real_interrupts_at_random_times_arrive(kind, random_seed):
     command = [sys.executable, "-m", "support.sigints_of_batches", kind, N_SIGINTS, str(random_seed)]
-    done = subprocess.run(command, cwd=os.path.dirname(__file__), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert not report["wrong"]

@@ -224,7 +224,7 @@ def test_a_class_of_a_script_has_no_name_in_processes_that_it_spawns_either(tmp_
     script.write_text(
         textwrap.dedent(f"""
         import multiprocessing, sys
-        sys.path[:0] = {[str(Path(__file__).parent)]!r}
+        sys.path[:0] = {[str(Path(__file__).parents[1])]!r}
         import fastmarl
         from support.levels import Levels
 
@@ -287,7 +287,7 @@ def test_what_led_to_an_error_is_on_record(tmp_path):
 def test_a_process_that_is_killed_loses_the_call_under_way_alone(tmp_path):
     script = f"""
         import os, signal, sys
-        sys.path[:0] = {[str(Path(__file__).parent)]!r}
+        sys.path[:0] = {[str(Path(__file__).parents[1])]!r}
         import fastmarl
         runner = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(
             env="support.levels:Levels", record_actions={str(tmp_path)!r}, num_envs_per_env_runner=2))

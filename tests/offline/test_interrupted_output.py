@@ -71,7 +71,7 @@ runner.stop()
 def test_the_writer_needs_no_lock_that_an_interrupted_compilation_has_kept(tmp_path):
     # numba keeps its lock where an interrupt comes before the block that gives it back has begun.
     command = [sys.executable, "-c", KEPT, tmp_path / "output"]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert list(ParquetReader(tmp_path / "output").iter_episodes())
 

@@ -305,7 +305,7 @@ if __name__ == "__main__":
 def test_classes_and_lambdas_of_a_script_reach_spawned_processes(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    root = pathlib.Path(__file__).parents[1]
+    root = pathlib.Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

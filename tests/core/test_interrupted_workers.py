@@ -9,6 +9,7 @@ import subprocess
 import sys
 import weakref
 from itertools import count
+from pathlib import Path
 
 import psutil
 import pytest
@@ -28,7 +29,7 @@ EVERY_NTH_LINE = int(os.environ.get("FASTMARL_EVERY_NTH_LINE", "9"))
 @pytest.mark.needs("pyarrow")  # one kind of runner writes files
 def test_real_interrupts_at_random_times_arrive_and_leave_a_runner_that_samples_on():
     command = [sys.executable, "-m", "support.sigints", str(N_SIGINTS), "0"]
-    done = subprocess.run(command, cwd=os.path.dirname(__file__), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert not report["wrong"]

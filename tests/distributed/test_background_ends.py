@@ -17,7 +17,7 @@ from support.process_runners import children
 
 from fastmarl.errors import ConfigError, SamplerProcessError
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.mark.slow

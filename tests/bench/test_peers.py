@@ -342,7 +342,7 @@ def test_what_does_not_exist_is_said_before_the_work(capsys, tmp_path, monkeypat
         (["--envs", "0"], "must be an integer of at least 1"),
         (["--env", "chess"], "invalid choice"),
         (["--seconds", "nan"], "must be a number of seconds above 0"),
-        (["--json", str(Path(__file__).parent)], "must end in .json"),
+        (["--json", str(Path(__file__).parents[1])], "must end in .json"),
         (["--markdown", "tables.html"], "must end in .md"),
     ],
 )

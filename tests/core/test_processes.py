@@ -441,7 +441,7 @@ if __name__ == "__main__":
 def test_workers_end_with_the_process_of_the_runner(tmp_path, method, how, code):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    root = pathlib.Path(__file__).parents[1]
+    root = pathlib.Path(__file__).parents[2]
     result = subprocess.run(
         [sys.executable, str(script), method, how],
         env={**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"},
