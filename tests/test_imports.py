@@ -46,7 +46,7 @@ LAYERS = {  # from the ground up: rooms of one layer don't import from each othe
         ["runner"],
     ],
     "rllib": [
-        ["env_contexts", "episodes", "fixes", "reasons", "runner_counts", "seeding", "versions"],
+        ["episodes", "fixes", "reasons", "versions"],
         ["store", "untested"],
         ["connectors", "inference", "metrics"],
         ["learner", "old_stack", "sampling"],

@@ -1,6 +1,7 @@
 """RLlib's `RolloutWorker` without Ray: samples, learns, and exchanges weights."""
 
 import contextlib
+import os
 import platform
 import socket
 import threading
@@ -16,9 +17,11 @@ from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.classes import MultiAgentBatch, concat_samples
 from fastmarl.legacy.config import RolloutWorkerConfig
+from fastmarl.legacy.files.input_reader import InputReader
 from fastmarl.legacy.files.inputs import make_input_reader
 from fastmarl.legacy.files.io_context import IOContext
-from fastmarl.legacy.files.outputs import make_output_writer
+from fastmarl.legacy.files.json_writer import JsonWriter
+from fastmarl.legacy.files.output_writer import NoopOutput, OutputWriter
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.policy_functions import for_runner
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
@@ -26,7 +29,6 @@ from fastmarl.legacy.policies.sgd import do_minibatch_sgd
 from fastmarl.legacy.policy_worker import PolicyWorker
 from fastmarl.legacy.sampling.env_runner_v2 import EnvRunnerV2
 from fastmarl.legacy.sampling.episode_tallies import RolloutMetrics
-from fastmarl.legacy.sampling.sampler import Sampler
 
 
 @public("fastmarl.legacy")
@@ -283,3 +285,51 @@ def _whole_config(
     if recreated_worker:
         changes["incarnation"] = config.incarnation + 1
     return replace(config, **changes)
+
+
+def make_output_writer(io_context: IOContext) -> OutputWriter:
+    """None: nothing is written. A function is called; else it is a folder, or "logdir" for the worker's `log_dir`.
+
+    Raises:
+        ConfigError: it is something else, or the worker has no `log_dir`.
+    """
+    config = io_context.config
+    given = config.output
+    if given is None:
+        return NoopOutput()
+    if callable(given):
+        return given(io_context)
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigError(f"output must be None, a folder, \"logdir\" or a function (io_context) -> OutputWriter, got "
+                          f"{given!r}")  # fmt: skip
+    if given == "logdir":
+        if io_context.log_dir is None:
+            raise ConfigError('output="logdir" needs a log_dir: RolloutWorker(..., log_dir=...)')
+        given = io_context.log_dir
+    return JsonWriter(given, io_context, config.output_max_file_size, config.output_compress_columns)
+
+
+class Sampler(InputReader):
+    """Reads batches from an `EnvRunnerV2`, and keeps the metrics that come between them."""
+
+    def __init__(self, env_runner: EnvRunnerV2):
+        self._env_runner = env_runner
+        self._metrics: list[RolloutMetrics] = []
+
+    def next(self) -> Any:
+        """The next MultiAgentBatch."""
+        runner = self._env_runner
+        while True:
+            runner.make()
+            # Nothing is called between an output's two places: so no signal is handled there.
+            if isinstance(runner.unreturned[0], RolloutMetrics):
+                self._metrics += runner.unreturned[:1]
+                runner.unreturned = runner.unreturned[1:]
+            else:
+                batch, runner.unreturned = runner.unreturned[0], runner.unreturned[1:]
+                return batch
+
+    def get_metrics(self) -> list[RolloutMetrics]:
+        """Those of the episodes that have ended since the last call, in order."""
+        taken, self._metrics = self._metrics, []
+        return taken

@@ -14,7 +14,7 @@ import numpy as np
 
 from fastmarl.core.errors import RecordingError
 from fastmarl.core.public import public
-from fastmarl.core.store.flags import FAILED, TERMINATED, TRUNCATED
+from fastmarl.core.store.lanes import FAILED, TERMINATED, TRUNCATED
 from fastmarl.replays.blocks import Arrays, Block, blocks_in, cant_read
 from fastmarl.replays.fragment import OF_CHUNKS
 from fastmarl.replays.meta import checked

@@ -21,8 +21,7 @@ from fastmarl.core.public import public
 from fastmarl.core.spaces.layout import RowLayout, leaf_spaces
 from fastmarl.core.store.agent_spaces import AgentSpaces, Spaces
 from fastmarl.core.store.block import Key
-from fastmarl.core.store.flags import TERMINATED, TRUNCATED
-from fastmarl.core.store.lanes import LaneTable
+from fastmarl.core.store.lanes import TERMINATED, TRUNCATED, LaneTable
 from fastmarl.core.store.store import RowStore
 from fastmarl.replays.fragment import AgentNames, fragment_of
 from fastmarl.replays.meta import changed_versions

@@ -4,8 +4,13 @@ What RLlib raises on, loses or leaks is always put right; that needs no option. 
 RLlib returns and that are merely wrong: by default they stay as RLlib has them, to the bit. See docs/differences.md.
 """
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import numpy as np
+from ray.rllib.env.env_context import EnvContext
+from ray.rllib.env.utils import _gym_env_creator
+from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from fastmarl.core.errors import ConfigError
 
@@ -47,3 +52,66 @@ def parse_fixes(fixes: Literal["all"] | Iterable[str]) -> frozenset[str]:
         raise ConfigError(f"unknown fixes {unknown}; what can be switched is {known}; all else is always corrected")
     numbers = frozenset(number_of[name] for name in names)
     return numbers | SAME_FLAGS if numbers & SAME_FLAGS else numbers
+
+
+class VectorIndex:
+    """The place of the env that is made next."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+
+def numbered(env: Any, index: VectorIndex) -> Callable[[EnvContext], Any]:
+    """What makes the configured env, as RLlib does, from a context of its own.
+
+    It is a function, so that Gymnasium, which copies deeply what it has registered, leaves it as it is.
+
+    Args:
+        env: `config.env`: a class, a function, or a name known to Ray or Gymnasium.
+        index: counted on.
+    """
+
+    def make(shared: EnvContext) -> Any:
+        context = shared.copy_with_overrides(vector_index=index.next)
+        index.next += 1
+        if isinstance(env, str) and _global_registry.contains(ENV_CREATOR, env):
+            return _global_registry.get(ENV_CREATOR, env)(context)
+        return _gym_env_creator(env_context=context, env_descriptor=env)
+
+    return make
+
+
+def env_seeds(runner: Any, seed: int | None) -> int | list[int] | None:
+    """What the vector env is reset with, where RLlib would reset it with `seed`.
+
+    04: no two envs of any runners have the same seed. 05: only the first reset is seeded. 06: without a configured
+    seed, the first reset takes one from the system, so that the envs differ.
+    """
+    fixes = runner.fixes
+    if runner._was_seeded and "05" in fixes:
+        return None
+    if runner._seed is None:
+        return _spawned([], runner.num_envs) if "06" in fixes and not runner._was_seeded else seed
+    if seed is not None and "04" in fixes:
+        return _spawned(_origin(runner), runner.num_envs)
+    return seed
+
+
+def seed_action_spaces(runner: Any) -> None:
+    """50: actions at random depend on the seed, too. Without one nothing is done."""
+    if runner._seed is None:
+        return
+    seeds = iter(_spawned([*_origin(runner), 1], 4096))
+    for env in runner.env.envs:
+        for agent_id in env.unwrapped.possible_agents:
+            env.unwrapped.get_action_space(agent_id).seed(next(seeds, None))
+
+
+def _origin(runner: Any) -> list[int]:
+    return [int(runner.config.seed), int(runner.worker_index or 0), int(runner.config.in_evaluation)]
+
+
+def _spawned(entropy: list[int], n: int) -> list[int]:
+    """Seeds that overlap with those of another origin by chance only; of the system's entropy if there is none."""
+    sequence = np.random.SeedSequence(entropy or None)
+    return [int(child.generate_state(1)[0]) for child in sequence.spawn(n)]

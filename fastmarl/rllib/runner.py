@@ -16,16 +16,13 @@ from ray.rllib.utils.metrics import ENV_RESET_TIMER
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.exits import as_error, exits_as_errors
 from fastmarl.core.native._call_guard import CallGuard
-from fastmarl.rllib.env_contexts import VectorIndex, numbered
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode, episode_class
-from fastmarl.rllib.fixes import FIXES, parse_fixes
-from fastmarl.rllib.metrics import RunnerMetrics, distinct_names
+from fastmarl.rllib.fixes import FIXES, VectorIndex, env_seeds, numbered, parse_fixes, seed_action_spaces
+from fastmarl.rllib.metrics import RunnerCounts, RunnerMetrics, distinct_names
 from fastmarl.rllib.provable import slow_path_reasons
 from fastmarl.rllib.reasons import Reason
-from fastmarl.rllib.runner_counts import RunnerCounts
 from fastmarl.rllib.sampling.hand_over import take_back
 from fastmarl.rllib.sampling.sampler import FastSampler
-from fastmarl.rllib.seeding import env_seeds, seed_action_spaces
 from fastmarl.rllib.store.records import ChunkNumbers, summed_up
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fastmarl
-from fastmarl.core.runner.devices import choose_device
+from fastmarl.core.runner.resources import choose_device
 from fastmarl.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ from support.gridworld import PlainGridWorld
 
 import fastmarl
 from fastmarl.core.native._records import episode_id
-from fastmarl.core.store.episode_ids import EpisodeIds
+from fastmarl.core.store.lanes import EpisodeIds
 
 RUN = "0123456789abcdef0123"
 

@@ -21,7 +21,7 @@ from fastmarl.core.connectors.moments import RunningMoments
 from fastmarl.errors import BatchError
 from fastmarl.legacy import MeanStdFilter, PPOTorchPolicy
 from fastmarl.legacy.policies import sgd
-from fastmarl.legacy.policies.advantages import add_advantages
+from fastmarl.legacy.policies.ppo_torch_policy import add_advantages
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # RLlib's and Gymnasium's own
 OBS_SPACE = gym.spaces.Box(-1, 1, (5,), np.float32)

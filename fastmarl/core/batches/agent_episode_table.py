@@ -19,7 +19,7 @@ from fastmarl.core.episodes.sources import Source
 from fastmarl.core.native import _steps
 from fastmarl.core.native._chunks import lanes_with_steps
 from fastmarl.core.store.block import Block
-from fastmarl.core.store.flags import TERMINATED, TRUNCATED
+from fastmarl.core.store.lanes import TERMINATED, TRUNCATED
 
 # Columns of the table; the first eight are those of Scatter.lanes_now().
 ROW, COUNT, LOOKBACK, T_STARTED, FINAL, END_ENV_T, DONE, MODULE, SOURCE, CHUNK = range(10)

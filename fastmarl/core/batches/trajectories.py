@@ -23,7 +23,7 @@ from fastmarl.core.errors import BatchError
 from fastmarl.core.native import _steps, _store
 from fastmarl.core.native._garbage import without_collection
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
-from fastmarl.core.store.flags import TERMINATED, TRUNCATED
+from fastmarl.core.store.lanes import TERMINATED, TRUNCATED
 
 RECORDED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 FLAGS = {Columns.TERMINATEDS: TERMINATED, Columns.TRUNCATEDS: TRUNCATED}

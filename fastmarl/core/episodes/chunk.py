@@ -17,7 +17,7 @@ from fastmarl.core.native._chunks import ChunkNotes
 from fastmarl.core.native._scatter import Scatter, waiting_places
 from fastmarl.core.store.agent_spaces import Spaces
 from fastmarl.core.store.block import Block
-from fastmarl.core.store.flags import TERMINATED, TRUNCATED
+from fastmarl.core.store.lanes import TERMINATED, TRUNCATED
 
 ROW, COUNT, MODULE = 0, 1, 7  # columns of Scatter.lanes_now()
 OwnData = tuple[

@@ -12,7 +12,7 @@ from fastmarl.core.episodes.summaries import CallSummary, summary_of
 from fastmarl.core.native._garbage import without_collection
 from fastmarl.core.native._records import EpisodeRecord, open_all, settle_all, steps_by_agent
 from fastmarl.core.store.env_states import EnvStates
-from fastmarl.core.store.episode_ids import EpisodeIds
+from fastmarl.core.store.lanes import EpisodeIds
 from fastmarl.core.store.store import RowStore
 
 ENV_INDEX, ENV_T, FLAGS = 0, 2, 4  # columns of `ChunkNotes.numbers`

@@ -22,8 +22,7 @@ from fastmarl.core.runner.listeners import Listeners
 from fastmarl.core.runner.resources import Resources
 from fastmarl.core.store.agent_spaces import AgentSpaces
 from fastmarl.core.store.block import own_key
-from fastmarl.core.store.flags import FAILED
-from fastmarl.core.store.lanes import LaneTable
+from fastmarl.core.store.lanes import FAILED, LaneTable
 from fastmarl.core.store.store import RowStore
 from fastmarl.core.vector.wiring import VectorParts
 

@@ -18,7 +18,6 @@ from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.public import public
 from fastmarl.core.runner.building import spaces_of
-from fastmarl.core.runner.components import Names
 from fastmarl.core.runner.evaluation import Evaluation
 from fastmarl.core.runner.listeners import Listeners
 from fastmarl.core.runner.metrics import MetricsLogger
@@ -26,7 +25,7 @@ from fastmarl.core.runner.output import make_output
 from fastmarl.core.runner.policy_changes import PolicyChanges, ToTrain
 from fastmarl.core.runner.resources import Resources
 from fastmarl.core.runner.sampling import Sampling
-from fastmarl.core.runner.state import RunnerState
+from fastmarl.core.runner.state import Names, RunnerState
 from fastmarl.core.version import __version__
 
 

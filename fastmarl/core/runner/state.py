@@ -1,17 +1,21 @@
 """A runner's state, to and from other runners and folders."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from fastmarl.core.checkpoint import load_state, save_state
-from fastmarl.core.errors import CheckpointError, ConfigError
+from fastmarl.core.envs.resumable import supports_checkpoint
+from fastmarl.core.errors import CheckpointError, ConfigError, EnvWorkerError
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.native._call_guard import CallGuard
-from fastmarl.core.runner.components import STATE_COMPONENTS, Names, chosen_components
-from fastmarl.core.runner.env_checkpoints import check_envs, put_states_of_envs, states_of_envs
+from fastmarl.core.runner.envs import Envs
 from fastmarl.core.runner.running_episodes import EpisodesState, episodes_state
 from fastmarl.core.runner.sampling import Sampling
 from fastmarl.core.runner.saved_policy import SAVED, PolicyOptions, described
@@ -23,6 +27,56 @@ from fastmarl.core.states import (
     torch_state_for,
     whole_number,
 )
+
+OF_MODULES = "rl_module"
+STATE_COMPONENTS = (
+    OF_MODULES,
+    "weights_seq_no",
+    "env_to_module_connector",
+    "num_env_steps_sampled_lifetime",
+    "lifetime_counters",
+    "num_resets",
+    "random_state",
+    "running_episodes",
+)
+Names = str | Collection[str] | None
+
+
+def chosen_components(
+    components: Names, not_components: Names, module_ids: Sequence[str]
+) -> tuple[set[str], list[str]]:
+    """Which components, and which modules of "rl_module", as RLlib chooses them.
+
+    Args:
+        components: these; None: all. With "rl_module/p0" among them only such modules as are named so.
+        not_components: but not these.
+
+    Raises:
+        ConfigError: there is no such component, or no such module.
+    """
+    wanted, wanted_modules = _split(components, module_ids)
+    unwanted, unwanted_modules = _split(not_components, module_ids)
+    if components is None:
+        wanted = set(STATE_COMPONENTS)
+    elif wanted_modules:
+        wanted.add(OF_MODULES)
+    modules = [name for name in module_ids if name in (wanted_modules or module_ids)]
+    return wanted - unwanted, [name for name in modules if name not in unwanted_modules]
+
+
+def _split(names: Names, module_ids: Sequence[str]) -> tuple[set[str], set[str]]:
+    """(whole components, modules of "rl_module")"""
+    given = {names} if isinstance(names, str) else set(names or ())
+    of_modules = {name: name.partition("/")[2] for name in given if str(name).startswith(f"{OF_MODULES}/")}
+    whole = given - of_modules.keys()
+    unknown = [
+        *(name for name in whole if name not in STATE_COMPONENTS),
+        *(name for name, module in of_modules.items() if module not in module_ids),
+    ]
+    if unknown:
+        there = [*STATE_COMPONENTS, *(f"{OF_MODULES}/{module}" for module in module_ids)]
+        raise ConfigError(f"unknown state components {sorted(unknown, key=str)}; known are {there}")
+    return whole, set(of_modules.values())
 
 
 class RunnerState:
@@ -236,3 +290,53 @@ def _outline(connectors: Any) -> dict[str, list[str]]:
     for module_id, each in connectors.items():
         check_mapping(f"the state of the connectors of {module_id!r}", each)
     return {module_id: sorted(map(str, states)) for module_id, states in connectors.items()}
+
+
+def states_of_envs(envs: Envs, env_indices: Sequence[int]) -> dict[int, Any]:
+    """What those of these envs tell that support it, by index; they have been reset. In arrays: what the batches tell,
+    by their numbers, if any of their envs are among these, and all batches support it."""
+    if envs.is_batch and not (env_indices and all(map(supports_checkpoint, envs.all))):
+        return {}
+    states = {}
+    for index in range(len(envs.all)) if envs.is_batch else env_indices:
+        try:
+            if supports_checkpoint(envs.all[index]):
+                states[index] = deepcopy(envs.all[index].get_state())
+        except EnvWorkerError:
+            continue  # it has ended with its worker, as the next step will find
+        except Exception as error:
+            error.add_note(f"fastmarl: raised by get_state() of {_name_of_env(envs, index)}")
+            raise
+    return states
+
+
+def check_envs(envs: Envs, states: Any) -> None:
+    """Raises ConfigError if `put_states_of_envs()` can't take these."""
+    n = len(envs.all)
+    if not isinstance(states, dict) or not all(type(index) is int and 0 <= index < n for index in states):
+        raise ConfigError(f"the states of envs must be a dict by numbers below {n}, got {states!r:.200}")
+    if envs.is_batch and len(states) != n:
+        raise ConfigError(f"there must be states of all {n} batches of envs, got those of {list(states)}")
+    for index in states:
+        if not supports_checkpoint(envs.all[index]):
+            raise ConfigError(f"there is a state for {_name_of_env(envs, index)}, but {envs.all[index]!r:.200} does "
+                              f"not support it (supports_checkpoint)")  # fmt: skip
+
+
+def put_states_of_envs(envs: Envs, states: dict[int, Any]) -> None:
+    """Have the envs go on from what `states_of_envs()` has given. What they raise comes through."""
+    for index, state in states.items():
+        env = envs.all[index]
+        try:
+            if envs.is_batch:
+                env.reset(np.arange(env.num_envs), env.new_arrays(), seeds=[0] * env.num_envs)
+            else:
+                env.reset(seed=0)
+            env.set_state(deepcopy(state))
+        except Exception as error:
+            error.add_note(f"fastmarl: raised when {_name_of_env(envs, index)} was to go on from a state")
+            raise
+
+
+def _name_of_env(envs: Envs, index: int) -> str:
+    return f"batch {index}" if envs.is_batch else f"env {index}"

@@ -5,6 +5,7 @@ Only what is rare happens here, in Python: agents that come and go. What happens
 made of them; then their numbers are used again.
 """
 
+import uuid
 from collections.abc import Callable, Hashable, Iterable
 from typing import Annotated, Any
 
@@ -13,7 +14,11 @@ import numpy as np
 from fastmarl.core.errors import ONLY_RESPAWNING, FinishedAgentError, UnknownAgentError
 from fastmarl.core.native import _records
 from fastmarl.core.native._env_lanes import EnvLanes
-from fastmarl.core.native._records import REMEMBERED, EpisodeRecord
+from fastmarl.core.native._records import REMEMBERED, EpisodeRecord, episode_id
+
+# How a step ends a trajectory or an episode, in bits; FAILED: the env has failed in this step, and was made again.
+TERMINATED, TRUNCATED, FAILED = 1, 2, 4
+
 
 Flags = dict[Any, Any]  # as step() returns them
 
@@ -223,3 +228,25 @@ class LaneTable:
 
 
 ARRAYS = {name: array.__metadata__ for name, array in LaneTable.__annotations__.items()}
+
+
+class EpisodeIds:
+    """Makes ids for one run, from consecutive numbers. Their first digits alone tell episodes apart, as a UUID's do.
+
+    Attributes:
+        run_id: the last digits of all.
+    """
+
+    def __init__(self) -> None:
+        digits = uuid.uuid4().hex + uuid.uuid4().hex
+        self.run_id = digits[:20]
+        self._next = int(digits[-12:], 16)  # runs begin at different numbers, so that first digits differ between them
+
+    def reserve(self, n: int) -> int:
+        """The first of the next `n` numbers, which are given out once."""
+        first, self._next = self._next, self._next + n
+        return first
+
+    def new(self) -> str:
+        """The next id."""
+        return episode_id(self.run_id, self.reserve(1))

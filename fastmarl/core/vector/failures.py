@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from fastmarl.core.exits import as_error
-from fastmarl.core.store.flags import FAILED, TRUNCATED
+from fastmarl.core.store.lanes import FAILED, TRUNCATED
 from fastmarl.core.store.store import RowStore
 
 

@@ -1,5 +1,7 @@
 """Envs stepped one after the other, in this process."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
@@ -9,8 +11,8 @@ from typing import Any
 from fastmarl.core.envs.form import check_step_result
 from fastmarl.core.exits import as_error
 from fastmarl.core.native._actions import ActionDicts
+from fastmarl.core.store.env_states import EnvStates
 from fastmarl.core.vector.results import write_reset, write_step
-from fastmarl.core.vector.state_env import StateRecordingEnv
 from fastmarl.core.vector.turns import TakesTurns
 from fastmarl.core.vector.wiring import AfterStep, VectorParts
 
@@ -197,3 +199,21 @@ class SplitVector(TakesTurns[list[int]], InProcessVector):
     def forget(self) -> None:
         self._begin_turns()
         self._sent.clear()
+
+
+class StateRecordingEnv:
+    """reset() and step() of an env, with its state recorded after each."""
+
+    def __init__(self, env: Any, states: EnvStates):
+        self._env = env
+        self._states = states
+
+    def reset(self, *, seed: int | None = None) -> tuple[dict, dict]:
+        result = self._env.reset(seed=seed)
+        self._states.add(self._env.state())
+        return result
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        result = self._env.step(actions)
+        self._states.add(self._env.state())
+        return result

@@ -11,9 +11,8 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch
 from torch import Tensor
 
 from fastmarl.rllib.learner import adam
-from fastmarl.rllib.learner.exact_gradient import ExactGradient
+from fastmarl.rllib.learner.module_gradient import ExactGradient, RoundedGradient
 from fastmarl.rllib.learner.module_parts import parts_of_module
-from fastmarl.rllib.learner.rounded_gradient import RoundedGradient
 from fastmarl.rllib.learner.train_columns import are_known
 
 MOST_CHECKS = 8  # minibatches of an update whose gradients are computed both ways

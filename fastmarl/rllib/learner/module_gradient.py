@@ -1,11 +1,18 @@
 """A default module's outputs and the gradient of its parameters, without autograd."""
 
+from typing import Any
+
 import torch
+from ray.rllib.core.columns import Columns
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
 from torch import Tensor, nn
 
+from fastmarl.core.native._ppo import PPOLoss
+from fastmarl.rllib.learner.categorical_loss import CategoricalLoss
 from fastmarl.rllib.learner.dense import DenseStack, Gradients, layers_of, memory
+from fastmarl.rllib.learner.minibatches import RowNumbers, Rows
 from fastmarl.rllib.learner.module_parts import Parts
+from fastmarl.rllib.learner.train_columns import COLUMNS
 
 ALIGNED = 16  # floats: gradients begin where torch's own tensors may, on which the bits of matrix products depend
 
@@ -74,3 +81,69 @@ class ModuleGradient:
         else:
             self._value_trunk.backward(by_value_features)
         self._trunk.backward(by_features)
+
+
+class ExactGradient:
+    """Computes it for minibatches of so many rows.
+
+    Args:
+        module: of which `parts_of_module()` knows the parts, and whose actions are discrete.
+        parts: those.
+        n_rows: of a minibatch.
+        coefficients: of the loss, see Derivatives.
+
+    Attributes:
+        net: whose gradients `compute()` overwrites.
+    """
+
+    def __init__(self, module: nn.Module, parts: Parts, n_rows: int, coefficients: dict[str, Any]):
+        self.net = ModuleGradient(module, parts, n_rows, is_exact=True)
+        self._loss = CategoricalLoss(n_rows, parts.n_logits, coefficients)
+
+    def compute(self, minibatch: Rows) -> None:
+        """Of these rows. To be called without autograd."""
+        net = self.net
+        net.forward(minibatch[Columns.OBS])
+        self._loss.derive(minibatch, net.logits, net.values, net.d_logits, net.d_values)
+        net.backward()
+
+
+class RoundedGradient:
+    """Computes it for minibatches of so many rows.
+
+    Args:
+        module: of which `parts_of_module()` knows the parts.
+        parts: those.
+        batch: the train batch, of which `are_known()` is true.
+        n_rows: of a minibatch.
+        coefficients: of the loss, see PPOLoss.
+
+    Attributes:
+        net: whose gradients `compute()` overwrites.
+    """
+
+    def __init__(
+        self, module: nn.Module, parts: Parts, batch: dict[str, Tensor], n_rows: int, coefficients: dict[str, Any]
+    ):
+        self.net = ModuleGradient(module, parts, n_rows, is_exact=False)
+        self._packed = packed_rows(batch)
+        self._rows = memory(n_rows, self._packed.shape[1])
+        self._obs = self._rows[:, : parts.n_obs]
+        loss, net = PPOLoss(**coefficients, bound=parts.bound), self.net
+        self._take_loss = loss.categorical if parts.is_discrete else loss.gaussian
+        arrays = (each.numpy() for each in (net.logits, net.values, net.d_logits, net.d_values))
+        self._arrays: Any = self._rows.numpy(), parts.n_obs, *arrays
+
+    def compute(self, minibatch: RowNumbers) -> None:
+        """Of the rows of these numbers. To be called without autograd."""
+        torch.index_select(self._packed, 0, minibatch.numbers, out=self._rows)
+        self.net.forward(self._obs)
+        self._take_loss(*self._arrays)
+        self.net.backward()
+
+
+def packed_rows(batch: dict[str, Tensor]) -> Tensor:
+    """All rows of a train batch as PPOLoss has them."""
+    columns = [batch[name] for name in COLUMNS]
+    columns.append(batch.get(Columns.LOSS_MASK, torch.ones(len(columns[0]), device="cpu")))
+    return torch.cat([each.reshape(len(each), -1).to(torch.float32) for each in columns], 1)

@@ -5,7 +5,10 @@ from functools import cache
 from typing import Any, ClassVar, Literal
 
 import torch
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner as RLlibLearner
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
 from fastmarl.core.errors import ConfigError
@@ -13,7 +16,6 @@ from fastmarl.rllib.learner import adam
 from fastmarl.rllib.learner.direct_update import DirectUpdate, direct_update
 from fastmarl.rllib.learner.loss import unheard_loss
 from fastmarl.rllib.learner.minibatches import Columns, Numbers, RowNumbers, are_plain, minibatches
-from fastmarl.rllib.learner.modules import are_default, forward_train
 
 UPDATES = ("exact", "fast")
 GRADIENTS = ("compute_gradients", "get_parameters", "_uncompiled_update")  # methods that a DirectUpdate does without
@@ -220,3 +222,34 @@ def _variant(origin: type, update: str) -> type:
         "variant_of": origin,
     }
     return type(name, (origin,), members)
+
+
+def are_default(module: Any) -> bool:
+    """Whether all modules are RLlib's default ones for PPO."""
+    names = list(module.keys()) if type(module) is MultiRLModule else []
+    return bool(names) and all(type(module[name]) is DefaultPPOTorchRLModule for name in names)
+
+
+def forward_train(module: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """As `module.forward_train(batch)`.
+
+    RLlib puts a module and all its parts into training mode in each forward pass. Modules whose parts all are in that
+    mode are left alone.
+    """
+    if type(module) is not MultiRLModule or "_forward_train" in vars(module):
+        return module.forward_train(batch)  # type: ignore[no-any-return]
+    return {
+        module_id: _forward_train(module[module_id], batch[module_id]) for module_id in batch if module_id in module
+    }
+
+
+def _forward_train(module: Any, batch: Any) -> Any:
+    own = type(module)
+    is_plain = own.forward_train is TorchRLModule.forward_train and "forward_train" not in vars(module)
+    if is_plain and not module.inference_only and "train" not in vars(module) and _is_in_training(module):
+        return module._forward_train(batch)
+    return module.forward_train(batch)
+
+
+def _is_in_training(module: Any) -> bool:
+    return all(part.training for part in module.modules())

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from copy import deepcopy
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -12,11 +13,57 @@ from fastmarl.core.errors import RunningEpisodeError
 from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.episodes.lists import ListedColumn
 from fastmarl.rllib.sampling.core import Core
-from fastmarl.rllib.sampling.earlier_chunks import EarlierChunk
 from fastmarl.rllib.sampling.record_answers import RecordAnswers
 from fastmarl.rllib.store.builder import Builder, Chunk
-from fastmarl.rllib.store.records import RLlibRecord
+from fastmarl.rllib.store.records import ChunkNumbers, RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierAgent:
+    """One agent in numbers.
+
+    Attributes:
+        n_steps: completed ones.
+    """
+
+    agent_id: Hashable
+    module_id: str
+    n_steps: int
+    total: Any
+
+    def __len__(self) -> int:
+        return self.n_steps
+
+    def get_return(self) -> Any:
+        """Sum of its rewards."""
+        return self.total
+
+
+class EarlierChunk:
+    """A chunk that was returned before RLlib's loop took over: what RLlib's metrics ask of it is known, and no more."""
+
+    def __init__(self, numbers: ChunkNumbers):
+        self._numbers = numbers
+        self.agent_episodes = {numbers_of[0]: EarlierAgent(*numbers_of) for numbers_of in numbers.agents}
+
+    def __len__(self) -> int:
+        return self._numbers.length
+
+    def get_return(self) -> Any:
+        """Sum of all agents' rewards."""
+        return sum(agent.total for agent in self.agent_episodes.values())
+
+    def get_duration_s(self) -> float:
+        """Seconds."""
+        return self._numbers.duration_s
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{name!r} of a chunk that sample() returned before this callback was added: only len(), get_return(), "
+            "get_duration_s() and agent_episodes are known of it; add callbacks before the first call of sample()"
+        )
+
 
 CREATED, START, STEP, END = EVENTS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
 

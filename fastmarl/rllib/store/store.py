@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fastmarl.core.native._rllib_scatter import RLlibScatter
-from fastmarl.core.store.episode_ids import EpisodeIds
+from fastmarl.core.store.lanes import EpisodeIds
 from fastmarl.core.store.store import RowStore
 from fastmarl.rllib.store.block import RLlibBlock, is_state
 from fastmarl.rllib.store.layout import WHOLE, ObservationLayout
