@@ -25,7 +25,7 @@ from fastmarl.batches import add_gae, columns
 from fastmarl.core.runner.metrics import Counts, Increment
 from fastmarl.distributed import EnvRunnerGroup
 from fastmarl.distributed.calls import Call, CallsInFlight
-from fastmarl.distributed.host import Start, Told
+from fastmarl.distributed.host import HostReady, HostReport
 from fastmarl.distributed.in_process import Put
 from fastmarl.distributed.parts import owned
 from fastmarl.learning import value_fn_of
@@ -202,9 +202,9 @@ class Canned:
     is_running = True
 
     def __init__(self, module: Any):
-        self._start = Start(0, "here", module, True)
+        self._start = HostReady(0, "here", module, True)
         counts = Counts(1, 1, 1, 0, Counter(a=1), Counter(m=1))
-        self._told = Told({"obs": np.zeros(1)}, 0, Increment(counts, {}, Counter(), [], []), {})
+        self._told = HostReport({"obs": np.zeros(1)}, 0, Increment(counts, {}, Counter(), [], []), {})
 
     def start(self) -> Any:
         return self

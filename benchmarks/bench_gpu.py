@@ -17,7 +17,7 @@ import torch
 
 import fastmarl
 from fastmarl.core.inference.backends.graph_device import CudaGraphs
-from fastmarl.core.inference.backends.graphs import Call, TickGraphs
+from fastmarl.core.inference.backends.graphs import GraphCall, TickGraphs
 from fastmarl.distributions import Categorical
 from fastmarl.envs.simple_spread import SimpleSpread
 from fastmarl.modules import DefaultRLModule
@@ -84,7 +84,7 @@ class Half:
         return [np.ascontiguousarray(part).reshape(-1, part.shape[-1]) for part in parts]
 
     def launch(self, ticks):
-        calls = [Call(net, [obs]) for net, obs in zip(self.nets, self.observations(), strict=True)]
+        calls = [GraphCall(net, [obs]) for net, obs in zip(self.nets, self.observations(), strict=True)]
         self.launched = ticks.launch(calls, explore=True)
 
     def step(self):

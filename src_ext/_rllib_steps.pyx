@@ -1,6 +1,6 @@
 """Steps of all envs: taken, and recorded by RLlib's rules. With small envs the loop itself is much of the time.
 
-What is rare is left to `sampler.FastSampler` and `recording.Recording`.
+What is rare is left to `sampler.FastSampler` and `step_writer.StepWriter`.
 """
 
 from fastmarl.core.exits import as_error

@@ -47,10 +47,10 @@ LAYERS = {  # from the ground up: rooms of one layer don't import from each othe
     ],
     "rllib": [
         ["episodes", "fixes", "reasons", "versions"],
-        ["store", "untested"],
+        ["stand_in", "store"],
         ["connectors", "inference", "metrics"],
         ["learner", "old_stack", "sampling"],
-        ["provable"],
+        ["fast_path"],
         ["runner"],
         ["__init__"],
         ["check"],

@@ -34,7 +34,7 @@ class RunnerPlan:
         config: of its runner.
         make_batch: what is made of the episodes of one call.
         state: what the runner goes on with.
-        is_module_wanted: whether `Start.module` is.
+        is_module_wanted: whether `HostReady.module` is.
     """
 
     config: EnvRunnerConfig
@@ -44,7 +44,7 @@ class RunnerPlan:
 
 
 @dataclass
-class Start:
+class HostReady:
     """What a host tells when its runner is made.
 
     Attributes:
@@ -61,7 +61,7 @@ class Start:
 
 
 @dataclass
-class Told:
+class HostReport:
     """What came of a call of sample().
 
     Attributes:
@@ -99,7 +99,7 @@ class RunnerHost:
         assert self._runner is not None, "start() comes first"
         return self._runner
 
-    def start(self, plan: RunnerPlan) -> Start:
+    def start(self, plan: RunnerPlan) -> HostReady:
         """Make the runner."""
         runner = MultiAgentEnvRunner(plan.config)
         try:
@@ -111,9 +111,9 @@ class RunnerHost:
             raise
         self._runner, self._make_batch = runner, plan.make_batch
         can_be_seeded = all(getattr(env, "seeds_each_episode", True) for env in runner.env.envs)
-        return Start(os.getpid(), socket.gethostname(), module, can_be_seeded)
+        return HostReady(os.getpid(), socket.gethostname(), module, can_be_seeded)
 
-    def sample(self, arguments: dict[str, Any]) -> Told:
+    def sample(self, arguments: dict[str, Any]) -> HostReport:
         """A call of `runner.sample()`, and what is made of its episodes."""
         episodes = self.runner.sample(**arguments)
         try:
@@ -121,7 +121,7 @@ class RunnerHost:
             state = self.runner.get_state([CONNECTORS, ENV_STEPS])
         finally:
             increment = take_increment(self.runner)  # on an error, too: what is not delivered is not counted
-        return Told(batch, self._weights_seq_no, increment, state)
+        return HostReport(batch, self._weights_seq_no, increment, state)
 
     def evaluate(self, num_episodes: int, seeds: Sequence[int] | None, explore: bool) -> Evaluation:
         return evaluate(self.runner, episodes=num_episodes, seeds=seeds, explore=explore)

@@ -10,7 +10,7 @@ import torch
 from fastmarl.core.errors import ConfigError, RemoteEnvRunnerError
 from fastmarl.core.exits import as_error
 from fastmarl.distributed.actors import ActorLost
-from fastmarl.distributed.background.worker import Failure
+from fastmarl.distributed.background.worker import SamplerFailure
 from fastmarl.distributed.host import RunnerHost
 
 try:
@@ -35,7 +35,7 @@ class HostActor:
         try:
             return (self._host.call(method, *args),)
         except (Exception, SystemExit) as raised:
-            return Failure.of(as_error(raised), f"{method}() ran")
+            return SamplerFailure.of(as_error(raised), f"{method}() ran")
 
 
 class RayActors:
@@ -106,7 +106,7 @@ class RayActors:
             raise ActorLost(str(error)) from error
         except RayError as error:
             raise ActorLost(str(error)) from error
-        if isinstance(value, Failure):
+        if isinstance(value, SamplerFailure):
             raise _error_of(value)
         (result,) = value
         return result
@@ -123,7 +123,7 @@ def _session() -> tuple[str, str]:
     return context.get_node_id(), context.get_job_id()
 
 
-def _error_of(failure: Failure) -> Exception:
+def _error_of(failure: SamplerFailure) -> Exception:
     error: Exception
     try:
         error = pickle.loads(failure.error)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastmarl.distributed.host import CONNECTORS, ENV_STEPS, Start, Told
+from fastmarl.distributed.host import CONNECTORS, ENV_STEPS, HostReady, HostReport
 
 NOTHING_SENT = -1
 
@@ -27,7 +27,7 @@ class RemoteRunner:
     index: int
     incarnation: int
     handle: Any = None
-    start: Start | None = None
+    start: HostReady | None = None
     was_ready: bool = False
     is_lost: bool = False
     end: Exception | None = None
@@ -62,7 +62,7 @@ class RemoteRunner:
         self.state = {name: state[name] for name in (CONNECTORS, ENV_STEPS) if name in state}
         self.state_number = number
 
-    def keep(self, told: Told, number: int) -> None:
+    def keep(self, told: HostReport, number: int) -> None:
         """Its call of this number has come to its end. Nothing older than what is known is taken: connectors may have
         been given a newer state while the batch was waiting."""
         self.n_replaced = 0

@@ -10,7 +10,7 @@ from fastmarl.core.errors import ConfigError
 AGAIN = "call flat_parameters() again, and make an optimizer of what it returns"
 
 
-class Part(NamedTuple):
+class FlatPart(NamedTuple):
     """A parameter that is a part of flat ones."""
 
     parameter: torch.nn.Parameter
@@ -24,7 +24,7 @@ class FlatParameters(torch.nn.Parameter):
     """What `flat_parameters()` returns. `grad` is never None: the parameters' gradients are parts of it, and to set it
     to None fills it with zeros."""
 
-    _parts: list[Part]
+    _parts: list[FlatPart]
     _gradient: Tensor
 
     @property
@@ -116,6 +116,6 @@ def flat_parameters(module: torch.nn.Module) -> FlatParameters:
                 part.copy_(parameter.grad)
             parameter.data = whole[begin:end].view(parameter.shape)
             parameter.grad = part
-            flat._parts.append(Part(parameter, part, parameter.data_ptr(), *places[parameter]))
+            flat._parts.append(FlatPart(parameter, part, parameter.data_ptr(), *places[parameter]))
             begin = end
     return flat

@@ -12,7 +12,7 @@ from fastmarl.core.batches.flat import Batch
 from fastmarl.core.columns import Columns
 from fastmarl.core.spaces.structs import map_struct
 from fastmarl.offline.arrow import load
-from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FORM, Form, LeafColumn, T, nest
+from fastmarl.offline.form import CHUNK, ENV_T, FINAL_ENV_T, FORM, LeafColumn, T, TableForm, nest
 from fastmarl.offline.json_values import agent_from_text
 
 
@@ -28,7 +28,7 @@ class FileColumns:
 
     def __init__(self, table: Any):
         self._table = table.combine_chunks()
-        self.form, self.n_rows = Form(table.schema.metadata[FORM].decode()), table.num_rows
+        self.form, self.n_rows = TableForm(table.schema.metadata[FORM].decode()), table.num_rows
 
     def numbers(self, name: str) -> np.ndarray:
         """A plain column of numbers."""

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 from fastmarl.core.errors import OfflineError
 from fastmarl.core.sealed_json import check_seal, sealed
 from fastmarl.core.version import __version__
-from fastmarl.offline.form import Form
+from fastmarl.offline.form import TableForm
 
 try:
     import fcntl
@@ -93,7 +93,7 @@ def read_info(folder: Path) -> dict[str, Any]:
         raise OfflineError(f"{folder / INFO} is damaged: {error}") from error
 
 
-def note_forms(folder: Path, forms: dict[str, Form]) -> None:
+def note_forms(folder: Path, forms: dict[str, TableForm]) -> None:
     """Write `meta/info.json`, with the columns of these modules beside those that it has.
 
     Raises:

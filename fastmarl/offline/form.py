@@ -14,7 +14,7 @@ from fastmarl.core.errors import OfflineError
 from fastmarl.core.native import _steps
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.offline.arrow import load
-from fastmarl.offline.json_values import Leaf, from_json, plain_text, to_json
+from fastmarl.offline.json_values import LeafIndex, from_json, plain_text, to_json
 
 T, ENV_T, CHUNK, MODULE_ID = "t", "env_t", "chunk", "module_id"
 FINAL_ENV_T, FINAL_INFOS = "final_env_t", "final_infos"
@@ -72,18 +72,18 @@ class LeafColumn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Form:
+class TableForm:
     """The nested columns of some rows; equal ones have equal texts.
 
     Args:
         text: JSON of {"obs": ..., "actions": ..., "outputs": [[name, ...], ...], "leaves": [[name, dtype, shape],
-            ...]}, with `Leaf`s where arrays are.
+            ...]}, with `LeafIndex`es where arrays are.
     """
 
     text: str
 
     @classmethod
-    def of(cls, obs: Any, actions: Any, outputs: Iterable[tuple[OwnName, Any]]) -> "Form":
+    def of(cls, obs: Any, actions: Any, outputs: Iterable[tuple[OwnName, Any]]) -> "TableForm":
         """Of columns, all with the same number of rows.
 
         Raises:
@@ -96,14 +96,14 @@ class Form:
             names = iter([".".join([name, *map(_text, path)]) for path, _ in flatten_struct(struct)])
             return map_struct(lambda leaf: note(next(names), leaf), struct)
 
-        def note(name: str, leaf: np.ndarray) -> Leaf:
+        def note(name: str, leaf: np.ndarray) -> LeafIndex:
             if leaf.dtype != object and leaf.dtype.newbyteorder("=") not in NUMBERS:
                 raise OfflineError(f"the column {name!r} is of dtype {leaf.dtype}, which Parquet has not; leave it out "
                                    f"with `columns`, or let the module give another dtype")  # fmt: skip
             name = _free(name, taken)
             taken.add(name)
             leaves.append(LeafColumn(name, leaf.dtype.str, leaf.shape[1:]))
-            return Leaf(len(leaves) - 1)
+            return LeafIndex(len(leaves) - 1)
 
         form = {
             "obs": structure(Columns.OBS, obs),
@@ -124,7 +124,7 @@ class Form:
 
     @property
     def obs(self) -> Any:
-        """Nested `Leaf`s; so are `actions` and those of `outputs`."""
+        """Nested `LeafIndex`es; so are `actions` and those of `outputs`."""
         return self._parts["obs"]
 
     @property
@@ -189,17 +189,17 @@ def _bits(flags: np.ndarray | None) -> Any:
     return None if flags is None else load().py_buffer(_steps.packed(np.ascontiguousarray(flags)))
 
 
-def flatten_leaves(struct: Any) -> list[Leaf]:
-    """The `Leaf`s of a nested value, in order."""
-    if isinstance(struct, Leaf):
+def flatten_leaves(struct: Any) -> list[LeafIndex]:
+    """The `LeafIndex`es of a nested value, in order."""
+    if isinstance(struct, LeafIndex):
         return [struct]
     entries = struct.values() if isinstance(struct, dict) else struct
     return [leaf for entry in entries for leaf in flatten_leaves(entry)]
 
 
 def nest(struct: Any, arrays: list[np.ndarray]) -> Any:
-    """Nested arrays, by the `Leaf`s of a form."""
-    if isinstance(struct, Leaf):
+    """Nested arrays, by the `LeafIndex`es of a form."""
+    if isinstance(struct, LeafIndex):
         return arrays[struct.number]
     if isinstance(struct, dict):
         return {key: nest(entry, arrays) for key, entry in struct.items()}

@@ -34,7 +34,7 @@ class Parcel:
 
 
 @dataclass(eq=False)
-class Batch:
+class WriteBatch:
     """Parcels to be written at once.
 
     Attributes:
@@ -76,7 +76,7 @@ class Handover:
     def __init__(self, max_batches: int, enough_rows: int):
         self.enough_rows = enough_rows
         self._max_batches = max_batches
-        self._batches: deque[Batch] = deque()  # all but the last are full
+        self._batches: deque[WriteBatch] = deque()  # all but the last are full
         self._lock = RLock()
         self._news: SimpleQueue[None] = SimpleQueue()  # wakes the thread
         self._is_ending = self._is_shut = False
@@ -88,12 +88,12 @@ class Handover:
         """
         return bool(wait_for(lambda: locked(self._lock, self._add, parcel), timeout_s))
 
-    def flush(self) -> Batch:
+    def flush(self) -> WriteBatch:
         """End the open batch and return it; its `is_flushed` tells when it is in files."""
-        batch: Batch = locked(self._lock, self._end_batch)
+        batch: WriteBatch = locked(self._lock, self._end_batch)
         return batch
 
-    def take(self, timeout_s: float) -> Batch | None:
+    def take(self, timeout_s: float) -> WriteBatch | None:
         """The next batch, as far as it is full by then; None: that was all, and nothing can be handed over any more."""
         deadline = time.monotonic() + timeout_s
         while not self._has_something_to_do() and (left := deadline - time.monotonic()) > 0:
@@ -109,7 +109,7 @@ class Handover:
                     parcel.is_taken = True
                 return batch
             self._is_shut = self._is_shut or self._is_ending
-            return None if self._is_shut else Batch()
+            return None if self._is_shut else WriteBatch()
 
     def end(self) -> None:
         """What was handed over is the last: `take()` no longer waits for more."""
@@ -137,19 +137,19 @@ class Handover:
             self._fill(batch)
         return True
 
-    def _end_batch(self) -> Batch:
+    def _end_batch(self) -> WriteBatch:
         batch = self._batches[-1] if self._batches else self._open_batch()
         batch.is_flushed = batch.is_flushed or False
         self._fill(batch)
         return batch
 
-    def _open_batch(self) -> Batch:
+    def _open_batch(self) -> WriteBatch:
         """The last batch, if it is not full, or another one."""
         if not self._batches or self._batches[-1].is_full:
-            self._batches.append(Batch())
+            self._batches.append(WriteBatch())
         return self._batches[-1]
 
-    def _fill(self, batch: Batch) -> None:
+    def _fill(self, batch: WriteBatch) -> None:
         self._news.put(None)  # before the next line, which may not come: then the thread looks in vain
         batch.is_full = True
 

@@ -22,7 +22,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 MOST_SHOWN = 64  # numbers of an array that are written as such; larger ones are written as their bytes
 
 
-class Leaf(NamedTuple):
+class LeafIndex(NamedTuple):
     """Stands for column `number` in a nested value."""
 
     number: int
@@ -153,7 +153,7 @@ _ENCODERS: list[tuple[Any, Callable[[Any, str], Any]]] = [
     (str, _encode_str),
     (dict, _encode_dict),
     (list, _encode_items),
-    (Leaf, lambda value, where: _wrapped("leaf", value.number)),
+    (LeafIndex, lambda value, where: _wrapped("leaf", value.number)),
     (GraphInstance, lambda value, where: _wrapped("graph", _encode_items(value, where))),
     (tuple, lambda value, where: _wrapped("tuple", _encode_items(value, where))),
     (np.ndarray, _encode_array),
@@ -196,7 +196,7 @@ _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "array": _decode_array,
     "objects": _decode_objects,
     "index": lambda value: Index(value["value"]),
-    "leaf": lambda value: Leaf(value["value"]),
+    "leaf": lambda value: LeafIndex(value["value"]),
     "graph": lambda value: GraphInstance(*_decode(value["value"])),
     "tuple": lambda value: tuple(_decode(value["value"])),
     "recorded": lambda value: Recorded(value["value"]),

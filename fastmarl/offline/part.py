@@ -8,8 +8,8 @@ from fastmarl.core.columns import Columns
 from fastmarl.offline import chunks, folder
 from fastmarl.offline.arrow import load
 from fastmarl.offline.checksums import RowGroupChecksums
-from fastmarl.offline.form import ENV_T, IDS, Form, T
-from fastmarl.offline.rows import Rows
+from fastmarl.offline.form import ENV_T, IDS, T, TableForm
+from fastmarl.offline.rows import ModuleTable
 
 # A row group is written when it has so many: what the thread adds at once, full or almost, is one.
 GROUP_ROWS, GROUP_BYTES = 32_768, 16 * 1024 * 1024
@@ -82,7 +82,7 @@ class GrowingFile:
         self._checksums.add_group()
 
 
-class Part:
+class FilePart:
     """Files of one name: chunks of episodes, and their agents' steps by module.
 
     Attributes:
@@ -94,11 +94,11 @@ class Part:
     def __init__(self, path: Path, name: str, compression: str, *, next_obs: bool):
         self._path, self._name, self._compression, self._next_obs = path, name, compression, next_obs
         self._chunks = GrowingFile(self._file(folder.EPISODES), chunks.schema(), compression)
-        self._files: dict[tuple[str, str, Form], GrowingFile] = {}
+        self._files: dict[tuple[str, str, TableForm], GrowingFile] = {}
         self._n_forms: dict[tuple[str, str], int] = {}
         self.n_rows = self.n_chunks = self.n_bytes = 0
 
-    def add(self, chunk_table: Any, rows: list[Rows]) -> None:
+    def add(self, chunk_table: Any, rows: list[ModuleTable]) -> None:
         for module_id, form, table, lookback in rows:
             self.n_bytes += self._of(folder.DATA, module_id, form).add(table)
             self.n_rows += table.num_rows
@@ -119,7 +119,7 @@ class Part:
         for file in (*self._files.values(), self._chunks):
             file.abandon()
 
-    def _of(self, kind: str, module_id: str, form: Form) -> GrowingFile:
+    def _of(self, kind: str, module_id: str, form: TableForm) -> GrowingFile:
         key = kind, module_id, form
         if key not in self._files:
             n = self._n_forms[kind, module_id] = self._n_forms.get((kind, module_id), 0) + 1

@@ -11,16 +11,16 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.native._garbage import without_collection
 from fastmarl.offline import folder
 from fastmarl.offline.chunks import chunk_table
-from fastmarl.offline.form import Form
+from fastmarl.offline.form import TableForm
 from fastmarl.offline.json_values import to_json
-from fastmarl.offline.part import Part
-from fastmarl.offline.rows import RowMaker, Rows
+from fastmarl.offline.part import FilePart
+from fastmarl.offline.rows import ModuleTable, RowMaker
 from fastmarl.offline.texts import Texts
 
 ENOUGH_BYTES = 1024**3  # of a part before compression: readers have a whole part in memory
 
 
-class Parts:
+class FileParts:
     """The parts that a writer writes.
 
     Args:
@@ -37,9 +37,9 @@ class Parts:
         self._path, self._maker, self._compression = path, maker, compression
         self._max_rows, self._worker_index, self._next_obs = max_rows, worker_index, next_obs
         self.row_bytes = 0.0
-        self._part: Part | None = None
+        self._part: FilePart | None = None
         self._number = 0
-        self._forms: dict[str, Form] = {}
+        self._forms: dict[str, TableForm] = {}
         self._text_of_ids = Texts(lambda agent_ids: to_json(list(agent_ids), "the agents' ids"))
 
     def add(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> None:
@@ -48,7 +48,7 @@ class Parts:
             for chunks, rows in self._tables(some):
                 self._append(chunks, rows)
 
-    def _append(self, chunks: Any, rows: list[Rows]) -> None:
+    def _append(self, chunks: Any, rows: list[ModuleTable]) -> None:
         part = self._open()
         part.add(chunks, rows)
         self.row_bytes = part.n_bytes / max(1, part.n_rows)
@@ -58,7 +58,7 @@ class Parts:
         if part.n_rows >= self._max_rows or part.n_bytes >= ENOUGH_BYTES:
             self.finish()
 
-    def _tables(self, episodes: list[MultiAgentEpisode]) -> Iterator[tuple[Any, list[Rows]]]:
+    def _tables(self, episodes: list[MultiAgentEpisode]) -> Iterator[tuple[Any, list[ModuleTable]]]:
         """(their chunks, their rows), to be appended before the next are asked for: all at once, or where one can't be
         written, one by one up to that."""
         try:
@@ -73,7 +73,7 @@ class Parts:
         for episode in episodes:
             yield from self._tables([episode])
 
-    def _made(self, episodes: list[MultiAgentEpisode]) -> tuple[Any, list[Rows]]:
+    def _made(self, episodes: list[MultiAgentEpisode]) -> tuple[Any, list[ModuleTable]]:
         first_chunk = 0 if self._part is None else self._part.n_chunks
         heads: list[ChunkHead | None] = without_collection(list, map(MultiAgentEpisode.head, episodes))
         table = AgentEpisodeTable(in_numbers(episodes))
@@ -97,11 +97,11 @@ class Parts:
             self._part.abandon()
             self._part = None
 
-    def _open(self) -> Part:
+    def _open(self) -> FilePart:
         if self._part is None:
             name, self._number = folder.claim(self._path, self._worker_index, self._number)
             self._number += 1
-            self._part = Part(self._path, name, self._compression, next_obs=self._next_obs)
+            self._part = FilePart(self._path, name, self._compression, next_obs=self._next_obs)
         return self._part
 
     def _fitting(self, episodes: list[MultiAgentEpisode], n_rows: list[int]) -> Iterator[list[MultiAgentEpisode]]:

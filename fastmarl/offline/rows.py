@@ -30,8 +30,8 @@ from fastmarl.offline.form import (
     FINAL_INFOS,
     IDS,
     MODULE_ID,
-    Form,
     T,
+    TableForm,
     flatten_leaves,
     numbers,
     without_texts,
@@ -43,11 +43,11 @@ from fastmarl.offline.texts import Texts
 MOST_FORMS = 1024  # that are kept
 
 
-class Rows(NamedTuple):
+class ModuleTable(NamedTuple):
     """Of one module, of one form."""
 
     module_id: str
-    form: Form
+    form: TableForm
     table: Any  # of steps
     lookback: Any  # of the steps before, which earlier chunks have, too; None: there are none
 
@@ -65,7 +65,7 @@ class RowMaker:
         self.next_obs = next_obs
         self.keeps_infos = columns is None or Columns.INFOS in columns
         self.text_of = Texts(agent_text)
-        self._form_of: dict[tuple, tuple[Form, RowLayout]] = {}
+        self._form_of: dict[tuple, tuple[TableForm, RowLayout]] = {}
         self.memory = TableMemory()
 
     def rows(
@@ -74,7 +74,7 @@ class RowMaker:
         episodes: Sequence[MultiAgentEpisode],
         heads: Sequence[ChunkHead | None],
         first_chunk: int,
-    ) -> list[Rows]:
+    ) -> list[ModuleTable]:
         """By module and form.
 
         Args:
@@ -93,13 +93,13 @@ class RowMaker:
             for form, of_form in _by_form(table, chosen, form_of_source):
                 trajectories = Trajectories(table, of_form, self.memory.empty)
                 rows = _FormRows(self, trajectories, form, module_id, infos, first_chunk)
-                found.append(Rows(module_id, form, rows.steps(), rows.lookback()))
+                found.append(ModuleTable(module_id, form, rows.steps(), rows.lookback()))
         return found
 
-    def _form(self, source: Block | Source) -> Form:
+    def _form(self, source: Block | Source) -> TableForm:
         return self._form_of_block(source) if isinstance(source, Block) else self._made_form(source)
 
-    def _form_of_block(self, block: Block) -> Form:
+    def _form_of_block(self, block: Block) -> TableForm:
         """Blocks of one layout, with like outputs, have one form, which is made once."""
         outputs = tuple((key, leaf.dtype, leaf.shape[1:]) for key, leaf in block.outputs.items())
         key = id(block.layout), outputs
@@ -109,7 +109,7 @@ class RowMaker:
             self._form_of[key] = self._made_form(block), block.layout  # nothing else has its id() meanwhile
         return self._form_of[key][0]
 
-    def _made_form(self, source: Block | Source) -> Form:
+    def _made_form(self, source: Block | Source) -> TableForm:
         output: Callable[[Any], Any]
         if isinstance(source, Block):
             obs, actions = source.layout.nest(list(source.obs)), source.output(Columns.ACTIONS)
@@ -118,13 +118,13 @@ class RowMaker:
             obs, actions, names, output = source.observations(), source.actions(), source.extra_keys(), source.extra
         wanted, masks = self._columns, recorded_name(Recorded.ACTION_MASK, names)
         kept = names if wanted is None else [name for name in names if _plain(name) in wanted or name == masks]
-        return Form.of(obs, actions, [(name, output(name)) for name in kept])
+        return TableForm.of(obs, actions, [(name, output(name)) for name in kept])
 
 
 def _by_form(
-    table: AgentEpisodeTable, chosen: np.ndarray, form_of_source: Sequence[Form]
-) -> Iterator[tuple[Form, np.ndarray]]:
-    """Form -> the agent episodes of it, of those chosen."""
+    table: AgentEpisodeTable, chosen: np.ndarray, form_of_source: Sequence[TableForm]
+) -> Iterator[tuple[TableForm, np.ndarray]]:
+    """TableForm -> the agent episodes of it, of those chosen."""
     index_of = {form: index for index, form in enumerate(dict.fromkeys(form_of_source))}
     forms = list(index_of)
     if len(forms) == 1:
@@ -185,7 +185,7 @@ class _FormRows:
         self,
         maker: RowMaker,
         trajectories: Trajectories,
-        form: Form,
+        form: TableForm,
         module_id: str,
         infos: _Infos | None,
         first_chunk: int,

@@ -18,7 +18,7 @@ from fastmarl.offline.arrow import load
 from fastmarl.offline.checksums import compile_checksum
 from fastmarl.offline.handover import Parcel
 from fastmarl.offline.json_values import copied
-from fastmarl.offline.parts import Parts
+from fastmarl.offline.parts import FileParts
 from fastmarl.offline.rows import RowMaker
 from fastmarl.offline.writer_thread import WriterThread
 
@@ -78,7 +78,7 @@ class ParquetWriter:
         self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # no lock waits longer, though it be some centuries
         self._pid, self._told = os.getpid(), False
         maker = RowMaker(None if columns is None else frozenset(columns), next_obs=bool(next_obs))
-        parts = Parts(self.path, maker, compression, int(max_rows_per_file), int(worker_index), bool(next_obs))
+        parts = FileParts(self.path, maker, compression, int(max_rows_per_file), int(worker_index), bool(next_obs))
         self._thread = WriterThread(parts, int(max_queue_size), self._timeout_s)
         self._thread.start()
         # Without a wait: the garbage collector may run this in a thread whose locks the writer's thread needs.

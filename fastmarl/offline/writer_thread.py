@@ -5,8 +5,8 @@ import os
 import time
 from threading import Thread
 
-from fastmarl.offline.handover import Batch, Handover, Parcel, wait_for
-from fastmarl.offline.parts import Parts
+from fastmarl.offline.handover import Handover, Parcel, WriteBatch, wait_for
+from fastmarl.offline.parts import FileParts
 
 FIRST_ROWS = 1_024  # are written at once, before it is known how large they are
 MOST_ROWS, MOST_BYTES = 65_536, 32 * 1024 * 1024  # afterwards
@@ -30,7 +30,7 @@ class WriterThread(Thread):
         cpu_seconds: that it has taken.
     """
 
-    def __init__(self, parts: Parts, max_queue_size: int, end_timeout_s: float):
+    def __init__(self, parts: FileParts, max_queue_size: int, end_timeout_s: float):
         super().__init__(name="fastmarl ParquetWriter", daemon=True)
         self.end_timeout_s = end_timeout_s
         self._parts = parts
@@ -85,7 +85,7 @@ class WriterThread(Thread):
             self._is_done = True
             _running.discard(self)
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: WriteBatch) -> None:
         if batch.parcels:
             self._parts.add(batch.episodes, batch.n_rows)
             self._handover.enough_rows = max(1, int(min(MOST_ROWS, MOST_BYTES / max(1.0, self._parts.row_bytes))))

@@ -11,10 +11,10 @@ from fastmarl.core.connectors.env_actions import EnvActions
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.connectors.rewards import make_reward_connector
 from fastmarl.core.errors import ActionMaskError, ConfigError, shown
+from fastmarl.core.inference.actors import Actor
 from fastmarl.core.inference.backends.transfer import make_transfer
 from fastmarl.core.inference.inference import InferenceOptions, ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
-from fastmarl.core.inference.policies import Policy as ModulePolicy
 from fastmarl.core.inference.row_states import ModuleRowsState, rows_state
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._actions import ActionDicts
@@ -96,7 +96,7 @@ class ModuleAgents:
         self._masks = ActionMasks(connectors, self.action_space, self._table)
         how = {"normalize": options.normalize_actions, "clip": options.clip_actions}
         self._env_actions = EnvActions(module_id, self.action_space, **how)
-        self._policy = ModulePolicy(module_id, module, connectors, self._inference, self._masks, self._env_actions)
+        self._policy = Actor(module_id, module, connectors, self._inference, self._masks, self._env_actions)
         self._connectors = connectors
         rewards = make_reward_connector(options.reward_scale, options.clip_rewards)
         self._store = RowStore([recorded], [module_id], self._table, 0, connectors=[connectors], rewards=rewards)

@@ -66,7 +66,7 @@ def _checksum(part: bytes) -> int:
 
 
 @dataclass(frozen=True)
-class Block:
+class FileBlock:
     """One block of a file, as it was found.
 
     Attributes:
@@ -112,7 +112,7 @@ def _split(part: bytes, begin: int, form: list[Any]) -> Arrays:
     return found
 
 
-def blocks_in(path: Path) -> Iterator[tuple[Block, Arrays]]:
+def blocks_in(path: Path) -> Iterator[tuple[FileBlock, Arrays]]:
     """The blocks of a file that are whole, up to the first that is not, each with its listed arrays.
 
     Raises:
@@ -139,7 +139,7 @@ def _damaged(path: Path, offset: int) -> RecordingError:
     return RecordingError(f"{path}: the block at byte {offset} is damaged: its checksum is another")
 
 
-def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> tuple[Block, Arrays] | None:
+def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> tuple[FileBlock, Arrays] | None:
     file.seek(offset)
     head = file.read(HEAD_BYTES)
     if len(head) < HEAD_BYTES:
@@ -159,5 +159,5 @@ def _block_at(file: BinaryIO, path: Path, offset: int, size: int) -> tuple[Block
         raise _damaged(path, offset)
     words = json.loads(first[:n_header])
     form = words.pop("arrays")
-    block = Block(path, offset, words, form, n_header, (n_first, n_second), (checksums[0], checksums[1]))
+    block = FileBlock(path, offset, words, form, n_header, (n_first, n_second), (checksums[0], checksums[1]))
     return block, _split(first, n_header, form[0])

@@ -15,12 +15,12 @@ import numpy as np
 from fastmarl.core.errors import RecordingError
 from fastmarl.core.public import public
 from fastmarl.core.store.lanes import FAILED, TERMINATED, TRUNCATED
-from fastmarl.replays.blocks import Arrays, Block, blocks_in, cant_read
+from fastmarl.replays.blocks import Arrays, FileBlock, blocks_in, cant_read
 from fastmarl.replays.fragment import OF_CHUNKS
 from fastmarl.replays.meta import checked
 
 
-class Part(NamedTuple):
+class EpisodePart(NamedTuple):
     """What a block has of an episode: its env steps from `begin` to `end`.
 
     Attributes:
@@ -29,7 +29,7 @@ class Part(NamedTuple):
         flags: of its end.
     """
 
-    block: Block
+    block: FileBlock
     chunk: int
     agents: list[str]
     begin: int
@@ -64,7 +64,7 @@ class RecordedEpisode:
     is_truncated: bool = False
     is_failed: bool = False
     missing: str = ""
-    parts: list[Part] = field(default_factory=list, repr=False)
+    parts: list[EpisodePart] = field(default_factory=list, repr=False)
 
     @property
     def is_done(self) -> bool:
@@ -172,12 +172,12 @@ class Recording:
             self._read_block(block, listed, meta, agents, latest)
 
     def _read_block(
-        self, block: Block, arrays: Arrays, meta: dict[str, Any], agents: list[str], latest: dict[str, _Strand]
+        self, block: FileBlock, arrays: Arrays, meta: dict[str, Any], agents: list[str], latest: dict[str, _Strand]
     ) -> None:
         columns = [arrays[name].tolist() for name in OF_CHUNKS]
         ids = block.words.get("ids") or [block.words["run"] + number.tobytes().hex() for number in arrays["number"]]
         for chunk, (id_, env, begin, end, flags, seed, _) in enumerate(zip(ids, *columns, strict=True)):
-            part, strand = Part(block, chunk, agents, begin, end, flags), latest.get(id_)
+            part, strand = EpisodePart(block, chunk, agents, begin, end, flags), latest.get(id_)
             if strand is None or strand.is_behind(part):
                 strand = latest[id_] = _Strand(self._n_strands, meta, env, seed)
                 self._n_strands += 1
@@ -218,17 +218,17 @@ class _Strand:
     meta: dict[str, Any]
     env_index: int
     reset_seed: int
-    parts: list[Part] = field(default_factory=list)
-    line: list[Part] = field(default_factory=list)
+    parts: list[EpisodePart] = field(default_factory=list)
+    line: list[EpisodePart] = field(default_factory=list)
     place: int = -1
     goes_on: bool = False
     end: int = 0
 
-    def add(self, part: Part) -> None:
+    def add(self, part: EpisodePart) -> None:
         self.parts.append(part)
         self.end = max(self.end, part.end)
 
-    def is_behind(self, part: Part) -> bool:
+    def is_behind(self, part: EpisodePart) -> bool:
         """Whether this part, of the same file, begins before the end, as the runner went back."""
         return part.begin < self.end and self.parts[-1].block is not part.block
 

@@ -8,7 +8,7 @@ from fastmarl.rllib.versions import untested_ray
 if TYPE_CHECKING or untested_ray() is None:
     from fastmarl.rllib.runner import MultiAgentEnvRunner
 else:
-    from fastmarl.rllib.untested import MultiAgentEnvRunner
+    from fastmarl.rllib.stand_in import MultiAgentEnvRunner
 
 if TYPE_CHECKING:
     from fastmarl.rllib.learner.ppo import PPOTorchLearner

@@ -90,7 +90,7 @@ def _built(config: AlgorithmConfig) -> Any:
 def _reasons(runner: Any) -> list[Reason]:
     if (text := untested_ray()) is not None:
         return [Reason("untested_ray", text)]
-    from fastmarl.rllib.provable import slow_path_reasons
+    from fastmarl.rllib.fast_path import slow_path_reasons
     from fastmarl.rllib.runner import MultiAgentEnvRunner
 
     return slow_path_reasons(runner, MultiAgentEnvRunner)

@@ -32,7 +32,7 @@ COUNTERS = (
 _timer_name = functools.cache(to_snake_case)  # of a connector piece's class
 
 
-class RunnerMetrics:
+class RLlibMetrics:
     """Logs a runner's counts and episodes in bulk.
 
     Args:

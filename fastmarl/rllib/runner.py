@@ -17,9 +17,9 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.exits import as_error, exits_as_errors
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.rllib.episodes.episode import MultiAgentEpisode, episode_class
+from fastmarl.rllib.fast_path import slow_path_reasons
 from fastmarl.rllib.fixes import FIXES, VectorIndex, env_seeds, numbered, parse_fixes, seed_action_spaces
-from fastmarl.rllib.metrics import RunnerCounts, RunnerMetrics, distinct_names
-from fastmarl.rllib.provable import slow_path_reasons
+from fastmarl.rllib.metrics import RLlibMetrics, RunnerCounts, distinct_names
 from fastmarl.rllib.reasons import Reason
 from fastmarl.rllib.sampling.hand_over import take_back
 from fastmarl.rllib.sampling.sampler import FastSampler
@@ -70,7 +70,7 @@ class MultiAgentEnvRunner(RLlibEnvRunner):
             super().__init__(config=config, **kwargs)
         self._draws = np.random.default_rng(self._seed) if self.sampler == "fast" else None
         has_names = "46" in self.fixes and self.env is not None
-        self._bulk_metrics = RunnerMetrics(self, distinct_names(self.env.envs) if has_names else None)
+        self._bulk_metrics = RLlibMetrics(self, distinct_names(self.env.envs) if has_names else None)
         self._runner_counts = RunnerCounts(self.worker_index or 0)
 
     # Sampling.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.tape import TapeCapture
 
 from fastmarl.core.inference.backends import graphs
-from fastmarl.core.inference.backends.graphs import LEAST_ROWS, Call, Sizes, TickGraphs
+from fastmarl.core.inference.backends.graphs import LEAST_ROWS, GraphCall, Sizes, TickGraphs
 from fastmarl.core.inference.backends.transfer import Packing
 from fastmarl.errors import ModuleOutputError
 
@@ -36,7 +36,7 @@ class Net:
 
 def call_of(net, n, rng):
     arrays = [rng.normal(size=(n, 3)), rng.integers(0, 9, (n, 2)).astype(np.uint8)]
-    return Call(net, arrays)
+    return GraphCall(net, arrays)
 
 
 def check(outputs, call, *, explore=True):

@@ -22,7 +22,7 @@ from fastmarl.core.envs.values import same
 from fastmarl.core.runner.metrics import Counts, Increment
 from fastmarl.distributed import EnvRunnerGroup
 from fastmarl.distributed.calls import Call, CallsInFlight
-from fastmarl.distributed.host import CONNECTORS, Told
+from fastmarl.distributed.host import CONNECTORS, HostReport
 from fastmarl.distributed.parts import owned
 from fastmarl.distributed.runners import RemoteRunner
 from fastmarl.errors import ConfigError, EnvRunnerLostError, RunnerBusyError, RunnerStoppedError
@@ -295,10 +295,10 @@ def test_a_batch_that_comes_late_brings_no_older_state():
     """Its call was made before the connectors were synchronised."""
     runner = RemoteRunner(0, 0)
     for number, name in ((5, "call 5"), (4, "call 4")):
-        runner.keep(Told(None, 0, Increment(Counts(), {}, Counter(), [], []), {CONNECTORS: {"of": name}}), number)
+        runner.keep(HostReport(None, 0, Increment(Counts(), {}, Counter(), [], []), {CONNECTORS: {"of": name}}), number)
         assert runner.connectors == {"of": "call 5"}
     runner.keep_connectors({"of": "all"}, 8)
-    runner.keep(Told(None, 0, Increment(Counts(), {}, Counter(), [], []), {CONNECTORS: {"of": "call 7"}}), 7)
+    runner.keep(HostReport(None, 0, Increment(Counts(), {}, Counter(), [], []), {CONNECTORS: {"of": "call 7"}}), 7)
     assert runner.connectors == {"of": "all"}
 
 

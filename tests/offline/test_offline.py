@@ -34,10 +34,10 @@ from fastmarl.core.episodes.sources import ArraySource
 from fastmarl.distributed import BackgroundSampler
 from fastmarl.errors import ConfigError, OfflineError
 from fastmarl.offline import ParquetReader, ParquetWriter, folder, part, parts, writer_thread
-from fastmarl.offline.form import Form
+from fastmarl.offline.form import TableForm
 from fastmarl.offline.json_values import agent_from_text, agent_text
 from fastmarl.offline.part import GrowingFile
-from fastmarl.offline.parts import Parts
+from fastmarl.offline.parts import FileParts
 from fastmarl.offline.table_memory import TableMemory
 
 pytestmark = pytest.mark.needs("pyarrow")
@@ -440,7 +440,7 @@ def test_files_end_where_they_are_large(tmp_path, monkeypatch):
 def test_two_writers_both_note_their_modules(tmp_path, monkeypatch):
     """One of them comes while the other one is between reading and writing `info.json`."""
     write(tmp_path, [])
-    forms = {name: Form.of(ONE[0], ONE[1], []) for name in ("p", "q")}
+    forms = {name: TableForm.of(ONE[0], ONE[1], []) for name in ("p", "q")}
     other = threading.Thread(target=folder.note_forms, args=(tmp_path, {"q": forms["q"]}))
 
     def read_slowly(path, read_info=folder.read_info):
@@ -551,13 +551,13 @@ class Gate:
     """Keeps the thread from writing until it is opened."""
 
     def __init__(self, monkeypatch):
-        self.opened, add = threading.Event(), Parts.add
+        self.opened, add = threading.Event(), FileParts.add
 
         def wait_and_add(files, *args):
             assert self.opened.wait(60)
             add(files, *args)
 
-        monkeypatch.setattr(Parts, "add", wait_and_add)
+        monkeypatch.setattr(FileParts, "add", wait_and_add)
 
 
 def test_a_full_queue_blocks_and_does_not_grow(tmp_path, monkeypatch):
@@ -671,13 +671,13 @@ def test_what_is_handed_over_while_another_thread_closes_is_written_or_refused(t
 
 def test_the_thread_sleeps_until_there_is_enough_or_nothing_has_come_for_a_while(tmp_path, monkeypatch):
     write_at_once(monkeypatch, 6)  # of 2 rows a call
-    added, add = [], Parts.add
+    added, add = [], FileParts.add
 
     def note_and_add(files, some, *args):
         added.append(len(some))
         add(files, some, *args)
 
-    monkeypatch.setattr(Parts, "add", note_and_add)
+    monkeypatch.setattr(FileParts, "add", note_and_add)
     with ParquetWriter(tmp_path) as file_writer:
         for n in range(4):
             file_writer.write([episode({"a": ONE}, f"e{n}")])
@@ -741,12 +741,12 @@ def test_a_close_that_was_interrupted_loses_nothing(afterwards, tmp_path):
         import os, signal, threading, time
         import fastmarl
         from fastmarl.offline import ParquetReader, ParquetWriter
-        from fastmarl.offline.parts import Parts
-        add = Parts.add
+        from fastmarl.offline.parts import FileParts
+        add = FileParts.add
         def add_slowly(*args):
             time.sleep(1)
             add(*args)
-        Parts.add = add_slowly
+        FileParts.add = add_slowly
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
         writer = ParquetWriter({str(tmp_path / "there")!r})
         config = fastmarl.EnvRunnerConfig(env="fastmarl.simple_spread")

@@ -12,7 +12,7 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from fastmarl.core.native._ppo_exact import Derivatives
 from fastmarl.rllib.learner.categorical_loss import CategoricalLoss
-from fastmarl.rllib.learner.minibatches import Rows
+from fastmarl.rllib.learner.minibatches import MinibatchRows
 
 pytestmark = pytest.mark.filterwarnings("ignore:var")  # of one value, which RLlib logs
 
@@ -46,7 +46,7 @@ def drawn(n, k, spread, drift, seed=0):
         Postprocessing.VALUE_TARGETS: draw(n),
         Columns.LOSS_MASK: draw(n) > -0.7,
     }
-    return Rows(columns), logits, values
+    return MinibatchRows(columns), logits, values
 
 
 def by_autograd(minibatch, logits, values, *, kl_coeff, entropy_coeff, **options):

@@ -15,7 +15,7 @@ from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
 import fastmarl.rllib
 from fastmarl.errors import ConfigError
-from fastmarl.rllib import untested, versions
+from fastmarl.rllib import stand_in, versions
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of other versions
 
@@ -58,17 +58,17 @@ def test_the_drop_in_equals_rllibs_class():
 
 def test_an_untested_version_is_told(monkeypatch, caplog):
     monkeypatch.setattr(ray, "__version__", "2.99.1")
-    with caplog.at_level(logging.WARNING, logger="fastmarl.rllib.untested"):
-        ours, runner = sampled(untested.MultiAgentEnvRunner)
+    with caplog.at_level(logging.WARNING, logger="fastmarl.rllib.stand_in"):
+        ours, runner = sampled(stand_in.MultiAgentEnvRunner)
     assert ours == sampled(RLlibEnvRunner)[0]
     (reason,) = runner.slow_path_reasons
     assert "Ray 2.99.1" in reason and "2.60.0" in reason and reason in caplog.text
-    assert runner.is_accelerated is False and untested.MultiAgentEnvRunner.options(sampler="fast")
+    assert runner.is_accelerated is False and stand_in.MultiAgentEnvRunner.options(sampler="fast")
     with pytest.raises(ConfigError, match="can't be switched on: Ray 2"):
-        untested.MultiAgentEnvRunner.options(fixes="all")
+        stand_in.MultiAgentEnvRunner.options(fixes="all")
 
 
 def test_an_untested_version_is_found_at_import():
     code = "import ray; ray.__version__ = '2.99.1'; import fastmarl.rllib as ours; print(ours.MultiAgentEnvRunner)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert "fastmarl.rllib.untested.MultiAgentEnvRunner" in answer.stdout
+    assert "fastmarl.rllib.stand_in.MultiAgentEnvRunner" in answer.stdout

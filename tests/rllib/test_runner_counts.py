@@ -10,7 +10,7 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from fastmarl.rllib import MultiAgentEnvRunner, untested
+from fastmarl.rllib import MultiAgentEnvRunner, stand_in
 from fastmarl.rllib.metrics import RunnerCounts
 from fastmarl.rllib.reasons import CODES
 
@@ -158,7 +158,7 @@ def test_a_runner_reports_once_it_has_sampled() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_an_untested_version_is_reported() -> None:
-    runner = make_runner(untested.MultiAgentEnvRunner)
+    runner = make_runner(stand_in.MultiAgentEnvRunner)
     for _ in range(2):
         runner.sample(num_timesteps=4)
         found = counts_in(runner.get_metrics())

@@ -12,7 +12,7 @@ from fastmarl.core.public import public
 MOST_IDLE_TURNS = 1000  # given in a row to agents that have ended, besides one for each that is listed
 
 
-class Step(NamedTuple):
+class StepDicts(NamedTuple):
     """The dicts by agent that `step()` returns."""
 
     obs: dict[Any, Any]
@@ -103,13 +103,13 @@ class AECPettingZooEnv(PettingZooAdapter):
         self._listed = list(self.env.agents)
         self._accounts = _layer_with("_cumulative_rewards", self.env)
 
-    def _next_turn(self) -> Step:
+    def _next_turn(self) -> StepDicts:
         """Go on to an agent that can act, or to the end of the episode.
 
         The agent is observed, as are those that have ended on the way there.
         """
         env, ended = self.env, self._ended
-        obs, rewards, terminateds, truncateds, infos = step = Step({}, {}, {}, {}, {})
+        obs, rewards, terminateds, truncateds, infos = step = StepDicts({}, {}, {}, {}, {})
         self._turn, idle_turns = None, 0
         while (agents := env.agents) and not (ended and ended.issuperset(agents)):
             agent = env.agent_selection
@@ -141,7 +141,7 @@ class AECPettingZooEnv(PettingZooAdapter):
             ended.intersection_update(agents)
         return step
 
-    def _add_removed(self, agent: Any, step: Step) -> None:
+    def _add_removed(self, agent: Any, step: StepDicts) -> None:
         """Add what the env still has of an agent that it has removed without a turn of its own."""
         env = self.env
         pending = self._pending.get(agent, 0.0)

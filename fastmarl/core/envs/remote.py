@@ -35,7 +35,7 @@ class EnvDescription:
     supports_checkpoint: bool
 
 
-class Worker(Protocol):
+class WorkerClient(Protocol):
     """What a RemoteEnv asks of the worker process that its env is in."""
 
     @property
@@ -55,7 +55,7 @@ class RemoteEnv:
         description: what the worker tells of it.
     """
 
-    def __init__(self, worker: Worker, index: int, description: EnvDescription):
+    def __init__(self, worker: WorkerClient, index: int, description: EnvDescription):
         self._worker = worker
         self._index = index
         self._description = description

@@ -13,7 +13,7 @@ from fastmarl.core.errors import ModuleOutputError
 from fastmarl.core.inference.backends.compiled import CAPTURING_MODES, CompiledForwards
 from fastmarl.core.inference.backends.dense_layers import LEAN
 from fastmarl.core.inference.backends.graph_guard import ModuleCapture
-from fastmarl.core.inference.backends.graphs import Call, Launch, TickGraphs
+from fastmarl.core.inference.backends.graphs import GraphCall, Launch, TickGraphs
 from fastmarl.core.inference.backends.lean import LeanModule
 from fastmarl.core.inference.backends.transfer import Transfer, sent_dtype
 from fastmarl.core.inference.draws import SMALL, make_draws
@@ -145,11 +145,11 @@ class ModuleInference:
         numbers = iter(self._transfer.to_device([array for array in arrays if array.dtype != object]))
         return self._nest([array.copy() if array.dtype == object else next(numbers) for array in arrays])
 
-    def call(self, block: Block, first: int, end: int, legal: np.ndarray | None) -> Call:
+    def call(self, block: Block, first: int, end: int, legal: np.ndarray | None) -> GraphCall:
         """Its part in a launch: the rows' observations, recurrent states and, unless it sees to that itself, masks."""
         obs, states = self._inputs(block, first, end)
         masks = [legal] if legal is not None and self._masks else []
-        return Call(self, [*obs, *states, *masks])
+        return GraphCall(self, [*obs, *states, *masks])
 
     def on_device(self, tensors: list[torch.Tensor], *, explore: bool) -> dict[Key, torch.Tensor]:
         """Outputs and actions for what `call()` gave, as tensors; they may be captured."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from fastmarl.core.columns import Recorded
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.inference.policies import Policy
+from fastmarl.core.inference.actors import Actor
 from fastmarl.core.spaces.layout import Leaf
 from fastmarl.core.spaces.structs import Index
 from fastmarl.core.states import check_keys, column_of, whole_number
@@ -19,7 +19,7 @@ KEYS = (*COLUMNS, "obs", "raw_obs", "n_acted", "weights_seq_no", "outputs", "rec
 
 
 def rows_state(
-    policy: Policy,
+    policy: Actor,
     block: Block,
     n_acted: int,
     lanes: np.ndarray,
@@ -74,7 +74,7 @@ class ModuleRowsState:
         ConfigError: it does not fit the module, or is damaged.
     """
 
-    def __init__(self, policy: Policy, state: Any, n_agents: int):
+    def __init__(self, policy: Actor, state: Any, n_agents: int):
         self._policy = policy
         self._what = what = f"the rows of module {policy.module_id!r}"
         check_keys(what, state, KEYS)

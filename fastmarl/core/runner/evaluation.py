@@ -13,7 +13,7 @@ from fastmarl.core.runner.goals import Goal
 from fastmarl.core.runner.sampling import Sampling
 
 
-class Evaluation:
+class Evaluator:
     """Evaluates the modules with which a runner samples.
 
     Attributes:

@@ -15,7 +15,7 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.exits import exits_as_errors
-from fastmarl.core.inference.policies import MappingFn
+from fastmarl.core.inference.actors import MappingFn
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.runner.building import make_connectors, make_module
 from fastmarl.core.runner.sampling import Sampling

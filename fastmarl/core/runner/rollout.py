@@ -10,9 +10,9 @@ from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.connectors.rewards import make_reward_connector
 from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.inference.actors import Actor, Policies
 from fastmarl.core.inference.inference import ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
-from fastmarl.core.inference.policies import Policies, Policy
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.native._records import note_reset_seeds
 from fastmarl.core.runner.building import make_inference_options, spaces_of, warn_of_objects
@@ -77,7 +77,7 @@ class Rollout:
         self.to_reset = set(range(resources.num_envs))
         self.goal = Goal()
 
-    def make_policy(self, module_id: str, module: RLModule, connectors: ModuleConnectors | None) -> Policy:
+    def make_policy(self, module_id: str, module: RLModule, connectors: ModuleConnectors | None) -> Actor:
         """A module, made ready to act here."""
         resources, config = self._resources, self._resources.config
         observation_space, action_space = spaces_of(module)
@@ -87,7 +87,7 @@ class Rollout:
         connectors.bind(self.table)
         warn_of_objects(module_id, connectors.recorded_layout)
         options = {"normalize": config.normalize_actions, "clip": config.clip_actions}
-        return Policy(
+        return Actor(
             module_id,
             module,
             connectors,

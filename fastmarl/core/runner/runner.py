@@ -12,13 +12,13 @@ from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.exits import exits_as_errors
-from fastmarl.core.inference.policies import MappingFn
+from fastmarl.core.inference.actors import MappingFn
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.public import public
 from fastmarl.core.runner.building import spaces_of
-from fastmarl.core.runner.evaluation import Evaluation
+from fastmarl.core.runner.evaluation import Evaluator
 from fastmarl.core.runner.listeners import Listeners
 from fastmarl.core.runner.metrics import MetricsLogger
 from fastmarl.core.runner.output import make_output
@@ -52,7 +52,7 @@ class MultiAgentEnvRunner:
         self._resources = Resources(config)
         try:
             self._sampling = Sampling(self._resources, self._listeners)
-            self._evaluation = Evaluation(self._sampling)
+            self._evaluation = Evaluator(self._sampling)
             self._policy_changes = PolicyChanges(self._sampling)
             self._state = RunnerState(self._sampling, self._calls)
             self._sampling.announce_envs()

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.errors import ConfigError
-from fastmarl.core.inference.policies import MappingFn, Policies
+from fastmarl.core.inference.actors import MappingFn, Policies
 from fastmarl.core.inference.row_states import ModuleRowsState, rows_state
 from fastmarl.core.states import check_keys, check_mapping, column_of, whole_number
 from fastmarl.core.store.store import INACTIVE

@@ -13,7 +13,14 @@ from fastmarl.core.processes.child import START_TIMEOUT_S, ChildProcess, pickled
 from fastmarl.core.processes.protocol import FIRST
 from fastmarl.distributed.background.parcels import unpack
 from fastmarl.distributed.background.weights import SharedWeights
-from fastmarl.distributed.background.worker import SAMPLE, Failure, SamplerPlan, Start, Told, run_sampler
+from fastmarl.distributed.background.worker import (
+    SAMPLE,
+    BatchReport,
+    SamplerFailure,
+    SamplerPlan,
+    SamplerReady,
+    run_sampler,
+)
 
 UNSENT = (
     "config and make_batch",
@@ -27,7 +34,7 @@ class Sample:
     """A batch and what is told of it."""
 
     batch: Any
-    told: Told
+    told: BatchReport
 
 
 class SamplerProcess(ChildProcess):
@@ -74,14 +81,14 @@ class SamplerProcess(ChildProcess):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self._other_files.sock.close()
 
-    def finish_start(self) -> Start:
+    def finish_start(self) -> SamplerReady:
         """Wait until it has made its runner; what the runner's constructor raises comes through."""
         self._channel.set_timeout(START_TIMEOUT_S)
         start = self.recv(FIRST)
         self._is_started = True
         return start
 
-    def share(self, weights: SharedWeights, start: Start) -> None:
+    def share(self, weights: SharedWeights, start: SamplerReady) -> None:
         """Give it the weights that it is to act with.
 
         Raises:
@@ -127,7 +134,7 @@ class SamplerProcess(ChildProcess):
         self._timeout_s = timeout_s
         if self._end is None:
             self._channel.set_timeout(timeout_s)
-        told: Told = self.recv(self._numbers_of_batches[0])
+        told: BatchReport = self.recv(self._numbers_of_batches[0])
         batch = with_interrupts_deferred(lambda: unpack(self._files.recv_file(), told.places))
         self._numbers_of_batches.popleft()
         self.restarts = 0
@@ -139,7 +146,7 @@ class SamplerProcess(ChildProcess):
         self._files.close()
         self._other_files.sock.close()
 
-    def _failure(self, told: Failure) -> Exception:
+    def _failure(self, told: SamplerFailure) -> Exception:
         error: Exception
         try:
             error = pickle.loads(told.error)

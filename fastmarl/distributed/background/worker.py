@@ -49,7 +49,7 @@ class SamplerPlan:
 
 
 @dataclass
-class Start:
+class SamplerReady:
     """What a process tells when its runner is made.
 
     Attributes:
@@ -62,7 +62,7 @@ class Start:
 
 
 @dataclass
-class Told:
+class BatchReport:
     """What a process tells of a batch; the batch itself comes as a file.
 
     Attributes:
@@ -79,7 +79,7 @@ class Told:
 
 
 @dataclass
-class Failure:
+class SamplerFailure:
     """An error in the process.
 
     Attributes:
@@ -93,7 +93,7 @@ class Failure:
     text: str
 
     @classmethod
-    def of(cls, error: BaseException, during: str) -> "Failure":
+    def of(cls, error: BaseException, during: str) -> "SamplerFailure":
         """Of the error that is being handled."""
         return cls(during, pickled_error(error), "".join(traceback.format_exception(error)))
 
@@ -107,18 +107,18 @@ def run_sampler(plan: SamplerPlan | bytes, channel: Channel, files: Channel) -> 
             try:
                 plan = pickle.loads(plan)
             except Exception as error:
-                _refuse(channel, Failure.of(error, "unpickling what it is to do"))
+                _refuse(channel, SamplerFailure.of(error, "unpickling what it is to do"))
         assert isinstance(plan, SamplerPlan)
         end_with(plan.parent)
         torch.set_num_threads(1)  # the other cores are for other processes
         try:
             worker = SamplerWorker(plan, channel, files)
         except Exception as error:
-            _refuse(channel, Failure.of(error, "making its runner"))
+            _refuse(channel, SamplerFailure.of(error, "making its runner"))
         worker.run()
 
 
-def _refuse(channel: Channel, failure: Failure) -> NoReturn:
+def _refuse(channel: Channel, failure: SamplerFailure) -> NoReturn:
     channel.send(FIRST, FAILED + pickle.dumps(failure))
     sys.exit(0)
 
@@ -137,7 +137,7 @@ class SamplerWorker:
             self._form = form_of(self._runner.module.get_state())
             way_out = "let their classes stand at the top of a module, or install cloudpickle"
             module = pickled(self._runner.module, "the modules", way_out) if plan.process == 0 else None
-            self._start = DONE + pickle.dumps(Start(self._form, module))
+            self._start = DONE + pickle.dumps(SamplerReady(self._form, module))
         except BaseException:
             self._runner.stop()
             raise
@@ -154,7 +154,7 @@ class SamplerWorker:
             try:
                 self._runner.stop()
             except Exception as error:
-                failure = Failure.of(error, "closing its envs")
+                failure = SamplerFailure.of(error, "closing its envs")
         self._channel.send(number, DONE if failure is None else FAILED + pickle.dumps(failure))
 
     def _work(self) -> int:
@@ -166,10 +166,10 @@ class SamplerWorker:
             try:
                 answer = DONE + pickle.dumps(self._sample())
             except (Exception, SystemExit) as raised:
-                answer = FAILED + pickle.dumps(Failure.of(as_error(raised), "sampling"))
+                answer = FAILED + pickle.dumps(SamplerFailure.of(as_error(raised), "sampling"))
             self._channel.send(number, answer)
 
-    def _sample(self) -> Told:
+    def _sample(self) -> BatchReport:
         """Sample with the newest weights. The file of the batch is on its way before what is told of it."""
         newest = self._weights.read(newer_than=self._version)
         if newest is not None:
@@ -181,4 +181,4 @@ class SamplerWorker:
         finally:
             os.close(fd)
         state = self._runner.get_state(["env_to_module_connector", "num_env_steps_sampled_lifetime"])
-        return Told(self._version, places, take_increment(self._runner), state)
+        return BatchReport(self._version, places, take_increment(self._runner), state)

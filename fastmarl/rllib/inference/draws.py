@@ -20,8 +20,8 @@ from fastmarl.rllib.inference.draws_cpu import CategoricalRows, GaussianRows, Mu
 from fastmarl.rllib.inference.draws_torch import (
     CategoricalSampler,
     GaussianSampler,
+    LogitSampler,
     MultiCategoricalSampler,
-    Sampler,
     StructSampler,
 )
 
@@ -45,12 +45,12 @@ def draws_of(dist_cls: type[Distribution], rng: np.random.Generator | None) -> A
     return ChoiceDraws(rng, known.get("input_lens"), dtype=np.int32)
 
 
-def sampler_of(dist_cls: type[Distribution], device: torch.device) -> Sampler | None:
+def sampler_of(dist_cls: type[Distribution], device: torch.device) -> LogitSampler | None:
     """The sampler that equals this class of RLlib's on this device, None if there is none."""
     return _sampler_of(dist_cls, device.type == "cpu") if equals_torch(device) else None
 
 
-def _sampler_of(dist_cls: type[Distribution], on_cpu: bool) -> Sampler | None:
+def _sampler_of(dist_cls: type[Distribution], on_cpu: bool) -> LogitSampler | None:
     if dist_cls is TorchCategorical:
         return CategoricalRows() if on_cpu else CategoricalSampler()
     if dist_cls is TorchDiagGaussian:
@@ -79,8 +79,8 @@ def partial_of(dist_cls: Any) -> tuple[type | None, dict[str, Any]]:
 def equals_torch(device: torch.device) -> bool:
     """Whether torch computes on this device as the samplers have it; they rest on its internals, which may change."""
     rows = device.type == "cpu"
-    categorical: list[Sampler] = [CategoricalSampler(), *([CategoricalRows()] if rows else [])]
-    gaussian: list[Sampler] = [GaussianSampler(), *([GaussianRows()] if rows else [])]
+    categorical: list[LogitSampler] = [CategoricalSampler(), *([CategoricalRows()] if rows else [])]
+    gaussian: list[LogitSampler] = [GaussianSampler(), *([GaussianRows()] if rows else [])]
     return all(
         all(_is_equal(sampler, draw_categorical, shape, device) for sampler in categorical)
         and (shape[1] % 2 or all(_is_equal(sampler, draw_gaussian, shape, device) for sampler in gaussian))
@@ -88,7 +88,7 @@ def equals_torch(device: torch.device) -> bool:
     )
 
 
-def _is_equal(sampler: Sampler, draw: Any, shape: tuple[int, int], device: torch.device) -> bool:
+def _is_equal(sampler: LogitSampler, draw: Any, shape: tuple[int, int], device: torch.device) -> bool:
     ours, theirs = (torch.Generator(device).manual_seed(CHECK_SEED) for _ in range(2))
     logits = torch.randn(shape, generator=ours, device=device)
     part = torch.cat((logits[:, :1].expand(-1, N_OTHERS), logits), -1)[:, N_OTHERS:]  # the same, as one of several

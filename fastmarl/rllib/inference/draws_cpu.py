@@ -18,15 +18,15 @@ from fastmarl.rllib.inference.draws_torch import (
     LOG_SQRT_2PI,
     CategoricalSampler,
     GaussianSampler,
+    LogitSampler,
     MultiCategoricalSampler,
-    Sampler,
 )
 
 MOST_SIZES = 256  # batch sizes to keep memory for
 SUMMED_IN_ORDER = 3  # torch adds so many numbers one after the other, and more of them in several sums at once
 
 
-class RowSampler(Sampler):
+class RowSampler(LogitSampler):
     """Draws actions that are one array, from logits on the CPU."""
 
     @cached_property
@@ -43,7 +43,7 @@ class RowSampler(Sampler):
     def draw(
         self, logits: Tensor, logits_NK: np.ndarray, generator: Generator | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Actions and their log-probabilities, float32 [n]; see Sampler.explore.
+        """Actions and their log-probabilities, float32 [n]; see LogitSampler.explore.
 
         Args:
             logits_NK: the same memory as `logits`.

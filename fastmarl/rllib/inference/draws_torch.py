@@ -20,7 +20,7 @@ from fastmarl.core.store.block import Key
 LOG_SQRT_2PI = math.log(math.sqrt(2 * math.pi))
 
 
-class Sampler(ABC):
+class LogitSampler(ABC):
     """Draws from logits, float32 [n, k], C-contiguous; None as generator stands for torch's global one.
 
     Leaves and log-probabilities are tensors on the logits' device, or arrays.
@@ -40,7 +40,7 @@ class Sampler(ABC):
         return None
 
 
-class CategoricalSampler(Sampler):
+class CategoricalSampler(LogitSampler):
     """As TorchCategorical."""
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
@@ -56,7 +56,7 @@ class CategoricalSampler(Sampler):
         return [action], torch.zeros_like(action)
 
 
-class GaussianSampler(Sampler):
+class GaussianSampler(LogitSampler):
     """As TorchDiagGaussian."""
 
     def explore(self, logits: Tensor, generator: Generator | None = None) -> tuple[list[Any], Any]:
@@ -73,7 +73,7 @@ class GaussianSampler(Sampler):
         return [mean], torch.zeros_like(mean)
 
 
-class MultiCategoricalSampler(Sampler):
+class MultiCategoricalSampler(LogitSampler):
     """As TorchMultiCategorical.
 
     Args:
@@ -93,7 +93,7 @@ class MultiCategoricalSampler(Sampler):
         return [action], torch.zeros_like(action)
 
 
-class StructSampler(Sampler):
+class StructSampler(LogitSampler):
     """As TorchMultiDistribution.
 
     Args:
@@ -102,7 +102,7 @@ class StructSampler(Sampler):
         struct: an action, for its nesting.
     """
 
-    def __init__(self, parts: list[Sampler], sizes: list[int], struct: Any):
+    def __init__(self, parts: list[LogitSampler], sizes: list[int], struct: Any):
         places = flatten_struct(tree.unflatten_as(struct, list(range(len(parts)))))
         self.keys = [(Columns.ACTIONS, *path) for path, _ in places]
         self._order = [place for _, place in places]

@@ -24,7 +24,7 @@ from fastmarl.core.spaces.structs import map_struct
 from fastmarl.core.store.block import Key, leaves_of
 from fastmarl.rllib.inference.draws import draws_of, sampler_of
 from fastmarl.rllib.inference.draws_cpu import RowSampler
-from fastmarl.rllib.inference.draws_torch import Sampler
+from fastmarl.rllib.inference.draws_torch import LogitSampler
 from fastmarl.rllib.inference.evaluation_switch import EvaluationSwitch, switch_of
 from fastmarl.rllib.inference.layers import Actor, actor_function
 from fastmarl.rllib.inference.lean import LeanActor
@@ -195,7 +195,7 @@ class ModulePart:
         self._switch = switch
         self._transfer = None if device.type == "cpu" else StagedCopy(device)
         self._mode: Any = mode
-        self._sampler: Callable[[type], Sampler | None] = cache(partial(sampler_of, device=device))
+        self._sampler: Callable[[type], LogitSampler | None] = cache(partial(sampler_of, device=device))
         own_rng = rng if device.type == "cpu" else None
         self._draws: Callable[[type], ActionDraws | None] = cache(partial(draws_of, rng=own_rng))
         self._draws_of_rows: tuple[ActionDraws | None, ...] = (None, None)  # to exploit, to explore

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fastmarl.core.native._ppo_exact import Derivatives
 from fastmarl.rllib.learner.dense import memory
-from fastmarl.rllib.learner.minibatches import Rows
+from fastmarl.rllib.learner.minibatches import MinibatchRows
 
 
 class CategoricalLoss:
@@ -28,7 +28,9 @@ class CategoricalLoss:
         self._by_logarithms = np.empty((n_rows, n_logits), np.float32)
         self._by_logp = np.empty(n_rows, np.float32)
 
-    def derive(self, minibatch: Rows, logits: Tensor, values: Tensor, d_logits: Tensor, d_values: Tensor) -> None:
+    def derive(
+        self, minibatch: MinibatchRows, logits: Tensor, values: Tensor, d_logits: Tensor, d_values: Tensor
+    ) -> None:
         """Write the loss's derivatives by logits and values. To be called without autograd.
 
         Args:

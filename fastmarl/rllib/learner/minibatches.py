@@ -8,7 +8,7 @@ import torch
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 
-class Rows(dict[str, torch.Tensor]):
+class MinibatchRows(dict[str, torch.Tensor]):
     """Columns of so many rows, which `len()` tells as it does of a SampleBatch."""
 
     def __len__(self) -> int:
@@ -33,12 +33,12 @@ class RowNumbers:
     def get(self, name: str) -> None:
         """What RLlib asks for is lengths of sequences, of which there are none."""
 
-    def columns(self) -> Rows:
+    def columns(self) -> MinibatchRows:
         """Those rows."""
-        return Rows((name, column[self.numbers]) for name, column in self._columns.items())
+        return MinibatchRows((name, column[self.numbers]) for name, column in self._columns.items())
 
 
-class Source(Protocol):
+class MinibatchSource(Protocol):
     """Where a module's minibatches come from."""
 
     def shuffle(self) -> None:
@@ -51,7 +51,7 @@ class Source(Protocol):
         """A minibatch."""
 
 
-class Columns:
+class ColumnSlices:
     """A train batch's columns, cut into slices.
 
     Args:
@@ -62,16 +62,16 @@ class Columns:
         self._batch = batch
 
     def shuffle(self) -> None:
-        """See Source."""
+        """See MinibatchSource."""
         self._batch.shuffle()
 
     def part(self, begin: int, end: int) -> list[torch.Tensor]:
-        """See Source."""
+        """See MinibatchSource."""
         return [column[begin:end] for column in self._batch.values()]
 
-    def joined(self, parts: list[list[torch.Tensor]]) -> Rows:
+    def joined(self, parts: list[list[torch.Tensor]]) -> MinibatchRows:
         """In memory of their own, as RLlib has them: where inputs lie decides on the last bits of a matrix product."""
-        return Rows(zip(self._batch, map(torch.cat, zip(*parts, strict=True)), strict=True))
+        return MinibatchRows(zip(self._batch, map(torch.cat, zip(*parts, strict=True)), strict=True))
 
 
 class Numbers:
@@ -82,15 +82,15 @@ class Numbers:
         self._order = torch.arange(len(batch), device="cpu")
 
     def shuffle(self) -> None:
-        """See Source."""
+        """See MinibatchSource."""
         self._order = self._order[torch.from_numpy(np.random.permutation(len(self._order)))]  # noqa: NPY002
 
     def part(self, begin: int, end: int) -> torch.Tensor:
-        """See Source."""
+        """See MinibatchSource."""
         return self._order[begin:end]
 
     def joined(self, parts: list[torch.Tensor]) -> RowNumbers:
-        """See Source."""
+        """See MinibatchSource."""
         return RowNumbers(self._columns, parts[0] if len(parts) == 1 else torch.cat(parts))
 
 
@@ -98,7 +98,7 @@ class Minibatch:
     """What RLlib's learner asks of a MultiAgentBatch.
 
     Args:
-        policy_batches: Rows or RowNumbers by module id.
+        policy_batches: MinibatchRows or RowNumbers by module id.
         n_env_steps: of the whole train batch, as RLlib's minibatches say.
     """
 
@@ -130,7 +130,7 @@ def minibatches(
     n_epochs: int,
     n_total: int,
     shuffles: bool,
-    source_class: type[Columns] | type[Numbers],
+    source_class: type[ColumnSlices] | type[Numbers],
 ) -> Iterator[Minibatch]:
     """RLlib's minibatches of a batch that `are_plain()`: each module goes through its rows again and again.
 
@@ -142,7 +142,7 @@ def minibatches(
         shuffles: whether a module's rows are shuffled when they have all come.
         source_class: what makes minibatches from a module's rows.
     """
-    sources: dict[str, Source] = {name: source_class(rows) for name, rows in batch.policy_batches.items()}
+    sources: dict[str, MinibatchSource] = {name: source_class(rows) for name, rows in batch.policy_batches.items()}
     begins, n_covered = dict.fromkeys(sources, 0), dict.fromkeys(sources, 0)
     n_made = 0
     while n_made < n_total if n_total > 0 else min(n_covered.values()) < n_epochs:

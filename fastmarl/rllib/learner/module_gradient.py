@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from fastmarl.core.native._ppo import PPOLoss
 from fastmarl.rllib.learner.categorical_loss import CategoricalLoss
 from fastmarl.rllib.learner.dense import DenseStack, Gradients, layers_of, memory
-from fastmarl.rllib.learner.minibatches import RowNumbers, Rows
-from fastmarl.rllib.learner.module_parts import Parts
+from fastmarl.rllib.learner.minibatches import MinibatchRows, RowNumbers
+from fastmarl.rllib.learner.module_parts import PPOModuleParts
 from fastmarl.rllib.learner.train_columns import COLUMNS
 
 ALIGNED = 16  # floats: gradients begin where torch's own tensors may, on which the bits of matrix products depend
@@ -34,7 +34,7 @@ class ModuleGradient:
         gradients: by parameter, which are views of it.
     """
 
-    def __init__(self, module: nn.Module, parts: Parts, n_rows: int, *, is_exact: bool):
+    def __init__(self, module: nn.Module, parts: PPOModuleParts, n_rows: int, *, is_exact: bool):
         parameters = list(module.parameters())
         sizes = [-(-each.numel() // ALIGNED) * ALIGNED for each in parameters]
         self.flat = memory(sum(sizes)).zero_()
@@ -96,11 +96,11 @@ class ExactGradient:
         net: whose gradients `compute()` overwrites.
     """
 
-    def __init__(self, module: nn.Module, parts: Parts, n_rows: int, coefficients: dict[str, Any]):
+    def __init__(self, module: nn.Module, parts: PPOModuleParts, n_rows: int, coefficients: dict[str, Any]):
         self.net = ModuleGradient(module, parts, n_rows, is_exact=True)
         self._loss = CategoricalLoss(n_rows, parts.n_logits, coefficients)
 
-    def compute(self, minibatch: Rows) -> None:
+    def compute(self, minibatch: MinibatchRows) -> None:
         """Of these rows. To be called without autograd."""
         net = self.net
         net.forward(minibatch[Columns.OBS])
@@ -123,7 +123,12 @@ class RoundedGradient:
     """
 
     def __init__(
-        self, module: nn.Module, parts: Parts, batch: dict[str, Tensor], n_rows: int, coefficients: dict[str, Any]
+        self,
+        module: nn.Module,
+        parts: PPOModuleParts,
+        batch: dict[str, Tensor],
+        n_rows: int,
+        coefficients: dict[str, Any],
     ):
         self.net = ModuleGradient(module, parts, n_rows, is_exact=False)
         self._packed = packed_rows(batch)

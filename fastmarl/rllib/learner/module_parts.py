@@ -30,7 +30,7 @@ METHODS = {  # as they are before anybody can have replaced them
 }
 
 
-class Parts(NamedTuple):
+class PPOModuleParts(NamedTuple):
     """What a module consists of. `trunk` and `value_trunk` are the same where value layers are shared."""
 
     trunk: nn.Sequential
@@ -64,7 +64,7 @@ def _width(sequence: nn.Sequential) -> int:
     return [layer.out_features for layer in sequence if type(layer) is nn.Linear][-1]
 
 
-def parts_of_module(module: Any) -> Parts | None:
+def parts_of_module(module: Any) -> PPOModuleParts | None:
     """What a module consists of, if it is known to compute just that; else None."""
     if type(module) is not DefaultPPOTorchRLModule or vars(module).keys() & OWN_METHODS or module.inference_only:
         return None
@@ -84,11 +84,11 @@ def parts_of_module(module: Any) -> Parts | None:
         return None
     if not all(map(is_plain_part, parts_of(critic, module.vf))):
         return None
-    parts = Parts(encoder.net.mlp, critic.net.mlp, head, module.vf.net.mlp, kind is TorchCategorical)
+    parts = PPOModuleParts(encoder.net.mlp, critic.net.mlp, head, module.vf.net.mlp, kind is TorchCategorical)
     return parts if _fits(parts, module) else None
 
 
-def _fits(parts: Parts, module: Any) -> bool:
+def _fits(parts: PPOModuleParts, module: Any) -> bool:
     sequences = {id(each): each for each in (parts.trunk, parts.value_trunk, parts.policy.net.mlp, parts.value)}
     if type(parts.policy.net.mlp[-1]) is not nn.Linear or not all(map(is_dense, sequences.values())):
         return False

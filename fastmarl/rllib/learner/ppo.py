@@ -15,7 +15,7 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.rllib.learner import adam
 from fastmarl.rllib.learner.direct_update import DirectUpdate, direct_update
 from fastmarl.rllib.learner.loss import unheard_loss
-from fastmarl.rllib.learner.minibatches import Columns, Numbers, RowNumbers, are_plain, minibatches
+from fastmarl.rllib.learner.minibatches import ColumnSlices, Numbers, RowNumbers, are_plain, minibatches
 
 UPDATES = ("exact", "fast")
 GRADIENTS = ("compute_gradients", "get_parameters", "_uncompiled_update")  # methods that a DirectUpdate does without
@@ -75,7 +75,7 @@ class PPOTorchLearner(RLlibLearner):
                 n_epochs=iterator._num_epochs,
                 n_total=iterator._num_total_minibatches,
                 shuffles=iterator._shuffle_batch_per_epoch,
-                source_class=Columns if self._direct is None or is_exact else Numbers,
+                source_class=ColumnSlices if self._direct is None or is_exact else Numbers,
             )
         )
 

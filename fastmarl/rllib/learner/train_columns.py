@@ -5,7 +5,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
-from fastmarl.rllib.learner.module_parts import Parts
+from fastmarl.rllib.learner.module_parts import PPOModuleParts
 
 COLUMNS = (
     *(Columns.OBS, Columns.ACTIONS, Columns.ACTION_DIST_INPUTS, Columns.ACTION_LOGP),
@@ -13,7 +13,7 @@ COLUMNS = (
 )
 
 
-def are_known(batch: dict[str, Tensor], parts: Parts) -> bool:
+def are_known(batch: dict[str, Tensor], parts: PPOModuleParts) -> bool:
     """Whether a train batch has these columns as RLlib's runners and connectors make them. A loss mask may be there."""
     if not all(name in batch for name in COLUMNS):
         return False
@@ -32,7 +32,7 @@ def are_known(batch: dict[str, Tensor], parts: Parts) -> bool:
     return not parts.is_discrete or _are_indices(actions, parts)
 
 
-def _are_indices(actions: Tensor, parts: Parts) -> bool:
+def _are_indices(actions: Tensor, parts: PPOModuleParts) -> bool:
     """Whether discrete actions are such as the module chooses among, and as float32 can hold."""
     if actions.dtype not in (torch.int32, torch.int64) or not actions.is_cpu:
         return False

@@ -11,7 +11,7 @@ from ray.rllib.evaluation.env_runner_v2 import EnvRunnerV2
 from ray.rllib.utils.spaces.space_utils import get_original_space
 
 from fastmarl.core.native._trajectories import seen_by_policy
-from fastmarl.rllib.old_stack.episode import Episode
+from fastmarl.rllib.old_stack.episode import OldStackEpisode
 from fastmarl.rllib.old_stack.seats import (
     Actions,
     FastSeat,
@@ -41,14 +41,14 @@ class EnvRunner(EnvRunnerV2):
         slow_path_reasons: policy id -> why RLlib's connectors and collectors serve it.
     """
 
-    _active_episodes: dict[Any, Episode]
+    _active_episodes: dict[Any, OldStackEpisode]
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._seats: dict[Hashable, Seat] = {}
         self.slow_path_reasons: dict[Hashable, list[str]] = {}
         # Its agents are in the policies' buffers of states until RLlib's loop has the connectors forget its env.
-        self._ended: Episode | None = None
+        self._ended: OldStackEpisode | None = None
 
     @property
     def has_looked(self) -> bool:
@@ -114,7 +114,7 @@ class EnvRunner(EnvRunnerV2):
             return ["its buffer of states was changed while episodes were running"] if seat.lost_states() else []
         return ["it came, or was changed, while episodes were running"] if any(self._running(policy_id)) else []
 
-    def _running(self, policy_id: Hashable) -> Iterator[tuple[Episode, Hashable]]:
+    def _running(self, policy_id: Hashable) -> Iterator[tuple[OldStackEpisode, Hashable]]:
         """The policy's agents in running episodes."""
         for episode in self._active_episodes.values():
             for agent_id in episode._agent_collectors:
@@ -157,11 +157,11 @@ class EnvRunner(EnvRunnerV2):
 
     # Episodes.
 
-    def create_episode(self, env_id: Any) -> Episode:
+    def create_episode(self, env_id: Any) -> OldStackEpisode:
         """See RLlib's method."""
         assert env_id not in self._active_episodes
         worker = self._worker
-        episode = Episode(
+        episode = OldStackEpisode(
             env_id,
             worker.policy_map,
             worker.policy_mapping_fn,
@@ -174,7 +174,7 @@ class EnvRunner(EnvRunnerV2):
         )
         return episode
 
-    def _new_trajectory(self, episode: Episode, agent_id: Hashable) -> Trajectory | None:
+    def _new_trajectory(self, episode: OldStackEpisode, agent_id: Hashable) -> Trajectory | None:
         seat = self._seat(episode.policy_for(agent_id))
         return seat.new_trajectory(episode, agent_id) if isinstance(seat, FastSeat) else None
 
@@ -254,7 +254,7 @@ class EnvRunner(EnvRunnerV2):
                 del self._batch_builders[env_id]
 
     def _seen(
-        self, episode: Episode, obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict
+        self, episode: OldStackEpisode, obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict
     ) -> dict[Hashable, list[Seen]]:
         """By policy, in the order in which their first agents are seen."""
         policies = self._worker.policy_map.cache
@@ -276,7 +276,7 @@ class EnvRunner(EnvRunnerV2):
         return agent_id, space.sample(), reward, True, truncateds.get(agent_id, False), info
 
     def _EnvRunnerV2__process_resetted_obs_for_eval(
-        self, env_id: Any, obs: dict, infos: dict, episode: Episode, to_eval: dict[Hashable, list[Any]]
+        self, env_id: Any, obs: dict, infos: dict, episode: OldStackEpisode, to_eval: dict[Hashable, list[Any]]
     ) -> None:
         """What an env says after a reset; RLlib's loop calls it by this name."""
         by_policy: dict[Hashable, list[tuple[Hashable, Any]]] = {}

@@ -11,10 +11,10 @@ from ray.rllib.policy.sample_batch import SampleBatch
 from fastmarl.rllib.old_stack.postprocessing import add_gae, is_gae
 from fastmarl.rllib.old_stack.trajectory import Trajectory
 
-NewTrajectory = Callable[["Episode", Hashable], Trajectory | None]
+NewTrajectory = Callable[["OldStackEpisode", Hashable], Trajectory | None]
 
 
-class Episode(EpisodeV2):
+class OldStackEpisode(EpisodeV2):
     """As RLlib's class, of which it is one.
 
     Args:

@@ -13,7 +13,7 @@ from ray.rllib.utils.spaces.space_utils import get_original_space, unbatch
 from ray.rllib.utils.typing import ActionConnectorDataType, AgentConnectorDataType, AgentConnectorsOutput
 
 from fastmarl.core.native._trajectories import choose_rows, last_observations, put_actions, take_steps
-from fastmarl.rllib.old_stack.episode import Episode
+from fastmarl.rllib.old_stack.episode import OldStackEpisode
 from fastmarl.rllib.old_stack.output_rows import OutputRows
 from fastmarl.rllib.old_stack.pieces import ActionPieces, AgentPieces
 from fastmarl.rllib.old_stack.plain_policy import PlainPolicy, problem_of
@@ -33,13 +33,13 @@ class Seat(Protocol):
 
     policy: Any
 
-    def observe(self, episode: Episode, seen: list[Seen], is_over: bool) -> list[Any]:
+    def observe(self, episode: OldStackEpisode, seen: list[Seen], is_over: bool) -> list[Any]:
         """Take what agents of one env see; returns those that are to act."""
 
-    def begin(self, episode: Episode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
+    def begin(self, episode: OldStackEpisode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
         """Take the first observations after a reset; returns those that are to act."""
 
-    def act(self, acting: list[Any], episodes: dict[Any, Episode]) -> Any:
+    def act(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> Any:
         """The policy's answer for these agents."""
 
     def send(self, acting: list[Any], answer: Any, actions: Actions, off_policy: Actions) -> None:
@@ -56,7 +56,7 @@ class RLlibSeat:
     def __init__(self, policy: Any, is_unfit: bool = False):
         self.policy, self.is_unfit = policy, is_unfit
 
-    def observe(self, episode: Episode, seen: list[Seen], is_over: bool) -> list[Any]:
+    def observe(self, episode: OldStackEpisode, seen: list[Seen], is_over: bool) -> list[Any]:
         acting = []
         steps = [AgentConnectorDataType(episode.env_id, one[0], _values(episode, one)) for one in seen]
         done = {agent_id for agent_id, _, _, terminated, truncated, _ in seen if terminated or truncated}
@@ -70,7 +70,7 @@ class RLlibSeat:
                 acting.append(AgentConnectorDataType(step.env_id, agent_id, step.data))
         return acting
 
-    def begin(self, episode: Episode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
+    def begin(self, episode: OldStackEpisode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
         steps = []
         for agent_id, obs in first:
             values = {
@@ -85,7 +85,7 @@ class RLlibSeat:
             _add_first(episode, step.agent_id, step.data.raw_dict)
         return acting
 
-    def act(self, acting: list[Any], episodes: dict[Any, Episode]) -> Any:
+    def act(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> Any:
         batch = concat_samples([step.data.sample_batch for step in acting])
         if "state_in_0" in batch:
             batch[SampleBatch.SEQ_LENS] = np.ones(len(acting), np.int32)
@@ -110,7 +110,7 @@ class RLlibSeat:
             actions[env_id][agent_id] = changed[0]
 
 
-def _values(episode: Episode, seen: Seen) -> dict[str, Any]:
+def _values(episode: OldStackEpisode, seen: Seen) -> dict[str, Any]:
     agent_id, obs, reward, terminated, truncated, info = seen
     return {
         SampleBatch.T: episode.length,
@@ -124,7 +124,7 @@ def _values(episode: Episode, seen: Seen) -> dict[str, Any]:
     }
 
 
-def _add_first(episode: Episode, agent_id: Hashable, values: dict[str, Any]) -> None:
+def _add_first(episode: OldStackEpisode, agent_id: Hashable, values: dict[str, Any]) -> None:
     episode.add_init_obs(
         agent_id=agent_id,
         init_obs=values[NEXT_OBS],
@@ -163,12 +163,12 @@ class FastSeat:
         # interrupted, episodes have ended, and RLlib has taken theirs out.
         self._kept: list[tuple[Any, Hashable, Any]] = []
 
-    def new_trajectory(self, episode: Episode, agent_id: Hashable) -> Trajectory:
+    def new_trajectory(self, episode: OldStackEpisode, agent_id: Hashable) -> Trajectory:
         """For an agent that is seen for the first time."""
         index = episode.agent_index(agent_id)
         return Trajectory(agent_id, index, episode.env_id, episode.episode_id, self.policy, self.views, self.outputs)
 
-    def observe(self, episode: Episode, seen: list[Seen], is_over: bool) -> list[Any]:
+    def observe(self, episode: OldStackEpisode, seen: list[Seen], is_over: bool) -> list[Any]:
         observations = [one[1] for one in seen]
         observations = self._agent_pieces.observed(observations)
 
@@ -178,7 +178,7 @@ class FastSeat:
         t, clip = episode.total_env_steps, self._agent_pieces.clip_reward
         return take_steps(episode, seen, observations, t, is_over, clip, first)
 
-    def begin(self, episode: Episode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
+    def begin(self, episode: OldStackEpisode, first: list[tuple[Hashable, Any]], infos: Any) -> list[Any]:
         for agent_id, _ in first:
             episode.agent_index(agent_id)
         observations = [obs for _, obs in first]
@@ -186,7 +186,7 @@ class FastSeat:
         firsts = zip(first, observations, strict=True)
         return [self._first(episode, agent_id, obs, infos) for (agent_id, _), obs in firsts]
 
-    def _first(self, episode: Episode, agent_id: Hashable, obs: Any, infos: Any) -> Trajectory:
+    def _first(self, episode: OldStackEpisode, agent_id: Hashable, obs: Any, infos: Any) -> Trajectory:
         pieces = self._agent_pieces
         for space in self._spaces:  # RLlib draws an action to make zeros of it
             space.sample()
@@ -194,7 +194,7 @@ class FastSeat:
         episode.add_init_obs(agent_id=agent_id, init_obs=obs, init_infos=infos, t=episode.length)
         return episode._agent_collectors[agent_id]
 
-    def act(self, acting: list[Any], episodes: dict[Any, Episode]) -> np.ndarray:
+    def act(self, acting: list[Any], episodes: dict[Any, OldStackEpisode]) -> np.ndarray:
         """The actions.
 
         Raises:
@@ -207,7 +207,9 @@ class FastSeat:
         choose_rows(acting, self.outputs.add(outputs, len(acting)))
         return outputs[ACTIONS]
 
-    def _answer(self, obs: np.ndarray, acting: list[Any], episodes: dict[Any, Episode]) -> dict[str, np.ndarray]:
+    def _answer(
+        self, obs: np.ndarray, acting: list[Any], episodes: dict[Any, OldStackEpisode]
+    ) -> dict[str, np.ndarray]:
         answer = self.policy.compute_actions_from_input_dict(
             SampleBatch({OBS: obs}, seq_lens=[], _zero_padded=False, _num_grad_updates=0.0),
             timestep=self.policy.global_timestep,

@@ -14,7 +14,7 @@ from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.episodes.lists import ListedColumn
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.record_answers import RecordAnswers
-from fastmarl.rllib.store.builder import Builder, Chunk
+from fastmarl.rllib.store.builder import Builder, RLlibChunk
 from fastmarl.rllib.store.records import ChunkNumbers, RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
 
@@ -181,7 +181,7 @@ class EpisodeEvents:
         """The running episode as RLlib's loop has it."""
         return self.view_of_running(record).whole()
 
-    def view_of_ended(self, chunk: Chunk) -> EpisodeInView:
+    def view_of_ended(self, chunk: RLlibChunk) -> EpisodeInView:
         """What callbacks and connectors are given of an episode that has ended."""
         if chunk.view is None:
             outline = self._episodes.outline(chunk.record, chunk.record.env_t_started, chunk.env_t)

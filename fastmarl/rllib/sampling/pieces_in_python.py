@@ -11,7 +11,7 @@ from fastmarl.rllib.connectors.newest import Newest
 from fastmarl.rllib.episodes.in_view import EpisodeInView
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.sampling.episode_events import EpisodeEvents
-from fastmarl.rllib.store.builder import Chunk
+from fastmarl.rllib.store.builder import RLlibChunk
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class PiecesInPython:
         self._core = core
         self._events = events
         self.explore = True
-        self.ended: list[Chunk] = []
+        self.ended: list[RLlibChunk] = []
         self._seconds: dict[str, float] = defaultdict(float)  # by names of pieces, in this call of sample()
         self._told: set[str] = set()
 

@@ -11,7 +11,7 @@ from fastmarl.rllib.episodes.lists import items_of
 from fastmarl.rllib.episodes.sample_block import nested_outputs
 from fastmarl.rllib.sampling.core import Core
 from fastmarl.rllib.store.block import PYTHON_FLOAT
-from fastmarl.rllib.store.builder import Chunk
+from fastmarl.rllib.store.builder import RLlibChunk
 from fastmarl.rllib.store.records import RLlibRecord
 from fastmarl.rllib.store.rewards import rewards_of
 from fastmarl.rllib.store.store import RLlibStore
@@ -156,8 +156,10 @@ class RecordAnswers:
         self._known_same = core.given_spaces
         self.passing = passing
         self.record = record
-        self.ended: Chunk | None = None
-        self._viewed: tuple[Chunk | None, int] | None = None  # of how many agents, when they were put together last
+        self.ended: RLlibChunk | None = None
+        self._viewed: tuple[RLlibChunk | None, int] | None = (
+            None  # of how many agents, when they were put together last
+        )
 
     @property
     def env_t(self) -> int:

@@ -17,9 +17,9 @@ from fastmarl.rllib.sampling.episode_events import END, START, STEP, EpisodeEven
 from fastmarl.rllib.sampling.hand_over import hand_over
 from fastmarl.rllib.sampling.mapping import PolicyMapping
 from fastmarl.rllib.sampling.pieces_in_python import PiecesInPython
-from fastmarl.rllib.sampling.recording import Recording
+from fastmarl.rllib.sampling.step_writer import StepWriter
 from fastmarl.rllib.sampling.window import Window
-from fastmarl.rllib.store.builder import Builder, Chunk
+from fastmarl.rllib.store.builder import Builder, RLlibChunk
 from fastmarl.rllib.store.counts import CallCounts
 from fastmarl.rllib.store.records import ChunkNumbers, RLlibRecord
 from fastmarl.rllib.store.running_episodes import RunningEpisodes
@@ -45,7 +45,7 @@ class FastSampler:
         self._builder = Builder(self.core.store, spaces, runner.episode_class, runner.fixes)
         episodes = RunningEpisodes(self.core.store, self._builder, spaces, runner.episode_class)
         self._mapping = PolicyMapping(self.core, episodes)
-        self._recording = Recording(self.core, self._mapping)
+        self._recording = StepWriter(self.core, self._mapping)
         self._events = EpisodeEvents(self.core, self._builder, episodes)
         self._in_python = PiecesInPython(self.core, self._events)
         self._resets: dict[int, tuple] = {}  # envs that gave an episode's first observations in this tick -> these
@@ -56,7 +56,7 @@ class FastSampler:
         self._n_wanted = 0  # episodes that are still to begin in this call (59)
         self._all_anew = False  # whether all envs were made anew in this tick
         self._under_way = 0  # env steps in the chunks of running episodes
-        self._finished: list[Chunk] = []
+        self._finished: list[RLlibChunk] = []
         self._finished_numbers = finished
 
     def hand_over(self, explore: bool) -> None:
@@ -285,12 +285,12 @@ class FastSampler:
                 self._n_wanted = max(self._n_wanted - 1, 0)
         return False
 
-    def _chunk(self, record: RLlibRecord) -> Chunk:
+    def _chunk(self, record: RLlibRecord) -> RLlibChunk:
         self.core.count(record)
         env = self.core.table.envs[record.env_index]
-        return Chunk(record, env.env_t, env.infos, view=self._events.view_of(record.env_index))
+        return RLlibChunk(record, env.env_t, env.infos, view=self._events.view_of(record.env_index))
 
-    def _episodes(self, chunks: list[Chunk]) -> list[Any]:
+    def _episodes(self, chunks: list[RLlibChunk]) -> list[Any]:
         """Those of chunks that are over; callbacks know them already."""
         to_build = [chunk for chunk in chunks if chunk.view is None or not chunk.view.is_whole]
         built = iter(self._builder.build(to_build))
@@ -308,7 +308,7 @@ class FastSampler:
             episodes.append(episode)
         return episodes
 
-    def _end_chunks(self) -> list[Chunk]:
+    def _end_chunks(self) -> list[RLlibChunk]:
         """Those of the running episodes."""
         running, envs = self.core.running(), self.core.table.envs
         for record in running:
@@ -325,7 +325,7 @@ class FastSampler:
             if id(earlier) not in known:
                 self._finished_numbers.append(earlier)
 
-    def _end_call(self, chunks: list[Chunk], episodes: list[Any], *, cut: bool) -> None:
+    def _end_call(self, chunks: list[RLlibChunk], episodes: list[Any], *, cut: bool) -> None:
         """Prepare the next call, after these chunks of running episodes."""
         core = self.core
         for chunk, episode in zip(chunks, episodes, strict=True):

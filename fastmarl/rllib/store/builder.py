@@ -38,7 +38,7 @@ FLOAT64_KINDS[[0, 1, 4]] = True
 
 
 @dataclass
-class Chunk:
+class RLlibChunk:
     """One chunk to build: its episode, and where that stands; what is in it in numbers, once it was built."""
 
     record: RLlibRecord
@@ -91,7 +91,7 @@ class Builder:
         self._structs: dict[tuple[int, Hashable, int], tuple] = {}
         self.hanging: set[int] = set()
 
-    def build(self, chunks: list[Chunk]) -> list[Any]:
+    def build(self, chunks: list[RLlibChunk]) -> list[Any]:
         """The chunks as episodes, in order; each gets its numbers."""
         lanes = np.array([lane for chunk in chunks for lane in chunk.record.lane_of.values()], np.int64)
         modules_L = self._store.table.module_L[lanes]
@@ -175,7 +175,7 @@ class Builder:
 
     # What else is known.
 
-    def _chunk_meta(self, chunk: Chunk, extents: dict[int, LaneExtent]) -> ChunkMeta:
+    def _chunk_meta(self, chunk: RLlibChunk, extents: dict[int, LaneExtent]) -> ChunkMeta:
         record = chunk.record
         clock = (record.started_at, record.last_step_at or perf_counter())
         carried = [agent_id for agent_id in record.map_order if agent_id in record.carried]
@@ -215,7 +215,7 @@ class Builder:
 
     def _agent_meta(
         self,
-        chunk: Chunk,
+        chunk: RLlibChunk,
         agent_id: Hashable,
         lane: int,
         lane_now: list[int],

@@ -8,7 +8,7 @@ import numpy as np
 
 from fastmarl.rllib.episodes.lists import ListedColumn, items_of
 from fastmarl.rllib.store.block import PYTHON_FLOAT
-from fastmarl.rllib.store.builder import Builder, Chunk
+from fastmarl.rllib.store.builder import Builder, RLlibChunk
 from fastmarl.rllib.store.mixed_outputs import mixed_items, mixed_steps
 from fastmarl.rllib.store.records import RLlibRecord
 from fastmarl.rllib.store.rewards import rewards_of
@@ -40,12 +40,12 @@ class RunningEpisodes:
             agent_to_module_mapping_fn=mapping_fn,
         )
 
-    def chunk_of(self, record: RLlibRecord) -> Chunk:
+    def chunk_of(self, record: RLlibRecord) -> RLlibChunk:
         """The chunk of a running episode up to now."""
         env = self._store.table.envs[record.env_index]
-        return Chunk(record, env.env_t, env.infos, is_running=True)
+        return RLlibChunk(record, env.env_t, env.infos, is_running=True)
 
-    def whole(self, chunk: Chunk, mapping_fn: Any, arrays: list[ListedColumn] | None = None) -> Any:
+    def whole(self, chunk: RLlibChunk, mapping_fn: Any, arrays: list[ListedColumn] | None = None) -> Any:
         """An episode's chunk in lists, as RLlib's loop has it. Agents that have just acted seem to wait.
 
         Args:

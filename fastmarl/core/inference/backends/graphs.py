@@ -35,7 +35,7 @@ class Member(Protocol):
         """It can't be captured: it will not take part in a launch again."""
 
 
-class Call(NamedTuple):
+class GraphCall(NamedTuple):
     """A module's part in a tick; `arrays` are its inputs, [n, ...] each, n > 0."""
 
     member: Member
@@ -79,7 +79,7 @@ class TickGraphs:
         self._sizes: dict[Member, Sizes] = {}
         self._columns: dict[Member, list[Column]] = {}  # of its last call
 
-    def launch(self, calls: Sequence[Call], *, explore: bool) -> "Launch":
+    def launch(self, calls: Sequence[GraphCall], *, explore: bool) -> "Launch":
         """Queue the forward passes of these modules, and return at once.
 
         Raises:
@@ -112,7 +112,7 @@ class TickGraphs:
             if all(part.member is not member for part in program.parts)
         }
 
-    def _parts(self, calls: Sequence[Call]) -> list["Part"]:
+    def _parts(self, calls: Sequence[GraphCall]) -> list["GraphPart"]:
         """Which modules a program for these calls has, and how many rows of each.
 
         Where numbers vary so much that there are too many programs, one with all modules at their largest serves all.
@@ -125,10 +125,10 @@ class TickGraphs:
             sizes = [(member, self._sizes[member].of(len(arrays[0]))) for member, arrays in calls]
         else:
             sizes = [(member, sizes.largest) for member, sizes in self._sizes.items()]
-        return [Part(member, rows, tuple(self._columns[member])) for member, rows in sizes]
+        return [GraphPart(member, rows, tuple(self._columns[member])) for member, rows in sizes]
 
 
-class Part(NamedTuple):
+class GraphPart(NamedTuple):
     """A module in a program; `columns` are those of one row."""
 
     member: Member
@@ -144,7 +144,7 @@ class Launch:
         program: whose buffers `slot` is.
     """
 
-    def __init__(self, calls: Sequence[Call], program: "Program", slot: "Slot", mark: torch.cuda.Event):
+    def __init__(self, calls: Sequence[GraphCall], program: "Program", slot: "Slot", mark: torch.cuda.Event):
         self._n_rows = {member: len(arrays[0]) for member, arrays in calls}
         self._program = program
         self._slot: Slot | None = slot
@@ -191,7 +191,7 @@ class Program:
         free: buffers of launches that are over.
     """
 
-    def __init__(self, capture: CudaGraphs, parts: list[Part], explore: bool):
+    def __init__(self, capture: CudaGraphs, parts: list[GraphPart], explore: bool):
         self.parts = parts
         self.free: list[Slot] = []
         self.replay: Callable[[], object] | None = None
@@ -203,7 +203,7 @@ class Program:
         views = iter(self._inputs.views(self._sent))
         self._tensors = [[next(views) for _ in part.columns] for part in parts]
 
-    def launch(self, calls: Sequence[Call]) -> Launch:
+    def launch(self, calls: Sequence[GraphCall]) -> Launch:
         slot = self.free.pop() if self.free else Slot(self._inputs, self._capture.device)
         self._stage(slot.columns, dict(calls))
         self._sent.copy_(slot.outgoing, non_blocking=True)

@@ -16,7 +16,7 @@ from fastmarl.core.vector.wiring import AfterStep, VectorParts
 Flags = tuple[np.ndarray, np.ndarray]  # what `ArrayScatter.write_step()` returns
 
 
-class Batch:
+class BatchStepper:
     """One batch: gives it its actions, steps it, and has its steps written to the store.
 
     Args:
@@ -160,7 +160,7 @@ class Batch:
                 self._env_states[env_index].add(states[self.env_indices.index(env_index)])
 
 
-class ArrayVector(TakesTurns[Batch]):
+class ArrayVector(TakesTurns[BatchStepper]):
     """Steps batches in turn: one in another thread, while another's actions are chosen; a single one in this thread.
 
     That thread is there while there is something to step, and not between calls.
@@ -175,7 +175,7 @@ class ArrayVector(TakesTurns[Batch]):
         batches = []
         first_position = 0
         for part, env in enumerate(envs):
-            batches.append(Batch(env, range(part, len(parts.seeds), len(envs)), first_position, parts))
+            batches.append(BatchStepper(env, range(part, len(parts.seeds), len(envs)), first_position, parts))
             first_position += env.num_envs * len(env.possible_agents)
         super().__init__(batches)
         self._env_actions = parts.env_actions
@@ -198,14 +198,14 @@ class ArrayVector(TakesTurns[Batch]):
             batch.resume(env_indices)
 
     def rest(self, env_indices: Collection[int]) -> None:
-        """These envs have no episode: see `Batch.rest()`."""
+        """These envs have no episode: see `BatchStepper.rest()`."""
         for batch in self._splits:
             batch.rest(env_indices)
 
-    def _is_awake(self, part: Batch) -> bool:
+    def _is_awake(self, part: BatchStepper) -> bool:
         return bool(part.awake)
 
-    def _send(self, parts: list[Batch]) -> int:
+    def _send(self, parts: list[BatchStepper]) -> int:
         begun = perf_counter()
         acted = take_actions(self._env_actions)
         n_sent = 0

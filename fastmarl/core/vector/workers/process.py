@@ -14,7 +14,7 @@ from fastmarl.core.errors import EnvCheckError, EnvTimeoutError, EnvWorkerError,
 from fastmarl.core.processes.child import START_TIMEOUT_S, ChildProcess, pickled, with_interrupts_deferred
 from fastmarl.core.processes.protocol import FIRST
 from fastmarl.core.vector.workers.shm import EnvSlots, WorkerMemory, new_memory_file
-from fastmarl.core.vector.workers.worker import CALL, REMAKE, SPACES, Failure, WorkerPlan, run_worker
+from fastmarl.core.vector.workers.worker import CALL, REMAKE, SPACES, EnvFailure, WorkerPlan, run_worker
 
 UNSENT = (
     "env and env_config",
@@ -128,7 +128,7 @@ class WorkerProcess(ChildProcess):
         super().end()
         self._memory = None
 
-    def _failure(self, told: Failure) -> Exception:
+    def _failure(self, told: EnvFailure) -> Exception:
         return error_of(told)
 
     def _loss(self, error: Exception | None) -> EnvWorkerError:
@@ -150,7 +150,7 @@ def check_same(env_index: int, old: EnvDescription, new: EnvDescription) -> None
                             f"of {old.spaces!r:.200}")  # fmt: skip
 
 
-def error_of(failure: Failure) -> Exception:
+def error_of(failure: EnvFailure) -> Exception:
     """The error that an env has raised, with what is known of it as notes."""
     error: Exception
     try:

@@ -16,7 +16,7 @@ from fastmarl.core.vector.wiring import AfterStep, VectorParts
 from fastmarl.core.vector.workers.env_workers import EnvWorkers
 from fastmarl.core.vector.workers.process import WorkerProcess, error_of
 from fastmarl.core.vector.workers.units import Unit, first_ready, make_splits
-from fastmarl.core.vector.workers.worker import RESET, Extra, Failure
+from fastmarl.core.vector.workers.worker import RESET, EnvFailure, Extra
 
 NOTHING = Extra()
 
@@ -214,7 +214,7 @@ class ProcessVector(TakesTurns[tuple[Unit, ...]]):
         self.n_stepping -= 1
         after_step([env_index], [all_done])
 
-    def _restart_env(self, worker: WorkerProcess, index: int, failure: Failure) -> None:
+    def _restart_env(self, worker: WorkerProcess, index: int, failure: EnvFailure) -> None:
         """Have one env made anew.
 
         Raises:

@@ -59,7 +59,7 @@ class WorkerPlan:
 
 
 @dataclass
-class Failure:
+class EnvFailure:
     """An error of an env.
 
     Attributes:
@@ -75,7 +75,7 @@ class Failure:
     text: str
 
     @classmethod
-    def of(cls, error: BaseException, env_index: int, call: str) -> Failure:
+    def of(cls, error: BaseException, env_index: int, call: str) -> EnvFailure:
         """Of the error that is being handled."""
         return cls(env_index, call, pickled_error(error), "".join(traceback.format_exception(error)))
 
@@ -94,7 +94,7 @@ class Extra:
     result: tuple[Any] | None = None
     infos: dict | None = None
     state: tuple[Any] | None = None
-    failure: Failure | None = None
+    failure: EnvFailure | None = None
 
 
 def describe(env: Any, env_index: int, *, records_state: bool) -> EnvDescription:
@@ -120,13 +120,13 @@ def run_worker(plan: WorkerPlan | bytes, channel: Channel) -> None:
             try:
                 plan = pickle.loads(plan)
             except Exception as error:
-                _refuse(channel, Failure.of(error, -1, "unpickling what makes the envs"))
+                _refuse(channel, EnvFailure.of(error, -1, "unpickling what makes the envs"))
         assert isinstance(plan, WorkerPlan)
         end_with(plan.parent)
         Worker(plan, channel).run()
 
 
-def _refuse(channel: Channel, failure: Failure) -> NoReturn:
+def _refuse(channel: Channel, failure: EnvFailure) -> NoReturn:
     channel.send(FIRST, FAILED + pickle.dumps(failure))
     sys.exit(0)
 
@@ -266,7 +266,7 @@ class Worker:
             return function(*args)
         except (Exception, SystemExit) as raised:
             error = as_error(raised)
-            raise _EnvError(Failure.of(error, self._plan.first + index, call)) from error
+            raise _EnvError(EnvFailure.of(error, self._plan.first + index, call)) from error
         finally:
             if self._memory is not None:
                 self._memory.at[0] = -1
@@ -277,15 +277,15 @@ class Worker:
             return pickle.dumps(answer)
         except Exception as error:
             if not isinstance(answer, dict):
-                raise _EnvError(Failure.of(error, self._plan.first, "pickling a value")) from error
+                raise _EnvError(EnvFailure.of(error, self._plan.first, "pickling a value")) from error
         for index, extra in answer.items():
             try:
                 pickle.dumps(extra)
             except Exception as error:
-                answer[index] = Extra(failure=Failure.of(error, self._plan.first + index, "pickling what came"))
+                answer[index] = Extra(failure=EnvFailure.of(error, self._plan.first + index, "pickling what came"))
         return pickle.dumps(answer)
 
-    def _close(self) -> Failure | None:
+    def _close(self) -> EnvFailure | None:
         """Close all envs; returns the first failure."""
         first = None
         for index, env in enumerate(self._envs):
@@ -294,11 +294,11 @@ class Worker:
                     with exits_as_errors():
                         env.close()
                 except Exception as error:
-                    first = first or Failure.of(error, self._plan.first + index, "close()")
+                    first = first or EnvFailure.of(error, self._plan.first + index, "close()")
         return first
 
 
 class _EnvError(Exception):
-    def __init__(self, failure: Failure):
+    def __init__(self, failure: EnvFailure):
         super().__init__(failure)
         self.failure = failure

@@ -12,7 +12,7 @@ from fastmarl.core.connectors.module_connectors import ModuleConnectors
 from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.errors import UnknownModuleError
 from fastmarl.core.inference.backends.dense_layers import parts_of
-from fastmarl.core.inference.backends.graphs import Call, TickGraphs
+from fastmarl.core.inference.backends.graphs import GraphCall, TickGraphs
 from fastmarl.core.inference.inference import ModuleInference
 from fastmarl.core.inference.masks import ActionMasks
 from fastmarl.core.modules.base import RLModule
@@ -23,7 +23,7 @@ MappingFn = Callable[..., str]  # (agent id, episode) -> module id
 
 
 @dataclass(eq=False)
-class Policy:
+class Actor:
     """A module, and what stands between it and the envs.
 
     Attributes:
@@ -57,11 +57,11 @@ class Policies:
         may_differ: whether other code has run since `renew()`, which may have changed modules.
     """
 
-    def __init__(self, log: EpisodeLog, policies: list[Policy]):
+    def __init__(self, log: EpisodeLog, policies: list[Actor]):
         self._log = log
         self._store = log.store
         self._store.on_activate = self._evaluate
-        self.by_index: list[Policy | None] = list(policies)
+        self.by_index: list[Actor | None] = list(policies)
         self.env_actions = [policy.env_actions for policy in policies]
         self._index_of = {policy.module_id: index for index, policy in enumerate(policies)}
         self._leaving: list[int] = []
@@ -111,7 +111,7 @@ class Policies:
         inference.renew()
         return inference.backend
 
-    def at(self, index: int) -> Policy:
+    def at(self, index: int) -> Actor:
         """Of a module that was not removed."""
         policy = self.by_index[index]
         assert policy is not None
@@ -123,7 +123,7 @@ class Policies:
         """Have the device begin with the forward passes of all captured modules that act next, without waiting: their
         `inference.act()` will."""
         begun = perf_counter()
-        store, calls = self._store, list[Call]()
+        store, calls = self._store, list[GraphCall]()
         for index in store.active:
             policy, first, end = self.at(index), store.acting_from[index], store.rows[index].n
             if first < end and policy.inference.is_captured():
@@ -137,7 +137,7 @@ class Policies:
 
     # Modules come and go.
 
-    def add(self, policy: Policy) -> None:
+    def add(self, policy: Actor) -> None:
         """One more, under an id that is not taken."""
         index = self.by_index.index(None) if None in self.by_index else len(self.by_index)
         self.by_index[index : index + 1] = [policy]

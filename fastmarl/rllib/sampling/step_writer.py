@@ -13,7 +13,7 @@ from fastmarl.rllib.sampling.mapping import PolicyMapping, Step
 from fastmarl.rllib.store.records import RLlibRecord
 
 
-class Recording:
+class StepWriter:
     """Records resets and steps.
 
     Args:
