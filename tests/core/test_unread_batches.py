@@ -171,7 +171,7 @@ def test_chunks_that_were_sealed_one_by_one_lie_in_one_block():
 
 
 @pytest.mark.parametrize("look", [lambda chunk: chunk, built, restored])
-def test_an_agent_may_have_several_seats_and_a_seat_nobody(look):
+def test_an_agent_may_have_several_slots_and_a_slot_no_agent(look):
     config = fastmarl.EnvRunnerConfig(env=ClockEnv, policies={"p": Echo()})
     chunks = [look(chunk) for chunk in fastmarl.MultiAgentEnvRunner(config).sample(num_episodes=2)]
     groups = {"twice": ["a1", "nobody", "a1", "a0"], "empty": [], "others": ["nobody"]}
@@ -182,7 +182,7 @@ def test_an_agent_may_have_several_seats_and_a_seat_nobody(look):
         assert not twice[name][:, :, 1].any()
 
 
-def test_agents_without_a_step_have_a_seat_and_no_row():
+def test_agents_without_a_step_have_a_slot_and_no_row():
     (chunk,) = fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=ClockEnv, policies={"p": Echo()})).sample(
         num_timesteps=2
     )

@@ -69,27 +69,27 @@ def cut(pairs: list[Pair], max_seq_len: int, burn_in: int) -> dict[str, list[dic
 
 
 def aligned(pairs: list[Pair], members: dict[str, list]) -> dict[str, dict[tuple, dict]]:
-    """As `aligned()`: group -> (env step since the reset, chunk, seat) -> what the agent there did.
+    """As `aligned()`: group -> (env step since the reset, chunk, slot) -> what the agent there did.
 
-    Under (None, chunk, seat): its last observation and when that came.
+    Under (None, chunk, slot): its last observation and when that came.
     """
     groups: dict[str, dict[tuple, dict]] = defaultdict(dict)
     for group, agents in members.items():
         for chunk, (_, want) in enumerate(pairs):
-            for seat, agent in enumerate(agents):
+            for slot, agent in enumerate(agents):
                 if agent not in want.agents:
                     continue
                 part = want.agents[agent]
                 for i in range(part.lookback, len(part.rewards)):
                     is_last = i == len(part.rewards) - 1
-                    groups[group][part.env_ts[i], chunk, seat] = {
+                    groups[group][part.env_ts[i], chunk, slot] = {
                         "obs": part.obs[i],
                         "actions": part.actions[i],
                         "rewards": part.rewards[i],
                         "terminateds": is_last and part.terminated,
                         "truncateds": is_last and part.truncated,
                     }
-                groups[group][None, chunk, seat] = {"final_obs": part.obs[-1], "env_t": part.env_ts[-1]}
+                groups[group][None, chunk, slot] = {"final_obs": part.obs[-1], "env_t": part.env_ts[-1]}
     return groups
 
 

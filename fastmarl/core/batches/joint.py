@@ -1,6 +1,6 @@
 """Episodes as columns aligned by env step, for critics that see all agents of a group at once.
 
-Axes in names: T env step, E chunk, A agent's seat in its group, S trajectory, N step of a trajectory.
+Axes in names: T env step, E chunk, A agent's slot in its group, S trajectory, N step of a trajectory.
 """
 
 import math
@@ -10,7 +10,7 @@ import numpy as np
 
 from fastmarl.core.batches.agent_episode_table import AgentEpisodeTable
 from fastmarl.core.batches.flat import Batch
-from fastmarl.core.batches.seats import AgentID, Groups, members_of, seated
+from fastmarl.core.batches.groups import AgentID, Groups, in_slots, members_of
 from fastmarl.core.batches.trajectories import RECORDED, Trajectories, names_of
 from fastmarl.core.columns import Columns
 from fastmarl.core.episodes.chunk import Unbuilt
@@ -27,14 +27,14 @@ def aligned(
     agents: Sequence[AgentID] | None = None,
     outputs: Iterable[str] | None = None,
 ) -> dict[str, Batch]:
-    """Group -> the steps of its agents by env step: T env steps of E chunks, with A seats for agents.
+    """Group -> the steps of its agents by env step: T env steps of E chunks, with A slots for agents.
 
     Row t of a chunk is env step first_env_t + t. That is the chunk's first step, or an earlier one if an agent acted
     at it and waited: every transition of every chunk is in exactly one row, that of its action.
 
     - "active": bool [T, E, A], whether the agent acted at this step. Everything else is 0 where it did not: before it
       joined, while it waited, after it ended ("death masking", Yu et al. 2022, "The Surprising Effectiveness of PPO in
-      Cooperative Multi-Agent Games"), in empty seats, after the chunk's end.
+      Cooperative Multi-Agent Games"), in empty slots, after the chunk's end.
     - "obs", "actions", each of `outputs`, and "action_mask" as in `columns()`: [T, E, A, ...].
     - "rewards": float64 [T, E, A].
     - "terminateds", "truncateds": bool [T, E, A], at an agent's last action if it ended so.
@@ -42,13 +42,13 @@ def aligned(
     - "env_state" [T + 1, E, ...], the same array for all groups, if the chunks have env states: those of the rows, and
       of the one after the last.
     - "seq_lens": int64 [E], rows of each chunk; "first_env_t": int64 [E].
-    - "agent_id": object [E, A], None for empty seats.
+    - "agent_id": object [E, A], None for empty slots.
 
     Args:
         episodes: chunks as `sample()` returns them.
-        groups: group -> agents, in order of their seats; or `(agent_id, episode) -> group`, None for agents that are
+        groups: group -> agents, in order of their slots; or `(agent_id, episode) -> group`, None for agents that are
             left out; or None: each module's agents are a group.
-        agents: all agents in the order in which groups are seated, where `groups` is not a dict. None: in order of
+        agents: all agents in the order in which groups get their slots, where `groups` is not a dict. None: in order of
             appearance in `episodes`, which may be another one for other episodes.
         outputs: names of recorded outputs; None: those that all agents of the group have, but "state_in", "state_out",
             and those with the name of another column.
@@ -61,9 +61,10 @@ def aligned(
     chunks = [*in_numbers(episodes)]
     table = AgentEpisodeTable(chunks)
     members = members_of(table, episodes, groups, agents)
+    slots = in_slots(table, members, len(episodes), by_module=groups is None)
     teams = {
-        group: _Team(Trajectories(table, place_S), members[group], chunk_S, seat_S)
-        for group, (place_S, chunk_S, seat_S) in seated(table, members, len(episodes), by_module=groups is None).items()
+        group: _Team(Trajectories(table, place_S), members[group], chunk_S, slot_S)
+        for group, (place_S, chunk_S, slot_S) in slots.items()
         if len(place_S)
     }
     first_E, end_E = _times(chunks)
@@ -93,11 +94,11 @@ class _Team:
 
     Args:
         ids_EA: see `Members`.
-        chunk_S, seat_S: int64, of each trajectory.
+        chunk_S, slot_S: int64, of each trajectory.
     """
 
-    def __init__(self, trajectories: Trajectories, ids_EA: np.ndarray, chunk_S: np.ndarray, seat_S: np.ndarray):
-        self.trajectories, self.ids_EA, self.chunk_S, self.seat_S = trajectories, ids_EA, chunk_S, seat_S
+    def __init__(self, trajectories: Trajectories, ids_EA: np.ndarray, chunk_S: np.ndarray, slot_S: np.ndarray):
+        self.trajectories, self.ids_EA, self.chunk_S, self.slot_S = trajectories, ids_EA, chunk_S, slot_S
         self.steps = trajectories.steps_after_lookback()
         self.env_t_N = trajectories.env_ts(self.steps)
 
@@ -110,7 +111,7 @@ class _Team:
 def _columns(team: _Team, first_E: np.ndarray, n_rows_E: np.ndarray, outputs: Collection[str] | None) -> Batch:
     trajectories, chunk_S = team.trajectories, team.chunk_S
     shape_EA = len(first_E), team.ids_EA.shape[1]
-    n_entries, entry_S = math.prod(shape_EA), chunk_S * shape_EA[1] + team.seat_S
+    n_entries, entry_S = math.prod(shape_EA), chunk_S * shape_EA[1] + team.slot_S
     # Row t of a chunk begins at entry t * n_entries.
     before_S = entry_S - first_E[chunk_S] * n_entries
     entry_N = team.env_t_N * n_entries + np.repeat(before_S, trajectories.length_S)

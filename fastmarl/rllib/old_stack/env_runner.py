@@ -11,17 +11,17 @@ from ray.rllib.evaluation.env_runner_v2 import EnvRunnerV2
 from ray.rllib.utils.spaces.space_utils import get_original_space
 
 from fastmarl.core.native._trajectories import seen_by_policy
-from fastmarl.rllib.old_stack.episode import OldStackEpisode
-from fastmarl.rllib.old_stack.seats import (
+from fastmarl.rllib.old_stack.actors import (
     Actions,
-    FastSeat,
-    RLlibSeat,
-    Seat,
+    FastActor,
+    PolicyActor,
+    RLlibActor,
     Seen,
     UnfitAnswerError,
     as_rllib_item,
     problems_of,
 )
+from fastmarl.rllib.old_stack.episode import OldStackEpisode
 from fastmarl.rllib.old_stack.trajectory import Trajectory
 
 BASE_ENVS = (MultiAgentEnvWrapper, VectorEnvWrapper, RemoteBaseEnv)
@@ -45,7 +45,7 @@ class EnvRunner(EnvRunnerV2):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._seats: dict[Hashable, Seat] = {}
+        self._actors: dict[Hashable, PolicyActor] = {}
         self.slow_path_reasons: dict[Hashable, list[str]] = {}
         # Its agents are in the policies' buffers of states until RLlib's loop has the connectors forget its env.
         self._ended: OldStackEpisode | None = None
@@ -53,14 +53,14 @@ class EnvRunner(EnvRunnerV2):
     @property
     def has_looked(self) -> bool:
         """Whether it is known who serves which policy."""
-        return bool(self._seats)
+        return bool(self._actors)
 
     # Who serves which policy.
 
     def refresh(self) -> None:
         """Before a call: policies and what they consist of may have changed."""
         policies = self._worker.policy_map
-        self._seats = {policy_id: seat for policy_id, seat in self._seats.items() if policy_id in policies}
+        self._actors = {policy_id: actor for policy_id, actor in self._actors.items() if policy_id in policies}
         self.slow_path_reasons = {}
         for policy_id in [*policies]:
             policy = policies.cache.get(policy_id)
@@ -69,29 +69,29 @@ class EnvRunner(EnvRunnerV2):
             elif reasons := self._reasons_of_all():  # to take it from the map would stash another one
                 self.slow_path_reasons[policy_id] = reasons
 
-    def _seat(self, policy_id: Hashable) -> Seat:
-        policies, seat = self._worker.policy_map, self._seats.get(policy_id)
+    def _actor(self, policy_id: Hashable) -> PolicyActor:
+        policies, actor = self._worker.policy_map, self._actors.get(policy_id)
         if len(policies._valid_keys) > policies.capacity:
             policy = policies[policy_id]  # as RLlib's loop does it: the map stashes the policy least recently taken
         else:
             policy = policies.cache.get(policy_id)
-        if seat is not None and seat.policy is policy:
-            return seat
+        if actor is not None and actor.policy is policy:
+            return actor
         return self._look_at(policy_id, policies[policy_id] if policy is None else policy)
 
-    def _look_at(self, policy_id: Hashable, policy: Any) -> Seat:
-        seat = self._seats.get(policy_id)
-        reasons = self._reasons(policy_id, policy, seat)
+    def _look_at(self, policy_id: Hashable, policy: Any) -> PolicyActor:
+        actor = self._actors.get(policy_id)
+        reasons = self._reasons(policy_id, policy, actor)
         if reasons:
             self.slow_path_reasons[policy_id] = reasons
-            if isinstance(seat, RLlibSeat) and seat.policy is policy:
-                return seat
+            if isinstance(actor, RLlibActor) and actor.policy is policy:
+                return actor
             return self._give_to_rllib(policy_id, policy)
-        if isinstance(seat, FastSeat) and seat.policy is policy:
-            seat.refresh()
-            return seat
-        self._seats[policy_id] = seat = FastSeat(policy, self._trajectories)
-        return seat
+        if isinstance(actor, FastActor) and actor.policy is policy:
+            actor.refresh()
+            return actor
+        self._actors[policy_id] = actor = FastActor(policy, self._trajectories)
+        return actor
 
     def _reasons_of_all(self) -> list[str]:
         """Reasons that concern all policies."""
@@ -102,16 +102,16 @@ class EnvRunner(EnvRunnerV2):
             return [f"the policy map keeps only {policies.capacity} of {len(policies)} policies"]
         return []
 
-    def _reasons(self, policy_id: Hashable, policy: Any, seat: Seat | None) -> list[str]:
+    def _reasons(self, policy_id: Hashable, policy: Any, actor: PolicyActor | None) -> list[str]:
         if reasons := self._reasons_of_all():
             return reasons
         if reasons := problems_of(policy):
             return reasons
-        is_known = seat is not None and seat.policy is policy
-        if is_known and isinstance(seat, RLlibSeat) and seat.is_unfit:
+        is_known = actor is not None and actor.policy is policy
+        if is_known and isinstance(actor, RLlibActor) and actor.is_unfit:
             return [UNFIT]
-        if is_known and isinstance(seat, FastSeat):
-            return ["its buffer of states was changed while episodes were running"] if seat.lost_states() else []
+        if is_known and isinstance(actor, FastActor):
+            return ["its buffer of states was changed while episodes were running"] if actor.lost_states() else []
         return ["it came, or was changed, while episodes were running"] if any(self._running(policy_id)) else []
 
     def _running(self, policy_id: Hashable) -> Iterator[tuple[OldStackEpisode, Hashable]]:
@@ -127,32 +127,32 @@ class EnvRunner(EnvRunnerV2):
         if self._ended is not None:
             yield from self._ended.trajectories
 
-    def _give_to_rllib(self, policy_id: Hashable, policy: Any, is_unfit: bool = False) -> Seat:
+    def _give_to_rllib(self, policy_id: Hashable, policy: Any, is_unfit: bool = False) -> PolicyActor:
         """RLlib's connectors and collectors go on with what is there of running episodes."""
-        former = self._seats.get(policy_id)
-        if isinstance(former, FastSeat):
+        former = self._actors.get(policy_id)
+        if isinstance(former, FastActor):
             if not former.lost_states():
                 former.keep_states(self._trajectories())
             for episode, agent_id in [*self._running(policy_id)]:
                 trajectory = episode._agent_collectors[agent_id]
                 if type(trajectory) is Trajectory:
                     episode._agent_collectors[agent_id] = trajectory.as_collector()
-        seat = self._seats[policy_id] = RLlibSeat(policy, is_unfit)
-        return seat
+        actor = self._actors[policy_id] = RLlibActor(policy, is_unfit)
+        return actor
 
     def keep_states(self) -> None:
         """After a call: RLlib's connectors, which are part of policies' states, are told what agents did last."""
-        for seat in self._seats.values():
-            if isinstance(seat, FastSeat):
-                seat.keep_states(self._trajectories())
+        for actor in self._actors.values():
+            if isinstance(actor, FastActor):
+                actor.keep_states(self._trajectories())
 
     def backends(self) -> dict[str, str]:
         """What computes each policy's actions."""
         return {
-            str(policy_id): seat.backend
-            if isinstance(seat, FastSeat)
+            str(policy_id): actor.backend
+            if isinstance(actor, FastActor)
             else "RLlib's connectors and the policy's own call"
-            for policy_id, seat in self._seats.items()
+            for policy_id, actor in self._actors.items()
         }
 
     # Episodes.
@@ -175,8 +175,8 @@ class EnvRunner(EnvRunnerV2):
         return episode
 
     def _new_trajectory(self, episode: OldStackEpisode, agent_id: Hashable) -> Trajectory | None:
-        seat = self._seat(episode.policy_for(agent_id))
-        return seat.new_trajectory(episode, agent_id) if isinstance(seat, FastSeat) else None
+        actor = self._actor(episode.policy_for(agent_id))
+        return actor.new_trajectory(episode, agent_id) if isinstance(actor, FastActor) else None
 
     def end_episode(self, env_id: Any, episode_or_exception: Any) -> None:
         """See RLlib's method."""
@@ -234,7 +234,7 @@ class EnvRunner(EnvRunnerV2):
             active.add(env_id)
         episode.set_last_info(COMMON, infos.get(COMMON, {}))
         for policy_id, seen in self._seen(episode, obs, rewards, terminateds, truncateds, infos).items():
-            if will_act := self._seat(policy_id).observe(episode, seen, bool(over)):
+            if will_act := self._actor(policy_id).observe(episode, seen, bool(over)):
                 acting[policy_id] += will_act  # policies act in the order in which the first of their agents comes
         episode.step()
         if episode.length > 0:  # else this was the reset
@@ -283,14 +283,14 @@ class EnvRunner(EnvRunnerV2):
         for agent_id, observation in obs[env_id].items():
             by_policy.setdefault(episode.policy_for(agent_id), []).append((agent_id, observation))
         for policy_id, first in by_policy.items():
-            if will_act := self._seat(policy_id).begin(episode, first, infos):
+            if will_act := self._actor(policy_id).begin(episode, first, infos):
                 to_eval[policy_id] += will_act
 
     def _do_policy_eval(self, to_eval: dict[Hashable, list[Any]]) -> dict[Hashable, Any]:
         answers = {}
         for policy_id, acting in to_eval.items():
             try:
-                answers[policy_id] = self._seat(policy_id).act(acting, self._active_episodes)
+                answers[policy_id] = self._actor(policy_id).act(acting, self._active_episodes)
             except UnfitAnswerError as unfit:
                 policy = self._worker.policy_map[policy_id]
                 acting[:] = map(as_rllib_item, acting)
@@ -306,5 +306,5 @@ class EnvRunner(EnvRunnerV2):
         for env_id in active_envs:
             actions[env_id] = {}
         for policy_id, acting in to_eval.items():
-            self._seat(policy_id).send(acting, eval_results[policy_id], actions, off_policy_actions)
+            self._actor(policy_id).send(acting, eval_results[policy_id], actions, off_policy_actions)
         return actions

@@ -1,4 +1,4 @@
-"""Who has which seat in aligned columns. Axes in names: E chunk, A seat in a group, S agent episode."""
+"""Who has which slot in aligned columns. Axes in names: E chunk, A slot in a group, S agent episode."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
@@ -12,7 +12,7 @@ from fastmarl.core.errors import BatchError, shown
 AgentID = Hashable
 Groups = Mapping[str, Sequence[AgentID]] | Callable[[AgentID, MultiAgentEpisode], str | None]
 Members = dict[str, np.ndarray]
-"""Group -> object [E, A], its agents in order of their seats, None behind; or [1, A]: the same in all chunks."""
+"""Group -> object [E, A], its agents in order of their slots, None behind; or [1, A]: the same in all chunks."""
 
 
 def members_of(
@@ -69,10 +69,10 @@ def _padded(members_E: list[list[AgentID]]) -> np.ndarray:
     return ids_EA
 
 
-def seated(
+def in_slots(
     table: AgentEpisodeTable, members: Members, n_chunks: int, *, by_module: bool
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Group -> places in the table of its agent episodes with steps, their chunks, and their seats, each int64 [s].
+    """Group -> places in the table of its agent episodes with steps, their chunks, and their slots, each int64 [s].
 
     Those of one module come together, so that what lies in one block is read at once.
 
@@ -91,13 +91,13 @@ def seated(
     for group, ids_EA in members.items():
         index_EA = np.array([index_of.get(agent_id, nobody) for agent_id in ids_EA.ravel().tolist()], np.int64)
         place_EA = place_EI[np.arange(n_chunks)[:, None], index_EA.reshape(ids_EA.shape)]
-        chunk_S, seat_S = np.nonzero(place_EA != NOTHING)
-        place_S = place_EA[chunk_S, seat_S]
+        chunk_S, slot_S = np.nonzero(place_EA != NOTHING)
+        place_S = place_EA[chunk_S, slot_S]
         module_S = table.modules(place_S)
         if by_module:
             order = module_S == table.module_ids.index(group)
         else:
             rank = np.argsort(np.argsort(table.module_ids))
             order = np.argsort(rank[module_S], kind="stable")
-        found[group] = place_S[order], chunk_S[order], seat_S[order]
+        found[group] = place_S[order], chunk_S[order], slot_S[order]
     return found

@@ -28,8 +28,8 @@ Seen = tuple[Hashable, Any, Any, Any, Any, Any]
 """What an env said of an agent: its id, observation, reward, whether terminated and whether truncated, info."""
 
 
-class Seat(Protocol):
-    """Of one policy. Its items in lists of acting agents are its own matter."""
+class PolicyActor(Protocol):
+    """Acts for one policy. The type of the items in `acting` is private to the implementation."""
 
     policy: Any
 
@@ -46,7 +46,7 @@ class Seat(Protocol):
         """Put the actions of an answer into the envs' dicts; `off_policy` has those that agents took instead."""
 
 
-class RLlibSeat:
+class RLlibActor:
     """RLlib's connectors and collectors, called as RLlib's loop calls them.
 
     Args:
@@ -133,7 +133,7 @@ def _add_first(episode: OldStackEpisode, agent_id: Hashable, values: dict[str, A
     )
 
 
-class FastSeat:
+class FastActor:
     """Trajectories and rows of outputs in the place of RLlib's connectors and collectors.
 
     Args:
@@ -284,7 +284,7 @@ def _stacked(observations: list[Any]) -> np.ndarray:
 
 
 def as_rllib_item(trajectory: Trajectory) -> AgentConnectorDataType:
-    """What RLlib's seat has of an agent that is to act."""
+    """What RLlib's actor has of an agent that is to act."""
     values = {
         SampleBatch.T: trajectory.times[-1],
         SampleBatch.AGENT_INDEX: trajectory.agent_index,
