@@ -80,8 +80,7 @@ OPTIONAL = {
 PYTHON = sorted(PACKAGE.rglob("*.py"))
 COMPILED = sorted((ROOT / "src_ext").glob("*.pyx"))
 FILES = [*PYTHON, *COMPILED]
-BATCH_CLASSES = PACKAGE / "legacy" / "batches" / "classes.py"  # RLlib's own
-WITH_RAY = [BATCH_CLASSES, PACKAGE / "distributed" / "ray_actors.py"]
+WITH_RAY = [PACKAGE / "distributed" / "ray_actors.py"]
 CORE = [path for path in PYTHON if "rllib" not in path.relative_to(PACKAGE).parts and path not in WITH_RAY]
 
 

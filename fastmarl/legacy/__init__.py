@@ -1,9 +1,9 @@
 """The API of RLlib's old stack without Ray: `RolloutWorker`, `EnvRunnerV2`, policies, batches, files."""
 
-from fastmarl.legacy.batches.classes import DEFAULT_POLICY_ID as DEFAULT_POLICY_ID
-from fastmarl.legacy.batches.classes import MultiAgentBatch as MultiAgentBatch
-from fastmarl.legacy.batches.classes import SampleBatch as SampleBatch
-from fastmarl.legacy.batches.classes import concat_samples as concat_samples
+from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID as DEFAULT_POLICY_ID
+from fastmarl.legacy.batches.sample_batch import MultiAgentBatch as MultiAgentBatch
+from fastmarl.legacy.batches.sample_batch import SampleBatch as SampleBatch
+from fastmarl.legacy.batches.sample_batch import concat_samples as concat_samples
 from fastmarl.legacy.config import PolicySpec as PolicySpec
 from fastmarl.legacy.config import RolloutWorkerConfig as RolloutWorkerConfig
 from fastmarl.legacy.files.input_reader import InputReader as InputReader

@@ -13,7 +13,7 @@ from fastmarl.core.errors import ConfigError
 from fastmarl.core.modules.base import AdaptedModule
 from fastmarl.core.modules.specs import RLModuleSpec
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
-from fastmarl.legacy.batches.classes import DEFAULT_POLICY_ID
+from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID
 from fastmarl.legacy.config import PolicySpec, RolloutWorkerConfig
 from fastmarl.legacy.filters import FilterView, MeanStdFilter
 from fastmarl.legacy.policies.policy import Policy

@@ -15,7 +15,7 @@ from fastmarl.core.envs.context import EnvContext
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
-from fastmarl.legacy.batches.classes import MultiAgentBatch, concat_samples
+from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples
 from fastmarl.legacy.config import RolloutWorkerConfig
 from fastmarl.legacy.files.input_reader import InputReader
 from fastmarl.legacy.files.inputs import make_input_reader

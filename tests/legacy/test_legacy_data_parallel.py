@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.multiprocessing
-from test_legacy_members import config_with
+from support.legacy import config_with
 
 from fastmarl.errors import ConfigError
 from fastmarl.legacy import Policy, RolloutWorker

@@ -9,7 +9,7 @@ from collections import Counter
 import gymnasium as gym
 import numpy as np
 import pytest
-from test_legacy_members import all_p0, config_with
+from support.legacy import all_p0, config_with
 
 from fastmarl.errors import BatchError, ConfigError, OfflineError
 from fastmarl.legacy import (

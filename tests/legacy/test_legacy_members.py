@@ -10,37 +10,11 @@ import threading
 import numpy as np
 import pytest
 import torch
-from support.scenario_envs import ClockEnv
+from support.legacy import all_p0, clocks, config_with, same
 
 from fastmarl.core.envs.context import EnvContext
 from fastmarl.errors import BatchError, ConfigError, RunnerStoppedError
-from fastmarl.legacy import MultiAgentBatch, PPOTorchPolicy, RolloutMetrics, RolloutWorker, RolloutWorkerConfig
-
-AGENTS = (0, 1)
-
-
-def p_of_agent(agent_id, episode, worker):
-    """As RLlib's old API stack calls it."""
-    assert isinstance(worker, RolloutWorker)
-    return f"p{agent_id}"
-
-
-def all_p0(agent_id, episode):
-    return "p0"
-
-
-def config_with(**options):
-    return RolloutWorkerConfig(**{
-        "env": "fastmarl.cart_pole",
-        "env_config": {"num_agents": len(AGENTS)},
-        "policies": ["p0", "p1"],
-        "policy_mapping_fn": p_of_agent,
-        "num_envs_per_env_runner": 2,
-        "rollout_fragment_length": 20,
-        "model_config": {"fcnet_hiddens": [8]},
-        "seed": 3,
-        **options,
-    })  # fmt: skip
+from fastmarl.legacy import MultiAgentBatch, PPOTorchPolicy, RolloutMetrics, RolloutWorker
 
 
 @pytest.fixture
@@ -66,24 +40,6 @@ def worker(make):
 def single(make):
     """A worker with "default_policy" alone."""
     return make(policies=None, policy_mapping_fn=None)
-
-
-def same(one, other):
-    """Whether two nested dicts of arrays are equal."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(entry, other[name]) for name, entry in one.items())
-    return np.array_equal(one, other)
-
-
-class PaidClock(ClockEnv):
-    """Ten steps, of which each pays the agents 1 and 2."""
-
-    def pays(self, t):
-        return {"a0": 1.0, "a1": 2.0}
-
-
-def clocks(**options):
-    return {"env": PaidClock, "policy_mapping_fn": lambda agent_id, episode: f"p{agent_id[1]}", **options}
 
 
 # Sampling.

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from support.legacy import clocks, config_with, same
 from support.masked_env import PLACES, SPACES, MaskedEnv, N
 from support.scenario_envs import StepCounter
-from test_legacy_members import clocks, config_with, same
 
 import fastmarl
 from fastmarl.errors import BatchError, ConfigError, ModuleOutputError, RunnerBusyError

@@ -17,8 +17,6 @@ BLOCKED = sys.argv[1].split(",")
 sys.meta_path.insert(0, Blocked())
 import numpy as np
 from fastmarl.legacy import JsonReader, RolloutWorker, RolloutWorkerConfig, SampleBatch, concat_samples
-from fastmarl.legacy.batches import own_batches
-assert SampleBatch is own_batches.SampleBatch
 
 def learn(**options):
     config = RolloutWorkerConfig(
@@ -28,7 +26,7 @@ def learn(**options):
     )
     with RolloutWorker(config=config) as worker:
         batch = worker.sample()
-        assert isinstance(batch["p0"], own_batches.SampleBatch) and batch.count == 100
+        assert isinstance(batch["p0"], SampleBatch) and batch.count == 100
         worker.learn_on_batch(concat_samples([batch, worker.sample()]))
         for size in (0, 30):
             info, count = worker.sample_and_learn(100, 2, size, ["advantages"])

@@ -58,6 +58,7 @@ def test_files_have_what_is_returned(tmp_path, rng):
 
 KEPT = """
 import sys
+sys.path[:0] = sys.argv[2:]
 from numba.core.compiler_lock import global_compiler_lock
 from test_interrupted_output import make_runner
 global_compiler_lock.acquire()
@@ -70,8 +71,8 @@ runner.stop()
 @pytest.mark.needs("pyarrow")
 def test_the_writer_needs_no_lock_that_an_interrupted_compilation_has_kept(tmp_path):
     # numba keeps its lock where an interrupt comes before the block that gives it back has begun.
-    command = [sys.executable, "-c", KEPT, tmp_path / "output"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", KEPT, tmp_path / "output", *Path(__file__).parents[:2]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert list(ParquetReader(tmp_path / "output").iter_episodes())
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ray.rllib.policy import sample_batch as theirs
 
 from fastmarl.errors import BatchError
-from fastmarl.legacy.batches import own_batches as ours
+from fastmarl.legacy.batches import sample_batch as ours
 
 BOTH = (ours, theirs)
 SETTINGS = ("count", "zero_padded", "max_seq_len", "time_major", "num_grad_updates", "is_training")

@@ -12,8 +12,9 @@ from ray.rllib.offline.io_context import IOContext as RLlibIOContext
 from ray.rllib.offline.json_reader import JsonReader as RLlibReader
 from ray.rllib.offline.json_writer import JsonWriter as RLlibWriter
 from ray.rllib.policy import sample_batch as of_rllib
-from test_legacy_members import config_with
+from support.legacy import config_with
 
+from fastmarl.errors import BatchError
 from fastmarl.legacy import (
     JsonReader,
     JsonWriter,
@@ -84,9 +85,29 @@ def assert_same(one, other):
             np.testing.assert_array_equal(read.astype(np.asarray(column).dtype), column)
 
 
-def test_batches_are_of_rllibs_classes():
-    assert (SampleBatch, MultiAgentBatch) == (of_rllib.SampleBatch, of_rllib.MultiAgentBatch)
-    assert concat_samples is of_rllib.concat_samples
+def test_batches_become_rllibs():
+    """With the same arrays and marks."""
+    sequences = SampleBatch({"obs": np.arange(5.0), "seq_lens": [2, 3], "state_in_0": np.ones((2, 4))}, _max_seq_len=3)
+    sequences.num_grad_updates = 7
+    for batch in (sequences, sequences.copy().right_zero_pad(3)):
+        theirs = batch.to_rllib()
+        assert type(theirs) is of_rllib.SampleBatch and theirs.count == batch.count
+        assert all(theirs[name] is column for name, column in batch.items()) and list(theirs) == list(batch)
+        for mark in ("time_major", "max_seq_len", "zero_padded", "is_training", "num_grad_updates"):
+            assert getattr(theirs, mark) == getattr(batch, mark), mark
+    both = MultiAgentBatch({"p": sequences, "q": sequences}, 5).to_rllib()
+    assert type(both) is of_rllib.MultiAgentBatch and both.env_steps() == 5
+    assert {type(of_one) for of_one in both.policy_batches.values()} == {of_rllib.SampleBatch}
+
+
+def test_batches_of_rllibs_classes_are_refused_where_they_would_be_mixed_with_ours():
+    theirs = of_rllib.SampleBatch({"obs": np.arange(3.0)})
+    for refused in (lambda: MultiAgentBatch({"p": theirs}, 3), lambda: concat_samples([theirs, theirs])):
+        with pytest.raises(
+            BatchError, match=r"got ray\.rllib\.policy\.sample_batch\.SampleBatch.*SampleBatch\(batch\)"
+        ):
+            refused()
+    assert concat_samples([SampleBatch(theirs), SampleBatch(theirs)]).count == 6
 
 
 @pytest.mark.parametrize("columns", [[], ["obs", "new_obs"], ["obs", "actions", "rewards", "advantages"]])
@@ -98,6 +119,7 @@ def test_what_rllib_writes_is_read_and_learned_from(tmp_path, columns):
         assert_same(one, other)
     with our_worker(input_=str(tmp_path)) as ours:
         for one in written:
+            assert np.isfinite(ours.learn_on_batch(one)["p1"]["learner_stats"]["total_loss"])
             batch = ours.sample()
             assert_same(one, batch)
             info = ours.learn_on_batch(batch)
@@ -115,6 +137,7 @@ def test_what_we_write_is_read_by_rllib(tmp_path, columns):
         batch = theirs.sample()
         assert_same(one, batch)
         theirs.learn_on_batch(batch)
+        theirs.learn_on_batch(one.to_rllib())
 
 
 @pytest.mark.parametrize("packed", [[], ["obs"]])

@@ -9,7 +9,7 @@ import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.ppo_torch_policy import PPOTorchPolicy
 from support.interrupts import Interruption, in_own_thread, lines_of
-from test_rllib_interrupts import JOINS, Telling, reward_of
+from support.numbered_env import JOINS, NumberedEnv, reward_of
 
 from fastmarl.rllib import RolloutWorker
 
@@ -18,7 +18,7 @@ ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
 N_LINES = 15
 
 
-class PaysFromTheFirstAction(Telling):
+class PaysFromTheFirstAction(NumberedEnv):
     """RLlib's old API stack drops what is paid before it."""
 
     def step(self, actions):
@@ -40,7 +40,7 @@ def check(batch, seen):
 
     Rows of "c", which ends early, come again in later batches of its episode, as with RLlib.
     """
-    envs = {env.number: env for env in Telling.made}
+    envs = {env.number: env for env in NumberedEnv.made}
     for columns in batch.policy_batches.values():
         assert all(len(column) == len(columns) for column in columns.values())
         names = ("obs", "new_obs", "actions", "rewards", "t")

@@ -5,18 +5,16 @@ By default some lines are tried; `make test-interrupts` tries all of them.
 
 import os
 from itertools import count
-from typing import ClassVar
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import ray.rllib.env.multi_agent_env_runner as rllib_file
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner as RLlibEnvRunner
 from support.interrupts import Interruption, in_own_thread, interrupted, lines_of
+from support.numbered_env import ENDS, HOOKS, JOINS, NumberedEnv, reward_of
 
 from fastmarl.errors import RunnerBusyError, UserExitError
 from fastmarl.rllib import MultiAgentEnvRunner
@@ -25,59 +23,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's and Gymnasium's own
 
 ALL_LINES = os.environ.get("FASTMARL_EVERY_NTH_LINE") == "1"
 N_LINES = 20
-OBS = gym.spaces.Box(-1e6, 1e6, (4,), np.float32)
-JOINS = {"a": 0, "b": 2, "c": 0}
-ENDS = {"a": None, "b": None, "c": 3}
-LENGTHS = (6, 11, 4)
-HOOKS = {}
-
-
-def reward_of(reset: int, t: int, agent: str) -> float:
-    return reset + t / 8 + ord(agent) / 16
-
-
-class Telling(MultiAgentEnv):
-    """Observations are (env, reset, env step, agent); it remembers what it was told. "b" joins late, "c" ends early."""
-
-    made: ClassVar[list] = []
-
-    def __init__(self, config):
-        super().__init__()
-        self.agents = self.possible_agents = list(JOINS)
-        self.observation_spaces = dict.fromkeys(self.agents, OBS)
-        self.action_spaces = dict.fromkeys(self.agents, gym.spaces.Discrete(3))
-        self.number = len(Telling.made)
-        Telling.made.append(self)
-        self.resets, self.told = -1, {}
-
-    def reset(self, *, seed=None, options=None):
-        self.resets, self.t = self.resets + 1, 0
-        return self.obs(), {}
-
-    def step(self, actions):
-        HOOKS.get("step", lambda: None)()
-        self.told |= {(self.resets, self.t, agent): int(action) for agent, action in actions.items()}
-        self.t += 1
-        obs = self.obs()
-        rewards = {agent: reward_of(self.resets, self.t, agent) for agent in obs}
-        over = self.t == self.length(self.resets)
-        return obs, rewards, {"__all__": over, "c": ENDS["c"] == self.t}, {"__all__": False}, {}
-
-    def length(self, reset):
-        return LENGTHS[(reset + self.number) % len(LENGTHS)]
-
-    def obs(self):
-        return {
-            agent: np.array([self.number, self.resets, self.t, ord(agent)], np.float32)
-            for agent, joins in JOINS.items()
-            if joins <= self.t and (ENDS[agent] is None or self.t <= ENDS[agent])
-        }
 
 
 def make_config():
     return (
         PPOConfig()
-        .environment(Telling, disable_env_checking=True)
+        .environment(NumberedEnv, disable_env_checking=True)
         .multi_agent(policies=["p", "q"], policy_mapping_fn=mapping)
         .env_runners(num_envs_per_env_runner=3)
         .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
@@ -86,9 +37,9 @@ def make_config():
 
 
 def make_runner(sampler):
-    Telling.made = []
+    NumberedEnv.made = []
     runner = MultiAgentEnvRunner.options(sampler=sampler)(config=make_config(), worker_index=1)
-    return runner, Telling.made[-3:]
+    return runner, NumberedEnv.made[-3:]
 
 
 def mapping(agent_id, *args, **kwargs):
@@ -192,9 +143,9 @@ class FailsOnce(RLlibCallback):
 
 
 def callbacks_runner(callbacks, runner_class=MultiAgentEnvRunner):
-    Telling.made = []
+    NumberedEnv.made = []
     config = make_config().callbacks(callbacks)
-    return runner_class(config=config, worker_index=1), Telling.made[-3:]
+    return runner_class(config=config, worker_index=1), NumberedEnv.made[-3:]
 
 
 class ReadsRunner(FailsOnce):

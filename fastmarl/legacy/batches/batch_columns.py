@@ -1,6 +1,7 @@
 """Columns of a SampleBatch: arrays or tensors [n, ...], dicts and tuples of such, lists of objects."""
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,73 @@ def joined(name: str, columns: Sequence[Any], axis: int) -> Any:
     if is_packed(columns[0]):
         raise BatchError(f"the column {name!r} is packed as a whole; call decompress_if_needed() before")
     return np.concatenate(columns, axis=axis)
+
+
+def concatenated(batches: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns of a SampleBatch of all these, at least one, and its other arguments.
+
+    Raises:
+        BatchError: one has other columns or kinds of columns than the first, or is padded otherwise.
+    """
+    first = batches[0]
+    for batch in batches:
+        _check_like(batch, first)
+    axis = 1 if first.time_major else 0
+    columns = {
+        name: joined(name, [batch[name] for batch in batches], axis) for name in first if name != Columns.SEQ_LENS
+    }
+    if Columns.SEQ_LENS in first:
+        columns[Columns.SEQ_LENS] = np.concatenate([batch[Columns.SEQ_LENS] for batch in batches]).astype(np.int32)
+    known = [(batch.num_grad_updates, batch.count) for batch in batches if batch.num_grad_updates is not None]
+    return columns, {
+        "_time_major": first.time_major,
+        "_zero_padded": first.zero_padded,
+        "_max_seq_len": None if first.max_seq_len is None else max(batch.max_seq_len or 0 for batch in batches),
+        "_num_grad_updates": sum(number * count for number, count in known) / (sum(count for _, count in known) or 1),
+    }
+
+
+def _check_like(batch: Any, first: Any) -> None:
+    if missing := [name for name in first if name not in batch]:
+        raise BatchError(f"expected batches with the columns of the first one, {list(first)}; one lacks {missing}")
+    padded_to = [(each.zero_padded, each.time_major, each.max_seq_len is None) for each in (first, batch)]
+    if padded_to[0] != padded_to[1] or (first.zero_padded and first.max_seq_len != batch.max_seq_len):
+        raise BatchError("expected batches that are padded alike; zero_padded, time_major and max_seq_len are "
+                         f"{first.zero_padded}, {first.time_major} and {first.max_seq_len} in the first one, "
+                         f"{batch.zero_padded}, {batch.time_major} and {batch.max_seq_len} in another")  # fmt: skip
+
+
+def zero_padded(column: Any, lengths: np.ndarray, max_seq_len: int) -> Any:
+    """A column of sequences of these lengths, each padded to `max_seq_len` with zeros; with None, if it has objects."""
+    steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    rows = np.repeat(np.arange(len(lengths)) * max_seq_len, lengths) + steps
+
+    def padded(leaf: Any) -> np.ndarray:
+        values = objects(leaf) if isinstance(leaf, list) else np.asarray(leaf)
+        empty = None if values.dtype == object else np.zeros((), values.dtype)
+        whole = np.full((len(lengths) * max_seq_len, *values.shape[1:]), empty)
+        whole[rows] = values
+        return whole
+
+    return padded(column) if isinstance(column, list) else map_struct(padded, column)
+
+
+def even_edges(n: int, n_pieces: int) -> list[int]:
+    """Where pieces of n steps begin and end, of which later ones may have a step more."""
+    length, n_longer = divmod(n, n_pieces)
+    return [i * length + max(0, i - (n_pieces - n_longer)) for i in range(n_pieces + 1)]
+
+
+def rllib_class(name: str) -> Any:
+    """A class of RLlib's batches.
+
+    Raises:
+        ImportError: RLlib is not installed.
+    """
+    try:
+        return getattr(import_module("ray.rllib.policy.sample_batch"), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"this needs RLlib, pip install 'ray[rllib]': {error}") from error
 
 
 def _column_of(leaves: Sequence[Mapping[Any, Any]], path: Any) -> list[Any]:

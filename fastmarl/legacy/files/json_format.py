@@ -10,8 +10,8 @@ import torch
 
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
-from fastmarl.legacy.batches.classes import MultiAgentBatch, SampleBatch
 from fastmarl.legacy.batches.packing import is_packed, pack, unpack
+from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, SampleBatch
 from fastmarl.offline.json_values import plain_text
 
 Spaces = tuple[gym.Space | None, gym.Space | None]  # of observations and actions

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.public import public
-from fastmarl.legacy.batches.classes import MultiAgentBatch, concat_samples
+from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples
 from fastmarl.legacy.files.input_reader import InputReader
 from fastmarl.legacy.files.io_context import IOContext
 from fastmarl.legacy.files.json_format import from_json

@@ -17,7 +17,7 @@ from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.episodes.sources import ArraySource
 from fastmarl.core.errors import OfflineError
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
-from fastmarl.legacy.batches.classes import DEFAULT_POLICY_ID, MultiAgentBatch
+from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID, MultiAgentBatch
 from fastmarl.legacy.files.json_reader import JsonReader
 from fastmarl.offline import ParquetWriter
 

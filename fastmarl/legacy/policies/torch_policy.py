@@ -16,7 +16,7 @@ from fastmarl.core.modules.masking import masked_outputs
 from fastmarl.core.public import public
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.learning import to_tensors
-from fastmarl.legacy.batches.classes import SampleBatch
+from fastmarl.legacy.batches.sample_batch import SampleBatch
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.policy_model import PolicyModel
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
-from fastmarl.legacy.batches.classes import MultiAgentBatch, SampleBatch, concat_samples
+from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, SampleBatch, concat_samples
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
 from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies

@@ -15,7 +15,7 @@ from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import BatchError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
-from fastmarl.legacy.batches.classes import SampleBatch
+from fastmarl.legacy.batches.sample_batch import SampleBatch
 from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies
 
 AGENT_INDEX, T, UNROLL_ID = "agent_index", "t", "unroll_id"

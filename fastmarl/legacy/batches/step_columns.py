@@ -1,9 +1,5 @@
-"""Batches of steps as RLlib's old API stack has them, for processes in which RLlib is not installed.
+"""Steps as columns: slices of them, padding, shuffling, packing."""
 
-Classes, columns and results are those of `ray.rllib.policy.sample_batch`; docs/old_stack.md tells what differs.
-"""
-
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from numbers import Number
@@ -18,63 +14,20 @@ from fastmarl.legacy.batches.batch_columns import (
     STATE_IN,
     copy_of,
     count_steps,
+    even_edges,
     is_of_sequences,
-    joined,
-    objects,
     of_rows,
     unpacked,
+    zero_padded,
 )
 from fastmarl.legacy.batches.packing import pack
 
-DEFAULT_POLICY_ID = "default_policy"
 DONES = "dones"
-
 OBSERVATIONS = frozenset({Columns.OBS, Columns.NEXT_OBS})
 
 
-class SampleBatch(dict[str, Any]):
-    """Steps of one policy: column name -> array or tensor [n, ...], or dicts and tuples of such; "infos" may be a list.
-
-    Of recurrent policies, the steps are cut into q sequences: "seq_lens" int32 [q] has their lengths, "state_in_0" and
-    so on [q, ...] the states before them.
-
-    Args:
-        args, kwargs: those of `dict`. Lists become arrays.
-        _time_major: whether the first axis is time and the second one sequences; batches are joined along the second.
-        _max_seq_len: steps to which sequences are padded; None: those of the longest.
-        _zero_padded: whether they are: columns have `_max_seq_len` rows for each sequence.
-        _is_training: whether somebody learns from the batch.
-        _num_grad_updates: of the policy, before it acted.
-
-    Attributes:
-        count: n, without padding.
-        time_major, max_seq_len, zero_padded, is_training, num_grad_updates: see there.
-
-    Raises:
-        KeyError: a column is named "dones": `batch["dones"]` is "terminateds".
-    """
-
-    OBS = CUR_OBS = Columns.OBS
-    NEXT_OBS = Columns.NEXT_OBS
-    ACTIONS = Columns.ACTIONS
-    REWARDS = Columns.REWARDS
-    TERMINATEDS = Columns.TERMINATEDS
-    TRUNCATEDS = Columns.TRUNCATEDS
-    DONES = DONES
-    INFOS = Columns.INFOS
-    SEQ_LENS = Columns.SEQ_LENS
-    EPS_ID = Columns.EPS_ID
-    UNROLL_ID = "unroll_id"
-    AGENT_INDEX = "agent_index"
-    ENV_ID = "env_id"
-    T = "t"
-    ACTION_DIST_INPUTS = Columns.ACTION_DIST_INPUTS
-    ACTION_LOGP = Columns.ACTION_LOGP
-    ACTION_PROB = "action_prob"
-    VF_PREDS = Columns.VF_PREDS
-    VALUES_BOOTSTRAPPED = "values_bootstrapped"
-    PREV_ACTIONS = "prev_actions"
-    PREV_REWARDS = "prev_rewards"
+class StepColumns(dict[str, Any]):
+    """The part of `SampleBatch` that concerns its own steps; its arguments and attributes are documented there."""
 
     def __init__(
         self,
@@ -174,18 +127,10 @@ class SampleBatch(dict[str, Any]):
 
     # Other batches, of this one's steps.
 
-    def as_multi_agent(self, module_id: str | None = None) -> "MultiAgentBatch":
-        """This batch as that of one policy, "default_policy" unless another is named."""
-        return MultiAgentBatch({module_id or DEFAULT_POLICY_ID: self}, self.count)
-
     def copy(self, shallow: bool = False) -> Self:
         """Another batch; with copies of the arrays, unless `shallow`."""
         columns = dict(self) if shallow else {name: copy_of(column) for name, column in self.items()}
         return self._like(columns, zero_padded=self.zero_padded, max_seq_len=self.max_seq_len)
-
-    def concat(self, other: "SampleBatch") -> "SampleBatch":
-        """A batch of both, see `concat_samples()`."""
-        return concat_samples([self, other])
 
     def slice(self, start: int, end: int, state_start: int | None = None, state_end: int | None = None) -> Self:
         """The steps from `start` to `end`, without copying.
@@ -251,9 +196,7 @@ class SampleBatch(dict[str, Any]):
             k: the old name of `size`.
         """
         if num_slices is not None and num_slices >= 1:
-            length, n_longer = divmod(self.count, num_slices)
-            n_shorter = num_slices - n_longer
-            edges = [i * length + max(0, i - n_shorter) for i in range(num_slices + 1)]
+            edges = even_edges(self.count, num_slices)
         else:
             length = size or k or 0
             if length < 1:
@@ -314,19 +257,9 @@ class SampleBatch(dict[str, Any]):
         lengths = np.asarray(self[Columns.SEQ_LENS])
         if lengths.max() > max_seq_len:
             raise BatchError(f"a sequence of {lengths.max()} steps can't be padded to max_seq_len={max_seq_len}")
-        steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        rows = np.repeat(np.arange(len(lengths)) * max_seq_len, lengths) + steps
-
-        def padded(leaf: Any) -> np.ndarray:
-            values = objects(leaf) if isinstance(leaf, list) else np.asarray(leaf)
-            empty = None if values.dtype == object else np.zeros((), values.dtype)
-            whole = np.full((len(lengths) * max_seq_len, *values.shape[1:]), empty)
-            whole[rows] = values
-            return whole
-
         for name, column in self.items():
             if name != Columns.SEQ_LENS and not (exclude_states and name.startswith(STATE_IN)):
-                self[name] = padded(column) if isinstance(column, list) else map_struct(padded, column)
+                self[name] = zero_padded(column, lengths, max_seq_len)
         self.zero_padded, self.max_seq_len = True, max_seq_len
         return self
 
@@ -348,156 +281,6 @@ class SampleBatch(dict[str, Any]):
         names = [name for name in self if name != Columns.SEQ_LENS]
         sequences = f" (seqs={len(self[Columns.SEQ_LENS])})" if Columns.SEQ_LENS in self else ""
         return f"SampleBatch({self.count}{sequences}: {names})"
-
-
-class MultiAgentBatch:
-    """Steps of several policies.
-
-    Args:
-        policy_batches: policy id -> SampleBatch.
-        env_steps: of the envs, in which each agent took a step at most.
-
-    Attributes:
-        policy_batches, count: these.
-    """
-
-    def __init__(self, policy_batches: dict[str, SampleBatch], env_steps: int):
-        for policy_id, batch in policy_batches.items():
-            if not isinstance(batch, SampleBatch):
-                raise BatchError(f"expected SampleBatches by policy id, got {type(batch).__name__} for {policy_id!r}")
-        self.policy_batches, self.count = policy_batches, env_steps
-
-    def __getitem__(self, key: str) -> SampleBatch:
-        """The batch of a policy."""
-        return self.policy_batches[key]
-
-    def __len__(self) -> int:
-        """`count`"""
-        return self.count
-
-    def env_steps(self) -> int:
-        """`count`"""
-        return self.count
-
-    def agent_steps(self) -> int:
-        """Of all agents together."""
-        return sum(batch.count for batch in self.policy_batches.values())
-
-    def size_bytes(self) -> int:
-        """Of all arrays."""
-        return sum(batch.size_bytes() for batch in self.policy_batches.values())
-
-    def as_multi_agent(self) -> Self:
-        """The batch itself."""
-        return self
-
-    @staticmethod
-    def wrap_as_needed(policy_batches: dict[str, SampleBatch], env_steps: int) -> "SampleBatch | MultiAgentBatch":
-        """The batch of "default_policy" if there is no other; else a MultiAgentBatch."""
-        if list(policy_batches) == [DEFAULT_POLICY_ID]:
-            return policy_batches[DEFAULT_POLICY_ID]
-        return MultiAgentBatch(policy_batches, env_steps)
-
-    def copy(self) -> "MultiAgentBatch":
-        """Another batch, with copies of the arrays."""
-        return MultiAgentBatch({id_: batch.copy() for id_, batch in self.policy_batches.items()}, self.count)
-
-    def timeslices(self, k: int) -> "list[MultiAgentBatch]":
-        """Batches of k env steps each, the last one shorter: all agents' steps with the same "eps_id" and "t".
-
-        Raises:
-            BatchError: a policy is recurrent, or k is less than 1.
-        """
-        if k < 1:
-            raise BatchError(f"timeslices() needs a k of at least 1, got {k}")
-        keys = {}
-        for policy_id, batch in self.policy_batches.items():
-            if Columns.SEQ_LENS in batch:
-                raise BatchError(f"the batch of policy {policy_id!r} has sequences, which can't be cut into env steps")
-            keys[policy_id] = np.stack([np.asarray(c) for c in batch.columns([Columns.EPS_ID, SampleBatch.T])], axis=1)
-        env_steps = np.unique(np.concatenate(list(keys.values())), axis=0)
-        step_of = {tuple(step): number for number, step in enumerate(env_steps.tolist())}
-        pieces: list[dict[str, SampleBatch]] = [{} for _ in range(0, len(env_steps), k)]
-        for policy_id, batch in self.policy_batches.items():
-            number_N = np.array([step_of[tuple(step)] for step in keys[policy_id].tolist()], np.int64)
-            order = np.lexsort((np.asarray(batch[SampleBatch.AGENT_INDEX]), number_N))
-            piece_N = number_N[order] // k
-            for piece in np.unique(piece_N).tolist():
-                rows = order[piece_N == piece]
-                pieces[piece][policy_id] = SampleBatch({name: of_rows(c, rows) for name, c in batch.items()})
-        last = len(env_steps) - k * (len(pieces) - 1)
-        return [MultiAgentBatch(piece, last if piece is pieces[-1] else k) for piece in pieces]
-
-    def compress(self, bulk: bool = False, columns: Collection[str] = OBSERVATIONS) -> None:
-        """See `SampleBatch.compress()`."""
-        for batch in self.policy_batches.values():
-            batch.compress(bulk, columns)
-
-    def decompress_if_needed(self, columns: Collection[str] = OBSERVATIONS) -> Self:
-        """See `SampleBatch.decompress_if_needed()`."""
-        for batch in self.policy_batches.values():
-            batch.decompress_if_needed(columns)
-        return self
-
-    def __repr__(self) -> str:
-        return f"MultiAgentBatch({self.policy_batches}, env_steps={self.count})"
-
-
-def concat_samples(samples: Sequence[Any]) -> Any:
-    """Batches, one after the other; empty ones are left out.
-
-    Args:
-        samples: SampleBatches, or MultiAgentBatches, with which a SampleBatch is one of "default_policy".
-
-    Returns:
-        SampleBatch with the columns of the first batch and the mean of `num_grad_updates`, by steps; MultiAgentBatch if
-        one is among the batches.
-
-    Raises:
-        BatchError: one has other columns or kinds of columns than the first, or is padded otherwise.
-    """
-    if any(isinstance(batch, MultiAgentBatch) for batch in samples):
-        return _concat_multi_agent([batch.as_multi_agent() for batch in samples if len(batch)])
-    batches: list[SampleBatch] = [batch for batch in samples if batch.count]
-    if not batches:
-        return SampleBatch()
-    first = batches[0]
-    for batch in batches:
-        _check_like(batch, first)
-    axis = 1 if first.time_major else 0
-    columns = {
-        name: joined(name, [batch[name] for batch in batches], axis) for name in first if name != Columns.SEQ_LENS
-    }
-    if Columns.SEQ_LENS in first:
-        columns[Columns.SEQ_LENS] = np.concatenate([batch[Columns.SEQ_LENS] for batch in batches]).astype(np.int32)
-    longest = None if first.max_seq_len is None else max(batch.max_seq_len or 0 for batch in batches)
-    known = [(batch.num_grad_updates, batch.count) for batch in batches if batch.num_grad_updates is not None]
-    return SampleBatch(
-        columns,
-        _time_major=first.time_major,
-        _zero_padded=first.zero_padded,
-        _max_seq_len=longest,
-        _num_grad_updates=sum(number * count for number, count in known) / (sum(count for _, count in known) or 1),
-    )
-
-
-def _concat_multi_agent(batches: Sequence[MultiAgentBatch]) -> MultiAgentBatch:
-    by_policy: defaultdict[str, list[SampleBatch]] = defaultdict(list)
-    for batch in batches:
-        for policy_id, of_policy in batch.policy_batches.items():
-            by_policy[policy_id].append(of_policy)
-    of_policies = {policy_id: concat_samples(of_policy) for policy_id, of_policy in by_policy.items()}
-    return MultiAgentBatch(of_policies, sum(batch.count for batch in batches))
-
-
-def _check_like(batch: SampleBatch, first: SampleBatch) -> None:
-    if missing := [name for name in first if name not in batch]:
-        raise BatchError(f"expected batches with the columns of the first one, {list(first)}; one lacks {missing}")
-    padded_to = [(each.zero_padded, each.time_major, each.max_seq_len is None) for each in (first, batch)]
-    if padded_to[0] != padded_to[1] or (first.zero_padded and first.max_seq_len != batch.max_seq_len):
-        raise BatchError("expected batches that are padded alike; zero_padded, time_major and max_seq_len are "
-                         f"{first.zero_padded}, {first.time_major} and {first.max_seq_len} in the first one, "
-                         f"{batch.zero_padded}, {batch.time_major} and {batch.max_seq_len} in another")  # fmt: skip
 
 
 def _no_dones() -> KeyError:

@@ -1,0 +1,230 @@
+"""Batches of steps as RLlib's old API stack has them, without RLlib.
+
+Classes, columns and results are those of `ray.rllib.policy.sample_batch`; docs/old_stack.md lists the differences.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from fastmarl.core.columns import Columns
+from fastmarl.core.errors import BatchError
+from fastmarl.core.public import public
+from fastmarl.legacy.batches.batch_columns import (
+    concatenated,
+    of_rows,
+    rllib_class,
+)
+from fastmarl.legacy.batches.step_columns import DONES, OBSERVATIONS, StepColumns
+
+DEFAULT_POLICY_ID = "default_policy"
+
+
+@public("fastmarl.legacy")
+class SampleBatch(StepColumns):
+    """Steps of one policy: column name -> array or tensor [n, ...], or dicts and tuples of such; "infos" may be a list.
+
+    Of recurrent policies, the steps are cut into q sequences: "seq_lens" int32 [q] has their lengths, "state_in_0" and
+    so on [q, ...] the states before them.
+
+    Args:
+        args, kwargs: those of `dict`. Lists become arrays.
+        _time_major: whether the first axis is time and the second one sequences; batches are joined along the second.
+        _max_seq_len: steps to which sequences are padded; None: those of the longest.
+        _zero_padded: whether they are: columns have `_max_seq_len` rows for each sequence.
+        _is_training: whether somebody learns from the batch.
+        _num_grad_updates: of the policy, before it acted.
+
+    Attributes:
+        count: n, without padding.
+        time_major, max_seq_len, zero_padded, is_training, num_grad_updates: see there.
+
+    Raises:
+        KeyError: a column is named "dones": `batch["dones"]` is "terminateds".
+    """
+
+    OBS = CUR_OBS = Columns.OBS
+    NEXT_OBS = Columns.NEXT_OBS
+    ACTIONS = Columns.ACTIONS
+    REWARDS = Columns.REWARDS
+    TERMINATEDS = Columns.TERMINATEDS
+    TRUNCATEDS = Columns.TRUNCATEDS
+    DONES = DONES
+    INFOS = Columns.INFOS
+    SEQ_LENS = Columns.SEQ_LENS
+    EPS_ID = Columns.EPS_ID
+    UNROLL_ID = "unroll_id"
+    AGENT_INDEX = "agent_index"
+    ENV_ID = "env_id"
+    T = "t"
+    ACTION_DIST_INPUTS = Columns.ACTION_DIST_INPUTS
+    ACTION_LOGP = Columns.ACTION_LOGP
+    ACTION_PROB = "action_prob"
+    VF_PREDS = Columns.VF_PREDS
+    VALUES_BOOTSTRAPPED = "values_bootstrapped"
+    PREV_ACTIONS = "prev_actions"
+    PREV_REWARDS = "prev_rewards"
+
+    def as_multi_agent(self, module_id: str | None = None) -> "MultiAgentBatch":
+        """This batch as that of one policy, "default_policy" unless another is named."""
+        return MultiAgentBatch({module_id or DEFAULT_POLICY_ID: self}, self.count)
+
+    def concat(self, other: "SampleBatch") -> "SampleBatch":
+        """A batch of both, see `concat_samples()`."""
+        return concat_samples([self, other])
+
+    def to_rllib(self) -> Any:
+        """The batch as one of RLlib's SampleBatch, with the same arrays, for code that asks for that class.
+
+        Raises:
+            ImportError: RLlib is not installed.
+        """
+        return rllib_class("SampleBatch")(
+            dict(self),
+            _time_major=self.time_major,
+            _max_seq_len=self.max_seq_len,
+            _zero_padded=self.zero_padded,
+            _is_training=self.is_training,
+            _num_grad_updates=self.num_grad_updates,
+        )
+
+
+@public("fastmarl.legacy")
+class MultiAgentBatch:
+    """Steps of several policies.
+
+    Args:
+        policy_batches: policy id -> SampleBatch.
+        env_steps: of the envs, in which each agent took a step at most.
+
+    Attributes:
+        policy_batches, count: these.
+    """
+
+    def __init__(self, policy_batches: dict[str, SampleBatch], env_steps: int):
+        for policy_id, batch in policy_batches.items():
+            if not isinstance(batch, SampleBatch):
+                raise BatchError(f"expected fastmarl.legacy.SampleBatches by policy id, got {_class_of(batch)} for "
+                                 f"{policy_id!r}; make it one by SampleBatch(batch)")  # fmt: skip
+        self.policy_batches, self.count = policy_batches, env_steps
+
+    def __getitem__(self, key: str) -> SampleBatch:
+        """The batch of a policy."""
+        return self.policy_batches[key]
+
+    def __len__(self) -> int:
+        """`count`"""
+        return self.count
+
+    def env_steps(self) -> int:
+        """`count`"""
+        return self.count
+
+    def agent_steps(self) -> int:
+        """Of all agents together."""
+        return sum(batch.count for batch in self.policy_batches.values())
+
+    def size_bytes(self) -> int:
+        """Of all arrays."""
+        return sum(batch.size_bytes() for batch in self.policy_batches.values())
+
+    def as_multi_agent(self) -> Self:
+        """The batch itself."""
+        return self
+
+    @staticmethod
+    def wrap_as_needed(policy_batches: dict[str, SampleBatch], env_steps: int) -> "SampleBatch | MultiAgentBatch":
+        """The batch of "default_policy" if there is no other; else a MultiAgentBatch."""
+        if list(policy_batches) == [DEFAULT_POLICY_ID]:
+            return policy_batches[DEFAULT_POLICY_ID]
+        return MultiAgentBatch(policy_batches, env_steps)
+
+    def to_rllib(self) -> Any:
+        """The batch as one of RLlib's MultiAgentBatch, see `SampleBatch.to_rllib()`."""
+        batches = {policy_id: batch.to_rllib() for policy_id, batch in self.policy_batches.items()}
+        return rllib_class("MultiAgentBatch")(batches, self.count)
+
+    def copy(self) -> "MultiAgentBatch":
+        """Another batch, with copies of the arrays."""
+        return MultiAgentBatch({id_: batch.copy() for id_, batch in self.policy_batches.items()}, self.count)
+
+    def timeslices(self, k: int) -> "list[MultiAgentBatch]":
+        """Batches of k env steps each, the last one shorter: all agents' steps with the same "eps_id" and "t".
+
+        Raises:
+            BatchError: a policy is recurrent, or k is less than 1.
+        """
+        if k < 1:
+            raise BatchError(f"timeslices() needs a k of at least 1, got {k}")
+        keys = {}
+        for policy_id, batch in self.policy_batches.items():
+            if Columns.SEQ_LENS in batch:
+                raise BatchError(f"the batch of policy {policy_id!r} has sequences, which can't be cut into env steps")
+            keys[policy_id] = np.stack([np.asarray(c) for c in batch.columns([Columns.EPS_ID, SampleBatch.T])], axis=1)
+        env_steps = np.unique(np.concatenate(list(keys.values())), axis=0)
+        step_of = {tuple(step): number for number, step in enumerate(env_steps.tolist())}
+        pieces: list[dict[str, SampleBatch]] = [{} for _ in range(0, len(env_steps), k)]
+        for policy_id, batch in self.policy_batches.items():
+            number_N = np.array([step_of[tuple(step)] for step in keys[policy_id].tolist()], np.int64)
+            order = np.lexsort((np.asarray(batch[SampleBatch.AGENT_INDEX]), number_N))
+            piece_N = number_N[order] // k
+            for piece in np.unique(piece_N).tolist():
+                rows = order[piece_N == piece]
+                pieces[piece][policy_id] = SampleBatch({name: of_rows(c, rows) for name, c in batch.items()})
+        last = len(env_steps) - k * (len(pieces) - 1)
+        return [MultiAgentBatch(piece, last if piece is pieces[-1] else k) for piece in pieces]
+
+    def compress(self, bulk: bool = False, columns: Collection[str] = OBSERVATIONS) -> None:
+        """See `SampleBatch.compress()`."""
+        for batch in self.policy_batches.values():
+            batch.compress(bulk, columns)
+
+    def decompress_if_needed(self, columns: Collection[str] = OBSERVATIONS) -> Self:
+        """See `SampleBatch.decompress_if_needed()`."""
+        for batch in self.policy_batches.values():
+            batch.decompress_if_needed(columns)
+        return self
+
+    def __repr__(self) -> str:
+        return f"MultiAgentBatch({self.policy_batches}, env_steps={self.count})"
+
+
+def concat_samples(samples: Sequence[Any]) -> Any:
+    """Batches, one after the other; empty ones are left out.
+
+    Args:
+        samples: SampleBatches, or MultiAgentBatches, with which a SampleBatch is one of "default_policy".
+
+    Returns:
+        SampleBatch with the columns of the first batch and the mean of `num_grad_updates`, by steps; MultiAgentBatch if
+        one is among the batches.
+
+    Raises:
+        BatchError: one has other columns or kinds of columns than the first, is padded otherwise, or is no batch.
+    """
+    for batch in samples:
+        if not isinstance(batch, SampleBatch | MultiAgentBatch):
+            raise BatchError(f"expected batches of fastmarl.legacy's classes, got {_class_of(batch)}; make it one by "
+                             f"SampleBatch(batch)")  # fmt: skip
+    if any(isinstance(batch, MultiAgentBatch) for batch in samples):
+        return _concat_multi_agent([batch.as_multi_agent() for batch in samples if len(batch)])
+    batches: list[SampleBatch] = [batch for batch in samples if batch.count]
+    if not batches:
+        return SampleBatch()
+    columns, options = concatenated(batches)
+    return SampleBatch(columns, **options)
+
+
+def _concat_multi_agent(batches: Sequence[MultiAgentBatch]) -> MultiAgentBatch:
+    by_policy: defaultdict[str, list[SampleBatch]] = defaultdict(list)
+    for batch in batches:
+        for policy_id, of_policy in batch.policy_batches.items():
+            by_policy[policy_id].append(of_policy)
+    of_policies = {policy_id: concat_samples(of_policy) for policy_id, of_policy in by_policy.items()}
+    return MultiAgentBatch(of_policies, sum(batch.count for batch in batches))
+
+
+def _class_of(thing: Any) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
