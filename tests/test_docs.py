@@ -49,6 +49,16 @@ PAGES = [path for path in PATHS if blocks_of(path)]
 WITH_WORKERS = [path for path in PAGES if any('if __name__ == "__main__":' in block for block in blocks_of(path))]
 
 
+ABOUT_THE_CODE = [ROOT / "docs/architecture.md", ROOT / "docs/data_path.md", *sorted(ROOT.glob("docs/decisions/*.md"))]
+
+
+@pytest.mark.parametrize("page", ABOUT_THE_CODE, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page):
+    folders = [ROOT, *(ROOT / "fastmarl" / name for name in ("", "core", "rllib"))]
+    for name in re.findall(r"`((?:\w+/)+\w*(?:\.\w+)?)`", page.read_text()):
+        assert any((folder / name).exists() for folder in folders), name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", params([path for path in PAGES if path not in WITH_WORKERS]))
 def test_code_on_a_page_runs(page, tmp_path, monkeypatch):
