@@ -4,7 +4,7 @@
     python benchmarks/rllib_learning_curves.py --kinds RLlib --seeds 5
     python benchmarks/rllib_learning_curves.py --kinds  # draws and compares what is in the file
 
-Runs that benchmarks/results/rllib_learning_curves.csv has are not done again. RLlib and exact must be equal to the bit
+Runs that benchmarks/results/rllib_learning_curves.csv has are not done again. RLlib and exact must be bit-identical
 where both were run. The fast runs draw other random numbers; permutation tests ask whether they are from another
 distribution. The picture is docs/images/rllib_learning_curves.png: medians and quartiles over seeds.
 """
@@ -72,7 +72,7 @@ def expected(found):
     both = sorted(found["exact"].keys() & found["RLlib"].keys())
     for number in both:
         assert found["exact"][number] == found["RLlib"][number], f"seed {number}: exact differs from RLlib"
-    print("exact equals RLlib to the bit, seeds", both)
+    print("exact is bit-identical to RLlib, seeds", both)
     return {**found["exact"], **found["RLlib"]}
 
 

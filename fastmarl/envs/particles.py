@@ -1,4 +1,4 @@
-"""Dynamics that mpe2's particle worlds have in common: round agents in a plane, equal to mpe2's to the bit.
+"""Dynamics that mpe2's particle worlds have in common: round agents in a plane, bit-identical to mpe2's.
 
 numba compiles these functions into their callers, and keeps the result as long as the caller's own file is the same:
 after a change here, delete the files in `__pycache__` beside this one.

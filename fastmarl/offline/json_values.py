@@ -1,7 +1,7 @@
 """Python values as JSON and back, without loss.
 
 What JSON has no word for is wrapped: {"$": kind, "value": ...}. Of dict, list, tuple, str, int and float, subclasses
-come back as the class they are derived from; everything else as it was, NumPy's scalars and arrays to the bit.
+come back as the class they are derived from; everything else as it was, NumPy's scalars and arrays bit-identical.
 """
 
 import base64

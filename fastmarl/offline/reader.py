@@ -68,7 +68,7 @@ class ParquetReader:
     def iter_episodes(
         self, *, batch_size: int = 64, shuffle_files: bool = False, seed: int | None = None
     ) -> Iterator[list[MultiAgentEpisode]]:
-        """The chunks that were written, equal to the bit, in lists of `batch_size` (the last one may be shorter).
+        """The chunks that were written, bit-identical, in lists of `batch_size` (the last one may be shorter).
 
         They have no spaces and no mapping function. Chunks of one episode are apart, as `sample()` has returned them;
         `concat_episode()` joins them.

@@ -1,7 +1,7 @@
 """Which of RLlib's defects are corrected on request.
 
 What RLlib raises on, loses or leaks is always put right; that needs no option. Here are the corrections of data that
-RLlib returns and that are merely wrong: by default they stay as RLlib has them, to the bit. See docs/differences.md.
+RLlib returns and that are merely wrong: by default they stay bit-identical to RLlib's. See docs/differences.md.
 """
 
 from collections.abc import Callable, Iterable

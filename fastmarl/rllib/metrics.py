@@ -195,7 +195,7 @@ def distinct_names(envs: list[Any]) -> dict[Hashable, str]:
 
 
 def push_all(stats: Any, values: Sequence[Any]) -> None:
-    """As `stats.push(value)` for all values, which are numbers: to the bit, for every class."""
+    """As `stats.push(value)` for all values, which are numbers: bit-identical, for every class."""
     kind = type(stats)
     if kind is EmaStats and {type(stats._value), *map(type, values)} <= {int, float}:
         _push_to_mean(stats, values)
@@ -217,7 +217,7 @@ def _push_to_mean(stats: EmaStats, values: Sequence[float]) -> None:
 
 
 def add_ones(stats: Any, n: int) -> None:
-    """As `n` times `stats.push(1)`, n > 0: to the bit, for every class that has counted whole numbers so far."""
+    """As `n` times `stats.push(1)`, n > 0: bit-identical, for every class that has counted whole numbers so far."""
     if type(stats) is LifetimeSumStats:
         stats._lifetime_sum += n
     elif type(stats) is SumStats and stats._window is None and _is_whole(stats.values):

@@ -1,4 +1,4 @@
-"""Raw actions as a module gives them -> what envs get, against the formulas by NumPy, to the bit."""
+"""Raw actions as a module gives them -> what envs get, bit-identical to the formulas by NumPy."""
 
 import gymnasium as gym
 import numpy as np

@@ -1,4 +1,4 @@
-"""What is written to Parquet files comes back equal to the bit, over random worlds."""
+"""What is written to Parquet files comes back bit-identical, over random worlds."""
 
 import os
 import random

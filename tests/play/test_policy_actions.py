@@ -40,8 +40,8 @@ def assert_equal(pairs, n, tolerance=0.0):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_actions_are_those_that_the_env_was_sent(kind, tmp_path):
-    """In batches as the runner had them, to the bit. One by one, torch (which may add up a batch in another order than
-    a row) may differ in the last digits of numbers, 1e-5 of them; compiled kernels add up to four rows alike."""
+    """In batches as the runner had them, bit-identical. One by one, torch (which may add a batch up in another order
+    than a row) may differ in the last digits of numbers, 1e-5 of them; compiled kernels add up to four rows alike."""
     runner, env = overheard_runner(kind)
     policies = policies_of(runner, kind, tmp_path)
     played(runner, env, N)
@@ -85,7 +85,7 @@ REAL_KINDS = ["simple_spread", "simple_spread, continuous", "simple_tag", "conne
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", params(REAL_KINDS, package_of))
 def test_actions_in_real_environments(kind, tmp_path):
-    """With a module for each agent every row is alone, so that all is the same to the bit."""
+    """With a module for each agent every row is alone, so that all is bit-identical."""
     make, env_config = REAL[kind]
     env = Overheard(make)
     names = list(as_multi_agent_env(env_creator(make)(env_config)).possible_agents)

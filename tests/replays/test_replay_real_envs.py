@@ -1,4 +1,4 @@
-"""Real environments, replayed from their actions: equal to the bit in all that they say."""
+"""Real environments, replayed from their actions, are bit-identical."""
 
 import os
 

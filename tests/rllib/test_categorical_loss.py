@@ -1,4 +1,4 @@
-"""The derivatives of PPO's loss against autograd through RLlib's own loss, to the bit."""
+"""The derivatives of PPO's loss are bit-identical to autograd through RLlib's own loss."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""PPOTorchLearner against RLlib's: weights, optimizers, results and random draws after several updates, to the bit."""
+"""PPOTorchLearner is bit-identical to RLlib's in weights, optimizers, results and random draws after some updates."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Whole training runs: RLlib with its own runner and with ours learn the same, to the bit."""
+"""Whole training runs: RLlib with its own runner and with ours learn bit-identical weights."""
 
 import numpy as np
 import pytest

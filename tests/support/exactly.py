@@ -1,4 +1,4 @@
-"""Whether two episodes are the same to the bit, in all that they hold."""
+"""Whether two episodes are bit-identical in all that they hold."""
 
 import struct
 from typing import Any

@@ -1,4 +1,4 @@
-"""Runs on record, and whether what is replayed is what was sampled, to the bit."""
+"""Runs on record, and whether what is replayed is bit-identical to what was sampled."""
 
 import itertools
 

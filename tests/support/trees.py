@@ -10,7 +10,7 @@ OTHERS: list[Any] = [None, "x", -1, 2**64, 1.5, True, [], {}, {"x": 1}, np.zeros
 
 
 def assert_same(a: Any, b: Any) -> None:
-    """Equal to the bit, in types, dtypes and order too."""
+    """Bit-identical, in types, dtypes and order too."""
     assert type(a) is type(b)
     if isinstance(a, dict):
         assert list(a) == list(b)

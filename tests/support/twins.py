@@ -15,7 +15,7 @@ class Twins:
         begin: (env index, original, seed or None) -> the original's first observations, of the state that the batch
             is in after its reset.
         seed: the batch's env i is first reset with `seed + i`.
-        rtol: of observations and rewards, relative to 1 or to the number; 0: equal to the bit.
+        rtol: of observations and rewards, relative to 1 or to the number; 0: bit-identical.
     """
 
     def __init__(self, batch, originals, begin, seed, rtol=0.0):

@@ -1,4 +1,4 @@
-"""Raw actions of a Box -> actions within its bounds. Numbers are rounded as NumPy rounds them, to the bit."""
+"""Raw actions of a Box -> actions within its bounds. Results are bit-identical to NumPy's."""
 
 import numpy as np
 from numba import njit

@@ -46,7 +46,7 @@ class BackgroundSampler:
 
     Versions count the calls of `set_weights()`. A batch is handed out only if the newest version by then is at most
     `staleness` above the one that has acted in it. So with 0, sampling begins when `next()` is called, and the batches
-    are those of runners in this process, equal to the bit. With more, up to `staleness` batches are made beforehand;
+    are those of runners in this process, bit-identical. With more, up to `staleness` batches are made beforehand;
     what has become too old by the time that it is wanted, since there were several new versions for a batch, is dropped
     and sampled anew. Sampling begins with the first `next()`.
 

@@ -11,7 +11,7 @@ Change = Callable[[], None]
 
 
 class ColumnConnector:
-    """Does what one of RLlib's connector pieces does, for all agents of a module at once, to the bit.
+    """Does what one of RLlib's connector pieces does, for all agents of a module at once, bit-identical.
 
     Args:
         piece: RLlib's, whose settings and state are used.

@@ -2,7 +2,7 @@
 
 RLlib runs them after the envs have stepped and callbacks were told: upon episodes that have ended, then upon those that
 go on. Each piece puts another observation in the place of each agent's newest one, which is what modules act upon and
-what the record keeps. By columns where it can be done to the bit; else RLlib's piece, or the user's, runs itself.
+what the record keeps. By columns where the result is bit-identical; else RLlib's piece, or the user's, runs itself.
 """
 
 from collections.abc import Hashable

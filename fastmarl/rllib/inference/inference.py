@@ -44,7 +44,7 @@ NARROWED = {
 class ExactInference:
     """Runs the modules of a `MultiRLModule`.
 
-    Without `rng`, equal to the bit to its forward pass, the pieces GetActions and TensorToNumpy and, for modules with
+    Without `rng`, bit-identical to its forward pass, the pieces GetActions and TensorToNumpy and, for modules with
     state, RemoveSingleTsTimeRankFromBatch; as much is taken from torch's global generator.
 
     Args:

@@ -1,6 +1,6 @@
 """Which of RLlib's default modules compute nothing but what their layers do, so that plain functions can do it.
 
-Only what is known to be equal to the bit is taken: modules of exactly RLlib's classes, with layers that do the same in
+Only what is known to be bit-identical is taken: modules of exactly RLlib's classes, with layers that do the same in
 training and in evaluation, without hooks, compiled parts or methods put on the instance.
 """
 

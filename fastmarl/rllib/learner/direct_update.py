@@ -1,4 +1,4 @@
-"""An update in which gradients are computed without autograd: RLlib's to the bit, or equal but for rounding."""
+"""An update in which gradients are computed without autograd: bit-identical to RLlib's, or equal but for rounding."""
 
 import math
 from collections.abc import Iterable
@@ -103,7 +103,7 @@ def direct_update(learner: Any, batch: MultiAgentBatch, n_rows: int, *, is_exact
         learner: a PPOTorchLearner whose losses and gradients are RLlib's.
         batch: the train batch, of which `are_plain()` is true.
         n_rows: of each module in a minibatch.
-        is_exact: whether gradients are to be RLlib's to the bit.
+        is_exact: whether gradients are to be bit-identical to RLlib's.
     """
     if not _is_simple(learner):
         return None

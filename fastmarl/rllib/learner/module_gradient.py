@@ -24,7 +24,7 @@ class ModuleGradient:
         module: of which `parts_of_module()` knows the parts.
         parts: those.
         n_rows: of a minibatch.
-        is_exact: whether outputs and gradients are to be torch's to the bit; else they are rounded otherwise.
+        is_exact: whether outputs and gradients are to be bit-identical to torch's; else they are rounded otherwise.
 
     Attributes:
         logits: a policy's distribution inputs [n_rows, n_logits], of the last `forward()`.

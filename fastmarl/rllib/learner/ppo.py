@@ -22,7 +22,7 @@ GRADIENTS = ("compute_gradients", "get_parameters", "_uncompiled_update")  # met
 
 
 class PPOTorchLearner(RLlibLearner):
-    """Takes the place of RLlib's class of the same name; weights, optimizers and results are equal to the bit.
+    """Takes the place of RLlib's class of the same name; weights, optimizers and results are bit-identical.
 
     ```python
     config.training(learner_class=fastmarl.rllib.PPOTorchLearner)
@@ -44,7 +44,7 @@ class PPOTorchLearner(RLlibLearner):
         """This class with other options; it can be sent to remote learners.
 
         Args:
-            update: "exact": RLlib's numbers to the bit; "fast": equal but for rounding, where modules are RLlib's
+            update: "exact": bit-identical to RLlib's; "fast": equal but for rounding, where modules are RLlib's
                 default ones of linear layers, on the CPU. Others are updated as with "exact".
 
         Raises:

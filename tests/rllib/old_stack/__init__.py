@@ -1,1 +1,1 @@
-"""What RLlib's sampler of its old API stack hands out, compared to the bit with what another one does."""
+"""What RLlib's sampler of its old API stack hands out, compared bit by bit with what another one does."""
