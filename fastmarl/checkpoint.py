@@ -1,4 +1,8 @@
 """Nested state to and from a folder, without pickle."""
 
-from fastmarl.core.checkpoint import load_state as load_state
-from fastmarl.core.checkpoint import save_state as save_state
+from fastmarl.core.checkpoint import load_state, save_state
+
+__all__ = [
+    "load_state",
+    "save_state",
+]

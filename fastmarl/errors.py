@@ -1,35 +1,73 @@
 """The errors that fastmarl raises on purpose. See docs/errors.md."""
 
-from fastmarl.core.errors import ActionMaskError as ActionMaskError
-from fastmarl.core.errors import BatchError as BatchError
-from fastmarl.core.errors import CheckpointError as CheckpointError
-from fastmarl.core.errors import ConfigError as ConfigError
-from fastmarl.core.errors import ConnectorError as ConnectorError
-from fastmarl.core.errors import EnvCheckError as EnvCheckError
-from fastmarl.core.errors import EnvRunnerLostError as EnvRunnerLostError
-from fastmarl.core.errors import EnvStateError as EnvStateError
-from fastmarl.core.errors import EnvTimeoutError as EnvTimeoutError
-from fastmarl.core.errors import EnvWorkerError as EnvWorkerError
-from fastmarl.core.errors import EpisodeError as EpisodeError
-from fastmarl.core.errors import FastmarlError as FastmarlError
-from fastmarl.core.errors import FinishedAgentError as FinishedAgentError
-from fastmarl.core.errors import ModuleOutputError as ModuleOutputError
-from fastmarl.core.errors import MultiAgentEnvError as MultiAgentEnvError
-from fastmarl.core.errors import NotBuiltError as NotBuiltError
-from fastmarl.core.errors import ObservationError as ObservationError
-from fastmarl.core.errors import OfflineError as OfflineError
-from fastmarl.core.errors import PolicyBusyError as PolicyBusyError
-from fastmarl.core.errors import RecordingError as RecordingError
-from fastmarl.core.errors import RemoteEnvError as RemoteEnvError
-from fastmarl.core.errors import RemoteEnvRunnerError as RemoteEnvRunnerError
-from fastmarl.core.errors import RemoteSamplerError as RemoteSamplerError
-from fastmarl.core.errors import ReplayError as ReplayError
-from fastmarl.core.errors import RewardError as RewardError
-from fastmarl.core.errors import RunnerBusyError as RunnerBusyError
-from fastmarl.core.errors import RunnerStoppedError as RunnerStoppedError
-from fastmarl.core.errors import RunningEpisodeError as RunningEpisodeError
-from fastmarl.core.errors import SamplerProcessError as SamplerProcessError
-from fastmarl.core.errors import SamplerTimeoutError as SamplerTimeoutError
-from fastmarl.core.errors import UnknownAgentError as UnknownAgentError
-from fastmarl.core.errors import UnknownModuleError as UnknownModuleError
-from fastmarl.core.errors import UserExitError as UserExitError
+from fastmarl.core.errors import (
+    ActionMaskError,
+    BatchError,
+    CheckpointError,
+    ConfigError,
+    ConnectorError,
+    EnvCheckError,
+    EnvRunnerLostError,
+    EnvStateError,
+    EnvTimeoutError,
+    EnvWorkerError,
+    EpisodeError,
+    FastmarlError,
+    FinishedAgentError,
+    ModuleOutputError,
+    MultiAgentEnvError,
+    NotBuiltError,
+    ObservationError,
+    OfflineError,
+    PolicyBusyError,
+    RecordingError,
+    RemoteEnvError,
+    RemoteEnvRunnerError,
+    RemoteSamplerError,
+    ReplayError,
+    RewardError,
+    RunnerBusyError,
+    RunnerStoppedError,
+    RunningEpisodeError,
+    SamplerProcessError,
+    SamplerTimeoutError,
+    UnknownAgentError,
+    UnknownModuleError,
+    UserExitError,
+)
+
+__all__ = [
+    "ActionMaskError",
+    "BatchError",
+    "CheckpointError",
+    "ConfigError",
+    "ConnectorError",
+    "EnvCheckError",
+    "EnvRunnerLostError",
+    "EnvStateError",
+    "EnvTimeoutError",
+    "EnvWorkerError",
+    "EpisodeError",
+    "FastmarlError",
+    "FinishedAgentError",
+    "ModuleOutputError",
+    "MultiAgentEnvError",
+    "NotBuiltError",
+    "ObservationError",
+    "OfflineError",
+    "PolicyBusyError",
+    "RecordingError",
+    "RemoteEnvError",
+    "RemoteEnvRunnerError",
+    "RemoteSamplerError",
+    "ReplayError",
+    "RewardError",
+    "RunnerBusyError",
+    "RunnerStoppedError",
+    "RunningEpisodeError",
+    "SamplerProcessError",
+    "SamplerTimeoutError",
+    "UnknownAgentError",
+    "UnknownModuleError",
+    "UserExitError",
+]

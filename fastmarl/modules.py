@@ -1,9 +1,17 @@
 """PyTorch modules under RLlib's names, and the default networks."""
 
-from fastmarl.core.modules.base import RLModule as RLModule
-from fastmarl.core.modules.base import as_rl_module as as_rl_module
-from fastmarl.core.modules.default import DefaultRLModule as DefaultRLModule
-from fastmarl.core.modules.model_config import DefaultModelConfig as DefaultModelConfig
-from fastmarl.core.modules.multi import MultiRLModule as MultiRLModule
-from fastmarl.core.modules.specs import MultiRLModuleSpec as MultiRLModuleSpec
-from fastmarl.core.modules.specs import RLModuleSpec as RLModuleSpec
+from fastmarl.core.modules.base import RLModule, as_rl_module
+from fastmarl.core.modules.default import DefaultRLModule
+from fastmarl.core.modules.model_config import DefaultModelConfig
+from fastmarl.core.modules.multi import MultiRLModule
+from fastmarl.core.modules.specs import MultiRLModuleSpec, RLModuleSpec
+
+__all__ = [
+    "DefaultModelConfig",
+    "DefaultRLModule",
+    "MultiRLModule",
+    "MultiRLModuleSpec",
+    "RLModule",
+    "RLModuleSpec",
+    "as_rl_module",
+]

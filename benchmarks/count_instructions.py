@@ -1,0 +1,79 @@
+"""Instructions per agent step, counted by valgrind: a slow drift that the noise of clocks would hide.
+
+python benchmarks/count_instructions.py     # `make count`
+
+Each case runs in a process of its own, with few calls of `sample()` and with many. The difference leaves out imports,
+compilation and the first calls. The figures are added to benchmarks/results/instructions.json.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from fastmarl.bench.efficiency_table import ReadyDicts
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.report.records import RecordFile, Row
+
+RESULTS = Path(__file__).parent / "results/instructions.json"
+AGENTS, ENVS, ENV_STEPS = 8, 16, 512  # of a call
+FEW, MANY = 3, 13  # calls
+VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
+COUNT = re.compile(r"I\s+refs:\s+([\d,]+)")
+
+
+def standalone(calls: int) -> int:
+    """Sample dicts that were made beforehand; returns the number of agent steps."""
+    import fastmarl
+
+    config = EnvRunnerConfig(env=ReadyDicts, env_config={"agents": AGENTS}, num_envs_per_env_runner=ENVS, seed=1)
+    with fastmarl.MultiAgentEnvRunner(config) as runner:
+        episodes = [runner.sample(num_timesteps=ENV_STEPS) for _ in range(calls)]
+    return sum(episode.agent_steps() for call in episodes for episode in call)
+
+
+def drop_in(calls: int) -> int:
+    """The same for RLlib's config and episodes."""
+    from benchmarks.rllib.cases import CASES
+    from fastmarl.rllib import MultiAgentEnvRunner
+
+    runner = MultiAgentEnvRunner(config=CASES[f"ready-{AGENTS}x{ENVS}"].config())
+    episodes = [runner.sample(num_timesteps=ENV_STEPS) for _ in range(calls)]
+    runner.stop()
+    return sum(episode.agent_steps() for call in episodes for episode in call)
+
+
+CASES = {"standalone": standalone, "drop-in": drop_in}
+
+
+def counted(case: str, calls: int) -> tuple[int, int]:
+    """(instructions, agent steps) of a process that samples so often."""
+    command = ["setarch", "--addr-no-randomize", *VALGRIND, sys.executable, __file__, case, str(calls)]
+    environ = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(RESULTS.parents[2])}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{case}, {calls} calls: {done.stderr[-2000:]}")
+    found = COUNT.search(done.stderr)
+    assert found is not None, done.stderr[-2000:]
+    return int(found[1].replace(",", "")), int(done.stdout.split()[-1])
+
+
+def main() -> None:
+    rows: list[Row] = []
+    for case in CASES:
+        counted(case, FEW)  # compiles what was not compiled for the CPU that valgrind imitates
+        (few, few_steps), (many, many_steps) = counted(case, FEW), counted(case, MANY)
+        per_step = (many - few) / (many_steps - few_steps)
+        rows.append({"case": case, "instructions": round(per_step, 1), "agent_steps": many_steps - few_steps})
+        print(f"{case}: {per_step:,.1f} instructions per agent step", flush=True)
+    RecordFile(RESULTS, "count").write({"instructions": rows}, is_final=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        print(CASES[sys.argv[1]](int(sys.argv[2])))
+    else:
+        main()
