@@ -47,6 +47,25 @@ _HOMES = {
     "replay": "fastmarl.replays.playback",
     "tournament": "fastmarl.play.arena.matches",
 }
+_SUBMODULES = [
+    "batches",
+    "bench",
+    "checkpoint",
+    "connectors",
+    "distributed",
+    "distributions",
+    "envs",
+    "episodes",
+    "errors",
+    "learning",
+    "legacy",
+    "modules",
+    "offline",
+    "play",
+    "replays",
+    "rllib",
+    "testing",
+]
 __all__ = [*sorted(_HOMES), "__version__"]
 
-__getattr__ = imported_when_used(__name__, _HOMES)
+__getattr__ = imported_when_used(__name__, _HOMES, _SUBMODULES)

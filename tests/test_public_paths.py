@@ -2,6 +2,8 @@
 
 import inspect
 import pickle
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -93,6 +95,12 @@ def params(names: list[tuple[str, str]]) -> list:
 @pytest.mark.parametrize(("module", "name"), params(NAMES))
 def test_a_public_name_is_there(module, name):
     assert getattr(import_module(module), name) is not None
+
+
+@pytest.mark.needs("ray")
+def test_public_modules_are_attributes_of_the_package():
+    paths = [path for path in PUBLIC if path.count(".") == 1]
+    subprocess.run([sys.executable, "-c", f"import fastmarl\nprint({', '.join(paths)})"], check=True, timeout=120)
 
 
 @pytest.mark.parametrize(("module", "name"), params([pair for pair in NAMES if pair[0] not in WITH_RAY]))
