@@ -2,6 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+# The core's public classes carry these paths, and cloudpickle looks for classes only in modules that are loaded.
+from fastmarl import connectors as connectors
+from fastmarl import distributions as distributions
+from fastmarl import envs as envs
+from fastmarl import episodes as episodes
+from fastmarl import errors as errors
+from fastmarl import modules as modules
 from fastmarl.core.lazy import imported_when_used
 from fastmarl.core.version import __version__
 
@@ -51,15 +58,9 @@ _SUBMODULES = [
     "batches",
     "bench",
     "checkpoint",
-    "connectors",
     "distributed",
-    "distributions",
-    "envs",
-    "episodes",
-    "errors",
     "learning",
     "legacy",
-    "modules",
     "offline",
     "play",
     "replays",

@@ -1,19 +1,29 @@
 """Connectors turn observations and rewards into a module's input. See docs/connectors.md."""
 
-from fastmarl.core.connectors.base import Connector, Rows
-from fastmarl.core.connectors.env_to_module import EnvToModule
-from fastmarl.core.connectors.flatten_observations import FlattenObservations
-from fastmarl.core.connectors.frame_stacking import FrameStacking, stacked
-from fastmarl.core.connectors.mean_std_filter import MeanStdFilter
-from fastmarl.core.connectors.prev_actions_prev_rewards import PrevActionsPrevRewards
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Connector",
-    "EnvToModule",
-    "FlattenObservations",
-    "FrameStacking",
-    "MeanStdFilter",
-    "PrevActionsPrevRewards",
-    "Rows",
-    "stacked",
-]
+from fastmarl.core.lazy import imported_when_used
+
+if TYPE_CHECKING:
+    from fastmarl.core.connectors.base import Connector as Connector
+    from fastmarl.core.connectors.base import Rows as Rows
+    from fastmarl.core.connectors.env_to_module import EnvToModule as EnvToModule
+    from fastmarl.core.connectors.flatten_observations import FlattenObservations as FlattenObservations
+    from fastmarl.core.connectors.frame_stacking import FrameStacking as FrameStacking
+    from fastmarl.core.connectors.frame_stacking import stacked as stacked
+    from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as MeanStdFilter
+    from fastmarl.core.connectors.prev_actions_prev_rewards import PrevActionsPrevRewards as PrevActionsPrevRewards
+
+_HOMES = {
+    "Connector": "fastmarl.core.connectors.base",
+    "EnvToModule": "fastmarl.core.connectors.env_to_module",
+    "FlattenObservations": "fastmarl.core.connectors.flatten_observations",
+    "FrameStacking": "fastmarl.core.connectors.frame_stacking",
+    "MeanStdFilter": "fastmarl.core.connectors.mean_std_filter",
+    "PrevActionsPrevRewards": "fastmarl.core.connectors.prev_actions_prev_rewards",
+    "Rows": "fastmarl.core.connectors.base",
+    "stacked": "fastmarl.core.connectors.frame_stacking",
+}
+__all__ = [*sorted(_HOMES)]
+
+__getattr__ = imported_when_used(__name__, _HOMES)

@@ -1,19 +1,33 @@
 """Action distributions under RLlib's names: from `action_dist_inputs` to actions and log-probabilities."""
 
-from fastmarl.core.modules.distributions.base import Deterministic, Distribution, n_logits_of
-from fastmarl.core.modules.distributions.continuous import DiagGaussian
-from fastmarl.core.modules.distributions.discrete import Bernoulli, Categorical, MultiCategorical
-from fastmarl.core.modules.distributions.nested import MultiDistribution, choice_slices, get_action_dist_cls
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Bernoulli",
-    "Categorical",
-    "Deterministic",
-    "DiagGaussian",
-    "Distribution",
-    "MultiCategorical",
-    "MultiDistribution",
-    "choice_slices",
-    "get_action_dist_cls",
-    "n_logits_of",
-]
+from fastmarl.core.lazy import imported_when_used
+
+if TYPE_CHECKING:
+    from fastmarl.core.modules.distributions.base import Deterministic as Deterministic
+    from fastmarl.core.modules.distributions.base import Distribution as Distribution
+    from fastmarl.core.modules.distributions.base import n_logits_of as n_logits_of
+    from fastmarl.core.modules.distributions.continuous import DiagGaussian as DiagGaussian
+    from fastmarl.core.modules.distributions.discrete import Bernoulli as Bernoulli
+    from fastmarl.core.modules.distributions.discrete import Categorical as Categorical
+    from fastmarl.core.modules.distributions.discrete import MultiCategorical as MultiCategorical
+    from fastmarl.core.modules.distributions.nested import MultiDistribution as MultiDistribution
+    from fastmarl.core.modules.distributions.nested import choice_slices as choice_slices
+    from fastmarl.core.modules.distributions.nested import get_action_dist_cls as get_action_dist_cls
+
+_HOMES = {
+    "Bernoulli": "fastmarl.core.modules.distributions.discrete",
+    "Categorical": "fastmarl.core.modules.distributions.discrete",
+    "Deterministic": "fastmarl.core.modules.distributions.base",
+    "DiagGaussian": "fastmarl.core.modules.distributions.continuous",
+    "Distribution": "fastmarl.core.modules.distributions.base",
+    "MultiCategorical": "fastmarl.core.modules.distributions.discrete",
+    "MultiDistribution": "fastmarl.core.modules.distributions.nested",
+    "choice_slices": "fastmarl.core.modules.distributions.nested",
+    "get_action_dist_cls": "fastmarl.core.modules.distributions.nested",
+    "n_logits_of": "fastmarl.core.modules.distributions.base",
+}
+__all__ = [*sorted(_HOMES)]
+
+__getattr__ = imported_when_used(__name__, _HOMES)

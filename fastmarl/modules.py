@@ -1,17 +1,27 @@
 """PyTorch modules under RLlib's names, and the default networks."""
 
-from fastmarl.core.modules.base import RLModule, as_rl_module
-from fastmarl.core.modules.default import DefaultRLModule
-from fastmarl.core.modules.model_config import DefaultModelConfig
-from fastmarl.core.modules.multi import MultiRLModule
-from fastmarl.core.modules.specs import MultiRLModuleSpec, RLModuleSpec
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DefaultModelConfig",
-    "DefaultRLModule",
-    "MultiRLModule",
-    "MultiRLModuleSpec",
-    "RLModule",
-    "RLModuleSpec",
-    "as_rl_module",
-]
+from fastmarl.core.lazy import imported_when_used
+
+if TYPE_CHECKING:
+    from fastmarl.core.modules.base import RLModule as RLModule
+    from fastmarl.core.modules.base import as_rl_module as as_rl_module
+    from fastmarl.core.modules.default import DefaultRLModule as DefaultRLModule
+    from fastmarl.core.modules.model_config import DefaultModelConfig as DefaultModelConfig
+    from fastmarl.core.modules.multi import MultiRLModule as MultiRLModule
+    from fastmarl.core.modules.specs import MultiRLModuleSpec as MultiRLModuleSpec
+    from fastmarl.core.modules.specs import RLModuleSpec as RLModuleSpec
+
+_HOMES = {
+    "DefaultModelConfig": "fastmarl.core.modules.model_config",
+    "DefaultRLModule": "fastmarl.core.modules.default",
+    "MultiRLModule": "fastmarl.core.modules.multi",
+    "MultiRLModuleSpec": "fastmarl.core.modules.specs",
+    "RLModule": "fastmarl.core.modules.base",
+    "RLModuleSpec": "fastmarl.core.modules.specs",
+    "as_rl_module": "fastmarl.core.modules.base",
+}
+__all__ = [*sorted(_HOMES)]
+
+__getattr__ = imported_when_used(__name__, _HOMES)

@@ -98,6 +98,27 @@ def test_a_public_name_is_there(module, name):
 
 
 @pytest.mark.needs("ray")
+def test_ray_pickles_public_classes_by_name_whatever_was_imported():
+    """By value, the other process would get another class of the same name."""
+    program = """
+import inspect, pkgutil, sys
+from importlib import import_module
+import ray.cloudpickle
+import fastmarl.core
+
+for found in pkgutil.walk_packages(fastmarl.core.__path__, "fastmarl.core."):
+    import_module(found.name)
+classes = {value for name, module in sys.modules.items() if name.startswith("fastmarl.core")
+           for value in vars(module).values() if inspect.isclass(value)}
+public = [each for each in classes if each.__module__.startswith("fastmarl.") and ".core." not in each.__module__]
+assert len(public) > 50
+for each in public:
+    assert len(ray.cloudpickle.dumps(each)) < 200, each
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+@pytest.mark.needs("ray")
 def test_public_modules_are_attributes_of_the_package():
     paths = [path for path in PUBLIC if path.count(".") == 1]
     subprocess.run([sys.executable, "-c", f"import fastmarl\nprint({', '.join(paths)})"], check=True, timeout=120)
