@@ -15,7 +15,8 @@ from fastmarl.core.envs.context import EnvContext
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
-from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples
+from fastmarl.legacy.batches.batch_columns import is_of_rllib
+from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples, from_rllib
 from fastmarl.legacy.config import RolloutWorkerConfig
 from fastmarl.legacy.files.input_reader import InputReader
 from fastmarl.legacy.files.inputs import make_input_reader
@@ -113,7 +114,7 @@ class RolloutWorker(PolicyWorker):
         if config.fake_sampler and self.last_batch is not None:
             return self.last_batch
         batch = self._next_batch()
-        self.output_writer.write(batch)
+        self.output_writer.write(batch.to_rllib() if is_of_rllib(self.output_writer) else batch)
         if config.compress_observations:
             batch.compress(bulk=config.compress_observations == "bulk")
         if config.fake_sampler:
@@ -125,7 +126,7 @@ class RolloutWorker(PolicyWorker):
         wanted = config.rollout_fragment_length * config.num_envs_per_env_runner
         is_full = config.batch_mode == "truncate_episodes" and config.input_ == "sampler"
         while not self._read or (not is_full and sum(map(self._steps_of, self._read)) < wanted):
-            self._read.append(self.input_reader.next())
+            self._read.append(from_rllib(self.input_reader.next()))
         self.policy_map.forget_idle(self.env_runner.episodes_under_way())
         try:
             batch = self._read[0] if len(self._read) == 1 else concat_samples(self._read)

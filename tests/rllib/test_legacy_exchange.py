@@ -56,7 +56,7 @@ POLICIES = ("default_policy", "p1")  # RLlib's reader wants a policy of that nam
 
 def our_worker(**options):
     mapping_fn = lambda agent_id, episode: POLICIES[agent_id]  # noqa: E731
-    config = config_with(policies=POLICIES, policy_mapping_fn=mapping_fn, rollout_fragment_length=15, **options)
+    config = config_with(policies=POLICIES, policy_mapping_fn=mapping_fn, **{"rollout_fragment_length": 15, **options})
     return RolloutWorker(config=config)
 
 
@@ -171,7 +171,7 @@ def test_lines_are_the_same_but_for_packed_columns(tmp_path):
     lines = []
     for name, writer in (("theirs", RLlibWriter), ("ours", JsonWriter)):
         folder = tmp_path / name
-        writer(str(folder), compress_columns=[]).write(batch)
+        writer(str(folder), compress_columns=[]).write(batch.to_rllib() if writer is RLlibWriter else batch)
         [path] = folder.glob("*.json")
         lines.append(path.read_text())
     assert lines[0] == lines[1]
@@ -188,3 +188,5 @@ def test_a_worker_takes_rllibs_readers_and_writers(tmp_path):
         written = worker.sample()
     with our_worker(input_=of_theirs) as worker:
         assert_same(written, worker.sample())
+    with our_worker(input_=of_theirs, rollout_fragment_length=40) as worker:
+        assert worker.sample().count >= 40  # of several batches that were read

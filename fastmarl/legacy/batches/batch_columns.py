@@ -99,6 +99,11 @@ def rllib_class(name: str) -> Any:
         raise ImportError(f"this needs RLlib, pip install 'ray[rllib]': {error}") from error
 
 
+def is_of_rllib(thing: Any) -> bool:
+    """Whether RLlib's code defines the object's class, or one that it extends."""
+    return any(kind.__module__.startswith("ray.rllib.") for kind in type(thing).__mro__)
+
+
 def _column_of(leaves: Sequence[Mapping[Any, Any]], path: Any) -> list[Any]:
     return [of_one[path] for of_one in leaves]
 

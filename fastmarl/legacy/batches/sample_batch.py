@@ -14,6 +14,7 @@ from fastmarl.core.errors import BatchError
 from fastmarl.core.public import public
 from fastmarl.legacy.batches.batch_columns import (
     concatenated,
+    is_of_rllib,
     of_rows,
     rllib_class,
 )
@@ -189,6 +190,23 @@ class MultiAgentBatch:
 
     def __repr__(self) -> str:
         return f"MultiAgentBatch({self.policy_batches}, env_steps={self.count})"
+
+
+def from_rllib(batch: Any) -> Any:
+    """One of RLlib's batches as one of fastmarl's, with the same arrays; anything else as it is."""
+    if not is_of_rllib(batch):
+        return batch
+    if hasattr(batch, "policy_batches"):
+        batches = {policy_id: from_rllib(of_policy) for policy_id, of_policy in batch.policy_batches.items()}
+        return MultiAgentBatch(batches, batch.count)
+    return SampleBatch(
+        dict(batch),
+        _time_major=batch.time_major,
+        _max_seq_len=batch.max_seq_len,
+        _zero_padded=batch.zero_padded,
+        _is_training=batch.is_training,
+        _num_grad_updates=batch.num_grad_updates,
+    )
 
 
 def concat_samples(samples: Sequence[Any]) -> Any:
