@@ -100,7 +100,7 @@ def rllib_class(name: str) -> Any:
 
 
 def is_of_rllib(thing: Any) -> bool:
-    """Whether RLlib's code defines the object's class, or one that it extends."""
+    """Return true if RLlib's code defines the class of `thing`, or one that it extends."""
     return any(kind.__module__.startswith("ray.rllib.") for kind in type(thing).__mro__)
 
 

@@ -109,7 +109,7 @@ class AgentAnswers:
         return self._record_answers.info_of(self._lane)
 
     def rewards(self) -> list[Any]:
-        """Of completed steps, those of the lookback first."""
+        """Return the rewards of the completed steps, those of the lookback first."""
         return rewards_of(self._store, self._lane)
 
     def last_reward(self) -> list[Any]:
@@ -123,7 +123,7 @@ class AgentAnswers:
         return self.rewards()[-1:]
 
     def actions(self) -> list[Any] | None:
-        """The same of actions; None: only the whole episode has them."""
+        """Return the actions of the completed steps; None if only the whole episode has them."""
         block, rows = self._store.blocks[self._table.module_L[self._lane]], self._store.rows_of(self._lane)
         if self._table.final_L[self._lane] < 0:
             rows = rows[:-1]  # which has led to none yet
