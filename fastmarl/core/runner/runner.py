@@ -1,12 +1,11 @@
 """The standalone runner: what users call. Each method hands on to one of the runner's parts, a call at a time."""
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import gymnasium as gym
 
-from fastmarl.core.checkpoint import STATE_FILE
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
@@ -18,6 +17,7 @@ from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.core.public import public
 from fastmarl.core.runner.building import spaces_of
+from fastmarl.core.runner.checkpointable import Checkpointable
 from fastmarl.core.runner.evaluation import Evaluator
 from fastmarl.core.runner.listeners import Listeners
 from fastmarl.core.runner.metrics import MetricsLogger
@@ -25,12 +25,11 @@ from fastmarl.core.runner.output import make_output
 from fastmarl.core.runner.policy_changes import PolicyChanges, ToTrain
 from fastmarl.core.runner.resources import Resources
 from fastmarl.core.runner.sampling import Sampling
-from fastmarl.core.runner.state import Names, RunnerState
-from fastmarl.core.version import __version__
+from fastmarl.core.runner.state import RunnerState
 
 
 @public("fastmarl")
-class MultiAgentEnvRunner:
+class MultiAgentEnvRunner(Checkpointable):
     """Samples episodes of many agents in several envs. The API is that of RLlib's class of the same name.
 
     ```python
@@ -60,6 +59,17 @@ class MultiAgentEnvRunner:
         except BaseException:
             self._resources.close()
             raise
+
+    @classmethod
+    def from_checkpoint(cls, path: str | os.PathLike, config: EnvRunnerConfig) -> Self:
+        """A new runner with `config` and the state in the folder `path`."""
+        runner = cls(config)
+        try:
+            runner.restore_from_path(path)
+        except BaseException:
+            runner.stop()
+            raise
+        return runner
 
     def __repr__(self) -> str:
         name = type(self).__name__
@@ -300,93 +310,6 @@ class MultiAgentEnvRunner:
         """Modules are changed between calls, or in callbacks of the one under way."""
         self.assert_healthy()
         self._calls.check(method, or_within=True)
-
-    # State.
-
-    def get_state(self, components: Names = None, *, not_components: Names = None) -> dict[str, Any]:
-        """What is needed to go on elsewhere: weights, counters, random streams, and the running episodes of those envs
-        that tell their own state (`supports_checkpoint`, see `fastmarl.MultiAgentEnv`).
-
-        A runner that takes it goes on with these episodes where they are, and begins others in its other envs. While
-        `sample()` is under way, and after a call that has failed, there are none.
-
-        Args:
-            components: only these of "rl_module" (with "weights_seq_no"), "env_to_module_connector",
-                "num_env_steps_sampled_lifetime", "lifetime_counters" (all others), "num_resets" (by env: seeds go by
-                that), "random_state", "running_episodes"; "rl_module/p0" stands for one module's weights.
-            not_components: all but these.
-
-        Raises:
-            ConfigError: there is no such component, or no such module.
-        """
-        return self._state.get(components, not_components)
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raises ConfigError if `set_state()` can't take `state`; changes nothing."""
-        self._state.check(state)
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Take (parts of) what `get_state()` returned.
-
-        Weights with a "weights_seq_no" above 0 are taken only if that is newer than the runner's own, as in RLlib; else
-        the weights and their number stay as they are.
-
-        Raises:
-            ConfigError: something in it is not for this runner. Nothing was changed.
-            RunnerBusyError: another call is under way. `set_weights()` is for callbacks, too.
-        """
-        self._calls.check("set_state()")
-        self._state.set(state)
-
-    def get_weights(self, modules: Collection[str] | None = None) -> dict[str, Any]:
-        """Module id -> its weights, by parameter name, as arrays."""
-        self._resources.finish_weights()
-        wanted = [module_id for module_id in self.module if modules is None or module_id in modules]
-        return self.module.get_state(wanted)
-
-    def set_weights(self, weights: dict[str, Any], weights_seq_no: int = 0) -> None:
-        """Take weights as `get_weights()` returns them; `weights_seq_no` is recorded with each action from now on."""
-        self._state.set({"rl_module": weights, "weights_seq_no": weights_seq_no})
-
-    def save_to_path(self, path: str | os.PathLike) -> str:
-        """Write `get_state()` to a folder, and what `fastmarl.Policy.from_checkpoint()` needs; returns its path."""
-        self._state.save(path)
-        return str(path)
-
-    def restore_from_path(self, path: str | os.PathLike) -> None:
-        """Take the state from a folder that `save_to_path()` wrote, weights of whatever number included.
-
-        Random streams go on where they were saved. If that was on another kind of device, the one of the modules'
-        exploration goes on in a stream that follows from the saved one, the same for all who restore it.
-
-        Raises:
-            CheckpointError: the folder is missing, damaged, from a newer version, or of other modules or observations;
-                the runner keeps its state.
-        """
-        self._state.restore(path)
-
-    @classmethod
-    def from_checkpoint(cls, path: str | os.PathLike, config: EnvRunnerConfig) -> Self:
-        """A new runner with `config` and the state in the folder `path`."""
-        runner = cls(config)
-        try:
-            runner.restore_from_path(path)
-        except BaseException:
-            runner.stop()
-            raise
-        return runner
-
-    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments with which this class makes a runner like this one."""
-        return (), {"config": self.config}
-
-    def get_metadata(self) -> dict[str, str]:
-        """What JSON can hold and nobody needs to restore a checkpoint: the version, and the name of its main file."""
-        return {"fastmarl_version": __version__, "state_file": STATE_FILE}
-
-    def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Names of components of `get_state()` that have a `get_state()` and `set_state()` of their own, and these."""
-        return [("rl_module", self.module), ("env_to_module_connector", self.env_to_module)]
 
     # The end.
 
