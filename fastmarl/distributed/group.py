@@ -4,7 +4,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from time import perf_counter
 from typing import Any, Self
 
 import torch
@@ -14,17 +13,16 @@ from fastmarl.core.envs.registry import portable
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.public import public
-from fastmarl.core.runner.goals import make_goal
 from fastmarl.distributed import connectors, sizes
 from fastmarl.distributed.actors import Actors
-from fastmarl.distributed.arrivals import Arrival
 from fastmarl.distributed.evaluations import evaluate_in
-from fastmarl.distributed.fleet import LOOKS_EVERY_S, Fleet, raise_first
+from fastmarl.distributed.fleet import Fleet, raise_first
 from fastmarl.distributed.host import MakeBatch, columns_of
 from fastmarl.distributed.in_process import InProcess
 from fastmarl.distributed.metrics import GroupMetrics
 from fastmarl.distributed.options import check_options
 from fastmarl.distributed.parts import SamplePart
+from fastmarl.distributed.sampling import GroupSampling, call_arguments
 from fastmarl.distributed.state import GroupState
 from fastmarl.distributed.weights import weights_for
 from fastmarl.play.arena.evaluation import Evaluation
@@ -105,6 +103,7 @@ class EnvRunnerGroup:
             start_timeout_s=float(start_timeout_s),
         )
         self._metrics = GroupMetrics(config.metrics_num_episodes_for_smoothing)
+        self._sampling = GroupSampling(self._fleet, self._metrics)
         self._is_stopped = False
         # Runs by itself only if the group was never stopped, or at the interpreter's end.
         self._finalizer = weakref.finalize(self, _end, self._fleet, os.getpid())
@@ -183,19 +182,8 @@ class EnvRunnerGroup:
                 the runner's index as notes.
         """
         self._begin("sample()")
-        begun = perf_counter()
-        arguments = self._arguments(num_timesteps, num_episodes, explore, random_actions, force_reset)
-        while True:
-            calls = [self._fleet.call(runner, "sample", arguments) for runner in self._fleet.runners if runner.is_ready]
-            self._fleet.answers(calls)
-            if error := self._fleet.arrivals.take_error():
-                raise error
-            if self._fleet.arrivals:
-                break
-            self._fleet.wait_for_a_runner()
-        parts = [self._hand_out(each) for each in self._fleet.arrivals.take_batches()]
-        self._metrics.seconds_waited += perf_counter() - begun
-        return parts
+        arguments = call_arguments(self._config, num_timesteps, num_episodes, explore, random_actions, force_reset)
+        return self._sampling.sample(arguments)
 
     def sample_ready(
         self,
@@ -224,56 +212,8 @@ class EnvRunnerGroup:
         """
         self._check_usable("sample_ready()")
         check_integer("in_flight", in_flight, least=1)
-        arguments = self._arguments(num_timesteps, num_episodes, explore, random_actions, force_reset)
-        return self._parts(arguments, min(in_flight, self._fleet.actors.most_in_flight))
-
-    def _parts(self, arguments: dict[str, Any], in_flight: float) -> Iterator[SamplePart]:
-        self._begin("sample_ready()")
-        self._fleet.hungry = dict.fromkeys(self._fleet.runners)
-        while True:
-            self._check_usable("sample_ready()")
-            begun = perf_counter()
-            self._feed(arguments, in_flight)
-            while not self._fleet.arrivals:
-                self._fleet.check_that_some_are_there()
-                self._fleet.collect(LOOKS_EVERY_S)
-                self._feed(arguments, in_flight)
-            self._metrics.seconds_waited += perf_counter() - begun
-            oldest = self._fleet.arrivals.take_oldest()
-            if isinstance(oldest, Exception):
-                raise oldest
-            yield self._hand_out(oldest)
-
-    def _feed(self, arguments: dict[str, Any], in_flight: float) -> None:
-        """Give calls to those runners that have room for some."""
-        fleet = self._fleet
-        hungry, fleet.hungry = fleet.hungry, {}
-        for runner in hungry:
-            while runner.is_ready and fleet.calls.count_of(runner) + fleet.arrivals.count_of(runner) < in_flight:
-                fleet.call(runner, "sample", arguments)
-
-    def _hand_out(self, arrived: Arrival) -> SamplePart:
-        self._fleet.hungry[arrived.runner] = None
-        self._metrics.add(arrived.part)
-        return arrived.part
-
-    def _arguments(
-        self,
-        num_timesteps: int | None,
-        num_episodes: int | None,
-        explore: bool | None,
-        random_actions: bool,
-        force_reset: bool,
-    ) -> dict[str, Any]:
-        """Those of a call of a runner's `sample()`. Numbers that can't be right are one error here, not one of each."""
-        make_goal(self._config, num_timesteps, num_episodes, self._config.num_envs_per_env_runner)
-        return {
-            "num_timesteps": num_timesteps,
-            "num_episodes": num_episodes,
-            "explore": explore,
-            "random_actions": random_actions,
-            "force_reset": force_reset,
-        }
+        arguments = call_arguments(self._config, num_timesteps, num_episodes, explore, random_actions, force_reset)
+        return self._sampling.parts(arguments, min(in_flight, self._fleet.actors.most_in_flight), self._check_usable)
 
     # Weights.
 

@@ -1,0 +1,93 @@
+"""How a group calls its runners, and hands out what they deliver."""
+
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any
+
+from fastmarl.core.config import EnvRunnerConfig
+from fastmarl.core.runner.goals import make_goal
+from fastmarl.distributed.arrivals import Arrival
+from fastmarl.distributed.fleet import LOOKS_EVERY_S, Fleet
+from fastmarl.distributed.metrics import GroupMetrics
+from fastmarl.distributed.parts import SamplePart
+
+
+def call_arguments(
+    config: EnvRunnerConfig,
+    num_timesteps: int | None,
+    num_episodes: int | None,
+    explore: bool | None,
+    random_actions: bool,
+    force_reset: bool,
+) -> dict[str, Any]:
+    """Return those of a runner's `sample()`. Numbers that can't be right are one error here, not one in each runner."""
+    make_goal(config, num_timesteps, num_episodes, config.num_envs_per_env_runner)
+    return {
+        "num_timesteps": num_timesteps,
+        "num_episodes": num_episodes,
+        "explore": explore,
+        "random_actions": random_actions,
+        "force_reset": force_reset,
+    }
+
+
+class GroupSampling:
+    """See `EnvRunnerGroup.sample()` and `EnvRunnerGroup.sample_ready()`."""
+
+    def __init__(self, fleet: Fleet, metrics: GroupMetrics):
+        self._fleet = fleet
+        self._metrics = metrics
+
+    def sample(self, arguments: dict[str, Any]) -> list[SamplePart]:
+        """Call every runner once."""
+        fleet, begun = self._fleet, perf_counter()
+        while True:
+            calls = [fleet.call(runner, "sample", arguments) for runner in fleet.runners if runner.is_ready]
+            fleet.answers(calls)
+            if error := fleet.arrivals.take_error():
+                raise error
+            if fleet.arrivals:
+                break
+            fleet.wait_for_a_runner()
+        parts = [self._hand_out(each) for each in fleet.arrivals.take_batches()]
+        self._metrics.seconds_waited += perf_counter() - begun
+        return parts
+
+    def parts(
+        self, arguments: dict[str, Any], in_flight: float, check_usable: Callable[[str], None]
+    ) -> Iterator[SamplePart]:
+        """Call runners as long as parts are asked for.
+
+        Args:
+            in_flight: the most calls that a runner has before it.
+            check_usable: raises an error, with the method's name, unless the group can be used.
+        """
+        check_usable("sample_ready()")
+        self._fleet.recover()
+        self._fleet.hungry = dict.fromkeys(self._fleet.runners)
+        while True:
+            check_usable("sample_ready()")
+            begun = perf_counter()
+            self._feed(arguments, in_flight)
+            while not self._fleet.arrivals:
+                self._fleet.check_that_some_are_there()
+                self._fleet.collect(LOOKS_EVERY_S)
+                self._feed(arguments, in_flight)
+            self._metrics.seconds_waited += perf_counter() - begun
+            oldest = self._fleet.arrivals.take_oldest()
+            if isinstance(oldest, Exception):
+                raise oldest
+            yield self._hand_out(oldest)
+
+    def _feed(self, arguments: dict[str, Any], in_flight: float) -> None:
+        """Give calls to those runners that have room for some."""
+        fleet = self._fleet
+        hungry, fleet.hungry = fleet.hungry, {}
+        for runner in hungry:
+            while runner.is_ready and fleet.calls.count_of(runner) + fleet.arrivals.count_of(runner) < in_flight:
+                fleet.call(runner, "sample", arguments)
+
+    def _hand_out(self, arrived: Arrival) -> SamplePart:
+        self._fleet.hungry[arrived.runner] = None
+        self._metrics.add(arrived.part)
+        return arrived.part
