@@ -138,12 +138,13 @@ checked: $(VENV)/.run ## the build that checks bounds, None and initialisation, 
 sanitized: $(VENV)/.run ## the build for test-sanitized, in build/sanitized; the one in place stays
 	FASTMARL_SANITIZE=1 $(BIN)/python setup.py --quiet build --build-lib $(SANITIZED)
 
-lint: $(VENV)/.dev ## ruff, cython-lint, mypy, and turns of phrase to be rid of
+lint: $(VENV)/.dev ## ruff, cython-lint, mypy, turns of phrase to be rid of, and CONTRIBUTING's rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PATH="$(abspath $(BIN)):$$PATH" cython-lint src_ext
 	$(BIN)/mypy
 	$(BIN)/python tools/prose.py
+	$(BIN)/python tools/rules.py
 
 format: $(VENV)/.dev ## let ruff correct and format the whole tree
 	$(BIN)/ruff check --fix .
