@@ -37,7 +37,7 @@ MOST = {
     "for who": 10,
     "nobody, somebody, whoever": 175,
     "paid for received": 103,
-    "so many": 80,
+    "so many": 79,
     "told, tells": 129,
 }
 

@@ -28,10 +28,19 @@ def test_what_is_held_is_not_lent_and_comes_back_when_it_is_dropped():
     held, memory = lend(ring, 100)
     view = held[3:5]
     del held
-    assert lend(ring, 100)[1] is not memory
+    other = lend(ring, 100)
+    assert other[1] is not memory
     del view
     gc.collect()
     assert lend(ring, 100)[1] is memory
+
+
+def test_memory_is_lent_first_in_first_out():
+    ring = MemoryRing()
+    (a, lease_a), (b, lease_b), (c, lease_c) = (ring.lend(100) for _ in range(3))
+    del lease_b, lease_c, lease_a
+    again = [ring.lend(100) for _ in range(3)]
+    assert [memory for memory, _ in again] == [b, c, a]
 
 
 def test_memory_returns_without_running_python():

@@ -1,4 +1,4 @@
-"""Memory that goes round: it is lent, and comes back when the last array made of it has died."""
+"""A ring of reusable memory: it is lent, and comes back when the last array over it is freed."""
 
 from collections import deque
 from typing import Any
@@ -42,24 +42,24 @@ class LeasedArray:
 
 
 class MemoryRing:
-    """Lends memories one after the other. Where all are held, there is one more."""
+    """Lends memories first in, first out. Where all are held, it makes one more."""
 
     def __init__(self) -> None:
         self._idle: deque[Memory] = deque(maxlen=KEPT_MEMORIES)
 
     def lend(self, size: int, final_size: int = 0) -> tuple[Memory, Lease]:
-        """A memory with room for so much at least, and its lease."""
+        """Return a memory with room for at least `size`, and its lease."""
         memory = self._take(size) or Memory(_rounded(size), _rounded(final_size))
         memory.final_size = max(memory.final_size, final_size)
         return memory, Lease(memory, self._idle)
 
     def _take(self, size: int) -> Memory | None:
-        """One that fits, the last one to come back first; others may come back meanwhile."""
+        """Take the memory that fits and came back first; more may come back meanwhile."""
         for _ in range(len(self._idle)):
-            memory = self._idle.pop()
+            memory = self._idle.popleft()
             if size <= memory.size <= MUCH_LARGER * max(1, size):
                 return memory
-            self._idle.appendleft(memory)
+            self._idle.append(memory)
         return None
 
 
