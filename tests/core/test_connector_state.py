@@ -1,6 +1,5 @@
 """Statistics of observations: counted once each, normalised by, merged, saved, frozen; and the state of connectors."""
 
-import inspect
 import itertools
 import re
 
@@ -22,6 +21,7 @@ from support.short_episodes import (
 
 import fastmarl
 from fastmarl.connectors import FlattenObservations, MeanStdFilter, PrevActionsPrevRewards
+from fastmarl.core.connectors import mean_std_filter
 from fastmarl.errors import CheckpointError, ConfigError
 from fastmarl.testing import CountingEnv
 
@@ -72,7 +72,7 @@ def test_a_repeated_last_observation_is_the_record_of_the_one_before():
 def test_an_interrupt_leaves_observations_in_all_statistics_or_in_none():
     connector = MeanStdFilter()
     connector.recompute_output_observation_space(gym.spaces.Box(-9, 9, (2,)), gym.spaces.Discrete(2))
-    file = inspect.getsourcefile(MeanStdFilter)
+    file = mean_std_filter.__file__
     for opcode in itertools.count():
         is_over = not interrupted(
             lambda: connector(np.ones((3, 2), np.float32), range(3)), file=file, at=opcode, event="opcode"
