@@ -16,7 +16,7 @@ N_LINES = 20
 LENGTH = 4
 JOINS = {"a": 0, "b": 0, "late": 2}
 SPACE = gym.spaces.Box(-1e9, 1e9, (2,), np.float32)
-END_OF_STEP = ("record/lanes.py", "episodes/log.py", "runner/rollout.py", "arrays/group.py", "arrays/scatter.py")
+END_OF_STEP = ("store/lanes.py", "episodes/log.py", "runner/rollout.py", "arrays/group.py", "arrays/scatter.py")
 
 
 class Clock(fastmarl.MultiAgentEnv):
