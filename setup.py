@@ -26,6 +26,7 @@ CHECKED = os.environ.get("FASTMARL_CHECKED", "0") == "1"
 SANITIZE = os.environ.get("FASTMARL_SANITIZE", "0") == "1"
 if CHECKED and SANITIZE:  # what a check turns into an exception, no sanitizer sees
     raise SystemExit("set FASTMARL_CHECKED=1 or FASTMARL_SANITIZE=1, not both")
+PACKAGE = "fastmarl.core.native"
 BUILD_BASE = f"build/{'sanitized' if SANITIZE else 'checked' if CHECKED else 'release'}"
 CORES = os.cpu_count() or 1
 COMPILES = not {"build_py", "egg_info", "sdist"} & set(sys.argv)  # what copies or lists files does not
@@ -45,7 +46,7 @@ LINK = [*SANITIZERS, *([] if CHECKED or SANITIZE else STRIP)]
 
 def extension(source: Path) -> Extension:
     return Extension(
-        f"fastmarl.core.native.{source.stem}",
+        f"{PACKAGE}.{source.stem}",
         [source.as_posix()],
         include_dirs=[numpy.get_include(), "src_ext"],
         define_macros=[
@@ -84,7 +85,7 @@ def compiled(extensions):
         [shared, *by_size],
         shared_utility_qualified_name=shared.name,
         include_path=["src_ext", "."],
-        build_dir=f"{BUILD_BASE}/cython",
+        build_dir=f"{BUILD_BASE}/cython/{PACKAGE}",  # the C files name it: those of another can't be used again
         nthreads=CORES,
         compiler_directives={
             "language_level": 3,
