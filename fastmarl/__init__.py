@@ -9,7 +9,7 @@ from fastmarl import envs as envs
 from fastmarl import episodes as episodes
 from fastmarl import errors as errors
 from fastmarl import modules as modules
-from fastmarl.core.lazy import imported_when_used
+from fastmarl.core.public import imported_when_used
 from fastmarl.core.version import __version__
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ _SUBMODULES = [
     "legacy",
     "offline",
     "play",
+    "recorder",
     "replays",
     "rllib",
     "testing",

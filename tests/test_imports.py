@@ -16,8 +16,11 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "fastmarl"
-# Modules of names alone: by these paths users import what the core defines.
-PUBLIC = ["batches", "checkpoint", "connectors", "distributions", "episodes", "errors", "modules"]
+# Modules of names alone: by these paths users import what the core defines, or a wing.
+PUBLIC = {
+    **dict.fromkeys(["batches", "checkpoint", "connectors", "distributions", "episodes", "errors", "modules"], "core"),
+    "recorder": "replays",
+}
 WINGS = {  # wing -> other wings that it may import
     "envs": [],
     "learning": [],
@@ -36,7 +39,7 @@ WINGS = {  # wing -> other wings that it may import
 EXCEPTIONS = {"core.runner.output": ["offline", "replays"], "core.envs.registry": ["envs"]}
 LAYERS = {  # from the ground up: rooms of one layer don't import from each other
     "core": [
-        ["errors", "kernels", "lazy", "public", "sealed_json", "version"],
+        ["errors", "kernels", "public", "rllib_classes", "sealed_json", "version"],
         ["callbacks", "checkpoint", "columns", "config", "exits", "processes", "spaces", "states"],
         ["envs", "modules", "native"],
         ["store"],
@@ -155,10 +158,10 @@ def graph() -> dict[str, set[str]]:
 
 
 def allowed(name: str) -> set[str]:
-    """What may be imported of the folders and files in `fastmarl/`."""
+    """Return the folders and files of `fastmarl/` that the file `name` may import from."""
     room = name.partition(".")[0]
     if room in PUBLIC:
-        return {"core"}
+        return {PUBLIC[room]}
     if room == "core":
         return {"core", *EXCEPTIONS.get(name, [])}
     return {"core", room, *WINGS[room]}

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.rllib` measures: environments, modules, and how much one call of sample() makes."""
+"""Cases of `python -m benchmarks.rllib`: environments, modules, and the steps that one call of sample() makes."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass

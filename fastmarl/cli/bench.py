@@ -1,4 +1,4 @@
-"""What benchmark commands share: figures are shown, and go to files, even where a later measurement fails."""
+"""Shared by benchmark commands: figures are shown and written to files even where a later measurement fails."""
 
 from __future__ import annotations
 

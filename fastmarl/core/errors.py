@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 
-MOST_HINTS = 3  # names that somebody may have meant
+MOST_HINTS = 3  # names that may have been meant
 
 
 def shown(value: object) -> str:
@@ -91,7 +91,7 @@ class RewardError(MultiAgentEnvError, ValueError):
 
 
 class EnvStateError(MultiAgentEnvError, ValueError):
-    """What an env's `state()` returned does not fit its state space, or its earlier states."""
+    """The return value of an env's `state()` does not fit its state space, or its earlier states."""
 
 
 ONLY_RESPAWNING = "the option respawn is only for agents that come back to life and act again"  # part of advice
@@ -338,7 +338,7 @@ for _error in [value for value in vars().values() if isinstance(value, type) and
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
-    """Those that begin with `name`; if there are none, those that are spelt like it, the likeliest first."""
+    """Return the known names that begin with `name`; if none does, those spelt like it, the likeliest first."""
     known = list(known)
     return [other for other in known if other.startswith(name)][:MOST_HINTS] or difflib.get_close_matches(
         name, known, n=MOST_HINTS

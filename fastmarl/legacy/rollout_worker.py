@@ -14,8 +14,8 @@ import gymnasium as gym
 from fastmarl.core.envs.context import EnvContext
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.public import public
+from fastmarl.core.rllib_classes import is_of_rllib
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
-from fastmarl.legacy.batches.batch_columns import is_of_rllib
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples, from_rllib
 from fastmarl.legacy.config import RolloutWorkerConfig
 from fastmarl.legacy.files.input_reader import InputReader
@@ -114,7 +114,7 @@ class RolloutWorker(PolicyWorker):
         if config.fake_sampler and self.last_batch is not None:
             return self.last_batch
         batch = self._next_batch()
-        self.output_writer.write(batch.to_rllib() if is_of_rllib(self.output_writer) else batch)
+        self.output_writer.write(batch.to_rllib() if is_of_rllib(type(self.output_writer)) else batch)
         if config.compress_observations:
             batch.compress(bulk=config.compress_observations == "bulk")
         if config.fake_sampler:
@@ -331,6 +331,6 @@ class Sampler(InputReader):
                 return batch
 
     def get_metrics(self) -> list[RolloutMetrics]:
-        """Those of the episodes that have ended since the last call, in order."""
+        """Return the metrics of the episodes that have ended since the last call, in order."""
         taken, self._metrics = self._metrics, []
         return taken

@@ -62,7 +62,7 @@ class VectorIndex:
 
 
 def numbered(env: Any, index: VectorIndex) -> Callable[[EnvContext], Any]:
-    """What makes the configured env, as RLlib does, from a context of its own.
+    """Return a function that makes the configured env, as RLlib does, from a context of its own.
 
     It is a function, so that Gymnasium, which copies deeply what it has registered, leaves it as it is.
 
@@ -82,7 +82,7 @@ def numbered(env: Any, index: VectorIndex) -> Callable[[EnvContext], Any]:
 
 
 def env_seeds(runner: Any, seed: int | None) -> int | list[int] | None:
-    """What the vector env is reset with, where RLlib would reset it with `seed`.
+    """Return the seeds to reset the vector env with, where RLlib would reset it with `seed`.
 
     04: no two envs of any runners have the same seed. 05: only the first reset is seeded. 06: without a configured
     seed, the first reset takes one from the system, so that the envs differ.

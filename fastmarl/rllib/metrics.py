@@ -295,7 +295,7 @@ class RunnerCount(LifetimeSumStats):
         return report
 
     def get_state(self) -> dict[str, Any]:
-        """Of RLlib's class, before any report."""
+        """Return the state of RLlib's class, before any report."""
         return {**super().get_state(), "lifetime_sum": 0}
 
 

@@ -1,4 +1,4 @@
-"""What is written to Parquet files comes back bit-identical, over random worlds."""
+"""Episodes come back from Parquet files bit-identical, over random worlds."""
 
 import os
 import random

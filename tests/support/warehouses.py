@@ -16,7 +16,7 @@ CLOCKWISE = [Direction.UP, Direction.RIGHT, Direction.DOWN, Direction.LEFT]
 
 
 class Draws:
-    """What `rware` uses of NumPy's generators, from a stream of `fastmarl.envs.streams`."""
+    """The part of NumPy's generators that `rware` uses, from a stream of `fastmarl.envs.streams`."""
 
     def __init__(self, seed):
         self.random = SplitMix64(seed)

@@ -1,1 +1,1 @@
-"""What a runner returns: episodes, whole or in chunks."""
+"""Episodes that a runner returns, whole or in chunks."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from fastmarl.core.episodes.lazy import check_kind
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.errors import EpisodeError
+from fastmarl.core.rllib_classes import rllib_class
 from fastmarl.core.spaces.structs import map_struct
 
 SKIPPED = "S"  # RLlib's MultiAgentEpisode.SKIP_ENV_TS_TAG
@@ -29,8 +29,8 @@ def to_rllib(episode: MultiAgentEpisode) -> Any:
         ImportError: Ray is not installed.
     """
     check_kind([episode])
-    rllib = _rllib("multi_agent_episode").MultiAgentEpisode
-    buffer = _rllib("utils.infinite_lookback_buffer").InfiniteLookbackBuffer
+    rllib = rllib_class("env.multi_agent_episode", "MultiAgentEpisode")
+    buffer = rllib_class("env.utils.infinite_lookback_buffer", "InfiniteLookbackBuffer")
     agent_episodes = episode.agent_episodes
     other = rllib(
         id_=episode.id_,
@@ -106,13 +106,6 @@ def from_rllib(episode: Any) -> MultiAgentEpisode:
     )
 
 
-def _rllib(module: str) -> Any:
-    try:
-        return import_module(f"ray.rllib.env.{module}")
-    except ModuleNotFoundError as error:
-        raise ImportError(f"this needs RLlib, pip install 'ray[rllib]': {error}") from error
-
-
 def _agent_episode_to_rllib(agent_episode: Any, buffer: Any) -> Any:
     state = agent_episode.get_state()
     n = agent_episode.lookback
@@ -122,7 +115,7 @@ def _agent_episode_to_rllib(agent_episode: Any, buffer: Any) -> Any:
         made.lookback = n  # not as an argument, which is cut to the length of a dict
         return made
 
-    other = _rllib("single_agent_episode").SingleAgentEpisode(
+    other = rllib_class("env.single_agent_episode", "SingleAgentEpisode")(
         id_=agent_episode.id_,
         agent_id=agent_episode.agent_id,
         module_id=agent_episode.module_id,

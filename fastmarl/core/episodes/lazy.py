@@ -15,6 +15,7 @@ from fastmarl.core.episodes.common import Episode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import EpisodeError
 from fastmarl.core.native._locked import locked
+from fastmarl.core.rllib_classes import is_of_rllib
 
 SomeEpisode = TypeVar("SomeEpisode", bound="LazyEpisode")
 
@@ -119,8 +120,8 @@ def check_kind(episodes: Iterable[Any]) -> None:
     """
     for kind in dict.fromkeys(map(type, episodes)):
         if not issubclass(kind, LazyEpisode):
-            is_rllibs = any(base.__module__.startswith("ray.rllib.") for base in kind.__mro__)
-            way_out = "convert each with fastmarl.episodes.from_rllib()" if is_rllibs else "pass what sample() returns"
+            convert = "convert each with fastmarl.episodes.from_rllib()"
+            way_out = convert if is_of_rllib(kind) else "pass what sample() returns"
             raise EpisodeError(f"expected episodes of fastmarl.episodes.MultiAgentEpisode, got one of "
                                f"{kind.__module__}.{kind.__qualname__}; {way_out}")  # fmt: skip
 

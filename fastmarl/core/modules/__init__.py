@@ -1,1 +1,1 @@
-"""What agents act with: torch modules under RLlib's names, and the default nets."""
+"""PyTorch modules under RLlib's names, and the default networks."""

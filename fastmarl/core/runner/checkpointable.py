@@ -19,8 +19,10 @@ class Checkpointable:
     _state: RunnerState
 
     def get_state(self, components: Names = None, *, not_components: Names = None) -> dict[str, Any]:
-        """What is needed to go on elsewhere: weights, counters, random streams, and the running episodes of those envs
-        that tell their own state (`supports_checkpoint`, see `fastmarl.MultiAgentEnv`).
+        """Return all that another runner needs to continue.
+
+        These are weights, counters, random streams, and the running episodes of those envs that tell their
+        own state (`supports_checkpoint`, see `fastmarl.MultiAgentEnv`).
 
         A runner that takes it goes on with these episodes where they are, and begins others in its other envs. While
         `sample()` is under way, and after a call that has failed, there are none.
@@ -85,7 +87,7 @@ class Checkpointable:
         return (), {"config": self._resources.config}
 
     def get_metadata(self) -> dict[str, str]:
-        """What JSON can hold and nobody needs to restore a checkpoint: the version, and the name of its main file."""
+        """Return what a checkpoint says of itself, in JSON: the version, and the name of its main file."""
         return {"fastmarl_version": __version__, "state_file": STATE_FILE}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:

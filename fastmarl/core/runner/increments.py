@@ -1,4 +1,4 @@
-"""What a runner has counted, for who reports of several runners."""
+"""Counter increments, for aggregating the metrics of several runners."""
 
 from fastmarl.core.runner.metrics import Increment
 from fastmarl.core.runner.runner import MultiAgentEnvRunner

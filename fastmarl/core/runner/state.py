@@ -293,8 +293,11 @@ def _outline(connectors: Any) -> dict[str, list[str]]:
 
 
 def states_of_envs(envs: Envs, env_indices: Sequence[int]) -> dict[int, Any]:
-    """What those of these envs tell that support it, by index; they have been reset. In arrays: what the batches tell,
-    by their numbers, if any of their envs are among these, and all batches support it."""
+    """Return the states of those of these envs that support it, by index; the envs have been reset.
+
+    In arrays: the states of the batches, by their numbers, if any of their envs are among these, and all batches
+    support it.
+    """
     if envs.is_batch and not (env_indices and all(map(supports_checkpoint, envs.all))):
         return {}
     states = {}

@@ -1,7 +1,6 @@
 """Columns of a SampleBatch: arrays or tensors [n, ...], dicts and tuples of such, lists of objects."""
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -85,23 +84,6 @@ def even_edges(n: int, n_pieces: int) -> list[int]:
     """Where pieces of n steps begin and end, of which later ones may have a step more."""
     length, n_longer = divmod(n, n_pieces)
     return [i * length + max(0, i - (n_pieces - n_longer)) for i in range(n_pieces + 1)]
-
-
-def rllib_class(name: str) -> Any:
-    """A class of RLlib's batches.
-
-    Raises:
-        ImportError: RLlib is not installed.
-    """
-    try:
-        return getattr(import_module("ray.rllib.policy.sample_batch"), name)
-    except ModuleNotFoundError as error:
-        raise ImportError(f"this needs RLlib, pip install 'ray[rllib]': {error}") from error
-
-
-def is_of_rllib(thing: Any) -> bool:
-    """Return true if RLlib's code defines the class of `thing`, or one that it extends."""
-    return any(kind.__module__.startswith("ray.rllib.") for kind in type(thing).__mro__)
 
 
 def _column_of(leaves: Sequence[Mapping[Any, Any]], path: Any) -> list[Any]:

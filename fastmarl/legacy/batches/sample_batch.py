@@ -12,13 +12,11 @@ import numpy as np
 from fastmarl.core.columns import Columns
 from fastmarl.core.errors import BatchError
 from fastmarl.core.public import public
-from fastmarl.legacy.batches.batch_columns import (
-    concatenated,
-    is_of_rllib,
-    of_rows,
-    rllib_class,
-)
-from fastmarl.legacy.batches.step_columns import DONES, OBSERVATIONS, StepColumns
+from fastmarl.core.rllib_classes import is_of_rllib, rllib_class
+from fastmarl.legacy.batches.batch_columns import concatenated, of_rows
+from fastmarl.legacy.batches.step_columns import DONES, OBSERVATIONS, StepColumns, marks_of
+
+RLLIB_MODULE = "policy.sample_batch"
 
 DEFAULT_POLICY_ID = "default_policy"
 
@@ -35,7 +33,7 @@ class SampleBatch(StepColumns):
         _time_major: whether the first axis is time and the second one sequences; batches are joined along the second.
         _max_seq_len: steps to which sequences are padded; None: those of the longest.
         _zero_padded: whether they are: columns have `_max_seq_len` rows for each sequence.
-        _is_training: whether somebody learns from the batch.
+        _is_training: whether a policy learns from the batch.
         _num_grad_updates: of the policy, before it acted.
 
     Attributes:
@@ -82,14 +80,7 @@ class SampleBatch(StepColumns):
         Raises:
             ImportError: RLlib is not installed.
         """
-        return rllib_class("SampleBatch")(
-            dict(self),
-            _time_major=self.time_major,
-            _max_seq_len=self.max_seq_len,
-            _zero_padded=self.zero_padded,
-            _is_training=self.is_training,
-            _num_grad_updates=self.num_grad_updates,
-        )
+        return rllib_class(RLLIB_MODULE, "SampleBatch")(dict(self), **marks_of(self))
 
 
 @public("fastmarl.legacy")
@@ -124,11 +115,11 @@ class MultiAgentBatch:
         return self.count
 
     def agent_steps(self) -> int:
-        """Of all agents together."""
+        """Steps of all agents together."""
         return sum(batch.count for batch in self.policy_batches.values())
 
     def size_bytes(self) -> int:
-        """Of all arrays."""
+        """Bytes of all arrays."""
         return sum(batch.size_bytes() for batch in self.policy_batches.values())
 
     def as_multi_agent(self) -> Self:
@@ -145,7 +136,7 @@ class MultiAgentBatch:
     def to_rllib(self) -> Any:
         """The batch as one of RLlib's MultiAgentBatch, see `SampleBatch.to_rllib()`."""
         batches = {policy_id: batch.to_rllib() for policy_id, batch in self.policy_batches.items()}
-        return rllib_class("MultiAgentBatch")(batches, self.count)
+        return rllib_class(RLLIB_MODULE, "MultiAgentBatch")(batches, self.count)
 
     def copy(self) -> "MultiAgentBatch":
         """Another batch, with copies of the arrays."""
@@ -194,19 +185,12 @@ class MultiAgentBatch:
 
 def from_rllib(batch: Any) -> Any:
     """One of RLlib's batches as one of fastmarl's, with the same arrays; anything else as it is."""
-    if not is_of_rllib(batch):
+    if not is_of_rllib(type(batch)):
         return batch
     if hasattr(batch, "policy_batches"):
         batches = {policy_id: from_rllib(of_policy) for policy_id, of_policy in batch.policy_batches.items()}
         return MultiAgentBatch(batches, batch.count)
-    return SampleBatch(
-        dict(batch),
-        _time_major=batch.time_major,
-        _max_seq_len=batch.max_seq_len,
-        _zero_padded=batch.zero_padded,
-        _is_training=batch.is_training,
-        _num_grad_updates=batch.num_grad_updates,
-    )
+    return SampleBatch(dict(batch), **marks_of(batch))
 
 
 def concat_samples(samples: Sequence[Any]) -> Any:

@@ -26,6 +26,17 @@ DONES = "dones"
 OBSERVATIONS = frozenset({Columns.OBS, Columns.NEXT_OBS})
 
 
+def marks_of(batch: Any) -> dict[str, Any]:
+    """Return what a SampleBatch, RLlib's or fastmarl's, was made with beside its columns."""
+    return {
+        "_time_major": batch.time_major,
+        "_max_seq_len": batch.max_seq_len,
+        "_zero_padded": batch.zero_padded,
+        "_is_training": batch.is_training,
+        "_num_grad_updates": batch.num_grad_updates,
+    }
+
+
 class StepColumns(dict[str, Any]):
     """The part of `SampleBatch` that concerns its own steps; its arguments and attributes are documented there."""
 
@@ -105,7 +116,7 @@ class StepColumns(dict[str, Any]):
         return self.count
 
     def size_bytes(self) -> int:
-        """Of all arrays and tensors."""
+        """Bytes of all arrays and tensors."""
         return sum(getattr(leaf, "nbytes", 0) for column in self.values() for _, leaf in flatten_struct(column))
 
     def is_terminated_or_truncated(self) -> bool:
@@ -174,14 +185,7 @@ class StepColumns(dict[str, Any]):
         return self._like(columns, self.zero_padded, padded_to)
 
     def _like(self, columns: Mapping[str, Any], zero_padded: bool = False, max_seq_len: int | None = None) -> Self:
-        return type(self)(
-            columns,
-            _time_major=self.time_major,
-            _max_seq_len=max_seq_len,
-            _zero_padded=zero_padded,
-            _is_training=self.is_training,
-            _num_grad_updates=self.num_grad_updates,
-        )
+        return type(self)(columns, **marks_of(self) | {"_zero_padded": zero_padded, "_max_seq_len": max_seq_len})
 
     def _padded_length(self) -> int:
         """Rows of a padded sequence."""

@@ -14,7 +14,7 @@ from fastmarl.rllib.learner.minibatches import MinibatchRows
 
 
 class CategoricalLoss:
-    """Derives the loss of minibatches of so many rows.
+    """Derives the loss of minibatches of `n_rows` rows.
 
     Args:
         n_rows, n_logits: of a minibatch.

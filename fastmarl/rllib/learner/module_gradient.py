@@ -18,7 +18,7 @@ ALIGNED = 16  # floats: gradients begin where torch's own tensors may, on which 
 
 
 class ModuleGradient:
-    """Works on minibatches of so many rows, in the same memory each time. To be called without autograd.
+    """Works on minibatches of `n_rows` rows, in the same memory each time. To be called without autograd.
 
     Args:
         module: of which `parts_of_module()` knows the parts.
@@ -84,7 +84,7 @@ class ModuleGradient:
 
 
 class ExactGradient:
-    """Computes it for minibatches of so many rows.
+    """Computes the gradient for minibatches of `n_rows` rows.
 
     Args:
         module: of which `parts_of_module()` knows the parts, and whose actions are discrete.
@@ -101,7 +101,7 @@ class ExactGradient:
         self._loss = CategoricalLoss(n_rows, parts.n_logits, coefficients)
 
     def compute(self, minibatch: MinibatchRows) -> None:
-        """Of these rows. To be called without autograd."""
+        """Overwrite the gradients with those of these rows. To be called without autograd."""
         net = self.net
         net.forward(minibatch[Columns.OBS])
         self._loss.derive(minibatch, net.logits, net.values, net.d_logits, net.d_values)
@@ -109,7 +109,7 @@ class ExactGradient:
 
 
 class RoundedGradient:
-    """Computes it for minibatches of so many rows.
+    """Computes the gradient for minibatches of `n_rows` rows.
 
     Args:
         module: of which `parts_of_module()` knows the parts.
@@ -140,7 +140,7 @@ class RoundedGradient:
         self._arrays: Any = self._rows.numpy(), parts.n_obs, *arrays
 
     def compute(self, minibatch: RowNumbers) -> None:
-        """Of the rows of these numbers. To be called without autograd."""
+        """Overwrite the gradients with those of the rows of these numbers. To be called without autograd."""
         torch.index_select(self._packed, 0, minibatch.numbers, out=self._rows)
         self.net.forward(self._obs)
         self._take_loss(*self._arrays)

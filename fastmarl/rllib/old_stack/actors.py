@@ -284,7 +284,7 @@ def _stacked(observations: list[Any]) -> np.ndarray:
 
 
 def as_rllib_item(trajectory: Trajectory) -> AgentConnectorDataType:
-    """What RLlib's actor has of an agent that is to act."""
+    """The data that RLlib's actor has of an agent that is to act."""
     values = {
         SampleBatch.T: trajectory.times[-1],
         SampleBatch.AGENT_INDEX: trajectory.agent_index,

@@ -40,7 +40,7 @@ class AgentAnswers:
         """Have the agent's episode whole."""
         self._view.make_whole()
         in_view = self._view.agents[self._agent_id]
-        if hasattr(type(in_view), "is_in_view"):  # sample() has returned the episode, which nobody had read as a whole
+        if hasattr(type(in_view), "is_in_view"):  # sample() has returned the episode, not yet read as a whole
             made = self._view.episode.agent_episodes.get(self._agent_id)
             if made is None:
                 raise RunningEpisodeError(f"agent {self._agent_id!r} made no step in this chunk: it has no episode")

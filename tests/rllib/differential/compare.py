@@ -1,4 +1,4 @@
-"""What is not bit-identical between two runs: one readable line a difference, with the path to it.
+"""Lists what is not bit-identical between two runs: a readable line a difference, with the path to it.
 
 Not compared are the clock and the random ids; but ids must pair up over the whole run, and a time must be set in one
 run if it is in the other.

@@ -1,1 +1,1 @@
-"""What RLlib's sampler of its old API stack hands out, compared bit by bit with what another one does."""
+"""Compares the results of RLlib's sampler of its old API stack with another's, bit by bit."""

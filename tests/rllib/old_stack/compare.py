@@ -1,4 +1,4 @@
-"""What is not bit-identical between two runs of the old stack: one readable line a difference, with the path to it.
+"""Lists what is not bit-identical between two runs of the old stack: a readable line a difference, with the path to it.
 
 Compared are types, orders of keys, dtypes, shapes, bytes, whether an array is read-only, and all attributes of batches.
 What is not, and why that is harmless:
