@@ -36,7 +36,7 @@ def standalone(calls: int) -> int:
 
 
 def drop_in(calls: int) -> int:
-    """The same for RLlib's config and episodes."""
+    """Sample as `standalone()` does, with RLlib's config and episodes; returns the number of agent steps."""
     from benchmarks.rllib.cases import CASES
     from fastmarl.rllib import MultiAgentEnvRunner
 
@@ -50,7 +50,7 @@ CASES = {"standalone": standalone, "drop-in": drop_in}
 
 
 def counted(case: str, calls: int) -> tuple[int, int]:
-    """(instructions, agent steps) of a process that samples so often."""
+    """Return (instructions, agent steps) of a process that calls `sample()` `calls` times."""
     command = ["setarch", "--addr-no-randomize", *VALGRIND, sys.executable, __file__, case, str(calls)]
     environ = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(RESULTS.parents[2])}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
