@@ -35,7 +35,7 @@ MOST = {
     "begins with 'Whether'": 147,
     "docstring of three words or fewer": 221,
     "for who": 9,
-    "nobody, somebody, whoever": 171,
+    "nobody, somebody, whoever": 169,
     "paid for received": 103,
     "so many": 75,
     "told, tells": 129,
