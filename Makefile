@@ -181,6 +181,9 @@ bench-peers: $(VENV)/.test build $(PEERS:%=$(PEERS_FOLDER)/%/.made) ## other sam
 	$(BIN)/python -m benchmarks.peers --envs-folder $(PEERS_FOLDER) --json build/peers.json --markdown build/peers.md \
 		--plot build/peers.png $(PEERS_ARGS)
 
+count: $(VENV)/.test build ## instructions per agent step, by valgrind: some 15 minutes
+	$(BIN)/python benchmarks/count_instructions.py
+
 bench-smoke: $(VENV)/.test build ## every benchmark once, untimed
 	$(BIN)/python -m pytest benchmarks --benchmark-disable $(PYTEST_ARGS)
 
@@ -191,7 +194,7 @@ clean: ## remove what was built, but not the virtual environment
 distclean: clean ## remove the virtual environment too
 	rm -rf $(VENV)
 
-.PHONY: help run test test-core long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers bench-smoke clean distclean
+.PHONY: help run test test-core long test-kills test-replay test-old-stack test-fast test-checked test-sanitized sanitized fuzz test-interrupts soak test-versions test-rays test-peers build checked lint format wheel test-wheel docs bench bench-peers count bench-smoke clean distclean
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

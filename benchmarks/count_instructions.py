@@ -2,8 +2,8 @@
 
 python benchmarks/count_instructions.py     # `make count`
 
-Each case runs in a process of its own, with few calls of `sample()` and with many. The difference leaves out imports,
-compilation and the first calls. The figures are added to benchmarks/results/instructions.json.
+Each case runs in a process of its own, with few calls of `sample()` and with many. The difference leaves out imports
+and the first calls. The figures are added to benchmarks/results/instructions.json.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastmarl.bench.efficiency_table import ReadyDicts
@@ -23,6 +24,13 @@ AGENTS, ENVS, ENV_STEPS = 8, 16, 512  # of a call
 FEW, MANY = 3, 13  # calls
 VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 COUNT = re.compile(r"I\s+refs:\s+([\d,]+)")
+ENVIRON = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    # numba's code for the CPU at hand is not that for the one that valgrind imitates, where compiling takes minutes
+    "NUMBA_CPU_NAME": "generic",
+    "NUMBA_CPU_FEATURES": "",
+}
 
 
 def standalone(calls: int) -> int:
@@ -51,20 +59,27 @@ CASES = {"standalone": standalone, "drop-in": drop_in}
 
 def counted(case: str, calls: int) -> tuple[int, int]:
     """Return (instructions, agent steps) of a process that calls `sample()` `calls` times."""
-    command = ["setarch", "--addr-no-randomize", *VALGRIND, sys.executable, __file__, case, str(calls)]
-    environ = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(RESULTS.parents[2])}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{case}, {calls} calls: {done.stderr[-2000:]}")
+    done = run(case, calls, ["setarch", "--addr-no-randomize", *VALGRIND])
     found = COUNT.search(done.stderr)
     assert found is not None, done.stderr[-2000:]
     return int(found[1].replace(",", "")), int(done.stdout.split()[-1])
 
 
+def run(case: str, calls: int, under: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run a case in a process, under a program such as valgrind; SystemExit with what it printed if it fails."""
+    environ = {**os.environ, **ENVIRON, "PYTHONPATH": str(RESULTS.parents[2])}
+    command = [*under, sys.executable, __file__, case, str(calls)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{case}, {calls} calls: {done.stderr[-2000:]}")
+    return done
+
+
 def main() -> None:
+    """Count the instructions of each case, print them per agent step and add them to the file."""
     rows: list[Row] = []
     for case in CASES:
-        counted(case, FEW)  # compiles what was not compiled for the CPU that valgrind imitates
+        run(case, FEW)  # numba compiles
         (few, few_steps), (many, many_steps) = counted(case, FEW), counted(case, MANY)
         per_step = (many - few) / (many_steps - few_steps)
         rows.append({"case": case, "instructions": round(per_step, 1), "agent_steps": many_steps - few_steps})
