@@ -52,7 +52,6 @@ class GridWorld(EnvOfArrays):
         ConfigError: a number is too small, or agents, food and hazards are more than there are cells.
     """
 
-    seeds_each_episode = True
     state_arrays = ("_cells_EC", "_agent_EA", "_hazard_EH", "_lives_EA", "_t", "_streams")
 
     def __init__(

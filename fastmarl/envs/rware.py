@@ -91,7 +91,6 @@ class Warehouse(EnvOfArrays):
         TypeError: there is no such option.
     """
 
-    seeds_each_episode = True
     state_arrays = ("_agent_at_EC", "_shelf_at_EC", "_cell_EA", "_direction_EA", "_load_EA", "_has_delivered_EA",
                     "_message_EAM", "_is_requested_ES", "_t", "_idle", "_streams")  # fmt: skip
 
