@@ -17,8 +17,7 @@ from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID
 from fastmarl.legacy.config import PolicySpec, RolloutWorkerConfig
 from fastmarl.legacy.filters import FilterView, MeanStdFilter
 from fastmarl.legacy.policies.policy import Policy
-from fastmarl.legacy.policies.policy_functions import MappingFn, ToTrain, for_runner, learns_if
-from fastmarl.legacy.policies.policy_map import PolicyMap
+from fastmarl.legacy.policies.policy_map import MappingFn, PolicyMap, ToTrain, for_runner, learns_if
 from fastmarl.legacy.policies.torch_policy import TorchPolicy
 
 logger = logging.getLogger(__name__)

@@ -18,18 +18,16 @@ from fastmarl.core.rllib_classes import is_of_rllib
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples, from_rllib
 from fastmarl.legacy.config import RolloutWorkerConfig
-from fastmarl.legacy.files.input_reader import InputReader
 from fastmarl.legacy.files.inputs import make_input_reader
-from fastmarl.legacy.files.io_context import IOContext
+from fastmarl.legacy.files.interfaces import InputReader, IOContext, NoopOutput, OutputWriter
 from fastmarl.legacy.files.json_writer import JsonWriter
-from fastmarl.legacy.files.output_writer import NoopOutput, OutputWriter
 from fastmarl.legacy.policies.policy import Policy
-from fastmarl.legacy.policies.policy_functions import for_runner
+from fastmarl.legacy.policies.policy_map import for_runner
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
 from fastmarl.legacy.policies.sgd import do_minibatch_sgd
 from fastmarl.legacy.policy_worker import PolicyWorker
 from fastmarl.legacy.sampling.env_runner_v2 import EnvRunnerV2
-from fastmarl.legacy.sampling.episode_tallies import RolloutMetrics
+from fastmarl.legacy.sampling.episodes_under_way import RolloutMetrics
 
 
 @public("fastmarl.legacy")

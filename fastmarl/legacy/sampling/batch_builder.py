@@ -9,7 +9,7 @@ from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, SampleBatch, concat_samples
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
-from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies
+from fastmarl.legacy.sampling.episodes_under_way import EpisodeUnderWay
 from fastmarl.legacy.sampling.policy_columns import PolicyColumns
 
 PreBatches = dict[Hashable, tuple[str, Policy, Any]]  # agent id -> (policy id, policy, SampleBatch)
@@ -27,16 +27,16 @@ class BatchBuilder:
         self._policies, self._max_seq_len = policies, max_seq_len
         self._n_unrolls = 0
 
-    def build(self, chunks: list[MultiAgentEpisode], tallies: EpisodeTallies) -> Any:
-        """MultiAgentBatch of all steps: trajectories in order of the chunks and, in each, of agents' appearance. The
-        tallies are those of the chunks' episodes.
+    def build(self, chunks: list[MultiAgentEpisode], episodes: Mapping[str, EpisodeUnderWay]) -> Any:
+        """MultiAgentBatch of all steps: trajectories in order of the chunks and, in each, of agents' appearance.
+        `episodes` has those of the chunks, by id.
 
         A policy's columns: "obs", "new_obs", "actions", "infos" (those that came with "obs") and the module's outputs
         [n, ...]; "rewards" float32, "terminateds", "truncateds" bool, "t" (env step of "obs"), "eps_id", "unroll_id"
         (of each trajectory), "agent_index" (by appearance in the episode) int64 [n]; with memory "seq_lens" int32 [q]
         and "state_in_0" and so on [q, ...]; and what the policy's `postprocess_trajectory()` adds.
         """
-        by_policy = self._columns(chunks, tallies)
+        by_policy = self._columns(chunks, episodes)
         hooked = [id_ for id_ in by_policy if _at_once(self._policies[id_]) is None]
         post_batches = self._hooked(by_policy, hooked) if hooked else {}
         batches = {}
@@ -52,7 +52,9 @@ class BatchBuilder:
             batches[policy_id] = batch
         return MultiAgentBatch(batches, sum(map(len, chunks)))
 
-    def _columns(self, chunks: list[MultiAgentEpisode], tallies: EpisodeTallies) -> dict[str, PolicyColumns]:
+    def _columns(
+        self, chunks: list[MultiAgentEpisode], episodes: Mapping[str, EpisodeUnderWay]
+    ) -> dict[str, PolicyColumns]:
         """By policy, those that have steps."""
         agent_episodes: defaultdict[str, list[SingleAgentEpisode]] = defaultdict(list)
         chunk_of: defaultdict[str, list[MultiAgentEpisode]] = defaultdict(list)
@@ -67,7 +69,7 @@ class BatchBuilder:
             module = self._policies[policy_id].module
             unroll_id, self._n_unrolls = self._n_unrolls, self._n_unrolls + len(of_policy)
             columns[policy_id] = PolicyColumns(
-                module, of_policy, chunk_of[policy_id], tallies, unroll_id, self._max_seq_len
+                module, of_policy, chunk_of[policy_id], episodes, unroll_id, self._max_seq_len
             )
         return columns
 

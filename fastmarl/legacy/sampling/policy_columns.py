@@ -3,7 +3,7 @@
 Axes in names: S trajectory (one agent's steps in a chunk), N step, Q sequence of a recurrent policy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from fastmarl.core.errors import BatchError
 from fastmarl.core.modules.base import RLModule
 from fastmarl.core.spaces.structs import flatten_struct, map_struct
 from fastmarl.legacy.batches.sample_batch import SampleBatch
-from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies
+from fastmarl.legacy.sampling.episodes_under_way import EpisodeUnderWay
 
 AGENT_INDEX, T, UNROLL_ID = "agent_index", "t", "unroll_id"
 
@@ -28,7 +28,7 @@ class PolicyColumns:
         module: the policy's.
         agent_episodes: each with a step or more.
         chunks: of each, the chunk that it is in.
-        tallies: of the chunks' episodes.
+        episodes: by id, those of the chunks.
         first_unroll_id: the number of the first trajectory; the others follow.
         max_seq_len: steps of recurrent policies' sequences.
 
@@ -45,7 +45,7 @@ class PolicyColumns:
         module: RLModule,
         agent_episodes: Sequence[SingleAgentEpisode],
         chunks: Sequence[MultiAgentEpisode],
-        tallies: EpisodeTallies,
+        episodes: Mapping[str, EpisodeUnderWay],
         first_unroll_id: int,
         max_seq_len: int,
     ):
@@ -66,9 +66,9 @@ class PolicyColumns:
         columns[Columns.NEXT_OBS] = trajectories.obs_after(steps)
         columns[Columns.INFOS] = _infos(agent_episodes, int(length_S.sum()))
         columns[T] = trajectories.env_ts(steps)
-        tally_S = [tallies[chunk.id_] for chunk in chunks]
-        index_S = [tally.agent_index[agent_id] for tally, agent_id in zip(tally_S, self.agent_ids, strict=True)]
-        columns[Columns.EPS_ID] = np.repeat([tally.number for tally in tally_S], length_S)
+        episode_S = [episodes[chunk.id_] for chunk in chunks]
+        index_S = [episode.agent_index[agent_id] for episode, agent_id in zip(episode_S, self.agent_ids, strict=True)]
+        columns[Columns.EPS_ID] = np.repeat([episode.number for episode in episode_S], length_S)
         columns[UNROLL_ID] = np.repeat(np.arange(first_unroll_id, first_unroll_id + len(length_S)), length_S)
         columns[AGENT_INDEX] = np.repeat(index_S, length_S)
         self.columns: dict[str, Any] = columns
