@@ -51,7 +51,7 @@ def test_a_wheel_has_the_examples_in_its_package(tmp_path):
     subprocess.run([sys.executable, *command], cwd=ROOT, check=True, capture_output=True)
     names = {path.name for path in (ROOT / "examples").glob("*.py")}
     assert {path.name for path in (tmp_path / "fastmarl" / "examples").glob("*.py")} == names
-    code = "from fastmarl.cli.examples import example; print(example('ippo').__file__)"
+    code = "from fastmarl.cli.train import example; print(example('ippo').__file__)"
     for native in (ROOT / "fastmarl/core/native").glob("*.so"):
         shutil.copy(native, tmp_path / "fastmarl/core/native")
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
