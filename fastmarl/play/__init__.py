@@ -13,15 +13,4 @@ if TYPE_CHECKING:
     from fastmarl.play.arena.standings import Tournament as Tournament
     from fastmarl.play.policy import Policy as Policy
 
-_HOMES = {
-    "Evaluation": "fastmarl.play.arena.evaluation",
-    "Policy": "fastmarl.play.policy",
-    "Returns": "fastmarl.play.arena.returns",
-    "Tournament": "fastmarl.play.arena.standings",
-    "bradley_terry": "fastmarl.play.arena.ratings",
-    "evaluate": "fastmarl.play.arena.evaluation",
-    "tournament": "fastmarl.play.arena.matches",
-}
-__all__ = [*sorted(_HOMES)]
-
-__getattr__ = imported_when_used(__name__, _HOMES)
+__all__, __getattr__ = imported_when_used(__name__)
