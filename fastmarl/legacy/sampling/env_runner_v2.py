@@ -10,6 +10,7 @@ from fastmarl.core.errors import RunnerBusyError
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
+from fastmarl.legacy.files.interfaces import InputReader
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.sampling.batch_builder import BatchBuilder
 from fastmarl.legacy.sampling.episodes_under_way import EpisodeUnderWay, RolloutMetrics, joined
@@ -23,7 +24,7 @@ class _Building:
 
 
 @public("fastmarl.legacy")
-class EnvRunnerV2:
+class EnvRunnerV2(InputReader):
     """Makes batches of what a runner samples.
 
     With `batch_mode="truncate_episodes"` a batch is `rollout_fragment_length` steps (env or agent steps, by
@@ -50,6 +51,7 @@ class EnvRunnerV2:
         self._sampled: list[MultiAgentEpisode] = []  # chunks that aren't among these yet
         self._metrics: list[RolloutMetrics] = []  # of episodes that have ended since the last batch
         self.unreturned: list[Any] = []
+        self._passed: list[RolloutMetrics] = []  # by `next()`, on the way to a batch
         self._building: weakref.ref[_Building] | None = None
         self.perf_stats = dict.fromkeys(PERF_STATS, 0.0)
 
@@ -60,6 +62,24 @@ class EnvRunnerV2:
             while self.unreturned:
                 output, self.unreturned = self.unreturned[0], self.unreturned[1:]
                 yield output
+
+    def next(self) -> Any:
+        """The next MultiAgentBatch; the metrics before it are what `get_metrics()` returns."""
+        while True:
+            self.make()
+            # Nothing is called between an output's two places: so no signal is handled there.
+            if isinstance(self.unreturned[0], RolloutMetrics):
+                self._passed += self.unreturned[:1]
+                self.unreturned = self.unreturned[1:]
+            else:
+                batch, self.unreturned = self.unreturned[0], self.unreturned[1:]
+                return batch
+
+    def get_metrics(self) -> list[RolloutMetrics]:
+        """Return the metrics of the episodes that have ended, as far as `next()` has come upon them since the last
+        call, in order."""
+        taken, self._passed = self._passed, []
+        return taken
 
     def make(self) -> None:
         """Sample until `unreturned` has something."""
