@@ -26,7 +26,6 @@ from fastmarl.legacy.policies.policy_map import for_runner
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
 from fastmarl.legacy.policies.sgd import do_minibatch_sgd
 from fastmarl.legacy.policy_worker import PolicyWorker
-from fastmarl.legacy.sampling.env_runner_v2 import EnvRunnerV2
 from fastmarl.legacy.sampling.episodes_under_way import RolloutMetrics
 
 
@@ -87,7 +86,6 @@ class RolloutWorker(PolicyWorker):
             if validate_env is not None:
                 self.foreach_env_with_context(validate_env)
             super().__init__(self._runner, self.config, default_policy_class)
-            self.env_runner = EnvRunnerV2(self._runner, self.policy_map.acting, self.config.max_seq_len)
             self.sampler = self.env_runner
             io_context = IOContext(log_dir, self.config, worker_index, self)
             self.input_reader = make_input_reader(io_context)
@@ -174,9 +172,6 @@ class RolloutWorker(PolicyWorker):
 
     def _learn(self, policy_id: str, minibatch: Any) -> dict[str, Any] | None:
         return self.learn_on_batch(MultiAgentBatch({policy_id: minibatch}, minibatch.count)).get(policy_id)
-
-    def _episodes_under_way(self) -> set[str]:
-        return self.env_runner.episodes_under_way()
 
     def get_metrics(self) -> list[RolloutMetrics]:
         """Metrics of the episodes that have ended since the last call."""

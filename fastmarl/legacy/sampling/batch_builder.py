@@ -15,9 +15,10 @@ from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.episodes.single_agent import SingleAgentEpisode
 from fastmarl.core.errors import BatchError
 from fastmarl.core.modules.base import RLModule
-from fastmarl.core.spaces.structs import flatten_struct, map_struct
+from fastmarl.core.spaces.structs import map_struct
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, SampleBatch, concat_samples
 from fastmarl.legacy.policies.policy import Policy
+from fastmarl.legacy.policies.policy_model import PolicyModel
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
 from fastmarl.legacy.sampling.episodes_under_way import EpisodeUnderWay
 
@@ -57,7 +58,7 @@ class PolicyColumns:
         self.agent_ids = [agent_episode.agent_id for agent_episode in agent_episodes]
         self._trajectories = trajectories = trajectories_of(agent_episodes)
         self._max_seq_len = max_seq_len
-        self._state_paths = [path for path, _ in flatten_struct(module.get_initial_state())]
+        self._model = PolicyModel(module)
         self.length_S = length_S = trajectories.length_S
         self._steps = steps = trajectories.steps_after_lookback()
         outputs = trajectories.wanted_outputs(None)
@@ -116,10 +117,7 @@ class PolicyColumns:
         return recorded_name(Recorded.STATE_IN, self._trajectories.output_keys())
 
     def _states(self, name: Any, steps: np.ndarray) -> list[np.ndarray]:
-        if not self._state_paths:
-            return []
-        by_path = dict(flatten_struct(self._trajectories.read(name, steps)))
-        return [by_path[path] for path in self._state_paths]
+        return self._model.state_leaves(self._trajectories.read(name, steps)) if self._model.num_states else []
 
 
 def _part(column: Any, steps: slice) -> Any:
