@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fastmarl.bench import efficiency_report, scaling_report
+from fastmarl.bench import reports
 from fastmarl.cli.arguments import (
     Parser,
     add_env_arguments,
@@ -116,7 +116,7 @@ def _measure_efficiency(args: argparse.Namespace, progress: Callable[[str], None
 
 
 def _add_scaling_arguments(parser: argparse.ArgumentParser) -> None:
-    names = ", ".join(scaling_report.TITLES)
+    names = ", ".join(reports.TITLES)
     parser.add_argument("--series", nargs="+", metavar="NAME", help=f"some of {names}")
     add_pace(parser, rounds=3, duration=0.2)
 
@@ -124,10 +124,10 @@ def _add_scaling_arguments(parser: argparse.ArgumentParser) -> None:
 def _measure_scaling(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[tuple[str, Row]]:
     from fastmarl.bench.scaling import measure_series
 
-    names = args.series or [*scaling_report.TITLES]
+    names = args.series or [*reports.TITLES]
     for name in names:
-        if name not in scaling_report.TITLES:
-            raise ConfigError(f"there is no series {name!r}; there are {', '.join(scaling_report.TITLES)}")
+        if name not in reports.TITLES:
+            raise ConfigError(f"there is no series {name!r}; there are {', '.join(reports.TITLES)}")
     for name in names:
         for row in measure_series(name, rounds=args.rounds, seconds=args.seconds, progress=progress):
             yield "series", row
@@ -139,16 +139,16 @@ BENCHMARKS = (
         help="the runner against a bare loop; without --env: a standard table",
         add_arguments=_add_efficiency_arguments,
         measure=_measure_efficiency,
-        tables=efficiency_report.tables,
-        draw=efficiency_report.draw,
+        tables=reports.efficiency_tables,
+        draw=reports.draw_efficiency,
     ),
     Benchmark(
         name="scaling",
         help="speed and efficiency over agents, envs, network size, workers",
         add_arguments=_add_scaling_arguments,
         measure=_measure_scaling,
-        tables=scaling_report.tables,
-        draw=scaling_report.draw,
-        orders={"series": scaling_report.order},
+        tables=reports.scaling_tables,
+        draw=reports.draw_scaling,
+        orders={"series": reports.order_in_series},
     ),
 )
