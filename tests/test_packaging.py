@@ -118,7 +118,7 @@ def clone(tmp_path):
     package = tmp_path / "fastmarl"
     native = package / "core/native"
     native.mkdir(parents=True)
-    names = ("__init__", "core/__init__", "core/errors", "core/lazy", "core/version", "core/native/__init__")
+    names = ("__init__", "core/__init__", "core/errors", "core/public", "core/version", "core/native/__init__")
     for name in names:
         shutil.copy(ROOT / "fastmarl" / f"{name}.py", package / f"{name}.py")
     for name in ("_one.pyi", "_two.pyi", "_two.cpython-30-other.so"):
