@@ -33,27 +33,6 @@ if TYPE_CHECKING:
     from fastmarl.replays.playback import replay as replay
     from fastmarl.replays.video import VideoCallback as VideoCallback
 
-_HOMES = {
-    "ArrayEnv": "fastmarl.core.envs.arrays",
-    "Callbacks": "fastmarl.core.callbacks",
-    "Columns": "fastmarl.core.columns",
-    "EnvRunnerConfig": "fastmarl.core.config",
-    "MultiAgentEnv": "fastmarl.core.envs.base",
-    "MultiAgentEnvRunner": "fastmarl.core.runner.runner",
-    "MultiAgentEpisode": "fastmarl.core.episodes.multi_agent",
-    "MultiRLModule": "fastmarl.core.modules.multi",
-    "Policy": "fastmarl.play.policy",
-    "RLModule": "fastmarl.core.modules.base",
-    "RLModuleSpec": "fastmarl.core.modules.specs",
-    "Recorded": "fastmarl.core.columns",
-    "RunningMoments": "fastmarl.core.connectors.moments",
-    "SingleAgentEpisode": "fastmarl.core.episodes.single_agent",
-    "VideoCallback": "fastmarl.replays.video",
-    "evaluate": "fastmarl.play.arena.evaluation",
-    "register_env": "fastmarl.core.envs.registry",
-    "replay": "fastmarl.replays.playback",
-    "tournament": "fastmarl.play.arena.matches",
-}
 _SUBMODULES = [
     "batches",
     "bench",
@@ -68,6 +47,5 @@ _SUBMODULES = [
     "rllib",
     "testing",
 ]
-__all__ = [*sorted(_HOMES), "__version__"]
-
-__getattr__ = imported_when_used(__name__, _HOMES, _SUBMODULES)
+_names, __getattr__ = imported_when_used(__name__, _SUBMODULES)
+__all__ = [*_names, "__version__"]

@@ -14,16 +14,4 @@ if TYPE_CHECKING:
     from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as MeanStdFilter
     from fastmarl.core.connectors.prev_actions_prev_rewards import PrevActionsPrevRewards as PrevActionsPrevRewards
 
-_HOMES = {
-    "Connector": "fastmarl.core.connectors.base",
-    "EnvToModule": "fastmarl.core.connectors.env_to_module",
-    "FlattenObservations": "fastmarl.core.connectors.flatten_observations",
-    "FrameStacking": "fastmarl.core.connectors.frame_stacking",
-    "MeanStdFilter": "fastmarl.core.connectors.mean_std_filter",
-    "PrevActionsPrevRewards": "fastmarl.core.connectors.prev_actions_prev_rewards",
-    "Rows": "fastmarl.core.connectors.base",
-    "stacked": "fastmarl.core.connectors.frame_stacking",
-}
-__all__ = [*sorted(_HOMES)]
-
-__getattr__ = imported_when_used(__name__, _HOMES)
+__all__, __getattr__ = imported_when_used(__name__)

@@ -16,18 +16,4 @@ if TYPE_CHECKING:
     from fastmarl.core.modules.distributions.nested import choice_slices as choice_slices
     from fastmarl.core.modules.distributions.nested import get_action_dist_cls as get_action_dist_cls
 
-_HOMES = {
-    "Bernoulli": "fastmarl.core.modules.distributions.discrete",
-    "Categorical": "fastmarl.core.modules.distributions.discrete",
-    "Deterministic": "fastmarl.core.modules.distributions.base",
-    "DiagGaussian": "fastmarl.core.modules.distributions.continuous",
-    "Distribution": "fastmarl.core.modules.distributions.base",
-    "MultiCategorical": "fastmarl.core.modules.distributions.discrete",
-    "MultiDistribution": "fastmarl.core.modules.distributions.nested",
-    "choice_slices": "fastmarl.core.modules.distributions.nested",
-    "get_action_dist_cls": "fastmarl.core.modules.distributions.nested",
-    "n_logits_of": "fastmarl.core.modules.distributions.base",
-}
-__all__ = [*sorted(_HOMES)]
-
-__getattr__ = imported_when_used(__name__, _HOMES)
+__all__, __getattr__ = imported_when_used(__name__)

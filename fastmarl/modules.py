@@ -13,15 +13,4 @@ if TYPE_CHECKING:
     from fastmarl.core.modules.specs import MultiRLModuleSpec as MultiRLModuleSpec
     from fastmarl.core.modules.specs import RLModuleSpec as RLModuleSpec
 
-_HOMES = {
-    "DefaultModelConfig": "fastmarl.core.modules.model_config",
-    "DefaultRLModule": "fastmarl.core.modules.default",
-    "MultiRLModule": "fastmarl.core.modules.multi",
-    "MultiRLModuleSpec": "fastmarl.core.modules.specs",
-    "RLModule": "fastmarl.core.modules.base",
-    "RLModuleSpec": "fastmarl.core.modules.specs",
-    "as_rl_module": "fastmarl.core.modules.base",
-}
-__all__ = [*sorted(_HOMES)]
-
-__getattr__ = imported_when_used(__name__, _HOMES)
+__all__, __getattr__ = imported_when_used(__name__)

@@ -14,7 +14,7 @@ import torch
 from support.rooms import Rooms
 
 import fastmarl
-from fastmarl.cli.entry import main
+from fastmarl.cli import main
 from fastmarl.distributed.group import EnvRunnerGroup
 from fastmarl.distributed.host import RunnerPlan, columns_of
 from fastmarl.errors import UserExitError

@@ -221,6 +221,12 @@ def test_importing_the_package_loads_no_optional_one():
     assert result.stdout.strip() == "[]"
 
 
+def test_the_command_loads_torch_and_numba_only_where_it_needs_them():
+    code = "import sys, fastmarl.cli; print(sorted({'numba', 'torch'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
 def tables() -> list[str]:
     """The house as docs/architecture.md shows it."""
     wings = [f"| `{wing}` | {listed(others) or 'nothing'} |" for wing, others in WINGS.items()]

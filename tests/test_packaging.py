@@ -51,7 +51,7 @@ def test_a_wheel_has_the_examples_in_its_package(tmp_path):
     subprocess.run([sys.executable, *command], cwd=ROOT, check=True, capture_output=True)
     names = {path.name for path in (ROOT / "examples").glob("*.py")}
     assert {path.name for path in (tmp_path / "fastmarl" / "examples").glob("*.py")} == names
-    code = "from fastmarl.cli.examples import example; print(example('ippo').__file__)"
+    code = "from fastmarl.cli.train import example; print(example('ippo').__file__)"
     for native in (ROOT / "fastmarl/core/native").glob("*.so"):
         shutil.copy(native, tmp_path / "fastmarl/core/native")
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -118,7 +118,7 @@ def clone(tmp_path):
     package = tmp_path / "fastmarl"
     native = package / "core/native"
     native.mkdir(parents=True)
-    names = ("__init__", "core/__init__", "core/errors", "core/lazy", "core/version", "core/native/__init__")
+    names = ("__init__", "core/__init__", "core/errors", "core/public", "core/version", "core/native/__init__")
     for name in names:
         shutil.copy(ROOT / "fastmarl" / f"{name}.py", package / f"{name}.py")
     for name in ("_one.pyi", "_two.pyi", "_two.cpython-30-other.so"):

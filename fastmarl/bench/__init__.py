@@ -1,4 +1,11 @@
 """How close a runner comes to its limit: the bare environments and the bare networks; see `measure_efficiency()`."""
 
-from fastmarl.bench.efficiency import Efficiency as Efficiency
-from fastmarl.bench.efficiency import measure_efficiency as measure_efficiency
+from typing import TYPE_CHECKING
+
+from fastmarl.core.public import imported_when_used
+
+if TYPE_CHECKING:
+    from fastmarl.bench.efficiency import Efficiency as Efficiency
+    from fastmarl.bench.efficiency import measure_efficiency as measure_efficiency
+
+__all__, __getattr__ = imported_when_used(__name__)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fastmarl.bench.efficiency import measure_efficiency
 from fastmarl.bench.efficiency_table import EPISODE_LENGTH
-from fastmarl.bench.scaling_report import TITLES
+from fastmarl.bench.reports import TITLES
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.envs.arrays import ArrayEnv, StepArrays
 from fastmarl.core.envs.context import EnvContext

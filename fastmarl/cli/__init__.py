@@ -1,3 +1,74 @@
-"""The `fastmarl` command, one module for each subcommand. Nothing else in the package prints."""
+"""The `fastmarl` command; larger subcommands have modules of their own. Nothing else in the package prints."""
 
-from fastmarl.cli.entry import main as main
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from fastmarl.cli import bench, play, replay, rllib_check, sample, train
+from fastmarl.cli.arguments import ENV_HELP, Parser, json_object, search_current_folder
+from fastmarl.cli.terminal import Terminal
+from fastmarl.core.version import __version__
+from fastmarl.report.records import build, usable_cores, versions
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns and raises as `Parser.run()` does."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    return _parser().run(argv)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="fastmarl", description="Multi-agent experience for reinforcement learning, sampled fast.")
+    parser.add_argument("--version", action="version", version=f"fastmarl {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True)
+    sample.add_parser(commands)
+    train.add_parser(commands)
+    play.add_evaluate(commands)
+    play.add_tournament(commands)
+    replay.add_parser(commands)
+    benchmarks = commands.add_parser("bench", help="measure").add_subparsers(title="benchmarks", required=True)
+    for benchmark in bench.BENCHMARKS:
+        benchmark.add_parser(benchmarks)
+    _add_check_env(commands)
+    rllib_check.add_parser(commands)
+    commands.add_parser("info", help="versions, build, device, threads").set_defaults(run=_info)
+    return parser
+
+
+def _add_check_env(commands: Any) -> None:
+    parser = commands.add_parser("check-env", help="check an environment; exit code 1 if something is wrong with it")
+    parser.add_argument("env", metavar="NAME", help=ENV_HELP)
+    parser.add_argument("--config", type=json_object, default={}, metavar="JSON", help="env_config")
+    parser.set_defaults(run=_check_env)
+
+
+def _check_env(args: argparse.Namespace, terminal: Terminal) -> int:
+    """Show the report."""
+    from fastmarl.testing.check import check_env
+
+    search_current_folder(args.env)
+    report = check_env(args.env, args.config)
+    terminal.show(str(report))
+    return 0 if report.ok else 1
+
+
+def _info(args: argparse.Namespace, terminal: Terminal) -> int:
+    """Show versions and what this machine offers."""
+    import torch
+
+    from fastmarl.core.native import _dense
+
+    rows = {
+        **versions(),
+        "build": build(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "lean": f"{_dense.BEST} (of {', '.join(_dense.VARIANTS)})",
+        "threads": f"torch {torch.get_num_threads()}, cores {os.cpu_count()}",
+        "env workers": f"{usable_cores()} with num_env_workers=0: the cores that this process may use",
+    }
+    for name, value in rows.items():
+        terminal.show(f"{name:12} {value}")
+    return 0

@@ -36,8 +36,8 @@ class Parser(argparse.ArgumentParser):
         """Run the command that the arguments ask for, and say in one line what went wrong.
 
         Returns:
-            The exit code: 0; 1 for an error that was reported; 130 after Ctrl-C, when what was measured has been shown.
-            The checks have codes of their own.
+            The exit code: 0; for an error that was reported 1, unless the command has an `error_code` of its own; 130
+            after Ctrl-C, when what was measured has been shown. The checks have codes of their own.
 
         Raises:
             SystemExit: wrong arguments (2), or --help and --version (0).
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         except KeyboardInterrupt:
             print("fastmarl: interrupted", file=sys.stderr)
             return INTERRUPTED
-        return 1
+        return getattr(args, "error_code", 1)
 
 
 def integer(least: int, text: str) -> int:
@@ -124,18 +124,23 @@ def output_folder(text: str) -> Path:
     return path
 
 
-picture = partial(output_file, (".png", ".pdf", ".svg"))
+picture_file = partial(output_file, (".png", ".pdf", ".svg"))
 json_file = partial(output_file, (".json", ".jsonl"))
 markdown_file = partial(output_file, (".md",))
 
 
-def add_env_arguments(parser: argparse.ArgumentParser, num_envs: int) -> None:
-    """What `runner_config` reads, except --env."""
-    parser.add_argument("--config", type=json_object, default={}, metavar="JSON", help="env_config")
+def add_env_arguments(parser: argparse.ArgumentParser, num_envs: int, *, needs_env: bool = True) -> None:
+    """Which environments, how many, where modules run, and the seed."""
+    parser.add_argument("--env", required=needs_env, metavar="NAME", help=ENV_HELP)
+    parser.add_argument("--config", "--env-config", type=json_object, default={}, metavar="JSON", help="env_config")
     parser.add_argument("--num-envs", type=positive, default=num_envs, help="default %(default)s")
-    parser.add_argument("--hiddens", type=positive, nargs="+", default=[64, 64], help="layers (default 64 64)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or auto (default %(default)s)")
     parser.add_argument("--seed", type=natural, default=0, help="default %(default)s")
+
+
+def add_hiddens(parser: argparse.ArgumentParser) -> None:
+    """--hiddens"""
+    parser.add_argument("--hiddens", type=positive, nargs="+", default=[64, 64], help="layers (default 64 64)")
 
 
 def runner_config(args: argparse.Namespace, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Shared by benchmark commands: figures are shown and written to files even where a later measurement fails."""
+"""`fastmarl bench`: figures are shown and written to files even where a later measurement fails."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fastmarl.cli.arguments import Parser, json_file, markdown_file, picture, positive, seconds
+from fastmarl.bench import reports
+from fastmarl.cli.arguments import (
+    Parser,
+    add_env_arguments,
+    add_hiddens,
+    json_file,
+    markdown_file,
+    picture_file,
+    positive,
+    runner_config,
+    seconds,
+)
 from fastmarl.cli.terminal import Terminal
+from fastmarl.core.errors import ConfigError
 from fastmarl.report.records import Figures, Orders, RecordFile, Row
 from fastmarl.report.tables import Table
 
@@ -49,7 +61,7 @@ class Benchmark:
         parser.add_argument("--json", type=json_file, metavar="FILE", help="add a record of this run: figures, commit, "
                             "machine; one JSON object a line")  # fmt: skip
         parser.add_argument("--markdown", type=markdown_file, metavar="FILE", help="write the tables")
-        parser.add_argument("--plot", type=picture, metavar="PNG", help="draw the figures")
+        parser.add_argument("--plot", type=picture_file, metavar="PNG", help="draw the figures")
         parser.set_defaults(run=self.run)
 
     def run(self, args: argparse.Namespace, terminal: Terminal) -> int:
@@ -83,3 +95,60 @@ def add_pace(parser: argparse.ArgumentParser, rounds: int, duration: float) -> N
     """--rounds and --seconds."""
     parser.add_argument("--rounds", type=positive, default=rounds, help="default %(default)s")
     parser.add_argument("--seconds", type=seconds, default=duration, help="of each measurement (default %(default)s)")
+
+
+def _add_efficiency_arguments(parser: argparse.ArgumentParser) -> None:
+    add_env_arguments(parser, num_envs=8, needs_env=False)
+    add_hiddens(parser)
+    add_pace(parser, rounds=5, duration=1.0)
+
+
+def _measure_efficiency(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[tuple[str, Row]]:
+    from fastmarl.bench.efficiency import measure_efficiency
+    from fastmarl.bench.efficiency_table import standard_configs
+
+    options = {"model_config": {"fcnet_hiddens": args.hiddens}, "device": args.device, "seed": args.seed}
+    configs = [(args.env, runner_config(args))] if args.env else standard_configs(**options)
+    for name, config in configs:
+        progress(f"measuring {name}, {config.num_envs_per_env_runner} envs ...")
+        result = measure_efficiency(config, rounds=args.rounds, seconds=args.seconds)
+        yield "figures", {"environment": name, **result.as_dict()}
+
+
+def _add_scaling_arguments(parser: argparse.ArgumentParser) -> None:
+    names = ", ".join(reports.TITLES)
+    parser.add_argument("--series", nargs="+", metavar="NAME", help=f"some of {names}")
+    add_pace(parser, rounds=3, duration=0.2)
+
+
+def _measure_scaling(args: argparse.Namespace, progress: Callable[[str], None]) -> Iterator[tuple[str, Row]]:
+    from fastmarl.bench.scaling import measure_series
+
+    names = args.series or [*reports.TITLES]
+    for name in names:
+        if name not in reports.TITLES:
+            raise ConfigError(f"there is no series {name!r}; there are {', '.join(reports.TITLES)}")
+    for name in names:
+        for row in measure_series(name, rounds=args.rounds, seconds=args.seconds, progress=progress):
+            yield "series", row
+
+
+BENCHMARKS = (
+    Benchmark(
+        name="efficiency",
+        help="the runner against a bare loop; without --env: a standard table",
+        add_arguments=_add_efficiency_arguments,
+        measure=_measure_efficiency,
+        tables=reports.efficiency_tables,
+        draw=reports.draw_efficiency,
+    ),
+    Benchmark(
+        name="scaling",
+        help="speed and efficiency over agents, envs, network size, workers",
+        add_arguments=_add_scaling_arguments,
+        measure=_measure_scaling,
+        tables=reports.scaling_tables,
+        draw=reports.draw_scaling,
+        orders={"series": reports.order_in_series},
+    ),
+)

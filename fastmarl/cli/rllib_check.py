@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import sys
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
 from fastmarl.cli.arguments import json_file, search_current_folder
 from fastmarl.cli.terminal import Terminal
-from fastmarl.core.envs.packages import NEEDED, how_to_install
 from fastmarl.core.errors import ConfigError, FastmarlError, did_you_mean
 from fastmarl.report.records import RecordFile
 
@@ -28,27 +26,20 @@ def add_parser(commands: Any) -> None:
                         "that returns one, such as my_package.my_module:config")  # fmt: skip
     parser.add_argument("--json", type=json_file, metavar="FILE", help="add a record of this check; one JSON object a "
                         "line")  # fmt: skip
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, error_code=BAD_INPUT)
 
 
 def run(args: argparse.Namespace, terminal: Terminal) -> int:
     """Show the report."""
-    try:
-        from fastmarl.rllib.check import check_config  # first: else it would be the user's module that misses Ray
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in NEEDED:
-            raise
-        print(f"fastmarl: this needs {package}: {how_to_install(package)}", file=sys.stderr)
-        return BAD_INPUT
+    from fastmarl.rllib.check import check_config  # first: else it would be the user's module that misses Ray
+
     try:
         file = RecordFile(args.json, "rllib-check")
         config = _config_at(args.config)
         with terminal.status(f"building an env runner of {args.config} ..."):
             report = check_config(config)
     except FastmarlError as error:
-        print(f"fastmarl: {args.config}: {error}", file=sys.stderr)
-        return BAD_INPUT
+        raise ConfigError(f"{args.config}: {error}") from error
     terminal.show(str(report))
     file.write({"config": args.config, **report.as_dict()}, is_final=True)
     return 0 if report.is_accelerated else 1

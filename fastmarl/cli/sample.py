@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from fastmarl.cli.arguments import ENV_HELP, add_env_arguments, json_file, natural, picture, positive, runner_config
+from fastmarl.cli.arguments import (
+    add_env_arguments,
+    add_hiddens,
+    json_file,
+    natural,
+    picture_file,
+    positive,
+    runner_config,
+)
 from fastmarl.cli.terminal import Terminal
+from fastmarl.report.plots import bars, picture
 from fastmarl.report.records import RecordFile
-from fastmarl.report.sample_report import draw_stages, sentence, stage_table, summary_table
+from fastmarl.report.tables import Table
 
 CALLS = 50  # of sample()
 WARM_TICKS, WARM_SECONDS = 64, 1.0  # before them, at most; the seconds without those of the first tick
 ROUNDS, SECONDS = 3, 0.5  # of the comparison with a bare loop
+SUMMARY = (  # key of a figure, its name in the table, its format
+    ("env_steps", "env steps", ",d"),
+    ("agent_steps", "agent steps", ",d"),
+    ("episodes", "episodes", ",d"),
+    ("episode_return_mean", "mean return", ",.2f"),
+    ("episode_len_mean", "mean length", ",.1f"),
+    ("agent_steps_per_second", "agent steps/s", ",.0f"),
+)
+OF_ENVIRONMENT, OF_NETWORK = ("env", "reset"), "forward"  # stages
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("sample", help="sample an environment; show returns, speed and where the time goes")
     add_env_arguments(parser, num_envs=16)
-    parser.add_argument("--env", required=True, metavar="NAME", help=ENV_HELP)
+    add_hiddens(parser)
     parser.add_argument("--steps", type=positive, default=20_000, help="env steps over all envs (default %(default)s)")
     parser.add_argument("--num-env-workers", type=natural, metavar="N", help="step the environments in N worker "
                         "processes; 0: one for each core (default: in this process)")  # fmt: skip
     parser.add_argument("--worker-num-splits", type=positive, default=1, metavar="N", help="splits of the environments "
                         "that take turns: 2 has one stepped while actions are chosen for the other")  # fmt: skip
-    parser.add_argument("--out", type=picture, metavar="PNG", help="write a picture of the stage profile")
+    parser.add_argument("--out", type=picture_file, metavar="PNG", help="write a picture of the stage profile")
     parser.add_argument("--json", type=json_file, metavar="FILE", help="add a record of this run: figures, commit, "
                         "machine; one JSON object a line")  # fmt: skip
     parser.add_argument("--no-efficiency", action="store_true", help="do not measure a bare loop")
@@ -115,7 +134,57 @@ def _figures(runner: Any, seconds: float) -> dict[str, Any]:
 
 def _report(args: argparse.Namespace, figures: dict[str, Any], terminal: Terminal) -> None:
     title = f"{args.env}, {args.num_envs} envs"
-    terminal.show(summary_table(title, figures), stage_table(figures["stage_time_ms"]), sentence(figures))
+    terminal.show(_summary_table(title, figures), _stage_table(figures["stage_time_ms"]), sentence(figures))
     if args.out:
-        draw_stages(figures["stage_time_ms"], title, args.out)
+        _draw_stages(figures["stage_time_ms"], title, args.out)
         terminal.show(f"stage profile: {args.out}")
+
+
+def _summary_table(title: str, figures: dict[str, Any]) -> Table:
+    """The figures of `_figures()`, and the comparison with a bare loop."""
+    rows = [(name, f"{figures[key]:{form}}") for key, name, form in SUMMARY if key in figures]
+    if (efficiency := figures.get("efficiency")) is not None:
+        bare, ours = (f"{1e6 / us:,.0f}" for us in efficiency["median_round_us"])
+        rows += [
+            (f"median of {len(efficiency['rounds'])} rounds, agent steps/s: fastmarl", ours),
+            ("... a bare loop in turn with it", bare),
+            ("efficiency (relative speed)", f"{efficiency['efficiency']:.3f}"),
+            ("... with our drawing of actions in the loop", f"{efficiency['own_efficiency']:.3f}"),
+        ]
+    rows += [(f"inference of {module_id}", backend) for module_id, backend in figures["inference_backends"].items()]
+    return Table(title, (), rows)
+
+
+def _stage_table(stage_ms: dict[str, float]) -> Table:
+    """The milliseconds per tick of each stage, and its share."""
+    total = sum(stage_ms.values()) or 1.0
+    columns = {"stage": ("stage", ""), "ms": ("ms per tick", ".4f"), "share": ("share", ".1%")}
+    figures = [{"stage": stage, "ms": ms, "share": ms / total} for stage, ms in stage_ms.items()]
+    return Table.of("where the time goes", columns, figures)
+
+
+def sentence(figures: dict[str, Any]) -> str:
+    """Where the time goes, and the relative speed if it was measured."""
+    stage_ms = figures["stage_time_ms"]
+    total = sum(stage_ms.values()) or 1.0
+    env = round(100 * sum(stage_ms[stage] for stage in OF_ENVIRONMENT) / total)
+    network = round(100 * stage_ms[OF_NETWORK] / total)
+    text = f"{env} % of the time is the environment, {network} % the network, {100 - env - network} % fastmarl itself"
+    if (efficiency := figures.get("efficiency")) is None:
+        return f"{text}."
+    bare, ours = (f"{1e6 / us:,.0f}" for us in efficiency["median_round_us"])
+    rounds = len(efficiency["rounds"])
+    return (
+        f"{text}. In turn with a bare loop over the same environments and network, median of {rounds} rounds: {ours} "
+        f"agent steps/s against {bare}, a relative speed of {efficiency['efficiency']:.2f}."
+    )
+
+
+def _draw_stages(stage_ms: dict[str, float], title: str, path: Path) -> None:
+    """The same as bars, in a picture."""
+    total = sum(stage_ms.values()) or 1.0
+    with picture(path, 7, 3.2) as figure:
+        axes = figure.subplots()
+        bars(axes, [*stage_ms], [*stage_ms.values()], [f"{ms / total:.1%}" for ms in stage_ms.values()])
+        axes.set_xlabel("milliseconds per tick (one step of all envs)")
+        axes.set_title(title)

@@ -6,12 +6,14 @@ import argparse
 import csv
 import json
 import shlex
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fastmarl.cli.arguments import ENV_HELP, json_object, natural, output_folder, positive, search_current_folder
-from fastmarl.cli.examples import example
 from fastmarl.cli.terminal import Terminal
+from fastmarl.core.errors import FastmarlError
 from fastmarl.report.plots import OURS, picture
 
 EXAMPLES = ("ippo",)
@@ -66,6 +68,24 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
         f"fastmarl evaluate {args.folder / 'checkpoint'} --env {args.env}{_config_of(args)}"
     )
     return 0
+
+
+def example(name: str) -> ModuleType:
+    """The module of an example's file, which a wheel has in the package and a clone beside it; `main()` was not called.
+
+    Raises:
+        FastmarlError: there is no such file.
+    """
+    package = Path(__file__).parents[1]
+    paths = [package / "examples" / f"{name}.py", package.parent / "examples" / f"{name}.py"]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise FastmarlError(f"the example {name} is missing: looked for {' and '.join(map(str, paths))}")
+    spec = spec_from_file_location(f"fastmarl_example_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _config_of(args: argparse.Namespace) -> str:

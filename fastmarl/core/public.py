@@ -1,7 +1,8 @@
 """Public names: imported when they are first used, and written on the classes that carry them."""
 
+import ast
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -21,16 +22,20 @@ def public(module: str) -> Callable[[Kind], Kind]:
     return with_path
 
 
-def imported_when_used(
-    package: str, homes: Mapping[str, str], submodules: Collection[str] = ()
-) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a package, which imports nothing before: numba and torch take most of a second.
+def imported_when_used(package: str, submodules: Collection[str] = ()) -> tuple[list[str], Callable[[str], Any]]:
+    """Return `__all__` and `__getattr__` for a package that imports nothing before: numba and torch take most of a
+    second.
+
+    Its names are those that its file imports for type checkers, under `if TYPE_CHECKING:`.
 
     Args:
         package: its name.
-        homes: name -> the module that defines it.
         submodules: names of the package's public modules.
     """
+    module: Any = sys.modules[package]
+    guarded = [node for node in ast.parse(module.__loader__.get_source(package)).body if isinstance(node, ast.If)]
+    imports = [node for each in guarded for node in each.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def __getattr__(name: str) -> Any:
         if name in submodules:
@@ -38,7 +43,7 @@ def imported_when_used(
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(homes[name]), name)
-        setattr(sys.modules[package], name, value)
+        setattr(module, name, value)
         return value
 
-    return __getattr__
+    return sorted(homes), __getattr__

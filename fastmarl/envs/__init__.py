@@ -30,32 +30,4 @@ if TYPE_CHECKING:
     from fastmarl.envs.simple_spread import SimpleSpread as SimpleSpread
     from fastmarl.envs.simple_tag import SimpleTag as SimpleTag
 
-_HOMES = {
-    "AECPettingZooEnv": "fastmarl.core.envs.aec",
-    "ArrayEnv": "fastmarl.core.envs.arrays",
-    "CartPole": "fastmarl.envs.cart_pole",
-    "ConnectFour": "fastmarl.envs.connect_four",
-    "DictGymnasiumEnv": "fastmarl.core.envs.gymnasium_joint",
-    "GridWorld": "fastmarl.envs.gridworld",
-    "GroupArrays": "fastmarl.core.envs.arrays",
-    "JointGymnasiumEnv": "fastmarl.core.envs.gymnasium_joint",
-    "LevelBasedForaging": "fastmarl.envs.lbforaging",
-    "MultiAgentEnv": "fastmarl.core.envs.base",
-    "OpenSpielEnv": "fastmarl.core.envs.openspiel",
-    "ParallelPettingZooEnv": "fastmarl.core.envs.pettingzoo",
-    "PufferLibEnv": "fastmarl.core.envs.pufferlib",
-    "RemoteEnv": "fastmarl.core.envs.remote",
-    "SimpleSpread": "fastmarl.envs.simple_spread",
-    "SimpleTag": "fastmarl.envs.simple_tag",
-    "StepArrays": "fastmarl.core.envs.arrays",
-    "TupleGymnasiumEnv": "fastmarl.core.envs.gymnasium_joint",
-    "VectorGymnasiumEnv": "fastmarl.core.envs.gymnasium_vector",
-    "VmasEnv": "fastmarl.core.envs.vmas",
-    "Warehouse": "fastmarl.envs.rware",
-    "WrappedMultiAgentEnv": "fastmarl.core.envs.gymnasium_wrapped",
-    "register_env": "fastmarl.core.envs.registry",
-    "time_limited": "fastmarl.core.envs.time_limit",
-}
-__all__ = [*sorted(_HOMES)]
-
-__getattr__ = imported_when_used(__name__, _HOMES)
+__all__, __getattr__ = imported_when_used(__name__)

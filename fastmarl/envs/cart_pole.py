@@ -49,7 +49,6 @@ class CartPole(EnvOfArrays):
         ConfigError: a number is below 1.
     """
 
-    seeds_each_episode = True
     state_arrays = ("poles", "_ends", "_t", "_streams")
 
     def __init__(self, num_envs: int, num_agents: int = 1, max_episode_steps: int = 500):

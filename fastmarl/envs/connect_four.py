@@ -44,7 +44,6 @@ class ConnectFour(EnvOfArrays):
         ConfigError: `random_moves` is not in 0 ... 20.
     """
 
-    seeds_each_episode = True
     state_arrays = ("boards", "_n_stones", "_streams")
 
     def __init__(self, num_envs: int, random_moves: int = 0):

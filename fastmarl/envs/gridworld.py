@@ -13,7 +13,7 @@ from fastmarl.core.envs.arrays import StepArrays
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
 from fastmarl.envs.own_arrays import EnvOfArrays
-from fastmarl.envs.streams import below, new_streams, seed_streams
+from fastmarl.envs.streams import below, draw_zero, new_streams, seed_streams
 
 WALL, FOOD, HAZARD, AGENT = 1, 2, 4, 8  # what is in a cell: one of them, or nothing
 N_KINDS = 4
@@ -52,7 +52,6 @@ class GridWorld(EnvOfArrays):
         ConfigError: a number is too small, or agents, food and hazards are more than there are cells.
     """
 
-    seeds_each_episode = True
     state_arrays = ("_cells_EC", "_agent_EA", "_hazard_EH", "_lives_EA", "_t", "_streams")
 
     def __init__(
@@ -190,14 +189,7 @@ def _wander(e, streams_E, moves, cells_EC, agent_EA, hazard_EH, lives_EA, reward
 @njit(cache=True, nogil=True)
 def _put(kind, e, streams_E, cells_EC):
     """Put something on a free cell of env e, drawn evenly; returns the cell."""
-    n_free = 0
-    for c in range(cells_EC.shape[1]):
-        n_free += cells_EC[e, c] == 0
-    left = below(streams_E, e, n_free)
-    c = 0
-    while cells_EC[e, c] != 0 or left > 0:
-        left -= cells_EC[e, c] == 0
-        c += 1
+    c = draw_zero(streams_E, e, cells_EC[e])
     cells_EC[e, c] = kind
     return c
 

@@ -68,7 +68,6 @@ class LevelBasedForaging(EnvOfArrays):
         TypeError: an unknown option.
     """
 
-    seeds_each_episode = True
     state_arrays = ("players", "foods", "food_spawned", "_t", "_streams")
 
     def __init__(self, num_envs: int, name: str | None = None, **options: Any):

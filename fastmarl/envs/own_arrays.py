@@ -6,13 +6,13 @@ from fastmarl.core.envs.arrays import ArrayEnv
 
 
 class EnvOfArrays(ArrayEnv):
-    """A batch that tells its state by itself.
+    """A batch that tells its state by itself; each env draws from a stream of its own.
 
     Attributes:
         state_arrays: names of the attributes that hold all that changes, each an array.
     """
 
-    supports_checkpoint = True
+    supports_checkpoint = seeds_each_episode = True
     state_arrays: ClassVar[tuple[str, ...]]
 
     def get_state(self) -> dict[str, Any]:

@@ -1,19 +1,103 @@
-"""Dynamics that mpe2's particle worlds have in common: round agents in a plane, bit-identical to mpe2's.
+"""Dynamics and observations of mpe2's particle worlds: round bodies in a plane, bit-identical to mpe2's.
 
 numba compiles these functions into their callers, and keeps the result as long as the caller's own file is the same:
 after a change here, delete the files in `__pycache__` beside this one.
+
+Axes in names: B body, that is agents and behind them landmarks, which stay where they are.
 """
 
-import math
+from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+
+import gymnasium as gym
 import numpy as np
 from numba import njit
+
+from fastmarl.core.envs.arrays import StepArrays
+from fastmarl.envs.own_arrays import EnvOfArrays
+from fastmarl.envs.streams import new_streams, seed_streams, uniform
 
 SECONDS = 0.1  # of one step
 DAMPING = 0.25
 CONTACT_FORCE, CONTACT_MARGIN = 1e2, 1e-3
 NO_OVERLAP = 746.0  # exp(-746) is 0, and so is the overlap of bodies that are so many margins apart
 N_MOVES = 5  # none, left, right, down, up
+
+
+class ParticleWorld(EnvOfArrays):
+    """A batch of such worlds; subclasses write `step()`.
+
+    Args:
+        groups: name -> its agents' ids.
+        numbers: name of a group -> how many numbers its agents observe.
+        start_B: coordinates at which bodies begin are drawn from -start to start.
+        first_shown: the first agent whose velocity others observe; those behind it are shown, too.
+        continuous_actions: whether actions are float32 [5] in 0 ... 1.
+
+    Attributes:
+        positions, velocities: float64 [E, A, 2] of the agents. They may be written to.
+    """
+
+    state_arrays = ("_bodies", "velocities", "_t", "_streams")
+
+    def __init__(
+        self,
+        num_envs: int,
+        groups: Mapping[str, Sequence[str]],
+        numbers: Mapping[str, int],
+        start_B: Sequence[float],
+        first_shown: int,
+        continuous_actions: bool,
+    ):
+        move_space = (
+            gym.spaces.Box(0.0, 1.0, (N_MOVES,), np.float32) if continuous_actions else gym.spaces.Discrete(N_MOVES)
+        )
+        spaces = {name: _unbounded(n) for name, n in numbers.items()}
+        super().__init__(num_envs, groups, spaces, dict.fromkeys(groups, move_space))
+        self.state_space = _unbounded(sum(n * len(groups[name]) for name, n in numbers.items()))
+        n_agents = len(self.possible_agents)
+        self._start_B, self._first_shown = np.array(start_B), first_shown
+        self._bodies = np.zeros((num_envs, len(start_B), 2))  # positions
+        self.positions, self.velocities = self._bodies[:, :n_agents], np.zeros((num_envs, n_agents, 2))
+        self._force = np.zeros((n_agents, 2))  # of the env that is being stepped
+        self._t = np.zeros(num_envs, np.int64)
+        self._streams = new_streams(num_envs)
+
+    def reset(self, env_indices: np.ndarray, out: StepArrays, *, seeds: Sequence[int] | None = None) -> None:
+        seed_streams(self._streams, env_indices, seeds)
+        _reset(env_indices, self._streams, self._start_B, self._bodies, self.velocities, self._t)
+        self._observe(env_indices, [out.groups[name].obs for name in self.groups])
+
+    def state(self) -> np.ndarray:
+        """float32 [E, ...]: the observations of all agents in a row, as PettingZoo's `state()`."""
+        of_groups = [
+            np.empty((self.num_envs, len(agents), gym.spaces.flatdim(self.observation_spaces[agents[0]])), np.float32)
+            for agents in self.groups.values()
+        ]
+        self._observe(np.arange(self.num_envs), of_groups)
+        return np.concatenate([obs.reshape(self.num_envs, -1) for obs in of_groups], axis=1)
+
+    def _observe(self, env_indices: np.ndarray, of_groups: list[np.ndarray]) -> None:
+        first = 0
+        for obs_EAK in of_groups:
+            _observe_envs(env_indices, first, self._first_shown, self._bodies, self.velocities, obs_EAK)
+            first += obs_EAK.shape[1]
+
+
+def _unbounded(n_numbers: int) -> gym.spaces.Box:
+    return gym.spaces.Box(-np.inf, np.inf, (n_numbers,), np.float32)
+
+
+@njit(cache=True, nogil=True)
+def _reset(env_indices, streams_E, start_B, position_EB2, velocity_EA2, t_E):
+    for e in env_indices:
+        t_E[e] = 0
+        for b in range(len(start_B)):
+            for i in range(2):
+                position_EB2[e, b, i] = uniform(streams_E, e, -start_B[b], start_B[b])
+        velocity_EA2[e] = 0.0
 
 
 @njit(cache=True, nogil=True)
@@ -37,8 +121,28 @@ def _cut(number):
     return min(max(number, np.float32(0.0)), np.float32(1.0))
 
 
+@njit(cache=True, nogil=True, error_model="numpy")  # 0 / 0 is NaN, as in mpe2
+def collide(e, radius_B, position_EB2, force_A2):
+    """Add the forces between env e's solid bodies, the first ones, which have a radius; none moves landmarks."""
+    n_agents = len(force_A2)
+    for a in range(n_agents):
+        for b in range(a + 1, len(radius_B)):
+            x = position_EB2[e, a, 0] - position_EB2[e, b, 0]
+            y = position_EB2[e, a, 1] - position_EB2[e, b, 1]
+            distance = math.sqrt(x * x + y * y)
+            depth = _overlap(distance, radius_B[a] + radius_B[b])
+            if depth == 0.0:
+                continue
+            force_x, force_y = CONTACT_FORCE * x / distance * depth, CONTACT_FORCE * y / distance * depth
+            force_A2[a, 0] += force_x
+            force_A2[a, 1] += force_y
+            if b < n_agents:
+                force_A2[b, 0] -= force_x
+                force_A2[b, 1] -= force_y
+
+
 @njit(cache=True, nogil=True)
-def overlap(distance, touching):
+def _overlap(distance, touching):
     """How deep two bodies are in each other: a smooth float64, 0.0 if they are far apart.
 
     Args:
@@ -52,9 +156,43 @@ def overlap(distance, touching):
 
 
 @njit(cache=True, nogil=True)
-def move(e, force_A2, position_EA2, velocity_EA2):
+def move(e, force_A2, position_EB2, velocity_EA2):
     """Move env e's agents by their velocities, then change these by the forces."""
     for a in range(len(force_A2)):
         for i in range(2):
-            position_EA2[e, a, i] += velocity_EA2[e, a, i] * SECONDS
+            position_EB2[e, a, i] += velocity_EA2[e, a, i] * SECONDS
             velocity_EA2[e, a, i] = velocity_EA2[e, a, i] * (1 - DAMPING) + force_A2[a, i] * SECONDS
+
+
+@njit(cache=True, nogil=True)
+def _observe_envs(env_indices, first, first_shown, position_EB2, velocity_EA2, obs_EAK):
+    for e in env_indices:
+        observe(e, first, first_shown, position_EB2, velocity_EA2, obs_EAK)
+
+
+@njit(cache=True, nogil=True)
+def observe(e, first, first_shown, position_EB2, velocity_EA2, obs_EAK):
+    """Write what a group of env e sees, whose first agent is `first`: each one's velocity and position, where landmarks
+    and others are from there, how fast the shown ones among the others are, and then what others say: nothing."""
+    n_agents = velocity_EA2.shape[1]
+    for g in range(obs_EAK.shape[1]):
+        a = first + g
+        for i in range(2):
+            here = position_EB2[e, a, i]
+            obs_EAK[e, g, i] = velocity_EA2[e, a, i]
+            obs_EAK[e, g, 2 + i] = here
+            k = 4 + i
+            for b in range(n_agents, position_EB2.shape[1]):
+                obs_EAK[e, g, k] = position_EB2[e, b, i] - here
+                k += 2
+            for b in range(n_agents):
+                if b != a:
+                    obs_EAK[e, g, k] = position_EB2[e, b, i] - here
+                    k += 2
+            for b in range(first_shown, n_agents):
+                if b != a:
+                    obs_EAK[e, g, k] = velocity_EA2[e, b, i]
+                    k += 2
+            while k < obs_EAK.shape[2]:
+                obs_EAK[e, g, k] = 0.0
+                k += 2

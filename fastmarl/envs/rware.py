@@ -14,7 +14,7 @@ from fastmarl.core.public import public
 from fastmarl.envs.own_arrays import EnvOfArrays
 from fastmarl.envs.rware_moves import choose_movers, count_followers, new_aims, rank_cells
 from fastmarl.envs.rware_tasks import OUTSIDE, STORAGE, Task, floor_of, task_named
-from fastmarl.envs.streams import below, new_streams, seed_streams
+from fastmarl.envs.streams import below, draw_zero, new_streams, seed_streams
 
 FORWARD, LEFT, RIGHT, TOGGLE_LOAD = 1, 2, 3, 4  # actions; 0 does nothing
 N_ACTIONS, N_DIRECTIONS = 5, 4
@@ -91,7 +91,6 @@ class Warehouse(EnvOfArrays):
         TypeError: there is no such option.
     """
 
-    seeds_each_episode = True
     state_arrays = ("_agent_at_EC", "_shelf_at_EC", "_cell_EA", "_direction_EA", "_load_EA", "_has_delivered_EA",
                     "_message_EAM", "_is_requested_ES", "_t", "_idle", "_streams")  # fmt: skip
 
@@ -175,7 +174,7 @@ def _reset(env_indices, streams_E, n_requests, floor, things, t_E, idle_E, obs_E
             things.direction_EA[e, a] = below(streams_E, e, N_DIRECTIONS)
         things.is_requested_ES[e] = False
         for _ in range(n_requests):
-            things.is_requested_ES[e, _unrequested(e, streams_E, things)] = True
+            things.is_requested_ES[e, draw_zero(streams_E, e, things.is_requested_ES[e])] = True
         _observe(e, floor, things, obs_EAK)
 
 
@@ -265,7 +264,7 @@ def _deliver(e, streams_E, reward_type, floor, things, reward_EA):
         if s < 0 or not things.is_requested_ES[e, s]:
             continue
         has_delivered = True
-        new = _unrequested(e, streams_E, things)
+        new = draw_zero(streams_E, e, things.is_requested_ES[e])
         things.is_requested_ES[e, s] = False
         things.is_requested_ES[e, new] = True
         deliverer = things.agent_at_EC[e, floor.goal_G[g]] - 1
@@ -289,20 +288,6 @@ def _free_cell(e, streams_E, floor, things):
                 return c
             left -= 1
     return -1
-
-
-@njit(cache=True, nogil=True)
-def _unrequested(e, streams_E, things):
-    """The number, from 0 on, of a shelf that is not requested, drawn evenly."""
-    n_left = 0
-    for s in range(things.is_requested_ES.shape[1]):
-        n_left += not things.is_requested_ES[e, s]
-    left = below(streams_E, e, n_left)
-    s = 0
-    while things.is_requested_ES[e, s] or left > 0:
-        left -= not things.is_requested_ES[e, s]
-        s += 1
-    return s
 
 
 @njit(cache=True, nogil=True)

@@ -56,3 +56,17 @@ def uniform(streams_E, e, low, high):
 def below(streams_E, e, n):
     """int64 in 0 ... n - 1, for n < 2**32; none is likelier than another by more than n / 2**32."""
     return np.int64(((random_bits(streams_E, e) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
+
+
+@njit(cache=True, nogil=True)
+def draw_zero(streams_E, e, numbers_N):
+    """int64: the place of a number that is 0, drawn evenly among all such; there must be one."""
+    n_zeros = 0
+    for n in range(len(numbers_N)):
+        n_zeros += numbers_N[n] == 0
+    left = below(streams_E, e, n_zeros)
+    n = 0
+    while numbers_N[n] != 0 or left > 0:
+        left -= numbers_N[n] == 0
+        n += 1
+    return n

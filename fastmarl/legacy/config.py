@@ -103,14 +103,10 @@ class RolloutWorkerConfig(EnvRunnerConfig):
         if self.policies is not None:
             of_runner["policies"] = {id_: as_policy_spec(spec).module for id_, spec in self.module_specs.items()}
         if self.observation_filter == MEAN_STD_FILTER:
-            of_runner["env_to_module_connector"] = _make_filter
+            of_runner["env_to_module_connector"] = MeanStdFilter()
         return EnvRunnerConfig(**of_runner)
 
 
 def as_policy_spec(entry: Any) -> PolicySpec:
     """An entry of `policies`: a PolicySpec itself, or the module of one."""
     return entry if isinstance(entry, PolicySpec) else PolicySpec(module=entry)
-
-
-def _make_filter(env: Any, spaces: Any, device: Any) -> MeanStdFilter:
-    return MeanStdFilter()

@@ -1,7 +1,6 @@
 """Observation filters of a worker, as objects that workers exchange."""
 
 from collections.abc import Sequence
-from typing import Self
 
 from fastmarl.core.connectors.mean_std_filter import MeanStdFilter as FilterConnector
 from fastmarl.core.connectors.moments import RunningMoments
@@ -18,39 +17,31 @@ class MeanStdFilter:
         buffer: the same of what was counted since the buffer was last reset, alone.
     """
 
+    rs: list[RunningMoments]
+    buffer: list[RunningMoments]
+
     def __init__(self, rs: Sequence[RunningMoments], buffer: Sequence[RunningMoments]):
-        self.rs = [moments.copy() for moments in rs]
-        self.buffer = [moments.copy() for moments in buffer]
+        self._become(rs, buffer)
 
-    @classmethod
-    def of(cls, connector: FilterConnector) -> Self:
-        """The filter that samples."""
-        return cls(connector.stats, connector.delta)
-
-    def put_into(self, connector: FilterConnector) -> None:
-        """Let it sample with this one's statistics."""
-        self._check_like(connector.stats)
-        rs, buffer = ([moments.get_state() for moments in each] for each in (self.rs, self.buffer))
-        # Only merging reads "base", and the worker's filters are merged here.
-        connector.set_state({"stats": rs, "base": rs, "delta": buffer})
+    def _become(self, rs: Sequence[RunningMoments], buffer: Sequence[RunningMoments]) -> None:
+        self.rs, self.buffer = ([moments.copy() for moments in each] for each in (rs, buffer))
 
     def apply_changes(self, other: "MeanStdFilter", with_buffer: bool = False) -> None:
         """Add what another filter has counted in its buffer; `with_buffer`: have its buffer, too."""
         self._check_like(other.buffer)
-        for moments, change in zip(self.rs, other.buffer, strict=True):
+        rs = [moments.copy() for moments in self.rs]
+        for moments, change in zip(rs, other.buffer, strict=True):
             moments.merge(change)
-        if with_buffer:
-            self.buffer = [moments.copy() for moments in other.buffer]
+        self._become(rs, other.buffer if with_buffer else self.buffer)
 
     def sync(self, other: "MeanStdFilter") -> None:
         """Be like another filter, buffer included."""
         self._check_like(other.rs)
-        self.rs = [moments.copy() for moments in other.rs]
-        self.buffer = [moments.copy() for moments in other.buffer]
+        self._become(other.rs, other.buffer)
 
     def reset_buffer(self) -> None:
-        """Begin to count anew."""
-        self.buffer = [RunningMoments(moments.mean.size) for moments in self.rs]
+        """Begin to count from nothing."""
+        self._become(self.rs, [RunningMoments(moments.mean.size) for moments in self.rs])
 
     clear_buffer = reset_buffer
 
@@ -65,27 +56,21 @@ class MeanStdFilter:
             raise ConfigError(f"this filter is for Boxes of {sizes} numbers, got one for {given}")
 
 
-class FilterView:
+class FilterView(MeanStdFilter):
     """A policy's filter in the runner, read and written in place: what `worker.filters` has."""
 
     def __init__(self, connector: FilterConnector):
         self._connector = connector
 
-    def as_serializable(self) -> MeanStdFilter:
-        """A copy that can be sent to other workers."""
-        return MeanStdFilter.of(self._connector)
+    @property
+    def rs(self) -> list[RunningMoments]:  # type: ignore[override]
+        return self._connector.stats
 
-    def sync(self, other: MeanStdFilter) -> None:
-        other.put_into(self._connector)
+    @property
+    def buffer(self) -> list[RunningMoments]:  # type: ignore[override]
+        return self._connector.delta
 
-    def apply_changes(self, other: MeanStdFilter, with_buffer: bool = False) -> None:
-        changed = self.as_serializable()
-        changed.apply_changes(other, with_buffer)
-        changed.put_into(self._connector)
-
-    def reset_buffer(self) -> None:
-        changed = self.as_serializable()
-        changed.reset_buffer()
-        changed.put_into(self._connector)
-
-    clear_buffer = reset_buffer
+    def _become(self, rs: Sequence[RunningMoments], buffer: Sequence[RunningMoments]) -> None:
+        stats, delta = ([moments.get_state() for moments in each] for each in (rs, buffer))
+        # Only merging reads "base", and the worker's filters are merged here.
+        self._connector.set_state({"stats": stats, "base": stats, "delta": delta})

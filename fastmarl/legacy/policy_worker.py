@@ -17,9 +17,9 @@ from fastmarl.legacy.batches.sample_batch import DEFAULT_POLICY_ID
 from fastmarl.legacy.config import PolicySpec, RolloutWorkerConfig
 from fastmarl.legacy.filters import FilterView, MeanStdFilter
 from fastmarl.legacy.policies.policy import Policy
-from fastmarl.legacy.policies.policy_functions import MappingFn, ToTrain, for_runner, learns_if
-from fastmarl.legacy.policies.policy_map import PolicyMap
+from fastmarl.legacy.policies.policy_map import MappingFn, PolicyMap, ToTrain, for_runner, learns_if
 from fastmarl.legacy.policies.torch_policy import TorchPolicy
+from fastmarl.legacy.sampling.env_runner_v2 import EnvRunnerV2
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ class PolicyWorker:
 
     Attributes:
         config: RolloutWorkerConfig.
+        env_runner: the `EnvRunnerV2` that samples.
         policy_map: policy id -> Policy.
         policy_mapping_fn: `(agent_id, episode) -> policy id`, maybe with the keyword `worker`; None: there is one
             policy.
@@ -49,16 +50,13 @@ class PolicyWorker:
         self.policy_map = PolicyMap(config.policy_config, default_policy_class, config.max_seq_len)
         for policy_id, module in runner.module.items():
             self.policy_map[policy_id] = self.policy_map.make(policy_id, config.policy_spec(policy_id), module)
+        self.env_runner = EnvRunnerV2(runner, self.policy_map.acting, config.max_seq_len)
         self.policy_mapping_fn = config.policy_mapping_fn
         chosen = config.policies_to_train
         self.is_policy_to_train = None if chosen is None else learns_if(chosen)
         self.global_vars: dict[str, Any] = {"timestep": 0, "num_grad_updates_per_policy": {}}
         self.weights_seq_no: int | None = None
         self._in_process_group = False
-
-    def _episodes_under_way(self) -> set[str]:
-        """Ids of episodes whose steps are not in a batch yet, or are to come."""
-        return self._runner.running_episodes
 
     def _learns(self, policy_id: str, batch: Any = None) -> bool:
         return self.is_policy_to_train is None or bool(self.is_policy_to_train(policy_id, batch))
@@ -208,7 +206,7 @@ class PolicyWorker:
         """
         of_runner = None if policy_mapping_fn is None else for_runner(policy_mapping_fn, self)
         self._runner.remove_module(policy_id, new_agent_to_module_mapping_fn=of_runner)
-        self.policy_map.remove(policy_id, self._episodes_under_way())
+        self.policy_map.remove(policy_id, self.env_runner.episodes_under_way())
         self.policy_mapping_fn = policy_mapping_fn or self.policy_mapping_fn
         if policies_to_train is not None:
             self.set_is_policy_to_train(policies_to_train)

@@ -18,18 +18,15 @@ from fastmarl.core.rllib_classes import is_of_rllib
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples, from_rllib
 from fastmarl.legacy.config import RolloutWorkerConfig
-from fastmarl.legacy.files.input_reader import InputReader
 from fastmarl.legacy.files.inputs import make_input_reader
-from fastmarl.legacy.files.io_context import IOContext
+from fastmarl.legacy.files.interfaces import IOContext, NoopOutput, OutputWriter
 from fastmarl.legacy.files.json_writer import JsonWriter
-from fastmarl.legacy.files.output_writer import NoopOutput, OutputWriter
 from fastmarl.legacy.policies.policy import Policy
-from fastmarl.legacy.policies.policy_functions import for_runner
+from fastmarl.legacy.policies.policy_map import for_runner
 from fastmarl.legacy.policies.ppo_torch_policy import PPOTorchPolicy
 from fastmarl.legacy.policies.sgd import do_minibatch_sgd
 from fastmarl.legacy.policy_worker import PolicyWorker
-from fastmarl.legacy.sampling.env_runner_v2 import EnvRunnerV2
-from fastmarl.legacy.sampling.episode_tallies import RolloutMetrics
+from fastmarl.legacy.sampling.episodes_under_way import RolloutMetrics
 
 
 @public("fastmarl.legacy")
@@ -89,8 +86,7 @@ class RolloutWorker(PolicyWorker):
             if validate_env is not None:
                 self.foreach_env_with_context(validate_env)
             super().__init__(self._runner, self.config, default_policy_class)
-            self.env_runner = EnvRunnerV2(self._runner, self.policy_map.acting, self.config.max_seq_len)
-            self.sampler = Sampler(self.env_runner)
+            self.sampler = self.env_runner
             io_context = IOContext(log_dir, self.config, worker_index, self)
             self.input_reader = make_input_reader(io_context)
             self.output_writer = make_output_writer(io_context)
@@ -177,12 +173,9 @@ class RolloutWorker(PolicyWorker):
     def _learn(self, policy_id: str, minibatch: Any) -> dict[str, Any] | None:
         return self.learn_on_batch(MultiAgentBatch({policy_id: minibatch}, minibatch.count)).get(policy_id)
 
-    def _episodes_under_way(self) -> set[str]:
-        return self.env_runner.episodes_under_way()
-
     def get_metrics(self) -> list[RolloutMetrics]:
         """Metrics of the episodes that have ended since the last call."""
-        return self.sampler.get_metrics()
+        return self.env_runner.get_metrics()
 
     # Envs.
 
@@ -308,29 +301,3 @@ def make_output_writer(io_context: IOContext) -> OutputWriter:
             raise ConfigError('output="logdir" needs a log_dir: RolloutWorker(..., log_dir=...)')
         given = io_context.log_dir
     return JsonWriter(given, io_context, config.output_max_file_size, config.output_compress_columns)
-
-
-class Sampler(InputReader):
-    """Reads batches from an `EnvRunnerV2`, and keeps the metrics that come between them."""
-
-    def __init__(self, env_runner: EnvRunnerV2):
-        self._env_runner = env_runner
-        self._metrics: list[RolloutMetrics] = []
-
-    def next(self) -> Any:
-        """The next MultiAgentBatch."""
-        runner = self._env_runner
-        while True:
-            runner.make()
-            # Nothing is called between an output's two places: so no signal is handled there.
-            if isinstance(runner.unreturned[0], RolloutMetrics):
-                self._metrics += runner.unreturned[:1]
-                runner.unreturned = runner.unreturned[1:]
-            else:
-                batch, runner.unreturned = runner.unreturned[0], runner.unreturned[1:]
-                return batch
-
-    def get_metrics(self) -> list[RolloutMetrics]:
-        """Return the metrics of the episodes that have ended since the last call, in order."""
-        taken, self._metrics = self._metrics, []
-        return taken

@@ -6,22 +6,11 @@ from fastmarl.core.public import imported_when_used
 
 if TYPE_CHECKING:
     from fastmarl.play.arena.evaluation import Evaluation as Evaluation
+    from fastmarl.play.arena.evaluation import Returns as Returns
     from fastmarl.play.arena.evaluation import evaluate as evaluate
     from fastmarl.play.arena.matches import tournament as tournament
     from fastmarl.play.arena.ratings import bradley_terry as bradley_terry
-    from fastmarl.play.arena.returns import Returns as Returns
     from fastmarl.play.arena.standings import Tournament as Tournament
     from fastmarl.play.policy import Policy as Policy
 
-_HOMES = {
-    "Evaluation": "fastmarl.play.arena.evaluation",
-    "Policy": "fastmarl.play.policy",
-    "Returns": "fastmarl.play.arena.returns",
-    "Tournament": "fastmarl.play.arena.standings",
-    "bradley_terry": "fastmarl.play.arena.ratings",
-    "evaluate": "fastmarl.play.arena.evaluation",
-    "tournament": "fastmarl.play.arena.matches",
-}
-__all__ = [*sorted(_HOMES)]
-
-__getattr__ = imported_when_used(__name__, _HOMES)
+__all__, __getattr__ = imported_when_used(__name__)

@@ -12,37 +12,26 @@ import numpy as np
 
 from fastmarl.core.envs.arrays import ArrayEnv, GroupArrays, StepArrays, info_problem
 from fastmarl.core.errors import ONLY_RESPAWNING, ConfigError
-from fastmarl.core.exits import as_error
 from fastmarl.core.spaces.masks import RULES_OUT_ALL
 from fastmarl.testing.array_check_group import UNWRITTEN, PlayedGroup
-from fastmarl.testing.mask_findings import MASK_KIND
-from fastmarl.testing.play import IDLE_STEPS, REPLAYED_STEPS, UnplayableError
-from fastmarl.testing.report import Findings, location_of
-from fastmarl.testing.state_findings import StateFindings
+from fastmarl.testing.findings import MASK_KIND
+from fastmarl.testing.play import IDLE_STEPS, REPLAYED_STEPS, AnyPlay, UnplayableError
+from fastmarl.testing.report import Findings
 
 OTHERWISE_UNWRITTEN = 0x5A  # what observations are full of beforehand when the batch is played again
 EARLY_RESETS = 0.05  # of the envs that are to disturb the others, in each step
 
 
-class BatchPlay:
-    """A batch that is played.
-
-    Attributes:
-        observed: ids of the agents that were observed.
-    """
+class BatchPlay(AnyPlay):
+    """A batch that is played."""
 
     def __init__(self, env: ArrayEnv, findings: Findings, seed: int, late_rewards: bool, respawn: bool):
-        self._env, self._findings, self._seed = env, findings, seed
-        self._late_rewards, self._respawn = late_rewards, respawn
-        self._states = StateFindings(env, findings)
+        super().__init__(env, findings, seed, late_rewards, respawn)
         self._groups: dict[str, PlayedGroup] = {}
         self._trace: list[tuple[dict[str, Any], list[bytes]]] = []  # (actions, what each env said), by step
         self._t_E, self._episode_E = np.zeros((2, env.num_envs), np.int64)
         self._began: list[bytes] = []  # what each env said at first
-        self._idle_steps = 0
         self._keeps = False  # is known to keep arrays
-        self.observed: dict[Any, None] = {}
-        self.env_steps = self.agent_steps = self.episodes = 0
 
     def _prepare(self) -> None:
         """Look at the groups' spaces."""
@@ -184,13 +173,7 @@ class BatchPlay:
     def _call(self, call: str, out: StepArrays, *args: Any, **kwargs: Any) -> None:
         """Call reset() or step(), which has to write into the arrays that it got."""
         before = dict(self._named_arrays(out))
-        try:
-            getattr(self._env, call)(*args, **kwargs)
-        except (Exception, SystemExit) as raised:
-            error = as_error(raised)
-            self._findings.env_t = int(self._t_E.max())
-            self._findings.problem("raised", f"{call}() raised {raised!r} in {location_of(raised)}")
-            raise UnplayableError from error
+        self._answer(call, int(self._t_E.max()), *args, **kwargs)
         replaced = [(name, before[name], now) for name, now in self._named_arrays(out) if now is not before[name]]
         for name, array, now in replaced:
             text = (f"{call}() replaced {name}, {_form(array)}, by {_form(now)}; write into the array "
@@ -276,9 +259,8 @@ class BatchPlay:
             text = "every agent of an env has ended, but neither out.terminated nor out.truncated: the episode goes on"
             self._findings.note("nobody left", text)
         acting = any(group.acting.any() for group in groups)
-        self._idle_steps = 0 if acting or over.any() else self._idle_steps + 1
-        if self._idle_steps == IDLE_STEPS:
-            self._findings.note("idle", f"nobody was present to act in {IDLE_STEPS} steps of the batch in a row")
+        is_idle = not (acting or over.any())
+        self._look_at_idleness(is_idle, f"was present to act in {IDLE_STEPS} steps of the batch")
 
     def _look_at_infos(self, out: StepArrays) -> None:
         for entry in out.infos:

@@ -15,11 +15,9 @@ from fastmarl.core.envs.values import arrays_in, misfits, random_action, reward_
 from fastmarl.core.errors import ONLY_RESPAWNING, ConfigError, EnvCheckError, MultiAgentEnvError
 from fastmarl.core.exits import as_error
 from fastmarl.core.spaces.masks import action_mask, mask_key
-from fastmarl.testing.mask_findings import MASK_KIND, MaskFindings
-from fastmarl.testing.pettingzoo_rules import PettingZooRules
+from fastmarl.testing.findings import MASK_KIND, MaskFindings, PettingZooRules, StateFindings
 from fastmarl.testing.replay import look_at_another, look_for_differences
 from fastmarl.testing.report import Findings, location_of
-from fastmarl.testing.state_findings import StateFindings
 
 REPLAYED_STEPS = 100
 IDLE_STEPS = 100  # without anybody acting, until that is noted
@@ -29,33 +27,57 @@ class UnplayableError(Exception):
     """The env can't be played on; why is in the findings."""
 
 
-class Play:
-    """An env that is played.
+class AnyPlay:
+    """An env, or a batch, that is played.
+
+    Args:
+        findings: where problems and notes go to.
+        late_rewards, respawn: whether agents may get rewards, or be observed, after they have finished.
 
     Attributes:
         observed: ids of the agents that were observed.
     """
 
     def __init__(self, env: Any, findings: Findings, seed: int, late_rewards: bool, respawn: bool):
-        self._env = env
-        self._findings = findings
+        self._env, self._findings, self._seed = env, findings, seed
+        self._late_rewards, self._respawn = late_rewards, respawn
+        self._states = StateFindings(env, findings)
+        self._idle_steps = 0
+        self.observed: dict[Any, None] = {}
+        self.env_steps = self.agent_steps = self.episodes = 0
+
+    def _answer(self, call: str, env_t: int, *args: Any, **kwargs: Any) -> Any:
+        """Return what reset() or step() returns, which leads to `env_t`."""
+        try:
+            return getattr(self._env, call)(*args, **kwargs)
+        except (Exception, SystemExit) as raised:
+            error = as_error(raised)
+            self._findings.env_t = env_t
+            self._findings.problem("raised", f"{call}() raised {raised!r} in {location_of(raised)}")
+            raise UnplayableError from error
+
+    def _look_at_idleness(self, is_idle: bool, text: str) -> None:
+        """Note it once no agent has acted in many steps in a row."""
+        self._idle_steps = self._idle_steps + 1 if is_idle else 0
+        if self._idle_steps == IDLE_STEPS:
+            self._findings.note("idle", f"nobody {text} in a row")
+
+
+class Play(AnyPlay):
+    """An env that is played."""
+
+    def __init__(self, env: Any, findings: Findings, seed: int, late_rewards: bool, respawn: bool):
+        super().__init__(env, findings, seed, late_rewards, respawn)
         self._masks = MaskFindings(findings)
         self._rules = PettingZooRules(env, findings)
-        self._states = StateFindings(env, findings)
-        self._seed = seed
-        self._late_rewards = late_rewards
-        self._respawn = respawn
         self._known: list[Any] = []
         self._spaces: dict[Any, tuple[gym.Space, gym.Space]] = {}
         self._acting: dict[Any, Any] = {}  # agent -> the mask of its next action, or None
         self._seen: set[Any] = set()  # in this episode; the next two, too
         self._finished: dict[Any, int] = {}  # agent -> env_t
         self._paid_unseen: set[Any] = set()
-        self._idle_steps = 0
         self._env_t = 0
         self._trace: list[tuple[dict | None, tuple]] = []  # (actions or None for the reset, what they brought)
-        self.observed: dict[Any, None] = {}
-        self.env_steps = self.agent_steps = self.episodes = 0
 
     def _prepare(self) -> None:
         """Look at possible_agents and their spaces."""
@@ -181,12 +203,7 @@ class Play:
 
     def _called(self, call: str, *args: Any, **kwargs: Any) -> tuple[dict, ...]:
         """What reset() or step() returned, in the right form."""
-        try:
-            result = getattr(self._env, call)(*args, **kwargs)
-        except (Exception, SystemExit) as raised:
-            error = as_error(raised)
-            self._findings.problem("raised", f"{call}() raised {raised!r} in {location_of(raised)}")
-            raise UnplayableError from error
+        result = self._answer(call, self._env_t, *args, **kwargs)
         try:
             check_dicts(call, result, 0, self._env_t)
         except MultiAgentEnvError as error:
@@ -266,9 +283,7 @@ class Play:
         if self._seen and self._seen <= self._finished.keys():
             self._findings.note("nobody left", "every agent has finished, but no '__all__' flag is True: the episode "
                                                "goes on")  # fmt: skip
-        self._idle_steps = 0 if self._acting else self._idle_steps + 1
-        if self._idle_steps == IDLE_STEPS:
-            self._findings.note("idle", f"nobody had an observation to act upon in {IDLE_STEPS} env steps in a row")
+        self._look_at_idleness(not self._acting, f"had an observation to act upon in {IDLE_STEPS} env steps")
 
 
 def _is_true(flag: Any) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 import fastmarl
 from fastmarl import cli
-from fastmarl.bench import scaling, scaling_report
+from fastmarl.bench import reports, scaling
 from fastmarl.core.envs.context import EnvContext
 from fastmarl.testing import check_env
 
@@ -22,7 +22,7 @@ def test_ready_arrays_are_a_good_environment():
 @pytest.mark.parametrize("name", scaling.SERIES)
 def test_all_sizes_are_configs(name):
     series = scaling.SERIES[name]
-    assert name in scaling_report.TITLES
+    assert name in reports.TITLES
     for size in series.sizes:
         fastmarl.EnvRunnerConfig(**series.config(size))
     assert list(series.sizes) == sorted(series.sizes)
@@ -53,7 +53,7 @@ def test_each_size_is_measured_and_drawn(tmp_path, monkeypatch, capsys):
         "| 2",
         "| 3",
     ]  # the old figures of 3 were replaced
-    assert scaling_report.TITLES["network"] in second and scaling_report.TITLES["workers"] in third
+    assert reports.TITLES["network"] in second and reports.TITLES["workers"] in third
 
 
 def test_what_is_measured_is_kept_if_the_next_is_interrupted(tmp_path, monkeypatch, capsys):

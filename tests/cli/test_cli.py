@@ -15,7 +15,6 @@ from fastmarl.cli import sample
 from fastmarl.core.envs.registry import env_creator
 from fastmarl.core.native import _build, _dense
 from fastmarl.errors import EnvCheckError
-from fastmarl.report import sample_report
 from fastmarl.report.tables import Table
 
 
@@ -262,9 +261,9 @@ def test_the_sentence_tells_shares_of_the_run_and_the_relative_speed_of_equal_ro
     stage_ms |= {"env": 8.9, "reset": 0.2, "forward": 0.4}
     figures = {"stage_time_ms": stage_ms}
     shares = "91 % of the time is the environment, 4 % the network, 5 % fastmarl itself."
-    assert sample_report.sentence(figures) == shares
+    assert sample.sentence(figures) == shares
     figures["efficiency"] = {"rounds": [0.9, 1.0, 0.95], "median_round_us": (95, 100), "efficiency": 0.95}
-    text = sample_report.sentence(figures)
+    text = sample.sentence(figures)
     assert text.startswith(f"{shares} In turn with a bare loop")
     assert text.endswith("10,000 agent steps/s against 10,526, a relative speed of 0.95.")
 

@@ -16,7 +16,7 @@ import torch
 import fastmarl
 from fastmarl import cli
 from fastmarl.checkpoint import save_state
-from fastmarl.cli import examples, train
+from fastmarl.cli import train
 from fastmarl.cli.terminal import Terminal
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.errors import FastmarlError
@@ -218,7 +218,7 @@ def test_train_has_the_options_of_the_example(monkeypatch):
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
     monkeypatch.setattr(sys, "argv", ["ippo.py"])
-    for main in (examples.example("ippo").main, lambda: cli.main(["train", "ippo", "--env", "fastmarl.simple_spread"])):
+    for main in (train.example("ippo").main, lambda: cli.main(["train", "ippo", "--env", "fastmarl.simple_spread"])):
         with suppress(KeyboardInterrupt):
             main()
     of_example, of_command = found
@@ -275,4 +275,4 @@ def test_a_missing_package_is_told_before_training(monkeypatch, capsys):
 
 def test_an_example_that_is_not_there_is_told():
     with pytest.raises(FastmarlError, match=r"the example nothing is missing: looked for .*nothing\.py and "):
-        examples.example("nothing")
+        train.example("nothing")

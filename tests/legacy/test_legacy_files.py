@@ -26,11 +26,9 @@ from fastmarl.legacy import (
     ShuffledInput,
     json_to_parquet,
 )
-from fastmarl.legacy.batches.packing import pack
-from fastmarl.legacy.batches.unpickling import unpickled
-from fastmarl.legacy.files.json_format import from_json, to_json
+from fastmarl.legacy.batches.packing import pack, unpickled
+from fastmarl.legacy.files.json_format import checksums_file, from_json, to_json
 from fastmarl.legacy.files.json_reader import _lines_of
-from fastmarl.legacy.files.line_checksums import checksums_file
 from fastmarl.offline import ParquetReader
 
 

@@ -148,7 +148,7 @@ def test_the_worker_samples_on(batch_mode, nth, rng):
 
 BETWEEN = ("legacy/sampling/", "legacy/rollout_worker.py")  # the runner and the caller
 HANDED_OVER = (
-    "runner.unreturned = runner.unreturned[1:]",
+    "self.unreturned = self.unreturned[1:]",
     "return batch",
     "self.output_writer.write(batch)",
     "if config.compress_observations:",

@@ -11,7 +11,7 @@ import pytest
 from support.exactly import assert_same
 
 from fastmarl.errors import BatchError
-from fastmarl.legacy.batches.unpickling import unpickled
+from fastmarl.legacy.batches.packing import unpickled
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 PLAIN = {
@@ -121,7 +121,7 @@ def test_a_pickle_that_claims_to_be_huge():
 FUZZ = """
 import random, pickle, sys, warnings
 import numpy as np
-from fastmarl.legacy.batches.unpickling import unpickled
+from fastmarl.legacy.batches.packing import unpickled
 warnings.simplefilter("ignore")
 rng = random.Random(int(sys.argv[1]))
 values = [np.arange(3), np.array([{"a": 1}, "b"], object), (np.float32(1), np.array(["x"])), {"a": [b"x", None]}]

@@ -227,6 +227,13 @@ def test_policies_play_as_the_runners_that_they_are_of():
     assert same(of_policy.payoffs, of_runner.payoffs)
 
 
+def test_the_modules_of_a_runner_are_left_alone():
+    """They may be on another device than those that play."""
+    with fastmarl.MultiAgentEnvRunner(fastmarl.EnvRunnerConfig(env=Duel, policies={"one": Always(3)})) as runner:
+        assert play({"runner": runner, "four": Always(4)}).games[0, 1] == 4
+        assert runner.module["one"].most_rows == 0
+
+
 def test_players_that_were_trained_with_different_options_need_a_word():
     def player(**options):
         config = fastmarl.EnvRunnerConfig(env=Duel, policies={"default_policy": Always(4)}, **options)

@@ -1,12 +1,27 @@
-"""Columns as short texts, in RLlib's way: pickled, compressed by LZ4, in base 64."""
+"""Columns as short texts, in RLlib's way: pickled, compressed by LZ4, in base 64.
+
+Reading one calls nothing of NumPy's. `numpy.ndarray`, `scalar` and the `__setstate__` of arrays and dtypes take raw
+bytes for pointers to objects and believe any size, so that a file could end the interpreter. Arrays are made here, of
+as many bytes as they have.
+"""
 
 import base64
 import importlib
+import io
+import math
 import pickle
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from fastmarl.core.errors import ConfigError
-from fastmarl.legacy.batches.unpickling import unpickled
+import numpy as np
+
+from fastmarl.core.errors import BatchError, ConfigError
+
+DTYPES = re.compile(r"[?biufc]\d{0,2}|[SU][1-9]\d{0,8}|O8?")
+ORDERS = ("<", ">", "=", "|")
+KIND = "a packed column may hold arrays, numbers and texts"
 
 
 def can_pack() -> bool:
@@ -45,3 +60,148 @@ def unpack(text: str | bytes) -> Any:
 def is_packed(data: Any) -> bool:
     """Whether a column, or an entry of one, is such a text."""
     return isinstance(data, str | bytes)
+
+
+def unpickled(data: bytes) -> Any:
+    """The value in a pickle.
+
+    Raises:
+        BatchError: there is something else in it than plain data. Pickles that are damaged may raise other exceptions.
+    """
+    return _resolved(_Unpickler(io.BytesIO(data)).load(), {})
+
+
+class _StandIn:
+    """Stands for what a pickle names. Only calls reach it: a pickle may not set its attributes."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __setstate__(self, state: Any) -> None:
+        raise BatchError(f"{KIND}; this one sets attributes of a {type(self).__name__}")
+
+
+class _Function(_StandIn):
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+
+class _Dtype(_StandIn):
+    __slots__ = ("dtype",)
+
+    def __init__(self, text: Any, *_: Any):
+        if not isinstance(text, str) or not DTYPES.fullmatch(text):
+            raise BatchError(f"{KIND}; this one has the dtype {text!r:.100}")
+        self.dtype: np.dtype[Any] = np.dtype(text)
+
+    def __setstate__(self, state: Any) -> None:
+        _, order, *parts = state[:5]
+        if order not in ORDERS or any(part is not None for part in parts):
+            raise BatchError(f"{KIND}; this one has a dtype of several fields")
+        self.dtype = self.dtype.newbyteorder(order)
+
+
+class _Array(_StandIn):
+    """An array. Its content, of checked length, comes as its state or with it; objects may be stand-ins yet."""
+
+    __slots__ = ("axes", "content", "dtype", "order", "shape")
+
+    def __init__(self, *_: Any) -> None:
+        self.content: Any = None
+        self.axes: Any = None  # their order, where that is another one
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, is_fortran, content = state
+        self.fill(content, dtype, shape, "F" if is_fortran else "C")
+
+    def fill(self, content: Any, dtype: Any, shape: Any, order: Any) -> None:
+        if not isinstance(dtype, _Dtype) or order not in ("C", "F"):
+            raise BatchError(f"{KIND}; this one has an array without a dtype or an order")
+        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+            raise BatchError(f"{KIND}; this one has an array of shape {shape!r:.100}")
+        self.content, self.dtype, self.shape, self.order = content, dtype.dtype, shape, order
+        if not isinstance(content, list if self.dtype == object else bytes | bytearray):
+            raise BatchError(f"{KIND}; this one has an array of dtype {self.dtype} made of a {type(content).__name__}")
+        if len(content) != math.prod(shape) * (1 if self.dtype == object else self.dtype.itemsize):
+            raise BatchError(f"{KIND}; this one has an array of dtype {self.dtype} and shape {shape!r:.100} made of "
+                             f"{len(content)} items or bytes")  # fmt: skip
+
+    def made(self, objects: Iterable[Any]) -> np.ndarray:
+        """The array; `objects` are those that it holds."""
+        if self.dtype == object:
+            flat = np.fromiter(objects, object, len(self.content))
+        else:
+            flat = np.frombuffer(self.content, self.dtype).copy()
+        return flat.reshape(self.shape, order=self.order).transpose(self.axes or range(len(self.shape)))
+
+
+def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any, axes: Any = None) -> _Array:
+    array = _Array()
+    array.fill(content, dtype, shape, "C" if order == "K" else order)
+    array.axes = axes
+    return array
+
+
+def _scalar(dtype: Any, content: bytes) -> Any:
+    array = _from_buffer(content, dtype, (), "C")
+    if array.dtype == object:
+        raise BatchError(f"{KIND}; this one has a scalar of dtype {array.dtype}")
+    return array.made([])[()]
+
+
+def _refused(*_: Any) -> Any:
+    raise BatchError(f"{KIND}; this one makes a numpy.ndarray of its own")
+
+
+KNOWN: dict[tuple[str, str], Any] = {
+    ("numpy", "dtype"): _Function(_Dtype),
+    ("numpy", "ndarray"): _Function(_refused),
+    ("numpy.core.multiarray", "_reconstruct"): _Function(_Array),
+    ("numpy.core.multiarray", "scalar"): _Function(_scalar),
+    ("numpy.core.numeric", "_frombuffer"): _Function(_from_buffer),
+    ("collections", "OrderedDict"): OrderedDict,
+}
+"""All that a pickle may name, and what it gets."""
+
+
+class _Unpickler(pickle._Unpickler):
+    """Python's own unpickler: the one in C allocates as many memo entries as a pickle claims to have."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = KNOWN.get((module.replace("numpy._core", "numpy.core"), name))
+        if known is None:
+            raise BatchError(f"{KIND}; this one asks for {module}.{name}")
+        return known
+
+
+def _resolved(value: Any, done: dict[int, Any]) -> Any:
+    """Replace stand-ins by the arrays that they stand for.
+
+    Args:
+        done: id of a container -> what came of it: a pickle may have one in many places, or in itself.
+    """
+    if id(value) in done:
+        return done[id(value)]
+    made: Any
+    if isinstance(value, _Array) and value.content is not None:
+        made = value.made(_resolved(item, done) for item in value.content)
+    elif isinstance(value, _StandIn):
+        raise BatchError(f"{KIND}; this one has a {type(value).__name__}")
+    elif isinstance(value, tuple):
+        made = tuple(_resolved(item, done) for item in value)
+    elif isinstance(value, list):
+        made = done[id(value)] = value
+        value[:] = [_resolved(item, done) for item in value]
+    elif isinstance(value, dict):
+        made = done[id(value)] = value
+        for key in value:
+            value[key] = _resolved(value[key], done)
+    else:
+        return value
+    done[id(value)] = made
+    return made

@@ -159,30 +159,32 @@ class StepColumns(dict[str, Any]):
             raise BatchError("slice() takes steps from 0 on of sequences that are not padded")
         steps = slice(start, min(end, self.count))
         if Columns.SEQ_LENS not in self:
-            return self._like({name: of_rows(column, steps) for name, column in self.items()})
+            return self._like(self._taken(steps))
         ends = np.cumsum(self[Columns.SEQ_LENS])
         if state_start is None:
             state_start = int(np.searchsorted(ends, steps.start, "right"))
             state_end = int(np.searchsorted(ends, steps.stop, "left")) + 1
         edges = np.clip([steps.start, *ends[state_start:state_end]], steps.start, steps.stop)
-        sequences = slice(state_start, state_end)
-        columns = {name: of_rows(c, sequences if is_of_sequences(name) else steps) for name, c in self.items()}
+        columns = self._taken(steps, slice(state_start, state_end))
         return self._like({**columns, Columns.SEQ_LENS: np.diff(edges).astype(np.int32)})
 
     def _part(self, begin: int, end: int, step: int) -> Self:
         if step != 1:
             raise BatchError(f"batches are sliced with step 1, got {step}")
         if Columns.SEQ_LENS not in self:
-            return self._like({name: of_rows(column, slice(begin, end)) for name, column in self.items()})
+            return self._like(self._taken(slice(begin, end)))
         ends = np.cumsum(np.asarray(self[Columns.SEQ_LENS]))
         first, after = np.searchsorted(ends, [begin, end], "right").tolist()
         edges = np.concatenate(([0], ends))
         if self.zero_padded:
             edges = np.arange(len(edges)) * self._padded_length()
-        rows, sequences = slice(edges[first], edges[after]), slice(first, after)
-        columns = {name: of_rows(c, sequences if is_of_sequences(name) else rows) for name, c in self.items()}
-        padded_to = self.max_seq_len if self.zero_padded else None
-        return self._like(columns, self.zero_padded, padded_to)
+        columns = self._taken(slice(edges[first], edges[after]), slice(first, after))
+        return self._like(columns, self.zero_padded, self.max_seq_len if self.zero_padded else None)
+
+    def _taken(self, rows: Any, sequences: Any = None) -> dict[str, Any]:
+        """Entries of all columns: these rows, and of columns by sequence these sequences; None: the same rows."""
+        of_states = rows if sequences is None else sequences
+        return {name: of_rows(column, of_states if is_of_sequences(name) else rows) for name, column in self.items()}
 
     def _like(self, columns: Mapping[str, Any], zero_padded: bool = False, max_seq_len: int | None = None) -> Self:
         return type(self)(columns, **marks_of(self) | {"_zero_padded": zero_padded, "_max_seq_len": max_seq_len})
@@ -237,14 +239,14 @@ class StepColumns(dict[str, Any]):
         """
         if Columns.SEQ_LENS not in self:
             order = np.random.permutation(self.count)  # noqa: NPY002, as RLlib draws
-            self.update({name: of_rows(column, order) for name, column in self.items()})
+            self.update(self._taken(order))
             return self
         if not self.zero_padded:
             raise BatchError("sequences can't be shuffled until they are padded; call right_zero_pad() before")
         order = np.random.permutation(len(self[Columns.SEQ_LENS]))  # noqa: NPY002
         length = self._padded_length()
         rows = (order[:, None] * length + np.arange(length)).ravel()
-        self.update({name: of_rows(c, order if is_of_sequences(name) else rows) for name, c in self.items()})
+        self.update(self._taken(rows, order))
         return self
 
     def right_zero_pad(self, max_seq_len: int, exclude_states: bool = True) -> Self:

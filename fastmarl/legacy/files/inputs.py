@@ -7,8 +7,7 @@ from typing import Any
 
 from fastmarl.core.errors import ConfigError
 from fastmarl.core.public import public
-from fastmarl.legacy.files.input_reader import InputReader
-from fastmarl.legacy.files.io_context import IOContext
+from fastmarl.legacy.files.interfaces import InputReader, IOContext
 from fastmarl.legacy.files.json_reader import JsonReader
 
 

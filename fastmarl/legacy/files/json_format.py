@@ -1,7 +1,13 @@
-"""Batches as lines of JSON, in the format of RLlib's old API stack: its JsonReader reads what is written here."""
+"""Batches as lines of JSON, in the format of RLlib's old API stack: its JsonReader reads what is written here.
+
+The format has no room for checksums of the lines. They are in a hidden file beside that of the lines; files without
+one, such as RLlib's, are read as they are.
+"""
 
 import json
+import zlib
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -102,3 +108,19 @@ def _arrays(column: Any, space: gym.Space | None) -> Any:
     if isinstance(space, gym.spaces.Tuple):
         return tuple(_arrays(entry, of_entry) for entry, of_entry in zip(column, space.spaces, strict=True))
     return np.asarray(column)
+
+
+def checksums_file(path: Path) -> Path:
+    """The file with the checksums of the lines of `path`."""
+    return path.with_name(f".{path.name}.crc32")
+
+
+def checksum(line: bytes) -> bytes:
+    """A line of that file for a line of the other."""
+    return b"%08x\n" % zlib.crc32(line)
+
+
+def checksums_of(path: Path) -> list[bytes]:
+    """The checksums of the first lines of a file; none if it has no such file beside it."""
+    file = checksums_file(path)
+    return file.read_bytes().splitlines(keepends=True) if file.exists() else []

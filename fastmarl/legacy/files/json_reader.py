@@ -12,10 +12,8 @@ from typing import Any
 from fastmarl.core.errors import BatchError, ConfigError
 from fastmarl.core.public import public
 from fastmarl.legacy.batches.sample_batch import MultiAgentBatch, concat_samples
-from fastmarl.legacy.files.input_reader import InputReader
-from fastmarl.legacy.files.io_context import IOContext
-from fastmarl.legacy.files.json_format import from_json
-from fastmarl.legacy.files.line_checksums import checksum, checksums_file, checksums_of
+from fastmarl.legacy.files.interfaces import InputReader, IOContext
+from fastmarl.legacy.files.json_format import checksum, checksums_file, checksums_of, from_json
 
 MOST_BAD_LINES = 100  # one after the other
 PATTERNS = ("*.json", "*.zip")  # in folders

@@ -9,10 +9,8 @@ from typing import Any, BinaryIO
 from fastmarl.core.columns import Columns
 from fastmarl.core.public import public
 from fastmarl.legacy.batches.packing import can_pack, check_can_pack
-from fastmarl.legacy.files.io_context import IOContext
-from fastmarl.legacy.files.json_format import to_json
-from fastmarl.legacy.files.line_checksums import checksum, checksums_file
-from fastmarl.legacy.files.output_writer import OutputWriter
+from fastmarl.legacy.files.interfaces import IOContext, OutputWriter
+from fastmarl.legacy.files.json_format import checksum, checksums_file, to_json
 
 MAX_FILE_SIZE = 64 * 1024 * 1024
 

@@ -1,16 +1,20 @@
-"""The policies of a worker, and those that act on in running episodes after they were removed."""
+"""The policies of a worker: which ones there are, who acts for whom, and who learns."""
 
 from collections import ChainMap
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
+from fastmarl.core.errors import ConfigError, misfit
 from fastmarl.core.modules.base import RLModule
 from fastmarl.legacy.config import PolicySpec
 from fastmarl.legacy.policies.policy import Policy
 
+MappingFn = Callable[..., str]
+ToTrain = Collection[str] | Callable[..., bool]
+
 
 class PolicyMap(dict[str, Policy]):
-    """Policy id -> policy, in order of the ids' appearance.
+    """Policy id -> policy, in order of the ids' appearance. Those that are removed act on in running episodes.
 
     Args:
         policy_config: options of all policies.
@@ -44,3 +48,45 @@ class PolicyMap(dict[str, Policy]):
         for policy_id, episodes in list(self._episodes_of.items()):
             if set(episodes).isdisjoint(under_way):
                 del self._leaving[policy_id], self._episodes_of[policy_id]
+
+
+def learns_if(to_train: ToTrain) -> Callable[..., bool]:
+    """`(policy id, batch or None) -> bool`, of that or of ids.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if callable(to_train):
+        return to_train
+    if isinstance(to_train, str) or not isinstance(to_train, Collection):
+        raise ConfigError(f"expected policy ids or a callable, got {to_train!r}")
+    return LearnsIfIn(to_train)
+
+
+class LearnsIfIn:
+    """Whether a policy is among those that learn; can be pickled."""
+
+    def __init__(self, policy_ids: Collection[str]):
+        self._policy_ids = frozenset(policy_ids)
+
+    def __call__(self, policy_id: str, batch: Any = None) -> bool:
+        return policy_id in self._policy_ids
+
+
+def for_runner(mapping_fn: MappingFn, worker: Any) -> MappingFn:
+    """A mapping function as the runner calls it: one for RLlib's old API stack takes the worker, too.
+
+    Raises:
+        ConfigError: it can be called neither way.
+    """
+    if not callable(mapping_fn):
+        raise ConfigError(f"policy_mapping_fn must be callable, got {mapping_fn!r}")
+    if not misfit(mapping_fn, "agent_id", None):
+        return mapping_fn
+    if reason := misfit(mapping_fn, "agent_id", None, worker=None):
+        raise ConfigError(f"policy_mapping_fn is called as f(agent_id, episode, worker=worker): {reason}")
+
+    def with_worker(agent_id: Hashable, episode: Any) -> str:
+        return mapping_fn(agent_id, episode, worker=worker)
+
+    return with_worker

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
@@ -9,10 +10,10 @@ from fastmarl.core.errors import RunnerBusyError
 from fastmarl.core.exits import exits_as_errors
 from fastmarl.core.public import public
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
+from fastmarl.legacy.files.interfaces import InputReader
 from fastmarl.legacy.policies.policy import Policy
 from fastmarl.legacy.sampling.batch_builder import BatchBuilder
-from fastmarl.legacy.sampling.episode_tallies import EpisodeTallies, RolloutMetrics
-from fastmarl.legacy.sampling.pending_chunks import PendingChunks
+from fastmarl.legacy.sampling.episodes_under_way import EpisodeUnderWay, RolloutMetrics, joined
 
 PERF_STATS = ("mean_raw_obs_processing_ms", "mean_inference_ms", "mean_action_processing_ms", "mean_env_wait_ms")
 LEAST_SHARE = 8  # of a batch is sampled at a time while episodes are waited for
@@ -23,7 +24,7 @@ class _Building:
 
 
 @public("fastmarl.legacy")
-class EnvRunnerV2:
+class EnvRunnerV2(InputReader):
     """Makes batches of what a runner samples.
 
     With `batch_mode="truncate_episodes"` a batch is `rollout_fragment_length` steps (env or agent steps, by
@@ -45,12 +46,12 @@ class EnvRunnerV2:
     def __init__(self, runner: MultiAgentEnvRunner, policies: Mapping[str, Policy], max_seq_len: int):
         self._runner = runner
         self._wants_whole = runner.config.batch_mode == "complete_episodes"
-        self._tallies = EpisodeTallies()
         self._builder = BatchBuilder(policies, max_seq_len)
-        self._pending = PendingChunks(only_whole=self._wants_whole)
-        self._sampled: list[MultiAgentEpisode] = []  # chunks that aren't among the tallies and pending ones yet
+        self._episodes: dict[str, EpisodeUnderWay] = {}  # by id, those that run or have chunks for a batch
+        self._sampled: list[MultiAgentEpisode] = []  # chunks that aren't among these yet
         self._metrics: list[RolloutMetrics] = []  # of episodes that have ended since the last batch
         self.unreturned: list[Any] = []
+        self._passed: list[RolloutMetrics] = []  # by `next()`, on the way to a batch
         self._building: weakref.ref[_Building] | None = None
         self.perf_stats = dict.fromkeys(PERF_STATS, 0.0)
 
@@ -61,6 +62,24 @@ class EnvRunnerV2:
             while self.unreturned:
                 output, self.unreturned = self.unreturned[0], self.unreturned[1:]
                 yield output
+
+    def next(self) -> Any:
+        """The next MultiAgentBatch; the metrics before it are what `get_metrics()` returns."""
+        while True:
+            self.make()
+            # Nothing is called between an output's two places: so no signal is handled there.
+            if isinstance(self.unreturned[0], RolloutMetrics):
+                self._passed += self.unreturned[:1]
+                self.unreturned = self.unreturned[1:]
+            else:
+                batch, self.unreturned = self.unreturned[0], self.unreturned[1:]
+                return batch
+
+    def get_metrics(self) -> list[RolloutMetrics]:
+        """Return the metrics of the episodes that have ended, as far as `next()` has come upon them since the last
+        call, in order."""
+        taken, self._passed = self._passed, []
+        return taken
 
     def make(self) -> None:
         """Sample until `unreturned` has something."""
@@ -81,10 +100,10 @@ class EnvRunnerV2:
 
     def episodes_under_way(self) -> set[str]:
         """Ids of episodes that are running, or are not in a batch yet."""
-        return self._runner.running_episodes | self._pending.episode_ids()
+        return self._runner.running_episodes | {id_ for id_, episode in self._episodes.items() if episode.chunks}
 
     def _n_pending(self) -> int:
-        chunks = self._pending.all()
+        chunks = [chunk for episode in self._episodes.values() for chunk in episode.chunks]
         if self._runner.config.count_steps_by == "env_steps":
             return sum(map(len, chunks))
         return sum(chunk.agent_steps() for chunk in chunks)
@@ -98,24 +117,29 @@ class EnvRunnerV2:
         config = self._runner.config
         if not self._wants_whole and self._n_pending() < config.rollout_fragment_length * self._runner.num_envs:
             return
-        chunks, pending = self._pending.ready(), self._pending.copy()
+        ready = {id_: episode for id_, episode in self._episodes.items() if self._is_ready(episode)}
+        chunks = [chunk for episode in ready.values() for chunk in joined(episode.chunks)]
         batches = [self._build(chunks)] if chunks else []
-        pending.remove(chunks)
+        episodes = self._episodes | {id_: replace(episode, chunks=()) for id_, episode in ready.items()}
         metrics = self._new_metrics()
         # In one step: an interrupt comes before it or after it.
-        self.__dict__.update(unreturned=[*self.unreturned, *metrics, *batches], _pending=pending, _metrics=[])
+        self.__dict__.update(unreturned=[*self.unreturned, *metrics, *batches], _episodes=episodes, _metrics=[])
+
+    def _is_ready(self, episode: EpisodeUnderWay) -> bool:
+        """True if its chunks may become part of a batch."""
+        return bool(episode.chunks) and (episode.chunks[-1].is_done or not self._wants_whole)
 
     def _take_down(self) -> None:
-        """Move what was sampled to the tallies and the pending chunks, all of it at once."""
-        tallies, pending, metrics = self._tallies.copy(), self._pending.copy(), list(self._metrics)
+        """Move what was sampled to the episodes under way, all of it at once."""
+        episodes, metrics = dict(self._episodes), list(self._metrics)
         for chunk in self._sampled:
-            if (of_episode := tallies.add(chunk)) is not None:
-                metrics.append(of_episode)
-            pending.add(chunk)
-        under_way = self._runner.running_episodes
-        pending.drop_all_but(under_way)
-        tallies.keep_only(under_way | pending.episode_ids())
-        self.__dict__.update(_tallies=tallies, _pending=pending, _metrics=metrics, _sampled=[])
+            before = episodes.get(chunk.id_) or EpisodeUnderWay.of(chunk.id_)
+            episodes[chunk.id_] = after = before.with_chunk(chunk, only_whole=self._wants_whole)
+            if chunk.is_done and after.env_t is not None:
+                metrics.append(after.metrics(chunk))
+        running = self._runner.running_episodes
+        kept = {id_: episode for id_, episode in episodes.items() if id_ in running or self._is_ready(episode)}
+        self.__dict__.update(_episodes=kept, _metrics=metrics, _sampled=[])
 
     def _build(self, chunks: list[MultiAgentEpisode]) -> Any:
         """The batch of these chunks, which are pending until it is made: who samples in a hook would get them again."""
@@ -123,7 +147,7 @@ class EnvRunnerV2:
         try:
             self._building = weakref.ref(under_way)  # even an interrupt in `finally` leaves nothing under way
             with exits_as_errors():
-                return self._builder.build(chunks, self._tallies)
+                return self._builder.build(chunks, self._episodes)
         finally:
             self._building = None
 

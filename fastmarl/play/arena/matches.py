@@ -50,8 +50,8 @@ def tournament(
 
     Args:
         players: name -> module, for both sides (a torch.nn.Module or RLModuleSpec); where the sides need different
-            ones, a dict of modules by side; or a Policy or MultiAgentEnvRunner with such modules and their connectors,
-            as they are now. Modules are used as they are, and moved to the option `device`.
+            ones, a dict of modules by side; or a Policy or MultiAgentEnvRunner, of which copies of such modules and
+            their connectors play, as they are now. Modules themselves are moved to the option `device`.
         env: as `EnvRunnerConfig(env=...)` takes it; its episodes must end (see `time_limited`).
         episodes: of each pair: an even number of at least 2. The time goes by this times P (P - 1) / 2.
         sides: agent id -> side, of all agents and two sides, as a dict or a function; what a side's agents are paid

@@ -16,7 +16,7 @@ from fastmarl.core.connectors.env_to_module import EnvToModule
 from fastmarl.core.errors import ConfigError, shown
 from fastmarl.core.modules.specs import RLModuleSpec
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
-from fastmarl.core.runner.saved_policy import PolicyOptions
+from fastmarl.core.runner.saved_policy import PolicyOptions, copied_parts
 from fastmarl.play.policy import Policy
 
 ACCEPTED = "a torch.nn.Module, an RLModuleSpec, a dict of these by module id, a Policy or a MultiAgentEnvRunner"
@@ -48,31 +48,28 @@ def roles_of(player: Any) -> Role | dict[Any, Role]:
     if _is_module(player):
         return Role(player)
     if isinstance(player, (MultiAgentEnvRunner, Policy)):
-        roles = _roles_in_policy(player) if isinstance(player, Policy) else _roles_in_runner(player)
+        roles = _roles_in(player)
         return roles if len(roles) > 1 else next(iter(roles.values()))
     if isinstance(player, Mapping) and player and all(map(_is_module, player.values())):
         return {module_id: Role(module) for module_id, module in player.items()}
     raise ConfigError(f"expected {ACCEPTED}, got {shown(player)}")
 
 
-def _roles_in_runner(runner: MultiAgentEnvRunner) -> dict[Any, Role]:
-    connectors, learned = runner.env_to_module, runner.env_to_module.get_state()
-    options = PolicyOptions.of(runner.config, 0).for_config()
+def _roles_in(player: MultiAgentEnvRunner | Policy) -> dict[Any, Role]:
+    """With copies of the modules: the player's own stay as they are, and where they are."""
+    if isinstance(player, Policy):
+        options, parts = player.options, player.parts
+        modules = {module_id: copy.deepcopy(part.module) for module_id, part in parts.items()}
+    else:
+        options = PolicyOptions.of(player.config, 0)
+        parts = copied_parts(options, player.module, player.env_to_module)
+        modules = {module_id: part.module for module_id, part in parts.items()}
+    learned = EnvToModule({module_id: part.connectors for module_id, part in parts.items()}).get_state()
     return {
-        module_id: Role(module, connectors[module_id].connectors, learned[module_id], options)
-        if module_id in connectors
-        else Role(module, options=options)
-        for module_id, module in runner.module.items()
-    }
-
-
-def _roles_in_policy(policy: Policy) -> dict[Any, Role]:
-    """With copies of the modules: the policy's own stay on the CPU."""
-    connectors = {module_id: part.connectors for module_id, part in policy.parts.items()}
-    learned, options = EnvToModule(connectors).get_state(), policy.options.for_config()
-    return {
-        module_id: Role(copy.deepcopy(part.module), part.connectors.connectors, learned.get(module_id, {}), options)
-        for module_id, part in policy.parts.items()
+        module_id: Role(
+            modules[module_id], part.connectors.connectors, learned.get(module_id, {}), options.for_config()
+        )
+        for module_id, part in parts.items()
     }
 
 

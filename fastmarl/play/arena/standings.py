@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fastmarl.core.public import public
 from fastmarl.play.arena.ratings import bradley_terry
+from fastmarl.report.plots import OURS, picture
 from fastmarl.report.tables import Table
 
 COLUMNS = {
@@ -24,6 +26,7 @@ COLUMNS = {
     "draws": ("draws", ",d"),
     "losses": ("losses", ",d"),
 }
+MOST_LABELLED = 20  # players whose payoffs are written into the cells of a picture
 PAIR = ("player", "opponent", "games", "wins", "draws", "losses", "payoff", "payoff_standard_error", "rating",
         "rating_standard_error")  # fmt: skip
 
@@ -133,12 +136,17 @@ class Tournament:
     def plot(self, path: str | Path) -> None:
         """Draw the payoff matrix, and the ratings with bars of two standard errors on both sides, the best on top. The
         suffix of `path` says how: .png, .pdf or .svg. Needs matplotlib."""
-        from fastmarl.play.arena.plots import draw
-
-        order = self._order()
-        names = [self.names[i] for i in order]
-        matrix = self.payoff_matrix[np.ix_(order, order)]
-        draw(Path(path), names, matrix, self.ratings[order], self.rating_standard_errors[order])
+        order, names = self._order(), self.ranking()
+        places, size = range(len(names)), max(3.0, 0.35 * len(names) + 1.5)
+        with picture(Path(path), width=2 * size + 1, height=size) as figure:
+            left, right = figure.subplots(1, 2)
+            _draw_payoffs(figure, left, names, self.payoff_matrix[np.ix_(order, order)])
+            errors = 2 * self.rating_standard_errors[order]
+            right.errorbar(self.ratings[order], places, xerr=errors, fmt="o", color=OURS, capsize=3)
+            right.set_yticks(places, names, parse_math=False)
+            right.invert_yaxis()
+            right.axvline(0, color="#9e9e9e", linewidth=1, zorder=0)
+            right.set_xlabel("rating (Elo), ± 2 standard errors")
 
     def _order(self) -> Sequence[int]:
         return np.argsort(-self.ratings, kind="stable").tolist()
@@ -169,3 +177,20 @@ class Tournament:
         np.add.at(counts, (self.players[:, 0], self.players[:, 1]), of_first)
         np.add.at(counts, (self.players[:, 1], self.players[:, 0]), of_first if of_second is None else of_second)
         return counts
+
+
+def _draw_payoffs(figure: Any, axes: Any, names: Sequence[str], payoffs: np.ndarray) -> None:
+    """Payoffs [P, P] as a heat map."""
+    most = np.nanmax(np.abs(payoffs)) or 1.0
+    image = axes.imshow(payoffs, cmap="RdBu", vmin=-most, vmax=most)
+    places = range(len(names))
+    axes.set_xticks(places, names, rotation=90, parse_math=False)
+    axes.set_yticks(places, names, parse_math=False)
+    axes.set_title("mean payoff of row against column", fontsize=10)
+    figure.colorbar(image, ax=axes, shrink=0.8)
+    for i in places if len(names) <= MOST_LABELLED else ():
+        for j in places:
+            if np.isfinite(payoffs[i, j]):
+                is_dark = abs(payoffs[i, j]) > 0.6 * most
+                color = "white" if is_dark else "black"
+                axes.text(j, i, f"{payoffs[i, j]:.2g}", ha="center", va="center", fontsize=7, color=color)

@@ -1,4 +1,4 @@
-"""Tables and a picture of what `fastmarl bench scaling` measured."""
+"""Tables and pictures of what `fastmarl bench` measured."""
 
 from __future__ import annotations
 
@@ -7,17 +7,29 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from fastmarl.report.plots import LABEL_BOX, LIMIT, OURS, log_scale, picture
+from fastmarl.report.plots import LABEL_BOX, LIMIT, OURS, log_scale, picture, ratio_bars
 from fastmarl.report.records import Figures, Row
 from fastmarl.report.tables import Table
 
+EFFICIENCY_COLUMNS = {
+    "environment": ("environment", ""),
+    "agents": ("agents", ".1f"),
+    "envs": ("envs", ""),
+    "env_us": ("env", ".2f"),
+    "network_us": ("network", ".2f"),
+    "limit_us": ("bare\nloop", ".2f"),
+    "runner_us": ("runner", ".2f"),
+    "efficiency": ("relative\nspeed", ".3f"),
+    "own_efficiency": ("own", ".3f"),
+    "agent_steps_per_second": ("agent\nsteps/s", ",.0f"),
+}
 TITLES = {
     "agents": "agents in each of 16 envs",
     "envs": "envs of 4 agents",
     "network": "units in each of two layers, 4 agents x 256 envs",
     "workers": "worker processes (0: none), simple_spread, 16 envs",
 }
-COLUMNS = {  # next to the size
+SCALING_COLUMNS = {  # next to the size
     "agent_steps_per_second": ("agent steps/s", ",.0f"),
     "runner_us": ("µs per agent step", ".3f"),
     "limit_us": ("bare loop", ".3f"),
@@ -26,7 +38,26 @@ COLUMNS = {  # next to the size
 }
 
 
-def order(row: Row) -> tuple:
+def efficiency_tables(figures: Figures) -> list[Table]:
+    """The only section is "figures": fields of `Efficiency`, and the name of the environment."""
+    rows = figures["figures"]
+    title = (
+        f"µs per agent step, medians of {len(rows[0]['rounds'])} rounds, one torch thread; own: the bare loop draws "
+        "actions as we do"
+    )
+    return [Table.of(title, EFFICIENCY_COLUMNS, rows)]
+
+
+def draw_efficiency(figures: Figures, path: Path) -> None:
+    """Relative speeds."""
+    rows = figures["figures"]
+    names = [f"{row['environment']}, {row['agents']:.3g} x {row['envs']}" for row in rows]
+    ratios = [row["efficiency"] for row in rows]
+    with picture(path, 8, 1.2 + 0.35 * len(rows)) as figure:
+        ratio_bars(figure.subplots(), names, ratios, "{:.2f}", "relative speed (1: the bare loop's)")
+
+
+def order_in_series(row: Row) -> tuple:
     """What it is about, and where it stands among others.
 
     Raises:
@@ -35,12 +66,12 @@ def order(row: Row) -> tuple:
     return [*TITLES].index(row["series"]), row["size"]
 
 
-def tables(figures: Figures) -> list[Table]:
+def scaling_tables(figures: Figures) -> list[Table]:
     """One for each series, which are the only section; times in microseconds."""
-    return [Table.of("", {"size": (TITLES[name], ",d"), **COLUMNS}, rows) for name, rows in _by_name(figures)]
+    return [Table.of("", {"size": (TITLES[name], ",d"), **SCALING_COLUMNS}, rows) for name, rows in _by_name(figures)]
 
 
-def draw(figures: Figures, path: Path) -> None:
+def draw_scaling(figures: Figures, path: Path) -> None:
     """Agent steps per second of runner and bare loop for each series, with the relative speed at each point."""
     series = _by_name(figures)
     columns = min(2, len(series))

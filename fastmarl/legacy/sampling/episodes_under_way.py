@@ -1,0 +1,116 @@
+"""What is kept of episodes from one batch to the next: chunks that wait for a batch, and what metrics are made of."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, NamedTuple, Self
+
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.public import public
+
+OF_CALLBACKS = ("custom_metrics", "hist_data", "media")
+
+
+@public("fastmarl.legacy")
+class RolloutMetrics(NamedTuple):
+    """An episode that has ended, in numbers; the fields are RLlib's.
+
+    Args:
+        episode_length: env steps.
+        episode_reward: sum of all agents' rewards as recorded.
+        agent_rewards: (agent id, policy id) -> the same of one agent.
+        custom_metrics, hist_data, media: what callbacks have put into `episode.custom_data` under these names.
+        perf_stats: see `EnvRunnerV2.perf_stats`.
+        episode_faulty: whether an env has failed: the others are empty then.
+        connector_metrics: always empty.
+    """
+
+    episode_length: int
+    episode_reward: float
+    agent_rewards: dict[tuple[Hashable, str], float]
+    custom_metrics: dict[str, float]
+    perf_stats: dict[str, float]
+    hist_data: dict[str, list[float]]
+    media: dict[str, Any]
+    episode_faulty: bool
+    connector_metrics: dict[str, Any]
+
+    @classmethod
+    def of_failure(cls) -> Self:
+        """Of an env that has failed."""
+        return cls(0, 0.0, {}, {}, {}, {}, {}, True, {})
+
+
+@dataclass(frozen=True)
+class EpisodeUnderWay:
+    """An episode that is running, or not in a batch yet. Nothing in it changes: an interrupt spoils none.
+
+    Attributes:
+        number: the int that stands for its id in batches, below 2**56.
+        env_t: steps so far; None: a chunk is missing, dropped by an interrupted call.
+        agent_index: by agent id, in order of appearance.
+        agent_rewards: as in RolloutMetrics.
+        chunks: those that wait for a batch.
+    """
+
+    number: int
+    env_t: int | None = 0
+    agent_index: dict[Hashable, int] = field(default_factory=dict)
+    agent_rewards: dict[tuple[Hashable, str], float] = field(default_factory=dict)
+    chunks: tuple[MultiAgentEpisode, ...] = ()
+
+    @classmethod
+    def of(cls, episode_id: str) -> Self:
+        """Before its first chunk."""
+        return cls(int.from_bytes(blake2b(episode_id.encode(), digest_size=7).digest(), "big"))
+
+    def with_chunk(self, chunk: MultiAgentEpisode, *, only_whole: bool) -> Self:
+        """The episode after another chunk. With `only_whole` none waits for a batch once one is missing."""
+        follows = self.env_t == chunk.env_t_started
+        agent_index, agent_rewards = dict(self.agent_index), dict(self.agent_rewards)
+        for agent_id in chunk.chunk.agent_ids:
+            agent_index.setdefault(agent_id, len(agent_index))
+        for agent_id, agent_episode in chunk.agent_episodes.items():
+            key = agent_id, chunk.module_for(agent_id)
+            agent_rewards[key] = agent_rewards.get(key, 0.0) + agent_episode.get_return()
+        return replace(
+            self,
+            env_t=chunk.env_t if follows else None,
+            agent_index=agent_index,
+            agent_rewards=agent_rewards,
+            chunks=(*self.chunks, chunk) if follows or not only_whole else (),
+        )
+
+    def metrics(self, last: MultiAgentEpisode) -> RolloutMetrics:
+        """Those of the whole episode, which ended with this chunk; without perf stats."""
+        custom, hist, media = (last.custom_data.get(name, {}) for name in OF_CALLBACKS)
+        total = sum(self.agent_rewards.values())
+        return RolloutMetrics(last.env_t, total, self.agent_rewards, custom, {}, hist, media, False, {})
+
+
+def joined(chunks: Sequence[MultiAgentEpisode]) -> list[MultiAgentEpisode]:
+    """The chunks of an episode, those joined that can be: not where an agent has respawned, or a chunk is missing. The
+    given ones stay as they are."""
+    made: list[MultiAgentEpisode] = []
+    for chunk in chunks if len(chunks) == 1 else map(_copy_of, chunks):
+        if made and _can_follow(made[-1], chunk):
+            made[-1].concat_episode(chunk)
+        else:
+            made.append(chunk)
+    return made
+
+
+def _copy_of(episode: MultiAgentEpisode) -> MultiAgentEpisode:
+    """Another chunk of the same arrays, which can be joined with others."""
+    chunk, agent_episodes = episode.chunk, {}
+    for agent_id, agent_episode in episode.agent_episodes.items():
+        agent_episodes[agent_id] = copied = replace(agent_episode)
+        copied.id_ = agent_episode.id_
+        copied.custom_data.update(agent_episode.custom_data)
+    return MultiAgentEpisode.of(replace(chunk, agent_episodes=agent_episodes, custom_data=dict(chunk.custom_data)))
+
+
+def _can_follow(before: MultiAgentEpisode, chunk: MultiAgentEpisode) -> bool:
+    """Whether they can be joined: nothing is missing between them, and no agent of the second ended in the first."""
+    ended = {agent for agent, agent_episode in before.agent_episodes.items() if agent_episode.is_done}
+    return before.env_t == chunk.env_t_started and ended.isdisjoint(chunk.agent_episodes)
