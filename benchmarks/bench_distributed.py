@@ -245,9 +245,9 @@ def fakes(n_rounds: int) -> None:
             begun = time.process_time()
             in_flight = CallsInFlight(lambda references, n, timeout_s: references[:n])
             for number in range(N_FAKES):
-                in_flight.add(object(), Call(number, number, "sample", 1.0))
-            for reference, _ in in_flight.ready(1.0):
-                in_flight.remove(reference)
+                in_flight.add(Call(number, number, "sample", 1.0, object()))
+            for call in in_flight.ready(1.0):
+                in_flight.remove(call)
             of_references.append(time.process_time() - begun)
             begun = time.process_time()
             for _ in range(N_FAKES):

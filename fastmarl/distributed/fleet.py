@@ -110,9 +110,10 @@ class Fleet:
         """Weights that the runner hasn't been sent go along. A runner that is being made gets them later."""
         weights, seq_no = self.weights.newest
         are_due = runner.is_ready and runner.sent_seq_no != seq_no
-        call = Call(next(self._numbers), runner, method, self._sample_timeout_s if timeout_s is None else timeout_s)
         reference = self.actors.call(runner.handle, method, seq_no, weights if are_due else None, *args)
-        self.calls.add(reference, call)
+        timeout_s = self._sample_timeout_s if timeout_s is None else timeout_s
+        call = Call(next(self._numbers), runner, method, timeout_s, reference)
+        self.calls.add(call)
         if are_due:
             runner.sent_seq_no = seq_no
         return call
@@ -138,31 +139,31 @@ class Fleet:
         self._guard.run("a method of the group", self._collect, {"timeout_s": timeout_s})
 
     def _collect(self, timeout_s: float) -> None:
-        for reference, call in self.calls.ready(timeout_s):
-            if reference in self.calls:  # else its runner was lost just now
-                self._take(reference, call)
-        for runner in self.calls.overdue():
-            reference, oldest = self.calls.oldest_of(runner)
-            if self.actors.is_answered(reference):  # nobody looked for it in time
+        for call in self.calls.ready(timeout_s):
+            if call.is_open:  # else its runner was lost just now
+                self._take(call)
+        for call in self.calls.overdue():
+            if self.actors.is_answered(call.reference):  # nobody looked for it in time
                 continue
-            hint = "; are there enough free CPUs in Ray's cluster?" if oldest.method == "start" else ""
-            self._lose(runner, f"did not answer {oldest.method}() within {oldest.timeout_s:g} s and was ended{hint}")
+            hint = "; are there enough free CPUs in Ray's cluster?" if call.method == "start" else ""
+            problem = f"did not answer {call.method}() within {call.timeout_s:g} s and was ended{hint}"
+            self._lose(call.runner, problem)
 
-    def _take(self, reference: Any, call: Call) -> None:
+    def _take(self, call: Call) -> None:
         runner = call.runner
         try:
-            value = self.actors.get(reference)
+            value = self.actors.get(call.reference)
         except ActorLost as error:
             self._lose(runner, f"has ended: {error}")
             return
         except Exception as error:
-            self.calls.remove(reference)
+            self.calls.remove(call)
             self.hungry[runner] = None
             self._fail(call, with_note(error, call))
             return
         if call.method == "sample":
             value = replace(value, batch=owned(value.batch), state=owned(value.state))
-        self.calls.remove(reference)
+        self.calls.remove(call)
         self.hungry[runner] = None  # whatever it did: perhaps that was all that kept it from a call of sample()
         call.finish(owned(value))
         if call.method == "start":
@@ -230,21 +231,21 @@ class Fleet:
         try:
             calls += [self.call(runner, "stop") for runner in runners if runner.is_ready]
             while any(call.is_open for call in calls) and (left := end - monotonic()) > 0:
-                for reference, call in self.calls.ready(min(left, LOOKS_EVERY_S)):
+                for call in self.calls.ready(min(left, LOOKS_EVERY_S)):
                     if call.runner in leaving:
-                        self._take_last(reference, call)
-                    elif reference in self.calls:
-                        self._take(reference, call)
+                        self._take_last(call)
+                    elif call.is_open:
+                        self._take(call)
         finally:
             for runner in runners:
                 self.let_go(runner)
         return calls
 
-    def _take_last(self, reference: Any, call: Call) -> None:
+    def _take_last(self, call: Call) -> None:
         """Of a runner that is not replaced if it is lost."""
-        self.calls.remove(reference)
+        self.calls.remove(call)
         try:
-            call.finish(self.actors.get(reference))
+            call.finish(self.actors.get(call.reference))
         except ActorLost:
             call.fail(None)
         except Exception as error:
@@ -252,7 +253,6 @@ class Fleet:
 
     def recover(self) -> None:
         """Mend what an interrupt (KeyboardInterrupt) of an earlier call may have left half done."""
-        self.calls.forget_unfinished()
         self.arrivals.recount()
         for runner in self.runners:
             is_half_replaced = runner.start is None and not runner.is_lost and not self.calls.count_of(runner)
