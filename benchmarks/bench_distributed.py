@@ -24,6 +24,7 @@ import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.core.runner.metrics import Counts, Increment
 from fastmarl.distributed import EnvRunnerGroup
+from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.calls import Call, CallsInFlight
 from fastmarl.distributed.host import HostReady, HostReport
 from fastmarl.distributed.in_process import Put
@@ -195,11 +196,8 @@ def kill(n_rounds: int) -> None:
     show("until the new runner's first part, in all", back)
 
 
-class Canned:
-    """Actors that have done everything at once; see `fastmarl.distributed.actors.Actors`."""
-
-    most_in_flight = float("inf")
-    is_running = True
+class Canned(Actors):
+    """Actors that have done everything at once."""
 
     def __init__(self, module: Any):
         self._start = HostReady(0, "here", module, True)

@@ -43,8 +43,8 @@ class Call:
 
 
 class CallsInFlight:
-    """All calls whose results have not been taken. Only `calls()`, `ready()` and `overdue()` look at more than one
-    runner's. An interrupt at any line leaves it whole.
+    """All calls whose results have not been taken. Only `calls()`, `ready()`, `wait_anew()` and `overdue()` look at
+    more than one runner's. An interrupt at any line leaves it whole.
 
     Args:
         wait: `(references, num_returns, timeout_s) -> those that are ready`, as of `ray.wait()`.
@@ -93,10 +93,18 @@ class CallsInFlight:
             found = self._wait(references, len(references), 0.0)
         return sorted((calls[each] for each in found), key=_number_of)
 
-    def overdue(self) -> list[Call]:
-        """The oldest calls of runners that have taken too long for them. Looks once a second, else there are none."""
+    def wait_anew(self, method: str, timeout_s: float) -> None:
+        """Runners that have calls of this method before them have so long for each, from now on."""
+        for runner, own in self._of_runner.items():
+            for call in own:
+                if call.method == method:
+                    self._since[runner], call.timeout_s = monotonic(), timeout_s
+
+    def overdue(self, is_idle: bool) -> list[Call]:
+        """The oldest calls of runners that have taken too long for them. Looks if there is time for that, and once a
+        second; else there are none."""
         now = monotonic()
-        if now - self._checked_at < OVERDUE_CHECKED_EVERY_S:
+        if not is_idle and now - self._checked_at < OVERDUE_CHECKED_EVERY_S:
             return []
         self._checked_at = now
         oldest = [next(iter(own)) for own in self._of_runner.values() if own]

@@ -18,7 +18,7 @@ from fastmarl.batches import add_n_step_returns, add_vtrace, columns
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.core.envs.values import same
 from fastmarl.distributed import BackgroundSampler
-from fastmarl.distributed.background.parcels import join_batches, pack, unpack
+from fastmarl.distributed.parcels import join_batches, pack, unpack
 from fastmarl.errors import BatchError, ConfigError, RunnerStoppedError
 from fastmarl.learning import to_tensors
 
