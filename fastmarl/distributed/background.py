@@ -208,6 +208,7 @@ class BackgroundSampler(FleetOwner):
     def _taken(self, runner: RemoteRunner) -> HostReport:
         """Its next batch."""
         while (arrival := self._fleet.arrivals.take(lambda each: each.runner is runner)) is None:
+            self._check_open()  # a signal's handler may have closed it
             self._fleet.feed([runner], {}, max(1, self._staleness))
             self._fleet.collect()
         if isinstance(arrival.came, Exception):
