@@ -6,24 +6,25 @@ from typing import Any
 
 import torch
 
-from fastmarl.core.config import EnvRunnerConfig, check_integer
+from fastmarl.core.config import EnvRunnerConfig, check_integer, check_seconds
 from fastmarl.core.envs.registry import portable
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
 from fastmarl.core.public import public
 from fastmarl.distributed import connectors, sizes
 from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.evaluations import evaluate_in
-from fastmarl.distributed.fleet import Fleet
+from fastmarl.distributed.fleet import NO_LIMIT, Fleet
 from fastmarl.distributed.host import MakeBatch, columns_of
 from fastmarl.distributed.in_process import InProcess
 from fastmarl.distributed.metrics import GroupMetrics
-from fastmarl.distributed.options import check_options
 from fastmarl.distributed.owner import FleetOwner
 from fastmarl.distributed.parts import SamplePart
 from fastmarl.distributed.sampling import GroupSampling, call_arguments
 from fastmarl.distributed.state import GroupState
 from fastmarl.distributed.weights import check_all, weights_by_module
 from fastmarl.play.arena.evaluation import Evaluation
+
+PLACEMENT_STRATEGIES = ("SPREAD", "DEFAULT")
 
 
 @public("fastmarl.distributed")
@@ -76,15 +77,18 @@ class EnvRunnerGroup(FleetOwner):
         start_timeout_s: float = 300.0,
         actor_options: Mapping[str, Any] | None = None,
     ):
-        check_options(
-            config,
-            num_env_runners=num_env_runners,
-            make_batch=make_batch,
-            placement_strategy=placement_strategy,
-            max_restarts=max_restarts,
-            sample_timeout_s=sample_timeout_s,
-            start_timeout_s=start_timeout_s,
-        )
+        if not isinstance(config, EnvRunnerConfig):
+            raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
+        check_integer("num_env_runners", num_env_runners, least=0)
+        check_integer("max_restarts", max_restarts, least=NO_LIMIT)
+        check_seconds("sample_timeout_s", sample_timeout_s)
+        check_seconds("start_timeout_s", start_timeout_s)
+        if not callable(make_batch):
+            raise ConfigError(f"make_batch must be a function (episodes, module) -> batch, got {make_batch!r:.200}")
+        if placement_strategy not in PLACEMENT_STRATEGIES:
+            raise ConfigError(
+                f"placement_strategy must be one of {list(PLACEMENT_STRATEGIES)}, got {placement_strategy!r}"
+            )
         self._config = replace(config, env=portable(config.env))
         self._is_here = num_env_runners == 0
         options = {"num_gpus": config.num_gpus_per_env_runner, **(actor_options or {})}
