@@ -24,6 +24,7 @@ import fastmarl
 from fastmarl.batches import add_gae, columns
 from fastmarl.core.runner.metrics import Counts, Increment
 from fastmarl.distributed import EnvRunnerGroup
+from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.calls import Call, CallsInFlight
 from fastmarl.distributed.host import HostReady, HostReport
 from fastmarl.distributed.in_process import Put
@@ -195,11 +196,8 @@ def kill(n_rounds: int) -> None:
     show("until the new runner's first part, in all", back)
 
 
-class Canned:
-    """Actors that have done everything at once; see `fastmarl.distributed.actors.Actors`."""
-
-    most_in_flight = float("inf")
-    is_running = True
+class Canned(Actors):
+    """Actors that have done everything at once."""
 
     def __init__(self, module: Any):
         self._start = HostReady(0, "here", module, True)
@@ -245,9 +243,9 @@ def fakes(n_rounds: int) -> None:
             begun = time.process_time()
             in_flight = CallsInFlight(lambda references, n, timeout_s: references[:n])
             for number in range(N_FAKES):
-                in_flight.add(object(), Call(number, number, "sample", 1.0))
-            for reference, _ in in_flight.ready(1.0):
-                in_flight.remove(reference)
+                in_flight.add(Call(number, number, "sample", 1.0, object()))
+            for call in in_flight.ready(1.0):
+                in_flight.remove(call)
             of_references.append(time.process_time() - begun)
             begun = time.process_time()
             for _ in range(N_FAKES):

@@ -1,66 +1,65 @@
 """Batches and errors that have come, and were not handed out."""
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from fastmarl.distributed.parts import SamplePart
+from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.runners import RemoteRunner
 
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """A batch that has come, and the number of its call."""
+    """What has come of a call of sample(), or why a runner is lost.
+
+    Attributes:
+        number: of the call.
+        runner: whose it is.
+        came: a batch, and what is told of it, or an error.
+    """
 
     number: int
     runner: RemoteRunner
-    part: SamplePart
+    came: HostReport | Exception
 
 
 class Arrivals:
-    """A queue of batches and errors, which knows how many batches of each runner it has."""
+    """A queue, which knows how many arrivals of each runner it has."""
 
     def __init__(self) -> None:
-        self._queue: deque[Arrival | Exception] = deque()
+        self._queue: deque[Arrival] = deque()
         self._counts: Counter[RemoteRunner] = Counter()
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def count_of(self, runner: RemoteRunner) -> int:
-        """Its batches."""
         return self._counts[runner]
 
-    def add(self, arrived: Arrival | Exception) -> None:
-        if isinstance(arrived, Arrival):
-            self._counts[arrived.runner] += 1
-        self._queue.append(arrived)
+    def add(self, arrival: Arrival) -> None:
+        self._counts[arrival.runner] += 1
+        self._queue.append(arrival)
 
-    def take_oldest(self) -> Arrival | Exception:
-        oldest = self._queue.popleft()
-        if isinstance(oldest, Arrival):
-            self._counts[oldest.runner] -= 1
-        return oldest
+    def take(self, is_wanted: Callable[[Arrival], bool] = lambda arrival: True) -> Arrival | None:
+        """The oldest one that is wanted."""
+        found = next(filter(is_wanted, self._queue), None)
+        if found is not None:
+            self._queue.remove(found)
+            self._counts[found.runner] -= 1
+        return found
 
-    def take_batches(self) -> list[Arrival]:
+    def take_error(self, runner: RemoteRunner | None = None) -> Exception | None:
+        """The oldest one, if any; of this runner only, if one is given."""
+        found = self.take(lambda each: isinstance(each.came, Exception) and runner in (None, each.runner))
+        return None if found is None else found.came  # type: ignore[return-value]
+
+    def take_batches(self) -> list[tuple[RemoteRunner, HostReport]]:
         """All of them, in order of their calls; errors are forgotten."""
-        batches = [each for each in self._queue if isinstance(each, Arrival)]
+        queue = sorted(self._queue, key=lambda each: each.number)
         self._queue.clear()
         self._counts.clear()
-        return sorted(batches, key=lambda each: each.number)
-
-    def take_error(self) -> Exception | None:
-        """The oldest one, if any."""
-        for index, each in enumerate(self._queue):
-            if isinstance(each, Exception):
-                del self._queue[index]
-                return each
-        return None
-
-    def forget(self, error: Exception | None) -> None:
-        """What samples next does not raise it."""
-        if error is not None and error in self._queue:
-            self._queue.remove(error)
+        return [(each.runner, each.came) for each in queue if isinstance(each.came, HostReport)]
 
     def recount(self) -> None:
-        """After an interrupt, which may have come between a batch and its count."""
-        self._counts = Counter(each.runner for each in self._queue if isinstance(each, Arrival))
+        """After an interrupt, which may have come between an arrival and its count."""
+        self._counts = Counter(each.runner for each in self._queue)

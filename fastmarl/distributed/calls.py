@@ -1,4 +1,4 @@
-"""Which call a reference is of, and which runner has answered, or has not for too long."""
+"""Calls under way, and which runner has answered, or has not for too long."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ class Call:
         runner: of whom.
         method: of its host.
         timeout_s: seconds that the runner has for it, from the end of its call before.
+        reference: by which its result is known.
         is_open: whether neither the result nor an error has come.
         is_done: whether `value` is the result.
         error: what was raised there, if anything. A call that is neither open nor done and has no error is lost.
@@ -27,6 +28,7 @@ class Call:
     runner: Any
     method: str
     timeout_s: float
+    reference: Hashable
     is_open: bool = True
     is_done: bool = False
     value: Any = None
@@ -41,8 +43,8 @@ class Call:
 
 
 class CallsInFlight:
-    """All calls whose results have not been taken. No operation but `ready()`, `overdue()` and `forget_unfinished()`
-    looks at more than one runner's.
+    """All calls whose results have not been taken. Only `calls()`, `ready()`, `wait_anew()` and `overdue()` look at
+    more than one runner's. An interrupt at any line leaves it whole.
 
     Args:
         wait: `(references, num_returns, timeout_s) -> those that are ready`, as of `ray.wait()`.
@@ -50,79 +52,64 @@ class CallsInFlight:
 
     def __init__(self, wait: Wait):
         self._wait = wait
-        self._calls: dict[Hashable, Call] = {}
-        self._of_runner: dict[Any, dict[Hashable, Call]] = {}  # oldest first
+        self._of_runner: dict[Any, dict[Call, None]] = {}  # oldest first
         self._since: dict[Any, float] = {}  # by runner, when its oldest call began to be waited for
         self._checked_at = monotonic()
 
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def __contains__(self, reference: Hashable) -> bool:
-        return reference in self._calls
-
-    def add(self, reference: Hashable, call: Call) -> None:
+    def add(self, call: Call) -> None:
         """A call was made."""
-        own = self._of_runner.setdefault(call.runner, {})
+        own = self._of_runner.get(call.runner)
         if not own:
             self._since[call.runner] = monotonic()
-        own[reference] = self._calls[reference] = call
+            own = self._of_runner[call.runner] = {}
+        own[call] = None
 
-    def remove(self, reference: Hashable) -> Call:
+    def remove(self, call: Call) -> None:
         """Its result was taken: the runner's next call is waited for from now on."""
-        call = self._calls.pop(reference)
-        own = self._of_runner[call.runner]
-        del own[reference]
-        if own:
-            self._since[call.runner] = monotonic()
-        else:
-            del self._of_runner[call.runner], self._since[call.runner]
-        return call
+        self._since[call.runner] = monotonic()
+        del self._of_runner[call.runner][call]
 
     def remove_all_of(self, runner: Any) -> list[Call]:
         """The runner is lost, and these calls with it."""
-        own = self._of_runner.get(runner, {})
-        for reference in own:
-            self._calls.pop(reference, None)  # it is not there if an interrupt came while it was added or removed
-        self._of_runner.pop(runner, None)
+        own = self._of_runner.pop(runner, {})
         self._since.pop(runner, None)
-        return list(own.values())
-
-    def forget_unfinished(self) -> None:
-        """Those that were being added or removed when an interrupt came: one of the dicts has them and one doesn't."""
-        for runner, own in list(self._of_runner.items()):
-            self._of_runner[runner] = {each: call for each, call in own.items() if each in self._calls}
-            if not self._of_runner[runner]:
-                del self._of_runner[runner]
-        known = {reference for own in self._of_runner.values() for reference in own}
-        self._calls = {reference: call for reference, call in self._calls.items() if reference in known}
-        self._since = {runner: self._since.get(runner, monotonic()) for runner in self._of_runner}
+        return list(own)
 
     def calls(self) -> list[Call]:
         """In the order in which they were made."""
-        return list(self._calls.values())
+        return sorted((call for own in self._of_runner.values() for call in own), key=_number_of)
 
     def count_of(self, runner: Any) -> int:
         return len(self._of_runner.get(runner, ()))
 
-    def ready(self, timeout_s: float) -> list[tuple[Any, Call]]:
-        """(reference, call) of all whose results are there, in order of the calls; waits if there are none."""
-        if not self._calls:
+    def ready(self, timeout_s: float) -> list[Call]:
+        """Those whose results are there, in the order in which they were made; waits if there are none."""
+        calls = {call.reference: call for call in self.calls()}
+        if not calls:
             return []
-        references = list(self._calls)
+        references = list(calls)
         found: Iterable[Any] = self._wait(references, len(references), 0.0)
         if not found and timeout_s > 0 and self._wait(references, 1, timeout_s):
             found = self._wait(references, len(references), 0.0)
-        return sorted(((each, self._calls[each]) for each in found), key=lambda pair: pair[1].number)
+        return sorted((calls[each] for each in found), key=_number_of)
 
-    def overdue(self) -> list[Any]:
-        """Runners that have taken too long for their oldest call. Looks once a second, else there are none."""
+    def wait_anew(self, method: str, timeout_s: float) -> None:
+        """Runners that have calls of this method before them have so long for each, from now on."""
+        for runner, own in self._of_runner.items():
+            for call in own:
+                if call.method == method:
+                    self._since[runner], call.timeout_s = monotonic(), timeout_s
+
+    def overdue(self, is_idle: bool) -> list[Call]:
+        """The oldest calls of runners that have taken too long for them. Looks if there is time for that, and once a
+        second; else there are none."""
         now = monotonic()
-        if now - self._checked_at < OVERDUE_CHECKED_EVERY_S:
+        if not is_idle and now - self._checked_at < OVERDUE_CHECKED_EVERY_S:
             return []
         self._checked_at = now
-        return [runner for runner, since in self._since.items() if now - since > self.oldest_of(runner)[1].timeout_s]
+        oldest = [next(iter(own)) for own in self._of_runner.values() if own]
+        return [call for call in oldest if now - self._since[call.runner] > call.timeout_s]
 
-    def oldest_of(self, runner: Any) -> tuple[Any, Call]:
-        """(reference, call)"""
-        return next(iter(self._of_runner[runner].items()))
+
+def _number_of(call: Call) -> int:
+    return call.number

@@ -1,4 +1,4 @@
-"""A group's runners: calls of them, and new ones for those that are lost."""
+"""Runners and calls of them, and new ones for those that are lost."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -12,14 +12,15 @@ from fastmarl.core.native._call_guard import CallGuard
 from fastmarl.distributed.actors import ActorLost, Actors
 from fastmarl.distributed.arrivals import Arrival, Arrivals
 from fastmarl.distributed.calls import Call, CallsInFlight
-from fastmarl.distributed.host import MakeBatch, RunnerPlan
-from fastmarl.distributed.parts import SamplePart, owned
+from fastmarl.distributed.host import HostFailure, HostReport, MakeBatch, RunnerPlan
+from fastmarl.distributed.parts import owned
 from fastmarl.distributed.runners import NOTHING_SENT, RemoteRunner
 from fastmarl.distributed.weights import NewestWeights
 
 LOOKS_EVERY_S = 1.0  # for runners that take too long
 NO_LIMIT = -1
 COUNTED = ("num_samples_dropped", "num_env_runner_restarts")
+DURING = {"start": "making its runner", "sample": "sampling", "stop": "closing its envs"}
 
 
 class Fleet:
@@ -85,7 +86,7 @@ class Fleet:
     def wait_for_a_runner(self) -> None:
         while not any(runner.is_ready for runner in self.runners):
             self.check_that_some_are_there()
-            self.collect(LOOKS_EVERY_S)
+            self.collect()
 
     def check_that_some_are_there(self) -> None:
         if all(runner.is_lost for runner in self.runners):
@@ -110,18 +111,25 @@ class Fleet:
         """Weights that the runner hasn't been sent go along. A runner that is being made gets them later."""
         weights, seq_no = self.weights.newest
         are_due = runner.is_ready and runner.sent_seq_no != seq_no
-        call = Call(next(self._numbers), runner, method, self._sample_timeout_s if timeout_s is None else timeout_s)
         reference = self.actors.call(runner.handle, method, seq_no, weights if are_due else None, *args)
-        self.calls.add(reference, call)
+        timeout_s = self._sample_timeout_s if timeout_s is None else timeout_s
+        call = Call(next(self._numbers), runner, method, timeout_s, reference)
+        self.calls.add(call)
         if are_due:
             runner.sent_seq_no = seq_no
         return call
+
+    def feed(self, runners: Iterable[RemoteRunner], arguments: dict[str, Any], in_flight: float) -> None:
+        """Call `sample()` of these runners until each has so many calls before it, with those that have arrived."""
+        for runner in runners:
+            while runner.is_ready and self.calls.count_of(runner) + self.arrivals.count_of(runner) < in_flight:
+                self.call(runner, "sample", arguments)
 
     def answers(self, calls: Iterable[Call]) -> None:
         """Wait until none of them is open."""
         waited = list(calls)
         while any(call.is_open for call in waited):
-            self.collect(LOOKS_EVERY_S)
+            self.collect()
 
     def wait_for_all_of(self, runners: Sequence[RemoteRunner]) -> None:
         """Take the results of all their calls. Batches come from other machines later than small results of later
@@ -133,62 +141,83 @@ class Fleet:
         """Raises RunnerBusyError if another thread, or what runs here within a call, has called the group."""
         self._guard.check(method)
 
-    def collect(self, timeout_s: float) -> None:
-        """Take what has come, and wait if that is nothing; replace runners that are lost."""
-        self._guard.run("a method of the group", self._collect, {"timeout_s": timeout_s})
+    def wait_anew(self, timeout_s: float) -> None:
+        """Runners have so long for each call of sample(), from now on."""
+        self._sample_timeout_s = timeout_s
+        self.calls.wait_anew("sample", timeout_s)
 
-    def _collect(self, timeout_s: float) -> None:
-        for reference, call in self.calls.ready(timeout_s):
-            if reference in self.calls:  # else its runner was lost just now
-                self._take(reference, call)
-        for runner in self.calls.overdue():
-            reference, oldest = self.calls.oldest_of(runner)
-            if self.actors.is_answered(reference):  # nobody looked for it in time
+    def collect(self) -> None:
+        """Take what has come, and wait a little if that is nothing; replace runners that are lost."""
+        self._guard.run("a method of the group", self._collect, {})
+
+    def _collect(self) -> None:
+        ready = self.calls.ready(min(LOOKS_EVERY_S, self._sample_timeout_s))
+        for call in ready:
+            if call.is_open:  # else its runner was lost just now
+                self._take(call)
+        for call in self.calls.overdue(is_idle=not ready):
+            if self.actors.is_answered(call.reference):  # nobody looked for it in time
                 continue
-            hint = "; are there enough free CPUs in Ray's cluster?" if oldest.method == "start" else ""
-            self._lose(runner, f"did not answer {oldest.method}() within {oldest.timeout_s:g} s and was ended{hint}")
+            way_out = self.actors.late_start if call.method == "start" else ""
+            problem = f"did not answer {call.method}() within {call.timeout_s:g} s and was ended{way_out}"
+            self._lose(call.runner, self.actors.late(call.runner.index, problem))
 
-    def _take(self, reference: Any, call: Call) -> None:
+    def _take(self, call: Call) -> None:
         runner = call.runner
         try:
-            value = self.actors.get(reference)
+            value = self.actors.get(call.reference)
         except ActorLost as error:
-            self._lose(runner, f"has ended: {error}")
+            self._lose(runner, self.actors.lost(runner.index, str(error)))
             return
         except Exception as error:
-            self.calls.remove(reference)
+            self.calls.remove(call)
             self.hungry[runner] = None
-            self._fail(call, with_note(error, call))
+            self._fail(call, self._raised(error, call))
             return
-        if call.method == "sample":
-            value = replace(value, batch=owned(value.batch), state=owned(value.state))
-        self.calls.remove(reference)
+        if self.actors.lends_arrays:
+            value = self._owned(value)
+        self.calls.remove(call)
         self.hungry[runner] = None  # whatever it did: perhaps that was all that kept it from a call of sample()
-        call.finish(owned(value))
+        call.finish(value)
         if call.method == "start":
             runner.start, runner.was_ready = value, True
         elif call.method == "sample":
             runner.keep(value, call.number)
-            part = SamplePart(value.batch, value.weights_seq_no, runner.index, value.increment)
-            self.arrivals.add(Arrival(call.number, runner, part))
-            call.value = None  # the part has it
+            self.arrivals.add(Arrival(call.number, runner, value))
+            call.value = None  # the arrival has it
+
+    def _owned(self, value: Any) -> Any:
+        if isinstance(value, HostReport):
+            return replace(value, batch=owned(value.batch), state=owned(value.state))
+        return owned(value)
+
+    def _raised(self, error: Exception, call: Call) -> Exception:
+        """What a call has raised, with a note where that was."""
+        runner = call.runner
+        if isinstance(error, HostFailure):
+            error = error.original(lambda last_line: self.actors.foreign(runner.index, last_line))
+        during = DURING.get(call.method, f"{call.method}() ran")
+        error.add_note(f"fastmarl: raised by {runner.whereabouts}, while {during}")
+        return error
 
     def _fail(self, call: Call, error: Exception) -> None:
         """Something was raised there."""
         call.fail(error)
         call.runner.sent_seq_no = NOTHING_SENT  # perhaps by the weights
         if call.method == "sample":
-            self.arrivals.add(error)
+            self.arrivals.add(Arrival(call.number, call.runner, error))
         elif call.method == "start":
             self._give_up(call.runner, error)
 
-    def _lose(self, runner: RemoteRunner, problem: str) -> None:
+    def _lose(self, runner: RemoteRunner, error: Exception) -> None:
         """The runner is lost: start another one in its place. One that was never ready is not replaced."""
+        if runner.is_leaving:
+            self.let_go(runner)
+            return
         lost = self.end_actor(runner)
         self.new["num_samples_dropped"] += sum(call.method == "sample" for call in lost)
         is_over = self._max_restarts != NO_LIMIT and runner.n_replaced >= self._max_restarts
         if is_over or not runner.was_ready:
-            error = EnvRunnerLostError(runner.index, problem)
             if runner.was_ready:
                 error.add_note(f"fastmarl: it was replaced max_restarts={self._max_restarts} times in a row")
             self._give_up(runner, error)
@@ -204,8 +233,7 @@ class Fleet:
     def _give_up(self, runner: RemoteRunner, error: Exception) -> None:
         """It is not replaced; the next call that samples raises the error."""
         self.let_go(runner)
-        runner.end = error
-        self.arrivals.add(error)
+        self.arrivals.add(Arrival(next(self._numbers), runner, error))
 
     def let_go(self, runner: RemoteRunner) -> list[Call]:
         """End it for good; returns the calls that are lost."""
@@ -226,33 +254,26 @@ class Fleet:
     def close(self, runners: Sequence[RemoteRunner], timeout_s: float) -> list[Call]:
         """Have them close their envs, wait for that so long at most, and end them; returns the calls, for errors."""
         calls: list[Call] = []
-        leaving, end = set(runners), monotonic() + timeout_s
+        end = monotonic() + timeout_s
         try:
+            for runner in runners:
+                runner.is_leaving = True
             calls += [self.call(runner, "stop") for runner in runners if runner.is_ready]
-            while any(call.is_open for call in calls) and (left := end - monotonic()) > 0:
-                for reference, call in self.calls.ready(min(left, LOOKS_EVERY_S)):
-                    if call.runner in leaving:
-                        self._take_last(reference, call)
-                    elif reference in self.calls:
-                        self._take(reference, call)
+            while any(call.is_open for call in calls) and monotonic() < end:
+                self.collect()
         finally:
             for runner in runners:
                 self.let_go(runner)
         return calls
 
-    def _take_last(self, reference: Any, call: Call) -> None:
-        """Of a runner that is not replaced if it is lost."""
-        self.calls.remove(reference)
-        try:
-            call.finish(self.actors.get(reference))
-        except ActorLost:
-            call.fail(None)
-        except Exception as error:
-            call.fail(with_note(error, call))
+    def end(self) -> None:
+        """End all runners at once."""
+        self.actors.close()
+        for runner in self.runners:
+            self.let_go(runner)
 
     def recover(self) -> None:
         """Mend what an interrupt (KeyboardInterrupt) of an earlier call may have left half done."""
-        self.calls.forget_unfinished()
         self.arrivals.recount()
         for runner in self.runners:
             is_half_replaced = runner.start is None and not runner.is_lost and not self.calls.count_of(runner)
@@ -260,15 +281,10 @@ class Fleet:
                 self.end_actor(runner)
                 self.replace(runner)
 
-    def discard(self, runner: RemoteRunner) -> None:
-        """End a runner that is none of the group's; nobody is told why it may have been lost."""
-        self.let_go(runner)
-        self.arrivals.forget(runner.end)
-
     # New runners.
 
     def new_runner(self, index: int) -> RemoteRunner:
-        return RemoteRunner(index, self._next_incarnation(index))
+        return RemoteRunner(index, self.actors.runner_name.format(index), self._next_incarnation(index))
 
     def unused_incarnation(self, index: int) -> int:
         """Of the next runner there."""
@@ -289,7 +305,7 @@ class Fleet:
 
     def start_anew(self, runner: RemoteRunner, incarnation: int, state: dict[str, Any]) -> Call:
         """Start another one in its place, which has ended."""
-        runner.is_lost, runner.end = False, None
+        runner.is_lost = False
         runner.incarnation = incarnation
         self.mark_used(runner.index, incarnation)
         return self.start(runner, state)
@@ -315,17 +331,10 @@ class Fleet:
             Exception: why one of them can't; what samples next does not raise it again.
         """
         while any(runner.start is None and not runner.is_lost for runner in runners):
-            self.collect(LOOKS_EVERY_S)
+            self.collect()
         for runner in runners:
-            if runner.end is not None:
-                error, runner.end = runner.end, None
-                self.arrivals.forget(error)
+            if runner.is_lost and (error := self.arrivals.take_error(runner)):
                 raise error
-
-
-def with_note(error: Exception, call: Call) -> Exception:
-    error.add_note(f"fastmarl: raised by {call.runner.name} in {call.method}()")
-    return error
 
 
 def raise_first(calls: Iterable[Call]) -> None:

@@ -1,37 +1,34 @@
 """Many env runners as a learner uses them."""
 
-import os
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 
-from fastmarl.core.config import EnvRunnerConfig, check_integer
+from fastmarl.core.config import EnvRunnerConfig, check_integer, check_seconds
 from fastmarl.core.envs.registry import portable
 from fastmarl.core.errors import ConfigError, RunnerStoppedError
-from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.public import public
 from fastmarl.distributed import connectors, sizes
 from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.evaluations import evaluate_in
-from fastmarl.distributed.fleet import Fleet, raise_first
+from fastmarl.distributed.fleet import NO_LIMIT, Fleet
 from fastmarl.distributed.host import MakeBatch, columns_of
 from fastmarl.distributed.in_process import InProcess
 from fastmarl.distributed.metrics import GroupMetrics
-from fastmarl.distributed.options import check_options
+from fastmarl.distributed.owner import FleetOwner
 from fastmarl.distributed.parts import SamplePart
 from fastmarl.distributed.sampling import GroupSampling, call_arguments
 from fastmarl.distributed.state import GroupState
-from fastmarl.distributed.weights import weights_for
+from fastmarl.distributed.weights import check_all, weights_by_module
 from fastmarl.play.arena.evaluation import Evaluation
 
-CLOSE_TIMEOUT_S = 5.0
+PLACEMENT_STRATEGIES = ("SPREAD", "DEFAULT")
 
 
 @public("fastmarl.distributed")
-class EnvRunnerGroup:
+class EnvRunnerGroup(FleetOwner):
     """Samples in many runners at the same time, each in an actor of Ray.
 
     ```python
@@ -68,8 +65,6 @@ class EnvRunnerGroup:
         EnvRunnerLostError: a runner's process has ended, or it was not ready in time.
     """
 
-    module: MultiRLModule
-
     def __init__(
         self,
         config: EnvRunnerConfig,
@@ -82,19 +77,22 @@ class EnvRunnerGroup:
         start_timeout_s: float = 300.0,
         actor_options: Mapping[str, Any] | None = None,
     ):
-        check_options(
-            config,
-            num_env_runners=num_env_runners,
-            make_batch=make_batch,
-            placement_strategy=placement_strategy,
-            max_restarts=max_restarts,
-            sample_timeout_s=sample_timeout_s,
-            start_timeout_s=start_timeout_s,
-        )
+        if not isinstance(config, EnvRunnerConfig):
+            raise ConfigError(f"expected an EnvRunnerConfig, got {type(config).__name__}")
+        check_integer("num_env_runners", num_env_runners, least=0)
+        check_integer("max_restarts", max_restarts, least=NO_LIMIT)
+        check_seconds("sample_timeout_s", sample_timeout_s)
+        check_seconds("start_timeout_s", start_timeout_s)
+        if not callable(make_batch):
+            raise ConfigError(f"make_batch must be a function (episodes, module) -> batch, got {make_batch!r:.200}")
+        if placement_strategy not in PLACEMENT_STRATEGIES:
+            raise ConfigError(
+                f"placement_strategy must be one of {list(PLACEMENT_STRATEGIES)}, got {placement_strategy!r}"
+            )
         self._config = replace(config, env=portable(config.env))
         self._is_here = num_env_runners == 0
         options = {"num_gpus": config.num_gpus_per_env_runner, **(actor_options or {})}
-        self._fleet = Fleet(
+        fleet = Fleet(
             self._make_actors(num_env_runners, placement_strategy, options),
             self._config,
             make_batch,
@@ -103,15 +101,9 @@ class EnvRunnerGroup:
             start_timeout_s=float(start_timeout_s),
         )
         self._metrics = GroupMetrics(config.metrics_num_episodes_for_smoothing)
-        self._sampling = GroupSampling(self._fleet, self._metrics)
-        self._is_stopped = False
-        # Runs by itself only if the group was never stopped, or at the interpreter's end.
-        self._finalizer = weakref.finalize(self, _end, self._fleet, os.getpid())
-        try:
-            self._start_first(max(1, num_env_runners))
-        except BaseException:
-            self._kill_all()
-            raise
+        self._sampling = GroupSampling(fleet, self._metrics)
+        super().__init__(fleet, max(1, num_env_runners))
+        self._state = GroupState(fleet, self.module, self._metrics)
 
     def _make_actors(self, num_env_runners: int, placement_strategy: str, options: Mapping[str, Any]) -> Actors:
         if num_env_runners == 0:
@@ -120,20 +112,12 @@ class EnvRunnerGroup:
 
         return RayActors(placement_strategy, options)
 
-    def _start_first(self, n: int) -> None:
-        sizes.add(self._fleet, range(n))
-        start = self._fleet.runners[0].start
-        assert start is not None and start.module is not None
-        self.module, start.module = start.module, None
-        self._fleet.weights.publish(self.module.get_state())
-        self._state = GroupState(self._fleet, self.module, self._metrics)
-
     def __repr__(self) -> str:
         env, where = self._config.env, "in this process" if self._is_here else "in Ray's actors"
         name = env if isinstance(env, str) else getattr(env, "__name__", repr(env))
         n = len(self._fleet.runners)
         return (f"<{type(self).__name__} of {name}: {n} runner{'s' * (n != 1)} {where}"
-                f"{', stopped' * self._is_stopped}>")  # fmt: skip
+                f"{', stopped' * self._is_over}>")  # fmt: skip
 
     # What a group has.
 
@@ -233,8 +217,9 @@ class EnvRunnerGroup:
             RunnerStoppedError: the group was stopped.
         """
         self._check_open()
-        given = self.module if module is None else module
-        return self._fleet.weights.publish(weights_for(self.module, given))
+        weights = weights_by_module(self.module, self.module if module is None else module)
+        check_all(self.module, weights)
+        return self._fleet.weights.publish(weights)
 
     def get_weights(self) -> dict[str, Any]:
         """Module id -> the newest weights, by parameter name, as arrays: a copy."""
@@ -314,7 +299,7 @@ class EnvRunnerGroup:
         if self._is_here:
             raise ConfigError("a group with num_env_runners=0 has its one runner in this process and can't be resized; "
                               "make a group with num_env_runners=1 or more")  # fmt: skip
-        sizes.resize(self._fleet, num_env_runners, CLOSE_TIMEOUT_S)
+        sizes.resize(self._fleet, num_env_runners)
 
     # State.
 
@@ -348,30 +333,15 @@ class EnvRunnerGroup:
 
         A runner that is sampling is waited for a little, and then ended.
         """
-        if self._is_stopped:
-            return
-        self._fleet.check_idle("stop()")
-        self._is_stopped = True
-        are_asked = not self._is_here and self._fleet.actors.is_running
-        try:
-            calls = self._fleet.close(self._fleet.runners if are_asked else [], CLOSE_TIMEOUT_S)
-        finally:
-            self._kill_all()
-        raise_first(calls)
+        if not self._is_over:
+            self._fleet.check_idle("stop()")
+            self._close()
 
-    def _kill_all(self) -> None:
-        self._is_stopped = True
-        self._finalizer()
-
-    def __enter__(self) -> Self:
-        self._check_open()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None:
-            self.stop()
+    def _close(self) -> None:
+        if self._is_here or not self._fleet.actors.is_running:  # ending it closes its envs, or there are none
+            self._end()
         else:
-            self._kill_all()
+            super()._close()
 
     def _begin(self, method: str) -> None:
         """Of each method that calls runners; see `_check_usable()`."""
@@ -384,14 +354,7 @@ class EnvRunnerGroup:
         self._fleet.check_idle(method)
 
     def _check_open(self) -> None:
-        if self._is_stopped:
+        if self._is_over:
             raise RunnerStoppedError("this group was stopped; make a new one")
         if not self._fleet.actors.is_running:
             raise RunnerStoppedError("Ray was shut down, and the runners of this group with it; make a new one")
-
-
-def _end(fleet: Fleet, owner: int) -> None:
-    """End all runners, when nobody has stopped them, too."""
-    if os.getpid() == owner:  # a fork has the objects, but the runners are not its own
-        for runner in fleet.runners:
-            fleet.let_go(runner)

@@ -1,8 +1,10 @@
-"""What a group's actor has: a runner, and what is made there of its episodes."""
+"""What an actor has: a runner, and what is made there of its episodes."""
 
 import os
+import pickle
 import socket
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +13,11 @@ from fastmarl.core.batches.flat import columns
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.modules.multi import MultiRLModule
+from fastmarl.core.processes.protocol import pickled_error
 from fastmarl.core.runner.increments import begin_increments, take_increment
 from fastmarl.core.runner.metrics import Increment
 from fastmarl.core.runner.runner import MultiAgentEnvRunner
+from fastmarl.distributed.shared_weights import Form
 from fastmarl.play.arena.evaluation import Evaluation, evaluate
 
 MakeBatch = Callable[[list[MultiAgentEpisode], MultiRLModule], Any]
@@ -52,12 +56,14 @@ class HostReady:
         node: name of its machine.
         module: a copy of the runner's modules, on the CPU, if they are wanted.
         seeds_each_episode: whether its envs can be seeded for each episode.
+        form: of the runner's weights, if they come in shared memory.
     """
 
     pid: int
     node: str
     module: MultiRLModule | None
     seeds_each_episode: bool
+    form: Form | None = None
 
 
 @dataclass
@@ -77,21 +83,51 @@ class HostReport:
     state: dict[str, Any]
 
 
+class HostFailure(Exception):
+    """An error that a host has raised in another process.
+
+    Args:
+        error: the error, pickled; empty if that can't be done.
+        text: its traceback.
+    """
+
+    def __init__(self, error: bytes, text: str):
+        super().__init__(error, text)
+        self.error, self.text = error, text
+
+    @classmethod
+    def of(cls, error: BaseException) -> "HostFailure":
+        return cls(pickled_error(error), "".join(traceback.format_exception(error)))
+
+    def original(self, otherwise: Callable[[str], Exception]) -> Exception:
+        """The error, or what `otherwise` makes of its last line if that can't be pickled; its traceback is a note."""
+        error: Exception
+        try:
+            error = pickle.loads(self.error)
+        except Exception:  # its class may raise whatever it likes
+            error = otherwise(self.text.strip().rpartition("\n")[2])
+        error.add_note(f"there:\n{self.text}")
+        return error
+
+
 class RunnerHost:
-    """Makes a runner, and hands on to it what a group wants.
+    """Makes a runner, and hands on to it what a fleet wants.
 
     Each call brings the number of the newest weights, and the weights, too, if the runner hasn't been sent them.
+
+    Attributes:
+        weights_seq_no: of those that it has; -1: those that it was made with.
     """
 
     def __init__(self) -> None:
         self._runner: MultiAgentEnvRunner | None = None
-        self._weights_seq_no = 0
+        self.weights_seq_no = -1
 
-    def call(self, method: str, seq_no: int, weights: dict[str, Any] | None, *args: Any) -> Any:
+    def call(self, method: str, seq_no: int, weights: Mapping[str, Any] | None, *args: Any) -> Any:
         """Take the weights, and call a method of these below."""
         if weights is not None:
-            self.runner.set_weights(weights, seq_no)
-            self._weights_seq_no = seq_no
+            self.runner.set_weights(dict(weights), seq_no)
+            self.weights_seq_no = seq_no
         return getattr(self, method)(*args)
 
     @property
@@ -121,7 +157,7 @@ class RunnerHost:
             state = self.runner.get_state([CONNECTORS, ENV_STEPS])
         finally:
             increment = take_increment(self.runner)  # on an error, too: what is not delivered is not counted
-        return HostReport(batch, self._weights_seq_no, increment, state)
+        return HostReport(batch, self.weights_seq_no, increment, state)
 
     def evaluate(self, num_episodes: int, seeds: Sequence[int] | None, explore: bool) -> Evaluation:
         return evaluate(self.runner, episodes=num_episodes, seeds=seeds, explore=explore)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastmarl.core.exits import as_error
+from fastmarl.distributed.actors import Actors
 from fastmarl.distributed.host import RunnerHost
 
 
@@ -37,7 +38,7 @@ class Deferred:
         self.is_made = True
 
 
-class InProcess:
+class InProcess(Actors):
     """See `Actors`. One call at a time is made, when it is waited for, with what it was given."""
 
     most_in_flight = 1.0

@@ -9,9 +9,8 @@ import torch
 
 from fastmarl.core.errors import ConfigError, RemoteEnvRunnerError
 from fastmarl.core.exits import as_error
-from fastmarl.distributed.actors import ActorLost
-from fastmarl.distributed.background.worker import SamplerFailure
-from fastmarl.distributed.host import RunnerHost
+from fastmarl.distributed.actors import ActorLost, Actors
+from fastmarl.distributed.host import HostFailure, RunnerHost
 
 try:
     import ray
@@ -35,10 +34,10 @@ class HostActor:
         try:
             return (self._host.call(method, *args),)
         except (Exception, SystemExit) as raised:
-            return SamplerFailure.of(as_error(raised), f"{method}() ran")
+            return HostFailure.of(as_error(raised))
 
 
-class RayActors:
+class RayActors(Actors):
     """See `Actors`.
 
     Args:
@@ -49,7 +48,8 @@ class RayActors:
         ConfigError: options that the group has for itself.
     """
 
-    most_in_flight = float("inf")
+    lends_arrays = True
+    late_start = "; are there enough free CPUs in Ray's cluster?"
 
     def __init__(self, placement_strategy: str, options: Mapping[str, Any]):
         if own := [name for name in options if name in OURS]:
@@ -103,11 +103,11 @@ class RayActors:
             if isinstance(error.client_exc, Exception):  # what it has returned can't be unpickled
                 problem = f"what came of a call can't be unpickled in this process: {error.client_exc!r}"
                 raise RemoteEnvRunnerError(problem) from error.client_exc
-            raise ActorLost(str(error)) from error
+            raise ActorLost(f"has ended: {error}") from error
         except RayError as error:
-            raise ActorLost(str(error)) from error
-        if isinstance(value, SamplerFailure):
-            raise _error_of(value)
+            raise ActorLost(f"has ended: {error}") from error
+        if isinstance(value, HostFailure):
+            raise value
         (result,) = value
         return result
 
@@ -121,13 +121,3 @@ def _session() -> tuple[str, str]:
     """What tells this process's time in a cluster from others: clusters on one machine number their jobs alike."""
     context = ray.get_runtime_context()
     return context.get_node_id(), context.get_job_id()
-
-
-def _error_of(failure: SamplerFailure) -> Exception:
-    error: Exception
-    try:
-        error = pickle.loads(failure.error)
-    except Exception:  # its class may raise whatever it likes when it is made anew
-        error = RemoteEnvRunnerError(failure.text.strip().rpartition("\n")[2])
-    error.add_note(f"there, while {failure.during}:\n{failure.text}")
-    return error

@@ -1,4 +1,4 @@
-"""One runner of a group, as the group keeps it."""
+"""One runner of a fleet, as the fleet keeps it."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,23 +14,26 @@ class RemoteRunner:
 
     Attributes:
         index: from 0.
+        name: in errors, such as "env runner 0".
         incarnation: how many runners of this index there were before.
         handle: of its actor.
         start: what it told when it was made; None: it is being made.
         was_ready: whether one of this index has been made.
-        is_lost: whether it is not there any more, and not replaced; `end` says why, if nobody was told.
+        is_lost: whether it is not there any more, and not replaced.
+        is_leaving: whether it is not to be replaced if it is lost now.
         n_replaced: how often it was replaced since its last batch.
         sent_seq_no: of the weights that it was sent.
         state: what another runner would go on with, as of the call `state_number`.
     """
 
     index: int
+    name: str
     incarnation: int
     handle: Any = None
     start: HostReady | None = None
     was_ready: bool = False
     is_lost: bool = False
-    end: Exception | None = None
+    is_leaving: bool = False
     n_replaced: int = 0
     sent_seq_no: int = NOTHING_SENT
     state: dict[str, Any] = field(default_factory=dict)
@@ -42,10 +45,10 @@ class RemoteRunner:
         return self.start is not None and not self.is_lost
 
     @property
-    def name(self) -> str:
-        """For errors' notes."""
+    def whereabouts(self) -> str:
+        """Name, process and machine, as far as they are known."""
         where = "" if self.start is None else f" (pid {self.start.pid} on {self.start.node})"
-        return f"env runner {self.index}{where}"
+        return f"{self.name}{where}"
 
     @property
     def connectors(self) -> dict[str, Any]:

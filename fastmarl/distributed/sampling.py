@@ -6,10 +6,11 @@ from typing import Any
 
 from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.runner.goals import make_goal
-from fastmarl.distributed.arrivals import Arrival
-from fastmarl.distributed.fleet import LOOKS_EVERY_S, Fleet
+from fastmarl.distributed.fleet import Fleet
+from fastmarl.distributed.host import HostReport
 from fastmarl.distributed.metrics import GroupMetrics
 from fastmarl.distributed.parts import SamplePart
+from fastmarl.distributed.runners import RemoteRunner
 
 
 def call_arguments(
@@ -49,7 +50,7 @@ class GroupSampling:
             if fleet.arrivals:
                 break
             fleet.wait_for_a_runner()
-        parts = [self._hand_out(each) for each in fleet.arrivals.take_batches()]
+        parts = [self._hand_out(runner, report) for runner, report in fleet.arrivals.take_batches()]
         self._metrics.seconds_waited += perf_counter() - begun
         return parts
 
@@ -69,25 +70,21 @@ class GroupSampling:
             check_usable("sample_ready()")
             begun = perf_counter()
             self._feed(arguments, in_flight)
-            while not self._fleet.arrivals:
+            while (oldest := self._fleet.arrivals.take()) is None:
                 self._fleet.check_that_some_are_there()
-                self._fleet.collect(LOOKS_EVERY_S)
+                self._fleet.collect()
                 self._feed(arguments, in_flight)
             self._metrics.seconds_waited += perf_counter() - begun
-            oldest = self._fleet.arrivals.take_oldest()
-            if isinstance(oldest, Exception):
-                raise oldest
-            yield self._hand_out(oldest)
+            if isinstance(oldest.came, Exception):
+                raise oldest.came
+            yield self._hand_out(oldest.runner, oldest.came)
 
     def _feed(self, arguments: dict[str, Any], in_flight: float) -> None:
-        """Give calls to those runners that have room for some."""
-        fleet = self._fleet
-        hungry, fleet.hungry = fleet.hungry, {}
-        for runner in hungry:
-            while runner.is_ready and fleet.calls.count_of(runner) + fleet.arrivals.count_of(runner) < in_flight:
-                fleet.call(runner, "sample", arguments)
+        hungry, self._fleet.hungry = self._fleet.hungry, {}
+        self._fleet.feed(hungry, arguments, in_flight)
 
-    def _hand_out(self, arrived: Arrival) -> SamplePart:
-        self._fleet.hungry[arrived.runner] = None
-        self._metrics.add(arrived.part)
-        return arrived.part
+    def _hand_out(self, runner: RemoteRunner, report: HostReport) -> SamplePart:
+        self._fleet.hungry[runner] = None
+        part = SamplePart(report.batch, report.weights_seq_no, runner.index, report.increment)
+        self._metrics.add(part)
+        return part

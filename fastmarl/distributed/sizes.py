@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 
+from fastmarl.core.processes.child import CLOSE_TIMEOUT_S
 from fastmarl.distributed.connectors import synchronise
 from fastmarl.distributed.fleet import Fleet, raise_first
 from fastmarl.distributed.host import CONNECTORS
 from fastmarl.distributed.runners import RemoteRunner
 
 
-def resize(fleet: Fleet, n: int, close_timeout_s: float) -> None:
+def resize(fleet: Fleet, n: int) -> None:
     """See `EnvRunnerGroup.resize()`."""
     synchronise(fleet)
     kept, leaving = fleet.runners[:n], fleet.runners[n:]
     fleet.wait_for_all_of(leaving)
     try:
-        calls = fleet.close(leaving, close_timeout_s)
+        calls = fleet.close(leaving, CLOSE_TIMEOUT_S)
     finally:  # after an interrupt, too: their envs may be closed
         fleet.runners = kept
     raise_first(calls)
@@ -54,5 +55,6 @@ def add(fleet: Fleet, indices: range) -> None:
     except BaseException:
         fleet.runners, fleet.num_told = runners, num_told
         for runner in added:
-            fleet.discard(runner)
+            fleet.let_go(runner)
+            fleet.arrivals.take_error(runner)
         raise

@@ -1,4 +1,4 @@
-"""The newest weights of a group, and what may be given as such."""
+"""The newest weights of a fleet, and what may be given as such."""
 
 from collections.abc import Mapping
 from threading import Lock
@@ -30,10 +30,9 @@ class NewestWeights:
 
     def publish(self, weights: Mapping[str, Any], least: int = 0) -> int:
         """Make these the newest, with the next number, or `least` if that is higher; returns the number."""
-        reference = self._actors.put(dict(weights))
         with self._publishing:
             seq_no = max(least, self.newest[1] + 1)
-            self.newest = reference, seq_no
+            self.newest = self._actors.publish(dict(weights), seq_no), seq_no
         return seq_no
 
     def fetch(self) -> tuple[dict[str, Any], int]:
@@ -42,22 +41,24 @@ class NewestWeights:
         return owned(self._actors.fetch(reference)), seq_no
 
 
-def weights_for(module: MultiRLModule, given: torch.nn.Module | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of all modules, by module id; see `EnvRunnerGroup.set_weights()`.
+def weights_by_module(module: MultiRLModule, given: torch.nn.Module | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Module id -> weights, of what may be given to `set_weights()`: all modules, the only one, or such a mapping.
 
     Raises:
-        ConfigError: they are those of other modules, or some are missing.
+        ConfigError: one module is given, and there are several.
     """
     if isinstance(given, MultiRLModule):
-        weights: Mapping[str, Any] = given.get_state()
-    elif isinstance(given, torch.nn.Module):
-        if len(module) != 1:
-            raise ConfigError(f"there are the modules {list(module)}, so give set_weights() all of them, or weights by "
-                              f"module id")  # fmt: skip
-        weights = dict.fromkeys(module, as_rl_module(given).get_state())
-    else:
-        weights = given
+        return given.get_state()
+    if not isinstance(given, torch.nn.Module):
+        return given
+    if len(module) != 1:
+        raise ConfigError(f"there are the modules {list(module)}, so give set_weights() all of them, or weights by "
+                          f"module id")  # fmt: skip
+    return dict.fromkeys(module, as_rl_module(given).get_state())
+
+
+def check_all(module: MultiRLModule, weights: Mapping[str, Any]) -> None:
+    """Raises ConfigError if they are those of other modules, or some are missing."""
     module.check_state(weights)
     if lacking := [module_id for module_id in module if module_id not in weights]:
         raise ConfigError(f"set_weights() needs the weights of all modules; those of {lacking} are missing")
-    return weights

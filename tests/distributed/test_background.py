@@ -10,6 +10,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from support import groups
+from support.groups import without_ids
 from support.process_runners import children
 from support.trouble import Trouble
 
@@ -18,22 +20,11 @@ from fastmarl.batches import add_n_step_returns, add_vtrace, columns
 from fastmarl.connectors import MeanStdFilter
 from fastmarl.core.envs.values import same
 from fastmarl.distributed import BackgroundSampler
-from fastmarl.distributed.background.parcels import join_batches, pack, unpack
+from fastmarl.distributed.parcels import join_batches, pack, unpack
 from fastmarl.errors import BatchError, ConfigError, RunnerStoppedError
 from fastmarl.learning import to_tensors
 
-
-def make_config(env="fastmarl.simple_spread", **options):
-    return fastmarl.EnvRunnerConfig(
-        env=env,
-        **{
-            "num_envs_per_env_runner": 3,
-            "rollout_fragment_length": 9,
-            "seed": 1,
-            "model_config": {"fcnet_hiddens": [4]},
-            **options,
-        },
-    )
+make_config = partial(groups.make_config, num_envs_per_env_runner=3)
 
 
 def make_sampler(config, **options):
@@ -65,11 +56,6 @@ def foreground(config, processes, n_batches):
         for runner in runners:
             runner.set_weights(module.get_state(), number + 1)
     return batches, [runner.get_metrics() for runner in runners]
-
-
-def without_ids(batch):
-    """Episodes' ids are drawn anew in each process."""
-    return {module_id: {name: c for name, c in part.items() if name != "eps_id"} for module_id, part in batch.items()}
 
 
 def log(*, metrics_logger, env_runner, **kwargs):

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -15,7 +16,7 @@ import pytest
 from support.background import assert_gone, make_sampler, pids_of, take
 from support.process_runners import children
 
-from fastmarl.errors import ConfigError, SamplerProcessError
+from fastmarl.errors import ConfigError, RunnerStoppedError, SamplerProcessError
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -174,6 +175,27 @@ def test_an_interrupt_while_a_batch_arrives_leaves_no_file_open(monkeypatch):
     sampler.close()
     gc.collect()
     assert not batches()
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_a_sampler_that_is_closed_within_next_is_gone(max_restarts):
+    """As by the handler of a signal."""
+
+    def close(*args):
+        sampler.close()
+
+    sampler = make_sampler(env_config={"trouble": {(1, 12): "hang"}}, processes=2, max_restarts=max_restarts)
+    sampler.next()
+    pids = pids_of(sampler)
+    before = signal.signal(signal.SIGUSR1, close)
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(RunnerStoppedError):
+            sampler.next()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert_gone(pids)
+    assert not children()
 
 
 @pytest.mark.slow

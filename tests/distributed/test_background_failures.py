@@ -37,7 +37,7 @@ def test_an_error_of_an_env_comes_whole():
     sampler = make_sampler(env_config={"trouble": {(1, 12): "raise"}}, processes=2)
     with pytest.raises(KeyError, match="lost at 12") as caught:
         take(sampler, 3)
-    assert "raised in process 0 of the sampler" in notes_of(caught)
+    assert "raised by process 0 of the sampler" in notes_of(caught)
     assert 'raise KeyError(f"lost at {self.total}")' in notes_of(caught)
     assert_closed(sampler)
 
@@ -48,7 +48,7 @@ def test_an_error_of_a_module_comes_whole():
     sampler.set_weights({"default_policy": {name: np.full_like(array, np.nan) for name, array in weights.items()}})
     with pytest.raises(ModuleOutputError, match="module 'default_policy'") as caught:
         sampler.next()
-    assert "raised in process 0 of the sampler" in notes_of(caught)
+    assert "raised by process 0 of the sampler" in notes_of(caught)
     assert_closed(sampler)
 
 
@@ -106,7 +106,7 @@ class Sized(Trouble):
 
 
 def test_processes_must_have_the_same_modules():
-    with pytest.raises(ConfigError, match="process 1 of the sampler has modules with other weights than process 0"):
+    with pytest.raises(ConfigError, match="the processes of the sampler have modules with different weights"):
         make_sampler(Sized, processes=2)
     assert not children()
 
@@ -207,7 +207,7 @@ def test_a_hanging_process_is_a_timeout():
     sampler.next()
     pids = pids_of(sampler)
     with pytest.raises(
-        SamplerTimeoutError, match=r"process 0 of the sampler did not answer within 0.3 s and was ended"
+        SamplerTimeoutError, match=r"process 0 of the sampler did not answer sample\(\) within 0.3 s and was ended"
     ):
         sampler.next(timeout_s=0.3)
     assert_gone(pids)

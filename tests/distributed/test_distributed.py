@@ -35,29 +35,20 @@ def test_calls_in_flight_are_those_of_a_plain_list(operations, data):
     in_flight = CallsInFlight(lambda references, n, timeout_s: [each for each in references if each in ready][:n])
     for number, (runner, operation) in enumerate(operations):
         if operation == "add":
-            plain.append((f"ref {number}", runner, number))
-            in_flight.add(f"ref {number}", Call(number, runner, "sample", 1.0))
+            plain.append(Call(number, runner, "sample", 1.0, f"ref {number}"))
+            in_flight.add(plain[-1])
         elif operation == "lose":
-            want = [number for _, other, number in plain if other == runner]
-            assert [call.number for call in in_flight.remove_all_of(runner)] == want
-            plain = [each for each in plain if each[1] != runner]
+            assert in_flight.remove_all_of(runner) == [call for call in plain if call.runner == runner]
+            plain = [call for call in plain if call.runner != runner]
         elif plain:
-            reference, _, number = data.draw(st.sampled_from(plain))
-            ready.add(reference)
-            assert [call.number for _, call in in_flight.ready(1.0)] == sorted(
-                number for reference, _, number in plain if reference in ready
-            )
-            assert in_flight.remove(reference).number == number
-            plain.remove((reference, runner_of(plain, reference), number))
-        assert len(in_flight) == len(plain)
+            call = data.draw(st.sampled_from(plain))
+            ready.add(call.reference)
+            assert in_flight.ready(1.0) == [each for each in plain if each.reference in ready]
+            in_flight.remove(call)
+            plain.remove(call)
+        assert in_flight.calls() == plain
         for other in range(4):
-            own = [number for _, of, number in plain if of == other]
-            assert in_flight.count_of(other) == len(own)
-            assert not own or in_flight.oldest_of(other)[1].number == own[0]
-
-
-def runner_of(plain, reference):
-    return next(runner for other, runner, _ in plain if other == reference)
+            assert in_flight.count_of(other) == sum(call.runner == other for call in plain)
 
 
 def test_many_references_take_few_waits():
@@ -71,12 +62,11 @@ def test_many_references_take_few_waits():
 
     in_flight = CallsInFlight(wait)
     for number in range(10_000):
-        in_flight.add(object(), Call(number, number, "sample", 1.0))
+        in_flight.add(Call(number, number, "sample", 1.0, object()))
     ready = in_flight.ready(1.0)
-    assert [call.number for _, call in ready] == list(range(10_000))
-    for reference, _ in ready:
-        in_flight.remove(reference)
-    assert len(in_flight) == 0
+    assert [call.number for call in ready] == list(range(10_000))
+    for call in ready:
+        in_flight.remove(call)
     assert in_flight.ready(1.0) == []
     assert n_waits == 3
 
@@ -292,7 +282,7 @@ def test_a_runner_that_is_lost_after_a_synchronisation_has_its_result():
 
 def test_a_batch_that_comes_late_brings_no_older_state():
     """Its call was made before the connectors were synchronised."""
-    runner = RemoteRunner(0, 0)
+    runner = RemoteRunner(0, "env runner 0", 0)
     for number, name in ((5, "call 5"), (4, "call 4")):
         runner.keep(HostReport(None, 0, Increment(Counts(), {}, Counter(), [], []), {CONNECTORS: {"of": name}}), number)
         assert runner.connectors == {"of": "call 5"}

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from fastmarl.distributed.background import weights as weights_module
-from fastmarl.distributed.background.weights import SharedWeights, form_of, new_weights_file
+from fastmarl.distributed import shared_weights
+from fastmarl.distributed.shared_weights import SharedWeights, form_of, new_weights_file
 from fastmarl.errors import ConfigError, SamplerTimeoutError
 
 
@@ -19,7 +19,7 @@ def hold_lock(fd, told):
 
 
 def test_a_lock_on_the_weights_that_is_held_for_ever_is_a_timeout(monkeypatch):
-    monkeypatch.setattr(weights_module, "LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(shared_weights, "LOCK_TIMEOUT_S", 0.2)
     arrays = {"p": {"w": np.zeros(3, np.float32)}}
     form = form_of(arrays)
     shared = SharedWeights(form, new_weights_file(form))

@@ -23,7 +23,7 @@ def make_sampler(env=Trouble, *, staleness=1, env_config=None, runner=None, **op
 
 
 def pids_of(sampler):
-    return [process.pid for process in sampler._processes]
+    return [runner.handle.pid for runner in sampler._fleet.runners]
 
 
 def assert_gone(pids):

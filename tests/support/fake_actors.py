@@ -37,6 +37,7 @@ class FakeActors(InProcess):
     """
 
     most_in_flight = float("inf")
+    lends_arrays = True
 
     def __init__(self):
         self.started = []
@@ -67,7 +68,7 @@ class FakeActors(InProcess):
 
     def get(self, reference):
         if not reference.host.is_alive:
-            raise ActorLost("it was killed")
+            raise ActorLost("has ended: it was killed")
         return as_sent(super().get(reference))
 
 

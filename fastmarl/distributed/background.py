@@ -1,14 +1,10 @@
 """Sampling in other processes, as a learner uses it."""
 
-import atexit
 import multiprocessing
-import multiprocessing.util  # before our own exit function, which is then called before its own
-import os
-import pickle
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any, Self
 
@@ -17,20 +13,25 @@ import torch
 from fastmarl.core.batches.flat import columns
 from fastmarl.core.config import CHOICES, EnvRunnerConfig, check_integer, check_timeout
 from fastmarl.core.envs.registry import portable
-from fastmarl.core.errors import ConfigError, RunnerStoppedError, SamplerProcessError
-from fastmarl.core.modules.base import as_rl_module
+from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
+from fastmarl.core.errors import ConfigError, RunnerBusyError, RunnerStoppedError
 from fastmarl.core.modules.multi import MultiRLModule
-from fastmarl.core.processes.child import with_interrupts_deferred
+from fastmarl.core.processes.child import START_TIMEOUT_S
 from fastmarl.core.public import public
 from fastmarl.core.runner.metrics import RunnerMetrics
-from fastmarl.distributed.background.parcels import join_batches
-from fastmarl.distributed.background.process import Sample, SamplerProcess, end_all
-from fastmarl.distributed.background.weights import SharedWeights, Weights, new_weights_file
-from fastmarl.distributed.background.worker import MakeBatch, SamplerPlan
+from fastmarl.distributed.fleet import Fleet
+from fastmarl.distributed.host import CONNECTORS, HostReport
+from fastmarl.distributed.owner import FleetOwner
+from fastmarl.distributed.parcels import join_batches
+from fastmarl.distributed.processes import Processes
+from fastmarl.distributed.runners import RemoteRunner
+from fastmarl.distributed.weights import weights_by_module
+
+MakeBatch = Callable[[list[MultiAgentEpisode]], Any]
 
 
 @public("fastmarl.distributed")
-class BackgroundSampler:
+class BackgroundSampler(FleetOwner):
     """Samples in processes of its own while this one learns.
 
     ```python
@@ -71,8 +72,6 @@ class BackgroundSampler:
             constructor raises there comes through.
     """
 
-    module: MultiRLModule
-
     def __init__(
         self,
         config: EnvRunnerConfig,
@@ -88,37 +87,22 @@ class BackgroundSampler:
         _check_options(config, processes, staleness, max_restarts, start_method, timeout_s)
         self._join = join
         self._staleness = staleness
-        self._max_restarts = max_restarts
         self._timeout_s = timeout_s
         self._metrics = RunnerMetrics(config.metrics_num_episodes_for_smoothing)
-        self._version = 0
         self._version_of_batch = 0
-        self._new = dict.fromkeys(("num_batches_dropped", "num_sampler_restarts"), 0)  # since the last report
+        self._num_batches_dropped = 0  # since the last report
         self._seconds_waited = 0.0
-        self._processes: list[SamplerProcess] = []
-        # Runs by itself only if this was never closed, or at the interpreter's end.
-        self._finalizer = weakref.finalize(self, end_all, self._processes, os.getpid())
-        atexit.register(self._finalizer)
-        try:
-            self._start(
-                [_plan_of(config, make_batch, process, processes) for process in range(processes)], start_method
-            )
-        except BaseException:
-            self._end()
-            raise
-
-    def _start(self, plans: list[SamplerPlan], start_method: str) -> None:
-        for plan in plans:
-            self._processes.append(SamplerProcess(plan, start_method))
-            self._processes[-1].start()
-        starts = [process.finish_start() for process in self._processes]
-        assert starts[0].module is not None
-        self.module = pickle.loads(starts[0].module)
-        form = starts[0].form
-        self._weights = with_interrupts_deferred(lambda: SharedWeights(form, new_weights_file(form)))
-        self._weights.write(self.module.get_state(), self._version)
-        for process, start in zip(self._processes, starts, strict=True):
-            process.share(self._weights, start)
+        self._connector_states: list[dict[str, Any]] = [{} for _ in range(processes)]
+        self._processes = Processes(start_method)
+        fleet = Fleet(
+            self._processes,
+            replace(config, env=portable(config.env)),
+            partial(_of_episodes, make_batch),
+            max_restarts=max_restarts,
+            sample_timeout_s=timeout_s,
+            start_timeout_s=START_TIMEOUT_S,
+        )
+        super().__init__(fleet, processes)
 
     def next(self, timeout_s: float | None = None) -> Any:
         """The next batch: of one call of `sample()` in each process, joined. It is yours: nobody writes to it any more.
@@ -137,13 +121,12 @@ class BackgroundSampler:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         check_timeout("timeout_s", timeout_s)
         with self._closing_on_errors():
-            for process in self._processes:
-                process.permit(max(1, self._staleness))
-            samples = [self._fresh(process, timeout_s) for process in self._processes]
-            self._version_of_batch = min(sample.told.version for sample in samples)
-            batch = self._join([sample.batch for sample in samples])
-            for process in self._processes:
-                process.permit(self._staleness)
+            self._fleet.wait_anew(timeout_s)
+            self._fleet.feed(self._fleet.runners, {}, max(1, self._staleness))
+            reports = [self._fresh(runner) for runner in self._fleet.runners]
+            self._version_of_batch = min(report.weights_seq_no for report in reports)
+            batch = self._join([report.batch for report in reports])
+            self._fleet.feed(self._fleet.runners, {}, self._staleness)
         self._seconds_waited += perf_counter() - begun
         return batch
 
@@ -168,24 +151,10 @@ class BackgroundSampler:
             ConfigError: they are those of other modules; nothing was changed.
             RunnerStoppedError: the sampler is closed.
         """
-        weights = self._weights_of(self.module if module is None else module)
+        weights = dict(weights_by_module(self.module, self.module if module is None else module))
+        self._processes.weights.check(weights)
         with self._closing_on_errors():
-            self._weights.write(weights, self._version + 1)
-            self._version += 1
-        return self._version
-
-    def _weights_of(self, given: torch.nn.Module | Mapping[str, Any]) -> Weights:
-        if isinstance(given, MultiRLModule):
-            weights = given.get_state()
-        elif isinstance(given, torch.nn.Module):
-            if len(self.module) != 1:
-                raise ConfigError(f"there are the modules {list(self.module)}, so give set_weights() all of them, or "
-                                  f"weights by module id")  # fmt: skip
-            weights = dict.fromkeys(self.module, as_rl_module(given).get_state())
-        else:
-            weights = dict(given)
-        self._weights.check(weights)
-        return weights
+            return self._fleet.weights.publish(weights)
 
     def get_metrics(self) -> dict[str, Any]:
         """What `MultiAgentEnvRunner.get_metrics()` reports, of the runners of all processes together, as far as
@@ -196,73 +165,56 @@ class BackgroundSampler:
         "seconds_waited" (in `next()`).
         """
         report = self._metrics.report(self._version_of_batch, self.module)
-        report |= {**self._new, "seconds_waited": self._seconds_waited}
-        self._new, self._seconds_waited = dict.fromkeys(self._new, 0), 0.0
+        report |= {
+            "num_batches_dropped": self._num_batches_dropped,
+            "num_sampler_restarts": self._fleet.new["num_env_runner_restarts"],
+            "seconds_waited": self._seconds_waited,
+        }
+        self._fleet.new["num_env_runner_restarts"] = self._num_batches_dropped = 0
+        self._seconds_waited = 0.0
         return report
 
     @property
     def connector_states(self) -> list[dict[str, Any]]:
         """By process, what its connectors had learned at its last batch, as `runner.env_to_module.get_state()` tells
         it; a runner's `env_to_module.merge_states()` makes one of them."""
-        return [process.connector_state for process in self._processes]
+        return list(self._connector_states)
 
     def close(self) -> None:
         """End all processes; the first error of an env's close() is raised. Closing twice is fine.
 
         A process that is sampling is waited for a little, and then ended.
         """
-        if not self._finalizer.alive:
+        if self._is_over:
             return
-        errors = []
-        for process in self._processes:
-            process.begin_close()
-        for process in self._processes:
-            try:
-                process.end_close()
-            except Exception as error:
-                errors.append(error)
-        self._end()
-        if errors:
-            raise errors[0]
-
-    def __enter__(self) -> Self:
-        self._check_open()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None:
-            self.close()
-        else:
+        try:
+            self._fleet.check_idle("close()")
+        except RunnerBusyError:  # within next(), as by a signal's handler
             self._end()
+        else:
+            self._close()
 
     # Batches of one process.
 
-    def _fresh(self, process: SamplerProcess, timeout_s: float) -> Sample:
-        """Its next batch that is not too old."""
+    def _fresh(self, runner: RemoteRunner) -> HostReport:
+        """Its next batch that is not too old. If it is lost, that of another one that takes its place."""
         while True:
-            sample = self._taken(process, timeout_s)
-            self._metrics.merge(sample.told.increment)
-            if sample.told.version >= self._version - self._staleness:
-                return sample
-            self._new["num_batches_dropped"] += 1
-            process.permit(max(1, self._staleness))
+            report = self._taken(runner)
+            self._metrics.merge(report.increment)
+            if report.weights_seq_no >= self._fleet.weights.newest[1] - self._staleness:
+                return report
+            self._num_batches_dropped += 1
 
-    def _taken(self, process: SamplerProcess, timeout_s: float) -> Sample:
-        """Its next batch; if it is lost, that of another one that takes its place."""
-        is_lost: SamplerProcessError | None = None
-        while True:
-            try:
-                if is_lost is not None:
-                    process.restart(self._weights)
-                    process.permit(max(1, self._staleness))
-                return process.take(timeout_s)
-            except SamplerProcessError as error:
-                is_lost = error
-            if process.restarts >= self._max_restarts:
-                is_lost.add_note(f"fastmarl: it was replaced max_restarts={self._max_restarts} times in a row")
-                raise is_lost
-            process.restarts += 1
-            self._new["num_sampler_restarts"] += 1
+    def _taken(self, runner: RemoteRunner) -> HostReport:
+        """Its next batch."""
+        while (arrival := self._fleet.arrivals.take(lambda each: each.runner is runner)) is None:
+            self._check_open()  # a signal's handler may have closed it
+            self._fleet.feed([runner], {}, max(1, self._staleness))
+            self._fleet.collect()
+        if isinstance(arrival.came, Exception):
+            raise arrival.came
+        self._connector_states[runner.index] = arrival.came.state.get(CONNECTORS, {})
+        return arrival.came
 
     # The end.
 
@@ -276,25 +228,12 @@ class BackgroundSampler:
             raise
 
     def _check_open(self) -> None:
-        if not self._finalizer.alive:
+        if self._is_over:
             raise RunnerStoppedError("this sampler was closed, or an error has ended it; make a new one")
 
-    def _end(self) -> None:
-        """End all processes, in whatever state they are."""
-        self._finalizer()
-        atexit.unregister(self._finalizer)
-        if hasattr(self, "_weights"):
-            self._weights.close()
 
-
-def _plan_of(config: EnvRunnerConfig, make_batch: MakeBatch, process: int, n_processes: int) -> SamplerPlan:
-    config = replace(
-        config,
-        env=portable(config.env),
-        worker_index=config.worker_index + 1 + process,
-        num_env_runners=n_processes if config.num_env_runners == 1 else config.num_env_runners,
-    )
-    return SamplerPlan(process, config, make_batch, os.getpid())
+def _of_episodes(make_batch: MakeBatch, episodes: list[MultiAgentEpisode], module: MultiRLModule) -> Any:
+    return make_batch(episodes)
 
 
 def _check_options(

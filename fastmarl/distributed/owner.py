@@ -1,0 +1,79 @@
+"""Owning a fleet, which ends with its owner, however that ends."""
+
+import atexit
+import multiprocessing.util  # noqa: F401  before our own exit function, which is then called before its own
+import os
+import weakref
+from typing import Self
+
+from fastmarl.core.modules.multi import MultiRLModule
+from fastmarl.core.processes.child import CLOSE_TIMEOUT_S
+from fastmarl.distributed import sizes
+from fastmarl.distributed.fleet import Fleet, raise_first
+
+
+class FleetOwner:
+    """Base of what samples with a fleet.
+
+    Args:
+        fleet: still without runners.
+        n: runners to begin with.
+
+    Attributes:
+        module: the runners' modules, for this process to train.
+    """
+
+    module: MultiRLModule
+
+    def __init__(self, fleet: Fleet, n: int):
+        self._fleet = fleet
+        # Runs by itself only if this was never closed, or at the interpreter's end.
+        self._finalizer = weakref.finalize(self, _end, fleet, os.getpid())
+        atexit.register(self._finalizer)
+        try:
+            sizes.add(fleet, range(n))
+            start = fleet.runners[0].start
+            assert start is not None and start.module is not None
+            self.module, start.module = start.module, None
+            fleet.weights.publish(self.module.get_state())
+        except BaseException:
+            self._end()
+            raise
+
+    @property
+    def _is_over(self) -> bool:
+        return not self._finalizer.alive
+
+    def _check_open(self) -> None:
+        """Raises RunnerStoppedError after the end."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """Have the runners close their envs, and end them; the first error is raised."""
+        try:
+            calls = self._fleet.close(self._fleet.runners, CLOSE_TIMEOUT_S)
+        finally:
+            self._end()
+        raise_first(calls)
+
+    def _end(self) -> None:
+        """End all runners, in whatever state they are."""
+        self._finalizer()
+        atexit.unregister(self._finalizer)
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._is_over:
+            return
+        if kind is None:
+            self._close()
+        else:
+            self._end()
+
+
+def _end(fleet: Fleet, owner: int) -> None:
+    if os.getpid() == owner:  # a fork has the objects, but the runners are not its own
+        fleet.end()

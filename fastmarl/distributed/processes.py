@@ -1,0 +1,218 @@
+"""Hosts in processes of this machine: batches and weights go through shared memory."""
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any
+
+from fastmarl.core.errors import (
+    ConfigError,
+    RemoteSamplerError,
+    RunnerStoppedError,
+    SamplerProcessError,
+    SamplerTimeoutError,
+)
+from fastmarl.core.processes.channel import Channel
+from fastmarl.core.processes.child import START_TIMEOUT_S, ChildProcess, pickled, with_interrupts_deferred
+from fastmarl.core.processes.protocol import FIRST
+from fastmarl.distributed.actors import ActorLost, Actors
+from fastmarl.distributed.host import HostFailure, HostReady, HostReport, RunnerPlan
+from fastmarl.distributed.parcels import Places, unpack
+from fastmarl.distributed.process_host import run_host
+from fastmarl.distributed.shared_weights import SharedWeights, new_weights_file
+
+UNSENT = (
+    "config and make_batch",
+    "let functions and classes in them stand at the top of a module, or install cloudpickle, or set "
+    'start_method="fork"',
+)
+
+
+class HostProcess(ChildProcess):
+    """A process with a `RunnerHost`, once `open()` and `start()` were called."""
+
+    gone = ActorLost
+
+    def open(self, plan: RunnerPlan, start_method: str) -> None:
+        """Prepare it. Raises ConfigError if the plan can't be sent to another process."""
+        sent = pickled(plan, *UNSENT) if start_method == "spawn" else plan
+        self._is_ready = False
+        self._files, self._other_files = Channel.pair()
+        others = self._other_files, os.getpid()
+        name = f"fastmarl-sampler-{plan.config.worker_index}"
+        # Not daemonic: its runner may have worker processes for envs.
+        self._open(start_method, run_host, sent, *others, name=name, daemon=False)
+
+    def start(self) -> None:
+        self._channel.set_timeout(START_TIMEOUT_S)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the process inherits that until it ignores it
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._other_files.sock.close()
+
+    def read(self) -> None:
+        """Take what is in the socket, or learn that it has ended."""
+        with contextlib.suppress(ActorLost):  # `recv()` says so, too
+            self._read()
+
+    def ready(self, weights: SharedWeights) -> None:
+        """It has made its runner, and is to act with these weights."""
+        self._is_ready = True
+        with contextlib.suppress(OSError):  # it has ended: `recv()` will say so
+            self._channel.send_file(weights.fd)
+
+    def batch(self, places: Places) -> Any:
+        """That of the report that has come."""
+        return with_interrupts_deferred(lambda: unpack(self._files.recv_file(), places))
+
+    def hang_up(self) -> None:
+        super().hang_up()
+        self._files.close()
+        self._other_files.sock.close()
+
+    def _failure(self, told: HostFailure) -> HostFailure:
+        return told
+
+    def _loss(self, error: Exception | None) -> ActorLost:
+        if isinstance(error, EOFError):
+            return ActorLost(self.how_it_ended("it had made its runner", not self._is_ready))
+        return ActorLost("was closed" if error is None else "took no message, and was ended")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Stands for the result of a call."""
+
+    process: HostProcess
+    number: int
+    method: str
+
+
+class Processes(Actors):
+    """See `Actors`. The newest weights lie in memory that all processes share, so calls don't bring them: a process
+    looks for newer ones before each call.
+
+    Args:
+        start_method: "spawn" or "fork".
+    """
+
+    runner_name = "process {} of the sampler"
+    lost = SamplerProcessError
+    late = SamplerTimeoutError
+
+    def __init__(self, start_method: str):
+        self._start_method = start_method
+        self._begun: list[HostProcess] = []
+        self._memory: SharedWeights | None = None
+        self._is_closed = False
+
+    def foreign(self, index: int, problem: str) -> Exception:
+        return RemoteSamplerError(index, f"has raised {problem}")
+
+    def start(self) -> HostProcess:
+        """The process begins with the call of `RunnerHost.start()`: a fork inherits the plan."""
+        return HostProcess()
+
+    def call(self, handle: HostProcess, method: str, *args: Any) -> Hashable:
+        """The number of the newest weights and the weights themselves are not sent: they are in the memory."""
+        if method != "start":
+            return Answer(handle, handle.send(pickle.dumps((method, args[2:]))), method)
+        if self._is_closed:  # by a signal's handler, say
+            raise RunnerStoppedError("the sampler was closed")
+        handle.open(args[-1], self._start_method)
+        self._begun.append(handle)
+        handle.start()
+        return Answer(handle, FIRST, method)
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def publish(self, weights: Mapping[str, Any], seq_no: int) -> None:
+        self.weights.write(weights, seq_no)
+
+    def fetch(self, reference: None) -> Any:
+        found = self.weights.read(newer_than=-1)
+        assert found is not None
+        return found[1]
+
+    def wait(self, references: Sequence[Answer], num_returns: int, timeout_s: float) -> Sequence[Answer]:
+        end = monotonic() + timeout_s
+        while True:
+            answered = [each for each in references if each.process.has_answer(each.number)]
+            if answered or not self._read({each.process for each in references}, max(0.0, end - monotonic())):
+                return answered[:num_returns]
+
+    def _read(self, processes: set[HostProcess], timeout_s: float) -> bool:
+        """Take what they have sent, and wait if that is nothing; False if nothing has come."""
+        by_socket = {process.sock.fileno(): process for process in processes}
+        poll = select.poll()
+        for socket in by_socket:
+            poll.register(socket, select.POLLIN)
+        ready = poll.poll(1e3 * timeout_s)
+        for socket, _ in ready:
+            by_socket[socket].read()
+        return bool(ready)
+
+    def is_answered(self, reference: Answer) -> bool:
+        return bool(self.wait([reference], 1, 0.0))
+
+    def get(self, reference: Answer) -> Any:
+        process = reference.process
+        try:
+            value = process.recv(reference.number)
+        finally:
+            if reference.method == "stop":
+                process.hang_up()
+                process.end()
+        if isinstance(value, HostReport):
+            return replace(value, batch=process.batch(value.batch))
+        if isinstance(value, HostReady):
+            process.ready(self._weights_of(value))
+        return value
+
+    def _weights_of(self, start: HostReady) -> SharedWeights:
+        """The memory of the weights, which is made for the first process."""
+        form = start.form
+        assert form is not None
+        if self._memory is None:
+            self._memory = with_interrupts_deferred(lambda: SharedWeights(form, new_weights_file(form)))
+        elif form != self._memory.form:
+            raise ConfigError(f"the processes of the sampler have modules with different weights: {form!r:.200} and "
+                              f"{self._memory.form!r:.200}")  # fmt: skip
+        return self._memory
+
+    @property
+    def weights(self) -> SharedWeights:
+        """The newest ones, once a process has started."""
+        assert self._memory is not None
+        return self._memory
+
+    def kill(self, handle: HostProcess) -> None:
+        if handle in self._begun:
+            handle.hang_up()
+            handle.kill()
+            self._begun.remove(handle)
+
+    def close(self) -> None:
+        """Those processes close their envs that wait for calls."""
+        self._is_closed = True
+        try:
+            for process in self._begun:
+                process.hang_up()
+            for process in self._begun:
+                process.end()
+        except BaseException:  # another interrupt
+            for process in self._begun:
+                process.kill()
+            raise
+        finally:
+            if self._memory is not None:
+                self._memory.close()
