@@ -14,9 +14,8 @@ from fastmarl.core.config import EnvRunnerConfig
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.modules.multi import MultiRLModule
 from fastmarl.core.processes.protocol import pickled_error
-from fastmarl.core.runner.increments import begin_increments, take_increment
 from fastmarl.core.runner.metrics import Increment
-from fastmarl.core.runner.runner import MultiAgentEnvRunner
+from fastmarl.core.runner.runner import MultiAgentEnvRunner, begin_increments, take_increment
 from fastmarl.distributed.shared_weights import Form
 from fastmarl.play.arena.evaluation import Evaluation, evaluate
 

@@ -20,7 +20,7 @@ from fastmarl.core.runner.building import spaces_of
 from fastmarl.core.runner.checkpointable import Checkpointable
 from fastmarl.core.runner.evaluation import Evaluator
 from fastmarl.core.runner.listeners import Listeners
-from fastmarl.core.runner.metrics import MetricsLogger
+from fastmarl.core.runner.metrics import Increment, MetricsLogger
 from fastmarl.core.runner.output import make_output
 from fastmarl.core.runner.policy_changes import PolicyChanges, ToTrain
 from fastmarl.core.runner.resources import Resources
@@ -342,3 +342,14 @@ class MultiAgentEnvRunner(Checkpointable):
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+
+def begin_increments(runner: MultiAgentEnvRunner) -> None:
+    """Begin to count for `take_increment()`, once the runner is made: the first increment has what its callbacks have
+    logged when envs were made."""
+    runner._resources.counts.logger.begin_journal()
+
+
+def take_increment(runner: MultiAgentEnvRunner) -> Increment:
+    """Return what was counted since the last call, for the metrics of several runners; see `RunnerMetrics`."""
+    return runner._resources.counts.take_increment()
