@@ -24,7 +24,7 @@ PLAIN = {  # field of the chunk -> its column's type
 }
 EPISODE = "eps_id"  # the column of `id_`
 EXTRAS = ("custom_data", "hanging_rewards")  # of the chunk, kept as they are
-AGENT_STEPS, LOOKBACK_STEPS = "agent_steps", "lookback_steps"  # rows of the chunk in other files of the part
+AGENT_STEPS = "agent_steps"  # rows of the chunk in other files of the part
 AGENT_IDS, EXTRA, ENV_STATES, STATES_FORM = "agent_ids", "extra", "env_states", "env_states_form"
 
 
@@ -32,8 +32,7 @@ def schema() -> Any:
     """Of the table."""
     pa = load()
     fields = [(EPISODE if name == "id_" else name, getattr(pa, kind)()) for name, kind in PLAIN.items()]
-    fields += [(AGENT_STEPS, pa.int64()), (LOOKBACK_STEPS, pa.int64())]
-    fields += [(AGENT_IDS, pa.string()), (EXTRA, pa.string())]
+    fields += [(AGENT_STEPS, pa.int64()), (AGENT_IDS, pa.string()), (EXTRA, pa.string())]
     return pa.schema([*fields, (ENV_STATES, pa.large_binary()), (STATES_FORM, pa.string())])
 
 
@@ -42,7 +41,6 @@ def chunk_table(
     heads: Sequence[ChunkHead | None],
     text_of_ids: Callable[[tuple], str],
     n_steps: np.ndarray,
-    n_lookback: np.ndarray,
     *,
     keeps_infos: bool,
 ) -> Any:
@@ -51,7 +49,7 @@ def chunk_table(
     Args:
         heads: of each; see `LazyEpisode.head()`.
         text_of_ids: JSON of a list of agent ids.
-        n_steps, n_lookback: int64, rows of each chunk in the files of steps, and in those of lookbacks.
+        n_steps: int64, rows of each chunk in the files of steps.
         keeps_infos: whether infos are written; else they come back empty.
 
     Raises:
@@ -62,7 +60,7 @@ def chunk_table(
     columns: dict[str, Any] = {
         EPISODE if name == "id_" else name: list(map(attrgetter(name), chunks)) for name in PLAIN
     }
-    columns |= {AGENT_STEPS: n_steps, LOOKBACK_STEPS: n_lookback}
+    columns[AGENT_STEPS] = n_steps
     columns[AGENT_IDS] = [text_of_ids(tuple(chunk.agent_ids)) for chunk in chunks]
     columns[EXTRA] = [
         _extra_text(episode, keeps_infos) if head is None else _seed_text(head)

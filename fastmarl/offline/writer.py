@@ -15,7 +15,6 @@ from fastmarl.core.errors import ConfigError, OfflineError
 from fastmarl.core.public import public
 from fastmarl.offline import folder
 from fastmarl.offline.arrow import load
-from fastmarl.offline.checksums import compile_checksum
 from fastmarl.offline.handover import Parcel
 from fastmarl.offline.json_values import copied
 from fastmarl.offline.parts import FileParts
@@ -72,9 +71,8 @@ class ParquetWriter:
     ):
         check_options(max_rows_per_file, compression, columns, worker_index, max_queue_size, timeout_s)
         load("pyarrow.parquet")
-        compile_checksum()
+        folder.compile_checksum()
         self.path = folder.open_folder(path)
-        folder.note_forms(self.path, {})
         self._timeout_s = min(float(timeout_s), TIMEOUT_MAX)  # no lock waits longer, though it be some centuries
         self._pid, self._told = os.getpid(), False
         maker = RowMaker(None if columns is None else frozenset(columns), next_obs=bool(next_obs))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fastmarl.core.connectors.env_actions import EnvActions
 from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.errors import RecordingError
-from fastmarl.core.sealed_json import sealed
+from fastmarl.core.sealed_json import write_sealed
 from fastmarl.replays.blocks import encoded
 from fastmarl.replays.fragment import LISTED, AgentNames, Fragment, fragment_of
 
@@ -45,7 +45,7 @@ class ActionWriter:
             os.makedirs(folder, exist_ok=True)
             stem = f"worker-{meta['worker_index']:03}-{meta['incarnation']:02}"
             self.path, self._file = _new_file(Path(folder), stem)
-            _write_whole(self.path.with_suffix(".json"), sealed(meta))
+            write_sealed(self.path.with_suffix(".json"), meta)
         except OSError as error:
             raise RecordingError(f"can't write a record of actions to {os.fspath(folder)!r}: "
                                  f"{error.strerror or error}; give record_actions a folder that can be written to"
@@ -142,10 +142,3 @@ def _new_file(folder: Path, stem: str) -> tuple[Path, FileIO]:
         except FileExistsError:
             continue
     raise RecordingError(f"{folder} has {MOST_FILES} records of {stem} already; give record_actions another folder")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Whoever finds the file finds all of it."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text)
-    os.replace(beside, path)
