@@ -527,9 +527,9 @@ class Gate:
 def test_a_full_queue_blocks_and_does_not_grow(tmp_path, monkeypatch):
     gate = Gate(monkeypatch)
     write_at_once(monkeypatch, 1)
-    file_writer = ParquetWriter(tmp_path, max_queue_size=2, timeout_s=0.2)
+    file_writer = ParquetWriter(tmp_path, max_queue_size=4, timeout_s=0.2)
     chunks = [episode({"a": ONE}, f"e{i}") for i in range(6)]
-    n = 3  # one is being written, two wait
+    n = 3  # one is being written, two wait, which have two rows each
     for chunk in chunks[:n]:
         file_writer.write([chunk])
     with pytest.raises(OfflineError, match=r"had no room for 1 more episodes in 0.2 s; is the disk slow\?"):
