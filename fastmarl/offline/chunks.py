@@ -1,6 +1,6 @@
 """What a chunk of an episode holds beside its agents' steps, as rows of an Arrow table, and back."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -11,7 +11,7 @@ from fastmarl.core.episodes.chunk import Chunk, ChunkHead
 from fastmarl.core.episodes.multi_agent import MultiAgentEpisode
 from fastmarl.core.native._garbage import without_collection
 from fastmarl.offline.arrow import load
-from fastmarl.offline.json_values import from_json, to_json
+from fastmarl.offline.json_values import from_json, ids_text, to_json
 
 PLAIN = {  # field of the chunk -> its column's type
     "id_": "string",
@@ -39,7 +39,6 @@ def schema() -> Any:
 def chunk_table(
     episodes: Sequence[MultiAgentEpisode],
     heads: Sequence[ChunkHead | None],
-    text_of_ids: Callable[[tuple], str],
     n_steps: np.ndarray,
     *,
     keeps_infos: bool,
@@ -48,7 +47,6 @@ def chunk_table(
 
     Args:
         heads: of each; see `LazyEpisode.head()`.
-        text_of_ids: JSON of a list of agent ids.
         n_steps: int64, rows of each chunk in the files of steps.
         keeps_infos: whether infos are written; else they come back empty.
 
@@ -61,7 +59,7 @@ def chunk_table(
         EPISODE if name == "id_" else name: list(map(attrgetter(name), chunks)) for name in PLAIN
     }
     columns[AGENT_STEPS] = n_steps
-    columns[AGENT_IDS] = [text_of_ids(tuple(chunk.agent_ids)) for chunk in chunks]
+    columns[AGENT_IDS] = [ids_text(tuple(chunk.agent_ids)) for chunk in chunks]
     columns[EXTRA] = [
         _extra_text(episode, keeps_infos) if head is None else _seed_text(head)
         for episode, head in zip(episodes, heads, strict=True)

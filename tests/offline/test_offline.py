@@ -36,7 +36,6 @@ from fastmarl.errors import ConfigError, OfflineError
 from fastmarl.offline import ParquetReader, ParquetWriter, folder, parts, writer_thread
 from fastmarl.offline.json_values import agent_from_text, agent_text
 from fastmarl.offline.parts import FileParts
-from fastmarl.offline.table_memory import TableMemory
 
 pytestmark = pytest.mark.needs("pyarrow")
 SPREAD = "fastmarl.simple_spread"
@@ -846,36 +845,3 @@ def test_spaces_of_gymnasium_that_are_no_arrays(tmp_path):
     space = gym.spaces.Sequence(gym.spaces.Discrete(3))
     items = objects(*(space.sample() for _ in range(3)))
     assert_comes_back(tmp_path, [episode({"a": (items, np.arange(2))})])
-
-
-def test_a_table_has_the_memory_of_an_earlier_one_once_that_is_gone():
-    memory = TableMemory()
-
-    def table():
-        memory.begin_table()
-        return [memory.empty((1000, 30), np.float32), memory.empty((50_000,), np.int64), memory.empty((3,), bool)]
-
-    table()
-    first = table()
-    places = [each.ctypes.data for each in first[:2]]
-    assert places[0] + 120_000 <= places[1]
-    other = table()
-    assert not any(np.shares_memory(a, b) for a in first for b in other)
-    kept = memoryview(first[0]).cast("B")  # as Arrow holds it
-    del first, other
-    assert not np.shares_memory(np.frombuffer(kept, np.uint8), table()[0])
-    del kept
-    both = table(), table()
-    assert places[0] in [each[0].ctypes.data for each in both]
-
-
-def test_memory_of_a_larger_table_than_the_last_is_new():
-    memory = TableMemory()
-    memory.begin_table()
-    memory.empty((100_000,), np.uint8)
-    memory.begin_table()
-    arrays = [memory.empty((100_000, 2), np.int8) for _ in range(3)]
-    for value, each in enumerate(arrays):
-        each[...] = value
-    assert [int(each.min()) for each in arrays] == [int(each.max()) for each in arrays] == [0, 1, 2]
-    assert memory.empty((70_000,), object).tolist() == [None] * 70_000
