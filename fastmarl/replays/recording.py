@@ -16,7 +16,7 @@ import numpy as np
 from fastmarl.core.errors import RecordingError
 from fastmarl.core.public import public
 from fastmarl.core.store.lanes import FAILED, TERMINATED, TRUNCATED
-from fastmarl.replays.blocks import FileBlock, blocks_in, cant_read
+from fastmarl.replays.blocks import Arrays, FileBlock, blocks_in, cant_read
 from fastmarl.replays.fragment import OF_CHUNKS
 from fastmarl.replays.meta import checked
 
@@ -26,13 +26,11 @@ class EpisodePart(NamedTuple):
 
     Attributes:
         chunk: its number in the block.
-        agents: the names in the file up to this block.
         flags: of its end.
     """
 
     block: FileBlock
     chunk: int
-    agents: list[str]
     begin: int
     end: int
     flags: int
@@ -166,13 +164,11 @@ class Recording:
         except OSError as error:
             raise cant_read(path.with_suffix(".json"), error) from error
         meta = checked(meta, path.with_suffix(".json"))
-        agents: list[str] = []
         for block, listed in blocks_in(path):
-            agents = [*agents, *block.words["agents"]] if block.words["agents"] else agents
             columns = [listed[name].tolist() for name in OF_CHUNKS]
             ids = block.words.get("ids") or [block.words["run"] + number.tobytes().hex() for number in listed["number"]]
             for chunk, (id_, env, begin, end, flags, seed, _) in enumerate(zip(ids, *columns, strict=True)):
-                part, of_id = EpisodePart(block, chunk, agents, begin, end, flags), pieces.setdefault(id_, [])
+                part, of_id = EpisodePart(block, chunk, begin, end, flags), pieces.setdefault(id_, [])
                 if not of_id or of_id[-1].block is not block:
                     previous = of_id[-1] if of_id and of_id[-1].block.path == path else None
                     of_id.append(_Piece(id_, next(self._numbers), meta, env, seed, previous))
@@ -192,7 +188,7 @@ class Recording:
             block = part.block
             if id(block) not in seen:
                 seen = {id(block): block.arrays()}
-            add_part(found, seen[id(block)], block.words["modules"], part.chunk, part.agents)
+            add_part(found, seen[id(block)], block.words, part.chunk)
         return found
 
 
@@ -289,9 +285,7 @@ def _episode(line: list[_Piece]) -> RecordedEpisode:
     )
 
 
-def add_part(
-    found: EpisodeActions, arrays: dict[str, np.ndarray], modules: dict[str, Any], chunk: int, agents: list[str]
-) -> None:
+def add_part(found: EpisodeActions, arrays: Arrays, words: dict[str, Any], chunk: int) -> None:
     """Add what a block has of one chunk."""
     lanes = arrays["lanes"].astype(np.int64)
     first = int(lanes[:chunk].sum())
@@ -303,7 +297,7 @@ def add_part(
             continue
         module = str(int(module_T[entry]))
         before = module_T[:entry] == module_T[entry]
-        form, name = modules[module], agents[int(arrays["agent"][entry])]
+        form, name = words["modules"][module], words["agents"][int(arrays["agent"][entry])]
         found.modules[form["id"]] = form
         found.module_of[name] = form["id"]
         rows = slice(start := int(acted[:entry][before].sum()), start + int(acted[entry]))

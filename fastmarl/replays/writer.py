@@ -14,7 +14,7 @@ from fastmarl.core.episodes.log import EpisodeLog
 from fastmarl.core.errors import RecordingError
 from fastmarl.core.sealed_json import write_sealed
 from fastmarl.replays.blocks import encoded
-from fastmarl.replays.fragment import LISTED, AgentNames, Fragment, fragment_of
+from fastmarl.replays.fragment import LISTED, Fragment, fragment_of
 
 MOST_FILES = 100_000  # of one runner number and incarnation in one folder
 
@@ -39,7 +39,6 @@ class ActionWriter:
 
     def __init__(self, folder: str | os.PathLike, meta: dict[str, Any], *, late_rewards: bool):
         self._late_rewards = late_rewards
-        self._names = AgentNames()
         self._pid = os.getpid()
         try:
             os.makedirs(folder, exist_ok=True)
@@ -67,7 +66,7 @@ class ActionWriter:
         notes = list(log.sealed)
         if has_failed:
             notes.append(log.notes_of([record.env_index for record in log.store.running()]))
-        return fragment_of(log.store, notes, env_actions, self._names, late_rewards=self._late_rewards)
+        return fragment_of(log.store, notes, env_actions, late_rewards=self._late_rewards)
 
     @property
     def has_unwritten(self) -> bool:
@@ -78,7 +77,7 @@ class ActionWriter:
         """Have `write()` add this to the file, after it has written what was taken before."""
         if fragment is not None:
             head, body = encoded(fragment.arrays, fragment.words, LISTED)
-            self._unwritten = _Unwritten(self._size, head, body, fragment.agents)
+            self._unwritten = _Unwritten(self._size, head, body)
 
     def write(self) -> None:
         """Add what was taken to the file. What interrupts this leaves it to the next time.
@@ -104,7 +103,6 @@ class ActionWriter:
                                  f"next call of sample() tries it again, and returns the episodes"
                                  ) from error  # fmt: skip
         self._size = unwritten.offset + n_bytes
-        self._names.learn(unwritten.agents)
         self._unwritten = None
 
     def close(self) -> None:
@@ -126,7 +124,6 @@ class _Unwritten(NamedTuple):
     offset: int
     head: bytes
     body: bytes
-    agents: dict[str, int]
 
     @property
     def n_bytes(self) -> int:
