@@ -37,7 +37,7 @@ MOST = {
     "for who": 9,
     "nobody, somebody, whoever": 169,
     "paid for received": 103,
-    "so many": 74,
+    "so many": 73,
     "told, tells": 127,
 }
 

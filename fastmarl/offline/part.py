@@ -11,13 +11,11 @@ from fastmarl.offline.arrow import load
 from fastmarl.offline.form import ENV_T, IDS, T, TableForm
 from fastmarl.offline.rows import ModuleTable
 
-# A row group is written when it has so many: what the thread adds at once, full or almost, is one.
-GROUP_ROWS, GROUP_BYTES = 32_768, 16 * 1024 * 1024
 COUNTED = (T, ENV_T)  # columns that go up by one from row to row
 
 
 class GrowingFile:
-    """A Parquet file under a temporary name. Rows are kept until there are enough of them for a row group.
+    """A Parquet file under a temporary name.
 
     Attributes:
         n_rows: in it.
@@ -43,24 +41,16 @@ class GrowingFile:
             memory_pool=pa.system_memory_pool(),  # keeps memory for the next row group; others give it back
             write_statistics=[field.name for field in schema if field.name in looked_for],
         )
-        self._tables: list[Any] = []
-        self.n_rows = self._n_waiting = self._n_bytes = 0
+        self.n_rows = 0
 
     def add(self, table: Any) -> int:
-        """Returns its bytes, before compression."""
-        n_bytes: int = table.nbytes
-        self._tables.append(table)
+        """Write a row group. Returns the table's bytes, before compression."""
+        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
         self.n_rows += table.num_rows
-        self._n_waiting += table.num_rows
-        self._n_bytes += n_bytes
-        if self._n_waiting >= GROUP_ROWS or self._n_bytes >= GROUP_BYTES:
-            self._write()
-        return n_bytes
+        return int(table.nbytes)
 
     def finish(self) -> tuple[int, int]:
-        """Write what is left, and the footer. Returns the size and the checksum of the file, which still has the
-        temporary name."""
-        self._write()
+        """Write the footer. Returns the size and the checksum of the file, which still has the temporary name."""
         self._writer.close()
         path = hidden(self._path)
         return path.stat().st_size, folder.checksum_of(path)
@@ -70,21 +60,11 @@ class GrowingFile:
 
     def abandon(self) -> None:
         """Remove the file, whatever state and name it has."""
-        self._tables = []
         with suppress(Exception):
             self._writer.close()
         for path in (hidden(self._path), self._path):
             with suppress(OSError):
                 path.unlink()
-
-    def _write(self) -> None:
-        if not self._tables:
-            return
-        table = self._tables[0]
-        if len(self._tables) > 1:
-            table = load().concat_tables(self._tables).unify_dictionaries()
-        self._tables, self._n_waiting, self._n_bytes = [], 0, 0
-        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
 
 class FilePart:
