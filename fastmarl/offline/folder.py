@@ -214,7 +214,7 @@ def checksum_of(path: Path) -> int:
     words, total = np.empty(CHUNK_WORDS, np.uint64), 0
     data = words.view(np.uint8)
     with path.open("rb") as file:
-        while n := file.readinto(data):
+        while n := file.readinto(data.data):
             n_words = -(-n // WORD)
             data[n : n_words * WORD] = 0
             total = (total * 3 + int(checksum(words[:n_words]))) % 2**64
